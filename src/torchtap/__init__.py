@@ -1,0 +1,83 @@
+"""torchtap: watch, edit, offload, compare and show everything that flows through a module."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torchtap import view as view
+    from torchtap.errors import (
+        CaptureError as CaptureError,
+        InputError as InputError,
+        MissingExtraError as MissingExtraError,
+        OverwrittenError as OverwrittenError,
+        RunError as RunError,
+        SiteError as SiteError,
+        TorchtapError as TorchtapError,
+    )
+    from torchtap.hooks import mark as mark
+    from torchtap.record import (
+        Absence as Absence,
+        Key as Key,
+        Record as Record,
+        Sink as Sink,
+    )
+    from torchtap.site import Pattern as Pattern, Site as Site
+    from torchtap.store.file import open_run as open
+    from torchtap.store.memory import Memory as Memory
+    from torchtap.store.run import Run as Run
+    from torchtap.store.table import Table as Table
+    from torchtap.summary import summary as summary
+    from torchtap.verify import Verification as Verification, verify as verify
+    from torchtap.view import figures as plot
+    from torchtap.watch import Watch as Watch, watch as watch
+
+__version__ = "0.1.0"
+
+# Nothing is imported until it is used (PEP 562): the command line answers --help and reads runs
+# without waiting for torch.
+_HOMES = {
+    "Absence": "record",
+    "CaptureError": "errors",
+    "InputError": "errors",
+    "Key": "record",
+    "Memory": "store.memory",
+    "MissingExtraError": "errors",
+    "OverwrittenError": "errors",
+    "Pattern": "site",
+    "Record": "record",
+    "Run": "store.run",
+    "RunError": "errors",
+    "Sink": "record",
+    "Site": "site",
+    "SiteError": "errors",
+    "Table": "store.table",
+    "TorchtapError": "errors",
+    "Verification": "verify",
+    "Watch": "watch",
+    "mark": "hooks",
+    "open": "store.file",
+    "plot": "view.figures",
+    "summary": "summary",
+    "verify": "verify",
+    "watch": "watch",
+}
+_OTHER_NAMES = {"open": "open_run", "plot": None}
+
+__all__ = ["__version__", *sorted(_HOMES)]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'torchtap' has no attribute {name!r}")
+    module = importlib.import_module(f"torchtap.{home}")
+    wanted = _OTHER_NAMES.get(name, name)
+    value = module if wanted is None else getattr(module, wanted)
+    globals()[name] = value  # Also overrides a submodule of the same name (verify, watch).
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

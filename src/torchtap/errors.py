@@ -1,0 +1,43 @@
+"""Every error that torchtap raises on purpose.
+
+    TorchtapError
+    ├── SiteError        (LookupError)   a pattern or site that names nothing, or cannot be read
+    ├── CaptureError     (RuntimeError)  something asked for could not be captured as asked
+    │   └── OverwrittenError             a value kept with copy="never" was overwritten since
+    ├── RunError         (ValueError)    a file that is not a run, or a run that cannot answer
+    ├── InputError       (ValueError)    an argument, model, picture or weight file that does not fit
+    └── MissingExtraError (ImportError)  an optional dependency is not installed
+
+A message says where, what was found and what was expected, then one way out. Exceptions of other
+people (a user's sink, a model's forward) keep their type and get a note.
+"""
+
+from __future__ import annotations
+
+
+class TorchtapError(Exception):
+    """Base of all errors that torchtap raises on purpose."""
+
+
+class SiteError(TorchtapError, LookupError):
+    """A pattern or a site that names nothing, or that cannot be read."""
+
+
+class CaptureError(TorchtapError, RuntimeError):
+    """Something that was asked for could not be captured as asked."""
+
+
+class OverwrittenError(CaptureError):
+    """A value kept without copying (``copy="never"``) has been overwritten since."""
+
+
+class RunError(TorchtapError, ValueError):
+    """A file that is not a run, or a run that cannot answer a question."""
+
+
+class InputError(TorchtapError, ValueError):
+    """An argument, a model, a picture or a weight file that does not fit."""
+
+
+class MissingExtraError(TorchtapError, ImportError):
+    """An optional dependency is not installed; the message names the extra."""

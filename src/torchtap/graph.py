@@ -1,0 +1,159 @@
+"""Reads the autograd graph: where a module's inputs enter it, and what became of a view.
+
+Only reads; whoever finds a node here and wants to hear from it asks ``hooks``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import get_gradient_edge
+
+Node = Any
+Edge = tuple[Node, int]
+
+sequence_number = torch._C._autograd._get_sequence_nr
+"""Number that the next node of this thread will get."""
+
+
+class Geometry(NamedTuple):
+    """How a view lies in its base, in elements."""
+
+    size: torch.Size
+    stride: tuple[int, ...]
+    offset: int
+    base_size: torch.Size
+    base_stride: tuple[int, ...]
+
+    def cut(self, base_gradient: Tensor) -> Tensor:
+        """The part of a gradient of the base that belongs to the view."""
+        if base_gradient.stride() != self.base_stride:
+            same = torch.empty_strided(
+                self.base_size,
+                self.base_stride,
+                dtype=base_gradient.dtype,
+                device=base_gradient.device,
+            )
+            base_gradient = same.copy_(base_gradient)
+        offset = base_gradient.storage_offset() + self.offset
+        return base_gradient.as_strided(self.size, self.stride, offset)
+
+
+class Entrance(NamedTuple):
+    """An edge of the graph by which argument number ``place`` comes in.
+
+    ``geometry`` is set when the edge is that of the argument's base: it counts only where the
+    module overwrote its view in place (a ``CopySlices`` node).
+    """
+
+    place: int
+    geometry: Geometry | None
+
+
+class Crossing(NamedTuple):
+    """A slot of a node, made inside the module, whose gradient goes out to an argument."""
+
+    slot: int
+    place: int
+    geometry: Geometry | None
+
+
+def edge_of(tensor: Tensor) -> Edge:
+    """The edge into which gradients of ``tensor`` flow."""
+    grad_fn = tensor.grad_fn
+    if grad_fn is not None:
+        return grad_fn, tensor.output_nr
+    edge = get_gradient_edge(tensor)
+    return edge.node, edge.output_nr
+
+
+def geometry_in_base(view: Tensor) -> Geometry:
+    """How ``view`` lies in ``view._base``."""
+    base = view._base
+    assert base is not None
+    return Geometry(
+        view.size(),
+        view.stride(),
+        int(view.storage_offset() - base.storage_offset()),
+        base.size(),
+        base.stride(),
+    )
+
+
+def entrances(arguments: Iterable[tuple[int, Tensor]]) -> dict[Edge, list[Entrance]]:
+    """The edges by which arguments (number, tensor that requires grad) enter a module."""
+    found: dict[Edge, list[Entrance]] = {}
+    for place, tensor in arguments:
+        found.setdefault(edge_of(tensor), []).append(Entrance(place, None))
+        base = tensor._base if tensor._is_view() else None
+        if base is not None and base.requires_grad:
+            entrance = Entrance(place, geometry_in_base(tensor))
+            found.setdefault(edge_of(base), []).append(entrance)
+    return found
+
+
+def crossings(
+    outputs: Iterable[Tensor], entering: Mapping[Edge, list[Entrance]], first: int
+) -> dict[Node, list[Crossing]]:
+    """Walk from a module's outputs back to where its arguments entered.
+
+    Args:
+        outputs: tensors with a ``grad_fn``.
+        entering: from :func:`entrances`, taken when the module was entered.
+        first: :func:`sequence_number` at that moment; older nodes belong to others.
+
+    Returns:
+        node -> its slots whose gradients leave the module towards an argument. The sum over all
+        of them is the gradient that flows through the module.
+    """
+    found: dict[Node, list[Crossing]] = {}
+    roots = {tensor.grad_fn for tensor in outputs}
+    todo: list[Node] = [node for node in roots if node is not None and node._sequence_nr() >= first]
+    seen = set(todo)
+    while todo:
+        node = todo.pop()
+        for slot, edge in enumerate(node.next_functions):
+            following = edge[0]
+            if following is None:
+                continue
+            hits = [
+                Crossing(slot, place, geometry)
+                for place, geometry in entering.get(edge, ())
+                if geometry is None or is_copy_slices(node)
+            ]
+            if hits:
+                found.setdefault(node, []).extend(hits)
+            elif following not in seen and following._sequence_nr() >= first:
+                seen.add(following)
+                todo.append(following)
+    return found
+
+
+def is_copy_slices(node: Node) -> bool:
+    """Whether the node is autograd's record of a write into a view."""
+    return bool(node.name() == "torch::autograd::CopySlices")
+
+
+def overwriting_node(view: Tensor, base_edge: Edge) -> Node | None:
+    """The ``CopySlices`` by which the base that had ``base_edge`` was first overwritten."""
+    oldest = base_edge[0]._sequence_nr()
+    base = view._base if view._is_view() else None
+    todo = [view.grad_fn, None if base is None else base.grad_fn]
+    seen: set[Node] = set()
+    while todo:
+        node = todo.pop()
+        if node is None or node in seen or node is base_edge[0]:
+            continue
+        seen.add(node)
+        following = node.next_functions
+        if following and following[0] == base_edge and is_copy_slices(node):
+            return node
+        todo.extend(
+            next_node
+            for next_node, _ in following
+            if next_node is not None and next_node._sequence_nr() >= oldest
+        )
+    return None

@@ -1,0 +1,412 @@
+"""Turns what was asked for into a frozen description of what will be tapped."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import CodeType
+from typing import Any
+
+from torch import nn
+from torch.nn.parallel import DataParallel, DistributedDataParallel
+
+from torchtap.errors import CaptureError, InputError, SiteError
+from torchtap.record import Absence
+from torchtap.site import FLOW_PORTS, PORTS, STATE_PORTS, Pattern, Site, did_you_mean, leaf_matches
+
+OneWhere = str | Pattern | nn.Module | type[nn.Module] | Callable[[Site, nn.Module], bool]
+Where = OneWhere | Sequence[OneWhere]
+
+_NOT_YET = ("update", "saved")
+_INNER_OF_WRAPPER = {
+    "OptimizedModule": "_orig_mod",
+    "FullyShardedDataParallel": "_fsdp_wrapped_module",
+    "CheckpointWrapper": "_checkpoint_wrapped_module",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which leaves of one port are wanted: those that some ``include`` fits and no ``exclude``."""
+
+    include: tuple[str, ...] = ("",)
+    exclude: tuple[str, ...] = ()
+
+    def accepts(self, leaf: str) -> bool:
+        """Whether a leaf is wanted."""
+        wanted = any(leaf_matches(pattern, leaf) for pattern in self.include)
+        return wanted and not any(leaf_matches(pattern, leaf) for pattern in self.exclude)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether every leaf is wanted."""
+        return "" in self.include and not self.exclude
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedTap:
+    """What is wanted of one module."""
+
+    path: str
+    type: str
+    filters: Mapping[str, Filter]
+    module: Callable[[], nn.Module | None] = field(repr=False)
+
+    @property
+    def ports(self) -> tuple[str, ...]:
+        """The ports that are wanted."""
+        return tuple(self.filters)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What ``watch`` will do, before it touches the model. Printing it shows it.
+
+    Attributes:
+        model: class name of the model.
+        where: the request as text.
+        taps: one entry per module, in the order of ``named_modules()``.
+        absent: what fits the request and cannot be tapped, with reasons.
+        patterns: all text patterns; they also select marks.
+        unmatched: text patterns that fit no module and so must be those of marks.
+        types: path -> class names in MRO order, of all modules.
+        aliases: further path of a shared module -> its first.
+    """
+
+    model: str
+    where: tuple[str, ...]
+    taps: tuple[PlannedTap, ...]
+    absent: tuple[Absence, ...]
+    patterns: tuple[Pattern, ...]
+    unmatched: tuple[Pattern, ...]
+    types: Mapping[str, tuple[str, ...]]
+    aliases: Mapping[str, str]
+
+    def mark_filters(self, name: str) -> dict[str, Filter]:
+        """What is wanted of a mark; empty if nothing (or if a module has that path)."""
+        if name in self.types:
+            return {}
+        ports = _ports_of(self.patterns, lambda pattern: pattern.matches_module(name))
+        return {port: ports[port] for port in ("output", "grad_output") if port in ports}
+
+    def __repr__(self) -> str:
+        from torchtap.view.plan import show_plan
+
+        return show_plan(self)
+
+
+def modules_of(model: nn.Module) -> tuple[dict[str, nn.Module], dict[str, str]]:
+    """Modules by path, and the further paths of shared ones.
+
+    As ``named_modules()``, but wrappers (torch.compile, DDP, FSDP, checkpoint wrappers) are looked
+    through: the wrapped module stands at the wrapper's path.
+
+    Returns:
+        (path -> module, each module once; further path -> first path).
+    """
+    found: dict[str, nn.Module] = {}
+    aliases: dict[str, str] = {}
+    first: dict[int, str] = {}
+    for path, module in _walk(model, "", ()):
+        if id(module) in first:
+            aliases[path] = first[id(module)]
+        else:
+            first[id(module)] = path
+            found[path] = module
+    return found, aliases
+
+
+def make_plan(model: nn.Module, where: Where) -> Plan:
+    """Resolve a request on a model.
+
+    Raises:
+        InputError: ``model`` is no module, or ``where`` is of a kind that cannot select.
+        SiteError: a pattern fits nothing, or a module is not in the model.
+        CaptureError: a port that this version cannot watch.
+    """
+    if not isinstance(model, nn.Module):
+        raise InputError(f"The model must be an nn.Module, not {type(model).__name__}.")
+    modules, aliases = modules_of(model)
+    items = _items(where)
+    patterns = tuple(_as_pattern(item) for item in items if isinstance(item, str | Pattern))
+    others = [item for item in items if not isinstance(item, str | Pattern)]
+    _refuse_unready(patterns)
+    types = {path: tuple(_type_names(module)) for path, module in modules.items()}
+    paths = {path: [path, *(a for a, f in aliases.items() if f == path)] for path in modules}
+    unmatched = _unmatched(model, patterns, paths, types)
+    choosers = [_chooser(item, modules) for item in others]
+    taps = []
+    for path, module in modules.items():
+        filters = _ports_of(
+            patterns,
+            lambda p, path=path: any(p.matches_module(one, types[path]) for one in paths[path]),
+            assume_all=not others,
+        )
+        for chooser in choosers:
+            _choose(chooser, path, module, filters)
+        filters = _without_empty(filters, module)
+        if filters:
+            reference = weakref.ref(module)
+            taps.append(PlannedTap(path, type(module).__name__, filters, reference))
+    if not taps and not unmatched:
+        raise SiteError(_nothing(model, where, patterns, others))
+    return Plan(
+        model=type(modules[""]).__name__,
+        where=tuple(_as_text(item, modules) for item in items),
+        taps=tuple(taps),
+        absent=tuple(_cannot(taps, modules)),
+        patterns=patterns,
+        unmatched=unmatched,
+        types=types,
+        aliases=aliases,
+    )
+
+
+# ---------------------------------------------------------------------- the request
+
+
+def _items(where: Where) -> list[Any]:
+    single = isinstance(where, str | Pattern | nn.Module | type) or callable(where)
+    if single:
+        return [where]
+    try:
+        items = list(where)  # type: ignore[arg-type]
+    except TypeError:
+        items = []
+    if not items:
+        raise InputError(
+            f"where is {where!r}; expected a pattern, a module, a module class, a function of "
+            f"(site, module), or a list of them."
+        )
+    return items
+
+
+def _as_pattern(item: str | Pattern) -> Pattern:
+    return item if isinstance(item, Pattern) else Pattern.parse(item)
+
+
+def _refuse_unready(patterns: Iterable[Pattern]) -> None:
+    for pattern in patterns:
+        for port in pattern.ports or ():
+            if port in _NOT_YET and not pattern.negate:
+                raise CaptureError(
+                    f"The port {port!r} (in {str(pattern)!r}) cannot be watched by this version. "
+                    f"It can watch {', '.join((*FLOW_PORTS, *STATE_PORTS))}."
+                )
+
+
+Chooser = Callable[[str, nn.Module, str, str], bool]
+
+
+def _chooser(item: Any, modules: Mapping[str, nn.Module]) -> Chooser:
+    """A function (path, module, port, leaf) -> bool."""
+    if isinstance(item, nn.Module):
+        wanted = next((one for _, one in _walk(item, "", ())), item)
+        if not any(module is wanted for module in modules.values()):
+            raise SiteError(
+                f"The given {type(item).__name__} is not a module of this "
+                f"{type(modules['']).__name__}. Take it from the model itself, e.g. "
+                f"model.get_submodule({next((p for p in modules if p), '')!r})."
+            )
+        return lambda path, module, port, leaf: port == "output" and module is wanted
+    if isinstance(item, type):
+        if not issubclass(item, nn.Module):
+            raise InputError(f"{item.__name__} is not a module class.")
+        return lambda path, module, port, leaf: port == "output" and isinstance(module, item)
+    if callable(item):
+        return lambda path, module, port, leaf: bool(item(Site(path, port, leaf), module))
+    raise InputError(f"where holds {item!r}, which is no pattern, module, class or function.")
+
+
+def _choose(
+    chooser: Chooser, path: str, module: nn.Module, filters: dict[str, Filter]
+) -> None:
+    for port in FLOW_PORTS:
+        if chooser(path, module, port, ""):
+            filters[port] = Filter()
+    for port, names in _state_names(module).items():
+        chosen = tuple(name for name in names if chooser(path, module, port, name))
+        if chosen:
+            before = filters[port].include if port in filters else ()
+            filters[port] = Filter((*before, *chosen))
+
+
+def _ports_of(
+    patterns: Sequence[Pattern], fits: Callable[[Pattern], bool], *, assume_all: bool = True
+) -> dict[str, Filter]:
+    """What the text patterns want of one module: union, then what ``!`` takes away."""
+    fitting = [pattern for pattern in patterns if fits(pattern)]
+    adding = [pattern for pattern in fitting if not pattern.negate]
+    if assume_all and patterns and all(pattern.negate for pattern in patterns):
+        adding = [Pattern("*")]
+    include: dict[str, list[str]] = {}
+    exclude: dict[str, list[str]] = {}
+    for pattern in adding:
+        for port in pattern.effective_ports:
+            include.setdefault(port, []).append(pattern.leaf)
+    for pattern in fitting:
+        for port in pattern.effective_ports if pattern.negate else ():
+            exclude.setdefault(port, []).append(pattern.leaf)
+    filters = {}
+    for port in PORTS:
+        taken = exclude.get(port, [])
+        if port in include and "" not in taken:
+            filters[port] = Filter(tuple(dict.fromkeys(include[port])), tuple(taken))
+    return filters
+
+
+def _unmatched(
+    model: nn.Module,
+    patterns: Iterable[Pattern],
+    paths: Mapping[str, list[str]],
+    types: Mapping[str, tuple[str, ...]],
+) -> tuple[Pattern, ...]:
+    """Patterns that fit no module: those of marks, if the model makes any, else an error."""
+    missing = [
+        pattern
+        for pattern in patterns
+        if not any(
+            pattern.matches_module(one, types[path]) for path, names in paths.items() for one in names
+        )
+    ]
+    if missing and not _may_mark(model):
+        pattern = missing[0]
+        known = [name for names in paths.values() for name in names if name]
+        raise SiteError(_no_module(model, pattern, known, types))
+    return tuple(pattern for pattern in missing if not pattern.negate)
+
+
+def _no_module(
+    model: nn.Module,
+    pattern: Pattern,
+    known: Sequence[str],
+    types: Mapping[str, tuple[str, ...]],
+) -> str:
+    name = type(model).__name__
+    classes = sorted({one for names in types.values() for one in names})
+    if pattern.type and pattern.type not in classes:
+        return f"{name} has no module of class {pattern.type!r}{did_you_mean(pattern.type, classes)}"
+    if "[" in pattern.path and pattern.path.split("[")[0] in known:
+        head, tail = pattern.path.split("[", 1)
+        return (
+            f"{name} has no module {pattern.path!r}. A leaf stands after a port: "
+            f"write '{head}:output[{tail}'."
+        )
+    kind = f" of class {pattern.type!r}" if pattern.type else ""
+    return f"{name} has no module {pattern.path!r}{kind}{did_you_mean(pattern.path, known)}"
+
+
+def _nothing(
+    model: nn.Module, where: Where, patterns: Sequence[Pattern], others: Sequence[Any]
+) -> str:
+    name = type(model).__name__
+    state = [p for p in patterns if set(p.effective_ports) <= set(STATE_PORTS)]
+    if state and not others:
+        names = [n for n, _ in (*model.named_parameters(), *model.named_buffers())]
+        wanted = state[0].leaf or state[0].path
+        return f"{name} has no parameter or buffer at {str(state[0])!r}{did_you_mean(wanted, names)}"
+    return f"Nothing of {name} fits {where!r}: everything was taken away, or the function chose none."
+
+
+def _as_text(item: Any, modules: Mapping[str, nn.Module]) -> str:
+    if isinstance(item, nn.Module):
+        return next((path or "." for path, one in modules.items() if one is item), "?")
+    if isinstance(item, type):
+        return f"*@{item.__name__}"
+    return str(item) if isinstance(item, str | Pattern) else getattr(item, "__name__", repr(item))
+
+
+# ---------------------------------------------------------------------- the model
+
+
+def _walk(
+    module: nn.Module, path: str, above: tuple[nn.Module, ...]
+) -> Iterator[tuple[str, nn.Module]]:
+    while (inner := _unwrapped(module)) is not None:
+        module = inner
+    if any(module is one for one in above):
+        return
+    yield path, module
+    for name, child in module._modules.items():
+        if child is not None:
+            yield from _walk(child, f"{path}.{name}" if path else name, (*above, module))
+
+
+def _unwrapped(module: nn.Module) -> nn.Module | None:
+    """What a wrapper wraps, or ``None`` for a module that is none."""
+    if isinstance(module, DistributedDataParallel | DataParallel):
+        return module._modules["module"]
+    return module._modules.get(_INNER_OF_WRAPPER.get(type(module).__name__, ""))
+
+
+def _type_names(module: nn.Module) -> Iterator[str]:
+    for base in type(module).__mro__:
+        if base is nn.Module:
+            return
+        yield base.__name__
+
+
+def _state_names(module: nn.Module) -> dict[str, list[str]]:
+    params = [name for name, param in module._parameters.items() if param is not None]
+    buffers = [name for name, buffer in module._buffers.items() if buffer is not None]
+    return {"param": params, "param_grad": params, "buffer": buffers}
+
+
+def _without_empty(filters: dict[str, Filter], module: nn.Module) -> dict[str, Filter]:
+    """Drop the state ports of a module that owns nothing of the kind."""
+    names = _state_names(module)
+    return {
+        port: chosen
+        for port, chosen in filters.items()
+        if port in FLOW_PORTS or any(chosen.accepts(name) for name in names.get(port, ()))
+    }
+
+
+def _cannot(
+    taps: Iterable[PlannedTap], modules: Mapping[str, nn.Module]
+) -> Iterator[Absence]:
+    import torch
+
+    for tap in taps:
+        if isinstance(modules[tap.path], torch.jit.ScriptModule):
+            for port in tap.ports:
+                yield Absence(Site(tap.path, port), "a ScriptModule takes no hooks")
+
+
+def _may_mark(model: nn.Module) -> bool:
+    """Whether any code of the model's classes, or a function it names, mentions ``mark``."""
+    seen: set[CodeType] = set()
+    classes = {base for module in model.modules() for base in type(module).__mro__}
+    for cls in classes:
+        if cls.__module__.partition(".")[0] in ("torch", "builtins"):
+            continue
+        for member in vars(cls).values():
+            if _mentions_mark(getattr(member, "__func__", member), seen, depth=4):
+                return True
+    return any(_mentions_mark(m.__dict__.get("forward"), seen, depth=4) for m in model.modules())
+
+
+def _mentions_mark(function: Any, seen: set[CodeType], depth: int) -> bool:
+    function = getattr(function, "__wrapped__", function)
+    code = getattr(function, "__code__", None)
+    if code is None or code in seen or depth == 0:
+        return False
+    scope = getattr(function, "__globals__", {})
+    todo = [code]
+    while todo:
+        code = todo.pop()
+        if code in seen:
+            continue
+        seen.add(code)
+        if "mark" in code.co_names:
+            return True
+        todo.extend(const for const in code.co_consts if isinstance(const, CodeType))
+        for name in code.co_names:
+            named = scope.get(name)
+            home = getattr(named, "__module__", None) or "torch"
+            if getattr(named, "__name__", "") == "mark" and home.startswith("torchtap"):
+                return True
+            if home.partition(".")[0] != "torch" and _mentions_mark(named, seen, depth - 1):
+                return True
+    return False

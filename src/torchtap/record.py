@@ -1,0 +1,123 @@
+"""One value kept, its key, and the protocol of whatever takes records."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+
+from torchtap.errors import OverwrittenError
+from torchtap.site import Site
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+FORWARD = "forward"
+RECOMPUTE = "recompute"
+UNVERSIONED = -1
+"""Version of a value that nothing can overwrite."""
+
+
+class Key(NamedTuple):
+    """What tells records apart: the user's step, the site, and the call within the step."""
+
+    step: int
+    site: Site
+    call: int
+
+
+class _Row(NamedTuple):
+    site: Site
+    step: int
+    call: int
+    phase: str
+    backward: int
+    labels: tuple[str, ...]
+    kept: Any
+    version: int
+
+
+class Record(_Row):
+    """One value that flowed through a model.
+
+    A tuple underneath, because thousands are made per second inside hooks.
+
+    Attributes:
+        site: where.
+        step: the user's counter.
+        call: which execution of the module within the step, from 0; for ``param_grad``, which
+            accumulation.
+        phase: ``forward`` or ``recompute`` (activation checkpointing ran the forward again).
+        backward: which backward of the step brought a gradient, from 0; -1 for forward values.
+        labels: what else is to be known of the value, e.g. ``("total",)``.
+    """
+
+    __slots__ = ()
+
+    @property
+    def key(self) -> Key:
+        """Step, site and call."""
+        return Key(self.step, self.site, self.call)
+
+    @property
+    def value(self) -> Tensor:
+        """The tensor at the moment of the tap, detached.
+
+        Raises:
+            OverwrittenError: it was kept with ``copy="never"`` and overwritten since.
+        """
+        if self.version != UNVERSIONED and self.kept._version != self.version:
+            raise OverwrittenError(
+                f"{self.site} (step {self.step}, call {self.call}) was kept without copying and "
+                f"has been overwritten since. Watch with copy='auto' to keep what was there."
+            )
+        return self.kept  # type: ignore[no-any-return]
+
+    @property
+    def overwritten(self) -> bool:
+        """Whether the value was kept without copying and is lost."""
+        return bool(self.version != UNVERSIONED and self.kept._version != self.version)
+
+    def __repr__(self) -> str:
+        kind = str(self.kept.dtype).removeprefix("torch.")
+        extra = "" if self.phase == FORWARD else f", {self.phase}"
+        labels = f", {', '.join(self.labels)}" if self.labels else ""
+        return (
+            f"<Record {self.site} step {self.step} call {self.call}{extra}{labels} "
+            f"{kind}{list(self.kept.shape)}>"
+        )
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __ne__(self, other: object) -> bool:
+        return self is not other
+
+    __hash__ = object.__hash__
+
+
+class Absence(NamedTuple):
+    """Something that was selected and never seen, with the reason."""
+
+    site: Site
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.site}: {self.reason}"
+
+
+@runtime_checkable
+class Sink(Protocol):
+    """Whatever takes records. A plain callable ``f(record)`` is made one by ``tt.watch``.
+
+    ``take`` runs inside PyTorch's hooks, with grad mode and autocast off; it must not draw
+    random numbers. What it raises never reaches the training: it is raised by ``step()`` and
+    ``close()``, and the sink gets nothing more.
+    """
+
+    def take(self, record: Record) -> None:
+        """Take one record."""
+
+    def close_step(self, step: int) -> None:
+        """No more forward values of ``step`` will come."""
+
+    def close(self) -> None:
+        """Nothing more will come."""

@@ -1,0 +1,136 @@
+"""Brings records to sinks. A sink that fails is put aside; the training goes on."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+
+from torchtap.errors import InputError
+from torchtap.record import Record, Sink
+from torchtap.store.memory import Memory
+
+
+class _Function:
+    """A plain callable as a sink."""
+
+    def __init__(self, function: Callable[[Record], object]) -> None:
+        self.take = function
+
+    def close_step(self, step: int) -> None:
+        """A function has no steps."""
+
+    def close(self) -> None:
+        """A function has no end."""
+
+
+class Delivery:
+    """All sinks of one watch.
+
+    Attributes:
+        busy: threads that are inside a sink now. What they run is not recorded.
+        failure: the first exception that a sink raised.
+    """
+
+    def __init__(self, sinks: Sequence[Sink]) -> None:
+        self.sinks = tuple(sinks)
+        self.busy: set[int] = set()
+        self.failure: Exception | None = None
+        self._alive = list(sinks)
+        self._unraised: Exception | None = None
+        self._lock = threading.RLock()
+
+    @property
+    def emit(self) -> Callable[[Record], None]:
+        """What takes each record. Memory alone needs no protection and is called directly."""
+        if len(self.sinks) == 1 and isinstance(self.sinks[0], Memory):
+            return self.sinks[0].take
+        return self._emit
+
+    @property
+    def memory(self) -> Memory | None:
+        """The sink that can be read again, if there is one."""
+        return next((sink for sink in self.sinks if isinstance(sink, Memory)), None)
+
+    def close_step(self, step: int) -> None:
+        """Tell the sinks, then raise what one of them raised since the last time."""
+        for sink in list(self._alive):
+            self._try(sink, lambda sink=sink: sink.close_step(step), f"at the end of step {step}")
+        failure, self._unraised = self._unraised, None
+        if failure is not None:
+            raise failure
+
+    def close(self, *, raising: bool) -> None:
+        """Close the sinks; with ``raising``, raise the first failure of all."""
+        for sink in list(self._alive):
+            self._try(sink, sink.close, "on closing")
+        self._alive.clear()
+        if raising and self.failure is not None:
+            raise self.failure
+
+    def _emit(self, record: Record) -> None:
+        thread = threading.get_ident()
+        with self._lock, torch.no_grad():
+            self.busy.add(thread)
+            try:
+                for sink in tuple(self._alive):
+                    where = f"at {record.site} (step {record.step}, call {record.call})"
+                    self._try(sink, lambda sink=sink: _take(sink, record), where)
+            finally:
+                self.busy.discard(thread)
+
+    def _try(self, sink: Sink, action: Callable[[], object], where: str) -> None:
+        try:
+            action()
+        except Exception as error:  # Whatever it is: monitoring never stops the training.
+            error.add_note(
+                f"Raised by the torchtap sink {_name(sink)} {where}. The training went on; the "
+                f"sink got nothing more."
+            )
+            self._alive.remove(sink)
+            self._unraised = self._unraised or error
+            self.failure = self.failure or error
+
+
+def as_sinks(to: Any) -> list[Sink]:
+    """Read the ``to`` argument of ``watch``: nothing, a sink, a callable, or several.
+
+    Raises:
+        InputError: something is neither a sink nor a callable.
+    """
+    if to is None:
+        return [Memory()]
+    items = list(to) if isinstance(to, Iterable) and not isinstance(to, Sink) else [to]
+    if not items:
+        raise InputError("to is empty; expected a sink, a callable, or a list of them.")
+    sinks: list[Sink] = []
+    for item in items:
+        if isinstance(item, type):
+            raise InputError(
+                f"{item.__name__} is a class, not a sink; write {item.__name__}(...)."
+            )
+        if isinstance(item, Sink):
+            sinks.append(item)
+        elif callable(item):
+            sinks.append(_Function(item))
+        else:
+            raise InputError(
+                f"{type(item).__name__} is no sink: expected tt.Memory(), a callable that takes a "
+                f"record, or an object with take, close_step and close."
+            )
+    return sinks
+
+
+def _take(sink: Sink, record: Record) -> None:
+    if torch._C._is_any_autocast_enabled():
+        with torch._C._DisableAutocast():
+            sink.take(record)
+    else:
+        sink.take(record)
+
+
+def _name(sink: Sink) -> str:
+    inner = sink.take if isinstance(sink, _Function) else type(sink)
+    return getattr(inner, "__qualname__", repr(inner))

@@ -1,0 +1,1 @@
+"""What is measured: the definition, merge and finish of each statistic."""

@@ -1,0 +1,186 @@
+"""A run in one safetensors file: no pickle, readable by anybody, opened without the model.
+
+Each value is a tensor named ``SITE#step.call.backward.phase``; the keys, labels and what is known
+of the model stand as JSON in the header's metadata under ``torchtap``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NamedTuple, overload
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from torchtap.errors import RunError
+from torchtap.record import UNVERSIONED, Absence, Record
+from torchtap.site import Site
+from torchtap.store.run import Meta, Run
+
+FORMAT = 1
+
+
+class _Header(NamedTuple):
+    name: str
+    site: Site
+    step: int
+    call: int
+    phase: str
+    backward: int
+    labels: tuple[str, ...]
+    real_view: bool
+
+
+def save_run(run: Run, path: Path) -> Path:
+    """Write ``run`` to ``path``; the file appears whole or not at all."""
+    headers: list[dict[str, Any]] = []
+    tensors: dict[str, Tensor] = {}
+    for record in run.records(phase=None):
+        name = f"{record.site}#{record.step}.{record.call}.{record.backward}.{record.phase}"
+        tensor, labels, real_view = _plain(record.value, record.labels)
+        tensors[name] = tensor
+        headers.append(
+            {
+                "name": name,
+                "site": [record.site.path, record.site.port, record.site.leaf],
+                "step": record.step,
+                "call": record.call,
+                "phase": record.phase,
+                "backward": record.backward,
+                "labels": labels,
+                "real_view": real_view,
+            }
+        )
+    body: dict[str, Any] = {
+        "format": FORMAT,
+        "meta": asdict(run.meta),
+        "records": headers,
+        "absent": [[*_parts(entry.site), entry.reason] for entry in run.absent],
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    half = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        save_file(tensors, half, metadata={"torchtap": json.dumps(body)})
+        half.replace(path)
+    finally:
+        half.unlink(missing_ok=True)
+    return path
+
+
+def open_run(path: str | Path) -> Run:
+    """Open a run that :meth:`Run.save` wrote. Values are read when they are asked for.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        RunError: the file is not a run of torchtap.
+
+    Example:
+        >>> import tempfile, torch, torchtap as tt
+        >>> with tt.watch(torch.nn.Linear(2, 3)) as w:
+        ...     pass
+        >>> tt.open(w.run.save(tempfile.mkdtemp() + "/run.safetensors")).steps
+        []
+    """
+    file = Path(path)
+    if not file.exists():
+        raise FileNotFoundError(f"There is no run at {file}.")
+    try:
+        opened = safe_open(file, framework="pt")  # type: ignore[no-untyped-call]
+        text = (opened.metadata() or {}).get("torchtap")
+    except (SafetensorError, OSError) as error:
+        raise RunError(f"{file} is not a safetensors file: {error}.") from error
+    if text is None:
+        raise RunError(f"{file} is a safetensors file, but torchtap did not write it.")
+    body = json.loads(text)
+    if body["format"] > FORMAT:
+        raise RunError(
+            f"{file} has format {body['format']}; this torchtap reads up to {FORMAT}. Update it."
+        )
+    absent = [Absence(Site(path, port, leaf), why) for path, port, leaf, why in body["absent"]]
+    return Run(_Rows(opened, body["records"]), _meta(body["meta"]), lambda: absent)
+
+
+class _Rows(Sequence[Record]):
+    """The records of an open file, each loaded when it is first read."""
+
+    def __init__(self, opened: Any, headers: list[dict[str, Any]]) -> None:
+        self._opened = opened
+        self._headers = [_header(entry) for entry in headers]
+        self._loaded: dict[int, Record] = {}
+
+    def __len__(self) -> int:
+        return len(self._headers)
+
+    def __iter__(self) -> Iterator[Record]:
+        return (self[place] for place in range(len(self)))
+
+    @overload
+    def __getitem__(self, place: int) -> Record: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[Record]: ...
+    def __getitem__(self, place: int | slice) -> Record | list[Record]:
+        if isinstance(place, slice):
+            return [self[one] for one in range(*place.indices(len(self)))]
+        place = range(len(self))[place]
+        if place not in self._loaded:
+            self._loaded[place] = self._load(self._headers[place])
+        return self._loaded[place]
+
+    def _load(self, header: _Header) -> Record:
+        # Memory-mapped by safetensors: bytes are read when they are touched.
+        tensor = self._opened.get_tensor(header.name)
+        value = torch.view_as_complex(tensor) if header.real_view else tensor
+        return Record(
+            header.site,
+            header.step,
+            header.call,
+            header.phase,
+            header.backward,
+            header.labels,
+            value,
+            UNVERSIONED,
+        )
+
+
+def _header(entry: dict[str, Any]) -> _Header:
+    return _Header(
+        entry["name"],
+        Site(*entry["site"]),
+        entry["step"],
+        entry["call"],
+        entry["phase"],
+        entry["backward"],
+        tuple(entry["labels"]),
+        entry["real_view"],
+    )
+
+
+def _meta(entry: dict[str, Any]) -> Meta:
+    modules = {path: tuple(names) for path, names in entry.pop("modules").items()}
+    return Meta(**{**entry, "where": tuple(entry.pop("where")), "modules": modules})
+
+
+def _parts(site: Site) -> tuple[str, str, str]:
+    return site.path, site.port, site.leaf
+
+
+def _plain(tensor: Tensor, labels: tuple[str, ...]) -> tuple[Tensor, list[str], bool]:
+    """What safetensors can hold: dense, strided, contiguous, owning its memory, on the CPU."""
+    said = list(labels)
+    if tensor.is_quantized:
+        tensor = tensor.dequantize()
+        said.append("dequantized")
+    elif tensor.layout is not torch.strided:
+        said.append(f"dense from {str(tensor.layout).removeprefix('torch.')}")
+        tensor = tensor.to_dense()
+    real_view = tensor.dtype is torch.complex128  # safetensors has no such dtype.
+    tensor = tensor.detach().resolve_conj().resolve_neg()
+    tensor = torch.view_as_real(tensor) if real_view else tensor
+    # safetensors refuses tensors that share memory, so each gets its own.
+    return tensor.to("cpu").clone(memory_format=torch.contiguous_format), said, real_view

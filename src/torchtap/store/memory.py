@@ -1,0 +1,93 @@
+"""Keeps records in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from torchtap.errors import InputError
+from torchtap.record import Absence, Record
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Memory:
+    """A sink that keeps every record in memory.
+
+    Args:
+        max_bytes: budget for the kept values, in bytes; ``None`` for no limit. When it is full,
+            the oldest steps are forgotten as a whole; if the running step alone does not fit, its
+            further values are not kept and are listed as absent. Values that share memory with
+            the model's own count with their own size.
+
+    Raises:
+        InputError: ``max_bytes`` is not positive.
+
+    Example:
+        >>> import torch, torchtap as tt
+        >>> memory = tt.Memory(max_bytes=1 << 20)
+        >>> with tt.watch(torch.nn.Linear(2, 3), to=memory) as w:
+        ...     _ = torch.nn.Linear(2, 3)  # nothing is run here
+        >>> memory.num_bytes
+        0
+    """
+
+    def __init__(self, max_bytes: int | None = None) -> None:
+        if max_bytes is not None and max_bytes <= 0:
+            raise InputError(f"Memory takes max_bytes above 0 or None, not {max_bytes!r}.")
+        self.max_bytes = max_bytes
+        self.forgotten_steps: list[int] = []
+        self._rows: list[Record] = []
+        self._budgeted_bytes = 0
+        self._refused: dict[Absence, None] = {}
+        # Appending is all there is to do without a budget, and it is done for every value that
+        # flows: no Python call in between.
+        self.take: Callable[[Record], None] = (
+            self._rows.append if max_bytes is None else self._take_within_budget
+        )
+
+    @property
+    def rows(self) -> Sequence[Record]:
+        """The records in the order of their arrival."""
+        return self._rows
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the kept values."""
+        return sum(row.kept.nbytes for row in self._rows)
+
+    @property
+    def refused(self) -> tuple[Absence, ...]:
+        """What did not fit into ``max_bytes``."""
+        return tuple(self._refused)
+
+    def close_step(self, step: int) -> None:
+        """Nothing to do: records are complete when they come."""
+
+    def close(self) -> None:
+        """Nothing to do: what was kept stays readable."""
+
+    def _take_within_budget(self, record: Record) -> None:
+        assert self.max_bytes is not None
+        size = record.kept.nbytes
+        while self._budgeted_bytes + size > self.max_bytes and self._forget_oldest(record.step):
+            pass
+        if self._budgeted_bytes + size > self.max_bytes:
+            reason = (
+                f"Memory(max_bytes={self.max_bytes:,}) was full in step {record.step}: watch "
+                f"fewer sites, or give more bytes"
+            )
+            self._refused[Absence(record.site, reason)] = None
+            return
+        self._budgeted_bytes += size
+        self._rows.append(record)
+
+    def _forget_oldest(self, running_step: int) -> bool:
+        oldest = min((row.step for row in self._rows), default=running_step)
+        if oldest >= running_step:
+            return False
+        self._rows[:] = [row for row in self._rows if row.step != oldest]
+        self._budgeted_bytes = self.num_bytes
+        self.forgotten_steps.append(oldest)
+        return True

@@ -1,0 +1,131 @@
+"""A run as rows: one per site, with statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from torchtap.errors import MissingExtraError
+from torchtap.record import Record
+from torchtap.site import Site
+from torchtap.stats.moments import Moments, moments
+
+if TYPE_CHECKING:
+    from torchtap.store.run import Run, Where
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What is known of one site.
+
+    Attributes:
+        site: where.
+        type: class name of the module, ``""`` for a mark.
+        calls: most calls in one step (for gradients: most values).
+        steps: number of steps with a record.
+        shape: shape of the last value.
+        dtype: of the last value, without ``torch.``.
+        nbytes: bytes of all values together.
+        stats: over all values of the last step.
+    """
+
+    site: Site
+    type: str
+    calls: int
+    steps: int
+    shape: tuple[int, ...]
+    dtype: str
+    nbytes: int
+    stats: Moments
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows of a run; iterate it, print it, or turn it into a data frame."""
+
+    rows: tuple[Row, ...]
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter(self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def as_dicts(self) -> list[dict[str, Any]]:
+        """Plain dictionaries of text and numbers, ready for JSON or a data frame."""
+        return [_flat(row) for row in self.rows]
+
+    def to_frame(self) -> Any:
+        """A pandas data frame, or a polars one where only polars is installed.
+
+        Raises:
+            MissingExtraError: neither is installed.
+        """
+        try:
+            import pandas
+        except ImportError:
+            return self._to_polars()
+        return pandas.DataFrame(self.as_dicts())
+
+    def _to_polars(self) -> Any:
+        try:
+            import polars
+        except ImportError as error:
+            raise MissingExtraError(
+                "A data frame needs pandas or polars. Install one: pip install 'torchtap[frame]'."
+            ) from error
+        return polars.DataFrame(self.as_dicts())
+
+    def __repr__(self) -> str:
+        from torchtap.view.text import show_table
+
+        return show_table(self)
+
+
+def measure_table(run: Run, where: Where, steps: int | Iterable[int] | None) -> Table:
+    """Build the table of a run; reads every value of the last step of each site once."""
+    groups: dict[Site, list[Record]] = {site: [] for site in run.select(where)}
+    for record in run.records(steps=steps):
+        if record.site in groups:
+            groups[record.site].append(record)
+    return Table(tuple(_row(run, site, group) for site, group in groups.items() if group))
+
+
+def _row(run: Run, site: Site, records: list[Record]) -> Row:
+    last_step = max(record.step for record in records)
+    last = [record for record in records if record.step == last_step]
+    per_step = {record.step: 0 for record in records}
+    for record in records:
+        per_step[record.step] += 1
+    shown = last[-1].kept
+    return Row(
+        site=site,
+        type=run.meta.type_name(site.path),
+        calls=max(per_step.values()),
+        steps=len(per_step),
+        shape=tuple(shown.shape),
+        dtype=str(shown.dtype).removeprefix("torch."),
+        nbytes=sum(record.kept.nbytes for record in records),
+        stats=moments(record.value for record in last if not record.overwritten),
+    )
+
+
+def _flat(row: Row) -> dict[str, Any]:
+    stats = asdict(row.stats)
+    del stats["m2"], stats["sum_squares"]
+    return {
+        "site": str(row.site),
+        "path": row.site.path,
+        "port": row.site.port,
+        "leaf": row.site.leaf,
+        "type": row.type,
+        "calls": row.calls,
+        "steps": row.steps,
+        "shape": list(row.shape),
+        "dtype": row.dtype,
+        "nbytes": row.nbytes,
+        **stats,
+        "std": row.stats.std,
+        "l2": row.stats.l2,
+    }

@@ -1,0 +1,78 @@
+"""Finds the tensors in whatever a forward takes or returns.
+
+Walks tuples, named tuples, lists, mappings (so also ``ModelOutput``) and dataclasses, depth first,
+in their own order. A leaf is named by the way to it, joined by dots: ``1.0``, ``hidden.2``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+_ATOMS = (str, bytes, int, float, complex, bool, type(None))
+Leaf = tuple[str, Tensor]
+
+
+def leaves(value: Any) -> list[Leaf]:
+    """Every tensor in ``value`` with its leaf name, depth first.
+
+    A bare tensor has the empty name. Something that contains itself is walked once.
+
+    Example:
+        >>> import torch
+        >>> [name for name, _ in leaves((torch.ones(1), {"h": [torch.ones(2), None]}))]
+        ['0', '1.h.0']
+        >>> [name for name, _ in leaves({"h": {"x": torch.ones(1)}})]
+        ['h.x']
+    """
+    if isinstance(value, Tensor):
+        return [("", value)]
+    found: list[Leaf] = []
+    _walk(value, "", found, set())
+    return found
+
+
+def argument_leaves(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Leaf]:
+    """The tensors that a module is called with: positional first, then keywords.
+
+    A call with one positional argument and nothing else takes that argument as it is, so a bare
+    tensor has the empty name; otherwise positions are numbered and keywords named.
+    """
+    if len(args) == 1 and not kwargs:
+        return leaves(args[0])
+    found = leaves(args)
+    if kwargs:
+        _walk(kwargs, "", found, set())
+    return found
+
+
+def _walk(value: Any, name: str, found: list[Leaf], above: set[int]) -> None:
+    if isinstance(value, Tensor):
+        found.append((name, value))
+        return
+    if isinstance(value, _ATOMS):
+        return
+    parts = _parts(value)
+    if parts is None or id(value) in above:
+        return
+    above.add(id(value))
+    for part_name, part in parts:
+        _walk(part, f"{name}.{part_name}" if name else part_name, found, above)
+    above.discard(id(value))
+
+
+def _parts(value: Any) -> list[tuple[str, Any]] | None:
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return list(zip(value._fields, value, strict=True))
+    if isinstance(value, tuple | list):
+        return [(str(position), part) for position, part in enumerate(value)]
+    if isinstance(value, Mapping):
+        return [(str(key), part) for key, part in value.items()]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return [
+            (field.name, getattr(value, field.name, None)) for field in dataclasses.fields(value)
+        ]
+    return None

@@ -1,0 +1,313 @@
+"""The front door: plan, attach, step, detach."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from torchtap import __version__
+from torchtap.errors import CaptureError, InputError, SiteError
+from torchtap.hooks import Engine, Spot, Tap
+from torchtap.keep import COPY_MODES
+from torchtap.plan import Plan, Where, make_plan, modules_of
+from torchtap.record import Absence, Record, Sink
+from torchtap.sinks import Delivery, as_sinks
+from torchtap.site import Site, did_you_mean
+from torchtap.store.run import Meta, Run
+
+Every = int | Callable[[int], bool]
+To = Sink | Callable[[Record], object] | Iterable[Sink | Callable[[Record], object]] | None
+_GRAD_INPUT_MODES = ("through", "total")
+
+
+class Watch:
+    """What ``tt.watch`` returns: a context manager and a handle, safe to close twice.
+
+    Attributes:
+        plan: what is tapped, and what fits the request and cannot be.
+    """
+
+    def __init__(
+        self, model: nn.Module, plan: Plan, delivery: Delivery, *, every: Every, **how: Any
+    ) -> None:
+        self.plan = plan
+        self._delivery = delivery
+        self._every = every
+        self._is_open = True
+        self._seen_step = False
+        self._was_compiled = _is_compiled(model)
+        modules, _ = modules_of(model)
+        self._engine = Engine(
+            modules[""], plan, delivery.emit, busy=delivery.busy, **how
+        )
+        self._run = self._make_run()
+        try:
+            self._engine.attach(modules)
+            self._engine.begin_step(0, recording=self._wants(0))
+        except BaseException:
+            self._engine.detach()
+            raise
+
+    # ------------------------------------------------------------------ stepping
+
+    @property
+    def current_step(self) -> int:
+        """The step that is running, from 0."""
+        return self._engine.step
+
+    def step(self) -> None:
+        """Close the running step and begin the next.
+
+        Raises:
+            SiteError: a pattern turned out to fit nothing, neither a module nor a mark.
+            Exception: whatever a sink raised since the last time, with a note.
+        """
+        if not self._is_open:
+            raise CaptureError("This watch is closed; call tt.watch again to go on.")
+        done = self._engine.step
+        self._engine.begin_step(done + 1, recording=self._wants(done + 1))
+        self._check_marks()
+        self._delivery.close_step(done)
+
+    def close(self) -> None:
+        """Take everything off the model. What was recorded stays readable.
+
+        Raises:
+            SiteError: a pattern turned out to fit nothing, neither a module nor a mark.
+            Exception: the first exception that a sink raised, with a note.
+        """
+        self._close(raising=True)
+
+    def _close(self, *, raising: bool) -> None:
+        if not self._is_open:
+            return
+        self._is_open = False
+        self._engine.detach()
+        self._delivery.close(raising=raising)
+        if raising:
+            self._check_marks()
+
+    def __enter__(self) -> Watch:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        # An exception of the user's is the one to see; ours would hide it.
+        self._close(raising=error is None)
+
+    def _wants(self, step: int) -> bool:
+        if callable(self._every):
+            return bool(self._every(step))
+        return step % self._every == 0
+
+    def _check_marks(self) -> None:
+        if not self._engine.num_entries:
+            return
+        reached = [name for name in self._engine.marks]
+        for pattern in self.plan.unmatched:
+            if not any(pattern.matches_module(name) for name in reached):
+                known = [*reached, *(path for path in self.plan.types if path)]
+                raise SiteError(
+                    f"{self.plan.model} has no module {pattern.path!r}, and no tt.mark of that "
+                    f"name was reached{did_you_mean(pattern.path, known)}"
+                )
+
+    # ------------------------------------------------------------------ what came out
+
+    @property
+    def run(self) -> Run:
+        """All that was kept so far.
+
+        Raises:
+            CaptureError: none of the sinks can be read again.
+        """
+        if self._run is None:
+            raise CaptureError(
+                "This watch hands its records on and keeps none. Add tt.Memory() to its sinks: "
+                "to=[tt.Memory(), your_function]."
+            )
+        return self._run
+
+    @property
+    def absent(self) -> list[Absence]:
+        """What was selected and not seen, with site and reason."""
+        found = [*self.plan.absent]
+        known = {entry.site for entry in found}
+        for planned in self.plan.taps:
+            tap = self._engine.taps[planned.path]
+            for port in planned.ports:
+                found.extend(e for e in self._absent_at(tap, port) if e.site not in known)
+        for tap in self._engine.marks.values():
+            for port in tap.filters if tap else ():
+                found.extend(self._absent_at(tap, port))
+        return [*found, *self._unmarked(), *self._lost()]
+
+    def _absent_at(self, tap: Tap | None, port: str) -> Iterator[Absence]:
+        assert tap is not None
+        spots = [spot for (one, _), spot in tap.spots.items() if spot is not None and one == port]
+        for spot in spots:
+            reason = _why_missing(spot)
+            if reason is not None:
+                yield Absence(spot.site, reason)
+        if not spots:
+            yield Absence(Site(tap.path, port), self._why_never(tap, port))
+
+    def _why_never(self, tap: Tap, port: str) -> str:
+        if tap.reason is not None:
+            return tap.reason
+        if tap.num_calls:
+            side = "took" if port.endswith("input") else "returned"
+            return f"it {side} no tensor that fits"
+        if port in ("param", "param_grad", "buffer") and self._engine.num_entries:
+            return "the module owns none that fits"
+        if self._engine.num_entries:
+            return (
+                "the module was not called: its parent skipped it, or used its parameters without "
+                "calling it (as nn.MultiheadAttention does with out_proj)"
+            )
+        if self._was_compiled:
+            return (
+                "the model was compiled before it was watched, and a compiled model ignores hooks "
+                "put on later: watch it before its first compiled call, or call "
+                "torch.compiler.reset()"
+            )
+        hint = (
+            " (a model that was compiled before it was watched also looks like this: call "
+            "torch.compiler.reset())"
+            if "torch._dynamo" in sys.modules
+            else ""
+        )
+        return f"the model was not called in a recorded step{hint}"
+
+    def _unmarked(self) -> Iterator[Absence]:
+        for pattern in self.plan.unmatched:
+            if not any(pattern.matches_module(name) for name in self._engine.marks):
+                for port in pattern.effective_ports:
+                    yield Absence(Site(pattern.path, port), "no tt.mark of that name was reached")
+
+    def _lost(self) -> Iterator[Absence]:
+        memory = self._delivery.memory
+        if memory is None:
+            return
+        yield from memory.refused
+        for row in memory.rows:
+            if row.overwritten:
+                yield Absence(
+                    row.site,
+                    f"the value of step {row.step}, call {row.call} was overwritten later, and "
+                    f"copy='never' kept no copy",
+                )
+
+    def _make_run(self) -> Run | None:
+        memory = self._delivery.memory
+        if memory is None:
+            return None
+        meta = Meta(
+            model=self.plan.model,
+            modules=dict(self.plan.types),
+            aliases=dict(self.plan.aliases),
+            where=self.plan.where,
+            torch=torch.__version__,
+            torchtap=__version__,
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+        return Run(memory.rows, meta, lambda: self.absent)
+
+    def __repr__(self) -> str:
+        state = f"open, step {self.current_step}" if self._is_open else "closed"
+        return f"<Watch of {self.plan.model}, {len(self.plan.taps)} modules, {state}>"
+
+
+def watch(
+    model: nn.Module,
+    where: Where = "*",
+    *,
+    to: To = None,
+    every: Every = 1,
+    copy: Literal["auto", "always", "never"] = "auto",
+    grad_input: Literal["through", "total"] = "through",
+) -> Watch:
+    """Watch what flows through a model, forward and backward, without changing anything.
+
+    Args:
+        model: any module, also wrapped (DDP, FSDP, torch.compile).
+        where: what to watch, ``[!]PATH[@TYPE][:PORTS[[LEAF]]]``: a pattern, a module, a module
+            class, a function ``(site, module) -> bool``, or a list of them (a union; patterns
+            with ``!`` take away). PATH is a glob (``*`` crosses dots), ``re:...``, or ``.`` for
+            the root. PORTS are of ``input output grad_input grad_output param param_grad
+            buffer``; ``*`` is the first four; none means ``output``.
+        to: where records go: ``tt.Memory()`` (default), any callable taking a record, or several.
+        every: record every so many steps, or a function of the step.
+        copy: ``auto`` keeps what was there at the moment of the tap and copies only where
+            somebody overwrites it; ``always`` copies; ``never`` does not, and overwritten values
+            are named in ``absent``, never handed out.
+        grad_input: ``through`` this module, or ``total`` over all uses of that tensor. Where a
+            module hands its input on unchanged it is the total (label ``total``); where the same
+            tensor stands in several arguments it is their sum (label ``sum of N slots``).
+
+    Returns:
+        a context manager and handle; ``.run`` holds what was kept.
+
+    Raises:
+        SiteError: a pattern fits nothing; the message names what is near.
+        InputError: an argument is of the wrong kind.
+
+    Example:
+        >>> import torch, torchtap as tt
+        >>> model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU(inplace=True))
+        >>> with tt.watch(model, "*:output,grad_output") as w:
+        ...     model(torch.ones(1, 2)).sum().backward()
+        >>> w.run["1:grad_output"]
+        tensor([[1., 1.]])
+    """
+    if copy not in COPY_MODES:
+        raise InputError(f"copy is {copy!r}; expected one of {', '.join(COPY_MODES)}.")
+    if grad_input not in _GRAD_INPUT_MODES:
+        raise InputError(
+            f"grad_input is {grad_input!r}; expected one of {', '.join(_GRAD_INPUT_MODES)}."
+        )
+    if not callable(every) and (not isinstance(every, int) or every < 1):
+        raise InputError(
+            f"every is {every!r}; expected a whole number from 1, or a function of the step."
+        )
+    plan = make_plan(model, where)
+    delivery = Delivery(as_sinks(to))
+    return Watch(model, plan, delivery, every=every, copy=copy, grad_input=grad_input)
+
+
+def _why_missing(spot: Spot) -> str | None:
+    """Why a site has nothing, or less than it should; ``None`` if all came."""
+    missing = spot.armed - spot.arrived
+    if spot.seen and missing <= 0:
+        return None
+    if spot.reason is not None and (not spot.seen or missing > 0):
+        return spot.reason
+    if missing > 0 and spot.seen:
+        return f"no gradient arrived for {missing} of {spot.armed} calls"
+    if missing > 0:
+        return (
+            "no gradient arrived: no backward was run, the loss does not depend on it, or it is a "
+            "view that was overwritten later"
+        )
+    if spot.site.port == "param_grad":
+        return "no backward reached the parameter"
+    return "it was not seen"
+
+
+def _is_compiled(model: nn.Module) -> bool:
+    modules = [model, *model.modules()]
+    return any(
+        type(module).__name__ == "OptimizedModule"
+        or getattr(module, "_compiled_call_impl", None) is not None
+        for module in modules
+    )
