@@ -22,7 +22,7 @@ import itertools
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from sys import getrefcount
 from typing import TYPE_CHECKING, Any
@@ -940,7 +940,41 @@ def _mark_watched(tensor: Tensor, name: str) -> None:
         engine.mark(tensor, name)
 
 
+@contextlib.contextmanager
+def interposed(
+    modules: Mapping[str, nn.Module],
+    enter: Callable[[str, tuple[Any, ...], dict[str, Any]], tuple[Any, Any] | None] | None,
+    leave: Callable[[str, Any], Any] | None,
+) -> Iterator[None]:
+    """While open, ``enter`` and ``leave`` see, and may replace, what modules take and return.
+
+    The plain way to look, without any of the engine's care; ``verify`` measures the engine
+    against it. Outputs are seen through a global hook, which leaves fused kernels on.
+    """
+    paths = {id(module): path for path, module in modules.items()}
+
+    def after(module: nn.Module, _: Any, output: Any) -> Any:
+        path = paths.get(id(module))
+        return leave(path, output) if path is not None and leave is not None else None
+
+    handles = [register_module_forward_hook(after)]
+    for path, module in modules.items() if enter is not None else ():
+        before = partial(_call_enter, enter, path)
+        handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
 # ---------------------------------------------------------------------- helpers without state
+
+
+def _call_enter(
+    enter: Any, path: str, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    return enter(path, args, kwargs)
 
 
 def _add_crossings(

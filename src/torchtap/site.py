@@ -22,7 +22,8 @@ GRADIENT_PORTS = frozenset({"grad_input", "grad_output", "param_grad"})
 
 _SITE = re.compile(rf"(?P<path>.*):(?P<port>{'|'.join(PORTS)})(?:\[(?P<leaf>.*)\])?", re.DOTALL)
 _SUFFIX = re.compile(
-    r"(?P<head>.*?):(?P<ports>\*|[A-Za-z_]+(?:,\s*[A-Za-z_]+)*)(?:\[(?P<leaf>.*)\])?", re.DOTALL
+    r"(?P<head>.*?):(?P<ports>(?:\*|[A-Za-z_]+)(?:,\s*(?:\*|[A-Za-z_]+))*)(?:\[(?P<leaf>.*)\])?",
+    re.DOTALL,
 )
 _TYPE = re.compile(r"(?P<path>.*)@(?P<type>[^\W\d]\w*)", re.DOTALL)
 
@@ -97,7 +98,8 @@ class Pattern:
         if self.type:
             text += f"@{self.type}"
         if self.ports is not None:
-            text += ":" + ("*" if self.ports == FLOW_PORTS else ",".join(self.ports))
+            flow = self.ports[:4] == FLOW_PORTS
+            text += ":" + ",".join(("*", *self.ports[4:]) if flow else self.ports)
         return f"{text}[{self.leaf}]" if self.leaf else text
 
     @staticmethod
@@ -185,15 +187,15 @@ def _split_ports(body: str, *, lenient: bool) -> tuple[str, tuple[str, ...] | No
     match = _SUFFIX.fullmatch(body)
     if match is None:
         return body, None, ""
-    names = tuple(name.strip() for name in match["ports"].split(","))
-    if names == ("*",):
-        return match["head"], FLOW_PORTS, match["leaf"] or ""
+    names = [name.strip() for name in match["ports"].split(",")]
+    if "*" in names:
+        names = [*FLOW_PORTS, *(name for name in names if name != "*" and name not in FLOW_PORTS)]
     for name in names:
         if name not in PORTS:
             if lenient:  # A colon inside a regular expression.
                 return body, None, ""
             raise _no_such_port(name, body)
-    return match["head"], names, match["leaf"] or ""
+    return match["head"], tuple(names), match["leaf"] or ""
 
 
 def _no_such_port(name: str, text: str) -> SiteError:

@@ -6,8 +6,9 @@ in their own order. A leaf is named by the way to it, joined by dots: ``1.0``, `
 
 from __future__ import annotations
 
+import copy
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import Tensor
@@ -76,3 +77,42 @@ def _parts(value: Any) -> list[tuple[str, Any]] | None:
             (field.name, getattr(value, field.name, None)) for field in dataclasses.fields(value)
         ]
     return None
+
+
+def replace(value: Any, function: Callable[[str, Tensor], Tensor]) -> Any:
+    """The same nested value with every tensor replaced by ``function(leaf, tensor)``.
+
+    Containers are rebuilt with their own type; dataclasses and mappings that cannot be rebuilt
+    from their parts are copied shallowly and written into.
+
+    Example:
+        >>> import torch
+        >>> replace({"h": (torch.ones(1), None)}, lambda leaf, tensor: tensor * 2)
+        {'h': (tensor([2.]), None)}
+    """
+    return _rebuild(value, "", function)
+
+
+def _rebuild(value: Any, name: str, function: Callable[[str, Tensor], Tensor]) -> Any:
+    if isinstance(value, Tensor):
+        return function(name, value)
+    if isinstance(value, _ATOMS):
+        return value
+    parts = _parts(value)
+    if parts is None:
+        return value
+    new = [_rebuild(part, f"{name}.{one}" if name else one, function) for one, part in parts]
+    if all(part is old for part, (_, old) in zip(new, parts, strict=True)):
+        return value
+    if isinstance(value, tuple):
+        return type(value)(*new) if hasattr(value, "_fields") else type(value)(new)
+    if isinstance(value, list):
+        return type(value)(new)
+    twin = copy.copy(value)
+    if isinstance(value, Mapping):
+        for key, part in zip(value, new, strict=True):
+            twin[key] = part  # type: ignore[index]
+    else:
+        for (field, _), part in zip(parts, new, strict=True):
+            object.__setattr__(twin, field, part)
+    return twin

@@ -1,0 +1,38 @@
+"""A verification as text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torchtap.verify import Verification
+
+_MOST = 8
+
+
+def show_verification(result: Verification) -> str:
+    """The verdict, then what speaks for and against it."""
+    verdict = "holds" if result else "FAILS"
+    if result.unsteady:
+        verdict = "is not possible"
+    lines = [
+        f"Watching {result.model}: the proof {verdict}. "
+        f"{result.num_values:,} values bit for bit, {result.num_gradients:,} gradients within "
+        f"rounding of an out-of-place twin."
+    ]
+    lines += _block(
+        "Two plain runs already differ (make the model deterministic first)", result.unsteady
+    )
+    lines += _block("Watching changed", result.changed)
+    lines += _block("Records that are not the truth", [str(one) for one in result.wrong])
+    lines += _block("Without an independent truth", [str(one) for one in result.unverified])
+    lines += _block("Not seen", [str(one) for one in result.absent])
+    return "\n".join(lines)
+
+
+def _block(title: str, items: Sequence[str]) -> list[str]:
+    if not items:
+        return []
+    more = [f"  ... and {len(items) - _MOST} more"] if len(items) > _MOST else []
+    return [f"{title} ({len(items)}):", *(f"  {item}" for item in items[:_MOST]), *more]
