@@ -16,7 +16,7 @@ if TYPE_CHECKING:
         SiteError as SiteError,
         TorchtapError as TorchtapError,
     )
-    from torchtap.hooks import mark as mark
+    from torchtap.hooks.marks import mark as mark
     from torchtap.record import (
         Absence as Absence,
         Key as Key,
@@ -56,7 +56,7 @@ _HOMES = {
     "TorchtapError": "errors",
     "Verification": "verify",
     "Watch": "watch",
-    "mark": "hooks",
+    "mark": "hooks.marks",
     "open": "store.file",
     "plot": "view.figures",
     "summary": "summary",

@@ -3,7 +3,7 @@
     TorchtapError
     ├── SiteError        (LookupError)   a pattern or site that names nothing, or cannot be read
     ├── CaptureError     (RuntimeError)  something asked for could not be captured as asked
-    │   └── OverwrittenError             a value kept with copy="never" was overwritten since
+    │   └── OverwrittenError             a value kept without a copy was overwritten
     ├── RunError         (ValueError)    a file that is not a run, or a run that cannot answer
     ├── InputError       (ValueError)    an argument, model, picture or weight file that does not fit
     └── MissingExtraError (ImportError)  an optional dependency is not installed
@@ -28,7 +28,7 @@ class CaptureError(TorchtapError, RuntimeError):
 
 
 class OverwrittenError(CaptureError):
-    """A value kept without copying (``copy="never"``) has been overwritten since."""
+    """A value that was kept without a copy has been overwritten since."""
 
 
 class RunError(TorchtapError, ValueError):

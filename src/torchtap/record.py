@@ -62,12 +62,13 @@ class Record(_Row):
         """The tensor at the moment of the tap, detached.
 
         Raises:
-            OverwrittenError: it was kept with ``copy="never"`` and overwritten since.
+            OverwrittenError: it was kept without a copy (with ``copy="never"``, or at a site
+                where nobody wrote before) and was overwritten since.
         """
         if self.version != UNVERSIONED and self.kept._version != self.version:
             raise OverwrittenError(
-                f"{self.site} (step {self.step}, call {self.call}) was kept without copying and "
-                f"has been overwritten since. Watch with copy='auto' to keep what was there."
+                f"{self.site} (step {self.step}, call {self.call}) was kept without a copy and has "
+                f"been overwritten since. Watch with copy='always' to keep what was there."
             )
         return self.kept  # type: ignore[no-any-return]
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torchtap.errors import InputError
 from torchtap.hooks import interposed
 from torchtap.plan import Where, make_plan, modules_of
-from torchtap.record import Absence, Record
+from torchtap.record import FORWARD, Absence, Record
 from torchtap.site import Site
 from torchtap.store.memory import Memory
 from torchtap.tree import argument_leaves, leaves, replace
@@ -78,7 +78,7 @@ def verify(
 ) -> Verification:
     """Run a model plain and watched, and compare everything.
 
-    Plain against watched, bit for bit: outputs, loss, gradients of parameters and arguments,
+    Plain against watched (for two steps), bit for bit: outputs, loss, gradients of parameters and arguments,
     buffers, random state, modes, hook tables. Every value against a clone taken by a plain hook;
     every gradient against a twin run, where each input and output is replaced by a clone of its
     own (so that nothing is overwritten and no view is shared) and differentiated by autograd.
@@ -113,12 +113,15 @@ def verify(
         memory = Memory()
         tables = _hook_tables(model)
         with watch(model, where, to=memory) as watched:
-            during = trial.run()
-        changed = _differences(plain, during)
+            changed = _differences(plain, trial.run())
+            # In the second step values are kept as aliases wherever nobody writes.
+            watched.step()
+            changed += _differences(plain, trial.run())
+        changed = list(dict.fromkeys(changed))
         if _hook_tables(model) != tables:
             changed.append("hooks are left behind")
         values = _true_values(trial, tapped)
-        twin = _Twin(trial, tapped) if plain.loss is not None else None
+        twin = None if plain.loss is None else _Twin(trial, tapped, plain)
     checked = _check(memory, values, twin, plain, trial)
     return Verification(
         model=type(model).__name__,
@@ -239,10 +242,10 @@ def _default_loss(output: Any) -> Tensor | None:
     """
     parts = []
     for _, tensor in leaves(output):
-        if tensor.requires_grad and tensor.numel():
+        if tensor.requires_grad:
             wide = (tensor.abs() if tensor.is_complex() else tensor).double()
             places = torch.arange(wide.numel(), dtype=wide.dtype, device=wide.device)
-            parts.append((wide * places.cos().reshape(wide.shape)).sum() / wide.numel())
+            parts.append((wide * places.cos().reshape(wide.shape)).sum() / max(wide.numel(), 1))
     return torch.stack(parts).sum() if parts else None
 
 
@@ -281,27 +284,43 @@ def _hook_tables(model: nn.Module) -> dict[str, list[int]]:
 def _true_values(trial: _Trial, modules: Mapping[str, nn.Module]) -> dict[Place, Tensor]:
     """Every input and output, cloned by a plain hook at the moment of the call."""
     found: dict[Place, Tensor] = {}
-    counts: dict[tuple[str, str], int] = {}
+    calls = _Calls()
 
-    def note(path: str, port: str, tensors: list[tuple[str, Tensor]]) -> None:
-        if torch._C._current_graph_task_id() != -1:
-            return  # A checkpoint computing again.
-        call = counts[path, port] = counts.get((path, port), -1) + 1
-        for leaf, tensor in tensors:
+    def note(place: tuple[str, str, int], tensors: list[tuple[str, Tensor]]) -> None:
+        path, port, call = place
+        for leaf, tensor in tensors if call >= 0 else ():
             found[Site(path, port, leaf), call] = tensor.detach().clone()
 
     def enter(path: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        note(path, "input", argument_leaves(args, kwargs))
+        note((path, "input", calls.enter(path)), argument_leaves(args, kwargs))
 
     def leave(path: str, output: Any) -> None:
-        note(path, "output", leaves(output))
+        note((path, "output", calls.leave(path)), leaves(output))
 
-    # A pre-hook inside a fused encoder layer would change what is computed there.
-    free = {path: module for path, module in modules.items() if not _is_fused(path, trial.model)}
-    with interposed(free, enter, None), interposed(modules, None, leave):
-        _, loss = trial.forward()
-    del loss
+    fused = {path for path in modules if _is_fused(path, trial.model)}
+    with interposed(modules, enter, leave, fused=fused):
+        trial.forward()
     return found
+
+
+class _Calls:
+    """Numbers the calls of each module in the order in which they are entered."""
+
+    def __init__(self) -> None:
+        self._next: dict[str, int] = {}
+        self._open: dict[str, list[int]] = {}
+
+    def enter(self, path: str) -> int:
+        call = -1  # A checkpoint computing again.
+        if torch._C._current_graph_task_id() == -1:
+            call = self._next[path] = self._next.get(path, -1) + 1
+        self._open.setdefault(path, []).append(call)
+        return call
+
+    def leave(self, path: str) -> int:
+        if not self._open.get(path):
+            self.enter(path)  # A fused module is not seen on entering.
+        return self._open[path].pop()
 
 
 def _is_fused(path: str, model: nn.Module) -> bool:
@@ -324,21 +343,32 @@ class _Twin:
         whole: gradient of the tensor at the origin, over all its uses.
     """
 
-    def __init__(self, trial: _Trial, modules: Mapping[str, nn.Module]) -> None:
+    def __init__(
+        self, trial: _Trial, modules: Mapping[str, nn.Module], plain: _Outcome
+    ) -> None:
         self.through: dict[Place, Tensor] = {}
         self.whole: dict[Place, Tensor] = {}
         self.slots: dict[Place, list[Place]] = {}
         self._kept: dict[Place, tuple[Tensor, Tensor]] = {}
         self._origins: dict[int, tuple[Tensor, int, Tensor]] = {}
-        self._counts: dict[tuple[str, str], int] = {}
+        self._calls = _Calls()
         self.failure: str | None = None
         try:
             with interposed(modules, self._enter, self._leave):
-                _, loss = trial.forward()
-                if loss is not None:
-                    loss.backward()  # type: ignore[no-untyped-call]
+                output, loss = trial.forward()
+                assert loss is not None
+                loss.backward()  # type: ignore[no-untyped-call]
         except RuntimeError as error:
             self.failure = f"the twin run failed: {error}"
+        else:
+            if any(
+                _mismatch(tensor.detach(), plain.outputs[leaf], exact=False)
+                for leaf, tensor in leaves(output)
+            ):
+                self.failure = (
+                    "modules share memory on purpose (one overwrites what another reads), so a "
+                    "twin without shared memory computes something else"
+                )
         for place, (clone, tensor) in self._kept.items():
             if clone.grad is not None:
                 self.through[place] = clone.grad
@@ -349,7 +379,7 @@ class _Twin:
 
     def _enter(self, path: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
         bare = len(args) == 1 and not kwargs
-        call = self._number(path, "input")
+        call = self._calls.enter(path)
         owners: dict[int, list[Place]] = {}
         for leaf, tensor in argument_leaves(args, kwargs):
             place = (Site(path, "grad_input", leaf), call)
@@ -361,13 +391,7 @@ class _Twin:
         return replace(args, swap), replace(kwargs, swap)
 
     def _leave(self, path: str, output: Any) -> Any:
-        return replace(output, self._swap(path, "grad_output", self._number(path, "output")))
-
-    def _number(self, path: str, port: str) -> int:
-        if torch._C._current_graph_task_id() != -1:
-            return -1
-        call = self._counts[path, port] = self._counts.get((path, port), -1) + 1
-        return call
+        return replace(output, self._swap(path, "grad_output", self._calls.leave(path)))
 
     def _swap(self, path: str, port: str, call: int) -> Callable[[str, Tensor], Tensor]:
         def swap(leaf: str, tensor: Tensor) -> Tensor:
@@ -417,18 +441,25 @@ def _check(
     unverified: dict[Absence, None] = {}
     counts = {"num_values": 0, "num_gradients": 0}
     for record in memory.rows:
-        if record.phase != "forward":
+        if record.phase != FORWARD or record.overwritten:
             continue
         truth, exact = _truth_of(record, values, twin, plain, trial)
         if truth is None:
-            reason = (twin and twin.failure) or "there is no independent truth for it"
-            unverified[Absence(record.site, reason)] = None
+            unverified[Absence(record.site, _why_unverified(record, twin))] = None
             continue
         counts["num_values" if exact else "num_gradients"] += 1
         what = _mismatch(record.value, truth, exact=exact)
         if what is not None:
             wrong.append(Wrong(record.site, record.call, what))
     return {**counts, "wrong": tuple(wrong), "unverified": tuple(unverified)}
+
+
+def _why_unverified(record: Record, twin: _Twin | None) -> str:
+    if not record.site.is_gradient:
+        return "a hook there would switch a fused kernel off, and so change the value"
+    if twin is not None and twin.failure is not None:
+        return twin.failure
+    return "it lies inside a reentrant checkpoint, where the twin has no graph"
 
 
 def _truth_of(
@@ -447,7 +478,7 @@ def _truth_of(
     if site.port == "param_grad":
         return plain.gradients.get(name), True
     if site.is_gradient:
-        return (None if twin is None else twin.truth(record)), False
+        return (None if twin is None or twin.failure else twin.truth(record)), False
     return values.get((site, record.call)), True
 
 

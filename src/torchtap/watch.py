@@ -14,7 +14,7 @@ from torch import nn
 from torchtap import __version__
 from torchtap.errors import CaptureError, InputError, SiteError
 from torchtap.hooks import Engine, Spot, Tap
-from torchtap.keep import COPY_MODES
+from torchtap.hooks.keep import COPY_MODES
 from torchtap.plan import Plan, Where, make_plan, modules_of
 from torchtap.record import Absence, Record, Sink
 from torchtap.sinks import Delivery, as_sinks
@@ -72,8 +72,17 @@ class Watch:
             raise CaptureError("This watch is closed; call tt.watch again to go on.")
         done = self._engine.step
         self._engine.begin_step(done + 1, recording=self._wants(done + 1))
+        self._note_overwritten(done)
         self._check_marks()
         self._delivery.close_step(done)
+
+    def _note_overwritten(self, step: int) -> None:
+        memory = self._delivery.memory
+        for row in reversed(memory.rows if memory is not None else ()):
+            if row.step < step:
+                break
+            if row.overwritten:
+                self._engine.overwritten(row.site)
 
     def close(self) -> None:
         """Take everything off the model. What was recorded stays readable.
@@ -204,8 +213,8 @@ class Watch:
             if row.overwritten:
                 yield Absence(
                     row.site,
-                    f"the value of step {row.step}, call {row.call} was overwritten later, and "
-                    f"copy='never' kept no copy",
+                    f"the value of step {row.step}, call {row.call} was overwritten after it had "
+                    f"been kept without a copy",
                 )
 
     def _make_run(self) -> Run | None:

@@ -1,7 +1,4 @@
-"""Reads the autograd graph: where a module's inputs enter it, and what became of a view.
-
-Only reads; whoever finds a node here and wants to hear from it asks ``hooks``.
-"""
+"""Reads the autograd graph: where a module's arguments enter it, and what became of a view."""
 
 from __future__ import annotations
 
@@ -27,6 +24,11 @@ class Geometry(NamedTuple):
     offset: int
     base_size: torch.Size
     base_stride: tuple[int, ...]
+
+    @staticmethod
+    def whole(base: Tensor) -> Geometry:
+        """A base as a view of itself."""
+        return Geometry(base.size(), base.stride(), 0, base.size(), base.stride())
 
     def cut(self, base_gradient: Tensor) -> Tensor:
         """The part of a gradient of the base that belongs to the view."""

@@ -1,0 +1,110 @@
+"""The functions that PyTorch calls on modules. A copy or a pickle of the model gets a no-op.
+
+The no-op is a bound method of the standard library, so a saved model loads where torchtap is not
+installed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from torchtap.hooks.spots import Tap
+
+if TYPE_CHECKING:
+    from torchtap.hooks.engine import Engine
+
+_current_task = torch._C._current_graph_task_id
+_saved_tensor_hooks = torch._C._autograd._top_saved_tensors_default_hooks
+_transform_running = torch._C._functorch.peek_interpreter_stack
+
+
+class Callback:
+    """A hook on a module, which belongs to one tap of one engine."""
+
+    __slots__ = ("engine", "tap")
+
+    def __init__(self, engine: Engine, tap: Tap) -> None:
+        self.engine = engine
+        self.tap = tap
+
+    def __deepcopy__(self, memo: object) -> Callable[..., None]:
+        return contextlib.nullcontext().__exit__
+
+    def __copy__(self) -> Callable[..., None]:
+        return contextlib.nullcontext().__exit__
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, (contextlib.nullcontext(), "__exit__")
+
+
+class Enter(Callback):
+    """Forward pre-hook of a tap that must know when its module is entered."""
+
+    __slots__ = ()
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self.engine.recording:
+            self.engine.enter(self.tap, module, args, kwargs)
+
+
+class Leave(Callback):
+    """Forward hook. What it does per call decides what watching costs."""
+
+    __slots__ = ("has_frame",)
+
+    def __init__(self, engine: Engine, tap: Tap, *, has_frame: bool) -> None:
+        super().__init__(engine, tap)
+        self.has_frame = has_frame
+
+    def __call__(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+    ) -> None:
+        engine = self.engine
+        if not engine.recording:
+            return
+        if (
+            type(output) is Tensor
+            and not self.has_frame
+            and output.grad_fn is not None
+            and not output._is_view()
+            and not engine.gradients.views
+            and not engine.busy
+            and _current_task() == -1
+            and _saved_tensor_hooks(True) is None
+            and _transform_running() is None
+        ):
+            engine.take_plain(self.tap, output)
+        else:
+            engine.leave(self.tap, args, kwargs, output, has_frame=self.has_frame)
+
+
+class StepAside(Callback):
+    """Pre-hook of a ``TransformerEncoderLayer``: takes our hooks off for a fused call."""
+
+    __slots__ = ()
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        assert isinstance(module, nn.TransformerEncoderLayer)
+        self.engine.aside.step_aside(module, args, kwargs)
+
+
+def keep_dynamo_out(*functions: Any) -> None:
+    """Let ``torch.compile`` break its graph here and run the function, and all below, as it is.
+
+    Costs nothing in eager mode, which ``torch.compiler.disable`` does not.
+    """
+    from torch._C._dynamo import eval_frame
+
+    skip = eval_frame._FrameAction.SKIP
+    for function in functions:
+        strategy = eval_frame._FrameExecStrategy(skip, skip)
+        eval_frame.set_code_exec_strategy(function.__code__, strategy)
+        function._torchdynamo_disable = True
+
+
+keep_dynamo_out(Enter.__call__, Leave.__call__, StepAside.__call__)

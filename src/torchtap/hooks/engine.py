@@ -1,0 +1,343 @@
+"""Carries out a plan on a model."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import weakref
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from torchtap.hooks.backwards import current_task
+from torchtap.hooks.callbacks import Enter, Leave
+from torchtap.hooks.fused import Aside
+from torchtap.hooks.gradients import Gradients, Passage
+from torchtap.hooks.keep import Keeper, obstacle, storage_id
+from torchtap.hooks.marks import open_engines
+from torchtap.hooks.replay import Replay
+from torchtap.hooks.spots import Spot, Tap
+from torchtap.hooks.state import State
+from torchtap.record import FORWARD, RECOMPUTE, Record
+from torchtap.site import Site
+from torchtap.tree import argument_leaves, leaves
+
+if TYPE_CHECKING:
+    from torchtap.plan import Plan
+
+_transform_running = torch._C._functorch.peek_interpreter_stack
+_saved_tensor_hooks = torch._C._autograd._top_saved_tensors_default_hooks
+_new_record = tuple.__new__  # A third of the price of calling the class.
+
+
+class _Frame:
+    """One call of a tapped module that has been entered and not yet left."""
+
+    __slots__ = ("call", "foreign", "passage", "phase", "tap")
+
+    def __init__(self, tap: Tap, call: int, phase: str, foreign: set[int]) -> None:
+        self.tap = tap
+        self.call = call
+        self.phase = phase
+        self.foreign = foreign
+        self.passage: Passage | None = None
+
+
+class Engine:
+    """Puts the hooks on, keeps what flows, takes them off.
+
+    Args:
+        model: where the plan was made.
+        plan: what is wanted.
+        emit: takes each record, inside the hooks.
+        copy: how values are kept, see ``Keeper``.
+        grad_input: ``through`` or ``total``.
+        busy: threads that are inside a sink now; what they run is not recorded.
+
+    Attributes:
+        step: the running step.
+        recording: whether it is recorded; hooks look at nothing else first.
+        num_entries: how often the model (or, from outside, a tapped part of it) was called.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        plan: Plan,
+        emit: Callable[[Record], None],
+        *,
+        copy: str,
+        grad_input: str,
+        busy: set[int],
+    ) -> None:
+        self.plan = plan
+        self.emit = emit
+        self.busy = busy
+        self.step = 0
+        self.recording = False
+        self.num_entries = 0
+        self.taps = {planned.path: Tap(planned.path, planned.filters) for planned in plan.taps}
+        self.root = self.taps.get("") or Tap("", {})
+        self.marks: dict[str, Tap | None] = {}
+        self.keeper = Keeper(copy)
+        self.state = State(plan, self.taps, emit)
+        self.gradients = Gradients(self.keeper, emit, self.state.deliver, grad_input)
+        self.aside = Aside(self.taps)
+        self._model = weakref.ref(model)
+        self._local = threading.local()
+        self._lock = threading.Lock()
+        self._handles: list[Any] = []
+        self._replay = Replay()
+        self._head: Tap | None = None
+        self._was_training: bool | None = None
+        self._is_state_taken = False
+        self._own_storages: set[int] | None = None
+
+    # ------------------------------------------------------------------ on, step, off
+
+    def attach(self, modules: Mapping[str, nn.Module]) -> None:
+        """Put the hooks on. ``modules``: path -> module."""
+        for path in dict.fromkeys(["", *self.taps]):
+            tap, module = self.taps.get(path, self.root), modules[path]
+            has_frame = path == "" or any(port in tap.filters for port in ("input", "grad_input"))
+            if isinstance(module, torch.jit.ScriptModule):
+                tap.reason = "a ScriptModule takes no hooks"
+                continue
+            if has_frame:
+                enter = Enter(self, tap)
+                self._handles.append(module.register_forward_pre_hook(enter, with_kwargs=True))
+            if has_frame or "output" in tap.filters or "grad_output" in tap.filters:
+                leave = Leave(self, tap, has_frame=has_frame)
+                self._handles.append(
+                    module.register_forward_hook(leave, with_kwargs=True, always_call=has_frame)
+                )
+        self._handles += self.aside.attach(self, modules)
+        open_engines.append(self)
+
+    def begin_step(self, step: int, *, recording: bool) -> None:
+        """Start ``step``; gradients still to come keep the step they belong to."""
+        self._end_pass()
+        self.step = self.gradients.step = self.state.step = step
+        self.recording = self.state.recording = recording
+        self._is_state_taken = False
+        self._replay = Replay()
+        self.gradients.backwards.restart()
+        self.gradients.release_leaves()
+        self.gradients.prune(force=True)
+        self._frames().clear()
+        self.aside.come_back()
+        for tap in (self.root, *self.taps.values(), *self.marks.values()):
+            if tap is not None:
+                tap.calls = itertools.count()
+
+    def detach(self) -> None:
+        """Take every hook off."""
+        self._end_pass()
+        self.recording = self.state.recording = False
+        if self in open_engines:
+            open_engines.remove(self)
+        self.aside.come_back()
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        self.state.release()
+        self.gradients.release()
+        self._frames().clear()
+
+    def overwritten(self, site: Site) -> None:
+        """A value that was kept as an alias is lost: copy at this site from now on."""
+        tap = self.taps.get(site.path) or self.marks.get(site.path)
+        spot = None if tap is None else tap.spot(site.port, site.leaf)
+        if spot is not None:
+            spot.copies = True
+
+    def _end_pass(self) -> None:
+        self._head = None
+        self.state.deliver()  # Of a backward that raised.
+        self.keeper.learn()
+
+    # ------------------------------------------------------------------ forward
+
+    def enter(
+        self, tap: Tap, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> None:
+        """A tapped module is entered."""
+        if self._is_dormant(tap):
+            return
+        frames = self._frames()
+        found = argument_leaves(args, kwargs)
+        # A KeyboardInterrupt runs no hooks and leaves frames behind: the root always counts.
+        is_outermost = not frames or tap is self.root
+        if is_outermost:
+            self._enter_model(tap, module, is_nested=bool(frames))
+        foreign = {storage_id(tensor) for _, tensor in found} if is_outermost else frames[-1].foreign
+        call, phase = self._number(tap, found)
+        frame = _Frame(tap, call, phase, foreign)
+        frames.append(frame)
+        for leaf, tensor in found if "input" in tap.filters else ():
+            self._take_value(tap.spot("input", leaf), tensor, call, phase, foreign)
+        if "grad_input" in tap.filters:
+            frame.passage = self.gradients.passage(tap, call, found)
+
+    def take_plain(self, tap: Tap, output: Tensor) -> None:
+        """The fast way for a single fresh output: see the conditions in ``Leave``."""
+        call = next(tap.calls)
+        tap.num_calls += 1
+        spot = tap.spot("output", "")
+        if spot is not None:
+            spot.seen += 1
+            if spot.copies is False:
+                kept = output.detach()  # What keep() does, in short.
+                version = kept._version
+            else:
+                foreign = self._frames()[-1].foreign if self._frames() else ()
+                kept, version = self.keeper.keep(spot, output, foreign)
+            row = (spot.site, self.step, call, FORWARD, -1, (), kept, version)
+            self.emit(_new_record(Record, row))
+        spot = tap.spot("grad_output", "")
+        if spot is not None:
+            self.gradients.expect_fresh(spot, output, call)
+
+    def leave(
+        self,
+        tap: Tap,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        output: Any,
+        *,
+        has_frame: bool,
+    ) -> None:
+        """A tapped module returned (or raised: then ``output`` is ``None``)."""
+        if self._is_dormant(tap):
+            return
+        self.gradients.repair_views()
+        frame = self._pop_frame(tap) if has_frame else None
+        if frame is None:
+            frame = self._frameless(tap, argument_leaves(args, kwargs))
+        found = leaves(output)
+        for leaf, tensor in found:
+            spot = tap.spot("output", leaf)
+            self._take_value(spot, tensor, frame.call, frame.phase, frame.foreign)
+            self.gradients.expect(tap.spot("grad_output", leaf), tensor, frame.call)
+        if frame.passage is not None:
+            self.gradients.connect(frame.passage, [tensor for _, tensor in found])
+        if tap is self.root:
+            self.state.hook_params(self.gradients.backwards)  # Lazy parameters exist only now.
+
+    def mark(self, tensor: Tensor, name: str) -> None:
+        """An intermediate tensor names itself."""
+        if not self.recording or not self._frames():
+            return
+        tap = self._mark_tap(name)
+        if tap is None or self._is_dormant(tap):
+            return
+        self.gradients.repair_views()
+        frame = self._frameless(tap, [("", tensor)])
+        self._take_value(tap.spot("output", ""), tensor, frame.call, frame.phase, frame.foreign)
+        self.gradients.expect(tap.spot("grad_output", ""), tensor, frame.call)
+
+    def _enter_model(self, tap: Tap, module: nn.Module, *, is_nested: bool) -> None:
+        self.num_entries += 1
+        if current_task() == -1 and not is_nested:
+            self.gradients.backwards.forget_failed()
+            # A model may be called part by part: a pass ends where the first part comes again.
+            if self._head in (None, tap):
+                self.keeper.learn()
+                self._head = tap
+        if module.training is not self._was_training:
+            self._was_training = module.training
+            self.keeper.forget()
+        self.gradients.prune(force=False)
+        with self._lock:
+            if not self._is_state_taken:
+                self._is_state_taken = True
+                self._own_storages = None
+                self.state.take()
+                self.state.hook_params(self.gradients.backwards)
+
+    def _number(self, tap: Tap, found: list[tuple[str, Tensor]]) -> tuple[int, str]:
+        """Which call this is, and whether it is the first time or a recomputation."""
+        is_again = current_task() != -1 and tap.num_calls > 0
+        may_recur = not torch.is_grad_enabled() or _saved_tensor_hooks(True) is not None
+        if not is_again and not may_recur:
+            tap.num_calls += 1
+            return next(tap.calls), FORWARD
+        storage = storage_id(found[0][1]) if found else 0
+        if is_again:
+            self.gradients.backwards.number()
+            call = self._replay.find(tap, storage)
+            if call is not None:
+                return call, RECOMPUTE
+            tap.reason = "a recomputed call could not be told from the others of this module"
+            return -1, RECOMPUTE
+        call = next(tap.calls)
+        tap.num_calls += 1
+        self._replay.remember(tap, call, storage)
+        return call, FORWARD
+
+    # ------------------------------------------------------------------ values
+
+    def _take_value(
+        self, spot: Spot | None, tensor: Tensor, call: int, phase: str, foreign: set[int]
+    ) -> None:
+        if spot is None or call < 0:
+            return
+        reason = obstacle(tensor)
+        if reason is not None:
+            spot.reason = reason
+            return
+        kept, version = self.keeper.keep(spot, tensor, self._all_foreign(tensor, foreign))
+        spot.seen += 1
+        self.emit(Record(spot.site, self.step, call, phase, -1, (), kept, version))
+
+    def _all_foreign(self, tensor: Tensor, passed: set[int]) -> set[int]:
+        """Storages that others may write into: what was passed in, and the model's own state."""
+        if tensor.grad_fn is not None and not tensor._is_view():
+            return passed
+        if self._own_storages is None:
+            model = self._model()
+            state = () if model is None else (*model.parameters(), *model.buffers())
+            self._own_storages = {storage_id(held) for held in state} - {0}
+        return passed | self._own_storages
+
+    # ------------------------------------------------------------------ small things
+
+    def _frames(self) -> list[_Frame]:
+        try:
+            return self._local.frames  # type: ignore[no-any-return]
+        except AttributeError:
+            self._local.frames = []
+            return self._local.frames  # type: ignore[no-any-return]
+
+    def _frameless(self, tap: Tap, found: list[tuple[str, Tensor]]) -> _Frame:
+        """A call that was not seen on entering."""
+        call, phase = self._number(tap, found)
+        frames = self._frames()
+        foreign = frames[-1].foreign if frames else {storage_id(tensor) for _, tensor in found}
+        return _Frame(tap, call, phase, foreign)
+
+    def _pop_frame(self, tap: Tap) -> _Frame | None:
+        frames = self._frames()
+        if not any(frame.tap is tap for frame in frames):
+            return None
+        while True:  # Modules that raised did not come by.
+            frame = frames.pop()
+            if frame.tap is tap:
+                return frame
+
+    def _is_dormant(self, tap: Tap) -> bool:
+        if _transform_running() is not None:
+            tap.reason = "it ran inside a torch.func transform, where tensors stand for others"
+        elif torch._C._get_tracing_state() is not None:
+            tap.reason = "it ran while torch.jit was tracing"
+        elif not self.busy or threading.get_ident() not in self.busy:
+            return False
+        return True
+
+    def _mark_tap(self, name: str) -> Tap | None:
+        if name not in self.marks:
+            filters = self.plan.mark_filters(name)
+            self.marks[name] = Tap(name, filters) if filters else None
+        return self.marks[name]

@@ -1,0 +1,455 @@
+"""Hears of gradients: of tensors as they are now, and of what flows out to a module's arguments."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from functools import partial
+from sys import getrefcount
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchtap.hooks.backwards import Backwards, at_end_of_backward, current_task
+from torchtap.hooks.graph import (
+    Crossing,
+    Edge,
+    Entrance,
+    Geometry,
+    Node,
+    crossings,
+    edge_of,
+    entrances,
+    geometry_in_base,
+    overwriting_node,
+    sequence_number,
+)
+from torchtap.hooks.keep import Keeper
+from torchtap.hooks.spots import Spot, Tap
+from torchtap.record import FORWARD, Record
+
+_OUR_REFERENCES = 3
+"""To a view that only `Gradients.views` holds: its tuple, the loop variable, the argument."""
+
+_saved_tensor_hooks = torch._C._autograd._top_saved_tensors_default_hooks
+_new_record = tuple.__new__  # A third of the price of calling the class.
+
+
+class Arrival(partial):  # type: ignore[type-arg]
+    """A tensor hook, bound to its call. Tells ``torch.save`` of the tensor not to mind it."""
+
+    __slots__ = ()
+    __torch_unserializable__ = True
+
+
+class Gather:
+    """The parts of one gradient, which arrive at one or several nodes of one backward.
+
+    Attributes:
+        num_parts: with one part it is delivered at once, else at the end of the backward.
+        view: the watch over a view that the gradient depends on, if there is one.
+    """
+
+    __slots__ = ("call", "gradients", "labels", "num_parts", "spot", "step", "sums", "view")
+
+    def __init__(
+        self, gradients: Gradients, spot: Spot, call: int, labels: tuple[str, ...], num_parts: int
+    ) -> None:
+        self.gradients = gradients
+        self.spot = spot
+        self.step = gradients.step
+        self.call = call
+        self.labels = labels
+        self.num_parts = num_parts
+        self.view: ViewWatch | None = None
+        self.sums: dict[int, Tensor] = {}
+        spot.armed += 1
+
+    def add(self, part: Tensor | None) -> None:
+        """Take one part."""
+        if part is None:
+            return
+        if self.view is not None and self.view.is_lost:
+            self.spot.reason = (
+                "it is (or hands on) a view that was overwritten after the last watched module "
+                "returned, where autograd loses its gradient. Mark the overwritten tensor with "
+                "tt.mark, or return a copy"
+            )
+            return
+        if self.num_parts == 1:
+            self._deliver(part)
+            return
+        part = part.detach()
+        task = current_task()
+        if task in self.sums:
+            self.sums[task] = self.sums[task] + part
+        else:
+            self.sums[task] = part
+            at_end_of_backward(partial(self._finish, task))
+
+    def _finish(self, task: int) -> None:
+        self._deliver(self.sums.pop(task))
+
+    def _deliver(self, gradient: Tensor) -> None:
+        self.gradients.deliver(self.spot, self.step, self.call, self.labels, gradient)
+
+
+class ViewWatch:
+    """Follows a returned view, whose hooks a later write into its memory would cut off.
+
+    The write puts a ``CopySlices`` node on the base in place of the view's own node. The
+    derivative with respect to what was returned then comes in two parts: by the old node (uses
+    before the write) and by the cut of ``CopySlices``' gradient (uses after).
+    """
+
+    __slots__ = ("alias", "base_edge", "followers", "geometry", "is_repaired", "version")
+
+    def __init__(self, view: Tensor, base: Tensor) -> None:
+        # The alias shares the view's version counter but not its graph: the view itself would
+        # make a cycle through its own hook that no garbage collector can see.
+        self.alias = view.detach()
+        self.version = view._version
+        self.base_edge = edge_of(base)
+        self.geometry = geometry_in_base(view)
+        self.followers: list[tuple[Gather, Geometry | None]] = []
+        self.is_repaired = False
+
+    @property
+    def is_overwritten(self) -> bool:
+        """Whether anything wrote into the memory since the view was returned."""
+        return bool(self.alias._version != self.version)
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the gradient would be incomplete."""
+        return self.is_overwritten and not self.is_repaired
+
+    def follow(self, gather: Gather, argument: Geometry | None) -> None:
+        """Complete a gradient after a write.
+
+        ``argument``: where it is that of the module's argument, of which the view is a part, how
+        the argument lies in the base.
+        """
+        gather.view = self
+        self.followers.append((gather, argument))
+
+    def repair(self, view: Tensor) -> Node | None:
+        """The node that took over; from now on gradients come in two parts."""
+        node = overwriting_node(view, self.base_edge)
+        if node is not None:
+            self.is_repaired = True
+            for gather, _ in self.followers:
+                gather.num_parts += 1
+        return node
+
+    def take_over(self, grad_inputs: tuple[Tensor | None, ...], _: Any) -> None:
+        """Node hook of the ``CopySlices``."""
+        gradient = grad_inputs[0]
+        if gradient is None:
+            return
+        part = self.geometry.cut(gradient)
+        for gather, argument in self.followers:
+            if argument is None:
+                gather.add(part)
+            else:
+                alone = torch.zeros_like(gradient)
+                self.geometry.cut(alone).copy_(part)
+                gather.add(argument.cut(alone))
+
+
+class Passage:
+    """The arguments of one call whose gradients through the module are wanted.
+
+    Attributes:
+        spots: number of the argument -> its spot.
+        tensors: number of the argument -> the tensor.
+        labels: number of the argument -> what is to be known of its gradient.
+        entering: where they enter the graph.
+        first: number of the first node that the module can have made.
+    """
+
+    __slots__ = ("call", "entering", "first", "labels", "spots", "tensors")
+
+    def __init__(self, call: int) -> None:
+        self.call = call
+        self.spots: dict[int, Spot] = {}
+        self.tensors: dict[int, Tensor] = {}
+        self.labels: dict[int, tuple[str, ...]] = {}
+        self.entering: dict[Edge, list[Entrance]] = {}
+        self.first = 0
+
+
+class Gradients:
+    """All gradients that one engine waits for.
+
+    Args:
+        keeper: keeps values.
+        emit: takes records.
+        ended: called at the end of each backward.
+        grad_input: ``through`` or ``total``.
+    """
+
+    def __init__(
+        self,
+        keeper: Keeper,
+        emit: Callable[[Record], None],
+        ended: Callable[[], None],
+        grad_input: str,
+    ) -> None:
+        self.step = 0
+        self.views: list[tuple[ViewWatch, Tensor]] = []
+        self.backwards = Backwards(ended)
+        self._keeper = keeper
+        self._emit = emit
+        self._grad_input = grad_input
+        self._lock = threading.Lock()
+        self._hooked: list[weakref.ref[Any]] = []
+        self._leaves: list[Any] = []
+        self._handles: list[Any] = []
+        self._prune_at = 1024
+
+    # ------------------------------------------------------------------ delivery
+
+    def deliver(
+        self,
+        spot: Spot,
+        step: int,
+        call: int,
+        labels: tuple[str, ...],
+        gradient: Tensor | None,
+    ) -> None:
+        """A gradient has arrived."""
+        if gradient is None:
+            return
+        spot.arrived += 1
+        spot.seen += 1
+        if spot.copies is False and type(gradient) is Tensor and not gradient.requires_grad:
+            kept, version = gradient, gradient._version  # What keep() does, in short.
+        else:
+            kept, version = self._keeper.keep(spot, gradient)
+        number = self.backwards.number()
+        row = (spot.site, step, call, FORWARD, number, labels, kept, version)
+        self._emit(_new_record(Record, row))
+
+    # ------------------------------------------------------------------ of a tensor as it is
+
+    def expect_fresh(self, spot: Spot, tensor: Tensor, call: int) -> None:
+        """As :meth:`expect`, for a plain tensor that is no leaf and no view."""
+        spot.armed += 1
+        self._hook(tensor, Arrival(self.deliver, spot, self.step, call, ()))
+
+    def expect(
+        self, spot: Spot | None, tensor: Tensor, call: int, labels: tuple[str, ...] = ()
+    ) -> ViewWatch | None:
+        """Hear of the gradient of a tensor as it is now, over all its uses.
+
+        Returns:
+            the watch that follows it, if it is a view.
+        """
+        if spot is None:
+            return None
+        if not tensor.requires_grad:
+            spot.reason = why_no_grad(tensor)
+            return None
+        if call < 0 or is_discarded_graph():
+            return None
+        gather = Gather(self, spot, call, labels, 1)
+        self._hook(tensor, Arrival(gather.add))
+        return self._follow(tensor, gather, None)
+
+    def _follow(
+        self, tensor: Tensor, gather: Gather, argument: Geometry | None
+    ) -> ViewWatch | None:
+        base = tensor._base if tensor._is_view() else None
+        if base is None or base.grad_fn is None or type(tensor) is not Tensor:
+            return None
+        watch = ViewWatch(tensor, base)
+        watch.follow(gather, argument)
+        with self._lock:
+            self.views.append((watch, tensor))
+        return watch
+
+    def repair_views(self) -> None:
+        """Follow returned views that were overwritten since; forget those nobody can reach."""
+        if not self.views:
+            return
+        with self._lock:
+            waiting = []
+            for watch, view in self.views:
+                if watch.is_overwritten:
+                    node = watch.repair(view)
+                    if node is not None:
+                        self._handles.append(node.register_hook(watch.take_over))
+                elif getrefcount(view) > _OUR_REFERENCES:
+                    waiting.append((watch, view))
+            self.views = waiting
+
+    # ------------------------------------------------------------------ through a module
+
+    def passage(self, tap: Tap, call: int, arguments: list[tuple[str, Tensor]]) -> Passage | None:
+        """A module is entered: note where its arguments come in."""
+        passage = Passage(call)
+        for place, (leaf, tensor) in enumerate(arguments):
+            spot = tap.spot("grad_input", leaf)
+            if spot is None:
+                continue
+            if not tensor.requires_grad or not torch.is_grad_enabled():
+                spot.reason = why_no_grad(tensor)
+            elif self._grad_input == "total":
+                self.expect(spot, tensor, call, ("total",))
+            elif call >= 0 and not is_discarded_graph():
+                passage.spots[place] = spot
+                passage.tensors[place] = tensor
+        if not passage.spots:
+            return None
+        passage.entering = entrances(passage.tensors.items())
+        passage.first = sequence_number()
+        for sharing in passage.entering.values():
+            places = [entrance.place for entrance in sharing if entrance.geometry is None]
+            if len(places) > 1:
+                label = f"sum of {len(places)} slots"
+                passage.labels.update(dict.fromkeys(places, (label,)))
+        return passage
+
+    def connect(self, passage: Passage, outputs: Iterable[Tensor]) -> None:
+        """The module returned: find where its arguments entered, now that its graph is there."""
+        unchanged: set[int] = set()
+        roots = []
+        for tensor in outputs:
+            if not tensor.requires_grad:
+                continue
+            direct = [
+                entrance.place
+                for entrance in passage.entering.get(edge_of(tensor), ())
+                if entrance.geometry is None
+            ]
+            for place in direct:
+                if place not in unchanged:
+                    unchanged.add(place)
+                    self.expect(passage.spots[place], tensor, passage.call, ("total",))
+            if not direct and tensor.grad_fn is not None:
+                roots.append(tensor)
+        nodes_of: dict[int, dict[Node, list[Crossing]]] = {}
+        for node, slots in crossings(roots, passage.entering, passage.first).items():
+            for crossing in slots:
+                if crossing.place not in unchanged:
+                    nodes_of.setdefault(crossing.place, {}).setdefault(node, []).append(crossing)
+        for place, nodes in nodes_of.items():
+            self._connect_argument(passage, place, nodes, roots)
+
+    def _connect_argument(
+        self,
+        passage: Passage,
+        place: int,
+        nodes: dict[Node, list[Crossing]],
+        outputs: list[Tensor],
+    ) -> None:
+        tensor = passage.tensors[place]
+        labels = passage.labels.get(place, ())
+        gather = Gather(self, passage.spots[place], passage.call, labels, len(nodes))
+        for node, found in nodes.items():
+            hook = partial(_add_crossings, gather, found, tensor.shape, tensor.dtype)
+            self._handles.append(node.register_hook(hook))
+        for output in outputs:
+            # A write into a view of the argument goes past the view's node.
+            if output._is_view() and output._base is not None:
+                if output._base is tensor:
+                    self._follow(output, gather, Geometry.whole(tensor))
+                elif tensor._is_view() and output._base is tensor._base:
+                    self._follow(output, gather, geometry_in_base(tensor))
+
+    # ------------------------------------------------------------------ hooks on tensors
+
+    def _hook(self, tensor: Tensor, hook: Arrival) -> None:
+        if type(tensor) is not Tensor or tensor.grad_fn is None:
+            handle = tensor.register_hook(hook)
+            # A leaf outlives the step and would collect hooks.
+            (self._leaves if tensor.grad_fn is None else self._handles).append(handle)
+            return
+        hooks: Any = tensor._backward_hooks
+        if hooks is None:
+            # What Tensor.register_hook does, less its handle: a third of the time.
+            hooks = OrderedDict()
+            tensor._backward_hooks = hooks
+            tensor.grad_fn._register_hook_dict(tensor)
+        hooks[hook] = hook
+        self._hooked.append(weakref.ref(hooks))
+
+    def release_leaves(self) -> None:
+        """Take the hooks off tensors that outlive their step."""
+        for handle in self._leaves:
+            handle.remove()
+        self._leaves.clear()
+
+    def release(self) -> None:
+        """Take every hook off, also those on tensors of graphs that are still alive."""
+        self.release_leaves()
+        for reference in self._hooked:
+            hooks = reference()
+            for hook in list(hooks or ()):
+                if isinstance(hook, Arrival) and self._is_ours(hook):
+                    del hooks[hook]
+        self._hooked.clear()
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        self.views.clear()
+
+    def _is_ours(self, hook: Arrival) -> bool:
+        owner = hook.func.__self__
+        return (owner.gradients if isinstance(owner, Gather) else owner) is self
+
+    def prune(self, *, force: bool) -> None:
+        """Forget what belongs to graphs that are gone."""
+        if not force and len(self._hooked) + len(self._handles) < self._prune_at:
+            return
+        self._hooked = [reference for reference in self._hooked if reference() is not None]
+        self._handles = [h for h in self._handles if h.hooks_dict_ref() is not None]
+        self._prune_at = 1024 + 2 * (len(self._hooked) + len(self._handles))
+
+
+def why_no_grad(tensor: Tensor) -> str:
+    """Why a tensor has no gradient."""
+    if not (tensor.is_floating_point() or tensor.is_complex()):
+        return f"{str(tensor.dtype).removeprefix('torch.')} carries no gradient"
+    if tensor.is_inference():
+        return "it was made in inference mode"
+    if not torch.is_grad_enabled():
+        return "grad mode was off"
+    return "it does not require grad"
+
+
+def is_discarded_graph() -> bool:
+    """Whether a non-reentrant checkpoint is computing again: only for its saved tensors."""
+    if current_task() == -1:
+        return False
+    hooks = _saved_tensor_hooks(True)
+    return hooks is not None and "_recomputation_hook" in hooks[0].__qualname__
+
+
+def _add_crossings(
+    gather: Gather,
+    found: list[Crossing],
+    shape: torch.Size,
+    dtype: torch.dtype,
+    grad_inputs: tuple[Tensor | None, ...],
+    _: Any,
+) -> None:
+    """Node hook: the sum of what leaves the module through this node."""
+    total: Tensor | None = None
+    for crossing in found:
+        part = grad_inputs[crossing.slot]
+        if part is None:
+            continue
+        if crossing.geometry is not None:
+            part = crossing.geometry.cut(part.detach())
+        # The engine reduces and casts to the argument's kind only after this hook.
+        if part.shape != shape:
+            part = part.detach().sum_to_size(shape)
+        if part.dtype != dtype:
+            part = part.detach().to(dtype)
+        total = part if total is None else total.detach() + part.detach()
+    gather.add(total)

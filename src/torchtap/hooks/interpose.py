@@ -1,0 +1,54 @@
+"""Plain hooks that see, and may replace, what modules take and return."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Container, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+from torch import nn
+from torch.nn.modules.module import register_module_forward_hook
+
+
+@contextlib.contextmanager
+def interposed(
+    modules: Mapping[str, nn.Module],
+    enter: Callable[[str, tuple[Any, ...], dict[str, Any]], tuple[Any, Any] | None],
+    leave: Callable[[str, Any], Any],
+    *,
+    fused: Container[str] = (),
+) -> Iterator[None]:
+    """While open, ``enter`` and ``leave`` see, and may replace, what modules take and return.
+
+    The plain way to look, without any of the engine's care; ``verify`` measures the engine
+    against it. The modules in ``fused`` are seen on leaving only and through a global hook, which
+    does not switch their kernel off.
+    """
+    paths = {id(module): path for path, module in modules.items()}
+
+    def after(module: nn.Module, _: Any, output: Any) -> Any:
+        path = paths.get(id(module))
+        return leave(path, output) if path in fused else None
+
+    handles = [register_module_forward_hook(after)] if fused else []
+    for path, module in modules.items():
+        if path not in fused:
+            before = partial(_call_enter, enter, path)
+            handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
+            handles.append(module.register_forward_hook(partial(_call_leave, leave, path)))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _call_enter(
+    enter: Any, path: str, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    return enter(path, args, kwargs)
+
+
+def _call_leave(leave: Any, path: str, _: nn.Module, __: Any, output: Any) -> Any:
+    return leave(path, output)

@@ -1,0 +1,118 @@
+"""How a value is kept as it was at the moment of the tap.
+
+Keeping a tensor costs nothing (an alias) unless somebody writes into it later; then it must be
+copied, and copied before. Who writes cannot be known beforehand (``out += x`` stands in the
+caller's code), so a site is copied until one whole pass has shown that nobody does. An alias
+carries the version that autograd gives every tensor: if it was overwritten all the same, the
+record says so instead of handing out the wrong number, and the site is copied from then on.
+
+Copy-on-write (``torch._lazy_clone``) would need no learning, but an operator that asks for a
+writable pointer inside a parallel region, as ``ctc_loss`` does, then fails: it would break models
+that work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+
+import torch
+from torch import Tensor, nn
+
+from torchtap.hooks.spots import Spot
+from torchtap.record import UNVERSIONED
+
+COPY_MODES = ("auto", "always", "never")
+
+_PLAIN = (Tensor, nn.Parameter)
+
+
+def storage_id(tensor: Tensor) -> int:
+    """A number that two living strided tensors share exactly when they share memory, else 0."""
+    if tensor.layout is not torch.strided or type(tensor) not in _PLAIN:
+        return 0
+    return int(tensor.untyped_storage()._cdata)
+
+
+def obstacle(tensor: Tensor) -> str | None:
+    """Why a tensor holds no value that could be kept, or ``None``."""
+    if isinstance(tensor, nn.parameter.UninitializedTensorMixin):
+        return "a lazy parameter that has no value yet"
+    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        return "a tensor of a torch.func transform, which means nothing outside of it"
+    if type(tensor).__name__ == "FakeTensor":
+        return "a fake tensor, which has no values"
+    return None
+
+
+class Keeper:
+    """Keeps values, and learns which sites are overwritten.
+
+    Args:
+        copy: ``auto`` (as above), ``always``, or ``never``.
+    """
+
+    def __init__(self, copy: str) -> None:
+        self.copy = copy
+        self._witnesses: list[tuple[Spot, Tensor, int]] = []
+        self._known: list[Spot] = []
+
+    def keep(
+        self, spot: Spot, tensor: Tensor, foreign: Container[int] = ()
+    ) -> tuple[Tensor, int]:
+        """Keep a tensor of any kind.
+
+        Args:
+            spot: where it was seen.
+            tensor: what flows.
+            foreign: storages (see :func:`storage_id`) that others may write into without torch
+                knowing: arguments from outside (numpy aliases), parameters, buffers.
+
+        Returns:
+            a detached tensor, and the version that it must still have when it is read
+            (:data:`~torchtap.record.UNVERSIONED` if nothing can overwrite it).
+        """
+        if tensor.is_inference() or self._must_copy(spot, tensor, foreign):
+            return tensor.detach().clone(), UNVERSIONED
+        # A gradient is kept itself: were only an alias held, autograd would take its memory over
+        # for .grad and go on writing into it.
+        is_own_gradient = spot.site.is_gradient and not tensor.requires_grad
+        alias = tensor if is_own_gradient else tensor.detach()
+        return alias, alias._version
+
+    def _must_copy(self, spot: Spot, tensor: Tensor, foreign: Container[int]) -> bool:
+        if self.copy != "auto":
+            return self.copy == "always"
+        if type(tensor) is not Tensor or tensor.layout is not torch.strided or tensor.is_nested:
+            return True  # No storage to tell who shares it.
+        if tensor.requires_grad and tensor.grad_fn is None and not spot.site.is_gradient:
+            return True  # A leaf: somebody's own tensor.
+        if tensor.untyped_storage()._cdata in foreign:
+            return True
+        if spot.copies is None:
+            self._watch_out(spot, tensor)
+            return True
+        return spot.copies
+
+    def _watch_out(self, spot: Spot, tensor: Tensor) -> None:
+        """See later whether anybody wrote into ``tensor``, without holding its memory."""
+        witness = tensor.detach()
+        version = witness._version
+        # Emptied, it still shares the version counter.
+        witness.data = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+        self._witnesses.append((spot, witness, version))
+
+    def learn(self) -> None:
+        """Conclude from the pass that has ended."""
+        for spot, witness, version in self._witnesses:
+            if witness._version != version:
+                spot.copies = True
+            elif spot.copies is None:
+                spot.copies = False
+                self._known.append(spot)
+        self._witnesses.clear()
+
+    def forget(self) -> None:
+        """Start again, because the model changed its ways (train to eval)."""
+        for spot in self._known:
+            spot.copies = None
+        self._known.clear()

@@ -1,0 +1,51 @@
+"""Intermediate tensors that name themselves."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from torchtap.hooks.callbacks import keep_dynamo_out
+
+if TYPE_CHECKING:
+    from torchtap.hooks.engine import Engine
+
+# The only global state of the package: a mark has nothing but this to find out who is watching.
+open_engines: list[Engine] = []
+
+
+def mark(tensor: Tensor, name: str) -> Tensor:
+    """Make an intermediate tensor a site of its own: ``name:output`` and ``name:grad_output``.
+
+    To be called inside a forward. Free when nobody watches.
+
+    Args:
+        tensor: any tensor.
+        name: its path in patterns and runs; several calls in one step are told apart by number.
+
+    Returns:
+        the same tensor object.
+
+    Example:
+        >>> import torch, torchtap as tt
+        >>> class Net(torch.nn.Module):
+        ...     def forward(self, x):
+        ...         return tt.mark(x * 2, "doubled").sum()
+        >>> model = Net()
+        >>> with tt.watch(model, "doubled:output,grad_output") as w:
+        ...     model(torch.ones(2, requires_grad=True)).backward()
+        >>> w.run["doubled:grad_output"]
+        tensor([1., 1.])
+    """
+    if open_engines:
+        _mark(tensor, name)
+    return tensor
+
+
+def _mark(tensor: Tensor, name: str) -> None:
+    for engine in open_engines:
+        engine.mark(tensor, name)
+
+
+keep_dynamo_out(_mark)

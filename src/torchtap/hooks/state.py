@@ -1,0 +1,117 @@
+"""Parameters and buffers: as they are when a step begins, and the gradients they accumulate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from torchtap.hooks.backwards import Backwards
+from torchtap.hooks.gradients import why_no_grad
+from torchtap.hooks.keep import obstacle
+from torchtap.hooks.spots import Spot, Tap
+from torchtap.record import FORWARD, UNVERSIONED, Record
+
+if TYPE_CHECKING:
+    from torchtap.plan import Plan
+
+
+class State:
+    """The ports ``param``, ``buffer`` and ``param_grad``.
+
+    Values are always copied: the optimizer is about to overwrite them, and others may hold
+    pointers into them.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        taps: Mapping[str, Tap],
+        emit: Callable[[Record], None],
+    ) -> None:
+        self.step = 0
+        self.recording = False
+        self._plan = plan
+        self._taps = taps
+        self._emit = emit
+        self._hooked: dict[tuple[str, str], tuple[Tensor, Any]] = {}
+        self._waiting: dict[Spot, Record] = {}
+
+    def take(self) -> None:
+        """Keep parameters and buffers as they are now."""
+        for tap, module in self._owners():
+            for port, held in (("param", module._parameters), ("buffer", module._buffers)):
+                for name, tensor in held.items() if port in tap.filters else ():
+                    spot = tap.spot(port, name)
+                    if spot is not None and tensor is not None:
+                        self._take(spot, tensor)
+
+    def _take(self, spot: Spot, tensor: Tensor) -> None:
+        spot.reason = obstacle(tensor)
+        if spot.reason is None:
+            spot.seen += 1
+            kept = tensor.detach().clone()
+            self._emit(Record(spot.site, self.step, 0, FORWARD, -1, (), kept, UNVERSIONED))
+
+    def hook_params(self, backwards: Backwards) -> None:
+        """Hook parameters that are new: replaced since the last step, or lazy until now."""
+        for tap, module in self._owners():
+            for name, param in module._parameters.items() if "param_grad" in tap.filters else ():
+                spot = tap.spot("param_grad", name)
+                if spot is None or param is None or obstacle(param) is not None:
+                    continue
+                old = self._hooked.get((tap.path, name))
+                if old is not None and old[0] is param:
+                    continue
+                if old is not None:
+                    old[1].remove()
+                if not param.requires_grad:
+                    spot.reason = why_no_grad(param)
+                    continue
+                hook = partial(self._take_gradient, backwards, spot)
+                handle = param.register_post_accumulate_grad_hook(hook)
+                self._hooked[tap.path, name] = param, handle
+
+    def _take_gradient(self, backwards: Backwards, spot: Spot, param: Tensor) -> None:
+        gradient = param.grad
+        if gradient is None or not self.recording:
+            return
+        number = backwards.number()
+        # Copied here, since other hooks may use it up (an optimizer that runs in backward), but
+        # handed on at the end: reentrant checkpoints accumulate several times in one backward.
+        kept = gradient.detach().clone()
+        labels = _reduction(gradient)
+        row = Record(spot.site, self.step, number, FORWARD, number, labels, kept, UNVERSIONED)
+        self._waiting[spot] = row
+
+    def deliver(self) -> None:
+        """Hand on parameter gradients, now that the backward has ended."""
+        waiting, self._waiting = self._waiting, {}
+        for spot, row in waiting.items():
+            spot.seen += 1
+            self._emit(row)
+
+    def release(self) -> None:
+        """Take the hooks off."""
+        for _, handle in self._hooked.values():
+            handle.remove()
+        self._hooked.clear()
+
+    def _owners(self) -> Iterator[tuple[Tap, nn.Module]]:
+        for planned in self._plan.taps:
+            module = planned.module()
+            if module is not None:
+                yield self._taps[planned.path], module
+
+
+def _reduction(gradient: Tensor) -> tuple[str, ...]:
+    """Whether a parameter's gradient is this rank's own or already that of all."""
+    if type(gradient).__name__ == "DTensor":
+        return ("reduced", "shard")
+    distributed = torch.distributed
+    if distributed.is_available() and distributed.is_initialized():
+        return ("local",)
+    return ()

@@ -1,0 +1,576 @@
+"""From words of a command line to a model, a batch and a loss. Imports torch only when it must."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import importlib
+import importlib.util
+import inspect
+import pickle
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torchtap.errors import InputError, MissingExtraError
+from torchtap.site import did_you_mean
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+_WRAPPERS = ("module.", "_orig_mod.")
+_NESTED = ("state_dict", "model_state_dict", "model")
+_MOST_NAMES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What a model is called with."""
+
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+    def run(self, model: Callable[..., Any]) -> Any:
+        """Call the model."""
+        return model(*self.args, **self.kwargs)
+
+
+# ---------------------------------------------------------------------- the model
+
+
+def load_model(
+    target: str, *, args: Sequence[str] = (), weights: str | Path | None = None
+) -> nn.Module:
+    """Build the model that ``package.module:callable`` names.
+
+    Args:
+        target: ``package.module:callable`` or ``file.py:callable``; the current folder is
+            importable. A module instance may be named too.
+        args: ``key=value`` texts for the callable; values are Python literals, else text.
+        weights: a safetensors file, or a pickle that holds nothing but tensors.
+
+    Raises:
+        InputError: nothing is there, it does not take these arguments, it returns no module, or
+            the weights do not fit.
+    """
+    from torch import nn
+
+    made = load_object(target, what="MODEL")
+    given = parse_args(args)
+    if not isinstance(made, nn.Module):
+        made = _call(target, made, given)
+    elif given:
+        raise InputError(f"{target} is a model already and takes no --arg.")
+    if not isinstance(made, nn.Module):
+        raise InputError(
+            f"{target} returned {_kind(made)}; expected an nn.Module. Name a class or a function "
+            f"that returns a model."
+        )
+    if weights is not None:
+        load_weights(made, weights)
+    return made
+
+
+def load_object(target: str, *, what: str) -> Any:
+    """Import what ``package.module:name`` names; dots after the colon are followed."""
+    home, colon, name = target.rpartition(":")
+    if not colon or not home or not name:
+        raise InputError(
+            f"{what} is {target!r}; expected package.module:callable or file.py:callable."
+        )
+    module = _import_file(Path(home)) if home.endswith(".py") else _import_name(home)
+    found: Any = module
+    for part in name.split("."):
+        if not hasattr(found, part):
+            known = [one for one in dir(found) if not one.startswith("_")]
+            raise InputError(f"{home} has no {part!r}{did_you_mean(part, known)}")
+        found = getattr(found, part)
+    return found
+
+
+def parse_args(words: Sequence[str]) -> dict[str, Any]:
+    """``key=value`` words; values are Python literals where they read as such, else text.
+
+    Example:
+        >>> parse_args(["width=8", "name=small", "sizes=(1, 2)"])
+        {'width': 8, 'name': 'small', 'sizes': (1, 2)}
+    """
+    found: dict[str, Any] = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals or not key.isidentifier():
+            raise InputError(f"--arg is {word!r}; expected key=value, such as --arg width=8.")
+        if key in found:
+            raise InputError(f"--arg {key} is given twice.")
+        try:
+            found[key] = ast.literal_eval(value)
+        except (ValueError, SyntaxError):
+            found[key] = value
+    return found
+
+
+def _import_name(name: str) -> Any:
+    with _here():
+        try:
+            return importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            missing = error.name or ""
+            if name != missing and not name.startswith(missing + "."):
+                error.add_note(f"Raised while torchtap imported {name}.")
+                raise  # The module is there; something that it imports is not.
+            names = [file.stem for file in Path().glob("*.py")]
+            raise InputError(
+                f"There is no module {missing!r} (looked for {name!r}, also in the current folder)"
+                f"{did_you_mean(missing, names)}"
+            ) from error
+        except (TypeError, ValueError) as error:
+            if name.startswith(".") or ".." in name or name.endswith("."):
+                raise InputError(f"{name!r} is not the name of a module.") from error
+            raise
+
+
+def _import_file(path: Path) -> Any:
+    if not path.is_file():
+        raise InputError(f"There is no file {path}{_near_files(path)}")
+    spec = importlib.util.spec_from_file_location(path.stem, path.resolve())
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    # Classes of the file must be found by their module's name, and its neighbours imported.
+    sys.modules.setdefault(path.stem, module)
+    with _here(path.resolve().parent):
+        spec.loader.exec_module(module)
+    return module
+
+
+@contextlib.contextmanager
+def _here(folder: Path | None = None) -> Iterator[None]:
+    """Make a folder importable while something is imported."""
+    text = str(folder or Path().resolve())
+    sys.path.insert(0, text)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ValueError):
+            sys.path.remove(text)
+
+
+def _call(target: str, function: Any, given: Mapping[str, Any]) -> Any:
+    if not callable(function):
+        raise InputError(
+            f"{target} is {_kind(function)}; expected a callable that returns a model."
+        )
+    try:
+        signature = inspect.signature(function)
+    except ValueError:
+        return function(**given)
+    try:
+        signature.bind(**given)
+    except TypeError as error:
+        takes = ", ".join(map(str, signature.parameters.values())) or "nothing"
+        raise InputError(
+            f"{target} cannot be called with {_words(given)}: {error}. It takes {takes}; give "
+            f"each with --arg key=value."
+        ) from error
+    return function(**given)
+
+
+def _words(given: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key}={value!r}" for key, value in given.items()) or "no arguments"
+
+
+# ---------------------------------------------------------------------- weights
+
+
+def load_weights(model: nn.Module, path: str | Path) -> None:
+    """Read a weight file into a model; every key and shape must fit.
+
+    Prefixes of wrappers (``module.``, ``_orig_mod.``) and one level of nesting (``state_dict``)
+    are looked through.
+
+    Raises:
+        InputError: the file is missing, is no weight file, wants to run code, or does not fit.
+    """
+    file = _existing(path)
+    given = _strip(_tensors_of(file))
+    own = model.state_dict(keep_vars=True)
+    _refuse_misfit(file, type(model).__name__, own, given)
+    model.load_state_dict(given, strict=False)
+
+
+def _tensors_of(file: Path) -> dict[str, Tensor]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    if file.suffix == ".safetensors" or _looks_like_safetensors(file):
+        try:
+            return load_file(file)
+        except SafetensorError as error:
+            raise InputError(f"{file} is not a safetensors file: {error}.") from error
+    return _named_tensors(file, _unpickled(file))
+
+
+def _looks_like_safetensors(file: Path) -> bool:
+    with file.open("rb") as stream:
+        start = stream.read(9)
+    return len(start) == 9 and start[8:] == b"{" and start[:2] != b"PK"
+
+
+def _unpickled(file: Path) -> Any:
+    import torch
+
+    try:
+        return torch.load(file, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        wanted = re.search(r"GLOBAL ([\w.]+)", str(error))
+        if wanted is None:
+            raise _no_weights(file) from error
+        raise InputError(
+            f"{file} wants to run code when it is read: it names {wanted[1]}. Only files that hold "
+            f"nothing but tensors are read. Save it again where you trust it, with "
+            f"torch.save(model.state_dict(), ...) or safetensors."
+        ) from error
+    except (EOFError, RuntimeError, ValueError, KeyError, IndexError, AssertionError) as error:
+        raise _no_weights(file) from error
+
+
+def _no_weights(file: Path) -> InputError:
+    return InputError(
+        f"{file} is no weight file: expected safetensors, or what torch.save(model.state_dict(), "
+        f"...) writes."
+    )
+
+
+def _named_tensors(file: Path, found: Any) -> dict[str, Tensor]:
+    import torch
+
+    for key in _NESTED:
+        if isinstance(found, Mapping) and isinstance(found.get(key), Mapping):
+            found = found[key]
+            break
+    if not isinstance(found, Mapping):
+        raise InputError(f"{file} holds {_kind(found)}; expected a dict from name to tensor.")
+    odd = [key for key, value in found.items() if not isinstance(value, torch.Tensor)]
+    if odd:
+        raise InputError(
+            f"{file} holds {_kind(found[odd[0]])} at {odd[0]!r}; expected a dict from name to "
+            f"tensor."
+        )
+    return {str(key): value for key, value in found.items()}
+
+
+def _strip(given: dict[str, Tensor]) -> dict[str, Tensor]:
+    for prefix in _WRAPPERS:
+        if given and all(key.startswith(prefix) for key in given):
+            given = {key.removeprefix(prefix): value for key, value in given.items()}
+    return given
+
+
+def _refuse_misfit(
+    file: Path, model: str, own: Mapping[str, Tensor], given: Mapping[str, Tensor]
+) -> None:
+    # A tied tensor is written once; files from before 2018 have no num_batches_tracked.
+    present = {id(own[key]) for key in given if key in own}
+    missing = [
+        key
+        for key, tensor in own.items()
+        if key not in given
+        and id(tensor) not in present
+        and not key.endswith("num_batches_tracked")
+    ]
+    unexpected = [key for key in given if key not in own]
+    wrong = [
+        f"{key} is {_describe(given[key])}, the model has {_describe(own[key])}"
+        for key in given
+        if key in own and given[key].shape != own[key].shape
+    ]
+    said = []
+    if missing:
+        said.append(f"{len(missing)} missing ({_some(missing)})")
+    if unexpected:
+        said.append(f"{len(unexpected)} unexpected ({_some(unexpected)})")
+    if wrong:
+        said.append(f"{len(wrong)} of wrong shape ({_some(wrong, '; ')})")
+    if said:
+        raise InputError(
+            f"{file} does not fit {model}, of whose {len(own)} tensors: {', '.join(said)}. Build "
+            f"the model as it was trained, with --arg key=value."
+        )
+
+
+def _describe(tensor: Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
+
+
+def _some(names: Sequence[str], separator: str = ", ") -> str:
+    more = len(names) - _MOST_NAMES
+    shown = separator.join(names[:_MOST_NAMES])
+    return f"{shown} and {more} more" if more > 0 else shown
+
+
+# ---------------------------------------------------------------------- the batch
+
+
+def load_batch(
+    *,
+    image: str | Path | None = None,
+    file: str | Path | None = None,
+    shape: str | None = None,
+    size: int = 224,
+    mean: Sequence[float] = IMAGENET_MEAN,
+    std: Sequence[float] = IMAGENET_STD,
+    dtype: str = "float32",
+    high: int | None = None,
+    seed: int = 0,
+) -> Batch:
+    """The one batch that was asked for: a picture, a file, or random numbers of a shape.
+
+    Raises:
+        InputError: none or several were given, or the one does not read as what it should be.
+        MissingExtraError: a picture was given and Pillow is not installed.
+    """
+    named = {"--image": image, "--input": file, "--shape": shape}
+    given = [name for name, value in named.items() if value is not None]
+    if len(given) != 1:
+        found = " and ".join(given) or "none of them"
+        raise InputError(f"Give one of --image, --input and --shape; found {found}.")
+    if image is not None:
+        return Batch((image_tensor(read_image(image), size=size, mean=mean, std=std),))
+    if file is not None:
+        return _batch_of(_existing(file))
+    assert shape is not None
+    return Batch((random_tensor(parse_shape(shape), dtype=dtype, high=high, seed=seed),))
+
+
+def read_image(path: str | Path) -> Any:
+    """A picture in RGB, turned as its EXIF data say."""
+    image, ops = _pillow()
+    file = _existing(path)
+    try:
+        with image.open(file) as opened:
+            return ops.exif_transpose(opened).convert("RGB")
+    except image.UnidentifiedImageError as error:
+        raise InputError(f"{file} is not a picture that Pillow can read.") from error
+    except (OSError, SyntaxError, ValueError, image.DecompressionBombError) as error:
+        raise InputError(f"{file} cannot be read as a picture: {error}.") from error
+
+
+def square(picture: Any, size: int) -> Any:
+    """The middle square of a picture, resized (bicubic) to ``size`` pixels."""
+    if size < 1:
+        raise InputError(f"--size is {size}; expected a number of pixels from 1.")
+    image, _ = _pillow()
+    width, height = picture.size
+    side = min(width, height)
+    left, top = (width - side) // 2, (height - side) // 2
+    middle = picture.crop((left, top, left + side, top + side))
+    return middle.resize((size, size), image.Resampling.BICUBIC)
+
+
+def image_tensor(
+    picture: Any, *, size: int, mean: Sequence[float], std: Sequence[float]
+) -> Tensor:
+    """A picture as ``float32[1, 3, size, size]``: values 0 to 1, less ``mean``, over ``std``."""
+    import numpy
+    import torch
+
+    for name, values in (("--mean", mean), ("--std", std)):
+        if len(values) not in (1, 3):
+            raise InputError(f"{name} has {len(values)} numbers; expected 1 or 3.")
+    if not all(std):
+        raise InputError("--std has a zero; the picture is divided by it.")
+    pixels = torch.from_numpy(numpy.array(square(picture, size), dtype="float32") / 255)
+    shifted = (pixels - torch.tensor(mean)) / torch.tensor(std)
+    return shifted.permute(2, 0, 1)[None].contiguous()
+
+
+def parse_shape(text: str) -> tuple[int, ...]:
+    """``1,3,224,224`` as a shape.
+
+    Example:
+        >>> parse_shape("1,3,8,8")
+        (1, 3, 8, 8)
+    """
+    words = [word.strip() for word in re.split(r"[,x]", text.strip("()[] "))]
+    if not all(word.isdecimal() for word in words):
+        raise InputError(
+            f"--shape is {text!r}; expected whole numbers with commas, such as 1,3,224,224."
+        )
+    return tuple(map(int, words))
+
+
+def random_tensor(
+    shape: Sequence[int], *, dtype: str = "float32", high: int | None = None, seed: int = 0
+) -> Tensor:
+    """Numbers from a generator of their own: normal ones, or whole ones from 0 to ``high - 1``."""
+    import torch
+
+    kind = getattr(torch, dtype, None)
+    if not isinstance(kind, torch.dtype):
+        known = [name for name in dir(torch) if isinstance(getattr(torch, name), torch.dtype)]
+        raise InputError(f"There is no dtype {dtype!r}{did_you_mean(dtype, known)}")
+    generator = torch.Generator().manual_seed(seed)
+    try:
+        if kind.is_floating_point or kind.is_complex:
+            wide = kind if kind in (torch.float64, torch.complex128) else torch.float32
+            wide = torch.complex64 if kind is torch.complex64 else wide
+            return torch.randn(tuple(shape), generator=generator, dtype=wide).to(kind)
+        if kind is torch.bool:
+            high = 2
+        if high is None or high < 1:
+            raise InputError(
+                f"--dtype {dtype} needs --high N with N from 1, for numbers from 0 to N - 1 (the "
+                f"size of the vocabulary)."
+            )
+        return torch.randint(high, tuple(shape), generator=generator).to(kind)
+    except RuntimeError as error:
+        raise InputError(f"A tensor {dtype}{list(shape)} cannot be made: {error}.") from error
+
+
+def _batch_of(file: Path) -> Batch:
+    if file.suffix == ".npy":
+        return Batch((_read_npy(file),))
+    if file.suffix == ".safetensors":
+        from safetensors import SafetensorError
+        from safetensors.torch import load_file
+
+        try:
+            tensors = load_file(file)
+        except SafetensorError as error:
+            raise InputError(f"{file} is not a safetensors file: {error}.") from error
+        if not tensors:
+            raise InputError(f"{file} holds no tensor.")
+        return Batch(tuple(tensors.values())) if len(tensors) == 1 else Batch((), tensors)
+    raise InputError(f"--input is {file}; expected a .npy or a .safetensors file.")
+
+
+def _read_npy(file: Path) -> Tensor:
+    import numpy
+    import torch
+
+    try:
+        array = numpy.load(file, allow_pickle=False)
+    except (ValueError, EOFError, OSError) as error:
+        raise InputError(
+            f"{file} cannot be read as an array of numbers: {error}. Arrays of Python objects are "
+            f"refused, because reading them runs code."
+        ) from error
+    try:
+        return torch.from_numpy(numpy.ascontiguousarray(array.astype(array.dtype.newbyteorder("="))))
+    except TypeError as error:
+        raise InputError(
+            f"{file} is an array of {array.dtype}; expected numbers that torch has."
+        ) from error
+
+
+# ---------------------------------------------------------------------- the loss
+
+Loss = Callable[[Any], "Tensor"]
+
+
+def load_loss(text: str) -> Loss:
+    """A loss from ``mean``, ``logit:CLASS`` or ``package.module:callable``.
+
+    ``mean`` adds up the means of all floating-point tensors that the model returns. ``logit:CLASS``
+    adds up that class's entry along the last dimension of the first of them.
+
+    Raises:
+        InputError: it is none of these.
+    """
+    if text == "mean":
+        return _mean
+    if text.startswith("logit:"):
+        index = text.removeprefix("logit:")
+        if not index.isdecimal():
+            raise InputError(f"--loss is {text!r}; expected logit:CLASS with a class number.")
+        return lambda output: _logit(output, int(index))
+    if ":" not in text:
+        raise InputError(
+            f"--loss is {text!r}; expected mean, logit:CLASS or package.module:callable."
+        )
+    function = load_object(text, what="--loss")
+    if not callable(function):
+        raise InputError(f"--loss {text} is {_kind(function)}; expected a callable.")
+    return lambda output: _called(text, function, output)
+
+
+def _floating(output: Any) -> list[Tensor]:
+    from torchtap.tree import leaves
+
+    found = [tensor for _, tensor in leaves(output) if tensor.is_floating_point()]
+    if not found:
+        raise InputError(
+            f"The model returned {_kind(output)} without a floating-point tensor; no loss can be "
+            f"made of it."
+        )
+    return found
+
+
+def _mean(output: Any) -> Tensor:
+    first, *others = (tensor.mean() for tensor in _floating(output))
+    return _differentiable(sum(others, first), "mean")
+
+
+def _logit(output: Any, index: int) -> Tensor:
+    logits = _floating(output)[0]
+    if not logits.dim() or index >= logits.shape[-1]:
+        raise InputError(
+            f"--loss logit:{index} asks for class {index}; the model returned {_describe(logits)}."
+        )
+    return _differentiable(logits[..., index].sum(), f"logit:{index}")
+
+
+def _called(text: str, function: Callable[[Any], Any], output: Any) -> Tensor:
+    import torch
+
+    loss = function(output)
+    if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+        found = _describe(loss) if isinstance(loss, torch.Tensor) else _kind(loss)
+        raise InputError(f"--loss {text} returned {found}; expected a tensor with one number.")
+    return _differentiable(loss.reshape(()), text)
+
+
+def _differentiable(loss: Tensor, text: str) -> Tensor:
+    if not loss.requires_grad:
+        raise InputError(
+            f"--loss {text} depends on nothing that requires grad, so there is nothing to "
+            f"back-propagate. Leave --loss away to record the forward alone."
+        )
+    return loss
+
+
+# ---------------------------------------------------------------------- shared
+
+
+def _existing(path: str | Path) -> Path:
+    file = Path(path)
+    if file.is_dir():
+        raise InputError(f"{file} is a folder; expected a file.")
+    if not file.is_file():
+        raise InputError(f"There is no file {file}{_near_files(file)}")
+    return file
+
+
+def _near_files(file: Path) -> str:
+    folder = file.parent
+    names = [str(one) for one in folder.iterdir()] if folder.is_dir() else []
+    return did_you_mean(str(file), names)
+
+
+def _kind(value: Any) -> str:
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
+
+
+def _pillow() -> tuple[Any, Any]:
+    try:
+        from PIL import Image, ImageOps
+    except ImportError as error:
+        raise MissingExtraError(
+            "Reading pictures needs Pillow. Install it: pip install 'torchtap[plot]'."
+        ) from error
+    return Image, ImageOps

@@ -1,0 +1,231 @@
+"""What is in a run, site by site, without its values. Reads a file's header alone, without torch."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from torchtap.errors import RunError
+from torchtap.record import FORWARD, Absence
+from torchtap.site import PORTS, Site
+
+if TYPE_CHECKING:
+    from torchtap.store.run import Run
+
+_MOST_HEADER_BYTES = 100_000_000
+"""The limit that safetensors itself sets."""
+
+_DTYPES = {
+    "BOOL": "bool",
+    "U8": "uint8",
+    "I8": "int8",
+    "U16": "uint16",
+    "I16": "int16",
+    "U32": "uint32",
+    "I32": "int32",
+    "U64": "uint64",
+    "I64": "int64",
+    "F16": "float16",
+    "BF16": "bfloat16",
+    "F32": "float32",
+    "F64": "float64",
+    "C64": "complex64",
+    "F8_E4M3": "float8_e4m3fn",
+    "F8_E5M2": "float8_e5m2",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SiteEntry:
+    """What was recorded at one site.
+
+    Attributes:
+        site: where.
+        dtype: of the values, without ``torch.``; several are joined by ``|``.
+        shape: ``None`` for a dimension that differs between values; ``None`` as a whole where
+            even the number of dimensions differs.
+        calls: most values in one step.
+        steps: number of steps with a value.
+        nbytes: bytes of all values.
+    """
+
+    site: Site
+    dtype: str
+    shape: tuple[int | None, ...] | None
+    calls: int
+    steps: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What is in a run.
+
+    Attributes:
+        model: class name of the model.
+        sites: one entry per site, by module, port and leaf.
+        num_records: values of the forward phase.
+        num_recomputed: values that activation checkpointing computed again.
+        steps: steps with a value, ascending.
+        absent: what was selected and not seen, with reasons.
+    """
+
+    model: str
+    sites: tuple[SiteEntry, ...]
+    num_records: int
+    num_recomputed: int
+    steps: tuple[int, ...]
+    absent: tuple[Absence, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the values of the forward phase."""
+        return sum(entry.nbytes for entry in self.sites)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        return {
+            "model": self.model,
+            "num_records": self.num_records,
+            "num_recomputed": self.num_recomputed,
+            "steps": list(self.steps),
+            "nbytes": self.nbytes,
+            "sites": [_flat(entry) for entry in self.sites],
+            "absent": [
+                {"site": str(entry.site), "reason": entry.reason} for entry in self.absent
+            ],
+        }
+
+
+class _Value(NamedTuple):
+    site: Site
+    step: int
+    phase: str
+    dtype: str
+    shape: tuple[int, ...]
+    nbytes: int
+
+
+def list_run(run: Run) -> Listing:
+    """List a run, wherever it is kept."""
+    values = [
+        _Value(
+            record.site,
+            record.step,
+            record.phase,
+            str(record.kept.dtype).removeprefix("torch."),
+            tuple(record.kept.shape),
+            record.kept.nbytes,
+        )
+        for record in run.records(phase=None)
+    ]
+    return _listing(run.meta.model, run.meta.modules, values, run.absent)
+
+
+def list_file(path: str | Path) -> Listing:
+    """List the run in a file from its header; loads neither values nor torch.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        RunError: the file is not a run of torchtap.
+    """
+    file = Path(path)
+    header = _read_header(file)
+    text = header.pop("__metadata__", {}).get("torchtap")
+    if text is None:
+        raise RunError(f"{file} is a safetensors file, but torchtap did not write it.")
+    body = json.loads(text)
+    values = [_value(entry, header[entry["name"]]) for entry in body["records"]]
+    absent = [Absence(Site(where, port, leaf), why) for where, port, leaf, why in body["absent"]]
+    return _listing(body["meta"]["model"], body["meta"]["modules"], values, absent)
+
+
+def _read_header(file: Path) -> dict[str, Any]:
+    with file.open("rb") as stream:
+        start = stream.read(8)
+        length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
+        if not 2 <= length <= _MOST_HEADER_BYTES:
+            raise RunError(f"{file} is not a safetensors file.")
+        raw = stream.read(length)
+    try:
+        header = json.loads(raw)
+    except ValueError as error:
+        raise RunError(f"{file} is not a safetensors file, or only a part of one.") from error
+    if not isinstance(header, dict):
+        raise RunError(f"{file} is not a safetensors file.")
+    return header
+
+
+def _value(entry: dict[str, Any], tensor: dict[str, Any]) -> _Value:
+    begin, end = tensor["data_offsets"]
+    dtype, dims = _DTYPES.get(tensor["dtype"], tensor["dtype"].lower()), tensor["shape"]
+    if entry["real_view"]:
+        dtype, dims = "complex128", dims[:-1]
+    site = Site(*entry["site"])
+    return _Value(site, entry["step"], entry["phase"], dtype, tuple(dims), end - begin)
+
+
+def _listing(
+    model: str, modules: Iterable[str], values: list[_Value], absent: Iterable[Absence]
+) -> Listing:
+    places = {path: place for place, path in enumerate(modules)}
+    groups: dict[Site, list[_Value]] = {}
+    for value in values:
+        if value.phase == FORWARD:
+            groups.setdefault(value.site, []).append(value)
+    arrival = {site: place for place, site in enumerate(groups)}
+    ordered = sorted(
+        groups,
+        key=lambda site: (
+            places.get(site.path, len(places)),
+            PORTS.index(site.port),
+            arrival[site],
+        ),
+    )
+    num_records = sum(map(len, groups.values()))
+    return Listing(
+        model=model,
+        sites=tuple(_entry(site, groups[site]) for site in ordered),
+        num_records=num_records,
+        num_recomputed=len(values) - num_records,
+        steps=tuple(sorted({value.step for group in groups.values() for value in group})),
+        absent=tuple(absent),
+    )
+
+
+def _entry(site: Site, values: list[_Value]) -> SiteEntry:
+    per_step: dict[int, int] = {}
+    for value in values:
+        per_step[value.step] = per_step.get(value.step, 0) + 1
+    return SiteEntry(
+        site=site,
+        dtype="|".join(dict.fromkeys(value.dtype for value in values)),
+        shape=_common([value.shape for value in values]),
+        calls=max(per_step.values()),
+        steps=len(per_step),
+        nbytes=sum(value.nbytes for value in values),
+    )
+
+
+def _common(shapes: list[tuple[int, ...]]) -> tuple[int | None, ...] | None:
+    if len({len(dims) for dims in shapes}) > 1:
+        return None
+    return tuple(sizes[0] if len(set(sizes)) == 1 else None for sizes in zip(*shapes, strict=True))
+
+
+def _flat(entry: SiteEntry) -> dict[str, Any]:
+    return {
+        "site": str(entry.site),
+        "path": entry.site.path,
+        "port": entry.site.port,
+        "leaf": entry.site.leaf,
+        "dtype": entry.dtype,
+        "shape": None if entry.shape is None else list(entry.shape),
+        "calls": entry.calls,
+        "steps": entry.steps,
+        "nbytes": entry.nbytes,
+    }

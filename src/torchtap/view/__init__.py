@@ -1,0 +1,1 @@
+"""Turns values into text, pictures and HTML. Computes nothing, prints nothing."""

@@ -1,0 +1,331 @@
+"""Runs, tables, modules and summaries as text that reads well in 100 columns."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from torchtap.view.cells import (
+    NONE,
+    WIDTH,
+    Cell,
+    breadth,
+    clean,
+    columns,
+    count,
+    elide,
+    middle,
+    nonfinite,
+    number,
+    paint,
+    plural,
+    shape,
+    share,
+    short_count,
+    size,
+    typed,
+)
+
+if TYPE_CHECKING:
+    from torchtap.record import Absence
+    from torchtap.stats.moments import Moments
+    from torchtap.store.listing import Listing, SiteEntry
+    from torchtap.store.modules import ModuleRow
+    from torchtap.store.run import Run
+    from torchtap.store.table import Table
+    from torchtap.summary import Row as SummaryRow, Summary
+
+__all__ = [
+    "columns",
+    "show_absent",
+    "show_listing",
+    "show_module_rows",
+    "show_modules",
+    "show_run",
+    "show_summary",
+    "show_table",
+]
+
+_MOST_ROWS = 40
+_MOST_REASONS = 3
+
+
+# ---------------------------------------------------------------------- a run
+
+
+def show_run(run: Run, *, limit: int | None = _MOST_ROWS, color: bool = False) -> str:
+    """What a run holds: one line per site, totals, and what is absent.
+
+    Args:
+        run: any run.
+        limit: most lines of the table; ``None`` for all.
+        color: paint it.
+    """
+    from torchtap.store.listing import list_run
+
+    return show_listing(list_run(run), limit=limit, color=color)
+
+
+def show_listing(
+    listing: Listing, *, limit: int | None = _MOST_ROWS, color: bool = False
+) -> str:
+    """The same from a listing, which needs no values."""
+    name = f"Run of {clean(listing.model)}" if listing.model else "Run"
+    if not listing.sites:
+        empty = [f"{name}: empty, nothing was recorded."]
+        return "\n".join([*empty, *show_absent(listing.absent, color=color)])
+    total = (
+        f"{name}: {plural(len(listing.sites), 'site')}, "
+        f"{plural(listing.num_records, 'record')}, {_steps(listing.steps)}, {size(listing.nbytes)}"
+    )
+    if listing.num_recomputed:
+        total += f" (and {plural(listing.num_recomputed, 'record')} of recomputation)"
+    table = columns(
+        [_site_cells(entry) for entry in listing.sites],
+        ("site", "shape", "dtype", "calls", "steps", "bytes"),
+        "lllrrr",
+        elastic={0: 24, 2: 10},
+        color=color,
+    )
+    absent = show_absent(listing.absent, color=color)
+    return "\n".join([paint(total, "head", color=color), "", *_cut(table, limit, "site"), *absent])
+
+
+def show_absent(absent: Sequence[Absence], *, color: bool = False) -> list[str]:
+    """How many sites are absent, and the first few reasons, each with its sites."""
+    if not absent:
+        return []
+    reasons: dict[str, list[str]] = {}
+    for entry in absent:
+        reasons.setdefault(entry.reason, []).append(str(entry.site))
+    lines = ["", f"{plural(len(absent), 'site')} absent:"]
+    for reason, sites in list(reasons.items())[:_MOST_REASONS]:
+        more = f" and {count(len(sites) - 2)} more" if len(sites) > 2 else ""
+        named = ", ".join(elide(clean(site), 40) for site in sites[:2])
+        lines.extend(_wrap(f"{named}{more}: {clean(reason)}"))
+    if len(reasons) > _MOST_REASONS:
+        lines.append(f"  and {plural(len(reasons) - _MOST_REASONS, 'further reason')}")
+    return [paint(line, "dim", color=color) for line in lines]
+
+
+def _site_cells(entry: SiteEntry) -> Sequence[str | Cell]:
+    return (
+        str(entry.site),
+        "varies" if entry.shape is None else shape(entry.shape),
+        entry.dtype,
+        count(entry.calls),
+        count(entry.steps),
+        size(entry.nbytes),
+    )
+
+
+def _steps(steps: Sequence[int]) -> str:
+    if len(steps) == 1:
+        return f"step {count(steps[0])}"
+    return f"{count(len(steps))} steps ({count(steps[0])} to {count(steps[-1])})"
+
+
+# ---------------------------------------------------------------------- statistics
+
+
+def show_table(table: Table, *, limit: int | None = _MOST_ROWS, color: bool = False) -> str:
+    """Statistics per site."""
+    rows = list(table)
+    if not rows:
+        return "The table is empty."
+    dtypes = list(dict.fromkeys(row.dtype for row in rows))
+    one_dtype = f", all {dtypes[0]}" if len(dtypes) == 1 else ""
+    total = f"{plural(len(rows), 'site')}{one_dtype}, {size(sum(row.nbytes for row in rows))}"
+    several = len(dtypes) > 1
+    cells = [
+        (
+            str(row.site),
+            f"{row.dtype} {shape(row.shape)}" if several else shape(row.shape),
+            *_stat_cells(row.stats),
+        )
+        for row in rows
+    ]
+    text = columns(
+        cells,
+        ("site", "shape", *_STATS),
+        "ll" + "r" * len(_STATS),
+        elastic={0: 24, 1: 12},
+        color=color,
+    )
+    return "\n".join([paint(total, "head", color=color), "", *_cut(text, limit, "site")])
+
+
+_STATS = ("mean", "std", "min", "max", "zeros", "NaN/Inf")
+
+
+def _stat_cells(stats: Moments) -> tuple[str | Cell, ...]:
+    bad = nonfinite(stats.nan, stats.posinf, stats.neginf)
+    if not stats.num_finite:
+        return (NONE, NONE, NONE, NONE, NONE if not stats.numel else "0", bad)
+    return (
+        number(stats.mean),
+        number(stats.std),
+        number(stats.min),
+        number(stats.max),
+        share(stats.zeros, stats.numel),
+        bad,
+    )
+
+
+# ---------------------------------------------------------------------- modules
+
+
+def show_modules(run: Run, *, limit: int | None = None, color: bool = False) -> str:
+    """One line per module: what it returned and the gradient that came back."""
+    from torchtap.store.modules import module_rows
+
+    return show_module_rows(module_rows(run), limit=limit, color=color)
+
+
+def show_module_rows(
+    rows: Sequence[ModuleRow], *, limit: int | None = None, color: bool = False
+) -> str:
+    """The same from rows, which can also be made by hand."""
+    if not rows:
+        return "No module has an output in this run."
+    labels = tree([row.path for row in rows])
+    cells = [
+        (label, row.type, count(row.calls), _output(row), *_stat_cells(row.stats), _gradient(row))
+        for label, row in zip(labels, rows, strict=True)
+    ]
+    text = columns(
+        cells,
+        ("module", "type", "calls", "output", *_STATS, "|grad|"),
+        "lerl" + "r" * (len(_STATS) + 1),
+        elastic={0: 19, 1: 8},
+        color=color,
+    )
+    return "\n".join(_cut(text, limit, "module"))
+
+
+def tree(paths: Sequence[str]) -> list[str]:
+    """Paths as a tree: indented below the nearest module above that has a line of its own.
+
+    Example:
+        >>> tree(["", "a.0", "a.0.conv", "b"])
+        ['.', '  a.0', '    conv', '  b']
+    """
+    labels: dict[str, tuple[str, int]] = {}
+    for path in paths:
+        above = _above(path, labels)
+        if above is None:
+            labels[path] = (path or ".", 0)
+        else:
+            own = path[len(above) + 1 :] if above else path
+            labels[path] = (own, labels[above][1] + 1)
+    return ["  " * labels[path][1] + labels[path][0] for path in paths]
+
+
+def _above(path: str, known: Iterable[str]) -> str | None:
+    known = set(known)
+    while path:
+        path = path.rpartition(".")[0]
+        if path in known:
+            return path
+    return None
+
+
+def _output(row: ModuleRow) -> str:
+    more = f" +{row.num_tensors - 1}" if row.num_tensors > 1 else ""
+    return shape(row.shape) + more
+
+
+def _gradient(row: ModuleRow) -> Cell:
+    if row.gradient is None:
+        return Cell(NONE, "dim")
+    stats = row.gradient
+    if stats.nonfinite:
+        return nonfinite(stats.nan, stats.posinf, stats.neginf)
+    return Cell(number(stats.l2))
+
+
+# ---------------------------------------------------------------------- a summary
+
+
+def show_summary(summary: Summary, *, color: bool = False) -> str:
+    """Modules with shapes, parameters, mult-adds and activation bytes; totals below."""
+    rows = summary.rows
+    dtypes = list(dict.fromkeys(row.dtype for row in rows if row.dtype))
+    headers = ["module", "type", "calls", "input", "output", "dtype", "params", "mult-adds", "bytes"]
+    cells = [_summary_cells(row, label) for row, label in zip(rows, _labels(rows), strict=True)]
+    align, elastic = "lerlllrrr", {0: 16, 1: 9, 5: 7}
+    if len(dtypes) < 2:  # One dtype is said once, above.
+        cells = [[*line[:5], *line[6:]] for line in cells]
+        del headers[5], elastic[5]
+        align = "lerllrrr"
+    title = f"Summary of {clean(summary.model)}" + (f", all {dtypes[0]}" if len(dtypes) == 1 else "")
+    table = columns(cells, headers, align, elastic=elastic, color=color)
+    head = paint(title, "head", color=color)
+    return "\n".join([head, "", table, "", *_summary_footer(summary)])
+
+
+def _labels(rows: Sequence[SummaryRow]) -> list[str]:
+    return tree([row.path for row in rows])
+
+
+def _summary_cells(row: SummaryRow, label: str) -> Sequence[str | Cell]:
+    return (
+        label,
+        row.type,
+        count(row.calls) if row.calls else Cell(NONE, "dim"),
+        _tensors(row.inputs),
+        _tensors(row.outputs),
+        row.dtype or NONE,
+        (count(row.num_params) if row.num_params else NONE) + ("*" if row.num_shared else ""),
+        short_count(row.mult_adds) if row.mult_adds else NONE,
+        size(row.activation_bytes) if row.activation_bytes else NONE,
+    )
+
+
+def _tensors(tensors: Sequence[tuple[int, ...]]) -> str:
+    if not tensors:
+        return NONE
+    return shape(tensors[0]) + (f" +{len(tensors) - 1}" if len(tensors) > 1 else "")
+
+
+def _summary_footer(summary: Summary) -> list[str]:
+    frozen = summary.num_params - summary.num_trainable
+    lines = [
+        f"Parameters   {count(summary.num_params)} ({size(summary.param_bytes)}), "
+        f"{count(summary.num_trainable)} trainable, {count(frozen)} frozen",
+        f"Buffers      {count(summary.num_buffers)} ({size(summary.buffer_bytes)})",
+        f"Mult-adds    {count(summary.mult_adds)} ({short_count(summary.mult_adds)})",
+        f"Activations  {size(summary.activation_bytes)}: what modules return, each memory once",
+    ]
+    lines.append("Each line counts what is below it too. bytes: of activations.")
+    if any(row.num_shared for row in summary.rows):
+        lines.append("* holds parameters that stand further up too; the total counts them once.")
+    if summary.uncounted:
+        ops = ", ".join(f"{name} ({count(n)})" for name, n in list(summary.uncounted.items())[:6])
+        more = f" and {len(summary.uncounted) - 6} more" if len(summary.uncounted) > 6 else ""
+        said = (
+            f"Mult-adds are those of matrix products, convolutions and attention. "
+            f"{plural(len(summary.uncounted), 'kind')} of operation ran without a formula: "
+            f"{ops}{more}."
+        )
+        lines.extend(textwrap.wrap(said, WIDTH))
+    if summary.depth is not None:
+        lines.append(f"Shown to depth {summary.depth}; totals are of the whole model.")
+    return lines
+
+
+# ---------------------------------------------------------------------- shared
+
+
+def _cut(text: str, limit: int | None, noun: str) -> list[str]:
+    head, *lines = text.split("\n")
+    front, left_out, back = middle(lines, limit)
+    between = [f"… {count(left_out)} more {noun}s …"] if left_out else []
+    return [head, *front, *between, *back]
+
+
+def _wrap(text: str) -> list[str]:
+    return textwrap.wrap(
+        text, WIDTH, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False
+    )
