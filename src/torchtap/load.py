@@ -138,7 +138,8 @@ def _import_file(path: Path) -> Any:
     if not path.is_file():
         raise InputError(f"There is no file {path}{_near_files(path)}")
     spec = importlib.util.spec_from_file_location(path.stem, path.resolve())
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     # Classes of the file must be found by their module's name, and its neighbours imported.
     sys.modules.setdefault(path.stem, module)
@@ -195,7 +196,7 @@ def load_weights(model: nn.Module, path: str | Path) -> None:
     Raises:
         InputError: the file is missing, is no weight file, wants to run code, or does not fit.
     """
-    file = _existing(path)
+    file = existing_file(path)
     given = _strip(_tensors_of(file))
     own = model.state_dict(keep_vars=True)
     _refuse_misfit(file, type(model).__name__, own, given)
@@ -341,7 +342,7 @@ def load_batch(
     if image is not None:
         return Batch((image_tensor(read_image(image), size=size, mean=mean, std=std),))
     if file is not None:
-        return _batch_of(_existing(file))
+        return _batch_of(existing_file(file))
     assert shape is not None
     return Batch((random_tensor(parse_shape(shape), dtype=dtype, high=high, seed=seed),))
 
@@ -349,7 +350,7 @@ def load_batch(
 def read_image(path: str | Path) -> Any:
     """A picture in RGB, turned as its EXIF data say."""
     image, ops = _pillow()
-    file = _existing(path)
+    file = existing_file(path)
     try:
         with image.open(file) as opened:
             return ops.exif_transpose(opened).convert("RGB")
@@ -371,9 +372,7 @@ def square(picture: Any, size: int) -> Any:
     return middle.resize((size, size), image.Resampling.BICUBIC)
 
 
-def image_tensor(
-    picture: Any, *, size: int, mean: Sequence[float], std: Sequence[float]
-) -> Tensor:
+def image_tensor(picture: Any, *, size: int, mean: Sequence[float], std: Sequence[float]) -> Tensor:
     """A picture as ``float32[1, 3, size, size]``: values 0 to 1, less ``mean``, over ``std``."""
     import numpy
     import torch
@@ -460,7 +459,9 @@ def _read_npy(file: Path) -> Tensor:
             f"refused, because reading them runs code."
         ) from error
     try:
-        return torch.from_numpy(numpy.ascontiguousarray(array.astype(array.dtype.newbyteorder("="))))
+        return torch.from_numpy(
+            numpy.ascontiguousarray(array.astype(array.dtype.newbyteorder("=")))
+        )
     except TypeError as error:
         raise InputError(
             f"{file} is an array of {array.dtype}; expected numbers that torch has."
@@ -546,7 +547,12 @@ def _differentiable(loss: Tensor, text: str) -> Tensor:
 # ---------------------------------------------------------------------- shared
 
 
-def _existing(path: str | Path) -> Path:
+def existing_file(path: str | Path) -> Path:
+    """The path of a file that is there.
+
+    Raises:
+        InputError: there is none; the message names what is near.
+    """
     file = Path(path)
     if file.is_dir():
         raise InputError(f"{file} is a folder; expected a file.")

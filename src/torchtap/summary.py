@@ -24,11 +24,11 @@ from torchtap.watch import watch
 PARAMETER = "Parameter"
 """The ``type`` of a row that lists a parameter which stands beside modules with parameters."""
 
-_MOVES = frozenset(
-    "_to_copy _unsafe_view arange cat clone constant_pad_nd copy copy_ detach empty empty_like "
-    "fill_ full full_like lift_fresh new_empty new_zeros ones ones_like stack zeros zeros_like"
-    .split()
-)
+_MOVES = """
+    _to_copy _unsafe_view arange cat clone constant_pad_nd copy copy_ detach empty empty_like
+    empty_strided fill_ full full_like lift_fresh new_empty new_zeros ones ones_like stack zeros
+    zeros_like
+"""
 """Operations that compute nothing."""
 
 
@@ -184,17 +184,17 @@ class _Flow:
 
     def _is_new(self, tensor: Tensor) -> bool:
         try:
-            reference = StorageWeakRef(tensor.untyped_storage())
+            reference = StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
         except (NotImplementedError, RuntimeError):  # Sparse and wrapped tensors have no storage.
             return True
         return self._seen.setdefault(reference.cdata, reference) is reference
 
 
-class _Operations(TorchDispatchMode):
+class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the operations that run."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.seen: Counter[Any] = Counter()
 
     def __torch_dispatch__(
@@ -206,10 +206,11 @@ class _Operations(TorchDispatchMode):
 
     def uncounted(self, counter: FlopCounterMode) -> dict[str, int]:
         """Operations without a formula, the most frequent first."""
+        moves = set(_MOVES.split())
         return {
             str(packet): times
             for packet, times in self.seen.most_common()
-            if packet not in counter.flop_registry and packet.__name__ not in _MOVES
+            if packet not in counter.flop_registry and packet.__name__ not in moves
         }
 
 
@@ -217,7 +218,7 @@ def _formulas() -> dict[Any, Any]:
     """FLOPs of operations that PyTorch's counter misses on the CPU, from shapes."""
 
     def attention(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
-        return sdpa_flop_count(query, key, value)
+        return int(sdpa_flop_count(query, key, value))  # type: ignore[no-untyped-call]
 
     def recurrent(sequence: Any, from_input: Any, from_hidden: Any, *_: Any, **__: Any) -> int:
         # Two matrix products per element of the sequence: with the input and the hidden weights.
@@ -233,7 +234,8 @@ def _formulas() -> dict[Any, Any]:
 
 def _refuse_lazy(modules: Mapping[str, nn.Module]) -> None:
     for path, module in modules.items():
-        if any(is_lazy(one) for one in (*module._parameters.values(), *module._buffers.values())):
+        state = (*module._parameters.values(), *module._buffers.values())
+        if any(one is not None and is_lazy(one) for one in state):
             raise InputError(
                 f"{path or '.'} ({type(module).__name__}) is lazy: its parameters have no shape "
                 f"yet. Run the model once on a batch, then ask again."

@@ -174,7 +174,7 @@ class Watch:
     def _why_never(self, tap: Tap, port: str) -> str:
         if tap.reason is not None:
             return tap.reason
-        if tap.num_calls:
+        if tap.has_run:
             side = "took" if port.endswith("input") else "returned"
             return f"it {side} no tensor that fits"
         if port in ("param", "param_grad", "buffer") and self._engine.num_entries:

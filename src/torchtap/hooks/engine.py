@@ -29,19 +29,21 @@ if TYPE_CHECKING:
 
 _transform_running = torch._C._functorch.peek_interpreter_stack
 _saved_tensor_hooks = torch._C._autograd._top_saved_tensors_default_hooks
-_new_record = tuple.__new__  # A third of the price of calling the class.
 
 
 class _Frame:
     """One call of a tapped module that has been entered and not yet left."""
 
-    __slots__ = ("call", "foreign", "passage", "phase", "tap")
+    __slots__ = ("call", "first_view", "foreign", "passage", "phase", "tap")
 
-    def __init__(self, tap: Tap, call: int, phase: str, foreign: set[int]) -> None:
+    def __init__(
+        self, tap: Tap, call: int, phase: str, foreign: set[int], first_view: int = 0
+    ) -> None:
         self.tap = tap
         self.call = call
         self.phase = phase
         self.foreign = foreign
+        self.first_view = first_view
         self.passage: Passage | None = None
 
 
@@ -85,6 +87,9 @@ class Engine:
         self.state = State(plan, self.taps, emit)
         self.gradients = Gradients(self.keeper, emit, self.state.deliver, grad_input)
         self.aside = Aside(self.taps)
+        # At hand for the hooks, which are called for every module.
+        self.deliver_gradient = self.gradients.deliver
+        self.hooked = self.gradients.hooked
         self._model = weakref.ref(model)
         self._local = threading.local()
         self._lock = threading.Lock()
@@ -126,6 +131,7 @@ class Engine:
         self.gradients.backwards.restart()
         self.gradients.release_leaves()
         self.gradients.prune(force=True)
+        self.gradients.drop_views()
         self._frames().clear()
         self.aside.come_back()
         for tap in (self.root, *self.taps.values(), *self.marks.values()):
@@ -174,31 +180,12 @@ class Engine:
             self._enter_model(tap, module, is_nested=bool(frames))
         foreign = {storage_id(tensor) for _, tensor in found} if is_outermost else frames[-1].foreign
         call, phase = self._number(tap, found)
-        frame = _Frame(tap, call, phase, foreign)
+        frame = _Frame(tap, call, phase, foreign, self.gradients.enter())
         frames.append(frame)
         for leaf, tensor in found if "input" in tap.filters else ():
             self._take_value(tap.spot("input", leaf), tensor, call, phase, foreign)
         if "grad_input" in tap.filters:
             frame.passage = self.gradients.passage(tap, call, found)
-
-    def take_plain(self, tap: Tap, output: Tensor) -> None:
-        """The fast way for a single fresh output: see the conditions in ``Leave``."""
-        call = next(tap.calls)
-        tap.num_calls += 1
-        spot = tap.spot("output", "")
-        if spot is not None:
-            spot.seen += 1
-            if spot.copies is False:
-                kept = output.detach()  # What keep() does, in short.
-                version = kept._version
-            else:
-                foreign = self._frames()[-1].foreign if self._frames() else ()
-                kept, version = self.keeper.keep(spot, output, foreign)
-            row = (spot.site, self.step, call, FORWARD, -1, (), kept, version)
-            self.emit(_new_record(Record, row))
-        spot = tap.spot("grad_output", "")
-        if spot is not None:
-            self.gradients.expect_fresh(spot, output, call)
 
     def leave(
         self,
@@ -212,17 +199,21 @@ class Engine:
         """A tapped module returned (or raised: then ``output`` is ``None``)."""
         if self._is_dormant(tap):
             return
-        self.gradients.repair_views()
         frame = self._pop_frame(tap) if has_frame else None
+        found = leaves(output)
         if frame is None:
             frame = self._frameless(tap, argument_leaves(args, kwargs))
-        found = leaves(output)
+        else:
+            outputs = {id(tensor) for _, tensor in found}
+            self.gradients.leave(frame.first_view, outputs, is_outermost=not self._frames())
         for leaf, tensor in found:
             spot = tap.spot("output", leaf)
             self._take_value(spot, tensor, frame.call, frame.phase, frame.foreign)
             self.gradients.expect(tap.spot("grad_output", leaf), tensor, frame.call)
         if frame.passage is not None:
             self.gradients.connect(frame.passage, [tensor for _, tensor in found])
+        if not self._frames():
+            self.gradients.drop_views()  # Nobody would follow them from here on.
         if tap is self.root:
             self.state.hook_params(self.gradients.backwards)  # Lazy parameters exist only now.
 
@@ -259,10 +250,10 @@ class Engine:
 
     def _number(self, tap: Tap, found: list[tuple[str, Tensor]]) -> tuple[int, str]:
         """Which call this is, and whether it is the first time or a recomputation."""
-        is_again = current_task() != -1 and tap.num_calls > 0
+        is_again = current_task() != -1 and tap.has_run
         may_recur = not torch.is_grad_enabled() or _saved_tensor_hooks(True) is not None
         if not is_again and not may_recur:
-            tap.num_calls += 1
+            tap.has_run = True
             return next(tap.calls), FORWARD
         storage = storage_id(found[0][1]) if found else 0
         if is_again:
@@ -273,7 +264,7 @@ class Engine:
             tap.reason = "a recomputed call could not be told from the others of this module"
             return -1, RECOMPUTE
         call = next(tap.calls)
-        tap.num_calls += 1
+        tap.has_run = True
         self._replay.remember(tap, call, storage)
         return call, FORWARD
 
@@ -294,8 +285,9 @@ class Engine:
 
     def _all_foreign(self, tensor: Tensor, passed: set[int]) -> set[int]:
         """Storages that others may write into: what was passed in, and the model's own state."""
-        if tensor.grad_fn is not None and not tensor._is_view():
-            return passed
+        source = tensor._base if tensor._is_view() else tensor
+        if source is not None and source.grad_fn is not None:
+            return passed  # Made by an operation.
         if self._own_storages is None:
             model = self._model()
             state = () if model is None else (*model.parameters(), *model.buffers())

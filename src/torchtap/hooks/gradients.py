@@ -5,9 +5,8 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
-from sys import getrefcount
 from typing import Any
 
 import torch
@@ -28,21 +27,11 @@ from torchtap.hooks.graph import (
     sequence_number,
 )
 from torchtap.hooks.keep import Keeper
-from torchtap.hooks.spots import Spot, Tap
+from torchtap.hooks.spots import Arrival, Spot, Tap
 from torchtap.record import FORWARD, Record
-
-_OUR_REFERENCES = 3
-"""To a view that only `Gradients.views` holds: its tuple, the loop variable, the argument."""
 
 _saved_tensor_hooks = torch._C._autograd._top_saved_tensors_default_hooks
 _new_record = tuple.__new__  # A third of the price of calling the class.
-
-
-class Arrival(partial):  # type: ignore[type-arg]
-    """A tensor hook, bound to its call. Tells ``torch.save`` of the tensor not to mind it."""
-
-    __slots__ = ()
-    __torch_unserializable__ = True
 
 
 class Gather:
@@ -50,10 +39,10 @@ class Gather:
 
     Attributes:
         num_parts: with one part it is delivered at once, else at the end of the backward.
-        view: the watch over a view that the gradient depends on, if there is one.
+        views: watches over the views that the gradient depends on.
     """
 
-    __slots__ = ("call", "gradients", "labels", "num_parts", "spot", "step", "sums", "view")
+    __slots__ = ("call", "gradients", "labels", "num_parts", "spot", "step", "sums", "views")
 
     def __init__(
         self, gradients: Gradients, spot: Spot, call: int, labels: tuple[str, ...], num_parts: int
@@ -64,7 +53,7 @@ class Gather:
         self.call = call
         self.labels = labels
         self.num_parts = num_parts
-        self.view: ViewWatch | None = None
+        self.views: tuple[ViewWatch, ...] = ()
         self.sums: dict[int, Tensor] = {}
         spot.armed += 1
 
@@ -72,7 +61,7 @@ class Gather:
         """Take one part."""
         if part is None:
             return
-        if self.view is not None and self.view.is_lost:
+        if self.views and any(view.is_lost for view in self.views):
             self.spot.reason = (
                 "it is (or hands on) a view that was overwritten after the last watched module "
                 "returned, where autograd loses its gradient. Mark the overwritten tensor with "
@@ -98,23 +87,17 @@ class Gather:
 
 
 class ViewWatch:
-    """Follows a returned view, whose hooks a later write into its memory would cut off.
+    """Knows whether a returned view was overwritten, and whether its gradient was saved.
 
-    The write puts a ``CopySlices`` node on the base in place of the view's own node. The
-    derivative with respect to what was returned then comes in two parts: by the old node (uses
-    before the write) and by the cut of ``CopySlices``' gradient (uses after).
+    Held by hooks, so it must not hold any of the graph: the garbage collector cannot see a cycle
+    that goes through autograd's nodes.
     """
 
-    __slots__ = ("alias", "base_edge", "followers", "geometry", "is_repaired", "version")
+    __slots__ = ("alias", "is_repaired", "version")
 
-    def __init__(self, view: Tensor, base: Tensor) -> None:
-        # The alias shares the view's version counter but not its graph: the view itself would
-        # make a cycle through its own hook that no garbage collector can see.
-        self.alias = view.detach()
+    def __init__(self, view: Tensor) -> None:
+        self.alias = view.detach()  # Shares the version counter.
         self.version = view._version
-        self.base_edge = edge_of(base)
-        self.geometry = geometry_in_base(view)
-        self.followers: list[tuple[Gather, Geometry | None]] = []
         self.is_repaired = False
 
     @property
@@ -127,37 +110,44 @@ class ViewWatch:
         """Whether the gradient would be incomplete."""
         return self.is_overwritten and not self.is_repaired
 
-    def follow(self, gather: Gather, argument: Geometry | None) -> None:
-        """Complete a gradient after a write.
 
-        ``argument``: where it is that of the module's argument, of which the view is a part, how
-        the argument lies in the base.
-        """
-        gather.view = self
-        self.followers.append((gather, argument))
+class ReturnedView:
+    """A view that a module returned, while the calls around it run.
 
-    def repair(self, view: Tensor) -> Node | None:
-        """The node that took over; from now on gradients come in two parts."""
-        node = overwriting_node(view, self.base_edge)
-        if node is not None:
-            self.is_repaired = True
-            for gather, _ in self.followers:
-                gather.num_parts += 1
-        return node
+    A write into its memory puts a ``CopySlices`` node on the base in place of the view's own node.
+    The derivative with respect to what was returned then comes in two parts: by the old node (uses
+    before the write) and by the cut of ``CopySlices``' gradient (uses after).
 
-    def take_over(self, grad_inputs: tuple[Tensor | None, ...], _: Any) -> None:
-        """Node hook of the ``CopySlices``."""
-        gradient = grad_inputs[0]
-        if gradient is None:
-            return
-        part = self.geometry.cut(gradient)
-        for gather, argument in self.followers:
-            if argument is None:
-                gather.add(part)
-            else:
-                alone = torch.zeros_like(gradient)
-                self.geometry.cut(alone).copy_(part)
-                gather.add(argument.cut(alone))
+    Args:
+        view: the view; also the only way to the graph that a write makes.
+        base: what it is a view of.
+        gather: the gradient to complete.
+        argument: where that is the gradient of the module's argument, of which the view is a
+            part, how the argument lies in the base.
+    """
+
+    __slots__ = ("argument", "base_edge", "gather", "geometry", "view", "watch")
+
+    def __init__(
+        self, view: Tensor, base: Tensor, gather: Gather, argument: Geometry | None
+    ) -> None:
+        self.view = view
+        self.base_edge: Edge = (base.grad_fn, base.output_nr)
+        self.geometry = geometry_in_base(view)
+        self.gather = gather
+        self.argument = argument
+        self.watch = ViewWatch(view)
+        gather.views = (*gather.views, self.watch)
+
+    def repair(self) -> Any:
+        """Follow the view to the node that took over; returns the hook's handle, if there is one."""
+        node = overwriting_node(self.view, self.base_edge)
+        if node is None:
+            return None
+        self.watch.is_repaired = True
+        self.gather.num_parts += 1
+        hook = partial(_take_over, self.gather, self.geometry, self.argument)
+        return node.register_hook(hook)
 
 
 class Passage:
@@ -190,6 +180,9 @@ class Gradients:
         emit: takes records.
         ended: called at the end of each backward.
         grad_input: ``through`` or ``total``.
+
+    Attributes:
+        hooked: the hook tables of tensors that hold a hook of ours.
     """
 
     def __init__(
@@ -200,13 +193,12 @@ class Gradients:
         grad_input: str,
     ) -> None:
         self.step = 0
-        self.views: list[tuple[ViewWatch, Tensor]] = []
         self.backwards = Backwards(ended)
         self._keeper = keeper
         self._emit = emit
         self._grad_input = grad_input
-        self._lock = threading.Lock()
-        self._hooked: list[weakref.ref[Any]] = []
+        self._local = threading.local()
+        self.hooked: list[weakref.ref[Any]] = []
         self._leaves: list[Any] = []
         self._handles: list[Any] = []
         self._prune_at = 1024
@@ -236,56 +228,69 @@ class Gradients:
 
     # ------------------------------------------------------------------ of a tensor as it is
 
-    def expect_fresh(self, spot: Spot, tensor: Tensor, call: int) -> None:
-        """As :meth:`expect`, for a plain tensor that is no leaf and no view."""
-        spot.armed += 1
-        self._hook(tensor, Arrival(self.deliver, spot, self.step, call, ()))
-
     def expect(
         self, spot: Spot | None, tensor: Tensor, call: int, labels: tuple[str, ...] = ()
-    ) -> ViewWatch | None:
-        """Hear of the gradient of a tensor as it is now, over all its uses.
-
-        Returns:
-            the watch that follows it, if it is a view.
-        """
+    ) -> None:
+        """Hear of the gradient of a tensor as it is now, over all its uses."""
         if spot is None:
-            return None
+            return
         if not tensor.requires_grad:
             spot.reason = why_no_grad(tensor)
-            return None
-        if call < 0 or is_discarded_graph():
-            return None
-        gather = Gather(self, spot, call, labels, 1)
-        self._hook(tensor, Arrival(gather.add))
-        return self._follow(tensor, gather, None)
+        elif call >= 0 and not is_discarded_graph():
+            gather = Gather(self, spot, call, labels, 1)
+            self._hook(tensor, Arrival(gather.add))
+            self._follow(tensor, gather, None)
 
-    def _follow(
-        self, tensor: Tensor, gather: Gather, argument: Geometry | None
-    ) -> ViewWatch | None:
+    def _follow(self, tensor: Tensor, gather: Gather, argument: Geometry | None) -> None:
         base = tensor._base if tensor._is_view() else None
         if base is None or base.grad_fn is None or type(tensor) is not Tensor:
-            return None
-        watch = ViewWatch(tensor, base)
-        watch.follow(gather, argument)
-        with self._lock:
-            self.views.append((watch, tensor))
-        return watch
+            return
+        self._views().append(ReturnedView(tensor, base, gather, argument))
+
+    def enter(self) -> int:
+        """A call begins; returns what its :meth:`leave` asks for."""
+        return len(self._views())
+
+    def leave(self, first: int, outputs: Collection[int], *, is_outermost: bool) -> None:
+        """A call ends: follow the views that were returned within it and overwritten since.
+
+        Args:
+            first: what :meth:`enter` gave.
+            outputs: ids of the tensors that the call returns: the caller may yet overwrite them.
+            is_outermost: there is no caller who would say.
+        """
+        views = self._views()
+        if len(views) > first:
+            pending = self._repaired(views[first:])
+            del views[first:]
+            if not is_outermost:
+                views += [returned for returned in pending if id(returned.view) in outputs]
 
     def repair_views(self) -> None:
-        """Follow returned views that were overwritten since; forget those nobody can reach."""
-        if not self.views:
-            return
-        with self._lock:
-            waiting = []
-            for watch, view in self.views:
-                if watch.is_overwritten:
-                    node = watch.repair(view)
-                    if node is not None:
-                        self._handles.append(node.register_hook(watch.take_over))
-                elif getrefcount(view) > _OUR_REFERENCES:
-                    waiting.append((watch, view))
-            self.views = waiting
+        """Follow the views that were overwritten so far."""
+        views = self._views()
+        if views:
+            views[:] = self._repaired(views)
+
+    def _repaired(self, views: list[ReturnedView]) -> list[ReturnedView]:
+        """Those that are still as they were returned; the others are followed from now on."""
+        pending = []
+        for returned in views:
+            if not returned.watch.is_overwritten:
+                pending.append(returned)
+                continue
+            handle = returned.repair()
+            if handle is not None:
+                self._handles.append(handle)
+        return pending
+
+    def _views(self) -> list[ReturnedView]:
+        """Views returned within the calls that this thread is inside of."""
+        try:
+            return self._local.views  # type: ignore[no-any-return]
+        except AttributeError:
+            self._local.views = []
+            return self._local.views  # type: ignore[no-any-return]
 
     # ------------------------------------------------------------------ through a module
 
@@ -376,7 +381,7 @@ class Gradients:
             tensor._backward_hooks = hooks
             tensor.grad_fn._register_hook_dict(tensor)
         hooks[hook] = hook
-        self._hooked.append(weakref.ref(hooks))
+        self.hooked.append(weakref.ref(hooks))
 
     def release_leaves(self) -> None:
         """Take the hooks off tensors that outlive their step."""
@@ -387,16 +392,20 @@ class Gradients:
     def release(self) -> None:
         """Take every hook off, also those on tensors of graphs that are still alive."""
         self.release_leaves()
-        for reference in self._hooked:
+        for reference in self.hooked:
             hooks = reference()
             for hook in list(hooks or ()):
                 if isinstance(hook, Arrival) and self._is_ours(hook):
                     del hooks[hook]
-        self._hooked.clear()
+        self.hooked.clear()
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
-        self.views.clear()
+        self.drop_views()
+
+    def drop_views(self) -> None:
+        """Forget the calls that this thread was inside of."""
+        self._views().clear()
 
     def _is_ours(self, hook: Arrival) -> bool:
         owner = hook.func.__self__
@@ -404,11 +413,11 @@ class Gradients:
 
     def prune(self, *, force: bool) -> None:
         """Forget what belongs to graphs that are gone."""
-        if not force and len(self._hooked) + len(self._handles) < self._prune_at:
+        if not force and len(self.hooked) + len(self._handles) < self._prune_at:
             return
-        self._hooked = [reference for reference in self._hooked if reference() is not None]
+        self.hooked[:] = [reference for reference in self.hooked if reference() is not None]
         self._handles = [h for h in self._handles if h.hooks_dict_ref() is not None]
-        self._prune_at = 1024 + 2 * (len(self._hooked) + len(self._handles))
+        self._prune_at = 1024 + 2 * (len(self.hooked) + len(self._handles))
 
 
 def why_no_grad(tensor: Tensor) -> str:
@@ -428,6 +437,25 @@ def is_discarded_graph() -> bool:
         return False
     hooks = _saved_tensor_hooks(True)
     return hooks is not None and "_recomputation_hook" in hooks[0].__qualname__
+
+
+def _take_over(
+    gather: Gather,
+    geometry: Geometry,
+    argument: Geometry | None,
+    grad_inputs: tuple[Tensor | None, ...],
+    _: Any,
+) -> None:
+    """Node hook of the ``CopySlices`` that overwrote a returned view."""
+    gradient = grad_inputs[0]
+    if gradient is None:
+        return
+    part = geometry.cut(gradient)
+    if argument is not None:
+        alone = torch.zeros_like(gradient)
+        geometry.cut(alone).copy_(part)
+        part = argument.cut(alone)
+    gather.add(part)
 
 
 def _add_crossings(

@@ -76,13 +76,8 @@ def geometry_in_base(view: Tensor) -> Geometry:
     """How ``view`` lies in ``view._base``."""
     base = view._base
     assert base is not None
-    return Geometry(
-        view.size(),
-        view.stride(),
-        int(view.storage_offset() - base.storage_offset()),
-        base.size(),
-        base.stride(),
-    )
+    offset = int(view.storage_offset() - base.storage_offset())
+    return Geometry(view.size(), view.stride(), offset, base.size(), base.stride())
 
 
 def entrances(arguments: Iterable[tuple[int, Tensor]]) -> dict[Edge, list[Entrance]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 from torchtap.site import Site
@@ -33,26 +34,46 @@ class Spot:
         self.copies: bool | None = None
 
 
+class Arrival(partial):  # type: ignore[type-arg]
+    """A hook on a tensor, bound to its call. Tells ``torch.save`` of the tensor not to mind it."""
+
+    __slots__ = ()
+    __torch_unserializable__ = True
+
+
 class Tap:
     """Our attachment to one module (or mark).
 
     Attributes:
         filters: port -> which of its leaves are wanted.
         spots: (port, leaf) -> its tally, or ``None`` if it is not wanted.
+        plain_output: the spot of an output that is one bare tensor, if wanted.
+        plain_gradient: the same of its gradient.
         calls: numbers the calls of the running step.
-        num_calls: calls seen so far, of all steps.
+        has_run: whether any call was seen, in any step.
         reason: why calls were not recorded.
     """
 
-    __slots__ = ("calls", "filters", "num_calls", "path", "reason", "spots")
+    __slots__ = (
+        "calls",
+        "filters",
+        "has_run",
+        "path",
+        "plain_gradient",
+        "plain_output",
+        "reason",
+        "spots",
+    )
 
     def __init__(self, path: str, filters: Mapping[str, Filter]) -> None:
         self.path = path
         self.filters = filters
         self.spots: dict[tuple[str, str], Spot | None] = {}
         self.calls = itertools.count()
-        self.num_calls = 0
+        self.has_run = False
         self.reason: str | None = None
+        self.plain_output = self.spot("output", "")
+        self.plain_gradient = self.spot("grad_output", "")
 
     def spot(self, port: str, leaf: str) -> Spot | None:
         """The spot of one site, or ``None`` if it is not wanted."""

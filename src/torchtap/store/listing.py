@@ -1,4 +1,4 @@
-"""What is in a run, site by site, without its values. Reads a file's header alone, without torch."""
+"""What is in a run, site by site, without its values; of a file, from its header without torch."""
 
 from __future__ import annotations
 
@@ -95,9 +95,7 @@ class Listing:
             "steps": list(self.steps),
             "nbytes": self.nbytes,
             "sites": [_flat(entry) for entry in self.sites],
-            "absent": [
-                {"site": str(entry.site), "reason": entry.reason} for entry in self.absent
-            ],
+            "absent": [{"site": str(entry.site), "reason": entry.reason} for entry in self.absent],
         }
 
 

@@ -62,10 +62,11 @@ class ModuleRow:
 
 def module_rows(run: Run) -> tuple[ModuleRow, ...]:
     """One row per module with an output in the run, in the order of ``named_modules()``."""
-    return _pivot(run.table()) if len(run) else ()
+    return pivot(run.table()) if len(run) else ()
 
 
-def _pivot(rows: Iterable[Row]) -> tuple[ModuleRow, ...]:
+def pivot(rows: Iterable[Row]) -> tuple[ModuleRow, ...]:
+    """The same from a table's rows."""
     outputs: dict[str, list[Row]] = {}
     gradients: dict[str, list[Row]] = {}
     for row in rows:

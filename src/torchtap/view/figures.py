@@ -14,13 +14,12 @@ from torchtap.view.cells import clean, count, elide, number, plural, typed
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from numpy.typing import NDArray
     from torch import Tensor
 
     from torchtap.record import Record
     from torchtap.site import Site
     from torchtap.store.run import Run
-
-    from numpy.typing import NDArray
 
     Array = NDArray[Any]
 
@@ -35,6 +34,8 @@ _MAGNITUDE, _SIGNED = "viridis", "RdBu_r"
 _TILE = 48
 """Fewest pixels of a tile's side; small maps are repeated up to it."""
 _GREY = "#555555"
+_PANEL = 5.0
+"""Inches of a square grid in the overview."""
 _LAYOUTS: dict[Layout, str] = {
     "NCHW": "(N, C, H, W)",
     "NHWC": "(N, H, W, C)",
@@ -78,7 +79,11 @@ class _Maps:
 
     @property
     def remark(self) -> str:
-        return ", ".join([*self.notes, f"range {number(self.low)} to {number(self.high)}"])
+        shown = f"range {number(self.low)} to {number(self.high)}"
+        bottom, top = _limits(self)
+        if self.low < bottom or self.high > top:
+            shown += f", colours {number(bottom)} to {number(top)}"
+        return ", ".join([*self.notes, shown])
 
 
 # ---------------------------------------------------------------------- public
@@ -144,7 +149,9 @@ def feature_maps(
     rows, cols = grid_shape(len(maps.channels))
     height, width = maps.values.shape[1:]
     inch = 7.5 * rows * height / (cols * width)
-    figure = figure_class(figsize=(8.5, min(max(inch, 1.5), 16) + 0.9), dpi=150, layout="constrained")
+    figure = figure_class(
+        figsize=(8.5, min(max(inch, 1.5), 16) + 0.9), dpi=150, layout="constrained"
+    )
     axes = figure.add_subplot()
     _draw_mosaic(axes, maps, cols, scale)
     _write_heading(axes, [elide(maps.title, 92), *textwrap.wrap(maps.remark, 92)])
@@ -187,10 +194,11 @@ def feature_maps_overview(
     if picture is not None:
         shares = [0.8, *shares]
     figure_class = _figure_class()
-    figure = figure_class(figsize=(5.4 * sum(shares) + 0.4, 6.6), dpi=110, layout="constrained")
+    figure = figure_class(figsize=(_PANEL * sum(shares) + 0.4, 6.6), dpi=110, layout="constrained")
     panels = list(figure.subplots(1, len(shares), width_ratios=shares, squeeze=False)[0])
     # Headings of one height keep the grids in one line.
-    headings = [_narrow_heading(maps, part) for maps, part in zip(chosen, shares[-len(chosen) :])]
+    parts = shares[-len(chosen) :]
+    headings = [_narrow_heading(maps, part) for maps, part in zip(chosen, parts, strict=True)]
     most = max(map(len, headings))
     if picture is not None:
         _draw_picture(panels.pop(0), picture, caption, most)
@@ -331,16 +339,12 @@ def _choose(where: str, total: int, channels: Channels) -> tuple[int, ...]:
 
 def _remarks(maps: _Maps) -> list[str]:
     """What the eye might miss: where there is nothing, and what is not a number."""
-    import numpy
-
     said = [f"{len(maps.channels)} of {plural(maps.total, 'channel')}"]
     if len(maps.channels) == maps.total:
         said = [plural(maps.total, "channel")]
-    nan = int(numpy.isnan(maps.values).sum())
-    inf = int(numpy.isinf(maps.values).sum())
-    if nan or inf:
-        words = [f"{count(n)} {word}" for n, word in ((nan, "NaN"), (inf, "Inf")) if n]
-        said.append(f"{' and '.join(words)} (magenta)")
+    bad = _bad_words(maps.values)
+    if bad:
+        said.append(f"{bad} (magenta)")
     states = [_state(one) for one in maps.values]
     zero, constant = states.count("0"), len([s for s in states if s and s != "0"])
     if zero:
@@ -348,6 +352,13 @@ def _remarks(maps: _Maps) -> list[str]:
     if constant:
         said.append(f"{count(constant)} constant")
     return said
+
+
+def _bad_words(values: Array) -> str:
+    import numpy
+
+    counts = (int(numpy.isnan(values).sum()), "NaN"), (int(numpy.isinf(values).sum()), "Inf")
+    return " and ".join(f"{count(n)} {word}" for n, word in counts if n)
 
 
 def _state(one: Array) -> str:
@@ -364,7 +375,7 @@ def _state(one: Array) -> str:
 
 
 def _narrow_heading(maps: _Maps, part: float) -> list[str]:
-    room = max(16, int(5.4 * part / 0.077))
+    room = max(16, int(0.94 * _PANEL * part / 0.076))
     site, kind, when = maps.title.rsplit("  ", 2)
     return [elide(site, room), kind, when, *textwrap.wrap(maps.remark, room)]
 
@@ -397,11 +408,8 @@ def _draw_mosaic(axes: Axes, maps: _Maps, cols: int, scale: Scale) -> None:
     _colorbar(axes, maps, scale)
 
 
-def _label(
-    axes: Axes, maps: _Maps, place: int, left: int, top: int, size: tuple[int, int]
-) -> None:
+def _label(axes: Axes, maps: _Maps, place: int, left: int, top: int, size: tuple[int, int]) -> None:
     """The channel's number in the corner; a frame or a word where the map needs one."""
-    import numpy
     from matplotlib.patches import Rectangle
     from matplotlib.patheffects import withStroke
 
@@ -417,17 +425,16 @@ def _label(
         path_effects=halo,
     )
     one = maps.values[place]
-    bad = int((~numpy.isfinite(one)).sum())
-    word = f"{count(bad)} bad" if bad else _state(one)
+    bad = _bad_words(one)
+    word = bad or (f"all {_state(one)}" if _state(one) else "")
     if bad:
-        frame = Rectangle((left, top), width, height, fill=False, edgecolor=_BAD, linewidth=1.5)
-        axes.add_patch(frame)
-    if word:
-        word = f"all {word}" if not bad else word
-        middle = (left + width / 2, top + height / 2)
-        axes.text(
-            *middle, word, fontsize=5.5, ha="center", va="center", path_effects=halo, color="black"
+        frame = Rectangle(
+            (left, top), width, height, fill=False, edgecolor=_BAD, linewidth=1.2, clip_on=False
         )
+        axes.add_patch(frame)
+    spot = (left + width / 2, top + (0.97 if bad else 0.5) * height)
+    side = "bottom" if bad else "center"
+    axes.text(*spot, word, fontsize=5.5, ha="center", va=side, path_effects=halo, color="black")
 
 
 def _colored(maps: _Maps, scale: Scale) -> Array:
@@ -480,7 +487,7 @@ def _colorbar(axes: Axes, maps: _Maps, scale: Scale) -> None:
         extend=_extend(maps, limits) if scale == "shared" else "neither",
     )
     bar.ax.tick_params(labelsize=7, colors=_GREY)
-    bar.outline.set_visible(False)  # type: ignore[operator]
+    bar.outline.set_visible(False)
     if scale == "each":
         bar.set_ticks([0, 1], labels=["its least", "its largest"])
 
@@ -503,8 +510,8 @@ def _draw_lines(figure_class: type[Figure], maps: _Maps, scale: Scale) -> Figure
     axes.set_xlabel("position", fontsize=8)
     axes.set_ylabel("channel", fontsize=8)
     axes.tick_params(labelsize=7)
-    if flat.channels != tuple(range(len(flat.channels))):
-        axes.set_yticks(range(len(flat.channels)), [str(channel) for channel in flat.channels])
+    ticks = range(0, len(flat.channels), max(1, len(flat.channels) // 16))
+    axes.set_yticks(ticks, [str(flat.channels[tick]) for tick in ticks])
     _write_heading(axes, [elide(maps.title, 92), *textwrap.wrap(maps.remark, 92)])
     _colorbar(axes, flat, scale)
     return figure

@@ -34,7 +34,8 @@ def run_html(run: Run) -> str:
     listing = list_run(run)
     name = f"Run of {listing.model}" if listing.model else "Run"
     if not listing.sites:
-        return f"<div><p>{_text(name)}: empty, nothing was recorded.</p>{_absent(listing.absent)}</div>"
+        said = f"<p>{_text(name)}: empty, nothing was recorded.</p>"
+        return f"<div>{said}{_absent(listing.absent)}</div>"
     caption = (
         f"{name}: {plural(len(listing.sites), 'site')}, {plural(listing.num_records, 'record')}, "
         f"{plural(len(listing.steps), 'step')}, {size(listing.nbytes)}"

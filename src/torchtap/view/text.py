@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from torchtap.view.cells import (
     NONE,
     WIDTH,
     Cell,
-    breadth,
     clean,
     columns,
     count,
@@ -24,10 +23,10 @@ from torchtap.view.cells import (
     share,
     short_count,
     size,
-    typed,
 )
 
 if TYPE_CHECKING:
+    from torchtap.demo import Guess
     from torchtap.record import Absence
     from torchtap.stats.moments import Moments
     from torchtap.store.listing import Listing, SiteEntry
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
 __all__ = [
     "columns",
     "show_absent",
+    "show_guesses",
     "show_listing",
     "show_module_rows",
     "show_modules",
@@ -67,9 +67,7 @@ def show_run(run: Run, *, limit: int | None = _MOST_ROWS, color: bool = False) -
     return show_listing(list_run(run), limit=limit, color=color)
 
 
-def show_listing(
-    listing: Listing, *, limit: int | None = _MOST_ROWS, color: bool = False
-) -> str:
+def show_listing(listing: Listing, *, limit: int | None = _MOST_ROWS, color: bool = False) -> str:
     """The same from a listing, which needs no values."""
     name = f"Run of {clean(listing.model)}" if listing.model else "Run"
     if not listing.sites:
@@ -245,6 +243,16 @@ def _gradient(row: ModuleRow) -> Cell:
     return Cell(number(stats.l2))
 
 
+def show_guesses(model: str, guesses: Sequence[Guess], *, color: bool = False) -> str:
+    """The likeliest classes with their probabilities."""
+    head = paint(f"{clean(model)} sees", "head", color=color)
+    lines = [
+        f"  {guess.probability:6.1%}  {guess.index:>4} {clean(guess.name)}" for guess in guesses
+    ]
+    first, *others = lines
+    return "\n".join([head, paint(first, "good", color=color), *others])
+
+
 # ---------------------------------------------------------------------- a summary
 
 
@@ -252,14 +260,26 @@ def show_summary(summary: Summary, *, color: bool = False) -> str:
     """Modules with shapes, parameters, mult-adds and activation bytes; totals below."""
     rows = summary.rows
     dtypes = list(dict.fromkeys(row.dtype for row in rows if row.dtype))
-    headers = ["module", "type", "calls", "input", "output", "dtype", "params", "mult-adds", "bytes"]
+    headers = [
+        "module",
+        "type",
+        "calls",
+        "input",
+        "output",
+        "dtype",
+        "params",
+        "mult-adds",
+        "bytes",
+    ]
     cells = [_summary_cells(row, label) for row, label in zip(rows, _labels(rows), strict=True)]
     align, elastic = "lerlllrrr", {0: 16, 1: 9, 5: 7}
     if len(dtypes) < 2:  # One dtype is said once, above.
         cells = [[*line[:5], *line[6:]] for line in cells]
         del headers[5], elastic[5]
         align = "lerllrrr"
-    title = f"Summary of {clean(summary.model)}" + (f", all {dtypes[0]}" if len(dtypes) == 1 else "")
+    title = f"Summary of {clean(summary.model)}" + (
+        f", all {dtypes[0]}" if len(dtypes) == 1 else ""
+    )
     table = columns(cells, headers, align, elastic=elastic, color=color)
     head = paint(title, "head", color=color)
     return "\n".join([head, "", table, "", *_summary_footer(summary)])
