@@ -6,7 +6,6 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torchtap import view as view
     from torchtap.errors import (
         CaptureError as CaptureError,
         InputError as InputError,
@@ -24,14 +23,14 @@ if TYPE_CHECKING:
         Sink as Sink,
     )
     from torchtap.site import Pattern as Pattern, Site as Site
-    from torchtap.store.file import open_run as open
+    from torchtap.store.file import open_run as open  # noqa: F401
     from torchtap.store.memory import Memory as Memory
     from torchtap.store.run import Run as Run
     from torchtap.store.table import Table as Table
     from torchtap.summary import summary as summary
-    from torchtap.verify import Verification as Verification, verify as verify
-    from torchtap.view import figures as plot
-    from torchtap.watch import Watch as Watch, watch as watch
+    from torchtap.verifying import Verification as Verification, verify as verify
+    from torchtap.view import figures as plot  # noqa: F401
+    from torchtap.watching import Watch as Watch, watch as watch
 
 __version__ = "0.1.0"
 
@@ -54,18 +53,18 @@ _HOMES = {
     "SiteError": "errors",
     "Table": "store.table",
     "TorchtapError": "errors",
-    "Verification": "verify",
-    "Watch": "watch",
+    "Verification": "verifying",
+    "Watch": "watching",
     "mark": "hooks.marks",
     "open": "store.file",
     "plot": "view.figures",
     "summary": "summary",
-    "verify": "verify",
-    "watch": "watch",
+    "verify": "verifying",
+    "watch": "watching",
 }
 _OTHER_NAMES = {"open": "open_run", "plot": None}
 
-__all__ = ["__version__", *sorted(_HOMES)]
+__all__ = ["__version__", *sorted(_HOMES)]  # noqa: PLE0604 - they are strings
 
 
 def __getattr__(name: str) -> Any:
@@ -75,7 +74,7 @@ def __getattr__(name: str) -> Any:
     module = importlib.import_module(f"torchtap.{home}")
     wanted = _OTHER_NAMES.get(name, name)
     value = module if wanted is None else getattr(module, wanted)
-    globals()[name] = value  # Also overrides a submodule of the same name (verify, watch).
+    globals()[name] = value  # The next access finds it at once.
     return value
 
 

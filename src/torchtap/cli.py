@@ -307,6 +307,9 @@ def show(
     """Statistics of a saved RUN at WHERE, of the last step there."""
     with _working("reading the run"):
         opened = _open(path)
+        unknown = [step for step in steps if step not in opened.steps]
+        if unknown:
+            raise InputError(f"{path} has no step {unknown[0]}. Its steps are {opened.steps}.")
         table = opened.table(list(where) or None, steps=steps or None)
     limit = None if every else 40
     if modules:
@@ -335,6 +338,8 @@ def _model_and_batch(target: str, options: dict[str, Any]) -> tuple[nn.Module, B
 
     from torchtap.load import IMAGENET_MEAN, IMAGENET_STD, load_batch, load_model
 
+    torch.manual_seed(options["seed"])
+    model = load_model(target, args=options["args"], weights=options["weights"])
     batch = load_batch(
         image=options["image"],
         file=options["file"],
@@ -346,8 +351,6 @@ def _model_and_batch(target: str, options: dict[str, Any]) -> tuple[nn.Module, B
         high=options["high"],
         seed=options["seed"],
     )
-    torch.manual_seed(options["seed"])
-    model = load_model(target, args=options["args"], weights=options["weights"])
     return model.train() if options["train"] else model.eval(), batch
 
 
@@ -355,7 +358,7 @@ def _recorded(target: str, where: Sequence[str], options: dict[str, Any]) -> Run
     import torch
 
     from torchtap.load import load_loss
-    from torchtap.watch import watch
+    from torchtap.watching import watch
 
     loss = None if options["loss"] is None else load_loss(options["loss"])
     model, batch = _model_and_batch(target, options)

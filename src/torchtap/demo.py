@@ -66,7 +66,7 @@ def run_demo(*, num_guesses: int = 5) -> Demo:
     import torch
 
     from torchtap.load import square
-    from torchtap.watch import watch
+    from torchtap.watching import watch
 
     model, picture = _model(), _cat()
     batch = image_tensor(picture, size=_SIZE, mean=_MEAN, std=_STD).requires_grad_()

@@ -5,7 +5,7 @@
     ├── CaptureError     (RuntimeError)  something asked for could not be captured as asked
     │   └── OverwrittenError             a value kept without a copy was overwritten
     ├── RunError         (ValueError)    a file that is not a run, or a run that cannot answer
-    ├── InputError       (ValueError)    an argument, model, picture or weight file that does not fit
+    ├── InputError       (ValueError)    an argument, model, picture or file that does not fit
     └── MissingExtraError (ImportError)  an optional dependency is not installed
 
 A message says where, what was found and what was expected, then one way out. Exceptions of other

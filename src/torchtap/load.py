@@ -10,6 +10,7 @@ import inspect
 import pickle
 import re
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -225,7 +226,9 @@ def _unpickled(file: Path) -> Any:
     import torch
 
     try:
-        return torch.load(file, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():  # Of an unusual protocol; what follows is said below.
+            warnings.simplefilter("ignore")
+            return torch.load(file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         wanted = re.search(r"GLOBAL ([\w.]+)", str(error))
         if wanted is None:

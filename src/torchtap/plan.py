@@ -219,9 +219,7 @@ def _chooser(item: Any, modules: Mapping[str, nn.Module]) -> Chooser:
     raise InputError(f"where holds {item!r}, which is no pattern, module, class or function.")
 
 
-def _choose(
-    chooser: Chooser, path: str, module: nn.Module, filters: dict[str, Filter]
-) -> None:
+def _choose(chooser: Chooser, path: str, module: nn.Module, filters: dict[str, Filter]) -> None:
     for port in FLOW_PORTS:
         if chooser(path, module, port, ""):
             filters[port] = Filter()
@@ -267,7 +265,9 @@ def _unmatched(
         pattern
         for pattern in patterns
         if not any(
-            pattern.matches_module(one, types[path]) for path, names in paths.items() for one in names
+            pattern.matches_module(one, types[path])
+            for path, names in paths.items()
+            for one in names
         )
     ]
     if missing and not _may_mark(model):
@@ -286,7 +286,9 @@ def _no_module(
     name = type(model).__name__
     classes = sorted({one for names in types.values() for one in names})
     if pattern.type and pattern.type not in classes:
-        return f"{name} has no module of class {pattern.type!r}{did_you_mean(pattern.type, classes)}"
+        return (
+            f"{name} has no module of class {pattern.type!r}{did_you_mean(pattern.type, classes)}"
+        )
     if "[" in pattern.path and pattern.path.split("[")[0] in known:
         head, tail = pattern.path.split("[", 1)
         return (
@@ -305,8 +307,12 @@ def _nothing(
     if state and not others:
         names = [n for n, _ in (*model.named_parameters(), *model.named_buffers())]
         wanted = state[0].leaf or state[0].path
-        return f"{name} has no parameter or buffer at {str(state[0])!r}{did_you_mean(wanted, names)}"
-    return f"Nothing of {name} fits {where!r}: everything was taken away, or the function chose none."
+        return (
+            f"{name} has no parameter or buffer at {str(state[0])!r}{did_you_mean(wanted, names)}"
+        )
+    return (
+        f"Nothing of {name} fits {where!r}: everything was taken away, or the function chose none."
+    )
 
 
 def _as_text(item: Any, modules: Mapping[str, nn.Module]) -> str:
@@ -363,9 +369,7 @@ def _without_empty(filters: dict[str, Filter], module: nn.Module) -> dict[str, F
     }
 
 
-def _cannot(
-    taps: Iterable[PlannedTap], modules: Mapping[str, nn.Module]
-) -> Iterator[Absence]:
+def _cannot(taps: Iterable[PlannedTap], modules: Mapping[str, nn.Module]) -> Iterator[Absence]:
     import torch
 
     for tap in taps:

@@ -85,7 +85,7 @@ class Delivery:
                                 sink.take(record)
                         else:
                             sink.take(record)
-                    except Exception as error:  # Monitoring never stops the training.
+                    except Exception as error:  # noqa: BLE001 - it never stops the training
                         where = f"at {record.site} (step {record.step}, call {record.call})"
                         self._put_aside(sink, error, where)
             finally:
@@ -96,7 +96,7 @@ class Delivery:
     def _try(self, sink: Sink, action: Callable[[], object], where: str) -> None:
         try:
             action()
-        except Exception as error:  # As in _emit.
+        except Exception as error:  # noqa: BLE001 - as in _emit
             self._put_aside(sink, error, where)
 
     def _put_aside(self, sink: Sink, error: Exception, where: str) -> None:
@@ -123,9 +123,7 @@ def as_sinks(to: Any) -> list[Sink]:
     sinks: list[Sink] = []
     for item in items:
         if isinstance(item, type):
-            raise InputError(
-                f"{item.__name__} is a class, not a sink; write {item.__name__}(...)."
-            )
+            raise InputError(f"{item.__name__} is a class, not a sink; write {item.__name__}(...).")
         if isinstance(item, Sink):
             sinks.append(item)
         elif callable(item):

@@ -19,7 +19,7 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 from torchtap.errors import InputError
 from torchtap.plan import modules_of
 from torchtap.record import Record
-from torchtap.watch import watch
+from torchtap.watching import watch
 
 PARAMETER = "Parameter"
 """The ``type`` of a row that lists a parameter which stands beside modules with parameters."""

@@ -10,7 +10,6 @@ import contextlib
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
-from weakref import ref
 
 import torch
 from torch import Tensor, nn
@@ -93,7 +92,7 @@ class Leave(Callback):
         tap.has_run = True
         call = next(tap.calls)
         if spot is not None:
-            spot.seen += 1
+            spot.seen = True
             kept = output.detach()
             row = (spot.site, engine.step, call, FORWARD, -1, (), kept, kept._version)
             engine.emit(_new_record(Record, row))
@@ -106,7 +105,9 @@ class Leave(Callback):
                 hooks = OrderedDict()
                 output._backward_hooks = hooks
                 grad_fn._register_hook_dict(output)
-                engine.hooked.append(ref(hooks))
+                engine.hooked.append(hooks)
+            else:
+                engine.gradients.track(hooks)
             hooks[hook] = hook
 
 

@@ -178,7 +178,9 @@ class Engine:
         is_outermost = not frames or tap is self.root
         if is_outermost:
             self._enter_model(tap, module, is_nested=bool(frames))
-        foreign = {storage_id(tensor) for _, tensor in found} if is_outermost else frames[-1].foreign
+        foreign = (
+            {storage_id(tensor) for _, tensor in found} if is_outermost else frames[-1].foreign
+        )
         call, phase = self._number(tap, found)
         frame = _Frame(tap, call, phase, foreign, self.gradients.enter())
         frames.append(frame)
@@ -280,7 +282,7 @@ class Engine:
             spot.reason = reason
             return
         kept, version = self.keeper.keep(spot, tensor, self._all_foreign(tensor, foreign))
-        spot.seen += 1
+        spot.seen = True
         self.emit(Record(spot.site, self.step, call, phase, -1, (), kept, version))
 
     def _all_foreign(self, tensor: Tensor, passed: set[int]) -> set[int]:

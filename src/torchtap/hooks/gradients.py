@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable
 from functools import partial
+from sys import getrefcount
 from typing import Any
 
 import torch
@@ -29,6 +29,9 @@ from torchtap.hooks.graph import (
 from torchtap.hooks.keep import Keeper
 from torchtap.hooks.spots import Arrival, Spot, Tap
 from torchtap.record import FORWARD, Record
+
+_ONLY_OURS = 3
+"""References to the hook table of a tensor that is gone: list, loop variable, argument."""
 
 _saved_tensor_hooks = torch._C._autograd._top_saved_tensors_default_hooks
 _new_record = tuple.__new__  # A third of the price of calling the class.
@@ -140,7 +143,7 @@ class ReturnedView:
         gather.views = (*gather.views, self.watch)
 
     def repair(self) -> Any:
-        """Follow the view to the node that took over; returns the hook's handle, if there is one."""
+        """Follow the view to the node that took over; returns the hook's handle."""
         node = overwriting_node(self.view, self.base_edge)
         if node is None:
             return None
@@ -198,7 +201,7 @@ class Gradients:
         self._emit = emit
         self._grad_input = grad_input
         self._local = threading.local()
-        self.hooked: list[weakref.ref[Any]] = []
+        self.hooked: list[Any] = []
         self._leaves: list[Any] = []
         self._handles: list[Any] = []
         self._prune_at = 1024
@@ -217,7 +220,7 @@ class Gradients:
         if gradient is None:
             return
         spot.arrived += 1
-        spot.seen += 1
+        spot.seen = True
         if spot.copies is False and type(gradient) is Tensor and not gradient.requires_grad:
             kept, version = gradient, gradient._version  # What keep() does, in short.
         else:
@@ -380,8 +383,15 @@ class Gradients:
             hooks = OrderedDict()
             tensor._backward_hooks = hooks
             tensor.grad_fn._register_hook_dict(tensor)
+            self.hooked.append(hooks)
+        else:
+            self.track(hooks)
         hooks[hook] = hook
-        self.hooked.append(weakref.ref(hooks))
+
+    def track(self, hooks: Any) -> None:
+        """Remember a hook table that others made, once, to clean it at the end."""
+        if not any(isinstance(hook, Arrival) and self._is_ours(hook) for hook in hooks):
+            self.hooked.append(hooks)
 
     def release_leaves(self) -> None:
         """Take the hooks off tensors that outlive their step."""
@@ -392,9 +402,8 @@ class Gradients:
     def release(self) -> None:
         """Take every hook off, also those on tensors of graphs that are still alive."""
         self.release_leaves()
-        for reference in self.hooked:
-            hooks = reference()
-            for hook in list(hooks or ()):
+        for hooks in self.hooked:
+            for hook in list(hooks):
                 if isinstance(hook, Arrival) and self._is_ours(hook):
                     del hooks[hook]
         self.hooked.clear()
@@ -415,7 +424,7 @@ class Gradients:
         """Forget what belongs to graphs that are gone."""
         if not force and len(self.hooked) + len(self._handles) < self._prune_at:
             return
-        self.hooked[:] = [reference for reference in self.hooked if reference() is not None]
+        self.hooked[:] = [hooks for hooks in self.hooked if getrefcount(hooks) > _ONLY_OURS]
         self._handles = [h for h in self._handles if h.hooks_dict_ref() is not None]
         self._prune_at = 1024 + 2 * (len(self.hooked) + len(self._handles))
 

@@ -56,9 +56,7 @@ class Keeper:
         self._witnesses: list[tuple[Spot, Tensor, int]] = []
         self._known: list[Spot] = []
 
-    def keep(
-        self, spot: Spot, tensor: Tensor, foreign: Container[int] = ()
-    ) -> tuple[Tensor, int]:
+    def keep(self, spot: Spot, tensor: Tensor, foreign: Container[int] = ()) -> tuple[Tensor, int]:
         """Keep a tensor of any kind.
 
         Args:

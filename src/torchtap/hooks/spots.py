@@ -17,7 +17,7 @@ class Spot:
     """The tally of one site.
 
     Attributes:
-        seen: values delivered.
+        seen: whether any value was delivered.
         armed: gradients waited for.
         arrived: of these, the ones that came.
         reason: why the last value could not be had.
@@ -29,7 +29,8 @@ class Spot:
 
     def __init__(self, site: Site) -> None:
         self.site = site
-        self.seen = self.armed = self.arrived = 0
+        self.seen = False
+        self.armed = self.arrived = 0
         self.reason: str | None = None
         self.copies: bool | None = None
 

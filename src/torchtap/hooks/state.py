@@ -52,7 +52,7 @@ class State:
     def _take(self, spot: Spot, tensor: Tensor) -> None:
         spot.reason = obstacle(tensor)
         if spot.reason is None:
-            spot.seen += 1
+            spot.seen = True
             kept = tensor.detach().clone()
             self._emit(Record(spot.site, self.step, 0, FORWARD, -1, (), kept, UNVERSIONED))
 
@@ -91,7 +91,7 @@ class State:
         """Hand on parameter gradients, now that the backward has ended."""
         waiting, self._waiting = self._waiting, {}
         for spot, row in waiting.items():
-            spot.seen += 1
+            spot.seen = True
             self._emit(row)
 
     def release(self) -> None:

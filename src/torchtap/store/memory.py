@@ -62,6 +62,11 @@ class Memory:
         """What did not fit into ``max_bytes``."""
         return tuple(self._refused)
 
+    def clear(self) -> None:
+        """Forget everything that was kept so far."""
+        self._rows.clear()
+        self._budgeted_bytes = 0
+
     def close_step(self, step: int) -> None:
         """Nothing to do: records are complete when they come."""
 

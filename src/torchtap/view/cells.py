@@ -210,6 +210,29 @@ def _width_of(character: str) -> int:
     return 2 if unicodedata.east_asian_width(character) in "WF" else 1
 
 
+def wrap(text: str, room: int = WIDTH, *, first: str = "", rest: str = "") -> list[str]:
+    """Break a text between words; a word wider than a line is broken where it must.
+
+    Args:
+        text: one paragraph.
+        room: columns of a line.
+        first: what stands before the first line.
+        rest: what stands before each further line.
+    """
+    lines, line = [], first
+    for word in text.split():
+        blank = "" if line in (first, rest) and not line.strip() else " "
+        if breadth(line) + len(blank) + breadth(word) > room and line.strip():
+            lines.append(line)
+            line, blank = rest, ""
+        while breadth(line) + len(blank) + breadth(word) > room:
+            part = _take(word, room - breadth(line))
+            lines.append(line + part)
+            line, word = rest, word[len(part) :]
+        line += blank + word
+    return [*lines, line]
+
+
 # ---------------------------------------------------------------------- tables
 
 

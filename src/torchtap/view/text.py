@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from torchtap.view.cells import (
     NONE,
-    WIDTH,
     Cell,
     clean,
     columns,
@@ -23,6 +21,7 @@ from torchtap.view.cells import (
     share,
     short_count,
     size,
+    wrap,
 )
 
 if TYPE_CHECKING:
@@ -101,7 +100,8 @@ def show_absent(absent: Sequence[Absence], *, color: bool = False) -> list[str]:
     for reason, sites in list(reasons.items())[:_MOST_REASONS]:
         more = f" and {count(len(sites) - 2)} more" if len(sites) > 2 else ""
         named = ", ".join(elide(clean(site), 40) for site in sites[:2])
-        lines.extend(_wrap(f"{named}{more}: {clean(reason)}"))
+        said = f"{named}{more}: {clean(reason)}"
+        lines.extend(wrap(said, first="  ", rest="    "))
     if len(reasons) > _MOST_REASONS:
         lines.append(f"  and {plural(len(reasons) - _MOST_REASONS, 'further reason')}")
     return [paint(line, "dim", color=color) for line in lines]
@@ -329,7 +329,7 @@ def _summary_footer(summary: Summary) -> list[str]:
             f"{plural(len(summary.uncounted), 'kind')} of operation ran without a formula: "
             f"{ops}{more}."
         )
-        lines.extend(textwrap.wrap(said, WIDTH))
+        lines.extend(wrap(said))
     if summary.depth is not None:
         lines.append(f"Shown to depth {summary.depth}; totals are of the whole model.")
     return lines
@@ -343,9 +343,3 @@ def _cut(text: str, limit: int | None, noun: str) -> list[str]:
     front, left_out, back = middle(lines, limit)
     between = [f"… {count(left_out)} more {noun}s …"] if left_out else []
     return [head, *front, *between, *back]
-
-
-def _wrap(text: str) -> list[str]:
-    return textwrap.wrap(
-        text, WIDTH, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False
-    )

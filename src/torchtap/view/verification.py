@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from torchtap.verify import Verification
+    from torchtap.verifying import Verification
 
 _MOST = 8
 

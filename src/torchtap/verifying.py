@@ -17,7 +17,7 @@ from torchtap.record import FORWARD, Absence, Record
 from torchtap.site import Site
 from torchtap.store.memory import Memory
 from torchtap.tree import argument_leaves, leaves, replace
-from torchtap.watch import watch
+from torchtap.watching import watch
 
 Place = tuple[Site, int]
 Loss = Callable[[Any], Tensor]
@@ -253,9 +253,7 @@ def _differences(reference: _Outcome, candidate: _Outcome) -> list[str]:
     found = []
     for what in ("outputs", "gradients", "buffers"):
         before, after = getattr(reference, what), getattr(candidate, what)
-        found += [
-            f"{what}[{name}]" for name in before if not _same(before[name], after.get(name))
-        ]
+        found += [f"{what}[{name}]" for name in before if not _same(before[name], after.get(name))]
     if not _same(reference.loss, candidate.loss):
         found.append("loss")
     if not _same(reference.random, candidate.random):
@@ -343,9 +341,7 @@ class _Twin:
         whole: gradient of the tensor at the origin, over all its uses.
     """
 
-    def __init__(
-        self, trial: _Trial, modules: Mapping[str, nn.Module], plain: _Outcome
-    ) -> None:
+    def __init__(self, trial: _Trial, modules: Mapping[str, nn.Module], plain: _Outcome) -> None:
         self.through: dict[Place, Tensor] = {}
         self.whole: dict[Place, Tensor] = {}
         self.slots: dict[Place, list[Place]] = {}

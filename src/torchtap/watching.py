@@ -43,9 +43,7 @@ class Watch:
         self._seen_step = False
         self._was_compiled = _is_compiled(model)
         modules, _ = modules_of(model)
-        self._engine = Engine(
-            modules[""], plan, delivery.emit, busy=delivery.busy, **how
-        )
+        self._engine = Engine(modules[""], plan, delivery.emit, busy=delivery.busy, **how)
         self._run = self._make_run()
         try:
             self._engine.attach(modules)
@@ -122,7 +120,7 @@ class Watch:
     def _check_marks(self) -> None:
         if not self._engine.num_entries:
             return
-        reached = [name for name in self._engine.marks]
+        reached = list(self._engine.marks)
         for pattern in self.plan.unmatched:
             if not any(pattern.matches_module(name) for name in reached):
                 known = [*reached, *(path for path in self.plan.types if path)]

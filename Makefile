@@ -1,0 +1,53 @@
+# `make demo` and `make test` need nothing but Python 3.11 and make: they set up .venv themselves.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: demo test test-slow check format benchmark clean
+
+demo: $(VENV)/.demo
+	$(BIN)/torchtap demo --out demo
+
+test: $(VENV)/.test
+	$(BIN)/python -m pytest -q -n auto -m "not slow"
+
+test-slow: $(VENV)/.test
+	$(BIN)/python -m pytest -q -n auto -m slow
+
+check: $(VENV)/.check
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/.check
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+benchmark: $(VENV)/.test
+	$(BIN)/python benchmarks/watching.py
+
+$(VENV)/.venv:
+	$(PYTHON) -m venv $(VENV)
+	touch $@
+
+# torch first and alone: its pin keeps every later resolution from looking for another build.
+$(VENV)/.base: $(VENV)/.venv pyproject.toml constraints.txt
+	$(PIP) torch==2.13.0 setuptools
+	touch $@
+
+$(VENV)/.demo: $(VENV)/.base
+	$(PIP) --no-build-isolation --editable '.[demo]'
+	touch $@
+
+$(VENV)/.test: $(VENV)/.demo
+	$(PIP) --editable '.[frame]' --no-build-isolation pytest pytest-xdist hypothesis expecttest transformers scikit-learn
+	touch $@
+
+$(VENV)/.check: $(VENV)/.test
+	$(PIP) ruff mypy import-linter
+	touch $@
+
+clean:
+	rm -rf $(VENV) build dist demo src/*.egg-info

