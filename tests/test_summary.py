@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from torchtap.errors import InputError
-from torchtap.summary import PARAMETER, summary
+from torchtap.summarizing import PARAMETER, summary
 from torchtap.view.cells import breadth
 
 

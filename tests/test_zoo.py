@@ -367,7 +367,7 @@ def test_a_wrong_value_is_found(port: str) -> None:
     wrong = next(record for record in records if record.site.port == port)
     wrong.value = wrong.value.clone()
     wrong.value[0, 0] += 1e-3
-    with pytest.raises(AssertionError, match="another value|off by"):
+    with pytest.raises(AssertionError, match=r"another value|off by"):
         assert_matches(records, found, rtol=1e-6, atol=0)
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from torchtap.store.memory import Memory as Memory
     from torchtap.store.run import Run as Run
     from torchtap.store.table import Table as Table
-    from torchtap.summary import summary as summary
+    from torchtap.summarizing import summary as summary
     from torchtap.verifying import Verification as Verification, verify as verify
     from torchtap.view import figures as plot  # noqa: F401
     from torchtap.watching import Watch as Watch, watch as watch
@@ -58,7 +58,7 @@ _HOMES = {
     "mark": "hooks.marks",
     "open": "store.file",
     "plot": "view.figures",
-    "summary": "summary",
+    "summary": "summarizing",
     "verify": "verifying",
     "watch": "watching",
 }

@@ -69,7 +69,7 @@ def run(words: Sequence[str] | None = None) -> int:
         # Whoever read has heard enough; Python must not complain about it on the way out.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FINE
-    except Exception:  # Raised by the user's own model or loss: theirs to see in full.
+    except Exception:  # noqa: BLE001 - the user's own model or loss: theirs to see in full
         traceback.print_exc()
         _complain("the code that was asked to run raised the above")
         return BAD_INPUT
@@ -218,7 +218,7 @@ def record(
 def summary(model: str, depth: int | None, as_json: bool, **options: Any) -> None:
     """Shapes, parameters, mult-adds and activation bytes of MODEL."""
     with _working("running the model"):
-        from torchtap.summary import summary as summarize
+        from torchtap.summarizing import summary as summarize
 
         built, batch = _model_and_batch(model, options)
         found = summarize(built, *batch.args, depth=depth, **batch.kwargs)

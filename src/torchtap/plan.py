@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from types import CodeType
 from typing import Any
 
@@ -138,11 +139,8 @@ def make_plan(model: nn.Module, where: Where) -> Plan:
     choosers = [_chooser(item, modules) for item in others]
     taps = []
     for path, module in modules.items():
-        filters = _ports_of(
-            patterns,
-            lambda p, path=path: any(p.matches_module(one, types[path]) for one in paths[path]),
-            assume_all=not others,
-        )
+        fits = partial(_fits_any, names=paths[path], types=types[path])
+        filters = _ports_of(patterns, fits, assume_all=not others)
         for chooser in choosers:
             _choose(chooser, path, module, filters)
         filters = _without_empty(filters, module)
@@ -264,17 +262,17 @@ def _unmatched(
     missing = [
         pattern
         for pattern in patterns
-        if not any(
-            pattern.matches_module(one, types[path])
-            for path, names in paths.items()
-            for one in names
-        )
+        if not any(_fits_any(pattern, names, types[path]) for path, names in paths.items())
     ]
     if missing and not _may_mark(model):
         pattern = missing[0]
         known = [name for names in paths.values() for name in names if name]
         raise SiteError(_no_module(model, pattern, known, types))
     return tuple(pattern for pattern in missing if not pattern.negate)
+
+
+def _fits_any(pattern: Pattern, names: Sequence[str], types: Sequence[str]) -> bool:
+    return any(pattern.matches_module(name, types) for name in names)
 
 
 def _no_module(

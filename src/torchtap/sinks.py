@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,7 +18,11 @@ class _Function:
     """A plain callable as a sink."""
 
     def __init__(self, function: Callable[[Record], object]) -> None:
-        self.take = function
+        self.function = function
+
+    def take(self, record: Record) -> None:
+        """Call the function."""
+        self.function(record)
 
     def close_step(self, step: int) -> None:
         """A function has no steps."""
@@ -57,7 +62,7 @@ class Delivery:
     def close_step(self, step: int) -> None:
         """Tell the sinks, then raise what one of them raised since the last time."""
         for sink in list(self._alive):
-            self._try(sink, lambda sink=sink: sink.close_step(step), f"at the end of step {step}")
+            self._try(sink, partial(sink.close_step, step), f"at the end of step {step}")
         failure, self._unraised = self._unraised, None
         if failure is not None:
             raise failure
@@ -137,5 +142,5 @@ def as_sinks(to: Any) -> list[Sink]:
 
 
 def _name(sink: Sink) -> str:
-    inner = sink.take if isinstance(sink, _Function) else type(sink)
+    inner = sink.function if isinstance(sink, _Function) else type(sink)
     return getattr(inner, "__qualname__", repr(inner))

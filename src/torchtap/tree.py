@@ -111,7 +111,7 @@ def _rebuild(value: Any, name: str, function: Callable[[str, Tensor], Tensor]) -
     twin = copy.copy(value)
     if isinstance(value, Mapping):
         for key, part in zip(value, new, strict=True):
-            twin[key] = part  # type: ignore[index]
+            twin[key] = part
     else:
         for (field, _), part in zip(parts, new, strict=True):
             object.__setattr__(twin, field, part)

@@ -78,10 +78,10 @@ def verify(
 ) -> Verification:
     """Run a model plain and watched, and compare everything.
 
-    Plain against watched (for two steps), bit for bit: outputs, loss, gradients of parameters and arguments,
-    buffers, random state, modes, hook tables. Every value against a clone taken by a plain hook;
-    every gradient against a twin run, where each input and output is replaced by a clone of its
-    own (so that nothing is overwritten and no view is shared) and differentiated by autograd.
+    Plain against watched (for two steps), bit for bit: outputs, loss, gradients of parameters and
+    arguments, buffers, random state, modes, hook tables. Every value against a clone taken by a
+    plain hook; every gradient against a twin run, where each input and output is replaced by a
+    clone of its own (so that nothing is overwritten and no view is shared) and differentiated by autograd.
 
     The model is left as it was found: parameters' ``.grad``, buffers and random state are put
     back. State that a model keeps in plain Python attributes is not.
@@ -90,7 +90,8 @@ def verify(
         model: the model, in the mode (train or eval) that you want to verify.
         *args: its arguments.
         loss: from the model's output to a scalar; by default every floating tensor in the
-            output, weighted by cosines and averaged. Nothing is differentiated where grad mode is off.
+            output, weighted by cosines and averaged. Nothing is differentiated where grad mode
+            is off.
         where: as in ``watch``; all four ports of all modules by default.
         **kwargs: its keyword arguments.
 
@@ -166,7 +167,7 @@ class _Trial:
         self._values = [tensor.detach().clone() for _, tensor in self.arguments]
         self._grads = [(holder, holder.grad) for holder in self._holders().values()]
         self._random = torch.get_rng_state()
-        self._cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+        self._cuda = torch.cuda.get_rng_state_all() if _uses_cuda() else []
 
     def run(self) -> _Outcome:
         """Run forward and backward from the first state."""
@@ -227,6 +228,10 @@ class _Trial:
             if tensor.is_leaf and tensor.requires_grad:
                 found[f"argument {leaf or '0'}"] = tensor
         return found
+
+
+def _uses_cuda() -> bool:
+    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
 
 
 def _write(target: Tensor, value: Tensor) -> None:

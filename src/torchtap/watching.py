@@ -154,13 +154,13 @@ class Watch:
             tap = self._engine.taps[planned.path]
             for port in planned.ports:
                 found.extend(e for e in self._absent_at(tap, port) if e.site not in known)
-        for tap in self._engine.marks.values():
-            for port in tap.filters if tap else ():
-                found.extend(self._absent_at(tap, port))
+        for marked in self._engine.marks.values():
+            if marked is not None:
+                for port in marked.filters:
+                    found.extend(self._absent_at(marked, port))
         return [*found, *self._unmarked(), *self._lost()]
 
-    def _absent_at(self, tap: Tap | None, port: str) -> Iterator[Absence]:
-        assert tap is not None
+    def _absent_at(self, tap: Tap, port: str) -> Iterator[Absence]:
         spots = [spot for (one, _), spot in tap.spots.items() if spot is not None and one == port]
         for spot in spots:
             reason = _why_missing(spot)

@@ -373,7 +373,7 @@ class Gradients:
 
     def _hook(self, tensor: Tensor, hook: Arrival) -> None:
         if type(tensor) is not Tensor or tensor.grad_fn is None:
-            handle = tensor.register_hook(hook)
+            handle = tensor.register_hook(hook)  # type: ignore[no-untyped-call]
             # A leaf outlives the step and would collect hooks.
             (self._leaves if tensor.grad_fn is None else self._handles).append(handle)
             return
@@ -417,7 +417,7 @@ class Gradients:
         self._views().clear()
 
     def _is_ours(self, hook: Arrival) -> bool:
-        owner = hook.func.__self__
+        owner = getattr(hook.func, "__self__", None)
         return (owner.gradients if isinstance(owner, Gather) else owner) is self
 
     def prune(self, *, force: bool) -> None:

@@ -29,7 +29,7 @@ def interposed(
 
     def after(module: nn.Module, _: Any, output: Any) -> Any:
         path = paths.get(id(module))
-        return leave(path, output) if path in fused else None
+        return leave(path, output) if path is not None and path in fused else None
 
     handles = [register_module_forward_hook(after)] if fused else []
     for path, module in modules.items():

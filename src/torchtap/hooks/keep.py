@@ -17,6 +17,7 @@ from collections.abc import Container
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from torchtap.hooks.spots import Spot
 from torchtap.record import UNVERSIONED
@@ -35,7 +36,7 @@ def storage_id(tensor: Tensor) -> int:
 
 def obstacle(tensor: Tensor) -> str | None:
     """Why a tensor holds no value that could be kept, or ``None``."""
-    if isinstance(tensor, nn.parameter.UninitializedTensorMixin):
+    if is_lazy(tensor):
         return "a lazy parameter that has no value yet"
     if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
         return "a tensor of a torch.func transform, which means nothing outside of it"

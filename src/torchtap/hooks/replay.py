@@ -40,7 +40,7 @@ class Replay:
 
     def find(self, tap: Any, storage: int) -> int | None:
         """Which call of ``tap`` is running again; ``None`` if it cannot be told."""
-        node = torch._C._current_autograd_node()  # type: ignore[attr-defined]
+        node = torch._C._current_autograd_node()
         origin = self._origins.get((tap, storage)) if storage else None
         follows = self._following(tap)
         if node is self._burst and follows is not None:

@@ -72,7 +72,7 @@ class State:
                     spot.reason = why_no_grad(param)
                     continue
                 hook = partial(self._take_gradient, backwards, spot)
-                handle = param.register_post_accumulate_grad_hook(hook)
+                handle = param.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
                 self._hooked[tap.path, name] = param, handle
 
     def _take_gradient(self, backwards: Backwards, spot: Spot, param: Tensor) -> None:

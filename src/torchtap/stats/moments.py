@@ -117,7 +117,7 @@ def _chunks(tensor: Tensor) -> Iterable[Tensor]:
         tensor = tensor.to_dense()
     if tensor.is_complex():
         tensor = tensor.abs()
-    return tensor.reshape(-1).split(_CHUNK) if tensor.numel() else ()
+    return torch.split(tensor.reshape(-1), _CHUNK) if tensor.numel() else ()
 
 
 def _measure(chunk: Tensor) -> Moments:

@@ -91,7 +91,7 @@ def open_run(path: str | Path) -> Run:
     if not file.exists():
         raise FileNotFoundError(f"There is no run at {file}.")
     try:
-        opened = safe_open(file, framework="pt")  # type: ignore[no-untyped-call]
+        opened: Any = safe_open(file, framework="pt")
         text = (opened.metadata() or {}).get("torchtap")
     except (SafetensorError, OSError) as error:
         raise RunError(f"{file} is not a safetensors file: {error}.") from error

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from torchtap.store.modules import ModuleRow
     from torchtap.store.run import Run
     from torchtap.store.table import Table
-    from torchtap.summary import Row as SummaryRow, Summary
+    from torchtap.summarizing import Row as SummaryRow, Summary
 
 __all__ = [
     "columns",
