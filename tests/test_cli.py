@@ -25,6 +25,7 @@ from torchtap.view.cells import breadth
 
 SOURCE = """
 import sys
+import time
 import torch
 from torch import nn
 
@@ -50,6 +51,11 @@ def tokens():
 class Raises(nn.Module):
     def forward(self, x):
         raise ZeroDivisionError("the model's own trouble")
+
+class Slow(Net):
+    def forward(self, x):
+        time.sleep(0.2)
+        return super().forward(x)
 """
 CAT = 285
 
@@ -469,8 +475,8 @@ def test_colour_is_for_terminals_that_want_it(call, saved, monkeypatch):
 
 
 def test_progress_is_for_terminals_and_for_long_work(call, monkeypatch):
-    monkeypatch.setattr(cli, "_QUIET_SECONDS", 0.001)
-    words = ("summary", "cli_nets:Net", "--shape", "1,3,8,8")
+    monkeypatch.setattr(cli, "_QUIET_SECONDS", 0.01)
+    words = ("summary", "cli_nets:Slow", "--shape", "1,3,8,8")
     assert call(*words)[2] == ""
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     assert "torchtap: running the model" in call(*words)[2]

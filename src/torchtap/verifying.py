@@ -81,7 +81,8 @@ def verify(
     Plain against watched (for two steps), bit for bit: outputs, loss, gradients of parameters and
     arguments, buffers, random state, modes, hook tables. Every value against a clone taken by a
     plain hook; every gradient against a twin run, where each input and output is replaced by a
-    clone of its own (so that nothing is overwritten and no view is shared) and differentiated by autograd.
+    clone of its own (so that nothing is overwritten and no view is shared) and differentiated by
+    autograd.
 
     The model is left as it was found: parameters' ``.grad``, buffers and random state are put
     back. State that a model keeps in plain Python attributes is not.
