@@ -1,0 +1,211 @@
+"""Signed-log histograms with fixed bins, so that any two can be merged and compared.
+
+A bin is the sign, the exponent and the first four bits of the mantissa of a float32: sixteen bins
+of equal width per octave, zero in the middle. Elements of other dtypes go where their float32
+would; what is beyond its range goes into the outermost bins.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torchtap.errors import InputError
+
+NUM_BINS = 8192
+SHIFT = 19
+"""A float32's bits, shifted right by this, are its bin."""
+RELATIVE_ERROR = 1 / 33
+"""How far a value may be from the middle of its bin: half a bin over the lowest middle."""
+
+_HALF = NUM_BINS // 2
+_LAST = 0x7F7FFFFF >> SHIFT
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class _Format:
+    """Where a number format gives up. Magnitudes; ties are not told apart."""
+
+    to_zero_below: float
+    to_inf_from: float
+
+
+# Half the smallest subnormal is rounded to zero; half a unit above the largest number to Inf
+# (IEEE 754 round to nearest; Micikevicius et al. 2022, "FP8 formats for deep learning", table 1).
+_FORMATS: Mapping[str, _Format] = {
+    "float16": _Format(2.0**-25, 65520.0),
+    "bfloat16": _Format(2.0**-134, (2 - 2.0**-8) * 2.0**127),
+    "float8_e4m3fn": _Format(2.0**-10, 464.0),
+    "float8_e5m2": _Format(2.0**-17, 61440.0),
+}
+_SHORT = {
+    "fp16": "float16",
+    "half": "float16",
+    "bf16": "bfloat16",
+    "e4m3": "float8_e4m3fn",
+    "float8_e4m3": "float8_e4m3fn",
+    "e5m2": "float8_e5m2",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Histogram:
+    """How often each bin was met. Only finite elements are counted.
+
+    Attributes:
+        bins: numbers of the bins that were met, in the order of their values,
+            ``int64[num_bins]``.
+        counts: how often, ``int64[num_bins]``.
+        is_sample: whether a sample of the elements was counted and not all of them.
+    """
+
+    bins: Ints
+    counts: Ints
+    is_sample: bool = False
+
+    @staticmethod
+    def of(full: Any, *, is_sample: bool = False) -> Histogram:
+        """From the counts of all :data:`NUM_BINS` bins."""
+        full = np.asarray(full, dtype=np.int64)
+        return Histogram.sparse(np.flatnonzero(full), full[np.flatnonzero(full)], is_sample)
+
+    @staticmethod
+    def sparse(bins: Any, counts: Any, is_sample: bool = False) -> Histogram:
+        """From bins in any order, each at most once."""
+        bins, counts = np.asarray(bins, dtype=np.int64), np.asarray(counts, dtype=np.int64)
+        order = np.argsort(_rank(bins), kind="stable")
+        return Histogram(bins[order], counts[order], is_sample)
+
+    @property
+    def num_counted(self) -> int:
+        """Elements that were counted."""
+        return int(self.counts.sum())
+
+    @property
+    def edges(self) -> tuple[Floats, Floats]:
+        """Lower and upper end of each bin, ``float64[num_bins]`` each."""
+        magnitude = self.bins % _HALF
+        inner, outer = _edge(magnitude), _edge(magnitude + 1)
+        negative = self.bins >= _HALF
+        return np.where(negative, -outer, inner), np.where(negative, -inner, outer)
+
+    @property
+    def middles(self) -> Floats:
+        """The value that stands for each bin: nowhere in it further than 1/33 from the truth."""
+        low, high = self.edges
+        with np.errstate(invalid="ignore"):
+            middles = 2 * low * high / (low + high)
+        # The bins around zero hold it, and what is too small to tell from it.
+        return np.where((low == 0) | (high == 0), 0.0, middles)
+
+    def merge(self, other: Histogram) -> Histogram:
+        """Both together; associative and commutative, exactly."""
+        bins, place = np.unique(np.concatenate([self.bins, other.bins]), return_inverse=True)
+        counts = np.zeros(len(bins), dtype=np.int64)
+        np.add.at(counts, place, np.concatenate([self.counts, other.counts]))
+        return Histogram.sparse(bins, counts, self.is_sample or other.is_sample)
+
+    def quantile(self, q: float) -> float:
+        """The value below which a share ``q`` of the counted elements lies.
+
+        Linear between the two nearest order statistics (Hyndman & Fan 1996, type 7, as
+        ``torch.quantile``), each of them right to 1/33 of itself. NaN where nothing was counted.
+        Of a sample of ``m`` elements it is the quantile at ``q`` give or take
+        :meth:`standard_error`.
+
+        Raises:
+            InputError: ``q`` is not between 0 and 1.
+        """
+        if not 0 <= q <= 1:
+            raise InputError(f"A quantile lies between 0 and 1, not at {q!r}.")
+        total = self.num_counted
+        if total == 0:
+            return math.nan
+        ends = np.cumsum(self.counts)
+        rank = q * (total - 1)
+        below, above = math.floor(rank), math.ceil(rank)
+        places = np.searchsorted(ends, [below, above], side="right")
+        low, high = self.middles[places]
+        return float(low + (rank - below) * (high - low))
+
+    def standard_error(self, q: float) -> float:
+        """Standard error of the rank of quantile ``q``: 0 where all elements were counted.
+
+        Source: binomial, ``sqrt(q (1 - q) / m)``; the sample is stratified, so it is less.
+        """
+        return math.sqrt(q * (1 - q) / self.num_counted) if self.is_sample else 0.0
+
+    def underflow(self, dtype: str) -> float:
+        """Share of the counted elements that are not zero and would be in ``dtype``.
+
+        Args:
+            dtype: ``float16``, ``bfloat16``, ``float8_e4m3fn``, ``float8_e5m2``, or short
+                ``fp16 bf16 e4m3 e5m2``.
+
+        Returns:
+            0 to 1, NaN where nothing was counted. Subnormals of float32 below 2^-130 cannot be
+            told from zero and are not counted.
+        """
+        return self._share((self._smallest < _format(dtype).to_zero_below) & (self.middles != 0))
+
+    def overflow(self, dtype: str) -> float:
+        """Share of the counted elements that lie beyond the range of ``dtype``.
+
+        A conversion makes them infinite, NaN, or the largest number, as the hardware does.
+
+        Args:
+            dtype: as in :meth:`underflow`.
+
+        Returns:
+            0 to 1, NaN where nothing was counted. For ``float16`` elements from 65,520 to 65,536,
+            which lie inside a bin, are taken as fitting; the same holds for the last 0.2 % of
+            ``bfloat16``.
+        """
+        return self._share(self._smallest >= _format(dtype).to_inf_from)
+
+    @property
+    def exponents(self) -> dict[int, int]:
+        """Exponent -> how many elements ``2^exponent <= |x| < 2^(exponent + 1)``; exact.
+
+        Zeros and subnormals of float32 are under -127.
+        """
+        found: dict[int, int] = {}
+        for number, count in zip((self.bins % _HALF) // 16, self.counts, strict=True):
+            found[int(number) - 127] = found.get(int(number) - 127, 0) + int(count)
+        return dict(sorted(found.items()))
+
+    @property
+    def _smallest(self) -> Floats:
+        return _edge(self.bins % _HALF)
+
+    def _share(self, chosen: NDArray[np.bool_]) -> float:
+        total = self.num_counted
+        return float(self.counts[chosen].sum() / total) if total else math.nan
+
+
+def _edge(magnitude: Ints) -> Floats:
+    """Lower end of a bin, by the bits of a float32; behind the last one the same step again."""
+    bits = (np.minimum(magnitude, _LAST) << SHIFT).astype(np.uint32)
+    edge = bits.view(np.float32).astype(np.float64)
+    return np.where(magnitude > _LAST, 2.0**128, edge)
+
+
+def _rank(bins: Ints) -> Ints:
+    """Order by value: the most negative first."""
+    return np.where(bins >= _HALF, _HALF - 1 - bins, bins)
+
+
+def _format(dtype: str) -> _Format:
+    name = str(dtype).removeprefix("torch.")
+    name = _SHORT.get(name, name)
+    if name not in _FORMATS:
+        raise InputError(f"{dtype!r} is none of the formats known here: {', '.join(_FORMATS)}.")
+    return _FORMATS[name]

@@ -1,0 +1,257 @@
+"""What is known of the elements of one or several tensors together."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchtap.errors import InputError
+from torchtap.stats.histogram import Histogram
+
+ROW_WIDTH = 16
+(
+    NUMEL,
+    NUM_FINITE,
+    MEAN,
+    M2,
+    L1,
+    SUM_SQUARES,
+    MIN,
+    MAX,
+    ZEROS,
+    NAN,
+    POSINF,
+    NEGINF,
+    SUBNORMAL,
+    NUM_TENSORS,
+    NUM_COUNTED,
+    REFERENCE_L2,
+) = range(ROW_WIDTH)
+"""Places in a row: what every kernel fills, ``float64[16]``. Counts are exact up to 2^53."""
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """Statistics of one or several tensors together. Printing it shows one line.
+
+    Everything but the counts is over the finite elements, summed in float64; where there are
+    none it is NaN (sums are 0). Of complex tensors it is over the magnitudes.
+
+    Attributes:
+        numel: elements.
+        num_finite: elements that are neither NaN nor infinite.
+        mean: of the finite elements.
+        m2: sum of their squared deviations from the mean.
+        l1: sum of their magnitudes.
+        sum_squares: sum of their squares.
+        min: the smallest.
+        max: the largest.
+        zeros: elements equal to zero.
+        nan: NaN elements.
+        posinf: elements equal to +Inf.
+        neginf: elements equal to -Inf.
+        subnormal: elements too small for the dtype's full precision.
+        num_tensors: how many tensors were merged.
+        histogram: see :class:`Histogram`; ``None`` if it was not asked for.
+        dtype: of the tensors, without ``torch.``; ``mixed`` if they differ.
+        shape: of the tensors; ``None`` if they differ.
+        nbytes: bytes of the tensors together.
+        weight_l2: of an ``update``, the norm of the parameter before it; else NaN.
+        notes: what else is to be known, e.g. ``("by magnitude",)``.
+    """
+
+    numel: int = 0
+    num_finite: int = 0
+    mean: float = math.nan
+    m2: float = 0.0
+    l1: float = 0.0
+    sum_squares: float = 0.0
+    min: float = math.nan
+    max: float = math.nan
+    zeros: int = 0
+    nan: int = 0
+    posinf: int = 0
+    neginf: int = 0
+    subnormal: int = 0
+    num_tensors: int = 0
+    histogram: Histogram | None = field(default=None, repr=False)
+    dtype: str = ""
+    shape: tuple[int, ...] | None = None
+    nbytes: int = 0
+    weight_l2: float = math.nan
+    notes: tuple[str, ...] = ()
+
+    @property
+    def std(self) -> float:
+        """Population standard deviation (divided by the number of finite elements)."""
+        return math.sqrt(self.m2 / self.num_finite) if self.num_finite else math.nan
+
+    @property
+    def rms(self) -> float:
+        """Root of the mean square."""
+        return math.sqrt(self.sum_squares / self.num_finite) if self.num_finite else math.nan
+
+    @property
+    def l2(self) -> float:
+        """Euclidean norm."""
+        return math.sqrt(self.sum_squares)
+
+    @property
+    def absmax(self) -> float:
+        """Largest magnitude."""
+        return max(abs(self.min), abs(self.max)) if self.num_finite else math.nan
+
+    @property
+    def nonfinite(self) -> int:
+        """NaN and infinite elements together."""
+        return self.numel - self.num_finite
+
+    @property
+    def update_ratio(self) -> float:
+        """Norm of an ``update`` over the norm of the parameter before it; NaN elsewhere."""
+        return self.l2 / self.weight_l2 if self.weight_l2 else math.nan
+
+    def quantile(self, q: float) -> float:
+        """The value below which a share ``q`` of the finite elements lies, right to 1/33 (3.1 %).
+
+        The ends are exact. NaN where there is no finite element. See :meth:`Histogram.quantile`.
+
+        Raises:
+            InputError: there is no histogram, or ``q`` is not between 0 and 1.
+        """
+        value = self._counted().quantile(q)
+        if q in (0, 1):
+            return self.max if q else self.min
+        return min(max(value, self.min), self.max) if self.num_finite else math.nan
+
+    def underflow(self, dtype: str) -> float:
+        """Share of the finite elements that are not zero and would be in ``dtype``.
+
+        See :meth:`Histogram.underflow`.
+        """
+        return self._counted().underflow(dtype)
+
+    def overflow(self, dtype: str) -> float:
+        """Share of the finite elements that lie beyond the range of ``dtype``.
+
+        See :meth:`Histogram.overflow`.
+        """
+        return self._counted().overflow(dtype)
+
+    def merge(self, other: Statistics) -> Statistics:
+        """The statistics of both parts together; associative up to rounding.
+
+        Source: Chan, Golub & LeVeque 1979, "Updating formulae and a pairwise algorithm for
+        computing sample variances", eq. 2.1.
+        """
+        if not (self.num_finite and other.num_finite):
+            rich = self if self.num_finite else other
+            mean, m2, low, high = rich.mean, rich.m2, rich.min, rich.max
+        else:
+            share = other.num_finite / (self.num_finite + other.num_finite)
+            delta = other.mean - self.mean
+            mean = self.mean + delta * share
+            m2 = self.m2 + other.m2 + delta * delta * self.num_finite * share
+            low, high = min(self.min, other.min), max(self.max, other.max)
+        return Statistics(
+            numel=self.numel + other.numel,
+            num_finite=self.num_finite + other.num_finite,
+            mean=mean,
+            m2=m2,
+            l1=self.l1 + other.l1,
+            sum_squares=self.sum_squares + other.sum_squares,
+            min=low,
+            max=high,
+            zeros=self.zeros + other.zeros,
+            nan=self.nan + other.nan,
+            posinf=self.posinf + other.posinf,
+            neginf=self.neginf + other.neginf,
+            subnormal=self.subnormal + other.subnormal,
+            num_tensors=self.num_tensors + other.num_tensors,
+            histogram=self._merged_histogram(other),
+            dtype=_common(self, other, self.dtype, other.dtype, "mixed"),
+            shape=_common(self, other, self.shape, other.shape, None),
+            nbytes=self.nbytes + other.nbytes,
+            weight_l2=other.weight_l2 if math.isnan(self.weight_l2) else self.weight_l2,
+            notes=tuple(dict.fromkeys((*self.notes, *other.notes))),
+        )
+
+    def _merged_histogram(self, other: Statistics) -> Histogram | None:
+        if not (self.num_tensors and other.num_tensors):
+            return (self if self.num_tensors else other).histogram
+        if self.histogram is None or other.histogram is None:
+            return None
+        return self.histogram.merge(other.histogram)
+
+    def _counted(self) -> Histogram:
+        if self.histogram is None:
+            raise InputError(
+                "There is no histogram here, so no quantiles and shares. Measure with "
+                "histogram=True (tt.Stats(histogram=True) when watching)."
+            )
+        return self.histogram
+
+    def __repr__(self) -> str:
+        from torchtap.view.text import show_statistics
+
+        return show_statistics(self)
+
+
+def _common(one: Statistics, two: Statistics, a: Any, b: Any, different: Any) -> Any:
+    if not (one.num_tensors and two.num_tensors):
+        return a if one.num_tensors else b
+    return a if a == b else different
+
+
+def empty_rows(num_rows: int, device: torch.device | str = "cpu") -> Tensor:
+    """Rows that nothing was measured into, ``float64[num_rows, 16]``."""
+    rows = torch.zeros(num_rows, ROW_WIDTH, dtype=torch.float64, device=device)
+    clear_rows(rows)
+    return rows
+
+
+def clear_rows(rows: Tensor) -> None:
+    """Forget what was measured."""
+    rows.zero_()
+    rows[:, MIN] = math.inf
+    rows[:, MAX] = -math.inf
+
+
+def from_row(
+    row: Tensor | list[float],
+    *,
+    histogram: Histogram | None = None,
+    dtype: str = "",
+    shape: tuple[int, ...] | None = None,
+    nbytes: int = 0,
+    notes: tuple[str, ...] = (),
+) -> Statistics:
+    """A row as a value."""
+    numbers: list[float] = row.tolist() if isinstance(row, Tensor) else row
+    some = numbers[NUM_FINITE] > 0
+    return Statistics(
+        numel=int(numbers[NUMEL]),
+        num_finite=int(numbers[NUM_FINITE]),
+        mean=numbers[MEAN] if some else math.nan,
+        m2=numbers[M2],
+        l1=numbers[L1],
+        sum_squares=numbers[SUM_SQUARES],
+        min=numbers[MIN] if some else math.nan,
+        max=numbers[MAX] if some else math.nan,
+        zeros=int(numbers[ZEROS]),
+        nan=int(numbers[NAN]),
+        posinf=int(numbers[POSINF]),
+        neginf=int(numbers[NEGINF]),
+        subnormal=int(numbers[SUBNORMAL]),
+        num_tensors=int(numbers[NUM_TENSORS]),
+        histogram=histogram,
+        dtype=dtype,
+        shape=shape,
+        nbytes=nbytes,
+        weight_l2=numbers[REFERENCE_L2] or math.nan,
+        notes=notes,
+    )
