@@ -23,6 +23,11 @@ if TYPE_CHECKING:
         Sink as Sink,
     )
     from torchtap.site import Pattern as Pattern, Site as Site
+    from torchtap.stats.histogram import Histogram as Histogram
+    from torchtap.stats.measure import measure as measure
+    from torchtap.stats.own import Statistic as Statistic
+    from torchtap.stats.sink import Stats as Stats
+    from torchtap.stats.statistics import Statistics as Statistics
     from torchtap.store.file import open_run as open  # noqa: F401
     from torchtap.store.memory import Memory as Memory
     from torchtap.store.run import Run as Run
@@ -39,6 +44,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "Absence": "record",
     "CaptureError": "errors",
+    "Histogram": "stats.histogram",
     "InputError": "errors",
     "Key": "record",
     "Memory": "store.memory",
@@ -51,11 +57,15 @@ _HOMES = {
     "Sink": "record",
     "Site": "site",
     "SiteError": "errors",
+    "Statistic": "stats.own",
+    "Statistics": "stats.statistics",
+    "Stats": "stats.sink",
     "Table": "store.table",
     "TorchtapError": "errors",
     "Verification": "verifying",
     "Watch": "watching",
     "mark": "hooks.marks",
+    "measure": "stats.measure",
     "open": "store.file",
     "plot": "view.figures",
     "summary": "summarizing",

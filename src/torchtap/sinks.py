@@ -11,6 +11,7 @@ import torch
 
 from torchtap.errors import InputError
 from torchtap.record import Record, Sink
+from torchtap.stats.sink import Stats
 from torchtap.store.memory import Memory
 
 
@@ -53,6 +54,16 @@ class Delivery:
         if len(self.sinks) == 1 and isinstance(self.sinks[0], Memory):
             return self.sinks[0].take
         return self._emit
+
+    @property
+    def reads_at_once(self) -> bool:
+        """Whether no sink keeps a value beyond :meth:`Sink.take`."""
+        return all(isinstance(sink, Stats) for sink in self.sinks)
+
+    @property
+    def stats(self) -> Stats | None:
+        """The sink that measures, if there is one."""
+        return next((sink for sink in self.sinks if isinstance(sink, Stats)), None)
 
     @property
     def memory(self) -> Memory | None:

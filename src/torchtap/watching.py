@@ -14,11 +14,12 @@ from torch import nn
 from torchtap import __version__
 from torchtap.errors import CaptureError, InputError, SiteError
 from torchtap.hooks import Engine, Spot, Tap
-from torchtap.hooks.keep import COPY_MODES
+from torchtap.hooks.keep import BORROW, COPY_MODES
 from torchtap.plan import Plan, Where, make_plan, modules_of
 from torchtap.record import Absence, Record, Sink
 from torchtap.sinks import Delivery, as_sinks
 from torchtap.site import Site, did_you_mean
+from torchtap.stats.series import Series
 from torchtap.store.run import Meta, Run
 
 Every = int | Callable[[int], bool]
@@ -140,8 +141,8 @@ class Watch:
         """
         if self._run is None:
             raise CaptureError(
-                "This watch hands its records on and keeps none. Add tt.Memory() to its sinks: "
-                "to=[tt.Memory(), your_function]."
+                "This watch hands its records on and keeps none. Add tt.Memory() or tt.Stats() to "
+                "its sinks: to=[tt.Memory(), your_function]."
             )
         return self._run
 
@@ -203,7 +204,9 @@ class Watch:
                     yield Absence(Site(pattern.path, port), "no tt.mark of that name was reached")
 
     def _lost(self) -> Iterator[Absence]:
-        memory = self._delivery.memory
+        memory, stats = self._delivery.memory, self._delivery.stats
+        if stats is not None:
+            yield from stats.skipped
         if memory is None:
             return
         yield from memory.refused
@@ -216,8 +219,8 @@ class Watch:
                 )
 
     def _make_run(self) -> Run | None:
-        memory = self._delivery.memory
-        if memory is None:
+        memory, stats = self._delivery.memory, self._delivery.stats
+        if memory is None and stats is None:
             return None
         meta = Meta(
             model=self.plan.model,
@@ -228,7 +231,8 @@ class Watch:
             torchtap=__version__,
             created=datetime.now(UTC).isoformat(timespec="seconds"),
         )
-        return Run(memory.rows, meta, lambda: self.absent)
+        rows = () if memory is None else memory.rows
+        return Run(rows, meta, lambda: self.absent, Series if stats is None else stats.read)
 
     def __repr__(self) -> str:
         state = f"open, step {self.current_step}" if self._is_open else "closed"
@@ -289,7 +293,8 @@ def watch(
         )
     plan = make_plan(model, where)
     delivery = Delivery(as_sinks(to))
-    return Watch(model, plan, delivery, every=every, copy=copy, grad_input=grad_input)
+    kept = BORROW if delivery.reads_at_once else copy
+    return Watch(model, plan, delivery, every=every, copy=kept, grad_input=grad_input)
 
 
 def _why_missing(spot: Spot) -> str | None:

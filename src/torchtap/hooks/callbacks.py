@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from torchtap.hooks.spots import Arrival, Tap
-from torchtap.record import FORWARD, Record
+from torchtap.record import FORWARD, UNVERSIONED, Record
 
 if TYPE_CHECKING:
     from torchtap.hooks.engine import Engine
@@ -93,8 +93,12 @@ class Leave(Callback):
         call = next(tap.calls)
         if spot is not None:
             spot.seen = True
-            kept = output.detach()
-            row = (spot.site, engine.step, call, FORWARD, -1, (), kept, kept._version)
+            if engine.borrows:
+                kept, version = output, UNVERSIONED
+            else:
+                kept = output.detach()
+                version = kept._version
+            row = (spot.site, engine.step, call, FORWARD, -1, (), kept, version)
             engine.emit(_new_record(Record, row))
         if spot_of_gradient is not None:
             spot_of_gradient.armed += 1

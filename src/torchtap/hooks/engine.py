@@ -15,7 +15,7 @@ from torchtap.hooks.backwards import current_task
 from torchtap.hooks.callbacks import Enter, Leave
 from torchtap.hooks.fused import Aside
 from torchtap.hooks.gradients import Gradients, Passage
-from torchtap.hooks.keep import Keeper, obstacle, storage_id
+from torchtap.hooks.keep import BORROW, Keeper, obstacle, storage_id
 from torchtap.hooks.marks import open_engines
 from torchtap.hooks.replay import Replay
 from torchtap.hooks.spots import Spot, Tap
@@ -61,6 +61,7 @@ class Engine:
     Attributes:
         step: the running step.
         recording: whether it is recorded; hooks look at nothing else first.
+        borrows: whether records hold what flows itself, because it is read at once.
         num_entries: how often the model (or, from outside, a tapped part of it) was called.
     """
 
@@ -80,11 +81,15 @@ class Engine:
         self.step = 0
         self.recording = False
         self.num_entries = 0
-        self.taps = {planned.path: Tap(planned.path, planned.filters) for planned in plan.taps}
+        self.borrows = copy == BORROW
+        self._copies = False if self.borrows else None
+        self.taps = {
+            planned.path: Tap(planned.path, planned.filters, self._copies) for planned in plan.taps
+        }
         self.root = self.taps.get("") or Tap("", {})
         self.marks: dict[str, Tap | None] = {}
         self.keeper = Keeper(copy)
-        self.state = State(plan, self.taps, emit)
+        self.state = State(plan, self.taps, emit, borrows=self.borrows)
         self.gradients = Gradients(self.keeper, emit, self.state.deliver, grad_input)
         self.aside = Aside(self.taps)
         # At hand for the hooks, which are called for every module.
@@ -333,5 +338,5 @@ class Engine:
     def _mark_tap(self, name: str) -> Tap | None:
         if name not in self.marks:
             filters = self.plan.mark_filters(name)
-            self.marks[name] = Tap(name, filters) if filters else None
+            self.marks[name] = Tap(name, filters, self._copies) if filters else None
         return self.marks[name]

@@ -23,6 +23,8 @@ from torchtap.hooks.spots import Spot
 from torchtap.record import UNVERSIONED
 
 COPY_MODES = ("auto", "always", "never")
+BORROW = "borrow"
+"""Nothing is kept: whoever takes the record reads it there and then."""
 
 _PLAIN = (Tensor, nn.Parameter)
 
@@ -49,7 +51,7 @@ class Keeper:
     """Keeps values, and learns which sites are overwritten.
 
     Args:
-        copy: ``auto`` (as above), ``always``, or ``never``.
+        copy: ``auto`` (as above), ``always``, ``never``, or :data:`BORROW`.
     """
 
     def __init__(self, copy: str) -> None:
@@ -70,6 +72,8 @@ class Keeper:
             a detached tensor, and the version that it must still have when it is read
             (:data:`~torchtap.record.UNVERSIONED` if nothing can overwrite it).
         """
+        if self.copy == BORROW:
+            return tensor, UNVERSIONED
         if tensor.is_inference() or self._must_copy(spot, tensor, foreign):
             return tensor.detach().clone(), UNVERSIONED
         # A gradient is kept itself: were only an alias held, autograd would take its memory over

@@ -27,12 +27,12 @@ class Spot:
 
     __slots__ = ("armed", "arrived", "copies", "reason", "seen", "site")
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: Site, copies: bool | None = None) -> None:
         self.site = site
         self.seen = False
         self.armed = self.arrived = 0
         self.reason: str | None = None
-        self.copies: bool | None = None
+        self.copies = copies
 
 
 class Arrival(partial):  # type: ignore[type-arg]
@@ -53,9 +53,13 @@ class Tap:
         calls: numbers the calls of the running step.
         has_run: whether any call was seen, in any step.
         reason: why calls were not recorded.
+
+    Args:
+        copies: what its spots start with.
     """
 
     __slots__ = (
+        "_copies",
         "calls",
         "filters",
         "has_run",
@@ -66,7 +70,10 @@ class Tap:
         "spots",
     )
 
-    def __init__(self, path: str, filters: Mapping[str, Filter]) -> None:
+    def __init__(
+        self, path: str, filters: Mapping[str, Filter], copies: bool | None = None
+    ) -> None:
+        self._copies = copies
         self.path = path
         self.filters = filters
         self.spots: dict[tuple[str, str], Spot | None] = {}
@@ -82,6 +89,6 @@ class Tap:
             return self.spots[port, leaf]
         except KeyError:
             wanted = port in self.filters and self.filters[port].accepts(leaf)
-            spot = Spot(Site(self.path, port, leaf)) if wanted else None
+            spot = Spot(Site(self.path, port, leaf), self._copies) if wanted else None
             self.spots[port, leaf] = spot
             return spot

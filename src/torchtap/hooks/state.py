@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 class State:
     """The ports ``param``, ``buffer`` and ``param_grad``.
 
-    Values are always copied: the optimizer is about to overwrite them, and others may hold
-    pointers into them.
+    Values are copied unless they are read at once: the optimizer is about to overwrite them, and
+    others may hold pointers into them.
     """
 
     def __init__(
@@ -31,12 +31,15 @@ class State:
         plan: Plan,
         taps: Mapping[str, Tap],
         emit: Callable[[Record], None],
+        *,
+        borrows: bool,
     ) -> None:
         self.step = 0
         self.recording = False
         self._plan = plan
         self._taps = taps
         self._emit = emit
+        self._borrows = borrows
         self._hooked: dict[tuple[str, str], tuple[Tensor, Any]] = {}
         self._waiting: dict[Spot, Record] = {}
 
@@ -53,7 +56,7 @@ class State:
         spot.reason = obstacle(tensor)
         if spot.reason is None:
             spot.seen = True
-            kept = tensor.detach().clone()
+            kept = tensor if self._borrows else tensor.detach().clone()
             self._emit(Record(spot.site, self.step, 0, FORWARD, -1, (), kept, UNVERSIONED))
 
     def hook_params(self, backwards: Backwards) -> None:
@@ -79,11 +82,15 @@ class State:
         gradient = param.grad
         if gradient is None or not self.recording:
             return
-        number = backwards.number()
+        number, labels = backwards.number(), _reduction(gradient)
+        if self._borrows:
+            spot.seen = True
+            row = (spot.site, self.step, number, FORWARD, number, labels, gradient, UNVERSIONED)
+            self._emit(Record(*row))
+            return
         # Copied here, since other hooks may use it up (an optimizer that runs in backward), but
         # handed on at the end: reentrant checkpoints accumulate several times in one backward.
         kept = gradient.detach().clone()
-        labels = _reduction(gradient)
         row = Record(spot.site, self.step, number, FORWARD, number, labels, kept, UNVERSIONED)
         self._waiting[spot] = row
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from torchtap.errors import InputError
@@ -32,6 +35,13 @@ ROW_WIDTH = 16
     REFERENCE_L2,
 ) = range(ROW_WIDTH)
 """Places in a row: what every kernel fills, ``float64[16]``. Counts are exact up to 2^53."""
+
+
+NUMBERS = (
+    *("numel", "num_finite", "mean", "std", "rms", "l1", "l2", "min", "max", "absmax"),
+    *("zeros", "nan", "posinf", "neginf", "subnormal"),
+)
+"""Statistics that are one number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +72,7 @@ class Statistics:
         nbytes: bytes of the tensors together.
         weight_l2: of an ``update``, the norm of the parameter before it; else NaN.
         notes: what else is to be known, e.g. ``("by magnitude",)``.
+        extra: name -> result of the statistics that were asked for beside these.
     """
 
     numel: int = 0
@@ -84,6 +95,7 @@ class Statistics:
     nbytes: int = 0
     weight_l2: float = math.nan
     notes: tuple[str, ...] = ()
+    extra: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @property
     def std(self) -> float:
@@ -114,6 +126,10 @@ class Statistics:
     def update_ratio(self) -> float:
         """Norm of an ``update`` over the norm of the parameter before it; NaN elsewhere."""
         return self.l2 / self.weight_l2 if self.weight_l2 else math.nan
+
+    def numbers(self) -> dict[str, float]:
+        """Name -> number of all statistics that are one number, in the order of ``NUMBERS``."""
+        return {name: getattr(self, name) for name in NUMBERS}
 
     def quantile(self, q: float) -> float:
         """The value below which a share ``q`` of the finite elements lies, right to 1/33 (3.1 %).
@@ -196,7 +212,7 @@ class Statistics:
         return self.histogram
 
     def __repr__(self) -> str:
-        from torchtap.view.text import show_statistics
+        from torchtap.view.statistics import show_statistics
 
         return show_statistics(self)
 
@@ -229,6 +245,7 @@ def from_row(
     shape: tuple[int, ...] | None = None,
     nbytes: int = 0,
     notes: tuple[str, ...] = (),
+    extra: Mapping[str, Any] | None = None,
 ) -> Statistics:
     """A row as a value."""
     numbers: list[float] = row.tolist() if isinstance(row, Tensor) else row
@@ -254,4 +271,20 @@ def from_row(
         nbytes=nbytes,
         weight_l2=numbers[REFERENCE_L2] or math.nan,
         notes=notes,
+        extra=dict(extra or {}),
     )
+
+
+def merge_rows(row: NDArray[np.float64], other: NDArray[np.float64]) -> None:
+    """Merge one row of numbers into another, as :meth:`Statistics.merge` does."""
+    own, more = row[NUM_FINITE], other[NUM_FINITE]
+    mean, m2 = row[MEAN], row[M2] + other[M2]
+    if own and more:
+        share, delta = more / (own + more), other[MEAN] - mean
+        mean, m2 = mean + delta * share, m2 + delta * delta * own * share
+    elif more:
+        mean = other[MEAN]
+    low, high = min(row[MIN], other[MIN]), max(row[MAX], other[MAX])
+    reference = row[REFERENCE_L2] or other[REFERENCE_L2]
+    row += other
+    row[MEAN], row[M2], row[MIN], row[MAX], row[REFERENCE_L2] = mean, m2, low, high, reference

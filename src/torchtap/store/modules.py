@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from torchtap.stats.moments import Moments
+from torchtap.stats.statistics import Statistics
 from torchtap.store.table import Row
 
 if TYPE_CHECKING:
@@ -31,11 +31,11 @@ class ModuleRow:
     path: str
     type: str
     calls: int
-    shape: tuple[int, ...]
+    shape: tuple[int, ...] | None
     dtype: str
     num_tensors: int
-    stats: Moments
-    gradient: Moments | None
+    stats: Statistics
+    gradient: Statistics | None
 
     @property
     def grad_norm(self) -> float | None:
@@ -44,17 +44,14 @@ class ModuleRow:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
-        stats = asdict(self.stats)
-        del stats["m2"], stats["sum_squares"]
         return {
             "path": self.path,
             "type": self.type,
             "calls": self.calls,
-            "shape": list(self.shape),
+            "shape": None if self.shape is None else list(self.shape),
             "dtype": self.dtype,
             "num_tensors": self.num_tensors,
-            **stats,
-            "std": self.stats.std,
+            **self.stats.numbers(),
             "grad_norm": self.grad_norm,
             "grad_nonfinite": None if self.gradient is None else self.gradient.nonfinite,
         }
@@ -62,7 +59,7 @@ class ModuleRow:
 
 def module_rows(run: Run) -> tuple[ModuleRow, ...]:
     """One row per module with an output in the run, in the order of ``named_modules()``."""
-    return pivot(run.table()) if len(run) else ()
+    return pivot(run.table()) if run.sites else ()
 
 
 def pivot(rows: Iterable[Row]) -> tuple[ModuleRow, ...]:
@@ -91,8 +88,8 @@ def _module_row(outputs: list[Row], gradients: list[Row]) -> ModuleRow:
     )
 
 
-def _together(rows: Iterable[Row]) -> Moments:
-    merged = Moments()
+def _together(rows: Iterable[Row]) -> Statistics:
+    merged = Statistics()
     for row in rows:
         merged = merged.merge(row.stats)
     return merged

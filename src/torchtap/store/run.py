@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 from torchtap.errors import RunError, SiteError
 from torchtap.record import FORWARD, Absence, Record
 from torchtap.site import PORTS, Pattern, Site, did_you_mean, leaf_matches
+from torchtap.stats.series import Series
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from torchtap.stats.statistics import Statistics
     from torchtap.store.table import Table
 
 Where = str | Site | Callable[[Site], bool] | Sequence["str | Site | Callable[[Site], bool]"] | None
@@ -75,10 +77,12 @@ class Run:
         rows: Sequence[Record],
         meta: Meta,
         absent: Callable[[], Sequence[Absence]] = tuple,
+        series: Callable[[], Series] = Series,
     ) -> None:
         self._rows = rows
         self._meta = meta
         self._absent = absent
+        self._series = series
         self._index: dict[Site, list[Record]] = {}
         self._indexed: tuple[int, Record | None] = (0, None)
 
@@ -91,9 +95,9 @@ class Run:
 
     @property
     def sites(self) -> list[Site]:
-        """Sites with at least one record, by module, port and leaf."""
+        """Sites that were recorded or measured, by module, port and leaf."""
         modules = {path: place for place, path in enumerate(self._meta.modules)}
-        seen = list(self._sites())
+        seen = list(dict.fromkeys([*self._sites(), *self.series.sites]))
         arrival = {site: place for place, site in enumerate(seen)}
         return sorted(
             seen,
@@ -106,8 +110,13 @@ class Run:
 
     @property
     def steps(self) -> list[int]:
-        """Steps with at least one record, ascending."""
-        return sorted({row.step for row in self._rows})
+        """Steps in which anything was recorded or measured, ascending."""
+        return sorted({*(row.step for row in self._rows), *self.series.steps})
+
+    @property
+    def series(self) -> Series:
+        """What ``tt.Stats`` measured, up to now."""
+        return self._series()
 
     @property
     def absent(self) -> list[Absence]:
@@ -166,6 +175,7 @@ class Run:
     ) -> Record:
         """The whole record behind :meth:`get`."""
         place = self._resolve(site)
+        self._refuse_measured(place)
         rows = [
             row
             for row in self._index[place]
@@ -215,6 +225,7 @@ class Run:
         import torch
 
         place = self._resolve(site)
+        self._refuse_measured(place)
         last = {(row.step, row.call): row for row in self.records(place, steps=steps)}
         if not last:
             raise SiteError(f"{place} has no record in steps {steps!r}. Steps are {self.steps}.")
@@ -232,7 +243,8 @@ class Run:
         """Norm of the mean over samples, per module.
 
         Values are joined along dim 0 over calls and steps, averaged over dim 0, and the Euclidean
-        norm of that mean is taken, all in float64. NaN and Inf go through.
+        norm of that mean is taken, all in float64. NaN and Inf go through. Where values were not
+        kept but measured by ``tt.Stats``, its running mean is taken.
 
         Returns:
             path -> norm. Where the selection holds several sites of one module (ports or leaves),
@@ -245,11 +257,64 @@ class Run:
         by_path = len(set(paths)) == len(paths)
         norms = {}
         for site in chosen:
-            joined = self.cat(site)
-            wide = joined.to(torch.complex128 if joined.is_complex() else torch.float64)
-            norm = torch.linalg.vector_norm(wide.mean(dim=0))
-            norms[(site.path or ".") if by_path else str(site)] = float(norm)
+            if site in self._sites():
+                joined = self.cat(site)
+                wide = joined.to(torch.complex128 if joined.is_complex() else torch.float64)
+                norm = float(torch.linalg.vector_norm(wide.mean(dim=0)))
+            else:
+                norm = self.series.of(site).mean_norm()
+            norms[(site.path or ".") if by_path else str(site)] = norm
         return norms
+
+    # ------------------------------------------------------------------ statistics
+
+    def stats(self, site: str | Site, *, step: int | str | None = None) -> Statistics:
+        """Statistics of a site over all calls of one step.
+
+        Measured while it ran by ``tt.Stats``, or now from the values that were kept.
+
+        Args:
+            site: which.
+            step: the last one by default; ``"all"`` for all steps together.
+
+        Raises:
+            SiteError: nothing was recorded or measured there.
+        """
+        place = self._resolve(site)
+        series = self.series
+        if place in series:
+            whole = step == "all"
+            return series.whole(place) if whole else series.at(place, _whole_step(step))
+        rows = [row for row in self._index[place] if row.phase == FORWARD]
+        if step != "all":
+            last = max((row.step for row in rows), default=0)
+            wanted = last if step is None else _whole_step(step)
+            rows = [row for row in rows if row.step == wanted]
+        if not rows:
+            raise SiteError(self._nothing_like(place, _whole_step(step), None, None, FORWARD))
+        from torchtap.stats.measure import measure_all
+
+        return measure_all(row.value for row in rows)
+
+    def quantile(self, site: str | Site, q: float, *, step: int | str | None = None) -> float:
+        """One quantile of a site, right to 1/33 (3.1 %); see :meth:`Statistics.quantile`."""
+        return self.stats(site, step=step).quantile(q)
+
+    def over_steps(self, site: str | Site, name: str) -> tuple[list[int], list[float]]:
+        """One statistic of a site over the steps.
+
+        Args:
+            site: which.
+            name: an attribute of :class:`Statistics`, such as ``l2`` or ``update_ratio``.
+
+        Returns:
+            the steps, and its value in each.
+        """
+        place = self._resolve(site)
+        steps = self.series.steps_of(place) if place in self.series else None
+        if steps is None:
+            steps = sorted({row.step for row in self._index[place] if row.phase == FORWARD})
+        return steps, [getattr(self.stats(place, step=step), name) for step in steps]
 
     # ------------------------------------------------------------------ tables and files
 
@@ -316,7 +381,7 @@ class Run:
         wanted = site if isinstance(site, Site) else Site.parse(site)
         if wanted.path in self._meta.aliases:
             wanted = Site(self._meta.aliases[wanted.path], wanted.port, wanted.leaf)
-        known = self._sites()
+        known = dict.fromkeys([*self._sites(), *self.series.sites])
         if wanted in known:
             return wanted
         near = [
@@ -332,7 +397,15 @@ class Run:
             raise SiteError(f"{wanted} stands for several tensors. Name one of {names}.")
         raise SiteError(self._nothing_at(str(wanted)))
 
+    def _refuse_measured(self, site: Site) -> None:
+        if site not in self._index and site in self.series:
+            raise RunError(
+                f"{site} was measured and its values were not kept. Read run.stats({str(site)!r}), "
+                f"or watch with to=[tt.Memory(), tt.Stats()]."
+            )
+
     def _last(self, site: Site) -> Record:
+        self._refuse_measured(site)
         rows = [row for row in self._index[site] if row.phase == FORWARD]
         if not rows:
             return self.record(site)  # Says what is missing.
@@ -385,3 +458,11 @@ class Run:
         from torchtap.view.html import run_html
 
         return run_html(self)
+
+
+def _whole_step(step: int | str | None) -> int | None:
+    if isinstance(step, str):
+        if step != "all":
+            raise SiteError(f"step is {step!r}; expected a number, 'all', or nothing for the last.")
+        return None
+    return step

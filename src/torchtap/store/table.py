@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from torchtap.errors import MissingExtraError
 from torchtap.record import Record
 from torchtap.site import Site
-from torchtap.stats.moments import Moments, moments
+from torchtap.stats.measure import measure_all
+from torchtap.stats.statistics import Statistics
 
 if TYPE_CHECKING:
     from torchtap.store.run import Run, Where
@@ -24,7 +25,7 @@ class Row:
         type: class name of the module, ``""`` for a mark.
         calls: most calls in one step (for gradients: most values).
         steps: number of steps with a record.
-        shape: shape of the last value.
+        shape: shape of the last value; of what was measured, ``None`` if it varies.
         dtype: of the last value, without ``torch.``.
         nbytes: bytes of all values together.
         stats: over all values of the last step.
@@ -34,10 +35,10 @@ class Row:
     type: str
     calls: int
     steps: int
-    shape: tuple[int, ...]
+    shape: tuple[int, ...] | None
     dtype: str
     nbytes: int
-    stats: Moments
+    stats: Statistics
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +85,43 @@ class Table:
 
 
 def measure_table(run: Run, where: Where, steps: int | Iterable[int] | None) -> Table:
-    """Build the table of a run; reads every value of the last step of each site once."""
+    """Build the table of a run.
+
+    What was kept is measured now, reading every value of the last step of each site once; what
+    was measured while it ran is taken as it is.
+    """
+    wanted = None if steps is None else {steps} if isinstance(steps, int) else set(steps)
     groups: dict[Site, list[Record]] = {site: [] for site in run.select(where)}
-    for record in run.records(steps=steps):
+    for record in run.records(steps=wanted):
         if record.site in groups:
             groups[record.site].append(record)
-    return Table(tuple(_row(run, site, group) for site, group in groups.items() if group))
+    rows = []
+    for site, group in groups.items():
+        if group:
+            rows.append(_row(run, site, group))
+        elif site in run.series:
+            rows += _measured_row(run, site, wanted)
+    return Table(tuple(rows))
+
+
+def _measured_row(run: Run, site: Site, wanted: Collection[int] | None) -> list[Row]:
+    steps = [s for s in run.series.steps_of(site) if wanted is None or s in wanted]
+    if not steps:
+        return []
+    per_step = [run.series.at(site, step) for step in steps]
+    last = per_step[-1]
+    return [
+        Row(
+            site=site,
+            type=run.meta.type_name(site.path),
+            calls=max(stats.num_tensors for stats in per_step),
+            steps=len(steps),
+            shape=last.shape,
+            dtype=last.dtype,
+            nbytes=sum(stats.nbytes for stats in per_step),
+            stats=last,
+        )
+    ]
 
 
 def _row(run: Run, site: Site, records: list[Record]) -> Row:
@@ -107,13 +139,11 @@ def _row(run: Run, site: Site, records: list[Record]) -> Row:
         shape=tuple(shown.shape),
         dtype=str(shown.dtype).removeprefix("torch."),
         nbytes=sum(record.kept.nbytes for record in records),
-        stats=moments(record.value for record in last if not record.overwritten),
+        stats=measure_all((r.value for r in last if not r.overwritten), histogram=False),
     )
 
 
 def _flat(row: Row) -> dict[str, Any]:
-    stats = asdict(row.stats)
-    del stats["m2"], stats["sum_squares"]
     return {
         "site": str(row.site),
         "path": row.site.path,
@@ -122,10 +152,8 @@ def _flat(row: Row) -> dict[str, Any]:
         "type": row.type,
         "calls": row.calls,
         "steps": row.steps,
-        "shape": list(row.shape),
+        "shape": None if row.shape is None else list(row.shape),
         "dtype": row.dtype,
         "nbytes": row.nbytes,
-        **stats,
-        "std": row.stats.std,
-        "l2": row.stats.l2,
+        **row.stats.numbers(),
     }

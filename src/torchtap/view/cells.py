@@ -125,13 +125,15 @@ def nonfinite(nan: int, posinf: int, neginf: int) -> Cell:
     return Cell(" ".join(said), "bad") if said else Cell("0")
 
 
-def shape(dims: Sequence[int | None]) -> str:
+def shape(dims: Sequence[int | None] | None) -> str:
     """A shape in a table; ``?`` for a dimension that differs between values.
 
     Example:
         >>> shape((1, 32, 112, 112)), shape(()), shape((None, 16))
         ('1x32x112x112', 'scalar', '?x16')
     """
+    if dims is None:
+        return "varies"
     return "x".join("?" if dim is None else str(dim) for dim in dims) or "scalar"
 
 

@@ -27,7 +27,7 @@ from torchtap.view.cells import (
 if TYPE_CHECKING:
     from torchtap.demo import Guess
     from torchtap.record import Absence
-    from torchtap.stats.moments import Moments
+    from torchtap.stats.statistics import Statistics
     from torchtap.store.listing import Listing, SiteEntry
     from torchtap.store.modules import ModuleRow
     from torchtap.store.run import Run
@@ -157,7 +157,7 @@ def show_table(table: Table, *, limit: int | None = _MOST_ROWS, color: bool = Fa
 _STATS = ("mean", "std", "min", "max", "zeros", "NaN/Inf")
 
 
-def _stat_cells(stats: Moments) -> tuple[str | Cell, ...]:
+def _stat_cells(stats: Statistics) -> tuple[str | Cell, ...]:
     bad = nonfinite(stats.nan, stats.posinf, stats.neginf)
     if not stats.num_finite:
         return (NONE, NONE, NONE, NONE, NONE if not stats.numel else "0", bad)

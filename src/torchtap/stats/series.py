@@ -1,0 +1,209 @@
+"""What was measured, by step: numbers for every step, larger things for the last ones."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torchtap.errors import RunError, SiteError
+from torchtap.site import Site
+from torchtap.stats.histogram import Histogram
+from torchtap.stats.statistics import (
+    MAX,
+    MIN,
+    NUM_TENSORS,
+    NUMEL,
+    ROW_WIDTH,
+    Statistics,
+    from_row,
+    merge_rows,
+)
+
+Rows = NDArray[np.float64]
+
+
+@dataclass(slots=True)
+class Measured:
+    """One site of a :class:`Series`.
+
+    Attributes:
+        site: where.
+        dtype: of its tensors, without ``torch.``; ``mixed`` if they differ.
+        shape: of its tensors; ``None`` if they differ.
+        itemsize: bytes per element.
+        notes: what else is to be known of its numbers.
+        mean_sum: sum over all samples (dim 0) of all steps, ``float64``; ``None`` if it could
+            not be formed.
+        num_samples: how many samples it holds.
+        why_no_mean: why there is no ``mean_sum``.
+    """
+
+    site: Site
+    dtype: str = ""
+    shape: tuple[int, ...] | None = None
+    itemsize: int = 0
+    notes: tuple[str, ...] = ()
+    mean_sum: NDArray[Any] | None = None
+    num_samples: int = 0
+    why_no_mean: str = "it was not asked for"
+
+    def mean_norm(self) -> float:
+        """Norm of the mean over samples."""
+        if self.mean_sum is None or not self.num_samples:
+            raise RunError(f"{self.site} has no mean over samples: {self.why_no_mean}.")
+        return float(np.linalg.norm(self.mean_sum.reshape(-1) / self.num_samples))
+
+
+@dataclass(slots=True)
+class _Step:
+    """One step: a row for each site known by then, and what is kept for a while."""
+
+    step: int
+    rows: Rows
+    histograms: dict[int, Histogram] | None = None
+    extra: dict[int, dict[str, Any]] = field(default_factory=dict)
+
+
+class Series:
+    """Statistics of every site and step.
+
+    Args:
+        keep: of how many steps histograms and other statistics of the user's are kept; the 16
+            numbers are kept of all, and everything is also merged over all steps.
+    """
+
+    def __init__(self, keep: int = 64) -> None:
+        self.keep = keep
+        self.measured: list[Measured] = []
+        self._places: dict[Site, int] = {}
+        self._steps: dict[int, _Step] = {}
+        self._recent: deque[_Step] = deque()
+        self._histograms: dict[int, Histogram] = {}
+        self._extra: dict[int, dict[str, Any]] = {}
+
+    # ------------------------------------------------------------------ filled by the sink
+
+    def place_of(self, site: Site) -> int:
+        """The place of a site, which is new or not."""
+        place = self._places.setdefault(site, len(self.measured))
+        if place == len(self.measured):
+            self.measured.append(Measured(site))
+        return place
+
+    def add_step(self, step: int, rows: Rows, histograms: dict[int, Histogram]) -> None:
+        """The rows of a step that has ended, one per site; later parts of it are merged."""
+        if step in self._steps:
+            self._merge_step(self._steps[step], rows, histograms)
+        else:
+            entry = _Step(step, rows, histograms)
+            self._steps[step] = entry
+            self._recent.append(entry)
+        for place, histogram in histograms.items():
+            whole = self._histograms.get(place)
+            self._histograms[place] = histogram if whole is None else whole.merge(histogram)
+        while len(self._recent) > self.keep:
+            old = self._recent.popleft()
+            old.histograms, old.extra = None, {}
+
+    def add_extra(self, step: int, place: int, name: str, value: Any, whole: Any) -> None:
+        """A statistic of the user's for a step, and for all steps so far."""
+        self._steps[step].extra.setdefault(place, {})[name] = value
+        self._extra.setdefault(place, {})[name] = whole
+
+    # ------------------------------------------------------------------ read by the run
+
+    @property
+    def sites(self) -> list[Site]:
+        """Sites that were measured at least once."""
+        return [measured.site for measured in self.measured]
+
+    @property
+    def steps(self) -> list[int]:
+        """Steps in which anything was measured."""
+        return sorted(self._steps)
+
+    def __contains__(self, site: object) -> bool:
+        return site in self._places
+
+    def of(self, site: Site) -> Measured:
+        """What is known of a site in all steps."""
+        return self.measured[self._places[site]]
+
+    def steps_of(self, site: Site) -> list[int]:
+        """Steps in which a site was measured."""
+        place = self._places[site]
+        return [step for step in self.steps if self._row(step, place) is not None]
+
+    def at(self, site: Site, step: int | None = None) -> Statistics:
+        """Statistics of a site in one step, the last one by default.
+
+        Raises:
+            SiteError: it was not measured in that step.
+        """
+        place = self._places[site]
+        steps = self.steps_of(site)
+        if step is None and steps:
+            step = steps[-1]
+        row = None if step is None else self._row(step, place)
+        if step is None or row is None:
+            known = f"{steps[:6]}{' and more' if len(steps) > 6 else ''}"
+            raise SiteError(f"{site} was not measured in step {step}. It was in steps {known}.")
+        entry = self._steps[step]
+        histogram = None if entry.histograms is None else entry.histograms.get(place)
+        return self._value(place, row, histogram, entry.extra.get(place, {}))
+
+    def whole(self, site: Site) -> Statistics:
+        """Statistics of a site over all steps."""
+        place = self._places[site]
+        merged = np.zeros(ROW_WIDTH)
+        merged[MIN], merged[MAX] = math.inf, -math.inf
+        for step in self.steps:
+            row = self._row(step, place)
+            if row is not None:
+                merge_rows(merged, row)
+        return self._value(place, merged, self._histograms.get(place), self._extra.get(place, {}))
+
+    def numbers(self, site: Site, name: str) -> tuple[list[int], list[float]]:
+        """Steps of a site, and one of its statistics in each."""
+        steps = self.steps_of(site)
+        return steps, [getattr(self.at(site, step), name) for step in steps]
+
+    def _row(self, step: int, place: int) -> Rows | None:
+        rows = self._steps[step].rows if step in self._steps else ()
+        if place >= len(rows) or not rows[place][NUM_TENSORS]:
+            return None
+        row: Rows = rows[place]
+        return row
+
+    def _value(
+        self, place: int, row: Rows, histogram: Histogram | None, extra: Mapping[str, Any]
+    ) -> Statistics:
+        measured = self.measured[place]
+        return from_row(
+            row.tolist(),
+            histogram=histogram,
+            dtype=measured.dtype,
+            shape=measured.shape,
+            nbytes=int(row[NUMEL]) * measured.itemsize,
+            notes=measured.notes,
+            extra=extra,
+        )
+
+    def _merge_step(self, entry: _Step, rows: Rows, histograms: dict[int, Histogram]) -> None:
+        if len(rows) > len(entry.rows):
+            more = np.zeros((len(rows) - len(entry.rows), ROW_WIDTH))
+            more[:, MIN], more[:, MAX] = math.inf, -math.inf
+            entry.rows = np.concatenate([entry.rows, more])
+        for place, row in enumerate(rows):
+            if row[NUM_TENSORS]:
+                merge_rows(entry.rows[place], row)
+        if entry.histograms is not None:
+            for place, histogram in histograms.items():
+                old = entry.histograms.get(place)
+                entry.histograms[place] = histogram if old is None else old.merge(histogram)
