@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from torchtap.store.run import Run
 
-SITES = ("_conv_stem:output", "_blocks.4:output", "_blocks.13._project_conv:output")
+SITES = ("_conv_stem:output", "_blocks.3._swish:output", "_conv_head:output")
 """An early, a middle and a late place to look at."""
 
 # The padding modules repeat what stands beside them: the same picture with a rim.

@@ -73,7 +73,10 @@ class Watch:
         self._engine.begin_step(done + 1, recording=self._wants(done + 1))
         self._note_overwritten(done)
         self._check_marks()
-        self._delivery.close_step(done)
+        try:
+            self._delivery.close_step(done)
+        finally:
+            self._engine.take_state_of_compiled()
 
     def _note_overwritten(self, step: int) -> None:
         memory = self._delivery.memory
@@ -179,9 +182,15 @@ class Watch:
         if port in ("param", "param_grad", "buffer") and self._engine.num_entries:
             return "the module owns none that fits"
         if self._engine.num_entries:
+            compiled = (
+                ". Or it ran in a graph that was compiled without our hooks, before or for another "
+                "model of this class: watch before the first compiled call, or call "
+                "torch.compiler.reset()"
+            )
             return (
                 "the module was not called: its parent skipped it, or used its parameters without "
                 "calling it (as nn.MultiheadAttention does with out_proj)"
+                + (compiled if "torch._dynamo" in sys.modules else "")
             )
         if self._was_compiled:
             return (

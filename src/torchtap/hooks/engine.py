@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from torchtap.hooks.backwards import current_task
 from torchtap.hooks.callbacks import Enter, Leave
+from torchtap.hooks.compiled import NO_GRAD_INPUT, CompilableEnter, CompilableLeave, Compiled
 from torchtap.hooks.fused import Aside
 from torchtap.hooks.gradients import Gradients, Passage
 from torchtap.hooks.keep import BORROW, Keeper, obstacle, storage_id
@@ -92,6 +93,7 @@ class Engine:
         self.state = State(plan, self.taps, emit, borrows=self.borrows)
         self.gradients = Gradients(self.keeper, emit, self.state.deliver, grad_input)
         self.aside = Aside(self.taps)
+        self.compiled = Compiled(self)
         # At hand for the hooks, which are called for every module.
         self.deliver_gradient = self.gradients.deliver
         self.hooked = self.gradients.hooked
@@ -116,10 +118,11 @@ class Engine:
                 tap.reason = "a ScriptModule takes no hooks"
                 continue
             if has_frame:
-                enter = Enter(self, tap)
+                enter = (CompilableEnter if self.borrows else Enter)(self, tap)
                 self._handles.append(module.register_forward_pre_hook(enter, with_kwargs=True))
             if has_frame or "output" in tap.filters or "grad_output" in tap.filters:
-                leave = Leave(self, tap, has_frame=has_frame)
+                kind = CompilableLeave if self.borrows else Leave
+                leave = kind(self, tap, has_frame=has_frame)
                 self._handles.append(
                     module.register_forward_hook(leave, with_kwargs=True, always_call=has_frame)
                 )
@@ -143,6 +146,11 @@ class Engine:
             if tap is not None:
                 tap.calls = itertools.count()
 
+    def take_state_of_compiled(self) -> None:
+        """A compiled model does not say when it is entered: the step begins now."""
+        if self.compiled.was_traced and self.recording:
+            self._take_state()
+
     def detach(self) -> None:
         """Take every hook off."""
         self._end_pass()
@@ -156,6 +164,15 @@ class Engine:
         self.state.release()
         self.gradients.release()
         self._frames().clear()
+
+    def traced(self, tap: Tap) -> None:
+        """The compiler traces a call of a tapped module; the call itself will not come by."""
+        if "grad_input" in tap.filters:
+            tap.reason = NO_GRAD_INPUT
+        if not self.compiled.was_traced:
+            self.compiled.was_traced = True
+            self.num_entries += 1
+            self._take_state()
 
     def overwritten(self, site: Site) -> None:
         """A value that was kept as an alias is lost: copy at this site from now on."""
@@ -248,6 +265,9 @@ class Engine:
             self._was_training = module.training
             self.keeper.forget()
         self.gradients.prune(force=False)
+        self._take_state()
+
+    def _take_state(self) -> None:
         with self._lock:
             if not self._is_state_taken:
                 self._is_state_taken = True

@@ -34,7 +34,7 @@ _MAGNITUDE, _SIGNED = "viridis", "RdBu_r"
 _TILE = 48
 """Fewest pixels of a tile's side; small maps are repeated up to it."""
 _GREY = "#555555"
-_PANEL = 5.0
+_PANEL = 4.2
 """Inches of a square grid in the overview."""
 _LAYOUTS: dict[Layout, str] = {
     "NCHW": "(N, C, H, W)",
@@ -194,17 +194,20 @@ def feature_maps_overview(
     if picture is not None:
         shares = [0.8, *shares]
     figure_class = _figure_class()
-    figure = figure_class(figsize=(_PANEL * sum(shares) + 0.4, 6.6), dpi=110, layout="constrained")
-    panels = list(figure.subplots(1, len(shares), width_ratios=shares, squeeze=False)[0])
-    # Headings of one height keep the grids in one line.
     parts = shares[-len(chosen) :]
     headings = [_narrow_heading(maps, part) for maps, part in zip(chosen, parts, strict=True)]
-    most = max(map(len, headings))
+    # Headings stand right above their grids; the longest of them sets where all grids begin.
+    height = _PANEL + 0.17 * max(map(len, headings)) + 0.9
+    figure = figure_class(
+        figsize=(_PANEL * sum(shares) + 0.4, height), dpi=110, layout="constrained"
+    )
+    panels = list(figure.subplots(1, len(shares), width_ratios=shares, squeeze=False)[0])
     if picture is not None:
-        _draw_picture(panels.pop(0), picture, caption, most)
+        _draw_picture(panels.pop(0), picture, caption)
     for axes, maps, (_, cols), lines in zip(panels, chosen, grids, headings, strict=True):
         _draw_mosaic(axes, maps, cols, "shared")
-        _write_heading(axes, lines + [""] * (most - len(lines)))
+        axes.set_anchor("N")
+        _write_heading(axes, lines)
     if title:
         figure.suptitle(title, fontsize=14, x=0.01, ha="left")
     return figure
@@ -299,7 +302,8 @@ def _take_maps(
         if not -len(value) <= sample < len(value):
             raise InputError(f"{where}; there is no sample {sample}.")
         value, layout = value[sample], layout[1:]  # type: ignore[assignment]
-        notes.append(f"sample {sample % len(record.value)}")
+        if len(record.value) > 1:
+            notes.append(f"sample {sample % len(record.value)}")
     if layout == "HWC":
         value = value.movedim(-1, 0)
     if layout == "CDHW":
@@ -377,7 +381,13 @@ def _state(one: Array) -> str:
 def _narrow_heading(maps: _Maps, part: float) -> list[str]:
     room = max(16, int(0.94 * _PANEL * part / 0.076))
     site, kind, when = maps.title.rsplit("  ", 2)
-    return [elide(site, room), kind, when, *textwrap.wrap(maps.remark, room)]
+    parts = maps.remark.split(", ")
+    if max(map(len, parts)) < room:  # Break between the parts alone.
+        bound = ", ".join(part.replace(" ", "\xa0") for part in parts)
+        lines = [line.replace("\xa0", " ") for line in textwrap.wrap(bound, room)]
+    else:
+        lines = textwrap.wrap(maps.remark, room)
+    return [elide(site, room), kind, when, *lines]
 
 
 def _write_heading(axes: Axes, lines: Sequence[str]) -> None:
@@ -521,11 +531,11 @@ def _extent(maps: _Maps) -> tuple[float, float, float, float]:
     return -0.5, maps.values.shape[-1] - 0.5, len(maps.channels) - 0.5, -0.5
 
 
-def _draw_picture(axes: Axes, picture: Any, caption: str, heading_lines: int) -> None:
+def _draw_picture(axes: Axes, picture: Any, caption: str) -> None:
     axes.imshow(picture, interpolation="auto")
     axes.set_axis_off()
     axes.set_anchor("N")
-    _write_heading(axes, ["input", *[""] * (heading_lines - 1)])
+    _write_heading(axes, ["input"])
     axes.text(
         0,
         -0.04,
