@@ -19,7 +19,7 @@ from torchtap.site import FLOW_PORTS, PORTS, STATE_PORTS, Pattern, Site, did_you
 OneWhere = str | Pattern | nn.Module | type[nn.Module] | Callable[[Site, nn.Module], bool]
 Where = OneWhere | Sequence[OneWhere]
 
-_NOT_YET = ("update", "saved")
+_NOT_YET = ("saved",)
 _INNER_OF_WRAPPER = {
     "OptimizedModule": "_orig_mod",
     "FullyShardedDataParallel": "_fsdp_wrapped_module",
@@ -354,7 +354,7 @@ def _type_names(module: nn.Module) -> Iterator[str]:
 def _state_names(module: nn.Module) -> dict[str, list[str]]:
     params = [name for name, param in module._parameters.items() if param is not None]
     buffers = [name for name, buffer in module._buffers.items() if buffer is not None]
-    return {"param": params, "param_grad": params, "buffer": buffers}
+    return {"param": params, "param_grad": params, "update": params, "buffer": buffers}
 
 
 def _without_empty(filters: dict[str, Filter], module: nn.Module) -> dict[str, Filter]:

@@ -16,7 +16,7 @@ from fnmatch import fnmatchcase
 from torchtap.errors import SiteError
 
 FLOW_PORTS = ("input", "output", "grad_input", "grad_output")
-STATE_PORTS = ("param", "param_grad", "buffer")
+STATE_PORTS = ("param", "param_grad", "update", "buffer")
 PORTS = (*FLOW_PORTS, "param", "param_grad", "update", "buffer", "saved")
 GRADIENT_PORTS = frozenset({"grad_input", "grad_output", "param_grad"})
 

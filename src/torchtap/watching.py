@@ -18,7 +18,7 @@ from torchtap.hooks.keep import BORROW, COPY_MODES
 from torchtap.plan import Plan, Where, make_plan, modules_of
 from torchtap.record import Absence, Record, Sink
 from torchtap.sinks import Delivery, as_sinks
-from torchtap.site import Site, did_you_mean
+from torchtap.site import STATE_PORTS, Site, did_you_mean
 from torchtap.stats.series import Series
 from torchtap.store.run import Meta, Run
 
@@ -179,7 +179,7 @@ class Watch:
         if tap.has_run:
             side = "took" if port.endswith("input") else "returned"
             return f"it {side} no tensor that fits"
-        if port in ("param", "param_grad", "buffer") and self._engine.num_entries:
+        if port in STATE_PORTS and self._engine.num_entries:
             return "the module owns none that fits"
         if self._engine.num_entries:
             compiled = (
@@ -265,7 +265,7 @@ def watch(
             class, a function ``(site, module) -> bool``, or a list of them (a union; patterns
             with ``!`` take away). PATH is a glob (``*`` crosses dots), ``re:...``, or ``.`` for
             the root. PORTS are of ``input output grad_input grad_output param param_grad
-            buffer``; ``*`` is the first four; none means ``output``.
+            update buffer``; ``*`` is the first four; none means ``output``.
         to: where records go: ``tt.Memory()`` (default), any callable taking a record, or several.
         every: record every so many steps, or a function of the step.
         copy: ``auto`` keeps what was there at the moment of the tap and copies only where
@@ -320,6 +320,8 @@ def _why_missing(spot: Spot) -> str | None:
             "no gradient arrived: no backward was run, the loss does not depend on it, or it is a "
             "view that was overwritten later"
         )
+    if spot.site.port == "update":
+        return "no optimizer made a step with it"
     if spot.site.port == "param_grad":
         return "no backward reached the parameter"
     return "it was not seen"

@@ -21,6 +21,7 @@ from torchtap.hooks.marks import open_engines
 from torchtap.hooks.replay import Replay
 from torchtap.hooks.spots import Spot, Tap
 from torchtap.hooks.state import State
+from torchtap.hooks.updates import Updates
 from torchtap.record import FORWARD, RECOMPUTE, Record
 from torchtap.site import Site
 from torchtap.tree import argument_leaves, leaves
@@ -91,6 +92,7 @@ class Engine:
         self.marks: dict[str, Tap | None] = {}
         self.keeper = Keeper(copy)
         self.state = State(plan, self.taps, emit, borrows=self.borrows)
+        self.updates = Updates(plan, self.taps, emit)
         self.gradients = Gradients(self.keeper, emit, self.state.deliver, grad_input)
         self.aside = Aside(self.taps)
         self.compiled = Compiled(self)
@@ -127,13 +129,15 @@ class Engine:
                     module.register_forward_hook(leave, with_kwargs=True, always_call=has_frame)
                 )
         self._handles += self.aside.attach(self, modules)
+        self._handles += self.updates.attach()
         open_engines.append(self)
 
     def begin_step(self, step: int, *, recording: bool) -> None:
         """Start ``step``; gradients still to come keep the step they belong to."""
         self._end_pass()
-        self.step = self.gradients.step = self.state.step = step
-        self.recording = self.state.recording = recording
+        self.updates.end_step(has_run=self._is_state_taken)
+        self.step = self.gradients.step = self.state.step = self.updates.step = step
+        self.recording = self.state.recording = self.updates.recording = recording
         self._is_state_taken = False
         self._replay = Replay()
         self.gradients.backwards.restart()
@@ -154,7 +158,8 @@ class Engine:
     def detach(self) -> None:
         """Take every hook off."""
         self._end_pass()
-        self.recording = self.state.recording = False
+        self.updates.end_step(has_run=self._is_state_taken)
+        self.recording = self.state.recording = self.updates.recording = False
         if self in open_engines:
             open_engines.remove(self)
         self.aside.come_back()

@@ -20,6 +20,7 @@ from torchtap.stats.statistics import (
     NUM_TENSORS,
     NUMEL,
     ROW_WIDTH,
+    SUM_SQUARES,
     Statistics,
     from_row,
     merge_rows,
@@ -156,7 +157,8 @@ class Series:
             raise SiteError(f"{site} was not measured in step {step}. It was in steps {known}.")
         entry = self._steps[step]
         histogram = None if entry.histograms is None else entry.histograms.get(place)
-        return self._value(place, row, histogram, entry.extra.get(place, {}))
+        weight = self._weight_l2(site, step)
+        return self._value(place, row, histogram, entry.extra.get(place, {}), weight)
 
     def whole(self, site: Site) -> Statistics:
         """Statistics of a site over all steps."""
@@ -181,8 +183,19 @@ class Series:
         row: Rows = rows[place]
         return row
 
+    def _weight_l2(self, site: Site, step: int) -> float:
+        """Norm of the parameter that an update belongs to, if it was measured in that step."""
+        place = self._places.get(Site(site.path, "param", site.leaf))
+        row = None if place is None or site.port != "update" else self._row(step, place)
+        return math.nan if row is None else math.sqrt(row[SUM_SQUARES])
+
     def _value(
-        self, place: int, row: Rows, histogram: Histogram | None, extra: Mapping[str, Any]
+        self,
+        place: int,
+        row: Rows,
+        histogram: Histogram | None,
+        extra: Mapping[str, Any],
+        weight_l2: float = math.nan,
     ) -> Statistics:
         measured = self.measured[place]
         return from_row(
@@ -191,6 +204,7 @@ class Series:
             dtype=measured.dtype,
             shape=measured.shape,
             nbytes=int(row[NUMEL]) * measured.itemsize,
+            weight_l2=weight_l2,
             notes=measured.notes,
             extra=extra,
         )

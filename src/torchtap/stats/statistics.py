@@ -32,8 +32,7 @@ ROW_WIDTH = 16
     SUBNORMAL,
     NUM_TENSORS,
     NUM_COUNTED,
-    REFERENCE_L2,
-) = range(ROW_WIDTH)
+) = range(ROW_WIDTH - 1)
 """Places in a row: what every kernel fills, ``float64[16]``. Counts are exact up to 2^53."""
 
 
@@ -70,7 +69,8 @@ class Statistics:
         dtype: of the tensors, without ``torch.``; ``mixed`` if they differ.
         shape: of the tensors; ``None`` if they differ.
         nbytes: bytes of the tensors together.
-        weight_l2: of an ``update``, the norm of the parameter before it; else NaN.
+        weight_l2: of an ``update``, the norm of the parameter when the step began, if ``param``
+            was measured too; else NaN.
         notes: what else is to be known, e.g. ``("by magnitude",)``.
         extra: name -> result of the statistics that were asked for beside these.
     """
@@ -124,7 +124,10 @@ class Statistics:
 
     @property
     def update_ratio(self) -> float:
-        """Norm of an ``update`` over the norm of the parameter before it; NaN elsewhere."""
+        """Norm of an ``update`` over the norm of the parameter when the step began.
+
+        NaN elsewhere, and where ``param`` was not watched together with ``update``.
+        """
         return self.l2 / self.weight_l2 if self.weight_l2 else math.nan
 
     def numbers(self) -> dict[str, float]:
@@ -244,6 +247,7 @@ def from_row(
     dtype: str = "",
     shape: tuple[int, ...] | None = None,
     nbytes: int = 0,
+    weight_l2: float = math.nan,
     notes: tuple[str, ...] = (),
     extra: Mapping[str, Any] | None = None,
 ) -> Statistics:
@@ -269,7 +273,7 @@ def from_row(
         dtype=dtype,
         shape=shape,
         nbytes=nbytes,
-        weight_l2=numbers[REFERENCE_L2] or math.nan,
+        weight_l2=weight_l2,
         notes=notes,
         extra=dict(extra or {}),
     )
@@ -285,6 +289,5 @@ def merge_rows(row: NDArray[np.float64], other: NDArray[np.float64]) -> None:
     elif more:
         mean = other[MEAN]
     low, high = min(row[MIN], other[MIN]), max(row[MAX], other[MAX])
-    reference = row[REFERENCE_L2] or other[REFERENCE_L2]
     row += other
-    row[MEAN], row[M2], row[MIN], row[MAX], row[REFERENCE_L2] = mean, m2, low, high, reference
+    row[MEAN], row[M2], row[MIN], row[MAX] = mean, m2, low, high

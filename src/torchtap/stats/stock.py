@@ -20,7 +20,6 @@ from torchtap.stats.statistics import (
     NUM_COUNTED,
     NUM_FINITE,
     NUM_TENSORS,
-    REFERENCE_L2,
     ROW_WIDTH,
 )
 
@@ -62,9 +61,8 @@ def merge(row: Tensor, other: Tensor) -> None:
     mean = torch.where(own > 0, row[MEAN] + delta * share, other[MEAN])
     m2 = row[M2] + other[M2] + delta * delta * own * share
     low, high = torch.minimum(row[MIN], other[MIN]), torch.maximum(row[MAX], other[MAX])
-    reference = row[REFERENCE_L2] + other[REFERENCE_L2]
     row += other
-    row[MEAN], row[M2], row[MIN], row[MAX], row[REFERENCE_L2] = mean, m2, low, high, reference
+    row[MEAN], row[M2], row[MIN], row[MAX] = mean, m2, low, high
 
 
 def _measured(wide: Tensor, tiny: float) -> Tensor:

@@ -17,9 +17,9 @@ def show_verification(result: Verification) -> str:
     if result.unsteady:
         verdict = "is not possible"
     lines = [
-        f"Watching {result.model}: the proof {verdict}. "
+        f"Watching {result.model}: the proof {verdict}.",
         f"{result.num_values:,} values bit for bit, {result.num_gradients:,} gradients within "
-        f"rounding of an out-of-place twin."
+        f"rounding of an out-of-place twin.",
     ]
     lines += _block(
         "Two plain runs already differ (make the model deterministic first)", result.unsteady

@@ -1,0 +1,143 @@
+"""The port ``update``: the true change of each parameter over a step of its optimizer.
+
+Found by the hooks that ``torch.optim`` offers for all optimizers, so schedules, momentum, decay
+and clipping are in it, and no learning rate has to be known.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import (
+    Optimizer,
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from torchtap.hooks.keep import obstacle
+from torchtap.hooks.spots import Spot, Tap
+from torchtap.record import FORWARD, UNVERSIONED, Record
+
+if TYPE_CHECKING:
+    from torchtap.plan import Plan
+
+
+class Updates:
+    """Hears of optimizer steps on behalf of one engine.
+
+    Args:
+        plan: what is wanted.
+        taps: path -> tap.
+        emit: takes records.
+    """
+
+    def __init__(self, plan: Plan, taps: Mapping[str, Tap], emit: Callable[[Record], None]) -> None:
+        self.step = 0
+        self.recording = False
+        self._plan = plan
+        self._taps = taps
+        self._emit = emit
+        self._calls: Counter[Spot] = Counter()
+        self._before: dict[int, tuple[Spot, Tensor]] = {}
+        self._skipped: dict[Spot, list[int]] = {}
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether any tap asks for updates."""
+        return any("update" in tap.filters for tap in self._taps.values())
+
+    def attach(self) -> list[Any]:
+        """Listen to all optimizers; returns the handles."""
+        if not self.is_wanted:
+            return []
+        # Optimizers outlive a watch and must not keep it alive.
+        me = weakref.ref(self)
+
+        def before(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+            updates = me()
+            if updates is not None:
+                updates.keep(optimizer)
+
+        def after(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+            updates = me()
+            if updates is not None:
+                updates.compare()
+
+        return [
+            register_optimizer_step_pre_hook(before),
+            register_optimizer_step_post_hook(after),
+        ]
+
+    def keep(self, optimizer: Optimizer) -> None:
+        """An optimizer is about to make a step."""
+        self._before.clear()  # Of a step that raised.
+        if not self.recording:
+            return
+        wanted = self._spots()
+        for group in optimizer.param_groups:
+            for param in group["params"]:
+                spot = wanted.get(id(param))
+                if spot is not None:
+                    self._before[id(param)] = spot, param.detach().clone()
+
+    def compare(self) -> None:
+        """It made the step."""
+        params = self._params()
+        before, self._before = self._before, {}
+        for key, (spot, old) in before.items():
+            if key not in params:
+                continue
+            with torch.no_grad():
+                change = params[key].detach() - old
+            call = self._calls[spot]
+            self._calls[spot] += 1
+            spot.seen = True
+            row = (spot.site, self.step, call, FORWARD, -1, (), change, UNVERSIONED)
+            self._emit(Record(*row))
+
+    def end_step(self, *, has_run: bool) -> None:
+        """The step ends; where the model ran and no optimizer did, that is said.
+
+        ``GradScaler`` does not call an optimizer whose gradients are not finite.
+        """
+        if self.recording and has_run and self.is_wanted:
+            for spot, param in self._tapped():
+                if not self._calls[spot]:
+                    self._note_skipped(spot, param.grad)
+        self._calls.clear()
+        self._before.clear()
+
+    def _note_skipped(self, spot: Spot, gradient: Tensor | None) -> None:
+        skipped = self._skipped.setdefault(spot, [])
+        skipped.append(self.step)
+        spot.armed += 1
+        shown = ", ".join(map(str, skipped[:6])) + (" and more" if len(skipped) > 6 else "")
+        is_finite = gradient is None or bool(gradient.isfinite().all())
+        spot.reason = f"no optimizer made a step with it in step {shown}" + (
+            " (GradScaler passes over steps whose gradients are not finite)"
+            if is_finite
+            else ": its gradient was not finite, and GradScaler passes over such steps"
+        )
+
+    def _params(self) -> dict[int, Tensor]:
+        return {id(param): param for _, param in self._tapped()}
+
+    def _spots(self) -> dict[int, Spot]:
+        return {id(param): spot for spot, param in self._tapped()}
+
+    def _tapped(self) -> list[tuple[Spot, Tensor]]:
+        found = []
+        for planned in self._plan.taps:
+            module, tap = planned.module(), self._taps[planned.path]
+            if module is None or "update" not in tap.filters:
+                continue
+            for name, param in module._parameters.items():
+                spot = None if param is None else tap.spot("update", name)
+                if spot is not None and param is not None and obstacle(param) is None:
+                    found.append((spot, param))
+        return found

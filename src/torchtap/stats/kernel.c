@@ -1,0 +1,1055 @@
+/* Statistics of a tensor in one pass, for torchtap.stats.native.
+ *
+ * Nothing here knows of torch: every call takes plain integers (pointer, numel, dtype code) and
+ * merges what it measures into a row of 16 doubles (see the enum below). One binary serves every
+ * Python from 3.11 and every torch.
+ *
+ * How it is exact. Elements are widened to double before anything is summed, so a sum's relative
+ * error is a few 1e-16 times the square root of the number of elements, for any float32. A block
+ * of elements that fits in the cache is summed without asking whether it is finite; its sum of
+ * squares tells afterwards, because the square of a float32 never overflows a double. Only a block
+ * with something to look into is read again while it is still in the cache:
+ *   - its sum of squares is not finite: `careful` (masks and counts non-finite elements; also
+ *     float64 so large that squares overflow);
+ *   - the variance would cancel (mean^2 more than 1e4 variances): `spread` (deviations from the
+ *     block's mean);
+ *   - its smallest magnitude is below the smallest normal number: `tiny` (zeros, subnormals).
+ * Blocks are merged with Chan's formula (Chan, Golub & LeVeque 1979, eq. 2.1).
+ *
+ * How it is fast. The file includes itself: once for each instruction set (TARGET), and within
+ * that once for float and once for double (REAL). Plain loops with `omp simd` serve all of them;
+ * the one loop that matters most, the sums of float32, has an AVX-512 form of its own.
+ */
+
+#ifndef TARGET
+/* ======================================================================== once: what is shared */
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <float.h>
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__GNUC__) && defined(__x86_64__) && defined(__linux__)
+#define DISPATCH 1
+#endif
+#if defined(__SSE2__) || defined(_M_X64)
+#include <immintrin.h>
+#endif
+#ifndef _WIN32
+#include <pthread.h>
+#define THREADS 1
+#endif
+#if defined(_MSC_VER)
+#define THREAD_LOCAL __declspec(thread)
+#else
+#define THREAD_LOCAL _Thread_local
+#endif
+
+enum row {
+    NUMEL, NUM_FINITE, MEAN, M2, L1, SUM_SQUARES, MIN, MAX, ZEROS, NANS, POSINF, NEGINF, SUBNORMAL,
+    NUM_TENSORS, NUM_BINNED, RESERVED, ROW
+};
+enum dtype {
+    FLOAT32, FLOAT64, BFLOAT16, FLOAT16, UINT8, INT8, INT16, INT32, INT64, BOOL, NUM_DTYPES
+};
+static const int ITEMSIZE[NUM_DTYPES] = {4, 8, 2, 2, 1, 1, 2, 4, 8, 1};
+
+/* Below these, nonzero elements are subnormal in their own dtype. Integers have none, and 1 is the
+   smallest magnitude that need not be looked at again for zeros. */
+static const double LIMIT[NUM_DTYPES] = {
+    FLT_MIN, DBL_MIN, FLT_MIN, 0x1p-14, 1, 1, 1, 1, 1, 1,
+};
+
+enum {
+    BLOCK = 8192,        /* elements measured at once where they lie: 32 KiB of float32 */
+    BUFFER = 4096,       /* elements measured at once where they are converted first */
+    TILE = 64,           /* columns measured at once, one lane for each */
+    TILE_ROWS = 1024,    /* rows of a tile read where they lie: 256 KiB, a part of the L2 cache */
+    TILE_BUFFER = 16384, /* elements of a tile that are converted first */
+    NARROW = 32,         /* inner extents below this are measured as columns */
+    GIL_ELEMENTS = 16384,       /* below, a call takes microseconds: not worth letting others in */
+    THREAD_ELEMENTS = 1 << 20,  /* fewer elements than this are not worth a thread */
+    BINS = 8192,
+    HALF = BINS / 2,            /* bins of one sign */
+    FINITE = HALF - 16,         /* of these, the last 16 hold infinities and NaN */
+    TABLES = 4,                 /* neighbours count in different tables: no store waits for another */
+    TABLE = BINS + 80,          /* tables that are not a power of two apart share no cache set */
+    FLUSH_ELEMENTS = 1 << 30,   /* before a 32-bit count could overflow */
+};
+
+/* What one look at a block gives. `least` is the smallest magnitude. */
+typedef struct {
+    double sum, squares, l1, low, high, least;
+} Sums;
+
+/* A block measured. `least` is the smallest nonzero magnitude, `negative` the number of -0. */
+typedef struct {
+    double numel, finite, mean, m2, l1, squares, low, high, zeros, nans, posinf, neginf, subnormal;
+    double negative, least;
+} Block;
+
+/* One instruction set's functions. Those of double serve float64, int32 and int64. */
+typedef struct {
+    const char *name;
+    void (*measure_float)(const float *, int64_t, double, Block *);
+    void (*measure_double)(const double *, int64_t, double, Block *);
+    void (*tile_float)(const float *, int64_t, int64_t, int, double, double *, int64_t, int64_t);
+    void (*tile_double)(const double *, int64_t, int64_t, int, double, double *, int64_t, int64_t);
+    void (*add_float)(const float *, int64_t, int64_t, int, double *);
+    void (*add_double)(const double *, int64_t, int64_t, int, double *);
+    void (*convert[NUM_DTYPES])(const void *, int64_t, void *);
+    int (*positions)(int64_t, int, double, uint32_t, int64_t, int32_t *);
+} Target;
+
+static void merge_block(double *row, const Block *block) {
+    row[NUMEL] += block->numel;
+    row[ZEROS] += block->zeros;
+    row[NANS] += block->nans;
+    row[POSINF] += block->posinf;
+    row[NEGINF] += block->neginf;
+    row[SUBNORMAL] += block->subnormal;
+    row[L1] += block->l1;
+    row[SUM_SQUARES] += block->squares;
+    row[MIN] = block->low < row[MIN] ? block->low : row[MIN];
+    row[MAX] = block->high > row[MAX] ? block->high : row[MAX];
+    if (block->finite == 0)
+        return;
+    double before = row[NUM_FINITE], total = before + block->finite;
+    row[NUM_FINITE] = total;
+    if (before == 0) {
+        row[MEAN] = block->mean;
+        row[M2] = block->m2;
+        return;
+    }
+    double delta = block->mean - row[MEAN], share = block->finite / total;
+    row[M2] += block->m2 + (delta == 0 ? 0 : delta * delta * before * share);
+    if (fabs(delta) <= DBL_MAX)
+        row[MEAN] += delta * share;
+    else /* Means of 1e308 on both sides: their difference overflows, the mean does not. */
+        row[MEAN] = row[MEAN] * (before / total) + block->mean * share;
+}
+
+static void merge_row(double *to, const double *from) {
+    Block block = {
+        from[NUMEL], from[NUM_FINITE], from[MEAN], from[M2], from[L1], from[SUM_SQUARES],
+        from[MIN], from[MAX], from[ZEROS], from[NANS], from[POSINF], from[NEGINF],
+        from[SUBNORMAL], 0, 0,
+    };
+    merge_block(to, &block);
+    to[NUM_TENSORS] += from[NUM_TENSORS];
+    to[NUM_BINNED] += from[NUM_BINNED];
+}
+
+static void empty_row(double *row) {
+    memset(row, 0, ROW * sizeof *row);
+    row[MIN] = INFINITY;
+    row[MAX] = -INFINITY;
+}
+
+/* A well-mixed 32-bit hash (the multipliers are of the "lowbias32" search by C. Wellons, public
+   domain), so that positions have no pattern that a tensor could share. */
+static inline uint32_t mixed(uint32_t x) {
+    x = (x ^ (x >> 16)) * 0x7feb352du;
+    x = (x ^ (x >> 15)) * 0x846ca68bu;
+    return x ^ (x >> 16);
+}
+
+/* ------------------------------------------------------------------- each instruction set, once */
+
+#define PASTE3(a, b, c) a##_##b##_##c
+#define NAME3(a, b, c) PASTE3(a, b, c)
+#define PASTE2(a, b) a##_##b
+#define NAME2(a, b) PASTE2(a, b)
+#define TEXT2(a) #a
+#define TEXT(a) TEXT2(a)
+#define FN(name) NAME3(name, REAL, TARGET)
+#define TFN(name) NAME2(name, TARGET)
+#if defined(__GNUC__)
+#define SIMD(clauses) _Pragma(TEXT2(omp simd clauses))
+#else
+#define SIMD(clauses)
+#endif
+
+#define TARGET baseline
+#define LEVEL 1
+#include "kernel.c"
+#undef TARGET
+#undef LEVEL
+
+#ifdef DISPATCH
+#define AVX2 "avx2,fma,f16c,bmi,bmi2,popcnt"
+#define AVX512 AVX2 ",avx512f,avx512dq,avx512bw,avx512vl"
+#ifdef __clang__
+#pragma clang attribute push(__attribute__((target(AVX2))), apply_to = function)
+#else
+#pragma GCC push_options
+#pragma GCC target("avx2,fma,f16c,bmi,bmi2,popcnt")
+#endif
+#define TARGET avx2
+#define LEVEL 2
+#include "kernel.c"
+#undef TARGET
+#undef LEVEL
+#ifdef __clang__
+#pragma clang attribute pop
+#pragma clang attribute push(__attribute__((target(AVX512))), apply_to = function)
+#else
+#pragma GCC target("avx512f,avx512dq,avx512bw,avx512vl,prefer-vector-width=512")
+#endif
+#define TARGET avx512
+#define LEVEL 3
+#include "kernel.c"
+#undef TARGET
+#undef LEVEL
+#ifdef __clang__
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif
+#endif
+
+static const Target *target = &target_baseline;
+
+static const Target *supported(const char *name) {
+#ifdef DISPATCH
+    int avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    int avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+                 __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
+    if (avx512 && (!*name || !strcmp(name, "avx512")))
+        return &target_avx512;
+    if (avx2 && (!*name || !strcmp(name, "avx2")))
+        return &target_avx2;
+#endif
+    return !*name || !strcmp(name, "baseline") ? &target_baseline : NULL;
+}
+
+/* torch.set_flush_denormal() makes this thread's arithmetic read subnormals as zeros; they are to
+   be counted as what they are. Returns what to put back. */
+static uint64_t keep_subnormals(void) {
+#if defined(__SSE2__) || defined(_M_X64)
+    unsigned state = _mm_getcsr();
+    if (state & 0x8040)
+        _mm_setcsr(state & ~0x8040u);
+    return state;
+#elif defined(__aarch64__) && defined(__GNUC__)
+    uint64_t state;
+    __asm__ volatile("mrs %0, fpcr" : "=r"(state));
+    if (state >> 24 & 1)
+        __asm__ volatile("msr fpcr, %0" : : "r"(state & ~(1ull << 24)));
+    return state;
+#else
+    return 0;
+#endif
+}
+
+static void restore_subnormals(uint64_t state) {
+#if defined(__SSE2__) || defined(_M_X64)
+    if (state & 0x8040)
+        _mm_setcsr((unsigned)state);
+#elif defined(__aarch64__) && defined(__GNUC__)
+    if (state >> 24 & 1)
+        __asm__ volatile("msr fpcr, %0" : : "r"(state));
+#else
+    (void)state;
+#endif
+}
+
+static int is_wide(int dtype) { return dtype == FLOAT64 || dtype == INT32 || dtype == INT64; }
+
+static int lies_ready(int dtype) { return dtype == FLOAT32 || dtype == FLOAT64; }
+
+/* `numel` elements from `index` on as float or double: where they lie, or in `buffer`. */
+static const void *fetch(const char *data, int dtype, int64_t index, int64_t numel, void *buffer) {
+    const char *place = data + index * ITEMSIZE[dtype];
+    if (lies_ready(dtype))
+        return place;
+    target->convert[dtype](place, numel, buffer);
+    return buffer;
+}
+
+static void measure(const void *x, int64_t numel, int dtype, Block *block) {
+    if (is_wide(dtype))
+        target->measure_double(x, numel, LIMIT[dtype], block);
+    else
+        target->measure_float(x, numel, LIMIT[dtype], block);
+}
+
+/* ------------------------------------------------------------------------------- the histogram */
+
+/* Counts of this thread, zero between calls: only bins between the smallest and the largest
+   magnitude seen are read back and cleared, so that a small tensor pays for its own bins. */
+static THREAD_LOCAL uint32_t tables[TABLES][TABLE];
+
+typedef struct {
+    int64_t *histogram;
+    int64_t stratum, strata; /* the next one and their number; strata = 0: every element */
+    double width;            /* elements of one stratum */
+    uint32_t seed;
+    int64_t pending, negative, binned;
+    int first, last, nonfinite;
+} Bins;
+
+/* The bin of a double rounded to float32 towards zero; what exceeds float32 is put with its
+   largest values, and what is too small with its smallest. */
+static inline uint32_t bin_of_double(double x) {
+    float narrow = (float)x;
+    uint32_t bits;
+    memcpy(&bits, &narrow, 4);
+    bits -= fabs((double)narrow) > fabs(x);
+    return bits >> 19;
+}
+
+static inline uint64_t two_floats(const float *x) {
+    uint64_t bits;
+    memcpy(&bits, x, 8);
+    return bits;
+}
+
+static void count_floats(const float *x, int64_t n) {
+    int64_t i = 0;
+    for (; i + 4 <= n; i += 4) {
+        uint64_t a = two_floats(x + i), b = two_floats(x + i + 2);
+        tables[0][(a >> 19) & (BINS - 1)]++;
+        tables[1][a >> 51]++;
+        tables[2][(b >> 19) & (BINS - 1)]++;
+        tables[3][b >> 51]++;
+    }
+    for (; i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, x + i, 4);
+        tables[0][bits >> 19]++;
+    }
+}
+
+static void count_doubles(const double *x, int64_t n) {
+    int64_t i = 0;
+    for (; i + 2 <= n; i += 2) {
+        tables[0][bin_of_double(x[i])]++;
+        tables[1][bin_of_double(x[i + 1])]++;
+    }
+    if (i < n)
+        tables[0][bin_of_double(x[i])]++;
+}
+
+static void count_sampled(const void *x, int wide, const int32_t *positions, int n) {
+    for (int i = 0; i < n; i++) {
+        uint32_t bin;
+        if (wide) {
+            double value = ((const double *)x)[positions[i]];
+            bin = value == 0 ? 0 : bin_of_double(value);
+        } else {
+            memcpy(&bin, (const float *)x + positions[i], 4);
+            bin = bin << 1 ? bin >> 19 : 0;
+        }
+        tables[i % TABLES][bin]++;
+    }
+}
+
+/* Takes the strata whose element lies in the block that begins at `begin`. */
+static void take_sample(Bins *bins, const void *x, int wide, int64_t begin, int64_t n) {
+    int32_t positions[512];
+    for (;;) {
+        int64_t left = bins->strata - bins->stratum;
+        int wanted = left < 512 ? (int)left : 512;
+        double reach = (double)(begin + n - 1) / bins->width - (double)bins->stratum + 1;
+        if (reach < wanted)
+            wanted = reach < 0 ? 0 : (int)reach + 1 < wanted ? (int)reach + 1 : wanted;
+        if (wanted <= 0)
+            return;
+        target->positions(bins->stratum, wanted, bins->width, bins->seed, begin, positions);
+        int inside = wanted;
+        while (inside && positions[inside - 1] >= n)
+            inside--;
+        count_sampled(x, wide, positions, inside);
+        bins->stratum += inside;
+        bins->pending += inside;
+        if (inside < wanted)
+            return;
+    }
+}
+
+static int magnitude_bin(double x) { return (int)(bin_of_double(x) & (HALF - 1)); }
+
+/* Adds the counts to the histogram and clears them. */
+static void flush(Bins *bins) {
+    int64_t binned = 0;
+    for (int side = 0; side < BINS; side += HALF) {
+        for (int bin = 0; bin <= bins->last; bin = bin ? bin + 1 : bins->first ? bins->first : 1) {
+            int64_t count = 0;
+            for (int table = 0; table < TABLES; table++) {
+                count += tables[table][side + bin];
+                tables[table][side + bin] = 0;
+            }
+            binned += count;
+            bins->histogram[side + bin] += count;
+        }
+        if (bins->nonfinite)
+            for (int table = 0; table < TABLES; table++)
+                memset(tables[table] + side + FINITE, 0, (HALF - FINITE) * sizeof(uint32_t));
+    }
+    bins->histogram[0] += bins->negative;
+    bins->histogram[HALF] -= bins->negative;
+    bins->binned += binned;
+    bins->pending = bins->negative = 0;
+    bins->first = HALF;
+    bins->last = bins->nonfinite = 0;
+}
+
+#ifdef THREADS
+static pthread_mutex_t one_at_a_time = PTHREAD_MUTEX_INITIALIZER;
+#define LOCK pthread_mutex_lock(&one_at_a_time)
+#define UNLOCK pthread_mutex_unlock(&one_at_a_time)
+#else
+#define LOCK (void)0
+#define UNLOCK (void)0
+#endif
+
+static void tally(Bins *bins, const void *x, int dtype, int64_t begin, const Block *block) {
+    int64_t n = (int64_t)block->numel;
+    double high = fmax(fabs(block->low), fabs(block->high));
+    if (block->finite > 0) {
+        int first = magnitude_bin(block->least), last = magnitude_bin(high);
+        bins->first = first < bins->first ? first : bins->first;
+        bins->last = last > bins->last ? last : bins->last;
+    }
+    bins->nonfinite |= block->finite < block->numel;
+    if (bins->strata) {
+        take_sample(bins, x, is_wide(dtype), begin, n);
+    } else {
+        if (is_wide(dtype))
+            count_doubles(x, n);
+        else
+            count_floats(x, n);
+        bins->pending += n;
+        bins->negative += (int64_t)block->negative;
+    }
+    if (bins->pending > FLUSH_ELEMENTS) {
+        LOCK;
+        flush(bins);
+        UNLOCK;
+    }
+}
+
+/* -------------------------------------------------------------------------- a contiguous run */
+
+typedef struct {
+    const char *data;
+    int dtype;
+    int64_t begin, end;
+    double row[ROW];
+    Bins bins;
+} Run;
+
+/* The first stratum whose element is not before `begin`. */
+static int64_t first_stratum(const Bins *bins, int64_t begin) {
+    int64_t stratum = (int64_t)((double)begin / bins->width) - 1;
+    int32_t position;
+    for (stratum = stratum < 0 ? 0 : stratum; stratum < bins->strata; stratum++) {
+        target->positions(stratum, 1, bins->width, bins->seed, begin, &position);
+        if (position >= 0)
+            break;
+    }
+    return stratum;
+}
+
+static void *measure_run(void *argument) {
+    Run *run = argument;
+    union {
+        float narrow[BUFFER];
+        double wide[BUFFER];
+    } buffer;
+    int64_t step = run->dtype == FLOAT32 ? BLOCK : BUFFER;
+    if (run->bins.strata)
+        run->bins.stratum = first_stratum(&run->bins, run->begin);
+    for (int64_t i = run->begin; i < run->end; i += step) {
+        int64_t n = run->end - i < step ? run->end - i : step;
+        const void *x = fetch(run->data, run->dtype, i, n, &buffer);
+        Block block;
+        measure(x, n, run->dtype, &block);
+        merge_block(run->row, &block);
+        if (run->bins.histogram)
+            tally(&run->bins, x, run->dtype, i, &block);
+    }
+    if (run->bins.histogram) {
+        LOCK;
+        flush(&run->bins);
+        UNLOCK;
+        run->row[NUM_BINNED] += (double)run->bins.binned;
+    }
+    return NULL;
+}
+
+/* Runs `work` on each of the jobs, the first of them here. What cannot get a thread runs here. */
+static void in_parallel(void *(*work)(void *), char *jobs, size_t size, int count) {
+#ifdef THREADS
+    pthread_t threads[64];
+    char started[64] = {0};
+    for (int i = 1; i < count; i++)
+        started[i] = !pthread_create(&threads[i], NULL, work, jobs + i * size);
+    work(jobs);
+    for (int i = 1; i < count; i++) {
+        if (started[i])
+            pthread_join(threads[i], NULL);
+        else
+            work(jobs + i * size);
+    }
+#else
+    for (int i = 0; i < count; i++)
+        work(jobs + i * size);
+#endif
+}
+
+static int useful_threads(int64_t threads, int64_t numel) {
+    int64_t most = numel / THREAD_ELEMENTS;
+    threads = threads < most ? threads : most;
+    return threads < 1 ? 1 : threads > 64 ? 64 : (int)threads;
+}
+
+static void start_run(Run *run, const char *data, int dtype, int64_t begin, int64_t end) {
+    run->data = data;
+    run->dtype = dtype;
+    run->begin = begin;
+    run->end = end;
+    empty_row(run->row);
+}
+
+static void accumulate(const char *data, int64_t numel, int dtype, double *row, int64_t *histogram,
+                       int64_t sample, int64_t wanted_threads) {
+    Bins bins = {.histogram = histogram, .first = HALF};
+    /* Looking up an element at a hashed place costs more than two neighbours: up to twice the
+       target, exact is also cheaper. */
+    if (sample > 0 && numel / 2 > sample) {
+        bins.strata = sample;
+        bins.width = (double)numel / (double)sample;
+        /* Successive tensors of a site are looked at in different places. */
+        bins.seed = mixed((uint32_t)(int64_t)row[NUM_TENSORS] + 0x9e3779b9u);
+    }
+    int threads = useful_threads(wanted_threads, numel);
+    if (threads == 1) {
+        Run run;
+        start_run(&run, data, dtype, 0, numel);
+        run.bins = bins;
+        measure_run(&run);
+        run.row[NUM_TENSORS] = 1;
+        merge_row(row, run.row);
+        return;
+    }
+    Run runs[64];
+    int64_t blocks = (numel + BLOCK - 1) / BLOCK;
+    for (int i = 0; i < threads; i++) {
+        int64_t begin = blocks * i / threads * BLOCK, end = blocks * (i + 1) / threads * BLOCK;
+        start_run(&runs[i], data, dtype, begin, end < numel ? end : numel);
+        runs[i].bins = bins;
+    }
+    in_parallel(measure_run, (char *)runs, sizeof(Run), threads);
+    for (int i = 0; i < threads; i++)
+        merge_row(row, runs[i].row);
+    row[NUM_TENSORS] += 1;
+}
+
+/* ---------------------------------------------------------------------------------- channels */
+
+typedef struct {
+    const char *data;
+    int dtype;
+    int64_t outer, channels, inner, first, last;
+    double *rows;
+} Slab;
+
+/* Columns [first, last) of a matrix of `outer` rows; column c belongs to channel c / inner. */
+static void measure_columns(const Slab *slab) {
+    double buffer[TILE_BUFFER];
+    int64_t columns = slab->channels * slab->inner;
+    int64_t begin = slab->first * slab->inner, end = slab->last * slab->inner;
+    int ready = lies_ready(slab->dtype), wide = is_wide(slab->dtype);
+    for (int64_t c = begin; c < end; c += TILE) {
+        int width = end - c < TILE ? (int)(end - c) : TILE;
+        int64_t most = ready ? TILE_ROWS : TILE_BUFFER / width;
+        most = most > TILE_ROWS ? TILE_ROWS : most;
+        for (int64_t r = 0; r < slab->outer; r += most) {
+            int64_t rows = slab->outer - r < most ? slab->outer - r : most;
+            int64_t stride = ready ? columns : width;
+            const char *x = slab->data + (r * columns + c) * ITEMSIZE[slab->dtype];
+            for (int64_t i = 0; !ready && i < rows; i++)
+                target->convert[slab->dtype](x + i * columns * ITEMSIZE[slab->dtype], width,
+                                             (char *)buffer + i * width * (wide ? 8 : 4));
+            const void *tile = ready ? (const void *)x : buffer;
+            if (wide)
+                target->tile_double(tile, rows, stride, width, LIMIT[slab->dtype], slab->rows, c,
+                                    slab->inner);
+            else
+                target->tile_float(tile, rows, stride, width, LIMIT[slab->dtype], slab->rows, c,
+                                   slab->inner);
+        }
+    }
+}
+
+/* One channel whose elements come in runs of `inner`: short runs are put together first. */
+static void measure_channel(const Slab *slab, int64_t channel) {
+    union {
+        float narrow[BUFFER];
+        double wide[BUFFER];
+    } buffer;
+    int wide = is_wide(slab->dtype), together = 0;
+    double *row = slab->rows + channel * ROW;
+    Block block;
+    for (int64_t o = 0; o < slab->outer; o++) {
+        int64_t start = (o * slab->channels + channel) * slab->inner;
+        for (int64_t i = 0; i < slab->inner;) {
+            int64_t n = slab->inner - i < BUFFER - together ? slab->inner - i : BUFFER - together;
+            if (lies_ready(slab->dtype) && together == 0 && n >= BUFFER / 2) {
+                measure(slab->data + (start + i) * ITEMSIZE[slab->dtype], n, slab->dtype, &block);
+                merge_block(row, &block);
+            } else {
+                void *to = (char *)&buffer + together * (wide ? 8 : 4);
+                target->convert[slab->dtype](slab->data + (start + i) * ITEMSIZE[slab->dtype], n,
+                                             to);
+                together += (int)n;
+            }
+            i += n;
+            if (together == BUFFER || (together && o + 1 == slab->outer && i == slab->inner)) {
+                measure(&buffer, together, slab->dtype, &block);
+                merge_block(row, &block);
+                together = 0;
+            }
+        }
+    }
+}
+
+static void *measure_slab(void *argument) {
+    const Slab *slab = argument;
+    if (slab->inner < NARROW && slab->outer > 1) {
+        measure_columns(slab);
+        return NULL;
+    }
+    for (int64_t channel = slab->first; channel < slab->last; channel++)
+        measure_channel(slab, channel);
+    return NULL;
+}
+
+static void accumulate_channels(const char *data, int64_t outer, int64_t channels, int64_t inner,
+                                int dtype, double *rows, int64_t wanted_threads) {
+    int threads = useful_threads(wanted_threads, outer * channels * inner);
+    threads = channels < threads * 16 ? (int)((channels + 15) / 16) : threads;
+    Slab slabs[64];
+    for (int i = 0; i < threads; i++) {
+        Slab slab = {
+            data, dtype, outer, channels, inner,
+            channels * i / threads, channels * (i + 1) / threads, rows,
+        };
+        slabs[i] = slab;
+    }
+    in_parallel(measure_slab, (char *)slabs, sizeof(Slab), threads);
+    for (int64_t channel = 0; channel < channels; channel++)
+        rows[channel * ROW + NUM_TENSORS] += 1;
+}
+
+static void accumulate_sum(const char *data, int64_t outer, int64_t inner, int dtype,
+                           double *sums) {
+    double buffer[BUFFER];
+    int ready = lies_ready(dtype), wide = is_wide(dtype);
+    for (int64_t c = 0; c < inner; c += BUFFER / 8) {
+        int width = inner - c < BUFFER / 8 ? (int)(inner - c) : BUFFER / 8;
+        int64_t most = ready ? outer : BUFFER / width;
+        for (int64_t r = 0; r < outer; r += most) {
+            int64_t rows = outer - r < most ? outer - r : most, stride = ready ? inner : width;
+            const char *x = data + (r * inner + c) * ITEMSIZE[dtype];
+            for (int64_t i = 0; !ready && i < rows; i++)
+                target->convert[dtype](x + i * inner * ITEMSIZE[dtype], width,
+                                       (char *)buffer + i * width * (wide ? 8 : 4));
+            const void *tile = ready ? (const void *)x : buffer;
+            if (wide)
+                target->add_double(tile, rows, stride, width, sums + c);
+            else
+                target->add_float(tile, rows, stride, width, sums + c);
+        }
+    }
+}
+
+/* --------------------------------------------------------------------------- the Python door */
+
+/* Reads `count` integers; pointers are integers too. */
+static int read_integers(PyObject *const *arguments, Py_ssize_t given, int count, int64_t *values,
+                         const char *name) {
+    if (given != count) {
+        PyErr_Format(PyExc_TypeError, "%s takes %d integers, got %zd", name, count, given);
+        return 0;
+    }
+    for (int i = 0; i < count; i++) {
+        values[i] = PyLong_AsLongLong(arguments[i]);
+        if (values[i] == -1 && PyErr_Occurred())
+            return 0;
+    }
+    return 1;
+}
+
+static int are_right(int64_t dtype, const int64_t *extents, int count) {
+    int right = dtype >= 0 && dtype < NUM_DTYPES;
+    for (int i = 0; i < count; i++)
+        right &= extents[i] >= 0;
+    if (!right)
+        PyErr_SetString(PyExc_ValueError, "an extent is negative or the dtype code is unknown");
+    return right;
+}
+
+/* Doing `work` without the GIL where it takes longer than handing the GIL over. */
+#define MEASURE(numel, work)                                                                       \
+    do {                                                                                           \
+        PyThreadState *gil = (numel) > GIL_ELEMENTS ? PyEval_SaveThread() : NULL;                  \
+        uint64_t state = keep_subnormals();                                                        \
+        work;                                                                                      \
+        restore_subnormals(state);                                                                 \
+        if (gil)                                                                                   \
+            PyEval_RestoreThread(gil);                                                             \
+    } while (0)
+
+#define POINTER(type, value) ((type *)(intptr_t)(value))
+
+static PyObject *py_accumulate(PyObject *module, PyObject *const *arguments, Py_ssize_t given) {
+    int64_t a[7];
+    (void)module;
+    if (!read_integers(arguments, given, 7, a, "accumulate") || !are_right(a[2], a + 1, 1))
+        return NULL;
+    MEASURE(a[1], accumulate(POINTER(const char, a[0]), a[1], (int)a[2], POINTER(double, a[3]),
+                             POINTER(int64_t, a[4]), a[5], a[6]));
+    Py_RETURN_NONE;
+}
+
+static PyObject *py_channels(PyObject *module, PyObject *const *arguments, Py_ssize_t given) {
+    int64_t a[7];
+    (void)module;
+    if (!read_integers(arguments, given, 7, a, "accumulate_channels") ||
+        !are_right(a[4], a + 1, 3))
+        return NULL;
+    MEASURE(a[1] * a[2] * a[3],
+            accumulate_channels(POINTER(const char, a[0]), a[1], a[2], a[3], (int)a[4],
+                                POINTER(double, a[5]), a[6]));
+    Py_RETURN_NONE;
+}
+
+static PyObject *py_sum(PyObject *module, PyObject *const *arguments, Py_ssize_t given) {
+    int64_t a[5];
+    (void)module;
+    if (!read_integers(arguments, given, 5, a, "accumulate_sum") || !are_right(a[3], a + 1, 2))
+        return NULL;
+    MEASURE(a[1] * a[2], accumulate_sum(POINTER(const char, a[0]), a[1], a[2], (int)a[3],
+                                        POINTER(double, a[4])));
+    Py_RETURN_NONE;
+}
+
+static PyObject *py_merge(PyObject *module, PyObject *const *arguments, Py_ssize_t given) {
+    int64_t a[4];
+    (void)module;
+    if (!read_integers(arguments, given, 4, a, "merge"))
+        return NULL;
+    merge_row(POINTER(double, a[0]), POINTER(const double, a[1]));
+    int64_t *to = POINTER(int64_t, a[2]);
+    const int64_t *from = POINTER(const int64_t, a[3]);
+    for (int bin = 0; to && from && bin < BINS; bin++)
+        to[bin] += from[bin];
+    Py_RETURN_NONE;
+}
+
+static PyObject *py_capabilities(PyObject *module, PyObject *unused) {
+    (void)module;
+    (void)unused;
+    return PyUnicode_FromString(target->name);
+}
+
+static PyObject *py_force(PyObject *module, PyObject *name) {
+    (void)module;
+    PyObject *text = PyUnicode_AsUTF8String(name);
+    if (!text)
+        return NULL;
+    const Target *chosen = supported(PyBytes_AsString(text));
+    Py_DECREF(text);
+    if (!chosen)
+        return PyErr_Format(PyExc_ValueError, "%R is not an instruction set of this machine", name);
+    const char *before = target->name;
+    target = chosen;
+    return PyUnicode_FromString(before);
+}
+
+static PyMethodDef methods[] = {
+    {"accumulate", (PyCFunction)(void (*)(void))py_accumulate, METH_FASTCALL,
+     "accumulate(data, numel, dtype, row, histogram, sample, threads)"},
+    {"accumulate_channels", (PyCFunction)(void (*)(void))py_channels, METH_FASTCALL,
+     "accumulate_channels(data, outer, channels, inner, dtype, rows, threads)"},
+    {"accumulate_sum", (PyCFunction)(void (*)(void))py_sum, METH_FASTCALL,
+     "accumulate_sum(data, outer, inner, dtype, sums)"},
+    {"merge", (PyCFunction)(void (*)(void))py_merge, METH_FASTCALL,
+     "merge(row_to, row_from, histogram_to, histogram_from)"},
+    {"capabilities", py_capabilities, METH_NOARGS, "The instruction set in use."},
+    {"force", py_force, METH_O,
+     "Use 'avx512', 'avx2' or 'baseline', or with '' the best; returns the one used before."},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT, "_kernel", "Statistics in one pass; see torchtap.stats.native.", -1,
+    methods, NULL, NULL, NULL, NULL,
+};
+
+PyMODINIT_FUNC PyInit__kernel(void) {
+    target = supported("");
+    return PyModule_Create(&definition);
+}
+
+#elif !defined(REAL)
+/* ==================================================================== once per instruction set */
+
+#define REAL float
+#define BITS uint32_t
+#define COUNT int32_t
+#define MANTISSA 23
+#define LARGEST FLT_MAX
+#include "kernel.c"
+#undef REAL
+#undef BITS
+#undef COUNT
+#undef MANTISSA
+#undef LARGEST
+#define REAL double
+#define BITS uint64_t
+#define COUNT int64_t
+#define MANTISSA 52
+#define LARGEST DBL_MAX
+#include "kernel.c"
+#undef REAL
+#undef BITS
+#undef COUNT
+#undef MANTISSA
+#undef LARGEST
+
+static void TFN(from_float32)(const void *from, int64_t n, void *to) { memcpy(to, from, n * 4); }
+
+static void TFN(from_float64)(const void *from, int64_t n, void *to) { memcpy(to, from, n * 8); }
+
+static void TFN(from_bfloat16)(const void *from, int64_t n, void *to) {
+    const uint16_t *x = from;
+    uint32_t *y = to;
+    SIMD()
+    for (int64_t i = 0; i < n; i++)
+        y[i] = (uint32_t)x[i] << 16;
+}
+
+/* Shifted into a float's place a half is 2^112 too small, subnormals included; multiplying is
+   exact. What had the largest exponent was infinite or NaN and is given a float's. */
+static inline uint32_t TFN(half_bits)(uint16_t half) {
+    uint32_t bits = (uint32_t)(half & 0x7fff) << 13;
+    float value;
+    memcpy(&value, &bits, 4);
+    value *= 0x1p112f;
+    memcpy(&bits, &value, 4);
+    bits |= (half & 0x7c00) == 0x7c00 ? 0x7f800000u : 0;
+    return bits | (uint32_t)(half & 0x8000) << 16;
+}
+
+static void TFN(from_float16)(const void *from, int64_t n, void *to) {
+    const uint16_t *x = from;
+    uint32_t *y = to;
+    int64_t i = 0;
+#if LEVEL >= 2
+    for (; i + 8 <= n; i += 8)
+        _mm256_storeu_ps((float *)y + i, _mm256_cvtph_ps(_mm_loadu_si128((const void *)(x + i))));
+#endif
+    SIMD()
+    for (int64_t j = i; j < n; j++)
+        y[j] = TFN(half_bits)(x[j]);
+}
+
+#define CONVERT(name, type, real, value)                                                           \
+    static void TFN(from_##name)(const void *from, int64_t n, void *to) {                          \
+        const type *x = from;                                                                      \
+        real *y = to;                                                                              \
+        SIMD()                                                                                     \
+        for (int64_t i = 0; i < n; i++)                                                            \
+            y[i] = (real)(value);                                                                  \
+    }
+CONVERT(uint8, uint8_t, float, x[i])
+CONVERT(int8, int8_t, float, x[i])
+CONVERT(int16, int16_t, float, x[i])
+CONVERT(int32, int32_t, double, x[i])
+CONVERT(int64, int64_t, double, x[i])
+CONVERT(bool, uint8_t, float, x[i] != 0)
+#undef CONVERT
+
+/* Where the elements of strata [first, first + n) lie, counted from `begin`: each at a hashed
+   place of its own stratum, so that every element is as likely as every other. */
+static int TFN(positions)(int64_t first, int n, double width, uint32_t seed, int64_t begin,
+                          int32_t *out) {
+    double start = (double)first * width - (double)begin;
+    SIMD()
+    for (int i = 0; i < n; i++) {
+        uint32_t hash = mixed((uint32_t)(first + i) ^ seed);
+        double within = (double)(int32_t)(hash >> 1) * 0x1p-31;
+        double place = start + ((double)i + within) * width;
+        out[i] = (int32_t)floor(place < 2e9 ? place : 2e9);
+    }
+    return n;
+}
+
+static const Target TFN(target) = {
+    TEXT(TARGET),
+    NAME3(measure, float, TARGET),
+    NAME3(measure, double, TARGET),
+    NAME3(tile, float, TARGET),
+    NAME3(tile, double, TARGET),
+    NAME3(add_rows, float, TARGET),
+    NAME3(add_rows, double, TARGET),
+    {
+        TFN(from_float32), TFN(from_float64), TFN(from_bfloat16), TFN(from_float16),
+        TFN(from_uint8), TFN(from_int8), TFN(from_int16), TFN(from_int32), TFN(from_int64),
+        TFN(from_bool),
+    },
+    TFN(positions),
+};
+
+#else
+/* =================================================== once per instruction set and kind of number */
+
+#define SIGN ((BITS)1 << (sizeof(BITS) * 8 - 1))
+#define INFINITE ((((BITS)1 << (sizeof(BITS) * 8 - 1 - MANTISSA)) - 1) << MANTISSA)
+
+static inline BITS FN(bits)(REAL x) {
+    BITS bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+static inline REAL FN(number)(BITS bits) {
+    REAL x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+#if LEVEL == 3 && MANTISSA == 23
+#include "kernel_avx512.h"
+#else
+static void FN(sums)(const REAL *x, int64_t n, Sums *out) {
+    double sum = 0, squares = 0, l1 = 0;
+    REAL low = INFINITY, high = -INFINITY, least = INFINITY;
+    SIMD(reduction(+ : sum, squares, l1) reduction(min : low, least) reduction(max : high))
+    for (int64_t i = 0; i < n; i++) {
+        REAL value = x[i], size = FN(number)(FN(bits)(value) & ~SIGN);
+        double wide = value;
+        sum += wide;
+        squares += wide * wide;
+        l1 += (double)size;
+        low = value < low ? value : low;
+        high = value > high ? value : high;
+        least = size < least ? size : least;
+    }
+    *out = (Sums){sum, squares, l1, low, high, least};
+}
+#endif
+
+/* Sum of squared deviations from the mean, by way of a number near it. */
+static double FN(spread)(const REAL *x, int64_t n, double center) {
+    double around = 0, rest = 0;
+    SIMD(reduction(+ : around, rest))
+    for (int64_t i = 0; i < n; i++) {
+        double delta = (double)x[i] - center;
+        around += delta * delta;
+        rest += delta;
+    }
+    return around - rest * rest / (double)n;
+}
+
+/* Zeros, subnormals and the smallest nonzero magnitude. */
+static void FN(tiny)(const REAL *x, int64_t n, REAL limit, Block *block) {
+    BITS below = FN(bits)(limit), least = ~(BITS)0;
+    COUNT zeros = 0, negative = 0, small = 0;
+    SIMD(reduction(+ : zeros, negative, small) reduction(min : least))
+    for (int64_t i = 0; i < n; i++) {
+        BITS bits = FN(bits)(x[i]), size = bits & ~SIGN;
+        zeros += size == 0;
+        negative += bits == SIGN;
+        small += size < below;
+        /* One less, so that zero comes last. */
+        least = size - 1 < least ? size - 1 : least;
+    }
+    block->zeros = (double)zeros;
+    block->negative = (double)negative;
+    block->subnormal = (double)(small - zeros);
+    block->least = zeros == n ? 0 : FN(number)(least + 1);
+}
+
+/* Counts and extremes of a block that may hold anything. */
+static void FN(census)(const REAL *x, int64_t n, REAL limit, Block *block) {
+    COUNT nans = 0, posinf = 0, neginf = 0;
+    REAL low = INFINITY, high = -INFINITY;
+    SIMD(reduction(+ : nans, posinf, neginf) reduction(min : low) reduction(max : high))
+    for (int64_t i = 0; i < n; i++) {
+        BITS bits = FN(bits)(x[i]), size = bits & ~SIGN;
+        nans += size > INFINITE;
+        posinf += bits == INFINITE;
+        neginf += bits == (SIGN | INFINITE);
+        REAL down = size < INFINITE ? x[i] : (REAL)INFINITY;
+        REAL up = size < INFINITE ? x[i] : (REAL)-INFINITY;
+        low = down < low ? down : low;
+        high = up > high ? up : high;
+    }
+    FN(tiny)(x, n, limit, block);
+    block->nans = (double)nans;
+    block->posinf = (double)posinf;
+    block->neginf = (double)neginf;
+    block->finite = (double)(n - nans - posinf - neginf);
+    block->low = low;
+    block->high = high;
+}
+
+/* A block with non-finite elements, or with float64 whose squares overflow. */
+static void FN(careful)(const REAL *x, int64_t n, REAL limit, Block *block) {
+    FN(census)(x, n, limit, block);
+    if (block->finite == 0)
+        return;
+    /* The sum of numbers near the largest double overflows where their mean does not. */
+    double scale = fmax(-block->low, block->high) > 1e290 ? 0x1p-64 : 1;
+    double sum = 0, squares = 0, l1 = 0, around = 0, rest = 0;
+    SIMD(reduction(+ : sum, squares, l1))
+    for (int64_t i = 0; i < n; i++) {
+        double value = (FN(bits)(x[i]) & ~SIGN) < INFINITE ? (double)x[i] : 0;
+        sum += value * scale;
+        squares += value * value;
+        l1 += fabs(value);
+    }
+    double center = sum / block->finite / scale;
+    SIMD(reduction(+ : around, rest))
+    for (int64_t i = 0; i < n; i++) {
+        double value = (FN(bits)(x[i]) & ~SIGN) < INFINITE ? (double)x[i] : center;
+        double delta = value - center;
+        around += delta * delta;
+        rest += delta;
+    }
+    block->squares = squares;
+    block->l1 = l1;
+    block->mean = center + (fabs(rest) <= DBL_MAX ? rest / block->finite : 0);
+    block->m2 = around <= DBL_MAX ? fmax(around - rest * rest / block->finite, 0) : INFINITY;
+}
+
+static inline int cancels(double m2, double squares);
+
+static void FN(measure)(const REAL *x, int64_t n, double limit, Block *block) {
+    Sums sums;
+    FN(sums)(x, n, &sums);
+    *block = (Block){.numel = (double)n, .low = INFINITY, .high = -INFINITY, .least = sums.least};
+    if (!(sums.squares <= DBL_MAX)) {
+        FN(careful)(x, n, (REAL)limit, block);
+        return;
+    }
+    block->finite = (double)n;
+    block->l1 = sums.l1;
+    block->squares = sums.squares;
+    block->low = sums.low;
+    block->high = sums.high;
+    block->mean = n ? sums.sum / (double)n : 0;
+    block->m2 = sums.squares - sums.sum * block->mean;
+    if (block->m2 * 1e4 < sums.squares)
+        block->m2 = sums.low == sums.high ? 0 : fmax(FN(spread)(x, n, block->mean), 0);
+    if (sums.least < limit)
+        FN(tiny)(x, n, (REAL)limit, block);
+}
+#endif
