@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -330,6 +330,53 @@ def show(
         click.echo(text)
 
 
+@cli.command()
+@click.argument("path", metavar="RUN")
+@click.argument("where", nargs=-1)
+@click.option("--sort", metavar="KEY", help="Largest first by this column, -KEY for smallest.")
+@click.option("--columns", metavar="A,B,...", help="Which; --columns ? lists them.")
+@click.option("--step", type=int, help="Which step; the last of each site by default.")
+@_json_option
+@_all_option
+def stats(
+    path: str,
+    where: tuple[str, ...],
+    sort: str | None,
+    columns: str | None,
+    step: int | None,
+    as_json: bool,
+    every: bool,
+) -> None:
+    """Statistics of a saved RUN at WHERE: what was measured, or the kept values measured now.
+
+    Columns to choose from and to sort by are listed with --columns '?'.
+    """
+    from torchtap.view.columns import COLUMNS, DEFAULT_COLUMNS
+
+    if columns == "?":
+        click.echo("\n".join(COLUMNS))
+        return
+    names = list(DEFAULT_COLUMNS) if columns is None else _known(columns.split(","), COLUMNS)
+    sortable = [name for name, column in COLUMNS.items() if column.key is not None]
+    key = None if sort is None else COLUMNS[_known([sort.lstrip("-")], sortable)[0]].key
+    with _working("measuring the run"):
+        opened = _open(path)
+        if step is not None and step not in opened.steps:
+            raise InputError(f"{path} has no step {step}. Its steps are {opened.steps}.")
+        table = opened.table(list(where) or None, steps=step, histogram=True)
+    if key is not None and sort is not None:
+        table = table.sorted(key, largest_first=not sort.startswith("-"))
+    if as_json:
+        keys = {name: column.key for name, column in COLUMNS.items() if column.key is not None}
+        numbers = [{name: key(row.stats) for name, key in keys.items()} for row in table]
+        _print_json([{**a, **b} for a, b in zip(table.as_dicts(), numbers, strict=True)])
+        return
+    from torchtap.view.statistics import show_stats_table
+
+    limit = None if every else 40
+    click.echo(show_stats_table(table, names, limit=limit, color=_wants_color()))
+
+
 # ---------------------------------------------------------------------- from words to values
 
 
@@ -386,6 +433,16 @@ def _numbers(name: str, text: str | None) -> list[float]:
         return [] if text is None else [float(word) for word in text.split(",")]
     except ValueError:
         raise InputError(f"{name} is {text!r}; expected numbers with commas.") from None
+
+
+def _known(words: Sequence[str], columns: Collection[str]) -> list[str]:
+    from torchtap.site import did_you_mean
+
+    for word in words:
+        if word not in columns:
+            near = did_you_mean(word, list(columns))
+            raise InputError(f"There is no column {word!r}{near} --columns '?' lists them.")
+    return list(words)
 
 
 def _channels(text: str | None) -> int | list[int] | None:

@@ -28,7 +28,7 @@ NO_GRAD_INPUT = (
     "grad_output of the module before"
 )
 
-_library = torch.library.Library("torchtap", "DEF")
+_library: Any = torch.library.Library("torchtap", "DEF")  # type: ignore[no-untyped-call]
 _library.define("emit(Tensor value, int engine, int spot) -> ()")
 # An operator has nothing but numbers to find its engine by.
 _engines: weakref.WeakValueDictionary[int, Compiled] = weakref.WeakValueDictionary()
@@ -88,13 +88,13 @@ class CompilableEnter(Enter):
             for leaf, tensor in argument_leaves(args, kwargs):
                 _leave_behind(self, "input", leaf, tensor)
 
-    @torch._dynamo.assume_constant_result
+    @torch._dynamo.assume_constant_result  # type: ignore[untyped-decorator]
     def begin(self) -> bool:
         """Run once, while the graph is traced."""
         self.engine.traced(self.tap)
         return True
 
-    @torch._dynamo.assume_constant_result
+    @torch._dynamo.assume_constant_result  # type: ignore[untyped-decorator]
     def number(self, port: str, leaf: str) -> int:
         """Asked while the graph is traced."""
         return self.engine.compiled.number(self.tap, port, leaf)
@@ -115,7 +115,7 @@ class CompilableLeave(Leave):
                 _leave_behind(self, "output", leaf, tensor)
                 _leave_behind_gradient(self, leaf, tensor)
 
-    @torch._dynamo.assume_constant_result
+    @torch._dynamo.assume_constant_result  # type: ignore[untyped-decorator]
     def number(self, port: str, leaf: str) -> int:
         """Asked while the graph is traced."""
         return self.engine.compiled.number(self.tap, port, leaf)
@@ -136,7 +136,7 @@ def _leave_behind_gradient(hook: Any, leaf: str, tensor: Tensor) -> None:
         def arrive(gradient: Tensor) -> None:
             torch.ops.torchtap.emit(gradient.detach(), key, number)
 
-        tensor.register_hook(arrive)
+        tensor.register_hook(arrive)  # type: ignore[no-untyped-call]
 
 
 def _emit(value: Tensor, engine: int, spot: int) -> None:

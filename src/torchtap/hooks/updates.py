@@ -131,7 +131,7 @@ class Updates:
         return {id(param): spot for spot, param in self._tapped()}
 
     def _tapped(self) -> list[tuple[Spot, Tensor]]:
-        found = []
+        found: list[tuple[Spot, Tensor]] = []
         for planned in self._plan.taps:
             module, tap = planned.module(), self._taps[planned.path]
             if module is None or "update" not in tap.filters:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +27,7 @@ from torchtap.stats.statistics import (
 )
 
 Rows = NDArray[np.float64]
+ALL_STEPS = -1
 
 
 @dataclass(slots=True)
@@ -182,6 +183,36 @@ class Series:
             return None
         row: Rows = rows[place]
         return row
+
+    # ------------------------------------------------------------------ to a file and back
+
+    def as_array(self) -> tuple[list[int], Rows]:
+        """Steps, and all rows as ``float64[steps, sites, 16]``."""
+        rows = np.zeros((len(self.steps), len(self.measured), ROW_WIDTH))
+        rows[:, :, MIN], rows[:, :, MAX] = math.inf, -math.inf
+        for number, step in enumerate(self.steps):
+            known = self._steps[step].rows
+            rows[number, : len(known)] = known
+        return self.steps, rows
+
+    def histograms(self) -> Iterator[tuple[int, int, Histogram]]:
+        """Step, place and histogram of all that are kept; under step -1 those of all steps."""
+        for place, histogram in self._histograms.items():
+            yield ALL_STEPS, place, histogram
+        for step in self.steps:
+            for place, histogram in (self._steps[step].histograms or {}).items():
+                yield step, place, histogram
+
+    def restore(
+        self, steps: list[int], rows: Rows, histograms: dict[int, dict[int, Histogram]]
+    ) -> None:
+        """Take back what :meth:`as_array` and :meth:`histograms` gave."""
+        for step, own in zip(steps, rows, strict=True):
+            self._steps[step] = _Step(step, own.copy(), histograms.get(step))
+            self._recent.append(self._steps[step])
+        self._histograms = histograms.get(ALL_STEPS, {})
+
+    # ------------------------------------------------------------------ small things
 
     def _weight_l2(self, site: Site, step: int) -> float:
         """Norm of the parameter that an update belongs to, if it was measured in that step."""

@@ -21,6 +21,8 @@ from torch import Tensor
 from torchtap.errors import RunError
 from torchtap.record import UNVERSIONED, Absence, Record
 from torchtap.site import Site
+from torchtap.store.listing import PREFIX
+from torchtap.store.packed import pack, unpack
 from torchtap.store.run import Meta, Run
 
 FORMAT = 1
@@ -57,8 +59,11 @@ def save_run(run: Run, path: Path) -> Path:
                 "real_view": real_view,
             }
         )
+    measured, series = pack(run.series)
+    tensors.update(measured)
     body: dict[str, Any] = {
         "format": FORMAT,
+        "series": series,
         "meta": asdict(run.meta),
         "records": headers,
         "absent": [[*_parts(entry.site), entry.reason] for entry in run.absent],
@@ -103,7 +108,10 @@ def open_run(path: str | Path) -> Run:
             f"{file} has format {body['format']}; this torchtap reads up to {FORMAT}. Update it."
         )
     absent = [Absence(Site(path, port, leaf), why) for path, port, leaf, why in body["absent"]]
-    return Run(_Rows(opened, body["records"]), _meta(body["meta"]), lambda: absent)
+    names = [name for name in opened.keys() if name.startswith(PREFIX)]  # noqa: SIM118
+    series = unpack({name: opened.get_tensor(name) for name in names}, body.get("series", {}))
+    rows = _Rows(opened, body["records"])
+    return Run(rows, _meta(body["meta"]), lambda: absent, lambda: series)
 
 
 class _Rows(Sequence[Record]):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 _MOST_HEADER_BYTES = 100_000_000
 """The limit that safetensors itself sets."""
+
+PREFIX = "torchtap.stats"
+"""Names of what was measured begin so; no record's can, since it has a colon before a hash."""
 
 _DTYPES = {
     "BOOL": "bool",
@@ -72,6 +75,8 @@ class Listing:
         num_recomputed: values that activation checkpointing computed again.
         steps: steps with a value, ascending.
         absent: what was selected and not seen, with reasons.
+        measured: sites that ``tt.Stats`` measured.
+        num_measured_steps: in how many steps.
     """
 
     model: str
@@ -80,6 +85,8 @@ class Listing:
     num_recomputed: int
     steps: tuple[int, ...]
     absent: tuple[Absence, ...]
+    measured: tuple[Site, ...] = ()
+    num_measured_steps: int = 0
 
     @property
     def nbytes(self) -> int:
@@ -95,6 +102,8 @@ class Listing:
             "steps": list(self.steps),
             "nbytes": self.nbytes,
             "sites": [_flat(entry) for entry in self.sites],
+            "measured": [str(site) for site in self.measured],
+            "num_measured_steps": self.num_measured_steps,
             "absent": [{"site": str(entry.site), "reason": entry.reason} for entry in self.absent],
         }
 
@@ -121,7 +130,9 @@ def list_run(run: Run) -> Listing:
         )
         for record in run.records(phase=None)
     ]
-    return _listing(run.meta.model, run.meta.modules, values, run.absent)
+    found = _listing(run.meta.model, run.meta.modules, values, run.absent)
+    series = run.series
+    return replace(found, measured=tuple(series.sites), num_measured_steps=len(series.steps))
 
 
 def list_file(path: str | Path) -> Listing:
@@ -139,7 +150,12 @@ def list_file(path: str | Path) -> Listing:
     body = json.loads(text)
     values = [_value(entry, header[entry["name"]]) for entry in body["records"]]
     absent = [Absence(Site(where, port, leaf), why) for where, port, leaf, why in body["absent"]]
-    return _listing(body["meta"]["model"], body["meta"]["modules"], values, absent)
+    found = _listing(body["meta"]["model"], body["meta"]["modules"], values, absent)
+    series = body.get("series") or {}
+    if not series:
+        return found
+    sites = tuple(Site(*entry["site"]) for entry in series["sites"])
+    return replace(found, measured=sites, num_measured_steps=header[f"{PREFIX}.steps"]["shape"][0])
 
 
 def _read_header(file: Path) -> dict[str, Any]:

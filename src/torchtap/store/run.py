@@ -318,14 +318,25 @@ class Run:
 
     # ------------------------------------------------------------------ tables and files
 
-    def table(self, where: Where = None, *, steps: int | Iterable[int] | None = None) -> Table:
+    def table(
+        self,
+        where: Where = None,
+        *,
+        steps: int | Iterable[int] | None = None,
+        histogram: bool = False,
+    ) -> Table:
         """One row per site: calls, shape, dtype, bytes, and statistics of the values.
 
         Reads every selected value once. ``print`` shows it, ``to_frame`` hands it on.
+
+        Args:
+            where: as in :meth:`records`.
+            steps: of these the last one of each site; ``None`` for all.
+            histogram: also count histograms of values that were kept.
         """
         from torchtap.store.table import measure_table
 
-        return measure_table(self, where, steps)
+        return measure_table(self, where, steps, histogram=histogram)
 
     def to_frame(self, where: Where = None) -> Any:
         """The table as a pandas (or else polars) data frame; needs the extra ``frame``."""

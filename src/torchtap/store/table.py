@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +54,15 @@ class Table:
     def __len__(self) -> int:
         return len(self.rows)
 
+    def sorted(self, key: Callable[[Statistics], float], *, largest_first: bool = True) -> Table:
+        """The same rows by a statistic; NaN comes last."""
+
+        def rank(row: Row) -> tuple[bool, float]:
+            value = key(row.stats)
+            return math.isnan(value), -value if largest_first else value
+
+        return Table(tuple(sorted(self.rows, key=rank)))
+
     def as_dicts(self) -> list[dict[str, Any]]:
         """Plain dictionaries of text and numbers, ready for JSON or a data frame."""
         return [_flat(row) for row in self.rows]
@@ -84,7 +94,9 @@ class Table:
         return show_table(self)
 
 
-def measure_table(run: Run, where: Where, steps: int | Iterable[int] | None) -> Table:
+def measure_table(
+    run: Run, where: Where, steps: int | Iterable[int] | None, *, histogram: bool
+) -> Table:
     """Build the table of a run.
 
     What was kept is measured now, reading every value of the last step of each site once; what
@@ -98,7 +110,7 @@ def measure_table(run: Run, where: Where, steps: int | Iterable[int] | None) -> 
     rows = []
     for site, group in groups.items():
         if group:
-            rows.append(_row(run, site, group))
+            rows.append(_row(run, site, group, histogram=histogram))
         elif site in run.series:
             rows += _measured_row(run, site, wanted)
     return Table(tuple(rows))
@@ -124,7 +136,7 @@ def _measured_row(run: Run, site: Site, wanted: Collection[int] | None) -> list[
     ]
 
 
-def _row(run: Run, site: Site, records: list[Record]) -> Row:
+def _row(run: Run, site: Site, records: list[Record], *, histogram: bool) -> Row:
     last_step = max(record.step for record in records)
     last = [record for record in records if record.step == last_step]
     per_step = {record.step: 0 for record in records}
@@ -139,7 +151,7 @@ def _row(run: Run, site: Site, records: list[Record]) -> Row:
         shape=tuple(shown.shape),
         dtype=str(shown.dtype).removeprefix("torch."),
         nbytes=sum(record.kept.nbytes for record in records),
-        stats=measure_all((r.value for r in last if not r.overwritten), histogram=False),
+        stats=measure_all((r.value for r in last if not r.overwritten), histogram=histogram),
     )
 
 

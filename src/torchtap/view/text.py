@@ -70,8 +70,8 @@ def show_listing(listing: Listing, *, limit: int | None = _MOST_ROWS, color: boo
     """The same from a listing, which needs no values."""
     name = f"Run of {clean(listing.model)}" if listing.model else "Run"
     if not listing.sites:
-        empty = [f"{name}: empty, nothing was recorded."]
-        return "\n".join([*empty, *show_absent(listing.absent, color=color)])
+        said = _measured(listing) or "empty, nothing was recorded."
+        return "\n".join([f"{name}: {said}", *show_absent(listing.absent, color=color)])
     total = (
         f"{name}: {plural(len(listing.sites), 'site')}, "
         f"{plural(listing.num_records, 'record')}, {_steps(listing.steps)}, {size(listing.nbytes)}"
@@ -85,8 +85,20 @@ def show_listing(listing: Listing, *, limit: int | None = _MOST_ROWS, color: boo
         elastic={0: 24, 2: 10},
         color=color,
     )
-    absent = show_absent(listing.absent, color=color)
-    return "\n".join([paint(total, "head", color=color), "", *_cut(table, limit, "site"), *absent])
+    after = show_absent(listing.absent, color=color)
+    if listing.measured:
+        after = ["", f"Also {_measured(listing)}", *after]
+    return "\n".join([paint(total, "head", color=color), "", *_cut(table, limit, "site"), *after])
+
+
+def _measured(listing: Listing) -> str:
+    if not listing.measured:
+        return ""
+    sites, steps = len(listing.measured), listing.num_measured_steps
+    return (
+        f"{plural(sites, 'site')} measured in {plural(steps, 'step')}; run.table() and "
+        f"`torchtap stats` show them."
+    )
 
 
 def show_absent(absent: Sequence[Absence], *, color: bool = False) -> list[str]:
