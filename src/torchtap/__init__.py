@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         SiteError as SiteError,
         TorchtapError as TorchtapError,
     )
+    from torchtap import stats as stats
     from torchtap.hooks.marks import mark as mark
     from torchtap.record import (
         Absence as Absence,
@@ -68,11 +69,12 @@ _HOMES = {
     "measure": "stats.measure",
     "open": "store.file",
     "plot": "view.figures",
+    "stats": "stats",
     "summary": "summarizing",
     "verify": "verifying",
     "watch": "watching",
 }
-_OTHER_NAMES = {"open": "open_run", "plot": None}
+_OTHER_NAMES = {"open": "open_run", "plot": None, "stats": None}
 
 __all__ = ["__version__", *sorted(_HOMES)]  # noqa: PLE0604 - they are strings
 

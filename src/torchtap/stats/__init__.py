@@ -1,1 +1,12 @@
-"""What is measured: the definition, merge and finish of each statistic."""
+"""What is measured: each statistic, its merge, and the kernels."""
+
+from torchtap.stats.slices import Along as Along, Slices as Slices, along as along
+from torchtap.stats.library import (
+    Element as Element,
+    cosine as cosine,
+    effective_rank as effective_rank,
+    top_k as top_k,
+)
+from torchtap.stats.own import Statistic as Statistic
+
+__all__ = ["Along", "Element", "Slices", "Statistic", "along", "cosine", "effective_rank", "top_k"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torchtap.errors import RunError, SiteError
 from torchtap.site import Site
 from torchtap.stats.histogram import Histogram
+from torchtap.stats.own import Statistic
 from torchtap.stats.statistics import (
     MAX,
     MIN,
@@ -69,25 +70,29 @@ class _Step:
     step: int
     rows: Rows
     histograms: dict[int, Histogram] | None = None
-    extra: dict[int, dict[str, Any]] = field(default_factory=dict)
+    states: dict[int, list[Any]] = field(default_factory=dict)
+    finished: dict[int, dict[str, Any]] = field(default_factory=dict)
 
 
 class Series:
     """Statistics of every site and step.
 
     Args:
-        keep: of how many steps histograms and other statistics of the user's are kept; the 16
-            numbers are kept of all, and everything is also merged over all steps.
+        keep: of how many steps histograms and further statistics are kept; the 16 numbers are
+            kept of all, and everything is also merged over all steps.
+        statistics: the further ones.
     """
 
-    def __init__(self, keep: int = 64) -> None:
+    def __init__(self, keep: int = 64, statistics: Sequence[Statistic] = ()) -> None:
         self.keep = keep
+        self.statistics = tuple(statistics)
         self.measured: list[Measured] = []
         self._places: dict[Site, int] = {}
         self._steps: dict[int, _Step] = {}
         self._recent: deque[_Step] = deque()
         self._histograms: dict[int, Histogram] = {}
-        self._extra: dict[int, dict[str, Any]] = {}
+        self._states: dict[int, list[Any]] = {}
+        self._finished: dict[int, dict[str, Any]] = {}
 
     # ------------------------------------------------------------------ filled by the sink
 
@@ -111,12 +116,14 @@ class Series:
             self._histograms[place] = histogram if whole is None else whole.merge(histogram)
         while len(self._recent) > self.keep:
             old = self._recent.popleft()
-            old.histograms, old.extra = None, {}
+            old.histograms, old.states, old.finished = None, {}, {}
 
-    def add_extra(self, step: int, place: int, name: str, value: Any, whole: Any) -> None:
-        """A statistic of the user's for a step, and for all steps so far."""
-        self._steps[step].extra.setdefault(place, {})[name] = value
-        self._extra.setdefault(place, {})[name] = whole
+    def add_states(self, step: int, states: Mapping[int, list[Any]]) -> None:
+        """States of the further statistics in a step, or in a later part of it, by place."""
+        own = self._steps[step].states
+        for place, new in states.items():
+            for held in (own, self._states):
+                held[place] = self._merged(held[place], new) if place in held else list(new)
 
     # ------------------------------------------------------------------ read by the run
 
@@ -158,8 +165,8 @@ class Series:
             raise SiteError(f"{site} was not measured in step {step}. It was in steps {known}.")
         entry = self._steps[step]
         histogram = None if entry.histograms is None else entry.histograms.get(place)
-        weight = self._weight_l2(site, step)
-        return self._value(place, row, histogram, entry.extra.get(place, {}), weight)
+        extra = self._extra(entry.states.get(place), entry.finished.get(place))
+        return self._value(place, row, histogram, extra, self._weight_l2(site, step))
 
     def whole(self, site: Site) -> Statistics:
         """Statistics of a site over all steps."""
@@ -170,7 +177,27 @@ class Series:
             row = self._row(step, place)
             if row is not None:
                 merge_rows(merged, row)
-        return self._value(place, merged, self._histograms.get(place), self._extra.get(place, {}))
+        extra = self._extra(self._states.get(place), self._finished.get(place))
+        return self._value(place, merged, self._histograms.get(place), extra)
+
+    def window(self, site: Site, steps: Iterable[int]) -> Statistics:
+        """Statistics of a site over some steps together.
+
+        Raises:
+            SiteError: it was measured in none of them.
+        """
+        place, wanted = self._places[site], set(steps)
+        chosen = [step for step in self.steps_of(site) if step in wanted]
+        if not chosen:
+            self.at(site, min(wanted, default=None))
+        merged = Statistics()
+        states: list[Any] | None = None
+        for step in chosen:
+            merged = merged.merge(self.at(site, step))
+            own = self._steps[step].states.get(place)
+            if own is not None:
+                states = own if states is None else self._merged(states, own)
+        return replace(merged, extra=self._extra(states, None))
 
     def numbers(self, site: Site, name: str) -> tuple[list[int], list[float]]:
         """Steps of a site, and one of its statistics in each."""
@@ -213,6 +240,18 @@ class Series:
         self._histograms = histograms.get(ALL_STEPS, {})
 
     # ------------------------------------------------------------------ small things
+
+    def _merged(self, one: list[Any], two: list[Any]) -> list[Any]:
+        return [s.merge(a, b) for s, a, b in zip(self.statistics, one, two, strict=True)]
+
+    def _extra(
+        self, states: list[Any] | None, finished: dict[str, Any] | None
+    ) -> Mapping[str, Any]:
+        if states is None:
+            return finished or {}
+        return {
+            one.name: one.finish(state) for one, state in zip(self.statistics, states, strict=True)
+        }
 
     def _weight_l2(self, site: Site, step: int) -> float:
         """Norm of the parameter that an update belongs to, if it was measured in that step."""

@@ -125,14 +125,13 @@ class Stats:
                 raise InputError(
                     f"{one!r} is no statistic: expected name, init, update, merge and finish."
                 )
-        self.series = Series(keep)
+        self.series = Series(keep, statistics)
         self.skipped: dict[Absence, None] = {}
         self._histogram = histogram
         self._sample = 0 if exact else SAMPLE
         self._sample_mean = sample_mean
         self._statistics = tuple(statistics)
         self._states: dict[int, list[Any]] = {}
-        self._totals: dict[int, list[Any]] = {}
         # By the id of the site, which a spot holds for good: hashing it takes longer than the rest.
         self._slots: dict[int, _Slot] = {}
         self._tables: dict[torch.device, DeviceTable] = {}
@@ -177,7 +176,7 @@ class Stats:
         """The step has ended: copy its numbers, and read those of the step before."""
         with self._lock:
             self._take_tables(step)
-            self._close_states(step)
+            self._hand_over_states(step)
             self._step = step + 1
             while len(self._pending) > len(self._tables):
                 self._read_one()
@@ -197,7 +196,7 @@ class Stats:
             self._take_tables(self._step)
             while self._pending:
                 self._read_one()
-            self._show_states(self._step)
+            self._hand_over_states(self._step)
             for slot in self._slots.values():
                 if slot.sums is not None:
                     measured = self.series.measured[slot.place]
@@ -236,7 +235,7 @@ class Stats:
     def _change_step(self, step: int) -> None:
         """A gradient of a step that was closed, or records that came without ``close_step``."""
         self._take_tables(self._step)
-        self._close_states(self._step)
+        self._hand_over_states(self._step)
         self._step = step
 
     def _slot(self, site: Site, values: Tensor, tensor: Tensor, notes: tuple[str, ...]) -> _Slot:
@@ -316,29 +315,13 @@ class Stats:
         ordered[places] = rows
         self.series.add_step(step, ordered, {places[row]: h for row, h in histograms.items()})
 
-    def _close_states(self, step: int) -> None:
+    def _hand_over_states(self, step: int) -> None:
+        """Bring the further statistics into the series, which merges them."""
         if self._states:
             while self._pending:
                 self._read_one()
-            self._totals.update(self._show_states(step))
-            self._states.clear()
-
-    def _show_states(self, step: int) -> dict[int, list[Any]]:
-        """Bring the results of the running step into the series; returns the new totals."""
-        found = {}
-        for place, states in self._states.items():
-            totals = self._totals.get(place)
-            found[place] = (
-                list(states)
-                if totals is None
-                else [
-                    one.merge(total, state)
-                    for one, total, state in zip(self._statistics, totals, states, strict=True)
-                ]
-            )
-            for one, state, total in zip(self._statistics, states, found[place], strict=True):
-                self.series.add_extra(step, place, one.name, one.finish(state), one.finish(total))
-        return found
+            self.series.add_states(step, self._states)
+            self._states = {}
 
     def __repr__(self) -> str:
         sites, steps = len(self.series.measured), len(self.series.steps)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from torchtap.stats.statistics import Statistics
     from torchtap.store.table import Table
 
+Step = int | Iterable[int] | str | None
 Where = str | Site | Callable[[Site], bool] | Sequence["str | Site | Callable[[Site], bool]"] | None
 
 
@@ -268,35 +269,45 @@ class Run:
 
     # ------------------------------------------------------------------ statistics
 
-    def stats(self, site: str | Site, *, step: int | str | None = None) -> Statistics:
-        """Statistics of a site over all calls of one step.
+    def stats(self, site: str | Site, *, step: Step = None) -> Statistics:
+        """Statistics of a site over all calls of one step, or of several together.
 
         Measured while it ran by ``tt.Stats``, or now from the values that were kept.
 
         Args:
             site: which.
-            step: the last one by default; ``"all"`` for all steps together.
+            step: the last one by default; several for them together; ``"all"`` for all.
 
         Raises:
             SiteError: nothing was recorded or measured there.
         """
         place = self._resolve(site)
         series = self.series
+        if isinstance(step, str) and step != "all":
+            raise SiteError(f"step is {step!r}; expected a number, several of them, or 'all'.")
         if place in series:
-            whole = step == "all"
-            return series.whole(place) if whole else series.at(place, _whole_step(step))
-        rows = [row for row in self._index[place] if row.phase == FORWARD]
-        if step != "all":
-            last = max((row.step for row in rows), default=0)
-            wanted = last if step is None else _whole_step(step)
-            rows = [row for row in rows if row.step == wanted]
-        if not rows:
-            raise SiteError(self._nothing_like(place, _whole_step(step), None, None, FORWARD))
+            if step == "all":
+                return series.whole(place)
+            if step is None or isinstance(step, int):
+                return series.at(place, step)
+            return series.window(place, step)
+        return self._measured_now(place, step)
+
+    def _measured_now(self, site: Site, step: Step) -> Statistics:
         from torchtap.stats.measure import measure_all
 
+        rows = [row for row in self._index[site] if row.phase == FORWARD]
+        if step is None:
+            step = max((row.step for row in rows), default=None)
+        if not isinstance(step, str):
+            wanted = {step} if step is None or isinstance(step, int) else set(step)
+            rows = [row for row in rows if row.step in wanted]
+        if not rows:
+            only = step if isinstance(step, int) else None
+            raise SiteError(self._nothing_like(site, only, None, None, FORWARD))
         return measure_all(row.value for row in rows)
 
-    def quantile(self, site: str | Site, q: float, *, step: int | str | None = None) -> float:
+    def quantile(self, site: str | Site, q: float, *, step: Step = None) -> float:
         """One quantile of a site, right to 1/33 (3.1 %); see :meth:`Statistics.quantile`."""
         return self.stats(site, step=step).quantile(q)
 
@@ -469,11 +480,3 @@ class Run:
         from torchtap.view.html import run_html
 
         return run_html(self)
-
-
-def _whole_step(step: int | str | None) -> int | None:
-    if isinstance(step, str):
-        if step != "all":
-            raise SiteError(f"step is {step!r}; expected a number, 'all', or nothing for the last.")
-        return None
-    return step

@@ -1,0 +1,213 @@
+"""Statistics of each slice along a dim: per channel, per unit, per token, per head."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from torchtap.stats import native
+from torchtap.stats.statistics import (
+    L1,
+    M2,
+    MAX,
+    MEAN,
+    MIN,
+    NUM_FINITE,
+    NUMEL,
+    SUM_SQUARES,
+    ZEROS,
+    empty_rows,
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Slices:
+    """What :func:`along` finds: one number per slice, ``float64[slices]`` each.
+
+    Attributes:
+        rows: ``float64[slices, 16]``, see :mod:`torchtap.stats.statistics`.
+        saturated_elements: elements per slice whose magnitude reached ``bound``.
+    """
+
+    rows: Tensor
+    saturated_elements: Tensor
+
+    @property
+    def numel(self) -> Tensor:
+        """Elements."""
+        return self.rows[:, NUMEL]
+
+    @property
+    def mean(self) -> Tensor:
+        """Of the finite elements, NaN where there are none."""
+        return torch.where(self._some, self.rows[:, MEAN], math.nan)
+
+    @property
+    def std(self) -> Tensor:
+        """Population standard deviation of the finite elements."""
+        return torch.where(
+            self._some, (self.rows[:, M2] / self.rows[:, NUM_FINITE]).sqrt(), math.nan
+        )
+
+    @property
+    def l1(self) -> Tensor:
+        """Sum of magnitudes."""
+        return self.rows[:, L1]
+
+    @property
+    def l2(self) -> Tensor:
+        """Euclidean norm."""
+        return self.rows[:, SUM_SQUARES].sqrt()
+
+    @property
+    def min(self) -> Tensor:
+        """The smallest finite element."""
+        return torch.where(self._some, self.rows[:, MIN], math.nan)
+
+    @property
+    def max(self) -> Tensor:
+        """The largest finite element."""
+        return torch.where(self._some, self.rows[:, MAX], math.nan)
+
+    @property
+    def absmax(self) -> Tensor:
+        """The largest magnitude."""
+        return torch.maximum(self.min.abs(), self.max.abs())
+
+    @property
+    def zeros(self) -> Tensor:
+        """Share of zeros, 0 to 1."""
+        return self.rows[:, ZEROS] / self.rows[:, NUMEL]
+
+    @property
+    def saturated(self) -> Tensor:
+        """Share of elements whose magnitude reached ``bound``, 0 to 1."""
+        return self.saturated_elements / self.rows[:, NUMEL]
+
+    def dead_slices(self, share: float = 1.0) -> list[int]:
+        """Slices of which at least a ``share`` of the elements is zero: dead units."""
+        return torch.nonzero(self.zeros >= share).flatten().tolist()
+
+    def saturated_slices(self, share: float = 1.0) -> list[int]:
+        """Slices of which at least a ``share`` of the elements is saturated."""
+        return torch.nonzero(self.saturated >= share).flatten().tolist()
+
+    @property
+    def _some(self) -> Tensor:
+        return self.rows[:, NUM_FINITE] > 0
+
+
+@dataclass(frozen=True, slots=True)
+class Along:
+    """See :func:`along`."""
+
+    dim: int
+    bound: float
+    name: str
+
+    def init(self) -> Slices:
+        """No slices."""
+        return Slices(empty_rows(0), torch.zeros(0, dtype=torch.float64))
+
+    def update(self, state: Slices, tensor: Tensor) -> Slices:
+        """Measure one more tensor; one without this dim counts as a single slice."""
+        if not -tensor.dim() <= self.dim < tensor.dim():
+            tensor = tensor.reshape(1, -1)
+            dim = 0
+        else:
+            dim = self.dim % tensor.dim()
+        rows = _rows(tensor, dim)
+        others = [other for other in range(tensor.dim()) if other != dim]
+        reached = tensor.abs() >= self.bound if math.isfinite(self.bound) else None
+        counts = torch.zeros(len(rows), dtype=torch.float64)
+        if reached is not None:
+            counts = (reached.sum(others) if others else reached).to(torch.float64).cpu()
+        return self.merge(state, Slices(rows.cpu(), counts))
+
+    def merge(self, one: Slices, two: Slices) -> Slices:
+        """Slice by slice; where one has more of them, the rest is taken as it is."""
+        longer, shorter = (one, two) if len(one.rows) >= len(two.rows) else (two, one)
+        rows, counts = longer.rows.clone(), longer.saturated_elements.clone()
+        common = len(shorter.rows)
+        if common:
+            rows[:common] = _merged(rows[:common], shorter.rows)
+            counts[:common] += shorter.saturated_elements
+        return Slices(rows, counts)
+
+    def finish(self, state: Slices) -> Slices:
+        """The slices."""
+        return state
+
+
+def along(dim: int, *, bound: float = math.inf, name: str | None = None) -> Along:
+    """Statistics of each slice along a dim: ``along(1)`` is per channel of an image.
+
+    Over a window of steps (``run.stats(site, step=range(90, 100))``) the merged counts tell dead
+    and saturated units from those that only rested.
+
+    Args:
+        dim: which dim is kept; negative ones count from the end.
+        bound: magnitude from which on an element counts as saturated, such as 0.99 after tanh.
+        name: under which the result stands in ``extra``; ``along(dim)`` by default.
+
+    Returns:
+        a statistic whose result is :class:`Slices`.
+
+    Example:
+        >>> import torch, torchtap as tt
+        >>> relu = torch.nn.ReLU()
+        >>> with tt.watch(relu, to=tt.Stats(statistics=[tt.stats.along(1)])) as w:
+        ...     _ = relu(torch.tensor([[1.0, -1.0], [3.0, -2.0]]))
+        >>> slices = w.run.stats(".:output").extra["along(1)"]
+        >>> slices.absmax.tolist(), slices.dead_slices()
+        ([3.0, 0.0], [1])
+    """
+    return Along(dim, bound, name or f"along({dim})")
+
+
+def _rows(tensor: Tensor, dim: int) -> Tensor:
+    outer = math.prod(tensor.shape[:dim])
+    inner = math.prod(tensor.shape[dim + 1 :])
+    shaped = tensor.reshape(outer, tensor.shape[dim], inner)
+    rows = empty_rows(tensor.shape[dim], tensor.device)
+    if native.available() and tensor.device.type == "cpu" and tensor.dtype in native.DTYPES:
+        native.accumulate_channels(shaped.contiguous(), rows)
+        return rows
+    return _stock_rows(shaped.movedim(1, 0).reshape(tensor.shape[dim], -1), rows)
+
+
+def _stock_rows(slices: Tensor, rows: Tensor) -> Tensor:
+    """``slices``: ``[slices, elements]``."""
+    if not slices.shape[1]:
+        return rows
+    wide = slices.to(torch.float64)
+    finite = wide.isfinite()
+    values = torch.where(finite, wide, 0.0)
+    num_finite = finite.sum(1)
+    mean = values.sum(1) / num_finite.clamp(min=1)
+    rows[:, NUMEL] = slices.shape[1]
+    rows[:, NUM_FINITE] = num_finite.to(torch.float64)
+    rows[:, MEAN] = mean
+    rows[:, M2] = torch.where(finite, values - mean[:, None], 0.0).square().sum(1)
+    rows[:, L1] = values.abs().sum(1)
+    rows[:, SUM_SQUARES] = values.square().sum(1)
+    rows[:, MIN] = torch.where(finite, wide, math.inf).amin(1)
+    rows[:, MAX] = torch.where(finite, wide, -math.inf).amax(1)
+    rows[:, ZEROS] = (wide == 0).sum(1).to(torch.float64)
+    return rows
+
+
+def _merged(rows: Tensor, others: Tensor) -> Tensor:
+    """Row by row (Chan, Golub & LeVeque 1979, eq. 2.1)."""
+    own, more = rows[:, NUM_FINITE], others[:, NUM_FINITE]
+    share = more / (own + more).clamp(min=1)
+    delta = torch.where((own > 0) & (more > 0), others[:, MEAN] - rows[:, MEAN], 0.0)
+    merged = rows + others
+    merged[:, MEAN] = torch.where(own > 0, rows[:, MEAN] + delta * share, others[:, MEAN])
+    merged[:, M2] = rows[:, M2] + others[:, M2] + delta.square() * own * share
+    merged[:, MIN] = torch.minimum(rows[:, MIN], others[:, MIN])
+    merged[:, MAX] = torch.maximum(rows[:, MAX], others[:, MAX])
+    return merged
