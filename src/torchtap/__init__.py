@@ -6,6 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from torchtap import stats as stats
     from torchtap.errors import (
         CaptureError as CaptureError,
         InputError as InputError,
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
         SiteError as SiteError,
         TorchtapError as TorchtapError,
     )
-    from torchtap import stats as stats
     from torchtap.hooks.marks import mark as mark
     from torchtap.record import (
         Absence as Absence,

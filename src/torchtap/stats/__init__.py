@@ -1,6 +1,5 @@
 """What is measured: each statistic, its merge, and the kernels."""
 
-from torchtap.stats.slices import Along as Along, Slices as Slices, along as along
 from torchtap.stats.library import (
     Element as Element,
     cosine as cosine,
@@ -8,5 +7,6 @@ from torchtap.stats.library import (
     top_k as top_k,
 )
 from torchtap.stats.own import Statistic as Statistic
+from torchtap.stats.slices import Along as Along, Slices as Slices, along as along
 
 __all__ = ["Along", "Element", "Slices", "Statistic", "along", "cosine", "effective_rank", "top_k"]

@@ -68,7 +68,7 @@ enum {
     TILE = 64,           /* columns measured at once, one lane for each */
     TILE_ROWS = 1024,    /* rows of a tile read where they lie: 256 KiB, a part of the L2 cache */
     TILE_BUFFER = 16384, /* elements of a tile that are converted first */
-    NARROW = 32,         /* inner extents below this are measured as columns */
+    NARROW = 32,         /* inner extents below this are columns, if there are as many rows */
     GIL_ELEMENTS = 16384,       /* below, a call takes microseconds: not worth letting others in */
     THREAD_ELEMENTS = 1 << 20,  /* fewer elements than this are not worth a thread */
     BINS = 8192,
@@ -100,7 +100,7 @@ typedef struct {
     void (*add_float)(const float *, int64_t, int64_t, int, double *);
     void (*add_double)(const double *, int64_t, int64_t, int, double *);
     void (*convert[NUM_DTYPES])(const void *, int64_t, void *);
-    int (*positions)(int64_t, int, double, uint32_t, int64_t, int32_t *);
+    void (*positions)(int64_t, int, double, uint32_t, int64_t, int32_t *);
 } Target;
 
 static void merge_block(double *row, const Block *block) {
@@ -620,7 +620,7 @@ static void measure_channel(const Slab *slab, int64_t channel) {
 
 static void *measure_slab(void *argument) {
     const Slab *slab = argument;
-    if (slab->inner < NARROW && slab->outer > 1) {
+    if (slab->inner == 1 || (slab->inner < NARROW && slab->outer >= NARROW)) {
         measure_columns(slab);
         return NULL;
     }
@@ -877,18 +877,17 @@ CONVERT(bool, uint8_t, float, x[i] != 0)
 #undef CONVERT
 
 /* Where the elements of strata [first, first + n) lie, counted from `begin`: each at a hashed
-   place of its own stratum, so that every element is as likely as every other. */
-static int TFN(positions)(int64_t first, int n, double width, uint32_t seed, int64_t begin,
-                          int32_t *out) {
-    double start = (double)first * width - (double)begin;
+   place of its own stratum, so that every element is as likely as every other. A stratum's place
+   is computed without regard to `first` and `begin`: every call rounds it alike. */
+static void TFN(positions)(int64_t first, int n, double width, uint32_t seed, int64_t begin,
+                           int32_t *out) {
     SIMD()
     for (int i = 0; i < n; i++) {
-        uint32_t hash = mixed((uint32_t)(first + i) ^ seed);
+        uint32_t hash = mixed(((uint32_t)first + (uint32_t)i) ^ seed);
         double within = (double)(int32_t)(hash >> 1) * 0x1p-31;
-        double place = start + ((double)i + within) * width;
-        out[i] = (int32_t)floor(place < 2e9 ? place : 2e9);
+        double place = floor((((double)first + (double)i) + within) * width) - (double)begin;
+        out[i] = (int32_t)(place < 2e9 ? place : 2e9);
     }
-    return n;
 }
 
 static const Target TFN(target) = {
@@ -926,7 +925,84 @@ static inline REAL FN(number)(BITS bits) {
 }
 
 #if LEVEL == 3 && MANTISSA == 23
-#include "kernel_avx512.h"
+/* What limits this loop are the two pipes that add, compare and convert, so work is moved to the
+   two that multiply, and to integer instructions, which run on all four:
+     - |a| + |c| is the larger of |a + c| and |a - c|, and a + c is needed anyway;
+     - sums are fused multiply-adds with 1;
+     - the bits of floats compare as integers: signed for the largest of the positive ones, unsigned
+       for the lowest of the negative ones. Where there are none, the smallest magnitude, which is
+       wanted too, is what is missing. */
+typedef struct {
+    __m512d sum[2], squares[4], l1[2], one;
+    __m512i positive[2], negative[2];
+    __m512 least[2];
+} Lanes512;
+
+enum { LARGER_SIZE = 11, SMALLER_SIZE = 10 }; /* of VRANGE: by magnitude, without the sign */
+
+static inline __m512d widened(const float *x) { return _mm512_cvtps_pd(_mm256_loadu_ps(x)); }
+
+static inline void take_extremes(Lanes512 *t, int i, __mmask16 mask, __m512 x) {
+    __m512i bits = _mm512_castps_si512(x);
+    t->positive[i] = _mm512_mask_max_epi32(t->positive[i], mask, t->positive[i], bits);
+    t->negative[i] = _mm512_mask_max_epu32(t->negative[i], mask, t->negative[i], bits);
+    t->least[i] = _mm512_mask_range_ps(t->least[i], mask, t->least[i], x, SMALLER_SIZE);
+}
+
+/* Four vectors of eight numbers; b and d go with a and c. */
+static inline void take_sums(Lanes512 *t, __m512d a, __m512d b, __m512d c, __m512d d) {
+    __m512d ac = _mm512_add_pd(a, c), bd = _mm512_add_pd(b, d);
+    __m512d ac_size = _mm512_range_pd(ac, _mm512_sub_pd(a, c), LARGER_SIZE);
+    __m512d bd_size = _mm512_range_pd(bd, _mm512_sub_pd(b, d), LARGER_SIZE);
+    t->sum[0] = _mm512_fmadd_pd(ac, t->one, t->sum[0]);
+    t->sum[1] = _mm512_fmadd_pd(bd, t->one, t->sum[1]);
+    t->l1[0] = _mm512_fmadd_pd(ac_size, t->one, t->l1[0]);
+    t->l1[1] = _mm512_fmadd_pd(bd_size, t->one, t->l1[1]);
+    t->squares[0] = _mm512_fmadd_pd(a, a, t->squares[0]);
+    t->squares[1] = _mm512_fmadd_pd(b, b, t->squares[1]);
+    t->squares[2] = _mm512_fmadd_pd(c, c, t->squares[2]);
+    t->squares[3] = _mm512_fmadd_pd(d, d, t->squares[3]);
+}
+
+static inline void take_tail(Lanes512 *t, const float *x, int64_t n) {
+    __mmask16 mask[2] = {n < 16 ? (1u << n) - 1 : 0xffff, n > 16 ? (1u << (n - 16)) - 1 : 0};
+    __m512d wide[4];
+    for (int i = 0; i < 2; i++) {
+        __m512 value = _mm512_maskz_loadu_ps(mask[i], x + 16 * i);
+        __m512d high = _mm512_castps_pd(value);
+        take_extremes(t, i, mask[i], value);
+        wide[2 * i] = _mm512_cvtps_pd(_mm512_castps512_ps256(value));
+        wide[2 * i + 1] = _mm512_cvtps_pd(_mm256_castpd_ps(_mm512_extractf64x4_pd(high, 1)));
+    }
+    take_sums(t, wide[0], wide[1], wide[2], wide[3]);
+}
+
+static void FN(sums)(const float *x, int64_t n, Sums *out) {
+    Lanes512 t;
+    memset(&t, 0, sizeof t);
+    t.one = _mm512_set1_pd(1);
+    __asm__("" : "+v"(t.one)); /* Else the compiler knows that multiplying by 1 is adding. */
+    t.positive[0] = t.positive[1] = _mm512_set1_epi32(INT32_MIN);
+    t.least[0] = t.least[1] = _mm512_set1_ps(INFINITY);
+    int64_t i = 0;
+    for (; i + 32 <= n; i += 32) {
+        take_extremes(&t, 0, 0xffff, _mm512_loadu_ps(x + i));
+        take_extremes(&t, 1, 0xffff, _mm512_loadu_ps(x + i + 16));
+        take_sums(&t, widened(x + i), widened(x + i + 8), widened(x + i + 16), widened(x + i + 24));
+    }
+    if (i < n)
+        take_tail(&t, x + i, n - i);
+    float least = _mm512_reduce_min_ps(_mm512_min_ps(t.least[0], t.least[1]));
+    int32_t positive = _mm512_reduce_max_epi32(_mm512_max_epi32(t.positive[0], t.positive[1]));
+    uint32_t negative = _mm512_reduce_max_epu32(_mm512_max_epu32(t.negative[0], t.negative[1]));
+    out->least = least;
+    out->high = positive < 0 ? -least : FN(number)((uint32_t)positive);
+    out->low = negative & SIGN ? FN(number)(negative) : least;
+    out->sum = _mm512_reduce_add_pd(_mm512_add_pd(t.sum[0], t.sum[1]));
+    out->l1 = _mm512_reduce_add_pd(_mm512_add_pd(t.l1[0], t.l1[1]));
+    out->squares = _mm512_reduce_add_pd(_mm512_add_pd(
+        _mm512_add_pd(t.squares[0], t.squares[1]), _mm512_add_pd(t.squares[2], t.squares[3])));
+}
 #else
 static void FN(sums)(const REAL *x, int64_t n, Sums *out) {
     double sum = 0, squares = 0, l1 = 0;
@@ -1030,8 +1106,6 @@ static void FN(careful)(const REAL *x, int64_t n, REAL limit, Block *block) {
     block->m2 = around <= DBL_MAX ? fmax(around - rest * rest / block->finite, 0) : INFINITY;
 }
 
-static inline int cancels(double m2, double squares);
-
 static void FN(measure)(const REAL *x, int64_t n, double limit, Block *block) {
     Sums sums;
     FN(sums)(x, n, &sums);
@@ -1052,4 +1126,151 @@ static void FN(measure)(const REAL *x, int64_t n, double limit, Block *block) {
     if (sums.least < limit)
         FN(tiny)(x, n, (REAL)limit, block);
 }
+
+/* --------------------------------------------------------- columns: one lane for each of them */
+
+typedef struct {
+    double sum[TILE], squares[TILE], l1[TILE], m2[TILE];
+    REAL low[TILE], high[TILE], least[TILE];
+} FN(Lanes);
+
+/* Several rows at once, so that a lane is read and written once for all of them. */
+#define TAKE(k)                                                                                    \
+    {                                                                                              \
+        REAL value = x[c + (k) * stride], size = FN(number)(FN(bits)(value) & ~SIGN);              \
+        double wide = value;                                                                       \
+        sum += wide;                                                                               \
+        squares += wide * wide;                                                                    \
+        l1 += (double)size;                                                                        \
+        low = value < low ? value : low;                                                           \
+        high = value > high ? value : high;                                                        \
+        least = size < least ? size : least;                                                       \
+    }
+#define ROWS(name, takes)                                                                          \
+    static void FN(name)(const REAL *restrict x, int64_t stride, int width,                        \
+                         FN(Lanes) *restrict lanes) {                                              \
+        SIMD()                                                                                     \
+        for (int c = 0; c < width; c++) {                                                          \
+            double sum = lanes->sum[c], squares = lanes->squares[c], l1 = lanes->l1[c];            \
+            REAL low = lanes->low[c], high = lanes->high[c], least = lanes->least[c];              \
+            takes lanes->sum[c] = sum;                                                             \
+            lanes->squares[c] = squares;                                                           \
+            lanes->l1[c] = l1;                                                                     \
+            lanes->low[c] = low;                                                                   \
+            lanes->high[c] = high;                                                                 \
+            lanes->least[c] = least;                                                               \
+        }                                                                                          \
+    }
+ROWS(take_row, TAKE(0))
+ROWS(take_rows, TAKE(0) TAKE(1) TAKE(2) TAKE(3) TAKE(4) TAKE(5) TAKE(6) TAKE(7))
+#undef ROWS
+#undef TAKE
+
+static void FN(take_tile)(const REAL *x, int64_t rows, int64_t stride, int width,
+                          FN(Lanes) *lanes) {
+    memset(lanes, 0, sizeof *lanes);
+    for (int c = 0; c < width; c++) {
+        lanes->low[c] = lanes->least[c] = INFINITY;
+        lanes->high[c] = -INFINITY;
+    }
+    int64_t r = 0;
+    for (; r + 8 <= rows; r += 8)
+        FN(take_rows)(x + r * stride, stride, width, lanes);
+    for (; r < rows; r++)
+        FN(take_row)(x + r * stride, stride, width, lanes);
+}
+
+/* `spread` for all columns of a tile. */
+static void FN(spread_tile)(const REAL *restrict x, int64_t rows, int64_t stride, int width,
+                            FN(Lanes) *restrict lanes) {
+    double center[TILE], around[TILE] = {0}, rest[TILE] = {0};
+    for (int c = 0; c < width; c++)
+        center[c] = lanes->sum[c] / (double)rows;
+    for (int64_t r = 0; r < rows; r++) {
+        SIMD()
+        for (int c = 0; c < width; c++) {
+            double delta = (double)x[r * stride + c] - center[c];
+            around[c] += delta * delta;
+            rest[c] += delta;
+        }
+    }
+    for (int c = 0; c < width; c++)
+        lanes->m2[c] = fmax(around[c] - rest[c] * rest[c] / (double)rows, 0);
+}
+
+/* Zeros and subnormals of all columns of a tile. */
+static void FN(tiny_tile)(const REAL *restrict x, int64_t rows, int64_t stride, int width,
+                          REAL limit, COUNT *restrict zeros, COUNT *restrict small) {
+    BITS below = FN(bits)(limit);
+    for (int64_t r = 0; r < rows; r++) {
+        SIMD()
+        for (int c = 0; c < width; c++) {
+            BITS size = FN(bits)(x[r * stride + c]) & ~SIGN;
+            zeros[c] += size == 0;
+            small[c] += size < below;
+        }
+    }
+}
+
+/* A column that holds something not finite, on its own. */
+static void FN(measure_strided)(const REAL *x, int64_t rows, int64_t stride, double limit,
+                                double *row) {
+    REAL column[TILE_ROWS];
+    Block block;
+    for (int64_t r = 0; r < rows; r++)
+        column[r] = x[r * stride];
+    FN(measure)(column, rows, limit, &block);
+    merge_block(row, &block);
+}
+
+static void FN(tile)(const REAL *x, int64_t rows, int64_t stride, int width, double limit,
+                     double *channels, int64_t first, int64_t inner) {
+    FN(Lanes) lanes;
+    COUNT zeros[TILE] = {0}, small[TILE] = {0};
+    int cancels = 0, any_small = 0;
+    FN(take_tile)(x, rows, stride, width, &lanes);
+    for (int c = 0; c < width; c++) {
+        lanes.m2[c] = lanes.squares[c] - lanes.sum[c] * (lanes.sum[c] / (double)rows);
+        cancels |= lanes.m2[c] * 1e4 < lanes.squares[c];
+        any_small |= lanes.least[c] < limit;
+    }
+    if (cancels)
+        FN(spread_tile)(x, rows, stride, width, &lanes);
+    if (any_small)
+        FN(tiny_tile)(x, rows, stride, width, (REAL)limit, zeros, small);
+    for (int c = 0; c < width; c++) {
+        double *row = channels + (first + c) / inner * ROW, n = (double)rows;
+        if (!(lanes.squares[c] <= DBL_MAX)) {
+            FN(measure_strided)(x + c, rows, stride, limit, row);
+            continue;
+        }
+        Block block = {
+            .numel = n, .finite = n, .mean = lanes.sum[c] / n, .m2 = lanes.m2[c],
+            .l1 = lanes.l1[c], .squares = lanes.squares[c], .low = lanes.low[c],
+            .high = lanes.high[c], .zeros = (double)zeros[c],
+            .subnormal = (double)(small[c] - zeros[c]),
+        };
+        merge_block(row, &block);
+    }
+}
+
+/* Adds all rows to `sums`. */
+static void FN(add_rows)(const REAL *restrict x, int64_t rows, int64_t stride, int width,
+                         double *restrict sums) {
+    int64_t r = 0;
+    for (; r + 4 <= rows; r += 4, x += 4 * stride) {
+        SIMD()
+        for (int c = 0; c < width; c++)
+            sums[c] += ((double)x[c] + (double)x[c + stride]) +
+                       ((double)x[c + 2 * stride] + (double)x[c + 3 * stride]);
+    }
+    for (; r < rows; r++, x += stride) {
+        SIMD()
+        for (int c = 0; c < width; c++)
+            sums[c] += (double)x[c];
+    }
+}
+
+#undef SIGN
+#undef INFINITE
 #endif

@@ -21,10 +21,10 @@ _CHUNK = 1 << 20
 
 
 class Element(NamedTuple):
-    """One element: its value, its index in its tensor, and which of the tensors that was."""
+    """One element: its value, its place in its tensor, and which of the tensors that was."""
 
     value: float
-    index: tuple[int, ...]
+    place: tuple[int, ...]
     tensor: int
 
 
@@ -73,7 +73,7 @@ class TopK:
 
 
 def top_k(k: int, *, name: str | None = None) -> TopK:
-    """The ``k`` elements of largest magnitude (Inf included, NaN not), with their indices.
+    """The ``k`` elements of largest magnitude (Inf included, NaN not), with their places.
 
     Reads the tensor once more and waits for the device.
 
@@ -87,7 +87,7 @@ def top_k(k: int, *, name: str | None = None) -> TopK:
         ...     pass
         >>> statistic = tt.stats.top_k(1)
         >>> statistic.finish(statistic.update(statistic.init(), torch.tensor([[1.0, -3.0]])))
-        [Element(value=-3.0, index=(0, 1), tensor=0)]
+        [Element(value=-3.0, place=(0, 1), tensor=0)]
     """
     if k < 1:
         raise InputError(f"k is {k}; expected a number from 1.")

@@ -147,6 +147,13 @@ class Statistics:
             return self.max if q else self.min
         return min(max(value, self.min), self.max) if self.num_finite else math.nan
 
+    def middle(self, share: float) -> tuple[float, float]:
+        """Between which values the middle ``share`` of the finite elements lies.
+
+        ``middle(0.75)`` leaves out the lowest and the highest eighth. Each end is right to 1/33.
+        """
+        return self.quantile((1 - share) / 2), self.quantile((1 + share) / 2)
+
     def underflow(self, dtype: str) -> float:
         """Share of the finite elements that are not zero and would be in ``dtype``.
 

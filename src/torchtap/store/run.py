@@ -288,9 +288,9 @@ class Run:
         if place in series:
             if step == "all":
                 return series.whole(place)
-            if step is None or isinstance(step, int):
-                return series.at(place, step)
-            return series.window(place, step)
+            if isinstance(step, Iterable) and not isinstance(step, str):
+                return series.window(place, step)
+            return series.at(place, step if isinstance(step, int) else None)
         return self._measured_now(place, step)
 
     def _measured_now(self, site: Site, step: Step) -> Statistics:

@@ -1,0 +1,415 @@
+"""The recipes' numbers against truth from outside, and what they say of other people's snippets."""
+
+from __future__ import annotations
+
+import copy
+from functools import cache
+
+import pytest
+import torch
+from pages import ROOT, run_python
+from torch import nn
+
+import torchtap as tt
+
+RECIPES = ROOT / "docs" / "recipes"
+
+
+@cache
+def page(name):
+    """What the Python of a recipe leaves behind; not to be changed."""
+    return run_python(RECIPES / f"{name}.md")[0]
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def leaf_modules(model):
+    return {path: one for path, one in model.named_modules() if not list(one.children())}
+
+
+def clones_of(model, *batches):
+    """What each leaf module returns, call by call, cloned at that moment by a plain hook."""
+    kept = {}
+
+    def keep(path):
+        return lambda module, args, out: kept.setdefault(path, []).append(out.detach().clone())
+
+    handles = [one.register_forward_hook(keep(path)) for path, one in leaf_modules(model).items()]
+    for batch in batches:
+        model(batch)
+    for handle in handles:
+        handle.remove()
+    return kept
+
+
+def gradients_of(model, loss_of, *batches):
+    """Of each leaf module's outputs, call by call: float64, and nobody overwrites them."""
+    twin = copy.deepcopy(model).double()
+    for module in twin.modules():
+        if isinstance(module, nn.ReLU):
+            module.inplace = False
+    kept = {}
+
+    def keep(path):
+        def hook(module, args, out):
+            kept.setdefault(path, []).append(out)
+            return out.clone()
+
+        return hook
+
+    for path, one in leaf_modules(twin).items():
+        one.register_forward_hook(keep(path))
+    loss = loss_of([twin(batch.double()) for batch in batches])
+    places = [(path, call) for path, outs in kept.items() for call in range(len(outs))]
+    found = torch.autograd.grad(loss, [kept[path][call] for path, call in places])
+    return dict(zip(places, found, strict=True))
+
+
+def assert_near(value, truth, share=1e-3):
+    assert value.shape == truth.shape
+    distance = torch.linalg.vector_norm(value.double() - truth)
+    assert distance <= share * torch.linalg.vector_norm(truth)
+
+
+@pytest.fixture
+def resnet18():
+    torch.manual_seed(0)
+    return page("every_leaf")["ResNet"]([2, 2, 2, 2], num_classes=10)
+
+
+@pytest.fixture
+def resnet34():
+    torch.manual_seed(0)
+    return page("convolutions")["ResNet"]([3, 4, 6, 3], num_classes=10).eval()
+
+
+# ---------------------------------------------------------------------- every leaf
+
+
+def linear_by_hand(model, batches):
+    """float64 outputs of both layers and their gradients, from the formula alone."""
+    (w0, b0), (w1, b1) = (
+        (layer.weight.detach().double(), layer.bias.detach().double()) for layer in model
+    )
+    first = [batch.double() @ w0.T + b0 for batch in batches]
+    second = [one @ w1.T + b1 for one in first]
+    count = sum(one.numel() for one in second)
+    grad_second = [2 * one / count for one in second]  # Of the mean of squares.
+    return {
+        "0:output": first,
+        "1:output": second,
+        "1:grad_output": grad_second,
+        "1:grad_input": [one @ w1 for one in grad_second],
+        "0:grad_output": [one @ w1 for one in grad_second],
+    }
+
+
+def test_the_norm_of_the_mean_is_that_of_the_formula():
+    names = page("every_leaf")
+    model, batches = names["model"], names["batches"]
+    truth = linear_by_hand(model, batches)
+    with tt.watch(model, "*") as w:
+        for batch in batches:
+            model(batch)
+    norms = w.run.mean_norm("?:output")
+    assert list(norms) == ["0", "1"]
+    for path, norm in norms.items():
+        mean = torch.cat(truth[f"{path}:output"]).mean(0)
+        assert norm == pytest.approx(float(mean.square().sum().sqrt()), rel=1e-6)
+
+
+def test_both_linear_layers_are_recorded_forward_and_backward_call_by_call():
+    names = page("every_leaf")
+    model, batches = names["model"], names["batches"]
+    with tt.watch(model, ["*:input,output,grad_input,grad_output", "!.:*"]) as w:
+        torch.cat([model(batch) for batch in batches]).square().mean().backward()
+    for site, values in linear_by_hand(model, batches).items():
+        for call, truth in enumerate(values):
+            torch.testing.assert_close(
+                w.run.get(site, call=call).double(), truth, rtol=1e-5, atol=1e-7
+            )
+    for call, batch in enumerate(batches):
+        assert torch.equal(w.run.get("0:input", call=call), batch)
+
+
+def test_a_resnet_with_in_place_relu_is_recorded_as_it_was(resnet18):
+    batches = page("every_leaf")["images"]
+    with tt.watch(resnet18, page("every_leaf")["leaf_modules"]) as w:
+        for batch in batches:
+            resnet18(batch)
+    truth = clones_of(resnet18, *batches)
+    assert len(truth) == 52
+    assert sum(map(len, truth.values())) == 2 * 60  # Eight ReLUs run twice in each forward.
+    for path, values in truth.items():
+        for call, value in enumerate(values):
+            assert torch.equal(w.run.get(f"{path}:output", call=call), value)
+
+
+def test_the_norms_of_a_resnet_are_those_of_cloned_outputs(resnet18):
+    batches = page("every_leaf")["images"]
+    with tt.watch(resnet18, page("every_leaf")["leaf_modules"]) as w:
+        for batch in batches:
+            resnet18(batch)
+    norms = w.run.mean_norm("*:output")
+    truth = clones_of(resnet18, *batches)
+    assert norms.keys() == truth.keys()
+    for path, values in truth.items():
+        mean = torch.cat(values).double().mean(0)
+        assert norms[path] == pytest.approx(float(mean.square().sum().sqrt()), rel=1e-9)
+
+
+def test_gradients_of_several_forwards_before_one_backward_go_to_the_right_call(resnet18):
+    batches = page("every_leaf")["images"]
+
+    def loss_of(outputs):  # The calls count differently, so they cannot be mistaken.
+        return outputs[0].square().mean() + 5 * outputs[1].sin().mean()
+
+    truth = gradients_of(resnet18, loss_of, *batches)
+    with tt.watch(resnet18, page("every_leaf")["leaf_modules"]) as w:
+        loss_of([resnet18(batch) for batch in batches]).backward()
+    assert len(truth) == 120
+    for (path, call), gradient in truth.items():
+        assert_near(w.run.get(f"{path}:grad_output", call=call), gradient)
+
+
+def test_a_plain_hook_keeps_17_overwritten_outputs_of_52(resnet18):
+    batch = page("every_leaf")["images"][0]
+    kept = {}
+    for path, one in leaf_modules(resnet18).items():
+        one.register_forward_hook(lambda m, args, out, path=path: kept.update({path: out}))
+    truth = clones_of(resnet18, batch)
+    wrong = [path for path in kept if not torch.equal(kept[path], truth[path][-1])]
+    assert len(wrong) == 17
+    assert all("bn" in path for path in wrong)
+
+
+def test_a_full_backward_hook_refuses_an_in_place_relu(resnet18):
+    for one in leaf_modules(resnet18).values():
+        one.register_full_backward_hook(lambda *what: None)
+    said = "Output 0 of BackwardHookFunction is a view and is being modified inplace"
+    with pytest.raises(RuntimeError, match=said):
+        resnet18(page("every_leaf")["images"][0])
+
+
+def test_a_full_backward_hook_fires_for_the_second_call_first():
+    layer, arrived = nn.Linear(2, 2), []
+    layer.register_full_backward_hook(lambda m, gi, go: arrived.append(float(go[0].sum())))
+    first, second = layer(torch.ones(1, 2)), layer(torch.ones(1, 2))
+    (first.sum() + 10 * second.sum()).backward()
+    assert arrived == [20, 2]
+
+
+# ---------------------------------------------------------------------- the verbose net
+
+
+def test_a_verbose_net_prints_the_shapes_that_plain_hooks_see(capsys):
+    verbose_net, model = page("verbose_net")["VerboseNet"], page("verbose_net")["model"]
+    tokens = torch.randint(20, (4, 7))
+    truth = []
+
+    def keep(module, args, out):
+        outs = out if isinstance(out, tuple) else (out,)
+        flat = [outs[0], *outs[1]] if len(outs) == 2 else outs
+        truth.extend((type(module).__name__, str(tuple(one.shape))) for one in flat)
+
+    handles = [one.register_forward_hook(keep) for one in model.modules()]
+    expected = model(tokens)
+    for handle in handles:
+        handle.remove()
+    capsys.readouterr()
+    assert torch.equal(verbose_net(model)(tokens), expected)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == len(truth) == 9
+    for line, (kind, shape) in zip(lines, truth, strict=True):
+        assert line.split(None, 2)[1:] == [kind, shape]
+
+
+def test_a_verbose_net_leaves_nothing_when_the_model_raises(capsys):
+    class Broken(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first = nn.Linear(2, 2)
+
+        def forward(self, x):
+            raise ZeroDivisionError(str(self.first(x).sum()))
+
+    model = Broken()
+    with pytest.raises(ZeroDivisionError):
+        page("verbose_net")["VerboseNet"](model)(torch.ones(1, 2))
+    assert capsys.readouterr().out.split() == ["first", "Linear", "(1,", "2)"]
+    for module in model.modules():
+        assert not module._forward_hooks
+        assert not module._forward_pre_hooks
+
+
+def test_the_usual_verbose_net_sees_one_level_and_fails_on_an_lstm():
+    model = page("verbose_net")["model"]
+    assert len(list(model.children())) == 3 < len(leaf_modules(model))
+    handle = model.lstm.register_forward_hook(lambda m, args, out: out.shape)
+    with pytest.raises(AttributeError, match="'tuple' object has no attribute 'shape'"):
+        model(torch.randint(20, (4, 7)))
+    handle.remove()
+
+
+# ---------------------------------------------------------------------- convolutions
+
+
+def test_the_36_convolutions_are_those_that_a_plain_hook_sees(resnet34):
+    image = page("convolutions")["image"]
+    with tt.watch(resnet34, "*@Conv2d") as w, torch.no_grad():
+        resnet34(image)
+    with torch.no_grad():
+        clones = clones_of(resnet34, image)
+    convs = [path for path, one in resnet34.named_modules() if isinstance(one, nn.Conv2d)]
+    assert len(convs) == 36
+    assert [site.path for site in w.run.sites] == convs
+    assert len([path for path in convs if "downsample" in path]) == 3
+    for path in convs:
+        (truth,) = clones[path]
+        assert torch.equal(w.run[path], truth)
+
+
+def test_a_glob_over_names_leaves_convolutions_out(resnet34):
+    plan = tt.watch(resnet34, "layer*.conv?").plan
+    assert len(plan.taps) == 32
+
+
+def test_the_usual_snippet_finds_33_convolutions_and_runs_another_network(resnet34):
+    found = []
+    for child in resnet34.children():
+        if isinstance(child, nn.Conv2d):
+            found.append(child)
+        elif isinstance(child, nn.Sequential):
+            for block in child:
+                found += [one for one in block.children() if isinstance(one, nn.Conv2d)]
+    assert len(found) == 33
+    image = page("convolutions")["image"]
+    with torch.no_grad():
+        truth = clones_of(resnet34, image)
+        names = {one: path for path, one in resnet34.named_modules()}
+        for place, layer in enumerate(found):
+            image = layer(image)
+            (right,) = truth[names[layer]]
+            is_right = image.shape == right.shape and torch.allclose(image, right, atol=1e-4)
+            assert is_right == (place == 0)
+
+
+# ---------------------------------------------------------------------- intermediate gradients
+
+
+def out_of_place(model, x, y):
+    """The same network as plain float64 expressions, differentiated by autograd.grad."""
+    weight, bias = model.fc.weight.detach().double(), model.fc.bias.detach().double()
+    x = x.double()
+    returned = (x - x.mean(0)) / (x.var(0, unbiased=False) + model.norm.eps).sqrt()
+    returned.requires_grad_()
+    hidden = returned.clamp(min=0)
+    scaled = hidden * hidden.sigmoid()
+    loss = nn.functional.cross_entropy(scaled @ weight.T + bias, y)
+    return returned, scaled, torch.autograd.grad(loss, [returned, scaled])
+
+
+def test_marked_and_returned_tensors_have_their_true_gradients():
+    names = page("intermediate_gradients")
+    model, x, y = names["model"], names["x"], names["y"]
+    with tt.watch(model, ["scaled:output,grad_output", "norm:output,grad_output"]) as w:
+        nn.functional.cross_entropy(model(x), y).backward()
+    returned, scaled, (grad_returned, grad_scaled) = out_of_place(model, x, y)
+    for site, truth in {
+        "norm:output": returned,
+        "scaled:output": scaled,
+        "norm:grad_output": grad_returned,
+        "scaled:grad_output": grad_scaled,
+    }.items():
+        torch.testing.assert_close(w.run[site].double(), truth.detach(), rtol=1e-5, atol=1e-6)
+    assert (grad_returned == 0).any()  # The ReLU does cut something off.
+
+
+def test_a_mark_is_the_same_tensor_and_nothing_stays_on_it():
+    tensor = torch.ones(2, requires_grad=True) * 2
+    assert tt.mark(tensor, "anything") is tensor
+    assert not tensor._backward_hooks
+
+
+def test_retain_grad_follows_the_overwritten_tensor():
+    torch.manual_seed(0)
+    returned = nn.BatchNorm1d(4)(torch.randn(6, 4))
+    negative = returned.detach() < 0
+    returned.retain_grad()
+    torch.relu_(returned)
+    returned.sum().backward()
+    assert negative.any()
+    assert (returned.grad[negative] == 1).all()
+
+
+# ---------------------------------------------------------------------- hooks
+
+
+def plain_sequence():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.ReLU(inplace=True), nn.Linear(8, 2))
+
+
+def test_a_function_gets_what_plain_hooks_get():
+    model, x = plain_sequence(), torch.randn(3, 4)
+    got, truth = {}, {}
+    where = ["0:input", "1:output", "2:grad_input,grad_output"]
+    with tt.watch(model, where, to=lambda r: got.update({str(r.site): r.value.clone()})):
+        model(x).sum().backward()
+
+    def at_entry(module, args):
+        truth["0:input"] = args[0].clone()
+
+    def at_exit(module, args, out):
+        truth["1:output"] = out.detach().clone()
+
+    def in_backward(module, grad_input, grad_output):
+        truth["2:grad_input"], truth["2:grad_output"] = grad_input[0], grad_output[0]
+
+    model[0].register_forward_pre_hook(at_entry)
+    model[1].register_forward_hook(at_exit)
+    model[2].register_full_backward_hook(in_backward)
+    model(x).sum().backward()
+    assert got.keys() == truth.keys()
+    assert all(torch.equal(got[site], truth[site]) for site in truth)
+
+
+def test_gradients_arrive_where_a_full_backward_hook_refuses():
+    model, x = plain_sequence(), torch.randn(3, 4)
+    with tt.watch(model, "0:grad_output") as w:
+        model(x).sum().backward()
+    before = model[0](x).detach()
+    truth = (before > 0) * model[2].weight.detach().sum(0)
+    torch.testing.assert_close(w.run["0:grad_output"], truth)
+    model[0].register_full_backward_hook(lambda *what: None)
+    with pytest.raises(RuntimeError, match="modified inplace"):
+        model(x)
+
+
+def test_closing_takes_all_hooks_off_and_leaves_those_of_others():
+    model = plain_sequence()
+    others = [module.register_forward_hook(lambda *what: None) for module in model]
+    handle = tt.watch(model, "*:*", to=lambda record: None)
+    assert sum(len(module._forward_hooks) for module in model.modules()) > len(others)
+    handle.close()
+    handle.close()
+    for module in model.modules():
+        assert not module._forward_pre_hooks
+        assert not module._backward_hooks
+        assert not module._backward_pre_hooks
+    assert [len(module._forward_hooks) for module in model] == [1, 1, 1]
+
+
+def test_what_a_function_raises_comes_at_close_and_the_backward_is_done():
+    def fails(record):
+        raise KeyError("mine")
+
+    model = plain_sequence()
+    handle = tt.watch(model, "*:output,grad_output", to=fails)
+    model(torch.randn(3, 4)).sum().backward()
+    assert all(param.grad is not None for param in model.parameters())
+    with pytest.raises(KeyError, match="mine"):
+        handle.close()
