@@ -117,8 +117,8 @@ def _run(page: Path, block: Block, names: dict[str, Any]) -> list[str]:
 def differences(shown: list[str], real: list[str]) -> Iterator[str]:
     """Where the output in a page is not what came out.
 
-    Columns may be of another width. Numbers may be off by 0.2 %, or by what rounding leaves of zero.
-    A line ``...`` stands for any number of lines.
+    Columns may be of another width. Numbers may be off by 0.2 %, or by what rounding leaves of
+    zero. A line ``...`` stands for any number of lines.
     """
     place = 0
     is_open = False

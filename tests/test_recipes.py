@@ -197,7 +197,7 @@ def test_a_full_backward_hook_refuses_an_in_place_relu(resnet18):
 def test_a_full_backward_hook_fires_for_the_second_call_first():
     layer, arrived = nn.Linear(2, 2), []
     layer.register_full_backward_hook(lambda m, gi, go: arrived.append(float(go[0].sum())))
-    first, second = layer(torch.ones(1, 2)), layer(torch.ones(1, 2))
+    first, second = (layer(torch.ones(1, 2, requires_grad=True)) for _ in range(2))
     (first.sum() + 10 * second.sum()).backward()
     assert arrived == [20, 2]
 
@@ -273,8 +273,8 @@ def test_the_36_convolutions_are_those_that_a_plain_hook_sees(resnet34):
 
 
 def test_a_glob_over_names_leaves_convolutions_out(resnet34):
-    plan = tt.watch(resnet34, "layer*.conv?").plan
-    assert len(plan.taps) == 32
+    with tt.watch(resnet34, "layer*.conv?") as w:
+        assert len(w.plan.taps) == 32
 
 
 def test_the_usual_snippet_finds_33_convolutions_and_runs_another_network(resnet34):

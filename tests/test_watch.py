@@ -246,8 +246,8 @@ def test_calls_of_one_step_are_numbered() -> None:
 
 
 def test_calls_are_numbered_by_entry_where_a_module_calls_itself() -> None:
-    def forward(m: Any, x: Tensor, depth: int = 2) -> Tensor:
-        return 2 * (m(x + 1, depth - 1) if depth else x)
+    def forward(m: Any, x: Tensor) -> Tensor:
+        return 2 * (m(x + 1) if x < 2 else x)
 
     model = Net(forward)
     with tt.watch(model, ".:input,output") as w:
@@ -334,7 +334,8 @@ def test_different_tensors_in_several_arguments_are_told_apart() -> None:
     model = Net(lambda m, x: m.inner(x, x.clone()), inner=inner)
     with tt.watch(model, "inner:grad_input") as w:
         model(leaf(1)).sum().backward()
-    assert [(r.value.item(), r.labels) for r in w.run.records()] == [(2.0, ()), (3.0, ())]
+    found = {record.site.leaf: (record.value.item(), record.labels) for record in w.run.records()}
+    assert found == {"0": (2.0, ()), "1": (3.0, ())}
 
 
 def test_one_tensor_in_two_outputs_gets_the_total_twice() -> None:
@@ -413,10 +414,10 @@ def test_a_residual_added_in_place_leaves_the_record_alone() -> None:
         lambda x: x.flatten(),
         lambda x: x.transpose(0, 1),
         lambda x: x[:, :1],
-        lambda x: x.chunk(2, dim=0)[1],
+        lambda x: x[1:3],
         lambda x: x.transpose(0, 1)[1:],
     ],
-    ids=["flatten", "transpose", "columns", "chunk", "rows of transpose"],
+    ids=["flatten", "transpose", "columns", "rows", "rows of transpose"],
 )
 def test_the_gradient_of_a_view_survives_a_write_into_it(view: Any) -> None:
     def forward(m: Any, x: Tensor) -> Tensor:
@@ -444,7 +445,7 @@ def test_a_write_through_the_input_view_is_followed() -> None:
         model(x).backward()
     assert torch.equal(w.run["doubles:input"], 2 * x[:1])
     assert torch.equal(w.run["doubles:output"], 4 * x[:1])
-    torch.testing.assert_close(w.run["doubles:grad_output"], 8 * x.detach()[:1])
+    assert "no gradient arrived" in reason_of(w, "doubles:grad_output")  # It was thrown away.
     torch.testing.assert_close(w.run["doubles:grad_input"], 16 * x.detach()[:1])
 
 
@@ -550,9 +551,9 @@ def test_an_exception_of_the_users_is_the_one_that_comes_out() -> None:
     def fails(record: tt.Record) -> None:
         raise KeyError("of the sink")
 
-    with pytest.raises(ValueError, match="of the user"), tt.watch(nn.Identity(), to=fails) as w:
-        nn.Identity()(torch.ones(1))
-        w._engine.emit  # noqa: B018 - the sink stands ready
+    model = nn.Identity()
+    with pytest.raises(ValueError, match="of the user"), tt.watch(model, to=fails):
+        model(torch.ones(1))
         raise ValueError("of the user")
 
 

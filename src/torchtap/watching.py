@@ -18,7 +18,7 @@ from torchtap.hooks.keep import BORROW, COPY_MODES
 from torchtap.plan import Plan, Where, make_plan, modules_of
 from torchtap.record import Absence, Record, Sink
 from torchtap.sinks import Delivery, as_sinks
-from torchtap.site import STATE_PORTS, Site, did_you_mean
+from torchtap.site import FLOW_PORTS, STATE_PORTS, Site, did_you_mean
 from torchtap.stats.series import Series
 from torchtap.store.run import Meta, Run
 
@@ -165,7 +165,8 @@ class Watch:
         return [*found, *self._unmarked(), *self._lost()]
 
     def _absent_at(self, tap: Tap, port: str) -> Iterator[Absence]:
-        spots = [spot for (one, _), spot in tap.spots.items() if spot is not None and one == port]
+        tallies = [spot for (one, _), spot in tap.spots.items() if spot is not None and one == port]
+        spots = [spot for spot in tallies if not _is_untouched(spot)]
         for spot in spots:
             reason = _why_missing(spot)
             if reason is not None:
@@ -304,6 +305,11 @@ def watch(
     delivery = Delivery(as_sinks(to))
     kept = BORROW if delivery.reads_at_once else copy
     return Watch(model, plan, delivery, every=every, copy=kept, grad_input=grad_input)
+
+
+def _is_untouched(spot: Spot) -> bool:
+    """Whether it was made beforehand, for a bare tensor, and no tensor ever came there."""
+    return spot.site.port in FLOW_PORTS and not (spot.seen or spot.armed or spot.reason)
 
 
 def _why_missing(spot: Spot) -> str | None:

@@ -245,6 +245,8 @@ class Engine:
             self.gradients.drop_views()  # Nobody would follow them from here on.
         if tap is self.root:
             self.state.hook_params(self.gradients.backwards)  # Lazy parameters exist only now.
+            if self.state.hooks_params and current_task() == -1:
+                self.gradients.announce(tensor for _, tensor in found)
 
     def mark(self, tensor: Tensor, name: str) -> None:
         """An intermediate tensor names itself."""

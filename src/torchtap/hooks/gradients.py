@@ -244,6 +244,19 @@ class Gradients:
             self._hook(tensor, Arrival(gather.add))
             self._follow(tensor, gather, None)
 
+    def announce(self, outputs: Iterable[Tensor]) -> None:
+        """Number the backward where it starts from these.
+
+        A reentrant checkpoint inside it runs backwards of its own. Where parameters are all that
+        is watched, those would be the first to be heard of, and be taken for the outermost.
+        """
+        for tensor in outputs:
+            if tensor.requires_grad:
+                self._hook(tensor, Arrival(self._begin))
+
+    def _begin(self, _: Tensor | None) -> None:
+        self.backwards.number()
+
     def _follow(self, tensor: Tensor, gather: Gather, argument: Geometry | None) -> None:
         base = tensor._base if tensor._is_view() else None
         if base is None or base.grad_fn is None or type(tensor) is not Tensor:

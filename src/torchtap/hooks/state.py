@@ -48,7 +48,7 @@ class State:
         for tap, module in self._owners():
             for port, held in (("param", module._parameters), ("buffer", module._buffers)):
                 for name, tensor in held.items() if port in tap.filters else ():
-                    spot = tap.spot(port, name)
+                    spot = None if tensor is None else tap.spot(port, name)
                     if spot is not None and tensor is not None:
                         self._take(spot, tensor)
 
@@ -59,11 +59,16 @@ class State:
             kept = tensor if self._borrows else tensor.detach().clone()
             self._emit(Record(spot.site, self.step, 0, FORWARD, -1, (), kept, UNVERSIONED))
 
+    @property
+    def hooks_params(self) -> bool:
+        """Whether any parameter's gradient is waited for."""
+        return bool(self._hooked)
+
     def hook_params(self, backwards: Backwards) -> None:
         """Hook parameters that are new: replaced since the last step, or lazy until now."""
         for tap, module in self._owners():
             for name, param in module._parameters.items() if "param_grad" in tap.filters else ():
-                spot = tap.spot("param_grad", name)
+                spot = None if param is None else tap.spot("param_grad", name)
                 if spot is None or param is None or obstacle(param) is not None:
                     continue
                 old = self._hooked.get((tap.path, name))

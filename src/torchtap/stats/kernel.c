@@ -43,8 +43,10 @@
 #endif
 #if defined(_MSC_VER)
 #define THREAD_LOCAL __declspec(thread)
+#define NOINLINE __declspec(noinline)
 #else
 #define THREAD_LOCAL _Thread_local
+#define NOINLINE __attribute__((noinline))
 #endif
 
 enum row {
@@ -76,7 +78,7 @@ enum {
     FINITE = HALF - 16,         /* of these, the last 16 hold infinities and NaN */
     TABLES = 4,                 /* neighbours count in different tables: no store waits for another */
     TABLE = BINS + 80,          /* tables that are not a power of two apart share no cache set */
-    FLUSH_ELEMENTS = 1 << 30,   /* before a 32-bit count could overflow */
+    FLUSH_ELEMENTS = 1 << 30,   /* before a count of 32 bits could overflow */
 };
 
 /* What one look at a block gives. `least` is the smallest magnitude. */
@@ -84,10 +86,10 @@ typedef struct {
     double sum, squares, l1, low, high, least;
 } Sums;
 
-/* A block measured. `least` is the smallest nonzero magnitude, `negative` the number of -0. */
+/* A block measured. `least` is the smallest nonzero magnitude. */
 typedef struct {
     double numel, finite, mean, m2, l1, squares, low, high, zeros, nans, posinf, neginf, subnormal;
-    double negative, least;
+    double least;
 } Block;
 
 /* One instruction set's functions. Those of double serve float64, int32 and int64. */
@@ -97,6 +99,8 @@ typedef struct {
     void (*measure_double)(const double *, int64_t, double, Block *);
     void (*tile_float)(const float *, int64_t, int64_t, int, double, double *, int64_t, int64_t);
     void (*tile_double)(const double *, int64_t, int64_t, int, double, double *, int64_t, int64_t);
+    int64_t (*minus_zeros_float)(const float *, int64_t);
+    int64_t (*minus_zeros_double)(const double *, int64_t);
     void (*add_float)(const float *, int64_t, int64_t, int, double *);
     void (*add_double)(const double *, int64_t, int64_t, int, double *);
     void (*convert[NUM_DTYPES])(const void *, int64_t, void *);
@@ -135,7 +139,7 @@ static void merge_row(double *to, const double *from) {
     Block block = {
         from[NUMEL], from[NUM_FINITE], from[MEAN], from[M2], from[L1], from[SUM_SQUARES],
         from[MIN], from[MAX], from[ZEROS], from[NANS], from[POSINF], from[NEGINF],
-        from[SUBNORMAL], 0, 0,
+        from[SUBNORMAL], 0,
     };
     merge_block(to, &block);
     to[NUM_TENSORS] += from[NUM_TENSORS];
@@ -280,13 +284,14 @@ static void measure(const void *x, int64_t numel, int dtype, Block *block) {
 
 /* Counts of this thread, zero between calls: only bins between the smallest and the largest
    magnitude seen are read back and cleared, so that a small tensor pays for its own bins. */
-static THREAD_LOCAL uint32_t tables[TABLES][TABLE];
+static THREAD_LOCAL uint32_t own_tables[TABLES * TABLE];
 
 typedef struct {
     int64_t *histogram;
     int64_t stratum, strata; /* the next one and their number; strata = 0: every element */
     double width;            /* elements of one stratum */
     uint32_t seed;
+    uint32_t *tables; /* of this thread; finding them takes a call */
     int64_t pending, negative, binned;
     int first, last, nonfinite;
 } Bins;
@@ -307,33 +312,31 @@ static inline uint64_t two_floats(const float *x) {
     return bits;
 }
 
-static void count_floats(const float *x, int64_t n) {
+/* The tables come as an argument that the compiler cannot see through, else it looks up the
+   thread's own for every element. */
+NOINLINE static void count_floats(uint32_t *restrict tables, const float *restrict x, int64_t n) {
     int64_t i = 0;
     for (; i + 4 <= n; i += 4) {
         uint64_t a = two_floats(x + i), b = two_floats(x + i + 2);
-        tables[0][(a >> 19) & (BINS - 1)]++;
-        tables[1][a >> 51]++;
-        tables[2][(b >> 19) & (BINS - 1)]++;
-        tables[3][b >> 51]++;
+        tables[(a >> 19) & (BINS - 1)]++;
+        tables[TABLE + (a >> 51)]++;
+        tables[2 * TABLE + ((b >> 19) & (BINS - 1))]++;
+        tables[3 * TABLE + (b >> 51)]++;
     }
     for (; i < n; i++) {
         uint32_t bits;
         memcpy(&bits, x + i, 4);
-        tables[0][bits >> 19]++;
+        tables[bits >> 19]++;
     }
 }
 
-static void count_doubles(const double *x, int64_t n) {
-    int64_t i = 0;
-    for (; i + 2 <= n; i += 2) {
-        tables[0][bin_of_double(x[i])]++;
-        tables[1][bin_of_double(x[i + 1])]++;
-    }
-    if (i < n)
-        tables[0][bin_of_double(x[i])]++;
+NOINLINE static void count_doubles(uint32_t *restrict tables, const double *restrict x, int64_t n) {
+    for (int64_t i = 0; i < n; i++)
+        tables[(i & 3) * TABLE + bin_of_double(x[i])]++;
 }
 
-static void count_sampled(const void *x, int wide, const int32_t *positions, int n) {
+NOINLINE static void count_sampled(uint32_t *restrict tables, const void *x, int wide,
+                                   const int32_t *positions, int n) {
     for (int i = 0; i < n; i++) {
         uint32_t bin;
         if (wide) {
@@ -343,7 +346,7 @@ static void count_sampled(const void *x, int wide, const int32_t *positions, int
             memcpy(&bin, (const float *)x + positions[i], 4);
             bin = bin << 1 ? bin >> 19 : 0;
         }
-        tables[i % TABLES][bin]++;
+        tables[(i & 3) * TABLE + bin]++;
     }
 }
 
@@ -362,7 +365,7 @@ static void take_sample(Bins *bins, const void *x, int wide, int64_t begin, int6
         int inside = wanted;
         while (inside && positions[inside - 1] >= n)
             inside--;
-        count_sampled(x, wide, positions, inside);
+        count_sampled(bins->tables, x, wide, positions, inside);
         bins->stratum += inside;
         bins->pending += inside;
         if (inside < wanted)
@@ -372,26 +375,30 @@ static void take_sample(Bins *bins, const void *x, int wide, int64_t begin, int6
 
 static int magnitude_bin(double x) { return (int)(bin_of_double(x) & (HALF - 1)); }
 
-/* Adds the counts to the histogram and clears them. */
+/* Adds the counts of bins [first, last] to the histogram and clears them. */
+static void move_counts(Bins *bins, int first, int last) {
+    uint32_t *from = bins->tables;
+    for (int bin = first; bin <= last; bin++) {
+        uint32_t count = from[bin] + from[TABLE + bin] + from[2 * TABLE + bin] +
+                         from[3 * TABLE + bin];
+        if (count == 0)
+            continue;
+        from[bin] = from[TABLE + bin] = from[2 * TABLE + bin] = from[3 * TABLE + bin] = 0;
+        bins->histogram[bin] += count;
+        bins->binned += count;
+    }
+}
+
 static void flush(Bins *bins) {
-    int64_t binned = 0;
     for (int side = 0; side < BINS; side += HALF) {
-        for (int bin = 0; bin <= bins->last; bin = bin ? bin + 1 : bins->first ? bins->first : 1) {
-            int64_t count = 0;
-            for (int table = 0; table < TABLES; table++) {
-                count += tables[table][side + bin];
-                tables[table][side + bin] = 0;
-            }
-            binned += count;
-            bins->histogram[side + bin] += count;
-        }
-        if (bins->nonfinite)
-            for (int table = 0; table < TABLES; table++)
-                memset(tables[table] + side + FINITE, 0, (HALF - FINITE) * sizeof(uint32_t));
+        move_counts(bins, side, side);
+        move_counts(bins, side + (bins->first ? bins->first : 1), side + bins->last);
+        for (int table = 0; bins->nonfinite && table < TABLES; table++)
+            memset(bins->tables + table * TABLE + side + FINITE, 0,
+                   (HALF - FINITE) * sizeof(uint32_t));
     }
     bins->histogram[0] += bins->negative;
     bins->histogram[HALF] -= bins->negative;
-    bins->binned += binned;
     bins->pending = bins->negative = 0;
     bins->first = HALF;
     bins->last = bins->nonfinite = 0;
@@ -419,11 +426,13 @@ static void tally(Bins *bins, const void *x, int dtype, int64_t begin, const Blo
         take_sample(bins, x, is_wide(dtype), begin, n);
     } else {
         if (is_wide(dtype))
-            count_doubles(x, n);
+            count_doubles(bins->tables, x, n);
         else
-            count_floats(x, n);
+            count_floats(bins->tables, x, n);
         bins->pending += n;
-        bins->negative += (int64_t)block->negative;
+        if (block->zeros > 0)
+            bins->negative += is_wide(dtype) ? target->minus_zeros_double(x, n)
+                                             : target->minus_zeros_float(x, n);
     }
     if (bins->pending > FLUSH_ELEMENTS) {
         LOCK;
@@ -461,6 +470,7 @@ static void *measure_run(void *argument) {
         double wide[BUFFER];
     } buffer;
     int64_t step = run->dtype == FLOAT32 ? BLOCK : BUFFER;
+    run->bins.tables = own_tables;
     if (run->bins.strata)
         run->bins.stratum = first_stratum(&run->bins, run->begin);
     for (int64_t i = run->begin; i < run->end; i += step) {
@@ -518,9 +528,8 @@ static void start_run(Run *run, const char *data, int dtype, int64_t begin, int6
 static void accumulate(const char *data, int64_t numel, int dtype, double *row, int64_t *histogram,
                        int64_t sample, int64_t wanted_threads) {
     Bins bins = {.histogram = histogram, .first = HALF};
-    /* Looking up an element at a hashed place costs more than two neighbours: up to twice the
-       target, exact is also cheaper. */
-    if (sample > 0 && numel / 2 > sample) {
+    /* Looking up an element at a hashed place takes as long as counting five neighbours. */
+    if (sample > 0 && numel / 4 > sample) {
         bins.strata = sample;
         bins.width = (double)numel / (double)sample;
         /* Successive tensors of a site are looked at in different places. */
@@ -896,6 +905,8 @@ static const Target TFN(target) = {
     NAME3(measure, double, TARGET),
     NAME3(tile, float, TARGET),
     NAME3(tile, double, TARGET),
+    NAME3(minus_zeros, float, TARGET),
+    NAME3(minus_zeros, double, TARGET),
     NAME3(add_rows, float, TARGET),
     NAME3(add_rows, double, TARGET),
     {
@@ -1029,7 +1040,8 @@ static double FN(spread)(const REAL *x, int64_t n, double center) {
     for (int64_t i = 0; i < n; i++) {
         double delta = (double)x[i] - center;
         around += delta * delta;
-        rest += delta;
+        /* The mean of float32 in double is nearer than any two of them are to each other. */
+        rest += sizeof(REAL) == 8 ? delta : 0;
     }
     return around - rest * rest / (double)n;
 }
@@ -1037,20 +1049,30 @@ static double FN(spread)(const REAL *x, int64_t n, double center) {
 /* Zeros, subnormals and the smallest nonzero magnitude. */
 static void FN(tiny)(const REAL *x, int64_t n, REAL limit, Block *block) {
     BITS below = FN(bits)(limit), least = ~(BITS)0;
-    COUNT zeros = 0, negative = 0, small = 0;
-    SIMD(reduction(+ : zeros, negative, small) reduction(min : least))
+    COUNT zeros = 0, small = 0;
+    SIMD(reduction(+ : zeros) reduction(min : least))
     for (int64_t i = 0; i < n; i++) {
-        BITS bits = FN(bits)(x[i]), size = bits & ~SIGN;
+        BITS size = FN(bits)(x[i]) & ~SIGN, before = size - 1; /* One less: zero comes last. */
         zeros += size == 0;
-        negative += bits == SIGN;
-        small += size < below;
-        /* One less, so that zero comes last. */
-        least = size - 1 < least ? size - 1 : least;
+        least = before < least ? before : least;
     }
     block->zeros = (double)zeros;
-    block->negative = (double)negative;
-    block->subnormal = (double)(small - zeros);
     block->least = zeros == n ? 0 : FN(number)(least + 1);
+    if (zeros == n || least + 1 >= below)
+        return;
+    SIMD(reduction(+ : small))
+    for (int64_t i = 0; i < n; i++)
+        small += (FN(bits)(x[i]) & ~SIGN) < below;
+    block->subnormal = (double)(small - zeros);
+}
+
+/* -0, which counts as 0 but has another bin. */
+static int64_t FN(minus_zeros)(const REAL *x, int64_t n) {
+    COUNT found = 0;
+    SIMD(reduction(+ : found))
+    for (int64_t i = 0; i < n; i++)
+        found += FN(bits)(x[i]) == SIGN;
+    return found;
 }
 
 /* Counts and extremes of a block that may hold anything. */

@@ -1,10 +1,31 @@
-"""The native kernel's door (being built)."""
+"""The door to the native kernel (``kernel.c``): one pass over a CPU tensor, and no copy of it.
+
+A row is ``float64[16]`` as in :mod:`torchtap.stats.statistics`, a histogram ``int64[8192]`` as in
+:mod:`torchtap.stats.histogram`; what is measured is merged into what they hold. Without the binary
+(nothing to compile with when torchtap was installed) importing works and :func:`available` says no.
+
+What to know of the numbers: everything is summed in float64. ``sum_squares`` and ``m2`` of float64
+tensors are infinite only where they exceed float64's range themselves. int64 beyond 2^53 is rounded
+to float64 first. float64 and wide integers are put into the bin of their float32 rounded towards
+zero; what is beyond float32's range is counted with its largest values, what is below its smallest
+subnormal with its smallest.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+try:
+    from torchtap.stats import _kernel
+except ImportError:
+    _available = False
+else:
+    _available = True
 
 DTYPES: dict[torch.dtype, int] = {
     torch.float32: 0,
@@ -18,21 +39,131 @@ DTYPES: dict[torch.dtype, int] = {
     torch.int64: 8,
     torch.bool: 9,
 }
+"""What the kernel reads, and its codes."""
+
+_LARGE = 1 << 21
+"""Elements from which a second thread is worth starting: each takes 2^20 of them or more."""
 
 
 def available() -> bool:
-    return False
+    """Whether the binary is there."""
+    return _available
 
 
-def accumulate(*args: Any) -> None:
-    raise NotImplementedError
+def _missing(*arguments: int) -> None:
+    raise NotImplementedError("torchtap was installed without its native kernel.")
 
 
-def drain(histogram: Any) -> Any:
-    import numpy as np
+accumulate_address: Callable[[int, int, int, int, int, int, int], None]
+"""``(data, numel, dtype code, row, histogram or 0, sample or 0, threads)``, all addresses."""
+accumulate_sum_address: Callable[[int, int, int, int, int], None]
+"""``(data, outer, inner, dtype code, sums)``, all addresses."""
+if _available:
+    accumulate_address = _kernel.accumulate
+    accumulate_sum_address = _kernel.accumulate_sum
+else:
+    accumulate_address = accumulate_sum_address = _missing
 
-    full = histogram.numpy()
+
+def accumulate(
+    tensor: Tensor, row: Tensor, histogram: Tensor | None = None, sample: int = 0
+) -> None:
+    """Measure a tensor and merge it into a row.
+
+    Args:
+        tensor: of any shape and strides, on the CPU, of a dtype in :data:`DTYPES`.
+        row: ``float64[16]``, contiguous.
+        histogram: ``int64[8192]``, contiguous, or ``None``.
+        sample: how many elements to count in the histogram, one in each of so many equal parts at
+            a hashed place; 0 for all. A tensor of less than four times as many is counted
+            completely, which takes less time. Successive tensors of a row are sampled in
+            different places; the same ones in the same order always give the same counts.
+
+    Example:
+        >>> import torch
+        >>> row = torch.zeros(16, dtype=torch.float64)
+        >>> row[6], row[7] = torch.inf, -torch.inf
+        >>> if available():
+        ...     accumulate(torch.tensor([3.0, -4.0, torch.nan]), row)
+        ...     assert row[[0, 1, 5, 9]].tolist() == [3, 2, 25, 1]
+    """
+    tensor = _readable(tensor)
+    numel = tensor.numel()
+    accumulate_address(
+        tensor.data_ptr(),
+        numel,
+        DTYPES[tensor.dtype],
+        row.data_ptr(),
+        0 if histogram is None else histogram.data_ptr(),
+        sample,
+        1 if numel < _LARGE else torch.get_num_threads(),
+    )
+
+
+def accumulate_channels(tensor: Tensor, rows: Tensor) -> None:
+    """Measure each slice along the middle dim of ``[outer, channels, inner]``.
+
+    Args:
+        tensor: three dims, on the CPU, of a dtype in :data:`DTYPES`.
+        rows: ``float64[channels, 16]``, contiguous; slices are merged into them.
+    """
+    tensor = tensor.resolve_neg().contiguous()
+    outer, channels, inner = tensor.shape
+    threads = 1 if tensor.numel() < _LARGE else torch.get_num_threads()
+    code = DTYPES[tensor.dtype]
+    _kernel.accumulate_channels(
+        tensor.data_ptr(), outer, channels, inner, code, rows.data_ptr(), threads
+    )
+
+
+def accumulate_sum(tensor: Tensor, sums: Tensor) -> None:
+    """Add a tensor, summed over its first dim, to ``sums``.
+
+    Args:
+        tensor: ``[outer, ...]``, on the CPU, of a dtype in :data:`DTYPES`.
+        sums: ``float64[...]``, contiguous. NaN and infinities go in as they are.
+    """
+    tensor = tensor.resolve_neg().contiguous()
+    code = DTYPES[tensor.dtype]
+    accumulate_sum_address(tensor.data_ptr(), tensor.shape[0], sums.numel(), code, sums.data_ptr())
+
+
+def merge(
+    row: Tensor, other: Tensor, histogram: Tensor | None = None, more: Tensor | None = None
+) -> None:
+    """Merge a row into another, and the histogram ``more`` into ``histogram``."""
+    _kernel.merge(
+        row.data_ptr(),
+        other.data_ptr(),
+        0 if histogram is None else histogram.data_ptr(),
+        0 if more is None else more.data_ptr(),
+    )
+
+
+def drain(histogram: Tensor) -> tuple[NDArray[np.intp], NDArray[np.int64]]:
+    """The bins that hold anything and their counts; the histogram is empty afterwards."""
+    full: NDArray[np.int64] = histogram.numpy()
     bins = np.flatnonzero(full)
-    counts = full[bins].copy()
+    counts = full[bins]
     full[bins] = 0
     return bins, counts
+
+
+def _readable(tensor: Tensor) -> Tensor:
+    """The same elements without gaps or repetition, in any order: copied only where need be."""
+    if tensor.is_neg():
+        tensor = tensor.resolve_neg()
+    if tensor.is_contiguous() or _fills_its_memory(tensor):
+        return tensor
+    return tensor.contiguous()
+
+
+def _fills_its_memory(tensor: Tensor) -> bool:
+    """Whether elements follow each other in memory in some order of the dims."""
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size != 1:
+            if stride != expected:
+                return False
+            expected *= size
+    return True

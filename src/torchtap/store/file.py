@@ -71,7 +71,10 @@ def save_run(run: Run, path: Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     half = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
+        half.touch()
+        mode = half.stat().st_mode  # As the user's umask wants it; safetensors makes it private.
         save_file(tensors, half, metadata={"torchtap": json.dumps(body)})
+        half.chmod(mode)
         half.replace(path)
     finally:
         half.unlink(missing_ok=True)

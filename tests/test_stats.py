@@ -1,0 +1,501 @@
+"""``tt.Stats`` while a model runs: the same numbers as from kept values, and nothing changed."""
+
+import contextlib
+import copy
+import math
+
+import numpy as np
+import pytest
+import torch
+from models import DigitsCNN, TinyGPT, resnet18, seeded
+from torch import nn
+
+import torchtap as tt
+from torchtap.stats.statistics import NUMBERS
+from torchtap.testing import default_loss, zoo
+
+EXACT = pytest.approx
+
+
+def step(model, *args, **kwargs):
+    output = model(*args, **kwargs)
+    output.square().mean().backward()
+
+
+def small():
+    return seeded(lambda: nn.Sequential(nn.Linear(4, 6), nn.ReLU(inplace=True), nn.Linear(6, 2)))
+
+
+def assert_same(found, expected):
+    for name in NUMBERS:
+        value = getattr(expected, name)
+        assert getattr(found, name) == EXACT(value, rel=1e-9, abs=1e-12, nan_ok=True), name
+
+
+def both(model, where, run, *, steps=2, **how):
+    """What was measured, beside what was kept, in one and the same run."""
+    with tt.watch(model, where, to=[tt.Memory(), tt.Stats(exact=True, **how)]) as w:
+        for _ in range(steps):
+            run()
+            w.step()
+    return w.run
+
+
+def run_specimen(specimen, sink):
+    model = specimen.build()
+    args, kwargs = specimen.inputs()
+    torch.manual_seed(0)
+    with tt.watch(model, "*:*", to=sink, copy="always") as w, contextlib.ExitStack() as stack:
+        if specimen.raises is not None:
+            stack.enter_context(pytest.raises(specimen.raises))
+        output = model(*args, **kwargs)
+        if specimen.backward:
+            default_loss(output).backward()
+    return w
+
+
+# ---------------------------------------------------------------------- right
+
+
+@pytest.mark.parametrize("specimen", zoo(), ids=lambda s: s.name)
+def test_what_is_measured_is_what_was_kept(specimen):
+    w, kept = run_specimen(specimen, tt.Stats(exact=True)), run_specimen(specimen, tt.Memory())
+    assert set(map(str, w.run.sites)) == {str(r.site) for r in kept.run.records()}
+    for site in w.run.sites:
+        values = [r.value for r in kept.run.records(site)]
+        assert_same(w.run.stats(site), tt.measure(values))
+
+
+def test_statistics_of_each_step_and_of_all():
+    model, generator = small(), torch.Generator().manual_seed(0)
+    run = both(model, "*:*,param,param_grad", lambda: step(model, torch.randn(5, 4)), steps=4)
+    generator.seed()
+    assert run.steps == [0, 1, 2, 3]
+    for site in run.series.sites:
+        for number in range(4):
+            assert_same(run.stats(site, step=number), tt.measure(run.get(site, step=number)))
+        every = [run.get(site, step=number) for number in range(4)]
+        assert_same(run.stats(site, step="all"), tt.measure(every))
+        assert_same(run.stats(site, step=range(1, 3)), tt.measure(every[1:3]))
+        assert run.stats(site).numbers() == run.stats(site, step=3).numbers()
+
+
+def test_calls_of_one_step_are_merged():
+    relu = nn.ReLU()
+    values = [torch.randn(3, 2) + shift for shift in (0, 100, -50)]
+    with tt.watch(relu, ".:input", to=tt.Stats()) as w:
+        for value in values:
+            relu(value)
+    found = w.run.stats(".:input")
+    assert found.num_tensors == 3
+    assert_same(found, tt.measure(values))
+
+
+def test_what_a_checkpoint_computes_again_is_not_counted():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(3, 3)
+
+        def forward(self, x):
+            return torch.utils.checkpoint.checkpoint(self.inner, x, use_reentrant=False)
+
+    model = Net()
+    with tt.watch(model, "inner:output", to=tt.Stats()) as w:
+        step(model, torch.randn(2, 3, requires_grad=True))
+    assert w.run.stats("inner:output").num_tensors == 1
+
+
+def test_accumulated_parameter_gradients_stand_in_their_last_value():
+    model = nn.Linear(3, 1)
+    with tt.watch(model, ".:param_grad", to=tt.Stats()) as w:
+        for _ in range(3):
+            step(model, torch.randn(2, 3))
+    assert_same(w.run.stats(".:param_grad[weight]"), tt.measure(model.weight.grad))
+
+
+def test_a_value_is_measured_before_it_is_overwritten():
+    model = small()
+    run = both(model, "*:output", lambda: step(model, torch.randn(5, 4)))
+    assert run.stats("0:output").min < 0
+    assert run.stats("1:output").min == 0
+
+
+def test_a_gradient_that_comes_after_its_step_was_closed_counts_there():
+    model = nn.Linear(3, 1)
+    with tt.watch(model, ".:grad_output", to=tt.Stats()) as w:
+        output = model(torch.randn(2, 3))
+        w.step()
+        output.sum().backward()
+        model(torch.randn(2, 3)).mul(2).sum().backward()
+    assert w.run.stats(".:grad_output", step=0).mean == 1
+    assert w.run.stats(".:grad_output", step=1).mean == 2
+
+
+def test_reading_in_the_middle_of_a_step_loses_nothing():
+    model = nn.Identity()
+    with tt.watch(model, ".:output", to=tt.Stats()) as w:
+        model(torch.tensor([1.0]))
+        assert w.run.stats(".:output").mean == 1
+        model(torch.tensor([3.0]))
+        assert w.run.stats(".:output").mean == 2
+        w.step()
+        model(torch.tensor([5.0]))
+    assert [w.run.stats(".:output", step=s).mean for s in (0, 1)] == [2, 5]
+    assert w.run.stats(".:output", step=0).histogram.num_counted == 2
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64], ids=str)
+def test_other_dtypes_and_autocast(dtype):
+    model = nn.Linear(4, 2).to(dtype)
+    run = both(model, ".:*", lambda: step(model, torch.randn(3, 4, dtype=dtype)), steps=1)
+    for site in run.series.sites:
+        assert_same(run.stats(site), tt.measure(run[site]))
+        assert run.stats(site).dtype == str(dtype).removeprefix("torch.")
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        model = nn.Linear(4, 2)
+        with tt.watch(model, ".:output", to=tt.Stats()) as w:
+            model(torch.randn(3, 4))
+    assert w.run.stats(".:output").dtype == "bfloat16"
+
+
+def test_kinds_of_tensor_that_have_no_plain_memory():
+    model = nn.Identity()
+    with tt.watch(model, ".:output", to=tt.Stats()) as w:
+        model(torch.complex(torch.tensor([3.0]), torch.tensor([4.0])))
+    assert (w.run.stats(".:output").max, w.run.stats(".:output").notes) == (5, ("by magnitude",))
+    with tt.watch(model, ".:output", to=tt.Stats()) as w:
+        model(torch.ones(3, device="meta"))
+    assert "meta tensor" in w.absent[0].reason
+
+
+# ---------------------------------------------------------------------- harmless
+
+
+def test_a_whole_training_has_the_same_loss_bit_by_bit():
+    digits = pytest.importorskip("sklearn.datasets").load_digits()
+    images = torch.tensor(digits.images[:512], dtype=torch.float32)[:, None] / 16
+    labels = torch.tensor(digits.target[:512])
+
+    def train(watched):
+        torch.manual_seed(0)
+        model = seeded(DigitsCNN)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+        ports = "*:*,param,param_grad,update"
+        taps = tt.watch(model, ports, to=tt.Stats()) if watched else None
+        losses = []
+        for start in range(0, 512, 64):
+            rows = slice(start, start + 64)
+            loss = nn.functional.cross_entropy(model(images[rows]), labels[rows])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+            if taps is not None:
+                taps.step()
+        if taps is not None:
+            taps.close()
+        return losses, model.state_dict(), torch.get_rng_state(), taps
+
+    plain, watched = train(False), train(True)
+    assert plain[0] == watched[0]
+    assert all(torch.equal(plain[1][key], watched[1][key]) for key in plain[1])
+    assert torch.equal(plain[2], watched[2])
+    assert len(watched[3].run.steps) == 8
+
+
+def test_nothing_of_the_values_is_held():
+    import weakref
+
+    held = []
+    model = nn.Sequential(nn.Linear(3, 3), nn.ReLU())
+    model[0].register_forward_hook(lambda m, a, out: held.append(weakref.ref(out)))
+    with tt.watch(model, "*:*", to=tt.Stats()) as w:
+        step(model, torch.randn(2, 3))
+        assert held[0]() is None
+    assert w.run.stats("0:output").numel == 6
+
+
+def test_memory_depends_on_the_numbers_kept_alone():
+    import tracemalloc
+
+    model = nn.Identity()
+    with tt.watch(model, ".:output", to=tt.Stats(keep=4)) as w:
+        batch = torch.randn(1000)
+
+        def run(times):
+            for _ in range(times):
+                model(batch)
+                w.step()
+
+        run(50)
+        tracemalloc.start()
+        before = tracemalloc.get_traced_memory()[0]
+        run(1000)
+        grown = tracemalloc.get_traced_memory()[0] - before
+        tracemalloc.stop()
+    assert grown / 1000 < 1000  # 16 numbers of 8 bytes, and Python's objects around them.
+
+
+# ---------------------------------------------------------------------- means, ratios, recipes
+
+
+def test_the_mean_over_samples_needs_no_kept_values():
+    model = small()
+    run = both(model, "*:output,grad_output", lambda: step(model, torch.randn(5, 4)), steps=3)
+    measured = {str(s): run.series.of(s).mean_norm() for s in run.series.sites}
+    for site, norm in measured.items():
+        samples = torch.cat([r.value for r in run.records(site)]).double()
+        assert norm == EXACT(float(samples.mean(0).norm()), rel=1e-12)
+    with tt.watch(model, to=tt.Stats()) as w:
+        model(torch.ones(2, 4))
+    assert set(w.run.mean_norm()) == {".", "0", "1", "2"}
+
+
+def test_samples_of_different_shape_have_no_mean_and_it_is_said():
+    model = nn.Identity()
+    with tt.watch(model, to=tt.Stats()) as w:
+        model(torch.ones(2, 3))
+        model(torch.ones(2, 4))
+    with pytest.raises(tt.RunError, match=r"no mean over samples: its samples differ in shape"):
+        w.run.mean_norm()
+
+
+def test_the_update_is_the_change_over_the_optimizers_step():
+    model = small()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, weight_decay=0.3)
+    with tt.watch(model, "*:param,update", to=tt.Stats()) as w:
+        for _ in range(3):
+            before = copy.deepcopy(model.state_dict())
+            step(model, torch.randn(5, 4))
+            optimizer.step()
+            w.step()
+    change = model[0].weight.detach() - before["0.weight"]
+    found = w.run.stats("0:update[weight]")
+    assert_same(found, tt.measure(change))
+    ratio = float(change.double().norm() / before["0.weight"].double().norm())
+    assert found.update_ratio == EXACT(ratio, rel=1e-9)
+    steps, ratios = w.run.over_steps("0:update[weight]", "update_ratio")
+    assert (steps, ratios[-1]) == ([0, 1, 2], found.update_ratio)
+
+
+def test_a_step_that_grad_scaler_passed_over_is_known():
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    with tt.watch(model, ".:update", to=tt.Stats()) as w:
+        for number in range(3):
+            optimizer.zero_grad()
+            x = torch.full((2, 4), 1e38 if number == 1 else 1.0)
+            scaler.scale(model(x).square().mean()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            w.step()
+    assert w.run.steps == [0, 2]
+    reasons = {entry.reason for entry in w.absent}
+    assert reasons == {
+        "no optimizer made a step with it in step 1: its gradient was not finite, and GradScaler "
+        "passes over such steps"
+    }
+
+
+def test_statistics_along_a_dim_are_those_of_its_slices():
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Tanh())
+    with torch.no_grad():
+        model[0].bias[2] = -100
+    along = tt.stats.along(1, bound=0.5)
+    with tt.watch(model, to=[tt.Stats(statistics=[along]), tt.Memory()]) as w:
+        for _ in range(4):
+            model(torch.randn(2, 3, 6, 6))
+            w.step()
+    for site in ("0:output", "1:output", "2:output"):
+        wide = w.run.get(site, step=3).double()
+        slices = w.run.stats(site).extra["along(1)"]
+        for name, truth in (
+            ("mean", wide.mean((0, 2, 3))),
+            ("std", wide.std((0, 2, 3), correction=0)),
+            ("absmax", wide.abs().amax((0, 2, 3))),
+            ("zeros", (wide == 0).double().mean((0, 2, 3))),
+            ("saturated", (wide.abs() >= 0.5).double().mean((0, 2, 3))),
+        ):
+            torch.testing.assert_close(getattr(slices, name), truth, rtol=1e-12, atol=1e-12)
+    window = w.run.stats("1:output", step=range(1, 4)).extra["along(1)"]
+    assert window.dead_slices() == [2]
+    assert float(window.numel[0]) == 3 * 2 * 16
+
+
+def test_the_largest_elements_know_their_place():
+    model = nn.Identity()
+    tensors = [torch.randn(3, 4), torch.randn(3, 4)]
+    tensors[1][2, 1] = -50
+    tensors[0][0, 0] = math.nan
+    with tt.watch(model, to=tt.Stats(statistics=[tt.stats.top_k(3)])) as w:
+        for tensor in tensors:
+            model(tensor)
+    found = w.run.stats(".:output").extra["top_k"]
+    assert (found[0].value, found[0].place, found[0].tensor) == (-50, (2, 1), 1)
+    values = torch.stack(tensors).nan_to_num(0).flatten()
+    assert [abs(e.value) for e in found] == values.abs().topk(3).values.tolist()
+    for element in found:
+        assert float(tensors[element.tensor][element.place]) == element.value
+
+
+@pytest.mark.parametrize(("numel", "tolerance"), [(1000, 1e-9), (300_000, 0.05)])
+def test_the_cosine_between_steps(numel, tolerance):
+    model = nn.Identity()
+    tensors = [torch.randn(numel)]
+    tensors += [tensors[0] + torch.randn(numel), -tensors[0]]
+    with tt.watch(model, to=tt.Stats(statistics=[tt.stats.cosine()])) as w:
+        for tensor in tensors:
+            model(tensor)
+            w.step()
+    for number in (0, 1):
+        truth = torch.cosine_similarity(
+            tensors[number].double(), tensors[number + 1].double(), dim=0
+        )
+        found = w.run.stats(".:output", step=[number, number + 1]).extra["cosine"]
+        assert found == EXACT(float(truth), abs=tolerance)
+    assert math.isnan(w.run.stats(".:output").extra["cosine"])
+
+
+def test_the_effective_rank_is_the_participation_ratio_of_the_covariance():
+    model = nn.Identity()
+    basis = torch.randn(2, 8, dtype=torch.float64)
+    rows = torch.randn(500, 2, dtype=torch.float64) @ basis
+    with tt.watch(model, to=tt.Stats(statistics=[tt.stats.effective_rank()])) as w:
+        for part in rows.split(100):
+            model(part)
+            w.step()
+    values = np.linalg.eigvalsh(np.cov(rows.numpy().T, bias=True))
+    expected = values.sum() ** 2 / (values**2).sum()
+    found = w.run.stats(".:output", step="all").extra["effective_rank"]
+    assert found == EXACT(expected, rel=1e-9)
+    assert 1 < found < 2
+
+
+def test_a_statistic_of_ones_own():
+    class Products:
+        name = "product"
+
+        def init(self):
+            return 1.0
+
+        def update(self, state, tensor):
+            assert not torch.is_grad_enabled()
+            return state * float(tensor.prod())
+
+        def merge(self, one, two):
+            return one * two
+
+        def finish(self, state):
+            return state
+
+    model = nn.Identity()
+    with tt.watch(model, to=tt.Stats(statistics=[Products()])) as w:
+        for value in (2.0, 3.0, 5.0):
+            model(torch.tensor([value]))
+            w.step()
+    assert w.run.stats(".:output").extra["product"] == 5
+    assert w.run.stats(".:output", step="all").extra["product"] == 30
+
+
+# ---------------------------------------------------------------------- kept, saved, refused
+
+
+def test_numbers_of_all_steps_and_histograms_of_the_last():
+    model = nn.Identity()
+    with tt.watch(model, to=tt.Stats(keep=2)) as w:
+        for number in range(5):
+            model(torch.tensor([float(number)]))
+            w.step()
+    steps, means = w.run.over_steps(".:output", "mean")
+    assert (steps, means) == ([0, 1, 2, 3, 4], [0, 1, 2, 3, 4])
+    assert w.run.stats(".:output", step=0).histogram is None
+    assert w.run.quantile(".:output", 0.5, step=4) == 4
+    assert w.run.quantile(".:output", 1.0, step="all") == 4
+    assert w.run.stats(".:output", step="all").histogram.num_counted == 5
+
+
+def test_a_saved_series_reads_the_same(tmp_path):
+    model = resnet18(width=4)
+    with tt.watch(model, "*:output,grad_output", to=tt.Stats(keep=1)) as w:
+        for _ in range(2):
+            step(model, torch.randn(2, 3, 32, 32))
+            w.step()
+    opened = tt.open(w.run.save(tmp_path / "run.safetensors"))
+    assert opened.sites == w.run.sites
+    for site in opened.sites:
+        for number in (0, 1, "all"):
+            one, two = opened.stats(site, step=number), w.run.stats(site, step=number)
+            assert repr(one) == repr(two)
+            assert str(one.numbers()) == str(two.numbers())
+    assert opened.mean_norm() == w.run.mean_norm()
+
+
+def test_kept_values_can_be_measured_later():
+    model = small()
+    with tt.watch(model) as w:
+        model(torch.randn(5, 4))
+    assert_same(w.run.stats("2:output"), tt.measure(w.run["2:output"]))
+    assert w.run.quantile("2:output", 1.0) == float(w.run["2:output"].max())
+
+
+def test_values_that_were_measured_only_are_not_there_to_read():
+    model = small()
+    with tt.watch(model, to=tt.Stats()) as w:
+        model(torch.randn(5, 4))
+    with pytest.raises(
+        tt.RunError, match=r"its values were not kept. Read run.stats\('2:output'\)"
+    ):
+        w.run["2:output"]
+    with pytest.raises(tt.SiteError, match="did you mean '2:output'"):
+        w.run.stats("2x:output")
+    with pytest.raises(tt.SiteError, match=r"not measured in step 7\. It was in steps"):
+        w.run.stats("2:output", step=7)
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [({"keep": 0}, "keep is 0"), ({"statistics": [3]}, "3 is no statistic")],
+)
+def test_bad_arguments_are_refused(how, said):
+    with pytest.raises(tt.InputError, match=said):
+        tt.Stats(**how)
+
+
+def test_a_statistic_that_fails_does_not_stop_the_training():
+    class Broken:
+        name = "broken"
+
+        def init(self):
+            return None
+
+        def update(self, state, tensor):
+            raise ZeroDivisionError("its own fault")
+
+        def merge(self, one, two):
+            return None
+
+        def finish(self, state):
+            return None
+
+    model = nn.Linear(2, 2)
+    w = tt.watch(model, to=tt.Stats(statistics=[Broken()]))
+    step(model, torch.ones(1, 2))
+    with pytest.raises(ZeroDivisionError, match="its own fault"):
+        w.step()
+    step(model, torch.ones(1, 2))
+    with pytest.raises(ZeroDivisionError):
+        w.close()
+
+
+def test_a_large_model_has_a_table_that_reads_well():
+    model = seeded(TinyGPT)
+    tokens = torch.randint(0, 65, (2, 16))
+    with tt.watch(model, "*:output,grad_output", to=tt.Stats()) as w:
+        model(tokens).sum().backward()
+    from torchtap.view.statistics import show_stats_table
+
+    lines = show_stats_table(w.run.table()).split("\n")
+    assert all(len(line) <= 100 for line in lines)
+    assert "histogram" in lines[2]
