@@ -114,7 +114,8 @@ def assert_close(found: dict[str, float], wanted: dict[str, float], relative: fl
     for name in ("l1", "sum_squares"):
         assert found[name] == pytest.approx(wanted[name], rel=relative, abs=1e-307), name
     size = wanted["l1"] / max(wanted["num_finite"], 1)
-    assert found["mean"] == pytest.approx(wanted["mean"], rel=relative, abs=relative * size)
+    near = relative * size + 1e-307
+    assert found["mean"] == pytest.approx(wanted["mean"], rel=relative, abs=near)
     # m2 is no better determined than the elements' own rounding in float64.
     floor = max(1e-30 * wanted["sum_squares"], 1e-307)
     assert found["m2"] == pytest.approx(wanted["m2"], rel=1e-9, abs=floor)
@@ -174,8 +175,18 @@ def test_everything_is_as_in_float64(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_every_length_up_to_1100_and_around_blocks(dtype: torch.dtype) -> None:
-    lengths = [*range(0, 1101, 1 if dtype in FLOATS else 7), 4095, 4096, 4097, 8191, 8193, 16385]
-    source = random_tensor(dtype, 20_000)
+    lengths = [
+        *range(0, 1101, 1 if dtype in FLOATS else 7),
+        4095,
+        4096,
+        4097,
+        8191,
+        8193,
+        16383,
+        16385,
+        20_000,
+    ]
+    source = random_tensor(dtype, 20_020)
     for length in lengths:
         tensor = source[length % 13 :][:length]
         histogram = torch.zeros(NUM_BINS, dtype=torch.int64)
@@ -187,8 +198,8 @@ def test_every_length_up_to_1100_and_around_blocks(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("odd", [math.nan, math.inf, -math.inf, -0.0, 0.0, "subnormal"])
 def test_odd_elements_are_seen_at_every_position(dtype: torch.dtype, odd: float | str) -> None:
     value = torch.finfo(dtype).smallest_normal / 8 if odd == "subnormal" else odd
-    blocks = [4094, 4095, 4096, 4097, 8190, 8191, 8192, 8193, 12287, 12288]
-    for length, places in ((67, range(67)), (1100, range(0, 1100, 3)), (12289, blocks)):
+    blocks = [4094, 4095, 4096, 4097, 8190, 8191, 8192, 8193, 12287, 16383, 16384, 16388]
+    for length, places in ((67, range(67)), (1100, range(0, 1100, 3)), (16389, blocks)):
         plain = random_tensor(dtype, length).abs() + 1
         for place in places:
             tensor = plain.clone()
@@ -227,16 +238,12 @@ def test_every_bin_boundary_of_float32() -> None:
 
 
 def test_float64_beyond_float32_goes_to_the_outermost_bins() -> None:
-    tensor = torch.tensor([1e200, -1e200, 1e-200, -1e-200, 3.4028235677973366e38, 1e-45])
-    tensor = torch.tensor(tensor.tolist(), dtype=torch.float64)
-    tensor[:2] = torch.tensor([1e200, -1e200], dtype=torch.float64)
-    tensor[2:4] = torch.tensor([1e-200, -1e-200], dtype=torch.float64)
+    largest = 3.4028234663852886e38
+    values = [1e200, -1e200, largest * 1.00000001, largest, 1e-200, -1e-200, 0.0, -0.0]
     histogram = torch.zeros(NUM_BINS, dtype=torch.int64)
-    native.accumulate(tensor, empty_rows(), histogram)
+    native.accumulate(torch.tensor(values, dtype=torch.float64), empty_rows(), histogram)
     top = 0x7F7FFFFF >> 19
-    assert histogram[top] == 1 + int(tensor[4] > 3e38)
-    assert histogram[4096 + top] == 1
-    assert histogram[4096] == 1
+    assert histogram[[top, 4096 + top, 0, 4096]].tolist() == [3, 1, 3, 1]
 
 
 def test_flushed_subnormals_are_counted_all_the_same() -> None:
@@ -286,9 +293,9 @@ def test_large_float64() -> None:
     assert found["l1"] == pytest.approx(math.fsum(abs(tensor.numpy())), rel=1e-12)
     assert found["mean"] == pytest.approx(float(tensor.mean()), rel=1e-9)
 
-    near = torch.full((5000,), 1e200, dtype=torch.float64)
-    near[::2] *= 1 + 1e-12
-    assert measured(near)["m2"] == pytest.approx(5000 * (5e187) ** 2, rel=1e-3)
+    near = torch.full((5000,), 1e160, dtype=torch.float64)
+    near[::2] *= 1 + 1e-10
+    assert measured(near)["m2"] == pytest.approx(5000 * 5e149**2, rel=1e-5)
 
     most = torch.full((10_000,), 1.7e308, dtype=torch.float64)
     assert measured(most)["mean"] == pytest.approx(1.7e308)
@@ -367,7 +374,7 @@ def test_threads_agree_and_repeat_themselves(sample: int) -> None:
 
 
 def test_a_sample_is_of_about_the_wanted_size_and_without_what_is_not_finite() -> None:
-    for numel in (16_387, 20_000, 65_536, 1_000_003):
+    for numel in (16_390, 20_000, 65_536, 1_000_003):
         tensor = random_tensor(torch.float32, numel)
         found = measured(tensor, histogram=torch.zeros(NUM_BINS, dtype=torch.int64), sample=4096)
         assert found["counted"] == 4096
@@ -424,7 +431,7 @@ def test_samples_of_every_dtype_hold_only_what_is_there(dtype: torch.dtype) -> N
     assert not (histogram.numpy() > expected_bins(tensor)).any()
 
 
-# --------------------------------------------------------------------------------- channels and sums
+# ------------------------------------------------------------------------------ channels and sums
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -548,22 +555,22 @@ def test_other_threads_run_during_a_large_call() -> None:
     running = True
 
     def count() -> None:
-        ticks = 0
         while running:
-            ticks += 1
-            seen.append(ticks) if ticks % 50 == 0 else None
+            seen.append(1)
             time.sleep(0)
 
     other = threading.Thread(target=count)
     interval = sys.getswitchinterval()
-    # A thread that holds the GIL would not be interrupted within this test.
+    # Nobody is made to give up the GIL within this test: the other thread runs only where the call
+    # releases it.
     sys.setswitchinterval(100)
     other.start()
     try:
         row, histogram = empty_rows(), torch.zeros(NUM_BINS, dtype=torch.int64)
         arguments = (tensor.data_ptr(), tensor.numel(), 0, row.data_ptr(), histogram.data_ptr())
         before = len(seen)
-        _kernel.accumulate(*arguments, 0, 1)
+        for _ in range(20):
+            _kernel.accumulate(*arguments, 0, 1)
         during = len(seen) - before
     finally:
         running = False

@@ -54,7 +54,6 @@ def saved(model: nn.Module) -> nn.Module:
 
 COPIES = {
     "deepcopy": copy.deepcopy,
-    "copy of a part": lambda model: nn.Sequential(*(copy.copy(part) for part in model)),
     "pickle": lambda model: pickle.loads(pickle.dumps(model)),
     "torch.save": saved,
 }
@@ -99,7 +98,7 @@ class Blocker:
 sys.meta_path.insert(0, Blocker())
 import torch
 model = torch.load(sys.argv[1], weights_only=False)
-print(float(model(torch.ones(1, 3)).sum()))
+print(model(torch.ones(1, 3)).sum().item())
 try:
     import torchtap
 except ImportError as error:
@@ -117,7 +116,7 @@ def test_a_pickle_of_a_watched_model_loads_where_there_is_no_torchtap(tmp_path: 
     )
     assert done.returncode == 0, done.stderr
     value, blocked = done.stdout.splitlines()
-    assert float(value) == float(model(torch.ones(1, 3)).sum())
+    assert float(value) == model(torch.ones(1, 3)).sum().item()
     assert blocked == "there is no torchtap here"
 
 
@@ -143,6 +142,8 @@ def test_the_state_dict_of_a_watched_model_is_unchanged() -> None:
 
 @pytest.fixture
 def fresh_compiler() -> Iterator[None]:
+    # The compiler looks at .grad of whatever passes from one graph to the next.
+    warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf")
     torch.compiler.reset()
     yield
     torch.compiler.reset()
@@ -399,7 +400,6 @@ def test_a_misspelt_mark_is_an_error_that_names_the_near_one() -> None:
     model(torch.ones(1))
     with pytest.raises(tt.SiteError, match="did you mean 'doubled'"):
         w.step()
-    w.close if False else None
 
 
 def test_a_mark_pattern_on_a_model_that_never_ran_is_only_absent() -> None:

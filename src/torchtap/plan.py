@@ -341,7 +341,8 @@ def _unwrapped(module: nn.Module) -> nn.Module | None:
     """What a wrapper wraps, or ``None`` for a module that is none."""
     if isinstance(module, DistributedDataParallel | DataParallel):
         return module._modules["module"]
-    return module._modules.get(_INNER_OF_WRAPPER.get(type(module).__name__, ""))
+    inner = _INNER_OF_WRAPPER.get(type(module).__name__)
+    return None if inner is None else module._modules.get(inner)
 
 
 def _type_names(module: nn.Module) -> Iterator[str]:

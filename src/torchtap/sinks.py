@@ -11,6 +11,8 @@ import torch
 
 from torchtap.errors import InputError
 from torchtap.record import Record, Sink
+from torchtap.site import Site
+from torchtap.stats.meter import Meter
 from torchtap.stats.sink import Stats
 from torchtap.store.memory import Memory
 
@@ -59,6 +61,12 @@ class Delivery:
     def reads_at_once(self) -> bool:
         """Whether no sink keeps a value beyond :meth:`Sink.take`."""
         return all(isinstance(sink, Stats) for sink in self.sinks)
+
+    @property
+    def meter(self) -> Callable[[Site], Meter] | None:
+        """What makes meters that hooks may call, where measuring is all there is to do."""
+        sink = self.sinks[0]
+        return sink.meter if len(self.sinks) == 1 and isinstance(sink, Stats) else None
 
     @property
     def stats(self) -> Stats | None:

@@ -44,7 +44,9 @@ class Watch:
         self._seen_step = False
         self._was_compiled = _is_compiled(model)
         modules, _ = modules_of(model)
-        self._engine = Engine(modules[""], plan, delivery.emit, busy=delivery.busy, **how)
+        self._engine = Engine(
+            modules[""], plan, delivery.emit, meter=delivery.meter, busy=delivery.busy, **how
+        )
         self._run = self._make_run()
         try:
             self._engine.attach(modules)

@@ -58,7 +58,7 @@ class Enter(Callback):
 class Leave(Callback):
     """Forward hook. What it does per call decides what watching costs.
 
-    Nearly every call returns one fresh tensor in plain training: that case is written out here,
+    Nearly every call returns one tensor in plain training: that case is written out here,
     without a function call, and does what ``Engine.leave`` does for all others.
     """
 
@@ -80,7 +80,7 @@ class Leave(Callback):
             type(output) is not Tensor
             or self.has_frame
             or (grad_fn := output.grad_fn) is None
-            or output._is_view()
+            or ((is_view := output._is_view()) and not engine.is_inside())
             or (spot is not None and spot.copies is not False)
             or engine.busy
             or _current_task() != -1
@@ -93,16 +93,20 @@ class Leave(Callback):
         call = next(tap.calls)
         if spot is not None:
             spot.seen = True
-            if engine.borrows:
-                kept, version = output, UNVERSIONED
-            else:
-                kept = output.detach()
-                version = kept._version
-            row = (spot.site, engine.step, call, FORWARD, -1, (), kept, version)
-            engine.emit(_new_record(Record, row))
+            if not spot.meter(output, engine.step):
+                if engine.borrows:
+                    kept, version = output, UNVERSIONED
+                else:
+                    kept = output.detach()
+                    version = kept._version
+                row = (spot.site, engine.step, call, FORWARD, -1, (), kept, version)
+                engine.emit(_new_record(Record, row))
         if spot_of_gradient is not None:
-            spot_of_gradient.armed += 1
-            hook = Arrival(engine.deliver_gradient, spot_of_gradient, engine.step, call, ())
+            if is_view:
+                hook = engine.gradients.of_view(spot_of_gradient, output, call)
+            else:
+                spot_of_gradient.armed += 1
+                hook = Arrival(engine.deliver_gradient, spot_of_gradient, engine.step, call, ())
             hooks: Any = output._backward_hooks
             if hooks is None:
                 # What Tensor.register_hook does, less its handle: a third of the time.

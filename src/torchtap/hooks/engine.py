@@ -19,7 +19,7 @@ from torchtap.hooks.gradients import Gradients, Passage
 from torchtap.hooks.keep import BORROW, Keeper, obstacle, storage_id
 from torchtap.hooks.marks import open_engines
 from torchtap.hooks.replay import Replay
-from torchtap.hooks.spots import Spot, Tap
+from torchtap.hooks.spots import Meter, Spot, Tap
 from torchtap.hooks.state import State
 from torchtap.hooks.updates import Updates
 from torchtap.record import FORWARD, RECOMPUTE, Record
@@ -59,6 +59,7 @@ class Engine:
         copy: how values are kept, see ``Keeper``.
         grad_input: ``through`` or ``total``.
         busy: threads that are inside a sink now; what they run is not recorded.
+        meter: makes what takes the values of a site without a record, see ``Spot``.
 
     Attributes:
         step: the running step.
@@ -76,6 +77,7 @@ class Engine:
         copy: str,
         grad_input: str,
         busy: set[int],
+        meter: Callable[[Site], Meter] | None = None,
     ) -> None:
         self.plan = plan
         self.emit = emit
@@ -84,9 +86,9 @@ class Engine:
         self.recording = False
         self.num_entries = 0
         self.borrows = copy == BORROW
-        self._copies = False if self.borrows else None
+        self._spots = (False if self.borrows else None), meter
         self.taps = {
-            planned.path: Tap(planned.path, planned.filters, self._copies) for planned in plan.taps
+            planned.path: Tap(planned.path, planned.filters, *self._spots) for planned in plan.taps
         }
         self.root = self.taps.get("") or Tap("", {})
         self.marks: dict[str, Tap | None] = {}
@@ -330,6 +332,10 @@ class Engine:
 
     # ------------------------------------------------------------------ small things
 
+    def is_inside(self) -> bool:
+        """Whether this thread is inside a call that will tell of writes into views."""
+        return bool(self._frames())
+
     def _frames(self) -> list[_Frame]:
         try:
             return self._local.frames  # type: ignore[no-any-return]
@@ -365,5 +371,5 @@ class Engine:
     def _mark_tap(self, name: str) -> Tap | None:
         if name not in self.marks:
             filters = self.plan.mark_filters(name)
-            self.marks[name] = Tap(name, filters, self._copies) if filters else None
+            self.marks[name] = Tap(name, filters, *self._spots) if filters else None
         return self.marks[name]

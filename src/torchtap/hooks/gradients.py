@@ -123,20 +123,16 @@ class ReturnedView:
 
     Args:
         view: the view; also the only way to the graph that a write makes.
-        base: what it is a view of.
         gather: the gradient to complete.
         argument: where that is the gradient of the module's argument, of which the view is a
             part, how the argument lies in the base.
     """
 
-    __slots__ = ("argument", "base_edge", "gather", "geometry", "view", "watch")
+    __slots__ = ("argument", "first", "gather", "view", "watch")
 
-    def __init__(
-        self, view: Tensor, base: Tensor, gather: Gather, argument: Geometry | None
-    ) -> None:
+    def __init__(self, view: Tensor, gather: Gather, argument: Geometry | None) -> None:
         self.view = view
-        self.base_edge: Edge = (base.grad_fn, base.output_nr)
-        self.geometry = geometry_in_base(view)
+        self.first = sequence_number()  # Nodes from here on are younger than the return.
         self.gather = gather
         self.argument = argument
         self.watch = ViewWatch(view)
@@ -144,12 +140,13 @@ class ReturnedView:
 
     def repair(self) -> Any:
         """Follow the view to the node that took over; returns the hook's handle."""
-        node = overwriting_node(self.view, self.base_edge)
+        node = overwriting_node(self.view, self.first)
         if node is None:
             return None
         self.watch.is_repaired = True
         self.gather.num_parts += 1
-        hook = partial(_take_over, self.gather, self.geometry, self.argument)
+        geometry = geometry_in_base(self.view)
+        hook = partial(_take_over, self.gather, geometry, self.argument)
         return node.register_hook(hook)
 
 
@@ -221,6 +218,8 @@ class Gradients:
             return
         spot.arrived += 1
         spot.seen = True
+        if spot.meter(gradient, step):
+            return
         if spot.copies is False and type(gradient) is Tensor and not gradient.requires_grad:
             kept, version = gradient, gradient._version  # What keep() does, in short.
         else:
@@ -244,6 +243,12 @@ class Gradients:
             self._hook(tensor, Arrival(gather.add))
             self._follow(tensor, gather, None)
 
+    def of_view(self, spot: Spot, view: Tensor, call: int) -> Arrival:
+        """The hook for a returned view, which is followed from now on."""
+        gather = Gather(self, spot, call, (), 1)
+        self._follow(view, gather, None)
+        return Arrival(gather.add)
+
     def announce(self, outputs: Iterable[Tensor]) -> None:
         """Number the backward where it starts from these.
 
@@ -259,9 +264,9 @@ class Gradients:
 
     def _follow(self, tensor: Tensor, gather: Gather, argument: Geometry | None) -> None:
         base = tensor._base if tensor._is_view() else None
-        if base is None or base.grad_fn is None or type(tensor) is not Tensor:
+        if base is None or base.is_leaf or type(tensor) is not Tensor:
             return
-        self._views().append(ReturnedView(tensor, base, gather, argument))
+        self._views().append(ReturnedView(tensor, gather, argument))
 
     def enter(self) -> int:
         """A call begins; returns what its :meth:`leave` asks for."""

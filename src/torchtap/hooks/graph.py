@@ -134,23 +134,18 @@ def is_copy_slices(node: Node) -> bool:
     return bool(node.name() == "torch::autograd::CopySlices")
 
 
-def overwriting_node(view: Tensor, base_edge: Edge) -> Node | None:
-    """The ``CopySlices`` by which the base that had ``base_edge`` was first overwritten."""
-    oldest = base_edge[0]._sequence_nr()
+def overwriting_node(view: Tensor, first: int) -> Node | None:
+    """The ``CopySlices`` by which the base of ``view`` was first overwritten.
+
+    Args:
+        view: it, or another view of the same memory, was written into.
+        first: :func:`sequence_number` before that.
+    """
     base = view._base if view._is_view() else None
-    todo = [view.grad_fn, None if base is None else base.grad_fn]
-    seen: set[Node] = set()
-    while todo:
-        node = todo.pop()
-        if node is None or node in seen or node is base_edge[0]:
-            continue
-        seen.add(node)
-        following = node.next_functions
-        if following and following[0] == base_edge and is_copy_slices(node):
-            return node
-        todo.extend(
-            next_node
-            for next_node, _ in following
-            if next_node is not None and next_node._sequence_nr() >= oldest
-        )
-    return None
+    node = None if base is None else base.grad_fn
+    found = None
+    # Each write puts a node on top of the base, whose first edge leads to the one below.
+    while node is not None and node._sequence_nr() >= first and is_copy_slices(node):
+        found = node
+        node = node.next_functions[0][0]
+    return found

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
 from torchtap.site import Site
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from torchtap.plan import Filter
+
+
+Meter = Callable[["Tensor", int], bool]
+
+
+def no_meter(tensor: Tensor, step: int) -> bool:
+    """Takes nothing: every value becomes a record."""
+    return False
 
 
 class Spot:
@@ -23,12 +33,17 @@ class Spot:
         reason: why the last value could not be had.
         copies: whether values must be copied because somebody overwrites them; ``None`` until
             that is known.
+        meter: takes a value and its step there and then, and says whether it could; if not, a
+            record is made.
     """
 
-    __slots__ = ("armed", "arrived", "copies", "reason", "seen", "site")
+    __slots__ = ("armed", "arrived", "copies", "meter", "reason", "seen", "site")
 
-    def __init__(self, site: Site, copies: bool | None = None) -> None:
+    def __init__(
+        self, site: Site, copies: bool | None = None, meter: Callable[[Site], Meter] | None = None
+    ) -> None:
         self.site = site
+        self.meter = no_meter if meter is None else meter(site)
         self.seen = False
         self.armed = self.arrived = 0
         self.reason: str | None = None
@@ -56,10 +71,12 @@ class Tap:
 
     Args:
         copies: what its spots start with.
+        meter: makes their meters.
     """
 
     __slots__ = (
         "_copies",
+        "_meter",
         "calls",
         "filters",
         "has_run",
@@ -71,9 +88,14 @@ class Tap:
     )
 
     def __init__(
-        self, path: str, filters: Mapping[str, Filter], copies: bool | None = None
+        self,
+        path: str,
+        filters: Mapping[str, Filter],
+        copies: bool | None = None,
+        meter: Callable[[Site], Meter] | None = None,
     ) -> None:
         self._copies = copies
+        self._meter = meter
         self.path = path
         self.filters = filters
         self.spots: dict[tuple[str, str], Spot | None] = {}
@@ -89,6 +111,9 @@ class Tap:
             return self.spots[port, leaf]
         except KeyError:
             wanted = port in self.filters and self.filters[port].accepts(leaf)
-            spot = Spot(Site(self.path, port, leaf), self._copies) if wanted else None
+            spot = self._make(port, leaf) if wanted else None
             self.spots[port, leaf] = spot
             return spot
+
+    def _make(self, port: str, leaf: str) -> Spot:
+        return Spot(Site(self.path, port, leaf), self._copies, self._meter)

@@ -44,6 +44,7 @@
 #if defined(_MSC_VER)
 #define THREAD_LOCAL __declspec(thread)
 #define NOINLINE __declspec(noinline)
+#define restrict __restrict
 #else
 #define THREAD_LOCAL _Thread_local
 #define NOINLINE __attribute__((noinline))
@@ -65,7 +66,7 @@ static const double LIMIT[NUM_DTYPES] = {
 };
 
 enum {
-    BLOCK = 8192,        /* elements measured at once where they lie: 32 KiB of float32 */
+    BLOCK = 16384,       /* elements measured at once where they lie: 64 KiB of float32 */
     BUFFER = 4096,       /* elements measured at once where they are converted first */
     TILE = 64,           /* columns measured at once, one lane for each */
     TILE_ROWS = 1024,    /* rows of a tile read where they lie: 256 KiB, a part of the L2 cache */
@@ -76,7 +77,7 @@ enum {
     BINS = 8192,
     HALF = BINS / 2,            /* bins of one sign */
     FINITE = HALF - 16,         /* of these, the last 16 hold infinities and NaN */
-    TABLES = 4,                 /* neighbours count in different tables: no store waits for another */
+    TABLES = 4,                 /* neighbours count in different tables: no store waits */
     TABLE = BINS + 80,          /* tables that are not a power of two apart share no cache set */
     FLUSH_ELEMENTS = 1 << 30,   /* before a count of 32 bits could overflow */
 };
@@ -271,6 +272,17 @@ static const void *fetch(const char *data, int dtype, int64_t index, int64_t num
         return place;
     target->convert[dtype](place, numel, buffer);
     return buffer;
+}
+
+/* Asks for what is converted next, which would else wait for the memory while nothing is summed. */
+static void ask_for(const char *data, int dtype, int64_t index, int64_t end) {
+#if defined(__GNUC__)
+    int64_t numel = end - index < BUFFER ? end - index : BUFFER;
+    for (int64_t place = 0; place < numel * ITEMSIZE[dtype]; place += 64)
+        __builtin_prefetch(data + index * ITEMSIZE[dtype] + place, 0, 2);
+#else
+    (void)data, (void)dtype, (void)index, (void)end;
+#endif
 }
 
 static void measure(const void *x, int64_t numel, int dtype, Block *block) {
@@ -476,6 +488,8 @@ static void *measure_run(void *argument) {
     for (int64_t i = run->begin; i < run->end; i += step) {
         int64_t n = run->end - i < step ? run->end - i : step;
         const void *x = fetch(run->data, run->dtype, i, n, &buffer);
+        if (!lies_ready(run->dtype))
+            ask_for(run->data, run->dtype, i + n, run->end);
         Block block;
         measure(x, n, run->dtype, &block);
         merge_block(run->row, &block);
@@ -813,24 +827,20 @@ PyMODINIT_FUNC PyInit__kernel(void) {
 #define BITS uint32_t
 #define COUNT int32_t
 #define MANTISSA 23
-#define LARGEST FLT_MAX
 #include "kernel.c"
 #undef REAL
 #undef BITS
 #undef COUNT
 #undef MANTISSA
-#undef LARGEST
 #define REAL double
 #define BITS uint64_t
 #define COUNT int64_t
 #define MANTISSA 52
-#define LARGEST DBL_MAX
 #include "kernel.c"
 #undef REAL
 #undef BITS
 #undef COUNT
 #undef MANTISSA
-#undef LARGEST
 
 static void TFN(from_float32)(const void *from, int64_t n, void *to) { memcpy(to, from, n * 4); }
 
@@ -918,7 +928,7 @@ static const Target TFN(target) = {
 };
 
 #else
-/* =================================================== once per instruction set and kind of number */
+/* ================================================ once per instruction set and kind of number */
 
 #define SIGN ((BITS)1 << (sizeof(BITS) * 8 - 1))
 #define INFINITE ((((BITS)1 << (sizeof(BITS) * 8 - 1 - MANTISSA)) - 1) << MANTISSA)
@@ -950,6 +960,13 @@ typedef struct {
 } Lanes512;
 
 enum { LARGER_SIZE = 11, SMALLER_SIZE = 10 }; /* of VRANGE: by magnitude, without the sign */
+
+/* Read once for all three extremes, not once for each. */
+static inline __m512 loaded(const float *x) {
+    __m512 value = _mm512_loadu_ps(x);
+    __asm__("" : "+v"(value));
+    return value;
+}
 
 static inline __m512d widened(const float *x) { return _mm512_cvtps_pd(_mm256_loadu_ps(x)); }
 
@@ -990,15 +1007,17 @@ static inline void take_tail(Lanes512 *t, const float *x, int64_t n) {
 
 static void FN(sums)(const float *x, int64_t n, Sums *out) {
     Lanes512 t;
-    memset(&t, 0, sizeof t);
+    t.sum[0] = t.sum[1] = t.l1[0] = t.l1[1] = _mm512_setzero_pd();
+    t.squares[0] = t.squares[1] = t.squares[2] = t.squares[3] = _mm512_setzero_pd();
+    t.negative[0] = t.negative[1] = _mm512_setzero_si512();
     t.one = _mm512_set1_pd(1);
     __asm__("" : "+v"(t.one)); /* Else the compiler knows that multiplying by 1 is adding. */
     t.positive[0] = t.positive[1] = _mm512_set1_epi32(INT32_MIN);
     t.least[0] = t.least[1] = _mm512_set1_ps(INFINITY);
     int64_t i = 0;
     for (; i + 32 <= n; i += 32) {
-        take_extremes(&t, 0, 0xffff, _mm512_loadu_ps(x + i));
-        take_extremes(&t, 1, 0xffff, _mm512_loadu_ps(x + i + 16));
+        take_extremes(&t, 0, 0xffff, loaded(x + i));
+        take_extremes(&t, 1, 0xffff, loaded(x + i + 16));
         take_sums(&t, widened(x + i), widened(x + i + 8), widened(x + i + 16), widened(x + i + 24));
     }
     if (i < n)

@@ -56,6 +56,11 @@ class Measured:
     num_samples: int = 0
     why_no_mean: str = "it was not asked for"
 
+    @property
+    def is_seen(self) -> bool:
+        """Whether anything was measured there."""
+        return bool(self.dtype)
+
     def mean_norm(self) -> float:
         """Norm of the mean over samples."""
         if self.mean_sum is None or not self.num_samples:
@@ -130,7 +135,7 @@ class Series:
     @property
     def sites(self) -> list[Site]:
         """Sites that were measured at least once."""
-        return [measured.site for measured in self.measured]
+        return [measured.site for measured in self.measured if measured.is_seen]
 
     @property
     def steps(self) -> list[int]:
@@ -138,7 +143,8 @@ class Series:
         return sorted(self._steps)
 
     def __contains__(self, site: object) -> bool:
-        return site in self._places
+        place = self._places.get(site) if isinstance(site, Site) else None
+        return place is not None and self.measured[place].is_seen
 
     def of(self, site: Site) -> Measured:
         """What is known of a site in all steps."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +12,6 @@ from torch import Tensor
 from torchtap.errors import InputError
 from torchtap.record import FORWARD, Absence, Record
 from torchtap.site import FLOW_PORTS, Site
-from torchtap.stats import native
 from torchtap.stats.device_table import Block, DeviceTable, Snapshot
 from torchtap.stats.measure import (
     SAMPLE,
@@ -23,57 +21,10 @@ from torchtap.stats.measure import (
     real_values,
     table_device,
 )
+from torchtap.stats.meter import Clock, Meter, Sums
 from torchtap.stats.own import Statistic
 from torchtap.stats.series import Series
 from torchtap.stats.statistics import NUM_TENSORS
-
-_LARGE = 1 << 20
-"""Elements from which on several threads measure one tensor."""
-
-
-class _Slot:
-    """Where the tensors of one site are measured into, on one device."""
-
-    __slots__ = (
-        "block",
-        "code",
-        "dtype",
-        "histogram",
-        "index",
-        "is_replaced",
-        "numel",
-        "place",
-        "row",
-        "site",
-        "sums",
-    )
-
-    def __init__(self, site: Site, place: int, block: Block, index: int, tensor: Tensor) -> None:
-        self.site = site  # Held, so that its id stays its own.
-        self.place = place
-        self.block = block
-        self.index = index
-        self.dtype = tensor.dtype
-        self.numel = tensor.numel()
-        # The native kernel is called with addresses: a third of the time of the rest.
-        self.code = native.DTYPES.get(tensor.dtype, -1) if native.available() else -1
-        self.row = block.rows[index].data_ptr()
-        self.histogram = 0 if block.histograms is None else block.histograms[index].data_ptr()
-        self.sums: _Sums | None = None
-        # What accumulates in .grad stands in its last value; the partial sums do not count.
-        self.is_replaced = site.port == "param_grad"
-
-
-class _Sums:
-    """The running sum over samples of one site."""
-
-    __slots__ = ("address", "num_samples", "shape", "total")
-
-    def __init__(self, tensor: Tensor) -> None:
-        self.shape = tensor.shape[1:]
-        self.total = torch.zeros(self.shape, dtype=torch.float64, device=tensor.device)
-        self.address = self.total.data_ptr()
-        self.num_samples = 0
 
 
 class Stats:
@@ -132,52 +83,39 @@ class Stats:
         self._sample_mean = sample_mean
         self._statistics = tuple(statistics)
         self._states: dict[int, list[Any]] = {}
-        # By the id of the site, which a spot holds for good: hashing it takes longer than the rest.
-        self._slots: dict[int, _Slot] = {}
+        self._clock = Clock()
+        self._meters: dict[Site, Meter] = {}
+        # By the id of the site, held beside: hashing it takes longer than the rest.
+        self._by_id: dict[int, tuple[Site, Meter]] = {}
         self._tables: dict[torch.device, DeviceTable] = {}
         self._places: dict[torch.device, list[int]] = {}
         self._pending: list[tuple[int, list[int], Snapshot]] = []
-        self._step = 0
-        self._lock = threading.Lock()
-        self._threads = torch.get_num_threads()
 
     # ------------------------------------------------------------------ as a sink
 
+    def meter(self, site: Site) -> Meter:
+        """What measures the tensors of a site; hooks may call it in place of :meth:`take`."""
+        meter = self._meters.get(site)
+        if meter is None:
+            place = self.series.place_of(site)
+            meter = self._meters[site] = Meter(site, place, self._clock, self._sample)
+        return meter
+
     def take(self, record: Record) -> None:
         """Measure one value."""
-        site, step, _, phase, _, _, tensor, _ = record
-        slot = self._slots.get(id(site))
-        if (
-            slot is None
-            or step != self._step
-            or phase is not FORWARD
-            or tensor.dtype is not slot.dtype
-            or slot.code < 0
-            or not tensor.is_contiguous()
-            or type(tensor) is not Tensor
-            or tensor.is_neg()
-            or slot.is_replaced
-            or self._statistics
-        ):
-            self._take_slowly(record)
-            return
-        numel = tensor.numel()
-        threads = 1 if numel < _LARGE else self._threads
-        with self._lock:
-            native.accumulate_address(
-                tensor.data_ptr(), numel, slot.code, slot.row, slot.histogram, self._sample, threads
-            )
-            if slot.sums is not None:
-                self._add_samples(slot, slot.sums, tensor)
-        if numel != slot.numel:
-            self._note_shape(slot, tensor)
+        site = record.site
+        known = self._by_id.get(id(site))
+        if known is None:
+            known = self._by_id[id(site)] = site, self.meter(site)
+        if record.phase is FORWARD and not known[1](record.kept, record.step):
+            self._take_carefully(known[1], record)
 
     def close_step(self, step: int) -> None:
         """The step has ended: copy its numbers, and read those of the step before."""
-        with self._lock:
+        with self._clock.lock:
             self._take_tables(step)
             self._hand_over_states(step)
-            self._step = step + 1
+            self._clock.step = step + 1
             while len(self._pending) > len(self._tables):
                 self._read_one()
 
@@ -192,111 +130,108 @@ class Stats:
 
     def flush(self) -> None:
         """Bring ``series`` up to date."""
-        with self._lock:
-            self._take_tables(self._step)
+        with self._clock.lock:
+            self._take_tables(self._clock.step)
             while self._pending:
                 self._read_one()
-            self._hand_over_states(self._step)
-            for slot in self._slots.values():
-                if slot.sums is not None:
-                    measured = self.series.measured[slot.place]
-                    measured.mean_sum = slot.sums.total.cpu().numpy().copy()
-                    measured.num_samples = slot.sums.num_samples
+            self._hand_over_states(self._clock.step)
+            for meter in self._meters.values():
+                if meter.varies:
+                    self.series.measured[meter.place].shape = None
+                if meter.sums is not None:
+                    measured = self.series.measured[meter.place]
+                    measured.mean_sum = meter.sums.total.cpu().numpy().copy()
+                    measured.num_samples = meter.sums.num_samples
 
     # ------------------------------------------------------------------ measuring
 
-    def _take_slowly(self, record: Record) -> None:
-        if record.phase is not FORWARD:
-            return
+    def _take_carefully(self, meter: Meter, record: Record) -> None:
         tensor = record.kept
         reason = no_values(tensor)
         if reason is not None:
             self.skipped[Absence(record.site, reason)] = None
             return
-        with self._lock, torch.no_grad(), torch.autocast(tensor.device.type, enabled=False):
-            values, notes = real_values(tensor)
-            if record.step != self._step:
+        quiet = torch.autocast(tensor.device.type, enabled=False)
+        with self._clock.lock, torch.no_grad(), quiet:
+            if record.step != self._clock.step:
                 self._change_step(record.step)
-            slot = self._slot(record.site, values, tensor, notes)
-            histograms = slot.block.histograms
-            if slot.is_replaced:
-                slot.block.clear(slot.index)
+            values, notes = real_values(tensor)
+            block = self._prepare(meter, record.site, tensor, values, notes)
+            histograms = block.histograms
+            if meter.is_replaced:
+                block.clear(meter.index)
             accumulate(
                 values,
-                slot.block.rows[slot.index],
-                None if histograms is None else histograms[slot.index],
+                block.rows[meter.index],
+                None if histograms is None else histograms[meter.index],
                 self._sample,
             )
-            if slot.sums is not None:
-                self._add_samples(slot, slot.sums, values)
-            self._update_states(slot, values)
-        self._note_shape(slot, tensor)
+            self._add_samples(meter, values)
+            self._update_states(meter, values)
 
     def _change_step(self, step: int) -> None:
         """A gradient of a step that was closed, or records that came without ``close_step``."""
-        self._take_tables(self._step)
-        self._hand_over_states(self._step)
-        self._step = step
+        self._take_tables(self._clock.step)
+        self._hand_over_states(self._clock.step)
+        self._clock.step = step
 
-    def _slot(self, site: Site, values: Tensor, tensor: Tensor, notes: tuple[str, ...]) -> _Slot:
-        slot = self._slots.get(id(site))
+    def _prepare(
+        self, meter: Meter, site: Site, tensor: Tensor, values: Tensor, notes: tuple[str, ...]
+    ) -> Block:
+        """See that the meter fits this tensor, and that the series knows of it."""
+        measured = self.series.measured[meter.place]
         device = table_device(values.device)
-        if slot is not None and slot.block.rows.device == device:
-            if slot.dtype is not values.dtype:
-                slot.code = -1
-                self.series.measured[slot.place].dtype = "mixed"
-            return slot
-        place = self._place(site)
+        is_new = meter.block is None
+        block = meter.block
+        if block is None or block.rows.device != device:
+            block = self._take_row(meter, device)
+        if is_new:
+            measured.dtype, measured.shape = dtype_name(tensor), tuple(tensor.shape)
+            measured.itemsize, measured.notes = tensor.element_size(), notes
+            if self._sample_mean and site.port in FLOW_PORTS:
+                meter.sums = Sums(values)
+        else:
+            if measured.dtype != dtype_name(tensor):
+                measured.dtype = "mixed"
+            meter.varies = meter.varies or meter.shape != tensor.shape
+        meter.shape = tensor.shape
+        if not notes and not self._statistics:
+            meter.trust(tensor)
+        else:
+            meter.distrust()
+        return block
+
+    def _take_row(self, meter: Meter, device: torch.device) -> Block:
         table = self._tables.get(device)
         if table is None:
             table = self._tables[device] = DeviceTable(device, histogram=self._histogram)
             self._places[device] = []
         block, index = table.add()
-        self._places[device].append(place)
-        slot = self._slots[id(site)] = _Slot(site, place, block, index, values)
-        if self._sample_mean and site.port in FLOW_PORTS:
-            slot.sums = _Sums(values)
-        measured = self.series.measured[place]
-        measured.dtype, measured.shape = dtype_name(tensor), tuple(tensor.shape)
-        measured.itemsize, measured.notes = tensor.element_size(), notes
-        if notes or type(tensor) is not Tensor:
-            slot.code = -1
-        return slot
+        self._places[device].append(meter.place)
+        meter.measure_into(block, index)
+        return block
 
-    def _place(self, site: Site) -> int:
-        return self.series.place_of(site)
-
-    def _note_shape(self, slot: _Slot, tensor: Tensor) -> None:
-        measured = self.series.measured[slot.place]
-        if measured.shape != tuple(tensor.shape):
-            measured.shape = None
-
-    def _add_samples(self, slot: _Slot, sums: _Sums, values: Tensor) -> None:
-        shape = values.shape[1:]
-        if shape != sums.shape:
-            slot.sums = None
-            measured = self.series.measured[slot.place]
+    def _add_samples(self, meter: Meter, values: Tensor) -> None:
+        sums = meter.sums
+        if sums is None:
+            return
+        if values.shape[1:] != sums.shape:
+            meter.sums = None
+            measured = self.series.measured[meter.place]
             measured.mean_sum = None
             measured.why_no_mean = (
-                f"its samples differ in shape, {list(sums.shape)} and {list(shape)}"
+                f"its samples differ in shape, {list(sums.shape)} and {list(values.shape[1:])}"
             )
             return
-        num_samples = values.shape[0] if values.dim() else 1
-        sums.num_samples += num_samples
-        if slot.code >= 0 and values.is_contiguous():
-            inner = sums.total.numel()
-            native.accumulate_sum_address(
-                values.data_ptr(), num_samples, inner, slot.code, sums.address
-            )
-        else:
-            sums.total += values.sum(0, dtype=torch.float64) if values.dim() else values
+        sums.num_samples += values.shape[0] if values.dim() else 1
+        sums.total += values.sum(0, dtype=torch.float64) if values.dim() else values
 
-    def _update_states(self, slot: _Slot, values: Tensor) -> None:
+    def _update_states(self, meter: Meter, values: Tensor) -> None:
         if not self._statistics:
             return
-        states = self._states.get(slot.place)
+        states = self._states.get(meter.place)
         if states is None:
-            states = self._states[slot.place] = [one.init() for one in self._statistics]
+            states = self._states[meter.place] = [one.init() for one in self._statistics]
         for number, one in enumerate(self._statistics):
             states[number] = one.update(states[number], values)
 
@@ -324,5 +259,5 @@ class Stats:
             self._states = {}
 
     def __repr__(self) -> str:
-        sites, steps = len(self.series.measured), len(self.series.steps)
+        sites, steps = len(self.series.sites), len(self.series.steps)
         return f"<Stats of {sites} sites, {steps} steps>"

@@ -21,11 +21,9 @@ from torch import Tensor
 from torchtap.errors import RunError
 from torchtap.record import UNVERSIONED, Absence, Record
 from torchtap.site import Site
-from torchtap.store.listing import PREFIX
+from torchtap.store.listing import FORMAT, PREFIX, check_format
 from torchtap.store.packed import pack, unpack
 from torchtap.store.run import Meta, Run
-
-FORMAT = 1
 
 
 class _Header(NamedTuple):
@@ -106,10 +104,7 @@ def open_run(path: str | Path) -> Run:
     if text is None:
         raise RunError(f"{file} is a safetensors file, but torchtap did not write it.")
     body = json.loads(text)
-    if body["format"] > FORMAT:
-        raise RunError(
-            f"{file} has format {body['format']}; this torchtap reads up to {FORMAT}. Update it."
-        )
+    check_format(file, body)
     absent = [Absence(Site(path, port, leaf), why) for path, port, leaf, why in body["absent"]]
     names = [name for name in opened.keys() if name.startswith(PREFIX)]  # noqa: SIM118
     series = unpack({name: opened.get_tensor(name) for name in names}, body.get("series", {}))

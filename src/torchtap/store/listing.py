@@ -16,6 +16,9 @@ from torchtap.site import PORTS, Site
 if TYPE_CHECKING:
     from torchtap.store.run import Run
 
+FORMAT = 1
+"""Of the JSON in a file's metadata; files of a later one are refused."""
+
 _MOST_HEADER_BYTES = 100_000_000
 """The limit that safetensors itself sets."""
 
@@ -148,6 +151,7 @@ def list_file(path: str | Path) -> Listing:
     if text is None:
         raise RunError(f"{file} is a safetensors file, but torchtap did not write it.")
     body = json.loads(text)
+    check_format(file, body)
     values = [_value(entry, header[entry["name"]]) for entry in body["records"]]
     absent = [Absence(Site(where, port, leaf), why) for where, port, leaf, why in body["absent"]]
     found = _listing(body["meta"]["model"], body["meta"]["modules"], values, absent)
@@ -156,6 +160,14 @@ def list_file(path: str | Path) -> Listing:
         return found
     sites = tuple(Site(*entry["site"]) for entry in series["sites"])
     return replace(found, measured=sites, num_measured_steps=header[f"{PREFIX}.steps"]["shape"][0])
+
+
+def check_format(file: Path, body: dict[str, Any]) -> None:
+    """Raise ``RunError`` for a file that a later torchtap wrote in another format."""
+    if body["format"] > FORMAT:
+        raise RunError(
+            f"{file} has format {body['format']}; this torchtap reads up to {FORMAT}. Update it."
+        )
 
 
 def _read_header(file: Path) -> dict[str, Any]:

@@ -454,6 +454,8 @@ class Run:
         known = [str(site) for site in self.sites]
         if not known:
             return f"Nothing was recorded at {text}: the run is empty."
+        if ":" not in text:
+            known = list(dict.fromkeys(site.path or "." for site in self.sites))
         return f"Nothing was recorded at {text!r}{did_you_mean(text, known)}"
 
     def _nothing_like(

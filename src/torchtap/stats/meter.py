@@ -1,0 +1,129 @@
+"""Measures the tensors of one site, as quickly as can be."""
+
+from __future__ import annotations
+
+import threading
+
+import torch
+from torch import Tensor
+
+from torchtap.site import Site
+from torchtap.stats import native
+from torchtap.stats.device_table import Block
+
+_LARGE = 1 << 21
+"""Elements from which on several threads measure one tensor."""
+
+
+class Clock:
+    """What all meters of a sink share: the running step, and a lock."""
+
+    __slots__ = ("lock", "step")
+
+    def __init__(self) -> None:
+        self.step = 0
+        self.lock = threading.Lock()
+
+
+class Sums:
+    """The running sum over samples of one site."""
+
+    __slots__ = ("address", "inner", "num_samples", "shape", "total")
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.shape = tensor.shape[1:]
+        self.total = torch.zeros(self.shape, dtype=torch.float64, device=tensor.device)
+        self.address = self.total.data_ptr()
+        self.inner = self.total.numel()
+        self.num_samples = 0
+
+
+class Meter:
+    """Where the tensors of one site are measured into.
+
+    Called with a tensor and its step: measures it and says so, or says that this takes more care
+    than it takes (another dtype or device, strides, a step that was closed, no native kernel).
+
+    Attributes:
+        place: of the site in the series.
+        block: rows on the device of its tensors, and the ``index`` of its row there.
+        shape: of the last tensor.
+        varies: whether shapes differ.
+        sums: running sum over samples, if there is one.
+        is_replaced: whether a new value takes the place of the old one within a step. What
+            accumulates in ``.grad`` stands in its last value; the partial sums do not count.
+    """
+
+    __slots__ = (
+        "_clock",
+        "_code",
+        "_dtype",
+        "_histogram",
+        "_row",
+        "_sample",
+        "block",
+        "index",
+        "is_replaced",
+        "place",
+        "shape",
+        "sums",
+        "varies",
+    )
+
+    def __init__(self, site: Site, place: int, clock: Clock, sample: int) -> None:
+        self.place = place
+        self.is_replaced = site.port == "param_grad"
+        self.block: Block | None = None
+        self.index = -1
+        self.shape: torch.Size | None = None
+        self.varies = False
+        self.sums: Sums | None = None
+        self._clock = clock
+        self._sample = sample
+        self._dtype: torch.dtype | None = None
+        self._code = self._row = self._histogram = 0
+
+    def measure_into(self, block: Block, index: int) -> None:
+        """Take a row."""
+        self.block, self.index = block, index
+        # The native kernel is called with addresses: a third of the time of anything else.
+        self._row = block.rows[index].data_ptr()
+        self._histogram = 0 if block.histograms is None else block.histograms[index].data_ptr()
+
+    def trust(self, tensor: Tensor) -> None:
+        """Tensors like this one can be measured quickly from now on."""
+        is_plain = type(tensor) is Tensor and tensor.device.type == "cpu" and not self.is_replaced
+        if is_plain and native.available() and tensor.dtype in native.DTYPES:
+            self._dtype, self._code = tensor.dtype, native.DTYPES[tensor.dtype]
+
+    def distrust(self) -> None:
+        """Measure with care from now on."""
+        self._dtype = None
+
+    def __call__(self, tensor: Tensor, step: int) -> bool:
+        """Measure ``tensor``, or return ``False``."""
+        clock = self._clock
+        if (
+            tensor.dtype is not self._dtype
+            or step != clock.step
+            or not tensor.is_contiguous()
+            or tensor.is_neg()
+            or type(tensor) is not Tensor
+        ):
+            return False
+        shape, sums = tensor.shape, self.sums
+        if shape != self.shape:
+            if sums is not None and shape[1:] != sums.shape:
+                return False
+            self.shape, self.varies = shape, True
+        numel, data = shape.numel(), tensor.data_ptr()
+        threads = 1 if numel < _LARGE else torch.get_num_threads()
+        with clock.lock:
+            native.accumulate_address(
+                data, numel, self._code, self._row, self._histogram, self._sample, threads
+            )
+            if sums is not None:
+                samples = numel // sums.inner if sums.inner else 0
+                native.accumulate_sum_address(data, samples, sums.inner, self._code, sums.address)
+                sums.num_samples += samples
+        return True

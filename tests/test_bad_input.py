@@ -1,0 +1,199 @@
+"""What does not fit is refused at once: where, what was found, what was expected, a way out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from models import TinyGPT, seeded
+from torch import nn
+
+import torchtap as tt
+
+
+def gpt() -> nn.Module:
+    return seeded(lambda: TinyGPT(vocab=11, d=16, layers=2, heads=2, context=8))
+
+
+def linear() -> nn.Linear:
+    return nn.Linear(2, 2)
+
+
+# --- where ------------------------------------------------------------------------------------
+
+MISSPELT = [
+    ("blocks.1.atn", "TinyGPT has no module 'blocks.1.atn'; did you mean 'blocks.1.attn'"),
+    ("blocks.1.atn:grad_output", "no module 'blocks.1.atn'; did you mean 'blocks.1.attn'"),
+    ("hed", "no module 'hed'; did you mean 'head'"),
+    ("block.0.ln1", "did you mean 'blocks.0.ln1'"),
+    ("attn", "did you mean 'blocks.0.attn'"),
+    ("blocks.*.atn", "no module 'blocks.*.atn'; did you mean 'blocks."),
+    ("@Conv2d", "no module of class 'Conv2d'."),
+    ("@Lineer", "no module of class 'Lineer'; did you mean 'Linear'"),
+    ("tok@Linear", "no module 'tok' of class 'Linear'"),
+    ("head[0]", "A leaf stands after a port: write 'head:output[0]'."),
+    ("head:outptu", "no port 'outptu' (in 'head:outptu'); did you mean 'output'"),
+    ("head:grad", "no port 'grad'"),
+    ("head:param[wieght]", "no parameter or buffer at 'head:param[wieght]'; did you mean"),
+    ("*:buffer", "no parameter or buffer at '*:buffer'"),
+    ("re:blocks.[", "'re:blocks.[' is not a regular expression"),
+    ("", "The pattern '' has no path. Write '*'"),
+    (["head", "hed"], "no module 'hed'"),
+    (["*", "!hed"], "no module 'hed'; did you mean 'head'"),
+    (["head", "!head"], "everything was taken away"),
+    (lambda site, module: False, "the function chose none"),
+]
+
+
+@pytest.mark.parametrize(("where", "message"), MISSPELT, ids=[str(w) for w, _ in MISSPELT])
+def test_what_names_nothing_is_said_with_what_is_near(where: Any, message: str) -> None:
+    with pytest.raises(tt.SiteError) as caught:
+        tt.watch(gpt(), where)
+    assert message in str(caught.value)
+
+
+def test_a_module_of_another_model_is_refused() -> None:
+    with pytest.raises(
+        tt.SiteError, match=r"given Linear is not a module of this TinyGPT.*get_sub"
+    ):
+        tt.watch(gpt(), linear())
+
+
+@pytest.mark.parametrize(
+    ("where", "message"),
+    [
+        (3, "where is 3; expected a pattern"),
+        ([], "where is []; expected a pattern"),
+        (None, "where is None; expected a pattern"),
+        ([3], "where holds 3, which is no pattern, module, class or function"),
+        (int, "int is not a module class"),
+        (["head", None], "where holds None"),
+    ],
+    ids=str,
+)
+def test_what_cannot_select_is_refused(where: Any, message: str) -> None:
+    with pytest.raises(tt.InputError) as caught:
+        tt.watch(gpt(), where)
+    assert message in str(caught.value)
+
+
+def test_a_function_that_raises_is_heard_and_leaves_nothing() -> None:
+    model = gpt()
+
+    def chooses(site: tt.Site, module: nn.Module) -> bool:
+        raise ZeroDivisionError("while choosing")
+
+    with pytest.raises(ZeroDivisionError, match="while choosing"):
+        tt.watch(model, chooses)
+    assert not any(module._forward_hooks for module in model.modules())
+
+
+def test_a_port_that_cannot_be_watched_yet_says_which_can() -> None:
+    with pytest.raises(tt.CaptureError, match=r"port 'saved'.*cannot be watched.*input, output"):
+        tt.watch(gpt(), "head:saved")
+
+
+# --- the other arguments ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", [None, 3, linear, nn.Linear, [linear()], torch.ones(1)], ids=str)
+def test_what_is_no_module_is_refused(model: Any) -> None:
+    with pytest.raises(tt.InputError, match=r"The model must be an nn\.Module, not"):
+        tt.watch(model)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"every": 0}, "every is 0; expected a whole number from 1, or a function"),
+        ({"every": -1}, "every is -1"),
+        ({"every": 1.5}, "every is 1.5"),
+        ({"every": "2"}, "every is '2'"),
+        ({"every": None}, "every is None"),
+        ({"copy": "x"}, "copy is 'x'; expected one of auto, always, never"),
+        ({"copy": "borrow"}, "copy is 'borrow'"),
+        ({"copy": True}, "copy is True"),
+        ({"grad_input": "all"}, "grad_input is 'all'; expected one of through, total"),
+        ({"to": []}, "to is empty; expected a sink, a callable, or a list of them"),
+        ({"to": tt.Memory}, "Memory is a class, not a sink; write Memory(...)"),
+        ({"to": [tt.Memory(), tt.Memory]}, "Memory is a class"),
+        ({"to": 3}, "int is no sink: expected tt.Memory(), a callable"),
+        ({"to": [3]}, "int is no sink"),
+        ({"to": object()}, "object is no sink"),
+    ],
+    ids=str,
+)
+def test_an_argument_that_does_not_fit_is_refused(options: Any, message: str) -> None:
+    model = linear()
+    with pytest.raises(tt.InputError) as caught:
+        tt.watch(model, **options)
+    assert message in str(caught.value)
+    assert not model._forward_hooks
+
+
+def test_arguments_after_where_have_names() -> None:
+    with pytest.raises(TypeError):
+        tt.watch(linear(), "*", None)  # type: ignore[misc]
+
+
+# --- a run ------------------------------------------------------------------------------------
+
+
+def run() -> tt.Run:
+    model = gpt()
+    with tt.watch(model, "*:output") as w:
+        model(torch.zeros(1, 4, dtype=torch.int64))
+    return w.run
+
+
+@pytest.mark.parametrize(
+    ("ask", "message"),
+    [
+        (
+            lambda run: run["hed"],
+            "Nothing was recorded at 'hed:output'; did you mean 'head:output'",
+        ),
+        (
+            lambda run: run["head:grad_output"],
+            "Nothing was recorded at 'head:grad_output'; did you",
+        ),
+        (lambda run: run["head:ouptut"], "no port 'ouptut'"),
+        (lambda run: run.get("head", step=3), "head:output has no record in step 3. There are: st"),
+        (lambda run: run.get("head", call=1), "head:output has no record in call 1. There are: st"),
+        (lambda run: run.get("head", phase="recompute"), "There are: none in phase recompute"),
+        (
+            lambda run: list(run.records("hed")),
+            "Nothing was recorded at 'hed'; did you mean 'head'",
+        ),
+        (lambda run: run.select("hed"), "Nothing was recorded at 'hed'"),
+        (lambda run: run.cat("hed"), "did you mean 'head:output'"),
+        (lambda run: run.stats("hed"), "did you mean 'head:output'"),
+        (lambda run: run.stats("head", step=4), "no record in step 4"),
+        (lambda run: run.stats("head", step="last"), "step is 'last'; expected a number"),
+        (lambda run: run.table("hed"), "Nothing was recorded at 'hed'"),
+        (lambda run: run.mean_norm("hed"), "Nothing was recorded at 'hed'"),
+        (lambda run: run.cat("head", steps=9), "steps"),
+    ],
+)
+def test_a_run_says_what_it_has_instead(ask: Any, message: str) -> None:
+    with pytest.raises(tt.SiteError) as caught:
+        ask(run())
+    assert message in str(caught.value)
+
+
+def test_a_missing_file_is_said(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="There is no run at"):
+        tt.open(tmp_path / "nothing.safetensors")
+
+
+def test_every_error_of_ours_is_also_a_fitting_built_in() -> None:
+    assert issubclass(tt.SiteError, LookupError)
+    assert issubclass(tt.CaptureError, RuntimeError)
+    assert issubclass(tt.OverwrittenError, tt.CaptureError)
+    assert issubclass(tt.RunError, ValueError)
+    assert issubclass(tt.InputError, ValueError)
+    assert issubclass(tt.MissingExtraError, ImportError)
+    ours = (tt.SiteError, tt.CaptureError, tt.RunError, tt.InputError, tt.MissingExtraError)
+    assert all(issubclass(error, tt.TorchtapError) for error in ours)

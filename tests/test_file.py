@@ -1,0 +1,426 @@
+"""A run in one file: what is written is what is read."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors
+import torch
+from hypothesis import given, settings, strategies as st
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+import torchtap as tt
+from torchtap.record import FORWARD, RECOMPUTE, UNVERSIONED
+from torchtap.store.listing import list_file, list_run
+from torchtap.store.run import Meta, Run
+from torchtap.testing import Net
+
+DTYPES = [
+    torch.bool,
+    *(torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+    *(torch.uint16, torch.uint32, torch.uint64),
+    *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
+    *(torch.complex64, torch.complex128),
+    *(torch.float8_e4m3fn, torch.float8_e5m2),
+]
+
+
+def record(
+    value: Tensor,
+    path: str = "fc",
+    leaf: str = "",
+    *,
+    step: int = 0,
+    call: int = 0,
+    phase: str = FORWARD,
+    backward: int = -1,
+    labels: tuple[str, ...] = (),
+) -> tt.Record:
+    site = tt.Site(path, "output", leaf)
+    return tt.Record(site, step, call, phase, backward, labels, value, UNVERSIONED)
+
+
+def kept(*rows: tt.Record) -> Run:
+    return Run(rows, Meta(model="Net", modules={"": ("Net",), "fc": ("Linear",)}))
+
+
+def written(run: Run, folder: Path) -> Run:
+    return tt.open(run.save(folder / "run.safetensors"))
+
+
+def raw(tensor: Tensor) -> bytes:
+    """The bytes of the elements in their order, so that NaN equals NaN and -0 differs from 0."""
+    dense = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    return dense.reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+def assert_same(found: Tensor, expected: Tensor) -> None:
+    assert found.dtype == expected.dtype
+    assert found.shape == expected.shape
+    assert raw(found) == raw(expected)
+
+
+# --- values -----------------------------------------------------------------------------------
+
+
+def sample(dtype: torch.dtype, *dims: int) -> Tensor:
+    numbers = torch.randint(0, 256, (*dims, 16), dtype=torch.uint8)
+    size = torch.empty(0, dtype=dtype).element_size()
+    if dtype is torch.bool:
+        return numbers[..., 0] > 127
+    return numbers[..., :size].contiguous().view(dtype).reshape(dims)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("dims", [(), (0,), (3, 0, 2), (1,), (2, 3, 4)], ids=str)
+def test_every_bit_of_every_dtype_comes_back(
+    dtype: torch.dtype, dims: tuple[int, ...], tmp_path: Path
+) -> None:
+    torch.manual_seed(0)
+    value = sample(dtype, *dims)
+    assert_same(written(kept(record(value)), tmp_path)["fc"], value)
+
+
+VIEWS = {
+    "transposed": torch.arange(6.0).reshape(2, 3).t(),
+    "strided": torch.arange(6.0)[::2],
+    "expanded": torch.ones(1).expand(3, 4),
+    "channels last": torch.arange(48.0)
+    .reshape(2, 3, 2, 4)
+    .contiguous(memory_format=torch.channels_last),
+    "conjugate": torch.tensor([1 + 2j, 3 - 4j]).conj(),
+    "conjugate double": torch.tensor([1 + 2j], dtype=torch.complex128).conj(),
+    "negative": torch.tensor([1 + 2j, 3 - 4j]).conj().imag,
+    "with offset": torch.arange(6.0)[4:],
+    "needs grad": torch.ones(2, requires_grad=True),
+    "parameter": nn.Parameter(torch.ones(2)),
+}
+
+
+@pytest.mark.parametrize("value", list(VIEWS.values()), ids=list(VIEWS))
+def test_views_of_every_kind_come_back(value: Tensor, tmp_path: Path) -> None:
+    found = written(kept(record(value)), tmp_path)["fc"]
+    assert_same(found, value.detach())
+    assert not found.requires_grad
+
+
+def test_special_numbers_come_back(tmp_path: Path) -> None:
+    value = torch.tensor([float("nan"), float("inf"), -float("inf"), -0.0, 1e-45])
+    assert_same(written(kept(record(value)), tmp_path)["fc"], value)
+
+
+def test_two_records_may_share_their_memory(tmp_path: Path) -> None:
+    base = torch.arange(4.0)
+    run = written(kept(record(base, "a"), record(base, "b"), record(base[1:], "c")), tmp_path)
+    assert run["a"].tolist() == run["b"].tolist() == [0, 1, 2, 3]
+    assert run["c"].tolist() == [1, 2, 3]
+
+
+def test_a_sparse_tensor_becomes_dense_and_says_so(tmp_path: Path) -> None:
+    dense = torch.tensor([[0.0, 2.0], [0.0, 0.0]])
+    run = written(kept(record(dense.to_sparse())), tmp_path)
+    assert run["fc"].tolist() == dense.tolist()
+    assert run.record("fc").labels == ("dense from sparse_coo",)
+
+
+# --- names ------------------------------------------------------------------------------------
+
+ODD = [
+    "fc",
+    "",
+    "a.b",
+    "a#0.0.-1.forward",
+    "ü/ß 漢字 🙂",
+    "line\nbreak",
+    'quo"te\\',
+    "a:output",
+    " ",
+]
+
+
+@pytest.mark.parametrize("path", ODD)
+@pytest.mark.parametrize("leaf", ["", "0", "#", "ключ\n"])
+def test_odd_names_come_back(path: str, leaf: str, tmp_path: Path) -> None:
+    run = written(kept(record(torch.ones(1), path, leaf)), tmp_path)
+    assert run.sites == [tt.Site(path, "output", leaf)]
+    assert run[tt.Site(path, "output", leaf)].item() == 1.0
+
+
+names = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(
+        st.tuples(names, names, st.integers(0, 3), st.integers(0, 3), st.integers(-1, 1)),
+        max_size=6,
+        unique=True,
+    )
+)
+def test_every_key_comes_back(keys: list[Any]) -> None:
+    rows = [
+        record(torch.tensor(place), path, leaf, step=step, call=call, backward=backward)
+        for place, (path, leaf, step, call, backward) in enumerate(keys)
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        run = written(kept(*rows), Path(folder))
+        found = [(r.site, r.step, r.call, r.backward, r.value.item()) for r in run.records()]
+    assert found == [(r.site, r.step, r.call, r.backward, r.value.item()) for r in rows]
+
+
+# --- the whole run ----------------------------------------------------------------------------
+
+
+def trained() -> Run:
+    inner = nn.Sequential(nn.Linear(3, 2), nn.Tanh())
+    model = Net(lambda m, x: m.inner(x), inner=inner, skipped=nn.Identity())
+    with tt.watch(model, ["*:*", "*:param,param_grad"]) as w:
+        for _ in range(2):
+            model(torch.ones(4, 3, requires_grad=True)).sum().backward()
+            w.step()
+    return w.run
+
+
+def test_a_whole_run_comes_back(tmp_path: Path) -> None:
+    run = trained()
+    again = written(run, tmp_path)
+    assert again.sites == run.sites
+    assert again.steps == run.steps
+    assert again.meta == run.meta
+    assert again.absent == run.absent
+    assert again.absent
+    for old, new in zip(run.records(), again.records(), strict=True):
+        assert (old.key, old.phase, old.backward, old.labels) == (
+            *(new.key, new.phase),
+            *(new.backward, new.labels),
+        )
+        assert_same(new.value, old.value)
+
+
+def test_a_run_that_was_read_can_be_written_again(tmp_path: Path) -> None:
+    first = written(trained(), tmp_path)
+    second = tt.open(first.save(tmp_path / "second.safetensors"))
+    assert [r.key for r in second.records()] == [r.key for r in first.records()]
+
+
+def test_recomputed_values_come_back_apart(tmp_path: Path) -> None:
+    rows = record(torch.ones(1)), record(torch.zeros(1), phase=RECOMPUTE, labels=("total",))
+    run = written(kept(*rows), tmp_path)
+    assert run["fc"].item() == 1.0
+    assert run.get("fc", phase="recompute").item() == 0.0
+    assert run.record("fc", phase="recompute").labels == ("total",)
+
+
+def test_an_empty_run_comes_back(tmp_path: Path) -> None:
+    assert len(written(kept(), tmp_path)) == 0
+
+
+def test_folders_are_made_on_the_way(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "b" / "run.safetensors"
+    assert kept(record(torch.ones(1))).save(path) == path
+    assert path.exists()
+
+
+def test_a_text_is_a_path_too(tmp_path: Path) -> None:
+    path = str(tmp_path / "run.safetensors")
+    kept(record(torch.ones(1))).save(path)
+    assert len(tt.open(path)) == 1
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads Linux's /proc")
+def test_values_are_read_when_they_are_asked_for(tmp_path: Path) -> None:
+    path = kept(record(torch.ones(1 << 22))).save(tmp_path / "run.safetensors")
+    code = (
+        "import os, sys, torch, torchtap as tt\n"
+        "def resident():\n"
+        "    pages = int(open('/proc/self/statm').read().split()[1])\n"
+        "    return pages * os.sysconf('SC_PAGE_SIZE')\n"
+        "torch.ones(9).sum(), tt.open\n"
+        "before = resident()\n"
+        "run = tt.open(sys.argv[1])\n"
+        "print(len(run), resident() - before < 8_000_000)\n"
+        "run['fc'].sum()\n"
+        "print(resident() - before > 15_000_000)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=False
+    )
+    assert done.stdout.split() == ["1", "True", "True"], done.stderr
+
+
+# --- other readers ----------------------------------------------------------------------------
+
+
+def test_plain_safetensors_reads_it(tmp_path: Path) -> None:
+    path = kept(record(torch.arange(3.0), step=1, call=2)).save(tmp_path / "run.safetensors")
+    assert {name: value.tolist() for name, value in load_file(path).items()} == {
+        "fc:output#1.2.-1.forward": [0.0, 1.0, 2.0]
+    }
+    with safetensors.safe_open(path, framework="np") as opened:
+        body = json.loads(opened.metadata()["torchtap"])
+    assert body["meta"]["model"] == "Net"
+
+
+def test_a_run_opens_where_its_model_is_unknown(tmp_path: Path) -> None:
+    path = trained().save(tmp_path / "run.safetensors")
+    code = (
+        "import sys, torchtap as tt\n"
+        "run = tt.open(sys.argv[1])\n"
+        "assert 'transformers' not in sys.modules and 'torchtap.watching' not in sys.modules\n"
+        "print(run['inner.0:grad_output'].shape, run.meta.type_name('inner.1'), len(run))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["torch.Size([4,", "2])", "Tanh", str(len(trained()))]
+
+
+def test_a_listing_of_the_file_is_that_of_the_run(tmp_path: Path) -> None:
+    run = trained()
+    path = run.save(tmp_path / "run.safetensors")
+    assert list_file(path) == list_run(run)
+
+
+# --- what goes wrong --------------------------------------------------------------------------
+
+
+def test_a_crash_halfway_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = kept(record(torch.ones(1)))
+
+    def crashes(tensors: Any, path: Path, metadata: Any) -> None:
+        Path(path).write_bytes(b"half")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("torchtap.store.file.save_file", crashes)
+    with pytest.raises(KeyboardInterrupt):
+        run.save(tmp_path / "run.safetensors")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_crash_halfway_leaves_the_old_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = kept(record(torch.ones(1))).save(tmp_path / "run.safetensors")
+
+    def crashes(*args: Any, **kwargs: Any) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr("torchtap.store.file.save_file", crashes)
+    with pytest.raises(OSError, match="no space left"):
+        kept(record(torch.zeros(1))).save(path)
+    assert tt.open(path)["fc"].item() == 1.0
+    assert list(tmp_path.iterdir()) == [path]
+
+
+class Torn(Sequence[tt.Record]):
+    """Records of which the last cannot be read."""
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, place: Any) -> Any:
+        if place == 0:
+            return record(torch.ones(1))
+        if place == 1:
+            raise MemoryError("gone")
+        raise IndexError
+
+
+def test_a_record_that_cannot_be_read_leaves_no_file(tmp_path: Path) -> None:
+    with pytest.raises(MemoryError):
+        Run(Torn(), Meta()).save(tmp_path / "run.safetensors")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_written_run_is_the_only_file(tmp_path: Path) -> None:
+    path = kept(record(torch.ones(1))).save(tmp_path / "run.safetensors")
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_writing_again_replaces_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "run.safetensors"
+    kept(record(torch.ones(1))).save(path)
+    kept(record(torch.zeros(1))).save(path)
+    assert tt.open(path)["fc"].item() == 0.0
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX permissions")
+def test_a_file_has_the_permissions_of_any_other(tmp_path: Path) -> None:
+    path = kept(record(torch.ones(1))).save(tmp_path / "run.safetensors")
+    other = tmp_path / "other"
+    other.touch()
+    assert path.stat().st_mode == other.stat().st_mode
+
+
+NO_RUNS: dict[str, tuple[bytes, str]] = {
+    "empty": (b"", "is not a safetensors file"),
+    "text": (b"hello, this is some text", "is not a safetensors file"),
+    "huge header": (struct.pack("<Q", 1 << 40) + b"{}", "is not a safetensors file"),
+    "cut off": (struct.pack("<Q", 100) + b'{"a": ', "is not a safetensors file"),
+    "no header": (struct.pack("<Q", 2) + b"[]", "is not a safetensors file"),
+}
+
+
+@pytest.mark.parametrize(("content", "message"), list(NO_RUNS.values()), ids=list(NO_RUNS))
+@pytest.mark.parametrize("reader", [tt.open, list_file])
+def test_what_is_no_run_is_said(reader: Any, content: bytes, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "run.safetensors"
+    path.write_bytes(content)
+    with pytest.raises(tt.RunError, match=message) as caught:
+        reader(path)
+    assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize("reader", [tt.open, list_file])
+def test_a_safetensors_file_of_somebody_else_is_said(reader: Any, tmp_path: Path) -> None:
+    path = tmp_path / "weights.safetensors"
+    save_file({"weight": torch.ones(1)}, path)
+    with pytest.raises(tt.RunError, match="torchtap did not write it"):
+        reader(path)
+
+
+@pytest.mark.parametrize("reader", [tt.open, list_file])
+def test_a_folder_is_no_run(reader: Any, tmp_path: Path) -> None:
+    with pytest.raises((tt.RunError, OSError)):
+        reader(tmp_path)
+
+
+def test_a_file_that_is_not_there_is_said(tmp_path: Path) -> None:
+    for reader in (tt.open, list_file):
+        with pytest.raises(FileNotFoundError):
+            reader(tmp_path / "nothing")
+
+
+@pytest.mark.parametrize("reader", [tt.open, list_file])
+def test_a_format_of_the_future_is_said(reader: Any, tmp_path: Path) -> None:
+    path = tmp_path / "run.safetensors"
+    body = {"format": 99, "meta": {}, "records": [], "absent": []}
+    save_file({"a": torch.ones(1)}, path, metadata={"torchtap": json.dumps(body)})
+    with pytest.raises(tt.RunError, match="has format 99; this torchtap reads up to"):
+        reader(path)
+
+
+def test_a_run_with_an_overwritten_value_cannot_be_saved_as_right(tmp_path: Path) -> None:
+    model = nn.Identity()
+    with tt.watch(model, copy="never") as w:
+        x = torch.ones(1)
+        model(x)
+        x += 1
+    with pytest.raises(tt.OverwrittenError):
+        w.run.save(tmp_path / "run.safetensors")
+    assert list(tmp_path.iterdir()) == []
