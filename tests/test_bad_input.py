@@ -47,7 +47,7 @@ MISSPELT = [
 ]
 
 
-@pytest.mark.parametrize(("where", "message"), MISSPELT, ids=[str(w) for w, _ in MISSPELT])
+@pytest.mark.parametrize(("where", "message"), MISSPELT)
 def test_what_names_nothing_is_said_with_what_is_near(where: Any, message: str) -> None:
     with pytest.raises(tt.SiteError) as caught:
         tt.watch(gpt(), where)
@@ -71,7 +71,6 @@ def test_a_module_of_another_model_is_refused() -> None:
         (int, "int is not a module class"),
         (["head", None], "where holds None"),
     ],
-    ids=str,
 )
 def test_what_cannot_select_is_refused(where: Any, message: str) -> None:
     with pytest.raises(tt.InputError) as caught:
@@ -98,7 +97,7 @@ def test_a_port_that_cannot_be_watched_yet_says_which_can() -> None:
 # --- the other arguments ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("model", [None, 3, linear, nn.Linear, [linear()], torch.ones(1)], ids=str)
+@pytest.mark.parametrize("model", [None, 3, linear, nn.Linear, [linear()], torch.ones(1)])
 def test_what_is_no_module_is_refused(model: Any) -> None:
     with pytest.raises(tt.InputError, match=r"The model must be an nn\.Module, not"):
         tt.watch(model)
@@ -123,7 +122,6 @@ def test_what_is_no_module_is_refused(model: Any) -> None:
         ({"to": [3]}, "int is no sink"),
         ({"to": object()}, "object is no sink"),
     ],
-    ids=str,
 )
 def test_an_argument_that_does_not_fit_is_refused(options: Any, message: str) -> None:
     model = linear()

@@ -133,6 +133,20 @@ def test_a_sparse_tensor_becomes_dense_and_says_so(tmp_path: Path) -> None:
     assert run.record("fc").labels == ("dense from sparse_coo",)
 
 
+def test_a_nested_tensor_becomes_its_values_and_says_so(tmp_path: Path) -> None:
+    parts = [torch.ones(2, 3), torch.zeros(1, 3)]
+    value = torch.nested.nested_tensor(parts, layout=torch.jagged)
+    run = written(kept(record(value)), tmp_path)
+    assert torch.equal(run["fc"], torch.cat(parts))
+    assert run.record("fc").labels == ("values of a nested tensor",)
+
+
+def test_a_value_without_memory_is_refused(tmp_path: Path) -> None:
+    run = kept(record(torch.ones(2, device="meta"), step=3))
+    with pytest.raises(tt.RunError, match=r"fc:output \(step 3, call 0\) is a meta tensor"):
+        run.save(tmp_path / "run.safetensors")
+
+
 # --- names ------------------------------------------------------------------------------------
 
 ODD = [
@@ -176,6 +190,20 @@ def test_every_key_comes_back(keys: list[Any]) -> None:
         run = written(kept(*rows), Path(folder))
         found = [(r.site, r.step, r.call, r.backward, r.value.item()) for r in run.records()]
     assert found == [(r.site, r.step, r.call, r.backward, r.value.item()) for r in rows]
+
+
+def test_values_of_one_key_stay_apart(tmp_path: Path) -> None:
+    rows = [record(torch.tensor(number)) for number in range(3)]
+    rows.append(record(torch.tensor(3), "fc:output#0.0.-1.forward.1"))
+    run = written(kept(*rows), tmp_path)
+    assert [row.value.item() for row in run.records()] == [0, 1, 2, 3]
+
+
+def test_leaves_of_one_name_stay_apart(tmp_path: Path) -> None:
+    model = Net(lambda m, x: {"a.b": x, "a": {"b": 2 * x}})
+    with tt.watch(model) as w:
+        model(torch.ones(1))
+    assert [row.value.item() for row in written(w.run, tmp_path).records()] == [1.0, 2.0]
 
 
 # --- the whole run ----------------------------------------------------------------------------

@@ -223,6 +223,13 @@ def test_mean_norm_of_nan_is_nan_and_of_complex_a_number() -> None:
     assert w.run.mean_norm() == {".": 5.0}
 
 
+def test_mean_norm_of_sparse_values_is_that_of_the_dense_ones() -> None:
+    model = nn.Identity()
+    with tt.watch(model) as w:
+        model(torch.tensor([[6.0, 0.0], [0.0, 8.0]]).to_sparse())
+    assert w.run.mean_norm() == {".": 5.0}
+
+
 def test_mean_norm_of_half_precision_does_not_overflow() -> None:
     model = nn.Identity()
     with tt.watch(model) as w:

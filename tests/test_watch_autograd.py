@@ -109,6 +109,40 @@ def test_a_backward_inside_a_backward_is_part_of_it() -> None:
     assert {record.backward for record in w.run.records()} == {0}
 
 
+def batch_of_backwards(y: Tensor, x: Tensor, eye: Tensor) -> Tensor:
+    (gradient,) = torch.autograd.grad(y, x, eye, is_grads_batched=True)
+    return gradient
+
+
+def vmap_over_backward(y: Tensor, x: Tensor, eye: Tensor) -> Tensor:
+    return torch.vmap(lambda g: torch.autograd.grad(y, x, g, retain_graph=True)[0])(eye)
+
+
+@pytest.mark.parametrize("batched", [batch_of_backwards, vmap_over_backward])
+@pytest.mark.parametrize("sink", [tt.Memory, tt.Stats])
+def test_a_batch_of_backwards_runs_and_is_said_absent(batched: Any, sink: Any) -> None:
+    def forward(m: Any, x: Tensor) -> Tensor:
+        y = m.flat(m.square(x))
+        y.mul_(3)
+        return y
+
+    model = Net(forward, square=squares(), flat=nn.Flatten(0))
+    x, eye = leaf(2, 1), torch.eye(2, dtype=torch.float64)
+    with tt.watch(model, "*:grad_output,grad_input", to=sink()) as w:
+        jacobian = batched(model(x), x, eye)
+    torch.testing.assert_close(jacobian.reshape(2, 2), 6 * torch.diag(x.detach().flatten()))
+    assert w.run.sites == []
+    assert "batch of gradients" in reasons(w)["square:grad_output"]
+    assert "batch of gradients" in reasons(w)[".:grad_input"]
+
+
+def test_a_jacobian_one_by_one_is_several_backwards() -> None:
+    model, x = squares(), wide(2)
+    with tt.watch(model, ".:grad_output") as w:
+        torch.autograd.functional.jacobian(model, x)
+    assert [record.value.tolist() for record in w.run.records()] == [[1.0, 0.0], [0.0, 1.0]]
+
+
 # --- grad modes -------------------------------------------------------------------------------
 
 

@@ -75,10 +75,7 @@ class Watch:
         self._engine.begin_step(done + 1, recording=self._wants(done + 1))
         self._note_overwritten(done)
         self._check_marks()
-        try:
-            self._delivery.close_step(done)
-        finally:
-            self._engine.take_state_of_compiled()
+        self._delivery.close_step(done)
 
     def _note_overwritten(self, step: int) -> None:
         memory = self._delivery.memory

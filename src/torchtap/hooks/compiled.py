@@ -64,15 +64,16 @@ class Compiled:
         engine, spot = self.engine(), self._spots[number]
         if engine is None or not engine.recording:
             return
+        engine.take_state()  # A compiled model does not say when it is entered.
         spot.seen = True
         backward = -1
         if spot.site.is_gradient:
             spot.armed += 1
             spot.arrived += 1
             backward = engine.gradients.backwards.number()
-        value = value.detach()
-        row = (spot.site, engine.step, 0, FORWARD, backward, (), value, UNVERSIONED)
-        engine.emit(Record(*row))
+        if not spot.meter(value, engine.step):
+            row = (spot.site, engine.step, 0, FORWARD, backward, (), value, UNVERSIONED)
+            engine.emit(Record(*row))
 
 
 class CompilableEnter(Enter):

@@ -152,11 +152,6 @@ class Engine:
             if tap is not None:
                 tap.calls = itertools.count()
 
-    def take_state_of_compiled(self) -> None:
-        """A compiled model does not say when it is entered: the step begins now."""
-        if self.compiled.was_traced and self.recording:
-            self._take_state()
-
     def detach(self) -> None:
         """Take every hook off."""
         self._end_pass()
@@ -179,7 +174,7 @@ class Engine:
         if not self.compiled.was_traced:
             self.compiled.was_traced = True
             self.num_entries += 1
-            self._take_state()
+            self.take_state()
 
     def overwritten(self, site: Site) -> None:
         """A value that was kept as an alias is lost: copy at this site from now on."""
@@ -274,9 +269,10 @@ class Engine:
             self._was_training = module.training
             self.keeper.forget()
         self.gradients.prune(force=False)
-        self._take_state()
+        self.take_state()
 
-    def _take_state(self) -> None:
+    def take_state(self) -> None:
+        """Take parameters and buffers, once a step, when the model is entered."""
         with self._lock:
             if not self._is_state_taken:
                 self._is_state_taken = True

@@ -34,6 +34,12 @@ _ONLY_OURS = 3
 """References to the hook table of a tensor that is gone: list, loop variable, argument."""
 
 _saved_tensor_hooks = torch._C._autograd._top_saved_tensors_default_hooks
+_is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
+_is_legacy_batched = torch._C._functorch.is_legacy_batchedtensor
+_BATCHED = (
+    "it came as one of a whole batch of gradients (torch.vmap over a backward, or "
+    "is_grads_batched=True), which has no values of its own"
+)
 _new_record = tuple.__new__  # A third of the price of calling the class.
 
 
@@ -63,6 +69,9 @@ class Gather:
     def add(self, part: Tensor | None) -> None:
         """Take one part."""
         if part is None:
+            return
+        if is_batched(part):
+            self.spot.reason = _BATCHED
             return
         if self.views and any(view.is_lost for view in self.views):
             self.spot.reason = (
@@ -215,6 +224,9 @@ class Gradients:
     ) -> None:
         """A gradient has arrived."""
         if gradient is None:
+            return
+        if is_batched(gradient):
+            spot.reason = _BATCHED
             return
         spot.arrived += 1
         spot.seen = True
@@ -458,6 +470,11 @@ def why_no_grad(tensor: Tensor) -> str:
     return "it does not require grad"
 
 
+def is_batched(gradient: Tensor) -> bool:
+    """Whether a gradient stands for many at once, so that nothing can be read from it."""
+    return bool(_is_legacy_batched(gradient) or _is_wrapped(gradient))
+
+
 def is_discarded_graph() -> bool:
     """Whether a non-reentrant checkpoint is computing again: only for its saved tensors."""
     if current_task() == -1:
@@ -475,7 +492,8 @@ def _take_over(
 ) -> None:
     """Node hook of the ``CopySlices`` that overwrote a returned view."""
     gradient = grad_inputs[0]
-    if gradient is None:
+    if gradient is None or is_batched(gradient):
+        gather.add(gradient)
         return
     part = geometry.cut(gradient)
     if argument is not None:
@@ -499,6 +517,9 @@ def _add_crossings(
         part = grad_inputs[crossing.slot]
         if part is None:
             continue
+        if is_batched(part):
+            gather.add(part)
+            return
         if crossing.geometry is not None:
             part = crossing.geometry.cut(part.detach())
         # The engine reduces and casts to the argument's kind only after this hook.

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import asdict
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, NamedTuple, overload
 
@@ -42,7 +43,12 @@ def save_run(run: Run, path: Path) -> Path:
     headers: list[dict[str, Any]] = []
     tensors: dict[str, Tensor] = {}
     for record in run.records(phase=None):
-        name = f"{record.site}#{record.step}.{record.call}.{record.backward}.{record.phase}"
+        name = _unused_name(record, tensors)
+        if record.kept.is_meta:
+            raise RunError(
+                f"{record.site} (step {record.step}, call {record.call}) is a meta tensor, which "
+                f"has no values to write. Run the model on a device that has memory."
+            )
         tensor, labels, real_view = _plain(record.value, record.labels)
         tensors[name] = tensor
         headers.append(
@@ -172,6 +178,14 @@ def _meta(entry: dict[str, Any]) -> Meta:
     return Meta(**{**entry, "where": tuple(entry.pop("where")), "modules": modules})
 
 
+def _unused_name(record: Record, used: Container[str]) -> str:
+    """The name of a value; numbered where one key has several (a recomputation that is repeated,
+    two leaves whose names are alike)."""
+    name = f"{record.site}#{record.step}.{record.call}.{record.backward}.{record.phase}"
+    names = chain([name], (f"{name}.{number}" for number in count(1)))
+    return next(one for one in names if one not in used)
+
+
 def _parts(site: Site) -> tuple[str, str, str]:
     return site.path, site.port, site.leaf
 
@@ -182,6 +196,9 @@ def _plain(tensor: Tensor, labels: tuple[str, ...]) -> tuple[Tensor, list[str], 
     if tensor.is_quantized:
         tensor = tensor.dequantize()
         said.append("dequantized")
+    elif tensor.is_nested:
+        tensor = tensor.values()
+        said.append("values of a nested tensor")
     elif tensor.layout is not torch.strided:
         said.append(f"dense from {str(tensor.layout).removeprefix('torch.')}")
         tensor = tensor.to_dense()

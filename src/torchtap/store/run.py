@@ -260,6 +260,7 @@ class Run:
         for site in chosen:
             if site in self._sites():
                 joined = self.cat(site)
+                joined = joined if joined.layout is torch.strided else joined.to_dense()
                 wide = joined.to(torch.complex128 if joined.is_complex() else torch.float64)
                 norm = float(torch.linalg.vector_norm(wide.mean(dim=0)))
             else:
