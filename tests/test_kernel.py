@@ -527,12 +527,31 @@ def test_measuring_changes_only_the_row() -> None:
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_a_drained_histogram_is_empty() -> None:
-    histogram = torch.zeros(NUM_BINS, dtype=torch.int64)
-    histogram[[3, 4000]] = torch.tensor([2, 7])
-    bins, counts = native.drain(histogram)
-    assert (bins.tolist(), counts.tolist()) == ([3, 4000], [2, 7])
-    assert not histogram.any()
+def test_draining_takes_every_count_and_leaves_none() -> None:
+    tensors = [
+        torch.randn(5000),
+        torch.zeros(10),
+        torch.tensor([]),
+        torch.tensor([math.nan, math.inf, -math.inf]),
+        torch.randn(300).double() * torch.logspace(-300, 300, 300, dtype=torch.float64),
+        torch.tensor([1e-45, -0.0, 3e38, -2.0]),
+        torch.arange(-100, 100, dtype=torch.int64),
+    ]
+    rows = torch.stack([empty_rows() for _ in tensors])
+    histograms = torch.zeros(len(tensors), NUM_BINS, dtype=torch.int64)
+    totals = torch.ones_like(histograms)
+    for number in range(2):
+        for row, histogram, tensor in zip(rows, histograms, tensors, strict=True):
+            native.accumulate(tensor * (number + 1), row, histogram)
+    before = histograms.clone()
+    bins, counts, ends = native.drain(rows, histograms, totals)
+    assert not histograms.any()
+    assert torch.equal(totals, before + 1)
+    starts = [0, *ends[:-1]]
+    for full, start, end in zip(before, starts, ends, strict=True):
+        found = torch.zeros(NUM_BINS, dtype=torch.int64)
+        found[bins[start:end].astype("int64")] = torch.from_numpy(counts[start:end])
+        assert torch.equal(found, full)
 
 
 def test_wrong_arguments_are_refused() -> None:

@@ -36,7 +36,8 @@ class State:
     ) -> None:
         self.step = 0
         self.recording = False
-        self._plan = plan
+        wanted = {"param", "buffer", "param_grad"}
+        self._planned = [planned for planned in plan.taps if wanted & set(planned.ports)]
         self._taps = taps
         self._emit = emit
         self._borrows = borrows
@@ -113,7 +114,7 @@ class State:
         self._hooked.clear()
 
     def _owners(self) -> Iterator[tuple[Tap, nn.Module]]:
-        for planned in self._plan.taps:
+        for planned in self._planned:
             module = planned.module()
             if module is not None:
                 yield self._taps[planned.path], module

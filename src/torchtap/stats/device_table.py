@@ -14,13 +14,20 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from torchtap.stats import native
-from torchtap.stats.histogram import NUM_BINS, Histogram
-from torchtap.stats.statistics import NUM_COUNTED, NUM_FINITE, clear_rows, empty_rows
+from torchtap.stats.histogram import NUM_BINS, Histogram, Histograms
+from torchtap.stats.statistics import (
+    NUM_COUNTED,
+    NUM_FINITE,
+    ROW_WIDTH,
+    clear_rows,
+    empty_rows,
+)
 
-_BLOCK = 256
+BLOCK = 256
 """Rows that are made at once."""
 
-Snapshot = Callable[[], tuple[NDArray[np.float64], dict[int, Histogram]]]
+Taken = tuple[NDArray[np.float64], list[Histograms]]
+"""All rows, and the histograms block by block (none if they are not counted)."""
 
 
 class Block:
@@ -28,19 +35,16 @@ class Block:
 
     Attributes:
         rows: ``float64[256, 16]``.
-        histograms: ``int64[256, 8192]``, or ``None``.
+        histograms: ``int64[256, 8192]`` of the running step, or ``None``.
+        totals: the same of all steps that were taken.
     """
 
-    __slots__ = ("histograms", "rows")
+    __slots__ = ("histograms", "rows", "totals")
 
     def __init__(self, device: torch.device, *, histogram: bool) -> None:
-        self.rows = empty_rows(_BLOCK, device)
-        self.histograms: Tensor | None = None
-        if histogram and device.type == "cpu":
-            # Memory that nobody touches costs nothing when it comes from calloc.
-            self.histograms = torch.from_numpy(np.zeros((_BLOCK, NUM_BINS), dtype=np.int64))
-        elif histogram:
-            self.histograms = torch.zeros(_BLOCK, NUM_BINS, dtype=torch.int64, device=device)
+        self.rows = empty_rows(BLOCK, device)
+        self.histograms = _counters(device) if histogram else None
+        self.totals = _counters(device) if histogram else None
 
     def clear(self, index: int) -> None:
         """Forget what was measured into one row."""
@@ -64,64 +68,71 @@ class DeviceTable:
 
     def add(self) -> tuple[Block, int]:
         """One more row: its block, and its place there."""
-        if self.num_rows == len(self._blocks) * _BLOCK:
+        if self.num_rows == len(self._blocks) * BLOCK:
             self._blocks.append(Block(self.device, histogram=self._histogram))
         self.num_rows += 1
-        return self._blocks[-1], (self.num_rows - 1) % _BLOCK
+        return self._blocks[-1], (self.num_rows - 1) % BLOCK
 
-    def take(self) -> Snapshot:
+    def total(self, row: int) -> Histogram | None:
+        """What a row counted in all steps that were taken."""
+        totals = self._blocks[row // BLOCK].totals
+        return None if totals is None else Histogram.of(totals[row % BLOCK].cpu())
+
+    def take(self) -> Callable[[], Taken]:
         """Copy what was measured and start again; call the result to have the copy."""
-        if self.device.type == "cpu":
-            numbers, histograms = self._take_now()
-            return lambda: (numbers, histograms)
-        return self._take_later()
-
-    def _take_now(self) -> tuple[NDArray[np.float64], dict[int, Histogram]]:
-        parts, histograms = [], {}
+        reads = []
         for number, block in enumerate(self._blocks):
-            used = min(_BLOCK, self.num_rows - number * _BLOCK)
-            rows = block.rows[:used].numpy().copy()
-            parts.append(rows)
-            for place in np.flatnonzero(rows[:, NUM_COUNTED]) if self._histogram else ():
-                assert block.histograms is not None
-                is_sample = rows[place, NUM_COUNTED] < rows[place, NUM_FINITE]
-                bins, counts = native.drain(block.histograms[int(place)])
-                found = Histogram.sparse(bins, counts, bool(is_sample))
-                histograms[number * _BLOCK + int(place)] = found
-            clear_rows(block.rows[:used])
-        return np.concatenate(parts) if parts else np.zeros((0, 16)), histograms
-
-    def _take_later(self) -> Snapshot:
-        copies = []
-        for number, block in enumerate(self._blocks):
-            used = min(_BLOCK, self.num_rows - number * _BLOCK)
-            copies.append(_copied(block.rows[:used]))
-            if block.histograms is not None:
-                copies.append(_copied(block.histograms[:used]))
-                block.histograms[:used].zero_()
-            clear_rows(block.rows[:used])
-        event = torch.Event(self.device.type) if copies else None
-        if event is not None:
+            used = min(BLOCK, self.num_rows - number * BLOCK)
+            reads.append(self._take_block(block, used))
+        event = None
+        if self.device.type == "cuda":
+            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             event.record()
-        per_block = 2 if self._histogram else 1
 
-        def read() -> tuple[NDArray[np.float64], dict[int, Histogram]]:
+        def read() -> Taken:
             if event is not None:
                 event.synchronize()
-            arrays = [copy.numpy() for copy in copies]
-            rows = np.concatenate(arrays[::per_block]) if arrays else np.zeros((0, 16))
-            histograms = {}
-            if self._histogram and arrays:
-                for place, full in enumerate(np.concatenate(arrays[1::2])):
-                    if rows[place, NUM_COUNTED]:
-                        is_sample = bool(rows[place, NUM_COUNTED] < rows[place, NUM_FINITE])
-                        histograms[place] = Histogram.of(full, is_sample=is_sample)
-            return rows, histograms
+            parts = [one() for one in reads]
+            rows = [rows for rows, _ in parts] or [np.zeros((0, ROW_WIDTH))]
+            return np.concatenate(rows), [h for _, h in parts if h is not None]
+
+        return read
+
+    def _take_block(
+        self, block: Block, used: int
+    ) -> Callable[[], tuple[NDArray[np.float64], Histograms | None]]:
+        rows = _copied(block.rows[:used])
+        histograms, drained = None, None
+        if block.histograms is not None and block.totals is not None:
+            if self.device.type == "cpu":
+                drained = native.drain(block.rows[:used], block.histograms, block.totals)
+            else:
+                histograms = _copied(block.histograms[:used])
+                block.totals += block.histograms
+                block.histograms.zero_()
+        clear_rows(block.rows[:used])
+
+        def read() -> tuple[NDArray[np.float64], Histograms | None]:
+            numbers: NDArray[np.float64] = rows.numpy()
+            found = drained
+            if histograms is not None:
+                found = native.drain(rows, histograms, torch.zeros_like(histograms))
+            if found is None:
+                return numbers, None
+            return numbers, Histograms(*found, numbers[:, NUM_COUNTED] < numbers[:, NUM_FINITE])
 
         return read
 
 
+def _counters(device: torch.device) -> Tensor:
+    if device.type == "cpu":
+        # Memory that nobody touches costs nothing when it comes from calloc.
+        return torch.from_numpy(np.zeros((BLOCK, NUM_BINS), dtype=np.int64))
+    return torch.zeros(BLOCK, NUM_BINS, dtype=torch.int64, device=device)
+
+
 def _copied(tensor: Tensor) -> Tensor:
-    """A copy on the host that is under way when this returns."""
-    host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.device.type == "cuda")
-    return host.copy_(tensor, non_blocking=tensor.device.type == "cuda")
+    """A copy on the host, which on CUDA is under way when this returns."""
+    is_cuda = tensor.device.type == "cuda"
+    host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=is_cuda)
+    return host.copy_(tensor, non_blocking=is_cuda)

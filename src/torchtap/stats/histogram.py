@@ -205,6 +205,31 @@ class Histogram:
         return float(self.counts[chosen].sum() / total) if total else math.nan
 
 
+@dataclass(frozen=True, eq=False)
+class Histograms:
+    """Those of many rows, one after the other, as they were taken out of a table.
+
+    Attributes:
+        bins: ``uint16[n]``.
+        counts: ``int64[n]``.
+        ends: where each row ends, ``int64[rows]``.
+        is_sample: per row, ``bool[rows]``.
+    """
+
+    bins: NDArray[np.uint16]
+    counts: Ints
+    ends: Ints
+    is_sample: NDArray[np.bool_]
+
+    def of(self, row: int) -> Histogram | None:
+        """The histogram of one row; ``None`` if it counted nothing."""
+        start, end = self.ends[row - 1] if row else 0, self.ends[row]
+        if start == end:
+            return None
+        bins, counts = self.bins[start:end], self.counts[start:end]
+        return Histogram.sparse(bins, counts, bool(self.is_sample[row]))
+
+
 def _edge(magnitude: Ints) -> Floats:
     """Lower end of a bin, by the bits of a float32; behind the last one the same step again."""
     bits = (np.minimum(magnitude, _LAST) << SHIFT).astype(np.uint32)

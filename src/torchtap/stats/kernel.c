@@ -52,7 +52,7 @@
 
 enum row {
     NUMEL, NUM_FINITE, MEAN, M2, L1, SUM_SQUARES, MIN, MAX, ZEROS, NANS, POSINF, NEGINF, SUBNORMAL,
-    NUM_TENSORS, NUM_BINNED, RESERVED, ROW
+    NUM_TENSORS, NUM_BINNED, LEAST_BIN, ROW
 };
 enum dtype {
     FLOAT32, FLOAT64, BFLOAT16, FLOAT16, UINT8, INT8, INT16, INT32, INT64, BOOL, NUM_DTYPES
@@ -145,6 +145,9 @@ static void merge_row(double *to, const double *from) {
     merge_block(to, &block);
     to[NUM_TENSORS] += from[NUM_TENSORS];
     to[NUM_BINNED] += from[NUM_BINNED];
+    /* One more than the least magnitude's bin, so that 0 is none. */
+    if (from[LEAST_BIN] > 0 && (to[LEAST_BIN] == 0 || from[LEAST_BIN] < to[LEAST_BIN]))
+        to[LEAST_BIN] = from[LEAST_BIN];
 }
 
 static void empty_row(double *row) {
@@ -305,7 +308,7 @@ typedef struct {
     uint32_t seed;
     uint32_t *tables; /* of this thread; finding them takes a call */
     int64_t pending, negative, binned;
-    int first, last, nonfinite;
+    int first, last, nonfinite, least;
 } Bins;
 
 /* The bin of a double rounded to float32 towards zero; what exceeds float32 is put with its
@@ -412,6 +415,7 @@ static void flush(Bins *bins) {
     bins->histogram[0] += bins->negative;
     bins->histogram[HALF] -= bins->negative;
     bins->pending = bins->negative = 0;
+    bins->least = bins->first < bins->least ? bins->first : bins->least;
     bins->first = HALF;
     bins->last = bins->nonfinite = 0;
 }
@@ -501,6 +505,7 @@ static void *measure_run(void *argument) {
         flush(&run->bins);
         UNLOCK;
         run->row[NUM_BINNED] += (double)run->bins.binned;
+        run->row[LEAST_BIN] = run->bins.least + 1;
     }
     return NULL;
 }
@@ -541,7 +546,7 @@ static void start_run(Run *run, const char *data, int dtype, int64_t begin, int6
 
 static void accumulate(const char *data, int64_t numel, int dtype, double *row, int64_t *histogram,
                        int64_t sample, int64_t wanted_threads) {
-    Bins bins = {.histogram = histogram, .first = HALF};
+    Bins bins = {.histogram = histogram, .first = HALF, .least = HALF};
     /* Looking up an element at a hashed place takes as long as counting five neighbours. */
     if (sample > 0 && numel / 4 > sample) {
         bins.strata = sample;
@@ -691,6 +696,41 @@ static void accumulate_sum(const char *data, int64_t outer, int64_t inner, int d
     }
 }
 
+/* Moves the counts of many histograms into lists of bins and counts, one row after the other, and
+   adds them to the totals. `ends[row]` is where the row's list ends. Only bins between the least
+   and the largest magnitude of a row are looked at: memory that nobody touched stays so. */
+typedef struct {
+    uint16_t *bins;
+    int64_t *counts, length;
+} List;
+
+static void drain_bins(int64_t *histogram, int64_t *total, int first, int last, List *list) {
+    for (int bin = first; bin <= last; bin++) {
+        if (!histogram[bin])
+            continue;
+        list->bins[list->length] = (uint16_t)bin;
+        list->counts[list->length++] = histogram[bin];
+        total[bin] += histogram[bin];
+        histogram[bin] = 0;
+    }
+}
+
+static int64_t drain(const double *rows, int64_t *histograms, int64_t *totals, int64_t num_rows,
+                     List list, int64_t *ends) {
+    for (int64_t r = 0; r < num_rows; r++) {
+        const double *row = rows + r * ROW;
+        int64_t *histogram = histograms + r * BINS, *total = totals + r * BINS;
+        int first = row[LEAST_BIN] >= 2 ? (int)row[LEAST_BIN] - 1 : 1;
+        int last = magnitude_bin(fmax(fabs(row[MIN]), fabs(row[MAX])));
+        for (int side = 0; row[NUM_BINNED] > 0 && side < BINS; side += HALF) {
+            drain_bins(histogram, total, side, side, &list);
+            drain_bins(histogram, total, side + first, side + last, &list);
+        }
+        ends[r] = list.length;
+    }
+    return list.length;
+}
+
 /* --------------------------------------------------------------------------- the Python door */
 
 /* Reads `count` integers; pointers are integers too. */
@@ -775,6 +815,16 @@ static PyObject *py_merge(PyObject *module, PyObject *const *arguments, Py_ssize
     Py_RETURN_NONE;
 }
 
+static PyObject *py_drain(PyObject *module, PyObject *const *arguments, Py_ssize_t given) {
+    int64_t a[7];
+    (void)module;
+    if (!read_integers(arguments, given, 7, a, "drain"))
+        return NULL;
+    List list = {POINTER(uint16_t, a[4]), POINTER(int64_t, a[5]), 0};
+    return PyLong_FromLongLong(drain(POINTER(const double, a[0]), POINTER(int64_t, a[1]),
+                                     POINTER(int64_t, a[2]), a[3], list, POINTER(int64_t, a[6])));
+}
+
 static PyObject *py_capabilities(PyObject *module, PyObject *unused) {
     (void)module;
     (void)unused;
@@ -804,6 +854,8 @@ static PyMethodDef methods[] = {
      "accumulate_sum(data, outer, inner, dtype, sums)"},
     {"merge", (PyCFunction)(void (*)(void))py_merge, METH_FASTCALL,
      "merge(row_to, row_from, histogram_to, histogram_from)"},
+    {"drain", (PyCFunction)(void (*)(void))py_drain, METH_FASTCALL,
+     "drain(rows, histograms, totals, num_rows, bins, counts, ends) -> length of the lists"},
     {"capabilities", py_capabilities, METH_NOARGS, "The instruction set in use."},
     {"force", py_force, METH_O,
      "Use 'avx512', 'avx2' or 'baseline', or with '' the best; returns the one used before."},

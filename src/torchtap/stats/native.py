@@ -41,6 +41,8 @@ DTYPES: dict[torch.dtype, int] = {
 }
 """What the kernel reads, and its codes."""
 
+_BINS = 8192
+_NUM_COUNTED = 14
 _LARGE = 1 << 21
 """Elements from which a second thread is worth starting: each takes 2^20 of them or more."""
 
@@ -140,13 +142,51 @@ def merge(
     )
 
 
-def drain(histogram: Tensor) -> tuple[NDArray[np.intp], NDArray[np.int64]]:
-    """The bins that hold anything and their counts; the histogram is empty afterwards."""
-    full: NDArray[np.int64] = histogram.numpy()
-    bins = np.flatnonzero(full)
-    counts = full[bins]
-    full[bins] = 0
-    return bins, counts
+def drain(
+    rows: Tensor, histograms: Tensor, totals: Tensor
+) -> tuple[NDArray[np.uint16], NDArray[np.int64], NDArray[np.int64]]:
+    """Take the counts out of many histograms and add them to ``totals``.
+
+    Args:
+        rows: ``float64[rows, 16]``; what counted nothing is passed over.
+        histograms: ``int64[rows, 8192]``; empty afterwards.
+        totals: the same; what was taken is added.
+
+    Returns:
+        bins that hold anything, ``uint16[n]``, their counts, ``int64[n]``, one row after the
+        other, and where each row ends, ``int64[rows]``.
+    """
+    num_rows = len(rows)
+    ends = np.zeros(num_rows, dtype=np.int64)
+    if not _available:
+        return _drain(rows, histograms, totals, ends)
+    bins = np.empty(num_rows * _BINS, dtype=np.uint16)
+    counts = np.empty(num_rows * _BINS, dtype=np.int64)
+    length = _kernel.drain(
+        rows.data_ptr(),
+        histograms.data_ptr(),
+        totals.data_ptr(),
+        num_rows,
+        bins.ctypes.data,
+        counts.ctypes.data,
+        ends.ctypes.data,
+    )
+    return bins[:length].copy(), counts[:length].copy(), ends
+
+
+def _drain(
+    rows: Tensor, histograms: Tensor, totals: Tensor, ends: NDArray[np.int64]
+) -> tuple[NDArray[np.uint16], NDArray[np.int64], NDArray[np.int64]]:
+    places = np.flatnonzero(rows[:, _NUM_COUNTED].numpy())
+    full = histograms.numpy()[places]
+    which, bins = np.nonzero(full)
+    lengths = np.zeros_like(ends)
+    lengths[places] = np.bincount(which, minlength=len(places))
+    ends[:] = np.cumsum(lengths)
+    chosen = torch.from_numpy(places)
+    totals[chosen] += histograms[chosen]
+    histograms[chosen] = 0
+    return bins.astype(np.uint16), full[which, bins], ends
 
 
 def _readable(tensor: Tensor) -> Tensor:

@@ -6,14 +6,14 @@ import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from torchtap.errors import RunError, SiteError
 from torchtap.site import Site
-from torchtap.stats.histogram import Histogram
+from torchtap.stats.histogram import Histogram, Histograms
 from torchtap.stats.own import Statistic
 from torchtap.stats.statistics import (
     MAX,
@@ -27,8 +27,26 @@ from torchtap.stats.statistics import (
     merge_rows,
 )
 
+if TYPE_CHECKING:
+    from torchtap.stats.device_table import DeviceTable
+
 Rows = NDArray[np.float64]
 ALL_STEPS = -1
+
+
+class Part(NamedTuple):
+    """Histograms of some rows, and the places of these rows' sites."""
+
+    places: list[int]
+    histograms: Histograms
+
+    def of(self, place: int) -> Histogram | None:
+        """That of one site."""
+        merged = None
+        for row, own in enumerate(self.places):
+            if own == place:
+                merged = _merge(merged, self.histograms.of(row))
+        return merged
 
 
 @dataclass(slots=True)
@@ -70,11 +88,16 @@ class Measured:
 
 @dataclass(slots=True)
 class _Step:
-    """One step: a row for each site known by then, and what is kept for a while."""
+    """One step: a row for each site known by then, and what is kept for a while.
+
+    Attributes:
+        parts: histograms as they were taken, with the places of their rows; ``None`` when they
+            are kept no longer.
+    """
 
     step: int
     rows: Rows
-    histograms: dict[int, Histogram] | None = None
+    parts: list[Part] | None = None
     states: dict[int, list[Any]] = field(default_factory=dict)
     finished: dict[int, dict[str, Any]] = field(default_factory=dict)
 
@@ -86,6 +109,11 @@ class Series:
         keep: of how many steps histograms and further statistics are kept; the 16 numbers are
             kept of all, and everything is also merged over all steps.
         statistics: the further ones.
+
+    Attributes:
+        measured: what is known of each site, by place.
+        has_histograms: whether they are counted.
+        tables: where histograms of all steps stand, with the places of their rows' sites.
     """
 
     def __init__(self, keep: int = 64, statistics: Sequence[Statistic] = ()) -> None:
@@ -95,7 +123,9 @@ class Series:
         self._places: dict[Site, int] = {}
         self._steps: dict[int, _Step] = {}
         self._recent: deque[_Step] = deque()
-        self._histograms: dict[int, Histogram] = {}
+        self.has_histograms = True
+        self.tables: list[tuple[list[int], DeviceTable]] = []
+        self._totals: dict[int, Histogram] = {}
         self._states: dict[int, list[Any]] = {}
         self._finished: dict[int, dict[str, Any]] = {}
 
@@ -108,20 +138,19 @@ class Series:
             self.measured.append(Measured(site))
         return place
 
-    def add_step(self, step: int, rows: Rows, histograms: dict[int, Histogram]) -> None:
+    def add_step(self, step: int, rows: Rows, parts: list[Part]) -> None:
         """The rows of a step that has ended, one per site; later parts of it are merged."""
-        if step in self._steps:
-            self._merge_step(self._steps[step], rows, histograms)
-        else:
-            entry = _Step(step, rows, histograms)
-            self._steps[step] = entry
+        entry = self._steps.get(step)
+        if entry is None:
+            entry = self._steps[step] = _Step(step, rows, parts)
             self._recent.append(entry)
-        for place, histogram in histograms.items():
-            whole = self._histograms.get(place)
-            self._histograms[place] = histogram if whole is None else whole.merge(histogram)
+        else:
+            self._merge_step(entry, rows)
+            if entry.parts is not None:
+                entry.parts += parts
         while len(self._recent) > self.keep:
             old = self._recent.popleft()
-            old.histograms, old.states, old.finished = None, {}, {}
+            old.parts, old.states, old.finished = None, {}, {}
 
     def add_states(self, step: int, states: Mapping[int, list[Any]]) -> None:
         """States of the further statistics in a step, or in a later part of it, by place."""
@@ -170,7 +199,7 @@ class Series:
             known = f"{steps[:6]}{' and more' if len(steps) > 6 else ''}"
             raise SiteError(f"{site} was not measured in step {step}. It was in steps {known}.")
         entry = self._steps[step]
-        histogram = None if entry.histograms is None else entry.histograms.get(place)
+        histogram = self._histogram(entry, place)
         extra = self._extra(entry.states.get(place), entry.finished.get(place))
         return self._value(place, row, histogram, extra, self._weight_l2(site, step))
 
@@ -184,7 +213,7 @@ class Series:
             if row is not None:
                 merge_rows(merged, row)
         extra = self._extra(self._states.get(place), self._finished.get(place))
-        return self._value(place, merged, self._histograms.get(place), extra)
+        return self._value(place, merged, self.total(place), extra)
 
     def window(self, site: Site, steps: Iterable[int]) -> Statistics:
         """Statistics of a site over some steps together.
@@ -217,6 +246,15 @@ class Series:
         row: Rows = rows[place]
         return row
 
+    def total(self, place: int) -> Histogram | None:
+        """The histogram of a site over all steps."""
+        merged = self._totals.get(place)
+        for places, table in self.tables:
+            for row, own in enumerate(places):
+                if own == place:
+                    merged = _merge(merged, table.total(row))
+        return merged
+
     # ------------------------------------------------------------------ to a file and back
 
     def as_array(self) -> tuple[list[int], Rows]:
@@ -230,20 +268,28 @@ class Series:
 
     def histograms(self) -> Iterator[tuple[int, int, Histogram]]:
         """Step, place and histogram of all that are kept; under step -1 those of all steps."""
-        for place, histogram in self._histograms.items():
-            yield ALL_STEPS, place, histogram
-        for step in self.steps:
-            for place, histogram in (self._steps[step].histograms or {}).items():
-                yield step, place, histogram
+        for place, measured in enumerate(self.measured):
+            if not (measured.is_seen and self.has_histograms):
+                continue
+            total = self.total(place)
+            if total is not None:
+                yield ALL_STEPS, place, total
+            for step in self.steps:
+                histogram = self._histogram(self._steps[step], place)
+                if histogram is not None:
+                    yield step, place, histogram
 
     def restore(
         self, steps: list[int], rows: Rows, histograms: dict[int, dict[int, Histogram]]
     ) -> None:
         """Take back what :meth:`as_array` and :meth:`histograms` gave."""
+        self.has_histograms = bool(histograms)
         for step, own in zip(steps, rows, strict=True):
-            self._steps[step] = _Step(step, own.copy(), histograms.get(step))
+            known = histograms.get(step)
+            parts = None if known is None else [_part(known)]
+            self._steps[step] = _Step(step, own.copy(), parts)
             self._recent.append(self._steps[step])
-        self._histograms = histograms.get(ALL_STEPS, {})
+        self._totals = histograms.get(ALL_STEPS, {})
 
     # ------------------------------------------------------------------ small things
 
@@ -285,7 +331,7 @@ class Series:
             extra=extra,
         )
 
-    def _merge_step(self, entry: _Step, rows: Rows, histograms: dict[int, Histogram]) -> None:
+    def _merge_step(self, entry: _Step, rows: Rows) -> None:
         if len(rows) > len(entry.rows):
             more = np.zeros((len(rows) - len(entry.rows), ROW_WIDTH))
             more[:, MIN], more[:, MAX] = math.inf, -math.inf
@@ -293,7 +339,32 @@ class Series:
         for place, row in enumerate(rows):
             if row[NUM_TENSORS]:
                 merge_rows(entry.rows[place], row)
-        if entry.histograms is not None:
-            for place, histogram in histograms.items():
-                old = entry.histograms.get(place)
-                entry.histograms[place] = histogram if old is None else old.merge(histogram)
+
+    def _histogram(self, entry: _Step, place: int) -> Histogram | None:
+        merged = None
+        for part in entry.parts or ():
+            merged = _merge(merged, part.of(place))
+        # What counted nothing, because nothing was finite, still has a histogram.
+        return merged if merged is not None or entry.parts is None else self._empty()
+
+    def _empty(self) -> Histogram | None:
+        return Histogram.sparse([], []) if self.has_histograms else None
+
+
+def _merge(one: Histogram | None, two: Histogram | None) -> Histogram | None:
+    if one is None or two is None:
+        return two if one is None else one
+    return one.merge(two)
+
+
+def _part(known: Mapping[int, Histogram]) -> Part:
+    histograms = list(known.values())
+    return Part(
+        list(known),
+        Histograms(
+            np.concatenate([h.bins for h in histograms]).astype(np.uint16),
+            np.concatenate([h.counts for h in histograms]),
+            np.cumsum([len(h.bins) for h in histograms]),
+            np.array([h.is_sample for h in histograms]),
+        ),
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from torch import Tensor
 from torchtap.errors import InputError
 from torchtap.record import FORWARD, Absence, Record
 from torchtap.site import FLOW_PORTS, Site
-from torchtap.stats.device_table import Block, DeviceTable, Snapshot
+from torchtap.stats.device_table import BLOCK, Block, DeviceTable, Taken
 from torchtap.stats.measure import (
     SAMPLE,
     accumulate,
@@ -23,7 +23,7 @@ from torchtap.stats.measure import (
 )
 from torchtap.stats.meter import Clock, Meter, Sums
 from torchtap.stats.own import Statistic
-from torchtap.stats.series import Series
+from torchtap.stats.series import Part, Series
 from torchtap.stats.statistics import NUM_TENSORS
 
 
@@ -77,6 +77,7 @@ class Stats:
                     f"{one!r} is no statistic: expected name, init, update, merge and finish."
                 )
         self.series = Series(keep, statistics)
+        self.series.has_histograms = histogram
         self.skipped: dict[Absence, None] = {}
         self._histogram = histogram
         self._sample = 0 if exact else SAMPLE
@@ -89,7 +90,7 @@ class Stats:
         self._by_id: dict[int, tuple[Site, Meter]] = {}
         self._tables: dict[torch.device, DeviceTable] = {}
         self._places: dict[torch.device, list[int]] = {}
-        self._pending: list[tuple[int, list[int], Snapshot]] = []
+        self._pending: list[tuple[int, list[int], Callable[[], Taken]]] = []
 
     # ------------------------------------------------------------------ as a sink
 
@@ -206,6 +207,7 @@ class Stats:
         if table is None:
             table = self._tables[device] = DeviceTable(device, histogram=self._histogram)
             self._places[device] = []
+            self.series.tables.append((self._places[device], table))
         block, index = table.add()
         self._places[device].append(meter.place)
         meter.measure_into(block, index)
@@ -248,7 +250,11 @@ class Stats:
             return
         ordered = np.zeros((len(self.series.measured), rows.shape[1]))
         ordered[places] = rows
-        self.series.add_step(step, ordered, {places[row]: h for row, h in histograms.items()})
+        parts = [
+            Part(places[number * BLOCK : (number + 1) * BLOCK], one)
+            for number, one in enumerate(histograms)
+        ]
+        self.series.add_step(step, ordered, parts)
 
     def _hand_over_states(self, step: int) -> None:
         """Bring the further statistics into the series, which merges them."""

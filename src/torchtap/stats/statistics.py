@@ -32,8 +32,13 @@ ROW_WIDTH = 16
     SUBNORMAL,
     NUM_TENSORS,
     NUM_COUNTED,
-) = range(ROW_WIDTH - 1)
-"""Places in a row: what every kernel fills, ``float64[16]``. Counts are exact up to 2^53."""
+    LEAST_BIN,
+) = range(ROW_WIDTH)
+"""Places in a row: what every kernel fills, ``float64[16]``. Counts are exact up to 2^53.
+
+The last is a note of the native kernel's to itself: 1 more than the least bin of a magnitude in
+use, 1 where that is not known.
+"""
 
 
 NUMBERS = (

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from torchtap.stats.histogram import NUM_BINS, SHIFT
 from torchtap.stats.statistics import (
+    LEAST_BIN,
     M2,
     MAX,
     MEAN,
@@ -48,6 +49,7 @@ def accumulate(
     row[NUM_TENSORS] += 1
     if histogram is not None and flat.numel():
         counted = flat if not 0 < sample < flat.numel() else flat[_places(flat, sample)]
+        row[LEAST_BIN] = 1  # Not kept account of here: any bin may be in use.
         for chunk in torch.split(counted, _CHUNK):
             row[NUM_COUNTED] += _count(chunk.to(torch.float64), histogram)
 

@@ -1,0 +1,201 @@
+"""The door to the Triton kernels (``cuda_kernel.py``): tensors of a CUDA device, where they are.
+
+A row is ``float64[16]`` as in :mod:`torchtap.stats.statistics`, a histogram ``int64[8192]`` as in
+:mod:`torchtap.stats.histogram`, both beside the tensor; what is measured is merged into what they
+hold. Nothing is read back and nothing waited for. What is needed in between comes from PyTorch's
+allocator and goes back to it. Launches can be captured in a CUDA graph, if tensors of the same
+dtypes were measured before: a kernel is compiled and loaded when it is first needed.
+
+The numbers are those of :mod:`torchtap.stats.stock` to rounding, and the same bits each time.
+Triton is imported when a CUDA tensor is first measured.
+"""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+from collections.abc import Iterable, Sequence
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchtap.stats import native
+from torchtap.stats.statistics import ROW_WIDTH, empty_rows
+
+BLOCK = 512
+"""Elements that a program reads at once."""
+MAX_PARTS = 1024
+"""Parts that a tensor is cut into at most: seven programs for each processor of the largest GPU."""
+_LEAST_BLOCKS = 8
+"""Blocks in a part at least; a tensor of no more is measured in one launch."""
+_COLUMNS = 8
+_OPTIONS = {"num_warps": 4, "enable_fp_fusion": True}
+
+
+def available(tensor: Tensor) -> bool:
+    """Whether this tensor can be measured here: Triton is there and works on its device."""
+    return tensor.is_cuda and tensor.dtype in native.DTYPES and _works(tensor.get_device())
+
+
+@functools.cache
+def kernels() -> ModuleType | None:
+    """The kernels, or ``None`` without Triton."""
+    from torchtap.stats import cuda_kernel
+
+    return None if cuda_kernel.triton is None else cuda_kernel
+
+
+@functools.cache
+def _works(index: int) -> bool:
+    """Whether a kernel can be compiled for a device: for that, Triton wants a C compiler too."""
+    if kernels() is None:
+        return False
+    device = torch.device("cuda", index)
+    try:
+        accumulate(torch.zeros(1, device=device), empty_rows(1, device)[0])
+    except (RuntimeError, OSError, ImportError, subprocess.SubprocessError):
+        return False
+    return True
+
+
+def accumulate(
+    tensor: Tensor, row: Tensor, histogram: Tensor | None = None, sample: int = 0
+) -> None:
+    """Measure a tensor and merge it into a row.
+
+    Args:
+        tensor: of any shape and strides, of a dtype that the native kernel reads too.
+        row: ``float64[16]``, contiguous, on the device of the tensor.
+        histogram: ``int64[8192]``, contiguous, or ``None``.
+        sample: how many elements to count in the histogram if there are more, one in each of so
+            many equal parts; 0 for all.
+    """
+    tensor = native._readable(tensor)
+    numel = tensor.numel()
+    num_parts, blocks = _split(numel)
+    kernel: Any = kernels()
+    with torch.cuda.device_of(tensor):
+        partials = tensor.new_empty(
+            (ROW_WIDTH, num_parts) if num_parts > 1 else 0, dtype=torch.float64
+        )
+        kernel.measure_one[(num_parts,)](
+            tensor.data_ptr(),
+            numel,
+            row.data_ptr(),
+            _address(histogram),
+            sample,
+            partials.data_ptr(),
+            num_parts,
+            blocks,
+            **_kind(tensor, histogram, sample),
+            IS_ONE_PART=num_parts == 1,
+        )
+        if num_parts > 1:
+            arguments = row.data_ptr(), partials.data_ptr(), num_parts
+            kernel.merge_one[(1,)](*arguments, PARTS=MAX_PARTS, **_OPTIONS)
+
+
+def accumulate_many(
+    tensors: Iterable[Tensor],
+    rows: Iterable[Tensor],
+    histograms: Iterable[Tensor | None] | None = None,
+    sample: int = 0,
+) -> None:
+    """Measure many tensors of one device, each into its row: one launch per dtype, and one more.
+
+    Args:
+        tensors: see :func:`accumulate`.
+        rows: as many. If a row comes more than once, all its tensors are merged into it, in their
+            order.
+        histograms: as many, or ``None``.
+        sample: see :func:`accumulate`.
+    """
+    # These hold the copies that were made of some, until all is launched.
+    readable = [native._readable(tensor) for tensor in tensors]
+    rows = list(rows)
+    targets = [None] * len(rows) if histograms is None else list(histograms)
+    waiting = list(zip(readable, rows, targets, strict=True))
+    if waiting and readable[0].is_cuda and torch.cuda.is_current_stream_capturing():
+        # A graph would copy the table again from host memory that is somebody else's by then.
+        for tensor, row, histogram in waiting:
+            accumulate(tensor, row, histogram, sample)
+        return
+    while waiting:
+        # Programs run side by side: no two of them may change one row.
+        chosen = {row.data_ptr(): place for place, (_, row, _) in reversed([*enumerate(waiting)])}
+        places = set(chosen.values())
+        _launch([waiting[place] for place in sorted(places)], sample)
+        waiting = [one for place, one in enumerate(waiting) if place not in places]
+
+
+def _launch(work: Sequence[tuple[Tensor, Tensor, Tensor | None]], sample: int) -> None:
+    """Measure tensors into as many different rows."""
+    groups: dict[Any, list[tuple[Tensor, Tensor, Tensor | None]]] = {}
+    for one in work:
+        groups.setdefault(tuple(_kind(one[0], one[2], sample).items()), []).append(one)
+    entries, num_parts = _entries([one for group in groups.values() for one in group])
+    device = work[0][0].device
+    kernel: Any = kernels()
+    with torch.cuda.device_of(work[0][0]):
+        host = torch.tensor(entries, dtype=torch.int64, pin_memory=device.type == "cuda")
+        table = host.to(device, non_blocking=True)
+        partials = torch.empty(ROW_WIDTH, num_parts, dtype=torch.float64, device=device)
+        first = 0
+        for kind, group in groups.items():
+            programs = sum(entry[5] for entry in entries[first : first + len(group)])
+            arguments = table.data_ptr(), first, len(group), sample, partials.data_ptr(), num_parts
+            kernel.measure_many[(programs,)](*arguments, **dict(kind))
+            first += len(group)
+        arguments = table.data_ptr(), partials.data_ptr(), num_parts
+        kernel.merge_many[(len(work),)](*arguments, PARTS=MAX_PARTS, **_OPTIONS)
+
+
+def _entries(
+    work: Iterable[tuple[Tensor, Tensor, Tensor | None]],
+) -> tuple[list[list[int]], int]:
+    """The table that the kernels read, and the number of parts of all tensors."""
+    entries = []
+    place = 0
+    for tensor, row, histogram in work:
+        num_parts, blocks = _split(tensor.numel())
+        addresses = tensor.data_ptr(), tensor.numel(), _address(histogram), row.data_ptr()
+        entries.append([*addresses, place, num_parts, blocks, 0])
+        assert len(entries[-1]) == _COLUMNS
+        place += num_parts
+    return entries, place
+
+
+def _split(numel: int) -> tuple[int, int]:
+    """Into how many parts a tensor is cut, and how many blocks are in each."""
+    num_blocks = max(-(-numel // BLOCK), 1)
+    blocks = max(-(-num_blocks // MAX_PARTS), _LEAST_BLOCKS)
+    return -(-num_blocks // blocks), blocks
+
+
+@functools.cache
+def _dtype(dtype: torch.dtype) -> tuple[Any, float]:
+    """Triton's name for a dtype, and its smallest number of full precision."""
+    kernel: Any = kernels()
+    # A bool is a byte that is 0 or 1.
+    name = "uint8" if dtype is torch.bool else str(dtype).removeprefix("torch.")
+    tiny = torch.finfo(dtype).tiny if dtype.is_floating_point else 0.0
+    return getattr(kernel.tl, name), tiny
+
+
+def _kind(tensor: Tensor, histogram: Tensor | None, sample: int) -> dict[str, Any]:
+    """What a kernel is compiled for."""
+    dtype, tiny = _dtype(tensor.dtype)
+    return {
+        "DTYPE": dtype,
+        "TINY": tiny,
+        "IS_ALIGNED": tensor.data_ptr() % 16 == 0,
+        "COUNTS_ALL": histogram is not None and not 0 < sample < tensor.numel(),
+        "BLOCK": BLOCK,
+        **_OPTIONS,
+    }
+
+
+def _address(tensor: Tensor | None) -> int:
+    return 0 if tensor is None else tensor.data_ptr()
