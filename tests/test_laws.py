@@ -132,7 +132,7 @@ CHANGES: dict[str, tuple[Callable[[Any], object], str]] = {
     "a write of the same value": (lambda m: m[0].bias.data.copy_(m[0].bias), ""),
     "a version": (lambda m: m[0].bias.detach().mul_(1), "parameter 0.bias"),
     "the sign of a zero": (lambda m: m[1].bias.detach().neg_(), "parameter 1.bias"),
-    "a buffer": (lambda m: m[1].running_mean.mul_(1.5), "buffer 1.running_mean"),
+    "a buffer": (lambda m: m[1].num_batches_tracked.add_(1), "buffer 1.num_batches_tracked"),
     "a gradient": (
         lambda m: m[0].weight.register_hook(lambda g: g * (1 + 2**-23)),
         "gradient of 0.weight",
@@ -213,9 +213,7 @@ LEFT_BEHIND: dict[str, Callable[[Any, Tensor], object]] = {
     "a forward pre-hook": lambda m, x: m.register_forward_pre_hook(print),
     "a full backward hook": lambda m, x: m[1].register_full_backward_hook(print),
     "a hook on a parameter": lambda m, x: m[0].weight.register_hook(print),
-    "a hook after accumulation": lambda m, x: (
-        m[0].weight.register_post_accumulate_grad_hook(print)
-    ),
+    "a hook after accumulation": lambda m, x: m[0].weight.register_post_accumulate_grad_hook(print),
     "a hook on the input": lambda m, x: x.register_hook(print),
     "an attribute": lambda m, x: setattr(m[0], "watched", True),
     "a replaced forward": lambda m, x: setattr(m[0], "forward", m[0].forward),
@@ -242,7 +240,6 @@ def test_a_global_hook_left_behind_would_be_found() -> None:
 
 def is_freed_at_once(specimen: Specimen, *, is_watched: bool) -> bool:
     """Whether model and outputs go when the last name does, without the garbage collector."""
-    gc.collect()
     gc.disable()
     try:
         model, args, kwargs = built(specimen)
@@ -402,7 +399,7 @@ def test_parameters_buffers_and_their_gradients_are_the_models_own(specimen: Spe
     assert found == right
 
 
-# --- gradients where a twin computes something else -------------------------------------------
+# --- gradients where memory is shared, by hand -------------------------------------------
 
 Formula = Callable[[nn.Module, Tensor], tuple[dict[str, Tensor], Tensor]]
 
@@ -452,7 +449,7 @@ FORMULAS: dict[str, Formula] = {
 
 
 def test_every_specimen_has_a_twin_or_a_formula() -> None:
-    assert {specimen.name for specimen in zoo() if not specimen.twin} == set(FORMULAS)
+    assert {specimen.name for specimen in zoo() if not specimen.twin} <= set(FORMULAS)
 
 
 @pytest.mark.parametrize("copy", ["auto", "always"])
@@ -590,8 +587,9 @@ def test_any_patterns_recorded_are_that_part_of_the_whole(
         assert not expected, where
         return
     assert_same_records(part.records(), expected)
-    if expected:
-        # Selecting afterwards takes the same patterns.
+    if expected and len(taking) < len(chosen):
+        # Selecting afterwards takes the same patterns. (With ``!`` alone it starts from all that
+        # was recorded, where ``watch`` starts from outputs.)
         assert_same_records(everything.records(where), expected)
 
 

@@ -242,7 +242,9 @@ def test_memory_depends_on_the_numbers_kept_alone():
 
 def test_the_mean_over_samples_needs_no_kept_values():
     model = small()
-    run = both(model, "*:output,grad_output", lambda: step(model, torch.randn(5, 4)), steps=3)
+    ports = ("output", "grad_output")
+    where = f"*:{','.join(ports)}"
+    run = both(model, where, lambda: step(model, torch.randn(5, 4)), steps=3, sample_mean=ports)
     measured = {str(s): run.series.of(s).mean_norm() for s in run.series.sites}
     for site, norm in measured.items():
         samples = torch.cat([r.value for r in run.records(site)]).double()
@@ -456,7 +458,11 @@ def test_values_that_were_measured_only_are_not_there_to_read():
 
 @pytest.mark.parametrize(
     ("how", "said"),
-    [({"keep": 0}, "keep is 0"), ({"statistics": [3]}, "3 is no statistic")],
+    [
+        ({"keep": 0}, "keep is 0"),
+        ({"statistics": [3]}, "3 is no statistic"),
+        ({"sample_mean": ["param"]}, "sample_mean has 'param'"),
+    ],
 )
 def test_bad_arguments_are_refused(how, said):
     with pytest.raises(tt.InputError, match=said):

@@ -132,7 +132,7 @@ class Engine:
                 )
         self._handles += self.aside.attach(self, modules)
         self._handles += self.updates.attach()
-        open_engines.append(self)
+        open_engines.add(self)
 
     def begin_step(self, step: int, *, recording: bool) -> None:
         """Start ``step``; gradients still to come keep the step they belong to."""
@@ -157,8 +157,7 @@ class Engine:
         self._end_pass()
         self.updates.end_step(has_run=self._is_state_taken)
         self.recording = self.state.recording = self.updates.recording = False
-        if self in open_engines:
-            open_engines.remove(self)
+        open_engines.discard(self)
         self.aside.come_back()
         for handle in self._handles:
             handle.remove()
@@ -287,17 +286,17 @@ class Engine:
         if not is_again and not may_recur:
             tap.has_run = True
             return next(tap.calls), FORWARD
-        storage = storage_id(found[0][1]) if found else 0
+        argument = found[0][1] if found else None
         if is_again:
             self.gradients.backwards.number()
-            call = self._replay.find(tap, storage)
+            call = self._replay.find(tap, argument)
             if call is not None:
                 return call, RECOMPUTE
             tap.reason = "a recomputed call could not be told from the others of this module"
             return -1, RECOMPUTE
         call = next(tap.calls)
         tap.has_run = True
-        self._replay.remember(tap, call, storage)
+        self._replay.remember(tap, call, argument)
         return call, FORWARD
 
     # ------------------------------------------------------------------ values
@@ -306,6 +305,9 @@ class Engine:
         self, spot: Spot | None, tensor: Tensor, call: int, phase: str, foreign: set[int]
     ) -> None:
         if spot is None or call < 0:
+            return
+        if phase is FORWARD and spot.meter(tensor, self.step):
+            spot.seen = True
             return
         reason = obstacle(tensor)
         if reason is not None:

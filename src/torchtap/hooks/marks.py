@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING
 
 from torch import Tensor
@@ -11,8 +12,9 @@ from torchtap.hooks.callbacks import keep_dynamo_out
 if TYPE_CHECKING:
     from torchtap.hooks.engine import Engine
 
-# The only global state of the package: a mark has nothing but this to find out who is watching.
-open_engines: list[Engine] = []
+# A mark has nothing but this to find out who is watching. A watch that nobody closed goes with its
+# model, which holds it by its hooks.
+open_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 
 
 def mark(tensor: Tensor, name: str) -> Tensor:
@@ -44,7 +46,7 @@ def mark(tensor: Tensor, name: str) -> Tensor:
 
 
 def _mark(tensor: Tensor, name: str) -> None:
-    for engine in open_engines:
+    for engine in list(open_engines):
         engine.mark(tensor, name)
 
 

@@ -3,6 +3,9 @@
 A checkpointed segment starts from the very memory it started from the first time, so its first
 module call is recognised by the storage of its argument; the calls after it follow in the order
 of the first pass. Every burst of recomputation runs under its own autograd node.
+
+Where the first call of a segment is not watched, a reentrant checkpoint is recognised by its node,
+which is made (and numbered) just before the segment first runs, and under which it runs again.
 """
 
 from __future__ import annotations
@@ -10,6 +13,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from torchtap.hooks.backwards import current_task
+from torchtap.hooks.graph import sequence_number
+from torchtap.hooks.keep import storage_id
 
 Calls = tuple[Any, int]
 """A tap and the number of its call."""
@@ -21,46 +30,69 @@ _HISTORY = 1 << 16
 class Replay:
     """The order of calls within one step, and where recomputation stands in it."""
 
-    __slots__ = ("_burst", "_calls", "_origins", "_position")
+    __slots__ = ("_burst", "_calls", "_held", "_origins", "_position", "_segments")
 
     def __init__(self) -> None:
         self._calls: list[Calls] = []
         self._origins: dict[tuple[Any, int], int] = {}
+        # A storage that is gone must not lend its number to another one.
+        self._held: list[StorageWeakRef] = []
+        self._segments: dict[int, list[int]] = {}
         self._position = -1
-        self._burst: Any = None
+        self._burst: tuple[Any, int] = (None, -1)
 
-    def remember(self, tap: Any, call: int, storage: int) -> None:
+    def remember(self, tap: Any, call: int, argument: Tensor | None) -> None:
         """Write down a call of the first pass (or of an outer recomputation)."""
         if len(self._calls) >= _HISTORY:
             self._calls.clear()
             self._origins.clear()
-        if storage:
-            self._origins[tap, storage] = len(self._calls)
+            self._held.clear()
+            self._segments.clear()
+        place = len(self._calls)
         self._calls.append((tap, call))
+        self._note(tap, argument, place)
 
-    def find(self, tap: Any, storage: int) -> int | None:
+    def find(self, tap: Any, argument: Tensor | None) -> int | None:
         """Which call of ``tap`` is running again; ``None`` if it cannot be told."""
         node = torch._C._current_autograd_node()
-        origin = self._origins.get((tap, storage)) if storage else None
-        follows = self._following(tap)
-        if node is self._burst and follows is not None:
-            place: int | None = follows
-        else:
-            place = origin if origin is not None else self._only(tap)
-        self._burst = node
+        burst = node, current_task()
+        if burst != self._burst:
+            self._burst, self._position = burst, -1
+        place = self._following(tap)
+        if place is None and argument is not None:
+            place = self._origins.get((tap, storage_id(argument)))
+        if place is None:
+            place = self._in_segment(tap, node)
+        if place is None:
+            place = self._only(tap)
         if place is None:
             return None
         self._position = place
-        call = self._calls[place][1]
-        if storage and origin is None:
-            # Checkpoints inside this one will start from memory that is new now.
+        # Checkpoints inside this one will start from memory that is new now.
+        self._note(tap, argument, place)
+        return self._calls[place][1]
+
+    def _note(self, tap: Any, argument: Tensor | None, place: int) -> None:
+        """Note by what a call will be recognised."""
+        storage = 0 if argument is None else storage_id(argument)
+        if argument is not None and storage and (tap, storage) not in self._origins:
+            self._held.append(StorageWeakRef(argument.untyped_storage()))
             self._origins[tap, storage] = place
-        return call
+        if not torch.is_grad_enabled():
+            self._segments.setdefault(sequence_number() - 1, []).append(place)
 
     def _following(self, tap: Any) -> int | None:
         place = self._position + 1
         if 0 < place < len(self._calls) and self._calls[place][0] is tap:
             return place
+        return None
+
+    def _in_segment(self, tap: Any, node: Any) -> int | None:
+        if type(node).__name__ != "CheckpointFunctionBackward":
+            return None
+        for place in self._segments.get(node._sequence_nr(), ()):
+            if place > self._position and self._calls[place][0] is tap:
+                return place
         return None
 
     def _only(self, tap: Any) -> int | None:

@@ -175,21 +175,22 @@ def _split(numel: int) -> tuple[int, int]:
 
 
 @functools.cache
-def _dtype(dtype: torch.dtype) -> tuple[Any, float]:
-    """Triton's name for a dtype, and its smallest number of full precision."""
-    kernel: Any = kernels()
+def _dtype(dtype: torch.dtype) -> dict[str, Any]:
+    """What a kernel is to know of a dtype; ``TINY`` is its smallest number of full precision."""
+    language = kernels().tl  # type: ignore[union-attr]
     # A bool is a byte that is 0 or 1.
     name = "uint8" if dtype is torch.bool else str(dtype).removeprefix("torch.")
     tiny = torch.finfo(dtype).tiny if dtype.is_floating_point else 0.0
-    return getattr(kernel.tl, name), tiny
+    # Elements are compared as float32 where it holds them: many GPUs are slow with float64.
+    is_wide = dtype in (torch.float64, torch.int32, torch.int64)
+    work = language.float64 if is_wide else language.float32
+    return {"DTYPE": getattr(language, name), "WORK": work, "TINY": tiny}
 
 
 def _kind(tensor: Tensor, histogram: Tensor | None, sample: int) -> dict[str, Any]:
     """What a kernel is compiled for."""
-    dtype, tiny = _dtype(tensor.dtype)
     return {
-        "DTYPE": dtype,
-        "TINY": tiny,
+        **_dtype(tensor.dtype),
         "IS_ALIGNED": tensor.data_ptr() % 16 == 0,
         "COUNTS_ALL": histogram is not None and not 0 < sample < tensor.numel(),
         "BLOCK": BLOCK,

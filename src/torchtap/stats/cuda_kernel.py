@@ -49,6 +49,7 @@ def measure_one(
     num_parts: tl.int64,
     blocks: tl.int64,
     DTYPE: tl.constexpr,
+    WORK: tl.constexpr,
     TINY: tl.constexpr,
     IS_ALIGNED: tl.constexpr,
     COUNTS_ALL: tl.constexpr,
@@ -63,7 +64,19 @@ def measure_one(
     numel, num_parts, blocks = numel.to(tl.int64), num_parts.to(tl.int64), blocks.to(tl.int64)
     part = tl.program_id(0).to(tl.int64)
     numbers = _measure_part(
-        data, numel, histogram, sample, part, num_parts, blocks, DTYPE, TINY, IS_ALIGNED, COUNTS_ALL, BLOCK
+        data,
+        numel,
+        histogram,
+        sample,
+        part,
+        num_parts,
+        blocks,
+        DTYPE,
+        WORK,
+        TINY,
+        IS_ALIGNED,
+        COUNTS_ALL,
+        BLOCK,
     )
     if IS_ONE_PART:
         _merge(row, numbers)
@@ -86,6 +99,7 @@ def measure_many(
     partials: tl.int64,
     stride: tl.int64,
     DTYPE: tl.constexpr,
+    WORK: tl.constexpr,
     TINY: tl.constexpr,
     IS_ALIGNED: tl.constexpr,
     COUNTS_ALL: tl.constexpr,
@@ -116,6 +130,7 @@ def measure_many(
         tl.load(entry + 5),
         tl.load(entry + 6),
         DTYPE,
+        WORK,
         TINY,
         IS_ALIGNED,
         COUNTS_ALL,
@@ -151,6 +166,7 @@ def _measure_part(
     num_parts: tl.tensor,
     blocks: tl.tensor,
     DTYPE: tl.constexpr,
+    WORK: tl.constexpr,
     TINY: tl.constexpr,
     IS_ALIGNED: tl.constexpr,
     COUNTS_ALL: tl.constexpr,
@@ -165,15 +181,15 @@ def _measure_part(
     end = tl.minimum(begin + blocks, (numel + BLOCK - 1) // BLOCK)
     # Whole blocks are read without asking whether an element is there: several at once.
     end_whole = tl.minimum(end, numel // BLOCK)
-    state = _nothing(BLOCK)
-    for block in tl.range(begin, end_whole, loop_unroll_factor=4):
-        x = tl.load(pointer + block * BLOCK + lanes).to(tl.float64)
+    state = _nothing(BLOCK, WORK)
+    for block in tl.range(begin, end_whole, loop_unroll_factor=2):
+        x = tl.load(pointer + block * BLOCK + lanes).to(WORK)
         state = _added(state, x, tl.full([BLOCK], True, tl.int1), TINY)
         if COUNTS_ALL:
             _count(histogram, x, tl.abs(x) < float("inf"))
     if end_whole < end:
         inside = lanes < numel - end_whole * BLOCK
-        x = tl.load(pointer + end_whole * BLOCK + lanes, mask=inside, other=0).to(tl.float64)
+        x = tl.load(pointer + end_whole * BLOCK + lanes, mask=inside, other=0).to(WORK)
         state = _added(state, x, inside, TINY)
         if COUNTS_ALL:
             _count(histogram, x, inside & (tl.abs(x) < float("inf")))
@@ -187,11 +203,11 @@ def _measure_part(
 
 
 @_helper
-def _nothing(BLOCK: tl.constexpr) -> Any:
+def _nothing(BLOCK: tl.constexpr, WORK: tl.constexpr) -> Any:
     """What the lanes know before they have met an element; see :func:`_added`."""
     none = tl.zeros([BLOCK], tl.float64)
     no = tl.zeros([BLOCK], tl.int32)
-    infinite = tl.full([BLOCK], float("inf"), tl.float64)
+    infinite = tl.full([BLOCK], float("inf"), WORK)
     return no, none, none, none, none, none, infinite, -infinite, no, no, no, no, no
 
 
@@ -213,18 +229,17 @@ def _added(state: tl.tuple, x: tl.tensor, inside: tl.tensor, TINY: tl.constexpr)
         neginf,
         subnormal,
     ) = state
-    size = tl.abs(x)
-    finite = inside & (size < float("inf"))
-    value = tl.where(finite, x, 0.0)
-    size = tl.abs(value)
-    shift = tl.where(finite & (num_finite == 0), x, shift)
-    deviation = tl.where(finite, x - shift, 0.0)
+    finite = inside & (tl.abs(x) < float("inf"))
+    narrow = tl.where(finite, x, 0.0)
+    value, size = narrow.to(tl.float64), tl.abs(narrow)
+    shift = tl.where(num_finite == 0, value, shift)
+    deviation = tl.where(finite, value - shift, 0.0)
     return (
         num_finite + finite.to(tl.int32),
         shift,
         first + deviation,
         second + deviation * deviation,
-        l1 + size,
+        l1 + tl.abs(value),
         squares + value * value,
         tl.minimum(low, tl.where(finite, x, float("inf"))),
         tl.maximum(high, tl.where(finite, x, float("-inf"))),
@@ -267,8 +282,8 @@ def _finished(state: tl.tuple, num_counted: tl.tensor) -> Any:
         m2,
         _sum(l1),
         _sum(squares),
-        tl.min(low, 0),
-        tl.max(high, 0),
+        tl.min(low, 0).to(tl.float64),
+        tl.max(high, 0).to(tl.float64),
         _sum(zeros),
         _sum(nan),
         _sum(posinf),
@@ -322,12 +337,13 @@ def _count_zeros(histogram: tl.tensor, number: tl.tensor) -> Any:
 
 @_helper
 def _bin(x: tl.tensor) -> Any:
-    """The bin of finite float64 elements, as :func:`torchtap.stats.stock.accumulate` has it.
+    """The bin of finite elements, as :func:`torchtap.stats.stock.accumulate` has it.
 
     That is the upper 13 bits of the float32, rounded towards zero. They stand in the float64
     too: only the exponent is counted from elsewhere (127 in place of 1023). Below 2^-126, where
     float32 has no exponent any more, bins are 2^-130 wide.
     """
+    x = x.to(tl.float64)
     size = tl.abs(x)
     upper = size.to(tl.int64, bitcast=True) >> 48
     small = (

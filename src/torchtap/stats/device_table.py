@@ -35,20 +35,21 @@ class Block:
 
     Attributes:
         rows: ``float64[256, 16]``.
+        blank: rows that nothing was measured into.
         histograms: ``int64[256, 8192]`` of the running step, or ``None``.
         totals: the same of all steps that were taken.
     """
 
-    __slots__ = ("histograms", "rows", "totals")
+    __slots__ = ("blank", "histograms", "rows", "totals")
 
     def __init__(self, device: torch.device, *, histogram: bool) -> None:
-        self.rows = empty_rows(BLOCK, device)
+        self.rows, self.blank = empty_rows(BLOCK, device), empty_rows(BLOCK, device)
         self.histograms = _counters(device) if histogram else None
         self.totals = _counters(device) if histogram else None
 
     def clear(self, index: int) -> None:
         """Forget what was measured into one row."""
-        clear_rows(self.rows[index : index + 1])
+        self.rows[index] = self.blank[index]
         if self.histograms is not None:
             self.histograms[index].zero_()
 
@@ -110,7 +111,7 @@ class DeviceTable:
                 histograms = _copied(block.histograms[:used])
                 block.totals += block.histograms
                 block.histograms.zero_()
-        clear_rows(block.rows[:used])
+        block.rows.copy_(block.blank)
 
         def read() -> tuple[NDArray[np.float64], Histograms | None]:
             numbers: NDArray[np.float64] = rows.numpy()

@@ -72,7 +72,7 @@ class Measured:
     notes: tuple[str, ...] = ()
     mean_sum: NDArray[Any] | None = None
     num_samples: int = 0
-    why_no_mean: str = "it was not asked for"
+    why_no_mean: str = "it was not asked for, as with tt.Stats(sample_mean=['output'])"
 
     @property
     def is_seen(self) -> bool:

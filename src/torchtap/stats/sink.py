@@ -37,12 +37,12 @@ class Stats:
 
     Args:
         histogram: count histograms.
-        exact: count every element in them. By default tensors of more than 4,096 elements are
+        exact: count every element in them. By default tensors of more than 16,384 elements are
             counted by one element in each of 4,096 equal parts, at places that follow no period;
             the standard error of the rank of a quantile is ``sqrt(q (1 - q) / 4096)``, which is
             0.8 % at the median. All other statistics are always over all elements.
-        sample_mean: keep the running sum over samples that ``run.mean_norm`` needs: 8 bytes per
-            element of one sample and site.
+        sample_mean: at which ports to keep the running sum over samples that ``run.mean_norm``
+            needs: 8 bytes per element of one sample and site.
         statistics: more of them, built in (``tt.stats.top_k(5)``) or your own, see
             :class:`~torchtap.stats.Statistic`.
         keep: of how many steps histograms and ``statistics`` are kept. The numbers are kept of
@@ -65,7 +65,7 @@ class Stats:
         *,
         histogram: bool = True,
         exact: bool = False,
-        sample_mean: bool = True,
+        sample_mean: Sequence[str] = ("input", "output"),
         statistics: Sequence[Statistic] = (),
         keep: int = 64,
     ) -> None:
@@ -76,12 +76,17 @@ class Stats:
                 raise InputError(
                     f"{one!r} is no statistic: expected name, init, update, merge and finish."
                 )
+        odd = set(sample_mean) - set(FLOW_PORTS)
+        if odd:
+            raise InputError(
+                f"sample_mean has {sorted(odd)[0]!r}; expected some of {', '.join(FLOW_PORTS)}."
+            )
         self.series = Series(keep, statistics)
         self.series.has_histograms = histogram
         self.skipped: dict[Absence, None] = {}
         self._histogram = histogram
         self._sample = 0 if exact else SAMPLE
-        self._sample_mean = sample_mean
+        self._sample_mean = frozenset(sample_mean)
         self._statistics = tuple(statistics)
         self._states: dict[int, list[Any]] = {}
         self._clock = Clock()
@@ -189,7 +194,7 @@ class Stats:
         if is_new:
             measured.dtype, measured.shape = dtype_name(tensor), tuple(tensor.shape)
             measured.itemsize, measured.notes = tensor.element_size(), notes
-            if self._sample_mean and site.port in FLOW_PORTS:
+            if site.port in self._sample_mean:
                 meter.sums = Sums(values)
         else:
             if measured.dtype != dtype_name(tensor):
