@@ -10,6 +10,7 @@ which is made (and numbered) just before the segment first runs, and under which
 
 from __future__ import annotations
 
+import bisect
 from typing import Any
 
 import torch
@@ -30,16 +31,28 @@ _HISTORY = 1 << 16
 class Replay:
     """The order of calls within one step, and where recomputation stands in it."""
 
-    __slots__ = ("_burst", "_calls", "_held", "_origins", "_position", "_segments")
+    __slots__ = (
+        "_burst",
+        "_calls",
+        "_first",
+        "_held",
+        "_numbers",
+        "_origins",
+        "_places",
+        "_position",
+    )
 
     def __init__(self) -> None:
         self._calls: list[Calls] = []
         self._origins: dict[tuple[Any, int], int] = {}
         # A storage that is gone must not lend its number to another one.
         self._held: list[StorageWeakRef] = []
-        self._segments: dict[int, list[int]] = {}
+        # Of calls without grad: the number of the next node then, ascending, and their places.
+        self._numbers: list[int] = []
+        self._places: list[int] = []
         self._position = -1
         self._burst: tuple[Any, int] = (None, -1)
+        self._first = sequence_number()
 
     def remember(self, tap: Any, call: int, argument: Tensor | None) -> None:
         """Write down a call of the first pass (or of an outer recomputation)."""
@@ -47,14 +60,17 @@ class Replay:
             self._calls.clear()
             self._origins.clear()
             self._held.clear()
-            self._segments.clear()
+            self._numbers.clear()
+            self._places.clear()
         place = len(self._calls)
         self._calls.append((tap, call))
         self._note(tap, argument, place)
 
     def find(self, tap: Any, argument: Tensor | None) -> int | None:
         """Which call of ``tap`` is running again; ``None`` if it cannot be told."""
-        node = torch._C._current_autograd_node()
+        node: Any = torch._C._current_autograd_node()
+        if node is not None and node._sequence_nr() < self._first:
+            return None  # Of an earlier step.
         burst = node, current_task()
         if burst != self._burst:
             self._burst, self._position = burst, -1
@@ -79,7 +95,8 @@ class Replay:
             self._held.append(StorageWeakRef(argument.untyped_storage()))
             self._origins[tap, storage] = place
         if not torch.is_grad_enabled():
-            self._segments.setdefault(sequence_number() - 1, []).append(place)
+            self._numbers.append(sequence_number())
+            self._places.append(place)
 
     def _following(self, tap: Any) -> int | None:
         place = self._position + 1
@@ -88,9 +105,12 @@ class Replay:
         return None
 
     def _in_segment(self, tap: Any, node: Any) -> int | None:
+        """The next call of ``tap`` since the reentrant checkpoint of that node was made."""
         if type(node).__name__ != "CheckpointFunctionBackward":
             return None
-        for place in self._segments.get(node._sequence_nr(), ()):
+        start = bisect.bisect_right(self._numbers, node._sequence_nr())
+        for number in range(start, len(self._places)):
+            place = self._places[number]
             if place > self._position and self._calls[place][0] is tap:
                 return place
         return None

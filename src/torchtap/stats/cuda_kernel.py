@@ -183,13 +183,13 @@ def _measure_part(
     end_whole = tl.minimum(end, numel // BLOCK)
     state = _nothing(BLOCK, WORK)
     for block in tl.range(begin, end_whole, loop_unroll_factor=2):
-        x = tl.load(pointer + block * BLOCK + lanes).to(WORK)
+        x = _widened(tl.load(pointer + block * BLOCK + lanes), WORK)
         state = _added(state, x, tl.full([BLOCK], True, tl.int1), TINY)
         if COUNTS_ALL:
             _count(histogram, x, tl.abs(x) < float("inf"))
     if end_whole < end:
         inside = lanes < numel - end_whole * BLOCK
-        x = tl.load(pointer + end_whole * BLOCK + lanes, mask=inside, other=0).to(WORK)
+        x = _widened(tl.load(pointer + end_whole * BLOCK + lanes, mask=inside, other=0), WORK)
         state = _added(state, x, inside, TINY)
         if COUNTS_ALL:
             _count(histogram, x, inside & (tl.abs(x) < float("inf")))
@@ -200,6 +200,15 @@ def _measure_part(
         strata = tl.where(histogram != 0, sample, 0)
         num_counted = _count_sample(pointer, numel, histogram, strata, part, num_parts, BLOCK)
     return _finished(state, num_counted)
+
+
+@_helper
+def _widened(x: tl.tensor, WORK: tl.constexpr) -> Any:
+    """Elements in a dtype that holds them."""
+    if x.dtype == tl.bfloat16:
+        # It is the upper half of a float32. So no conversion can take its subnormals for zero.
+        x = (x.to(tl.uint16, bitcast=True).to(tl.uint32) << 16).to(tl.float32, bitcast=True)
+    return x.to(WORK)
 
 
 @_helper
@@ -378,7 +387,7 @@ def _count_sample(
         low = number * numel // sample
         length = (number + 1) * numel // sample - low
         place = low + ((length * (number * 2654435769 & 4294967295)) >> 32)
-        x = tl.load(pointer + place, mask=inside, other=0).to(tl.float64)
+        x = _widened(tl.load(pointer + place, mask=inside, other=0), tl.float64)
         counted = inside & (tl.abs(x) < float("inf"))
         _count(histogram, x, counted)
         _count_zeros(histogram, tl.sum((counted & (x == 0)).to(tl.int64), 0))
@@ -428,7 +437,7 @@ def _merged_parts(
         tl.sum(tl.load(place + 10 * stride, there, 0.0), 0),
         tl.sum(tl.load(place + 11 * stride, there, 0.0), 0),
         tl.sum(tl.load(place + 12 * stride, there, 0.0), 0),
-        0.0,
+        1.0,
         tl.sum(tl.load(place + 14 * stride, there, 0.0), 0),
     )
 
@@ -453,3 +462,5 @@ def _merge(row: tl.tensor, numbers: tl.tuple) -> Any:
     for number in tl.static_range(8, 13):
         tl.store(place + number, tl.load(place + number) + numbers[number])
     tl.store(place + 14, tl.load(place + 14) + numbers[14])
+    # Which bins are in use is not kept account of here; see LEAST_BIN.
+    tl.store(place + 15, tl.where(numbers[14] > 0, 1.0, tl.load(place + 15)))

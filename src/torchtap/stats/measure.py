@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from torchtap.errors import InputError
-from torchtap.stats import native, stock
+from torchtap.stats import cuda, native, stock
 from torchtap.stats.histogram import NUM_BINS, Histogram
 from torchtap.stats.statistics import NUM_COUNTED, NUM_FINITE, Statistics, empty_rows, from_row
 
@@ -87,6 +87,8 @@ def accumulate(tensor: Tensor, row: Tensor, histogram: Tensor | None, sample: in
         tensor = tensor.to(row.device)
     if tensor.dtype in native.DTYPES and tensor.device.type == "cpu" and native.available():
         native.accumulate(tensor, row, histogram, sample)
+    elif cuda.available(tensor):
+        cuda.accumulate(tensor, row, histogram, sample)
     else:
         stock.accumulate(tensor, row, histogram, sample)
 

@@ -1,0 +1,159 @@
+"""What measuring a whole training costs: ratios of watched to plain, in turns in one run.
+
+    python benchmarks/measuring.py [--threads 1] [--rounds 25] [--markdown FILE]
+
+Each row alternates blocks of plain and watched steps and compares the fastest block of each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import sys
+from pathlib import Path
+
+import torch
+from torch import nn
+
+import torchtap as tt
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).parent))
+from models import TinyGPT, resnet18
+from watching import Result, Step, compare, gpt_step, table
+
+WHERE = "*:output,grad_output"
+
+
+def ratio(
+    name: str, wanted: str, plain: Step, step: Step, watch: tt.Watch, *, rounds: int, repeats: int
+) -> Result:
+    """One row: a watched step, its closing included, against a plain one."""
+
+    def watched() -> None:
+        step()
+        watch.step()
+
+    for _ in range(3):
+        watched()
+        plain()
+    before, after = compare(plain, watched, rounds=rounds, repeats=repeats)
+    watch.close()
+    detail = f"{before * 1e3:.2f} ms -> {after * 1e3:.2f} ms"
+    return Result(name, f"{after / before:.3f}x", wanted, detail)
+
+
+def gpt(rounds: int) -> list[Result]:
+    """The tiny GPT: what each part of the default set adds."""
+    rows = []
+    for name, wanted, how, every in (
+        ("tiny GPT, full default set", "1.25", {}, 1),
+        ("the same without histograms", "-", {"histogram": False}, 1),
+        ("and without means over samples", "-", {"histogram": False, "sample_mean": ()}, 1),
+        ("tiny GPT, full default set, every=10", "1.04", {}, 10),
+    ):
+        plain, model = TinyGPT(), TinyGPT()
+        watch = tt.watch(model, WHERE, to=tt.Stats(**how), every=every)
+        rows.append(
+            ratio(name, wanted, gpt_step(plain), gpt_step(model), watch, rounds=rounds, repeats=20)
+        )
+    return rows
+
+
+def bare_hooks(rounds: int) -> Result:
+    """For scale: PyTorch's own price of a forward hook that puts a hook on the output."""
+    plain, model = TinyGPT(), TinyGPT()
+
+    def hook(_: nn.Module, __: object, output: torch.Tensor) -> None:
+        output.register_hook(lambda gradient: None)
+
+    for module in model.modules():
+        module.register_forward_hook(hook)
+    before, after = compare(gpt_step(plain), gpt_step(model), rounds=rounds, repeats=20)
+    detail = f"{before * 1e3:.2f} ms -> {after * 1e3:.2f} ms"
+    name = "for scale: tiny GPT, empty hook + register_hook"
+    return Result(name, f"{after / before:.3f}x", "-", detail)
+
+
+def compiled_gpt(rounds: int) -> Result:
+    """The tiny GPT under torch.compile(fullgraph=True)."""
+    plain, model = TinyGPT(), TinyGPT()
+    watch = tt.watch(model, WHERE, to=tt.Stats())
+    # The watched one first: a graph compiled without hooks would be taken for both.
+    step = gpt_step(torch.compile(model, fullgraph=True))
+    step()
+    other = gpt_step(torch.compile(plain, fullgraph=True))
+    name = "tiny GPT, compiled, full default set"
+    return ratio(name, "1.15", other, step, watch, rounds=rounds, repeats=10)
+
+
+def resnet(rounds: int) -> Result:
+    """ResNet-18, batch 8 of 64 px."""
+    plain, model = resnet18(num_classes=10), resnet18(num_classes=10)
+    batch = torch.randn(8, 3, 64, 64)
+
+    def train(network: nn.Module) -> Step:
+        def step() -> None:
+            network(batch).sum().backward()
+            network.zero_grad()
+
+        return step
+
+    watch = tt.watch(model, WHERE, to=tt.Stats())
+    name = "ResNet-18, 8 x 64 px, full default set"
+    return ratio(name, "1.08", train(plain), train(model), watch, rounds=rounds, repeats=2)
+
+
+def linears(rounds: int) -> Result:
+    """8 x Linear(256) and ReLU, batch 64."""
+
+    def build() -> nn.Module:
+        layers = [layer for _ in range(8) for layer in (nn.Linear(256, 256), nn.ReLU())]
+        return nn.Sequential(*layers)
+
+    plain, model = build(), build()
+    batch = torch.randn(64, 256)
+
+    def train(network: nn.Module) -> Step:
+        def step() -> None:
+            network(batch).square().mean().backward()
+            network.zero_grad()
+
+        return step
+
+    watch = tt.watch(model, WHERE, to=tt.Stats())
+    name = "8 x Linear(256) + ReLU, batch 64, full default set"
+    return ratio(name, "1.3", train(plain), train(model), watch, rounds=rounds, repeats=20)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=25)
+    parser.add_argument("--markdown", type=Path)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    torch.manual_seed(0)
+    rows = [
+        *gpt(options.rounds),
+        bare_hooks(options.rounds),
+        compiled_gpt(options.rounds),
+        resnet(max(options.rounds // 2, 3)),
+        linears(options.rounds),
+    ]
+    text = table(rows)
+    print(text)
+    if options.markdown:
+        options.markdown.write_text(
+            f"# What measuring a training costs\n\n"
+            f"`python benchmarks/measuring.py --rounds {options.rounds}`: torch "
+            f"{torch.__version__}, Python {platform.python_version()}, {platform.machine()}, "
+            f"{options.threads} thread(s), torchtap {tt.__version__}.\n\n"
+            f"All outputs and their gradients of all modules, measured every step, the closing of "
+            f"the step included. Ratios of the fastest blocks of plain and watched steps, run in "
+            f"turns.\n\n{text}\n"
+        )
+
+
+if __name__ == "__main__":
+    main()
