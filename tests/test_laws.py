@@ -13,18 +13,20 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-import bits
 import module_db
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
+from models import seeded
 from module_db import Sample
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 from truth import PORTS, Truth, assert_matches, truth
 
+import bits
 import torchtap as tt
 from torchtap.site import Site
-from torchtap.testing import Specimen, default_loss, zoo
+from torchtap.testing import Net, Specimen, default_loss, zoo
 from torchtap.tree import leaves
 
 ALL = "*:*,param_grad,param,buffer"
@@ -44,7 +46,7 @@ every_copy = pytest.mark.parametrize("copy", COPIES)
 
 def a_few(samples: list[Sample]) -> list[Sample]:
     """Evenly spread; all where there are not many."""
-    return samples[:: 1 + len(samples) // 24]
+    return samples[:: 1 + (len(samples) - 1) // 6]
 
 
 every_module = pytest.mark.parametrize(
@@ -458,7 +460,8 @@ def test_gradients_where_memory_is_shared_are_those_of_the_formula(name: str, co
     run, absent = recorded(lambda: built(SPECIMENS[name]), copy)
     model, (x,), _ = built(SPECIMENS[name])
     wanted, output = FORMULAS[name](model.double(), x.double())
-    right = dict(zip(wanted, torch.autograd.grad(default_loss(output), list(wanted.values()))))
+    gradients = torch.autograd.grad(default_loss(output), list(wanted.values()))
+    right = dict(zip(wanted, gradients, strict=True))
     right[".:grad_output"] = torch.arange(output.numel()).double().cos().view_as(output)
     right["b:grad_output"] = right[".:grad_output"]
     for step in range(NUM_STEPS):
@@ -591,6 +594,56 @@ def test_any_patterns_recorded_are_that_part_of_the_whole(
         # Selecting afterwards takes the same patterns. (With ``!`` alone it starts from all that
         # was recorded, where ``watch`` starts from outputs.)
         assert_same_records(everything.records(where), expected)
+
+
+@pytest.mark.parametrize(
+    "specimen", [specimen for specimen in zoo() if specimen.recomputes], ids=str
+)
+def test_each_part_of_a_checkpoint_is_that_part_of_the_whole(specimen: Specimen) -> None:
+    # Alone, a module in the middle of the checkpoint has nothing to find its place by but itself.
+    everything = full(specimen, "through")
+    again = facts_of(everything.records(phase="recompute"))
+    for place in {(site.path, site.port) for site in everything.sites}:
+
+        def is_wanted(site: Site, _: object = None, place: Any = place) -> bool:
+            return (site.path, site.port) == place
+
+        part = watched(specimen, is_wanted)
+        assert_same_records(part.records(), [r for r in everything.records() if is_wanted(r.site)])
+        assert all(fact in again for fact in facts_of(part.records(phase="recompute")))
+
+
+def nested_checkpoints() -> nn.Module:
+    """Reentrant checkpoints of one block within two reentrant checkpoints."""
+
+    def segment(m: Any, x: Tensor) -> Tensor:
+        hidden = m.a(x)
+        for _ in range(2):
+            hidden = m.tanh(checkpoint(m.block, hidden, use_reentrant=True))
+        return hidden
+
+    def body(m: Any, x: Tensor) -> Tensor:
+        hidden = m.first(x)
+        for _ in range(2):
+            hidden = checkpoint(segment, m, hidden, use_reentrant=True)
+        return m.last(hidden)
+
+    tanh = nn.Tanh()
+    block = nn.Sequential(nn.Linear(3, 3), tanh, nn.Linear(3, 3))
+    ends = {name: nn.Linear(3, 3) for name in ("first", "a", "last")}
+    return seeded(lambda: Net(body, block=block, tanh=tanh, **ends))
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad=True")
+@pytest.mark.parametrize("path", ["*", "a", "block", "block.0", "block.1", "block.2", "last"])
+def test_each_part_of_nested_checkpoints_is_the_truth(path: str) -> None:
+    model, x = nested_checkpoints(), torch.arange(6.0).view(2, 3).cos()
+    right = truth(model, (x,), {}, default_loss)
+    with tt.watch(model, f"{path}:*") as watch:
+        default_loss(model(x)).backward()
+    records = watch.run.records()
+    is_watched = None if path == "*" else path.__eq__
+    assert assert_matches(records, right, rtol=1e-5, atol=1e-7, paths=is_watched) > 0
 
 
 def test_a_recording_that_lacks_something_would_be_found() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from torchtap.errors import InputError
 from torchtap.hooks import interposed
-from torchtap.plan import Where, make_plan, modules_of
-from torchtap.record import FORWARD, Absence, Record
+from torchtap.plan import Plan, Where, make_plan, modules_of
+from torchtap.record import FORWARD, Absence, Key, Record
 from torchtap.site import Site
 from torchtap.store.memory import Memory
 from torchtap.tree import argument_leaves, leaves, replace
@@ -125,10 +125,12 @@ def verify(
         values = _true_values(trial, tapped)
         twin = None if plain.loss is None else _Twin(trial, tapped, plain)
     checked = _check(memory, values, twin, plain, trial)
+    absent = tuple(watched.absent)
+    checked["wrong"] += tuple(_missing(plan, memory, values, twin, absent))
     return Verification(
         model=type(model).__name__,
         changed=tuple(changed),
-        absent=tuple(watched.absent),
+        absent=absent,
         unsteady=tuple(unsteady),
         **checked,
     )
@@ -192,7 +194,8 @@ class _Trial:
         self.rewind()
         output = self.model(*self.args, **self.kwargs)
         loss = self.loss(output) if self.loss is not None else _default_loss(output)
-        if loss is not None and (not isinstance(loss, Tensor) or loss.numel() != 1):
+        is_scalar = isinstance(loss, Tensor) and loss.numel() == 1
+        if not is_scalar and (loss is not None or self.loss is not None):
             raise InputError(
                 f"loss must return a scalar tensor, not {type(loss).__name__}"
                 f"{list(loss.shape) if isinstance(loss, Tensor) else ''}."
@@ -454,6 +457,29 @@ def _check(
         if what is not None:
             wrong.append(Wrong(record.site, record.call, what))
     return {**counts, "wrong": tuple(wrong), "unverified": tuple(unverified)}
+
+
+def _missing(
+    plan: Plan,
+    memory: Memory,
+    values: Mapping[Place, Tensor],
+    twin: _Twin | None,
+    absent: Iterable[Absence],
+) -> Iterator[Wrong]:
+    """What flowed, was asked for, and is neither recorded nor listed as absent."""
+    steps = {record.step for record in memory.rows}
+    seen = {record.key for record in memory.rows}
+    listed = {(entry.site.path, entry.site.port) for entry in absent}
+    filters = {
+        (tap.path, port): chosen for tap in plan.taps for port, chosen in tap.filters.items()
+    }
+    gradients = {} if twin is None or twin.failure else {**twin.through, **twin.whole}
+    for site, call in {**values, **gradients}:
+        chosen = filters.get((site.path, site.port))
+        if chosen is None or not chosen.accepts(site.leaf) or (site.path, site.port) in listed:
+            continue
+        if any(Key(step, site, call) not in seen for step in steps):
+            yield Wrong(site, call, "it was not recorded")
 
 
 def _why_unverified(record: Record, twin: _Twin | None) -> str:

@@ -64,36 +64,40 @@ class Replay:
             self._places.clear()
         place = len(self._calls)
         self._calls.append((tap, call))
-        self._note(tap, argument, place)
+        self._note_memory(tap, argument, place)
+        self._note_number(place)
 
     def find(self, tap: Any, argument: Tensor | None) -> int | None:
         """Which call of ``tap`` is running again; ``None`` if it cannot be told."""
         node: Any = torch._C._current_autograd_node()
-        if node is not None and node._sequence_nr() < self._first:
-            return None  # Of an earlier step.
         burst = node, current_task()
         if burst != self._burst:
             self._burst, self._position = burst, -1
         place = self._following(tap)
-        if place is None and argument is not None:
-            place = self._origins.get((tap, storage_id(argument)))
         if place is None:
             place = self._in_segment(tap, node)
+        storage = 0 if argument is None else storage_id(argument)
+        if place is None:
+            place = self._origins.get((tap, storage))
         if place is None:
             place = self._only(tap)
         if place is None:
             return None
         self._position = place
-        # Checkpoints inside this one will start from memory that is new now.
-        self._note(tap, argument, place)
+        # Checkpoints inside this one will start from memory, and under nodes, that are new now.
+        if (tap, storage) not in self._origins:
+            self._note_memory(tap, argument, place)
+        self._note_number(place)
         return self._calls[place][1]
 
-    def _note(self, tap: Any, argument: Tensor | None, place: int) -> None:
-        """Note by what a call will be recognised."""
+    def _note_memory(self, tap: Any, argument: Tensor | None, place: int) -> None:
         storage = 0 if argument is None else storage_id(argument)
-        if argument is not None and storage and (tap, storage) not in self._origins:
-            self._held.append(StorageWeakRef(argument.untyped_storage()))
+        if argument is not None and storage:
+            held = StorageWeakRef(argument.untyped_storage())  # type: ignore[no-untyped-call]
+            self._held.append(held)
             self._origins[tap, storage] = place
+
+    def _note_number(self, place: int) -> None:
         if not torch.is_grad_enabled():
             self._numbers.append(sequence_number())
             self._places.append(place)
@@ -108,6 +112,8 @@ class Replay:
         """The next call of ``tap`` since the reentrant checkpoint of that node was made."""
         if type(node).__name__ != "CheckpointFunctionBackward":
             return None
+        if node._sequence_nr() < self._first:
+            return None  # Of an earlier step.
         start = bisect.bisect_right(self._numbers, node._sequence_nr())
         for number in range(start, len(self._places)):
             place = self._places[number]

@@ -27,11 +27,12 @@ from torchtap.stats.statistics import ROW_WIDTH, empty_rows
 BLOCK = 512
 """Elements that a program reads at once."""
 MAX_PARTS = 1024
-"""Parts that a tensor is cut into at most: seven programs for each processor of the largest GPU."""
+"""Parts that a tensor is cut into at most; a power of two. Enough for every processor of a GPU."""
 _LEAST_BLOCKS = 8
 """Blocks in a part at least; a tensor of no more is measured in one launch."""
-_COLUMNS = 8
-_OPTIONS = {"num_warps": 4, "enable_fp_fusion": True}
+_Work = tuple[Tensor, Tensor, Tensor | None]
+"""A tensor, its row, its histogram."""
+_OPTIONS: dict[str, Any] = {"num_warps": 4, "enable_fp_fusion": True}
 
 
 def available(tensor: Tensor) -> bool:
@@ -44,7 +45,7 @@ def kernels() -> ModuleType | None:
     """The kernels, or ``None`` without Triton."""
     from torchtap.stats import cuda_kernel
 
-    return None if cuda_kernel.triton is None else cuda_kernel
+    return cuda_kernel if cuda_kernel.IS_THERE else None
 
 
 @functools.cache
@@ -76,7 +77,7 @@ def accumulate(
     numel = tensor.numel()
     num_parts, blocks = _split(numel)
     kernel: Any = kernels()
-    with torch.cuda.device_of(tensor):
+    with torch.cuda.device(tensor.get_device()):
         partials = tensor.new_empty(
             (ROW_WIDTH, num_parts) if num_parts > 1 else 0, dtype=torch.float64
         )
@@ -93,8 +94,9 @@ def accumulate(
             IS_ONE_PART=num_parts == 1,
         )
         if num_parts > 1:
-            arguments = row.data_ptr(), partials.data_ptr(), num_parts
-            kernel.merge_one[(1,)](*arguments, PARTS=MAX_PARTS, **_OPTIONS)
+            kernel.merge_one[(1,)](
+                row.data_ptr(), partials.data_ptr(), num_parts, PARTS=MAX_PARTS, **_OPTIONS
+            )
 
 
 def accumulate_many(
@@ -116,7 +118,7 @@ def accumulate_many(
     readable = [native._readable(tensor) for tensor in tensors]
     rows = list(rows)
     targets = [None] * len(rows) if histograms is None else list(histograms)
-    waiting = list(zip(readable, rows, targets, strict=True))
+    waiting: list[_Work] = list(zip(readable, rows, targets, strict=True))
     if waiting and readable[0].is_cuda and torch.cuda.is_current_stream_capturing():
         # A graph would copy the table again from host memory that is somebody else's by then.
         for tensor, row, histogram in waiting:
@@ -124,21 +126,24 @@ def accumulate_many(
         return
     while waiting:
         # Programs run side by side: no two of them may change one row.
-        chosen = {row.data_ptr(): place for place, (_, row, _) in reversed([*enumerate(waiting)])}
-        places = set(chosen.values())
-        _launch([waiting[place] for place in sorted(places)], sample)
-        waiting = [one for place, one in enumerate(waiting) if place not in places]
+        now: dict[int, _Work] = {}
+        later = []
+        for one in waiting:
+            if now.setdefault(one[1].data_ptr(), one) is not one:
+                later.append(one)
+        _launch([*now.values()], sample)
+        waiting = later
 
 
-def _launch(work: Sequence[tuple[Tensor, Tensor, Tensor | None]], sample: int) -> None:
+def _launch(work: Sequence[_Work], sample: int) -> None:
     """Measure tensors into as many different rows."""
-    groups: dict[Any, list[tuple[Tensor, Tensor, Tensor | None]]] = {}
+    groups: dict[Any, list[_Work]] = {}
     for one in work:
         groups.setdefault(tuple(_kind(one[0], one[2], sample).items()), []).append(one)
     entries, num_parts = _entries([one for group in groups.values() for one in group])
     device = work[0][0].device
     kernel: Any = kernels()
-    with torch.cuda.device_of(work[0][0]):
+    with torch.cuda.device(work[0][0].get_device()):
         host = torch.tensor(entries, dtype=torch.int64, pin_memory=device.type == "cuda")
         table = host.to(device, non_blocking=True)
         partials = torch.empty(ROW_WIDTH, num_parts, dtype=torch.float64, device=device)
@@ -148,13 +153,12 @@ def _launch(work: Sequence[tuple[Tensor, Tensor, Tensor | None]], sample: int) -
             arguments = table.data_ptr(), first, len(group), sample, partials.data_ptr(), num_parts
             kernel.measure_many[(programs,)](*arguments, **dict(kind))
             first += len(group)
-        arguments = table.data_ptr(), partials.data_ptr(), num_parts
-        kernel.merge_many[(len(work),)](*arguments, PARTS=MAX_PARTS, **_OPTIONS)
+        kernel.merge_many[(len(work),)](
+            table.data_ptr(), partials.data_ptr(), num_parts, PARTS=MAX_PARTS, **_OPTIONS
+        )
 
 
-def _entries(
-    work: Iterable[tuple[Tensor, Tensor, Tensor | None]],
-) -> tuple[list[list[int]], int]:
+def _entries(work: Iterable[_Work]) -> tuple[list[list[int]], int]:
     """The table that the kernels read, and the number of parts of all tensors."""
     entries = []
     place = 0
@@ -162,7 +166,6 @@ def _entries(
         num_parts, blocks = _split(tensor.numel())
         addresses = tensor.data_ptr(), tensor.numel(), _address(histogram), row.data_ptr()
         entries.append([*addresses, place, num_parts, blocks, 0])
-        assert len(entries[-1]) == _COLUMNS
         place += num_parts
     return entries, place
 

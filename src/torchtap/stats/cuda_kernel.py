@@ -21,6 +21,9 @@ try:
 except ImportError:  # pragma: no cover - depends on what is installed
     triton = tl = None
 
+IS_THERE = triton is not None
+"""Whether there is a Triton."""
+
 
 def _kernel(function: Callable[..., Any]) -> Any:
     """A kernel, compiled once per dtype: not for every kind of length and address."""
@@ -355,14 +358,13 @@ def _bin(x: tl.tensor) -> Any:
     x = x.to(tl.float64)
     size = tl.abs(x)
     upper = size.to(tl.int64, bitcast=True) >> 48
-    small = (
-        tl.where(size < 1.1754943508222875e-38, size, 0.0)
-        * 1361129467683753853853498429727072845824.0
-    )
+    is_small = size < 1.1754943508222875e-38  # 2^-126
+    small = tl.where(is_small, size, 0.0) * 1.361129467683754e39  # 2^130
     normal = tl.minimum(upper - 14336, 4079)  # 896 << 4; the bin of the largest float32.
-    magnitude = tl.where(size < 1.1754943508222875e-38, small.to(tl.int64), normal)
+    magnitude = tl.where(is_small, small.to(tl.int64), normal)
     # What becomes -0 counts as 0: all that is below the smallest float32.
-    return magnitude + tl.where(x <= -1.401298464324817e-45, 4096, 0)
+    is_negative = x <= -1.401298464324817e-45  # 2^-149
+    return magnitude + tl.where(is_negative, 4096, 0)
 
 
 @_helper

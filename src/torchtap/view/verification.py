@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from torchtap.view.cells import wrap
+
 if TYPE_CHECKING:
     from torchtap.verifying import Verification
 
@@ -17,7 +19,7 @@ def show_verification(result: Verification) -> str:
     if result.unsteady:
         verdict = "is not possible"
     lines = [
-        f"Watching {result.model}: the proof {verdict}.",
+        *wrap(f"Watching {result.model}: the proof {verdict}."),
         f"{result.num_values:,} values bit for bit, {result.num_gradients:,} gradients within "
         f"rounding of an out-of-place twin.",
     ]
@@ -35,4 +37,5 @@ def _block(title: str, items: Sequence[str]) -> list[str]:
     if not items:
         return []
     more = [f"  ... and {len(items) - _MOST} more"] if len(items) > _MOST else []
-    return [f"{title} ({len(items)}):", *(f"  {item}" for item in items[:_MOST]), *more]
+    shown = [line for item in items[:_MOST] for line in wrap(item, first="  ", rest="    ")]
+    return [f"{title} ({len(items)}):", *shown, *more]
