@@ -468,13 +468,14 @@ def _missing(
 ) -> Iterator[Wrong]:
     """What flowed, was asked for, and is neither recorded nor listed as absent."""
     steps = {record.step for record in memory.rows}
-    seen = {record.key for record in memory.rows}
+    seen = {record.key for record in memory.rows if record.phase == FORWARD}
     listed = {(entry.site.path, entry.site.port) for entry in absent}
-    filters = {
-        (tap.path, port): chosen for tap in plan.taps for port, chosen in tap.filters.items()
-    }
-    gradients = {} if twin is None or twin.failure else {**twin.through, **twin.whole}
-    for site, call in {**values, **gradients}:
+    filters = {(tap.path, port): tap.filters[port] for tap in plan.taps for port in tap.ports}
+    places = [*values]
+    if twin is not None and twin.failure is None:
+        places += [place for place in twin.through if place[0].port == "grad_input"]
+        places += [place for place in twin.whole if place[0].port == "grad_output"]
+    for site, call in places:
         chosen = filters.get((site.path, site.port))
         if chosen is None or not chosen.accepts(site.leaf) or (site.path, site.port) in listed:
             continue

@@ -176,11 +176,13 @@ class Watch:
     def _why_never(self, tap: Tap, port: str) -> str:
         if tap.reason is not None:
             return tap.reason
+        if port in STATE_PORTS and self._engine.num_entries:
+            return "the module owns none that fits"
+        if port in STATE_PORTS and any(one.has_run for one in self._engine.taps.values()):
+            return "it is taken when the model is called, and only parts of it were"
         if tap.has_run:
             side = "took" if port.endswith("input") else "returned"
             return f"it {side} no tensor that fits"
-        if port in STATE_PORTS and self._engine.num_entries:
-            return "the module owns none that fits"
         if self._engine.num_entries:
             compiled = (
                 ". Or it ran in a graph that was compiled without our hooks, before or for another "

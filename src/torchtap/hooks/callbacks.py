@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _current_task = torch._C._current_graph_task_id
 _saved_tensor_hooks = torch._C._autograd._top_saved_tensors_default_hooks
+_tracing_state = torch._C._get_tracing_state
 _transform_running = torch._C._functorch.peek_interpreter_stack
 _new_record = tuple.__new__  # A third of the price of calling the class.
 
@@ -86,6 +87,7 @@ class Leave(Callback):
             or _current_task() != -1
             or _saved_tensor_hooks(True) is not None
             or _transform_running() is not None
+            or _tracing_state() is not None
         ):
             engine.leave(tap, args, kwargs, output, has_frame=self.has_frame)
             return

@@ -84,7 +84,7 @@ class CompilableEnter(Enter):
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if not torch.compiler.is_compiling():
             Enter.__call__(self, module, args, kwargs)
-        elif self.engine.recording:
+        elif self.engine.recording and not torch.compiler.is_exporting():
             self.begin()
             for leaf, tensor in argument_leaves(args, kwargs):
                 _leave_behind(self, "input", leaf, tensor)
@@ -111,7 +111,7 @@ class CompilableLeave(Leave):
     ) -> None:
         if not torch.compiler.is_compiling():
             Leave.__call__(self, module, args, kwargs, output)
-        elif self.engine.recording:
+        elif self.engine.recording and not torch.compiler.is_exporting():
             for leaf, tensor in leaves(output):
                 _leave_behind(self, "output", leaf, tensor)
                 _leave_behind_gradient(self, leaf, tensor)

@@ -143,7 +143,7 @@ class Engine:
         self._is_state_taken = False
         self._replay = Replay()
         self.gradients.backwards.restart()
-        self.gradients.release_leaves()
+        self.gradients.release_leaves(force=True)
         self.gradients.prune(force=True)
         self.gradients.drop_views()
         self._frames().clear()
@@ -246,7 +246,7 @@ class Engine:
 
     def mark(self, tensor: Tensor, name: str) -> None:
         """An intermediate tensor names itself."""
-        if not self.recording or not self._frames():
+        if not self.recording or (not self._frames() and current_task() == -1):
             return
         tap = self._mark_tap(name)
         if tap is None or self._is_dormant(tap):
@@ -268,6 +268,8 @@ class Engine:
             self._was_training = module.training
             self.keeper.forget()
         self.gradients.prune(force=False)
+        if current_task() == -1:
+            self.gradients.release_leaves(force=False)
         self.take_state()
 
     def take_state(self) -> None:
@@ -313,7 +315,11 @@ class Engine:
         if reason is not None:
             spot.reason = reason
             return
-        kept, version = self.keeper.keep(spot, tensor, self._all_foreign(tensor, foreign))
+        try:
+            kept, version = self.keeper.keep(spot, tensor, self._all_foreign(tensor, foreign))
+        except (RuntimeError, NotImplementedError) as error:  # It must not stop the model.
+            spot.reason = f"it could not be copied: {str(error).splitlines()[0]}"
+            return
         spot.seen = True
         self.emit(Record(spot.site, self.step, call, phase, -1, (), kept, version))
 

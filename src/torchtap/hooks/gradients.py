@@ -30,6 +30,16 @@ from torchtap.hooks.keep import Keeper
 from torchtap.hooks.spots import Arrival, Spot, Tap
 from torchtap.record import FORWARD, Record
 
+NO_TASK = -1
+PARTIAL = "the backward was asked for other gradients only (inputs=), so not all of it flowed"
+PASSED_BY = (
+    "an earlier backward with create_graph=True made ways past the module's own nodes, and what "
+    "flows there cannot be told"
+)
+SHARED = "shared memory"
+"""Label of a gradient whose tensor was overwritten through a view: uses of that memory after the
+write count, by whichever tensor."""
+
 _ONLY_OURS = 3
 """References to the hook table of a tensor that is gone: list, loop variable, argument."""
 
@@ -48,10 +58,25 @@ class Gather:
 
     Attributes:
         num_parts: with one part it is delivered at once, else at the end of the backward.
+        has_arrived: whether it was delivered, in any backward.
+        graph_task: the backward that brought it and can be differentiated itself.
+        given_up: the backward in which it cannot be had.
         views: watches over the views that the gradient depends on.
     """
 
-    __slots__ = ("call", "gradients", "labels", "num_parts", "spot", "step", "sums", "views")
+    __slots__ = (
+        "call",
+        "given_up",
+        "gradients",
+        "graph_task",
+        "has_arrived",
+        "labels",
+        "num_parts",
+        "spot",
+        "step",
+        "sums",
+        "views",
+    )
 
     def __init__(
         self, gradients: Gradients, spot: Spot, call: int, labels: tuple[str, ...], num_parts: int
@@ -64,6 +89,8 @@ class Gather:
         self.num_parts = num_parts
         self.views: tuple[ViewWatch, ...] = ()
         self.sums: dict[int, Tensor] = {}
+        self.has_arrived = False
+        self.graph_task = self.given_up = NO_TASK
         spot.armed += 1
 
     def add(self, part: Tensor | None) -> None:
@@ -91,10 +118,18 @@ class Gather:
             self.sums[task] = part
             at_end_of_backward(partial(self._finish, task))
 
+    def give_up(self, reason: str) -> None:
+        """It cannot be had in the backward that is running."""
+        self.spot.reason = reason
+        self.given_up = current_task()
+
     def _finish(self, task: int) -> None:
-        self._deliver(self.sums.pop(task))
+        gradient = self.sums.pop(task)
+        if self.given_up != task:
+            self._deliver(gradient)
 
     def _deliver(self, gradient: Tensor) -> None:
+        self.has_arrived = True
         self.gradients.deliver(self.spot, self.step, self.call, self.labels, gradient)
 
 
@@ -154,6 +189,7 @@ class ReturnedView:
             return None
         self.watch.is_repaired = True
         self.gather.num_parts += 1
+        self.gather.labels = (*self.gather.labels, SHARED)
         geometry = geometry_in_base(self.view)
         hook = partial(_take_over, self.gather, geometry, self.argument)
         return node.register_hook(hook)
@@ -377,6 +413,10 @@ class Gradients:
                     nodes_of.setdefault(crossing.place, {}).setdefault(node, []).append(crossing)
         for place, nodes in nodes_of.items():
             self._connect_argument(passage, place, nodes, roots)
+        for place in passage.spots.keys() - nodes_of.keys() - unchanged:
+            spot = passage.spots[place]
+            spot.armed += 1
+            spot.reason = "what the module returned does not depend on it"
 
     def _connect_argument(
         self,
@@ -404,8 +444,10 @@ class Gradients:
     def _hook(self, tensor: Tensor, hook: Arrival) -> None:
         if type(tensor) is not Tensor or tensor.grad_fn is None:
             handle = tensor.register_hook(hook)  # type: ignore[no-untyped-call]
-            # A leaf outlives the step and would collect hooks.
-            (self._leaves if tensor.grad_fn is None else self._handles).append(handle)
+            if tensor.grad_fn is None:
+                self._leaves.append((handle, getattr(hook.func, "__self__", None)))
+            else:
+                self._handles.append(handle)
             return
         hooks: Any = tensor._backward_hooks
         if hooks is None:
@@ -423,15 +465,19 @@ class Gradients:
         if not any(isinstance(hook, Arrival) and self._is_ours(hook) for hook in hooks):
             self.hooked.append(hooks)
 
-    def release_leaves(self) -> None:
-        """Take the hooks off tensors that outlive their step."""
-        for handle in self._leaves:
-            handle.remove()
-        self._leaves.clear()
+    def release_leaves(self, *, force: bool) -> None:
+        """Take the hooks off tensors that outlive their graph; those that fired, or all."""
+        kept = []
+        for handle, owner in self._leaves:
+            if force or not isinstance(owner, Gather) or owner.has_arrived:
+                handle.remove()
+            else:
+                kept.append((handle, owner))
+        self._leaves = kept
 
     def release(self) -> None:
         """Take every hook off, also those on tensors of graphs that are still alive."""
-        self.release_leaves()
+        self.release_leaves(force=True)
         for hooks in self.hooked:
             for hook in list(hooks):
                 if isinstance(hook, Arrival) and self._is_ours(hook):
@@ -480,7 +526,22 @@ def is_discarded_graph() -> bool:
     if current_task() == -1:
         return False
     hooks = _saved_tensor_hooks(True)
-    return hooks is not None and "_recomputation_hook" in hooks[0].__qualname__
+    return hooks is not None and "_recomputation_hook" in getattr(hooks[0], "__qualname__", "")
+
+
+def is_wanted_beyond(found: Iterable[Crossing]) -> bool:
+    """Whether the running backward goes on to the argument that these crossings lead to.
+
+    If so, every node that leads there runs. To be called by a hook of the node that is running.
+    """
+    node: Any = torch._C._current_autograd_node()
+    following = node.next_functions
+    try:
+        return any(
+            torch._C._will_engine_execute_node(following[crossing.slot][0]) for crossing in found
+        )
+    except RuntimeError:  # A leaf whose gradient was asked for.
+        return True
 
 
 def _take_over(
@@ -512,6 +573,12 @@ def _add_crossings(
     _: Any,
 ) -> None:
     """Node hook: the sum of what leaves the module through this node."""
+    if gather.graph_task not in (NO_TASK, current_task()):
+        gather.give_up(PASSED_BY)
+    elif gather.num_parts > 1 and not is_wanted_beyond(found):
+        gather.give_up(PARTIAL)
+    if gather.given_up == current_task():
+        return
     total: Tensor | None = None
     for crossing in found:
         part = grad_inputs[crossing.slot]
@@ -520,6 +587,8 @@ def _add_crossings(
         if is_batched(part):
             gather.add(part)
             return
+        if part.requires_grad:
+            gather.graph_task = current_task()
         if crossing.geometry is not None:
             part = crossing.geometry.cut(part.detach())
         # The engine reduces and casts to the argument's kind only after this hook.

@@ -140,12 +140,18 @@ def overwriting_node(view: Tensor, first: int) -> Node | None:
     Args:
         view: it, or another view of the same memory, was written into.
         first: :func:`sequence_number` before that.
+
+    Returns:
+        the node; ``None`` where its gradient is not that of the view: the base itself was
+        overwritten too, or the view shows it in another dtype.
     """
     base = view._base if view._is_view() else None
-    node = None if base is None else base.grad_fn
-    found = None
+    if base is None or base.dtype != view.dtype:
+        return None
+    node, found = base.grad_fn, None
     # Each write puts a node on top of the base, whose first edge leads to the one below.
-    while node is not None and node._sequence_nr() >= first and is_copy_slices(node):
-        found = node
-        node = node.next_functions[0][0]
+    while node is not None and node._sequence_nr() >= first:
+        if not is_copy_slices(node):
+            return None
+        found, node = node, node.next_functions[0][0]
     return found

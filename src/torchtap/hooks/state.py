@@ -80,6 +80,9 @@ class State:
                 if not param.requires_grad:
                     spot.reason = why_no_grad(param)
                     continue
+                if not param.is_leaf:
+                    spot.reason = "the call put another tensor in the parameter's place"
+                    continue
                 hook = partial(self._take_gradient, backwards, spot)
                 handle = param.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
                 self._hooked[tap.path, name] = param, handle

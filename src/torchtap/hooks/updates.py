@@ -43,7 +43,8 @@ class Updates:
         self._taps = taps
         self._emit = emit
         self._calls: Counter[Spot] = Counter()
-        self._before: dict[int, tuple[Spot, Tensor]] = {}
+        # Optimizers inside their step, the outermost first, with their parameters before it.
+        self._running: list[tuple[int, dict[int, Tensor]]] = []
         self._skipped: dict[Spot, list[int]] = {}
 
     @property
@@ -66,7 +67,7 @@ class Updates:
         def after(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
             updates = me()
             if updates is not None:
-                updates.compare()
+                updates.compare(optimizer)
 
         return [
             register_optimizer_step_pre_hook(before),
@@ -74,31 +75,41 @@ class Updates:
         ]
 
     def keep(self, optimizer: Optimizer) -> None:
-        """An optimizer is about to make a step."""
-        self._before.clear()  # Of a step that raised.
-        if not self.recording:
-            return
-        wanted = self._spots()
-        for group in optimizer.param_groups:
-            for param in group["params"]:
-                spot = wanted.get(id(param))
-                if spot is not None:
-                    self._before[id(param)] = spot, param.detach().clone()
+        """An optimizer is about to make a step, maybe inside the step of another."""
+        for depth, (running, _) in enumerate(self._running):
+            if running == id(optimizer):
+                del self._running[depth:]  # Its last step raised.
+                break
+        known = {key for _, before in self._running for key in before}
+        wanted = self._spots() if self.recording else {}
+        params = [param for group in optimizer.param_groups for param in group["params"]]
+        before = {
+            id(param): param.detach().clone()
+            for param in params
+            if id(param) in wanted and id(param) not in known
+        }
+        self._running.append((id(optimizer), before))
 
-    def compare(self) -> None:
+    def compare(self, optimizer: Optimizer) -> None:
         """It made the step."""
-        params = self._params()
-        before, self._before = self._before, {}
-        for key, (spot, old) in before.items():
+        while self._running:
+            running, before = self._running.pop()
+            if running == id(optimizer):
+                break
+        else:
+            return
+        params, spots = self._params(), self._spots()
+        for key, old in before.items():
             if key not in params:
                 continue
             with torch.no_grad():
                 change = params[key].detach() - old
-            call = self._calls[spot]
-            self._calls[spot] += 1
-            spot.seen = True
-            row = (spot.site, self.step, call, FORWARD, -1, (), change, UNVERSIONED)
-            self._emit(Record(*row))
+            for spot in spots[key]:
+                call = self._calls[spot]
+                self._calls[spot] += 1
+                spot.seen = True
+                row = (spot.site, self.step, call, FORWARD, -1, (), change, UNVERSIONED)
+                self._emit(Record(*row))
 
     def end_step(self, *, has_run: bool) -> None:
         """The step ends; where the model ran and no optimizer did, that is said.
@@ -110,7 +121,7 @@ class Updates:
                 if not self._calls[spot]:
                     self._note_skipped(spot, param.grad)
         self._calls.clear()
-        self._before.clear()
+        self._running.clear()
 
     def _note_skipped(self, spot: Spot, gradient: Tensor | None) -> None:
         skipped = self._skipped.setdefault(spot, [])
@@ -127,8 +138,12 @@ class Updates:
     def _params(self) -> dict[int, Tensor]:
         return {id(param): param for _, param in self._tapped()}
 
-    def _spots(self) -> dict[int, Spot]:
-        return {id(param): spot for spot, param in self._tapped()}
+    def _spots(self) -> dict[int, list[Spot]]:
+        """Of a parameter that several modules own, all."""
+        found: dict[int, list[Spot]] = {}
+        for spot, param in self._tapped():
+            found.setdefault(id(param), []).append(spot)
+        return found
 
     def _tapped(self) -> list[tuple[Spot, Tensor]]:
         found: list[tuple[Spot, Tensor]] = []

@@ -19,7 +19,6 @@ from torchtap.stats.statistics import (
     NUM_COUNTED,
     NUM_FINITE,
     ROW_WIDTH,
-    clear_rows,
     empty_rows,
 )
 
