@@ -77,6 +77,14 @@ class Record(_Row):
         """Whether the value was kept without copying and is lost."""
         return bool(self.version != UNVERSIONED and self.kept._version != self.version)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the value; of a sparse or nested one, of all elements it stands for."""
+        try:
+            return int(self.kept.nbytes)
+        except (RuntimeError, NotImplementedError):  # It has no memory of its own.
+            return int(self.kept.numel() * self.kept.element_size())
+
     def __repr__(self) -> str:
         kind = str(self.kept.dtype).removeprefix("torch.")
         extra = "" if self.phase == FORWARD else f", {self.phase}"

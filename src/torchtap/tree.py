@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -33,7 +34,7 @@ def leaves(value: Any) -> list[Leaf]:
         return [("", value)]
     found: list[Leaf] = []
     _walk(value, "", found, set())
-    return found
+    return _told_apart(found)
 
 
 def argument_leaves(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Leaf]:
@@ -47,7 +48,19 @@ def argument_leaves(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Le
     found = leaves(args)
     if kwargs:
         _walk(kwargs, "", found, set())
-    return found
+    return _told_apart(found)
+
+
+def _told_apart(found: list[Leaf]) -> list[Leaf]:
+    """Number leaves whose keys read the same: of ``{0: a, "0": b}`` the second is ``0~2``."""
+    if len({name for name, _ in found}) == len(found):
+        return found
+    times: Counter[str] = Counter()
+    named = []
+    for name, tensor in found:
+        times[name] += 1
+        named.append((name if times[name] == 1 else f"{name}~{times[name]}", tensor))
+    return named
 
 
 def _walk(value: Any, name: str, found: list[Leaf], above: set[int]) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Mapping
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -36,7 +38,7 @@ _saved_tensor_hooks = torch._C._autograd._top_saved_tensors_default_hooks
 class _Frame:
     """One call of a tapped module that has been entered and not yet left."""
 
-    __slots__ = ("call", "first_view", "foreign", "passage", "phase", "tap")
+    __slots__ = ("call", "caller", "first_view", "foreign", "passage", "phase", "tap")
 
     def __init__(
         self, tap: Tap, call: int, phase: str, foreign: set[int], first_view: int = 0
@@ -47,6 +49,14 @@ class _Frame:
         self.foreign = foreign
         self.first_view = first_view
         self.passage: Passage | None = None
+        # Three up: Engine.enter, the hook, and nn.Module's own call, which this belongs to.
+        self.caller: FrameType | None = sys._getframe(3) if tap.path == "" else None
+
+
+def _is_running(frames: list[_Frame]) -> bool:
+    """Whether any call of the root goes on; one that was interrupted has no caller any more."""
+    callers = [frame.caller for frame in frames if frame.caller is not None]
+    return not callers or any(caller.f_back is not None for caller in callers)
 
 
 class Engine:
@@ -197,7 +207,9 @@ class Engine:
             return
         frames = self._frames()
         found = argument_leaves(args, kwargs)
-        # A KeyboardInterrupt runs no hooks and leaves frames behind: the root always counts.
+        if tap is self.root and frames and not _is_running(frames):
+            frames.clear()  # Left behind by a KeyboardInterrupt, which runs no hooks.
+            self.gradients.drop_views()
         is_outermost = not frames or tap is self.root
         if is_outermost:
             self._enter_model(tap, module, is_nested=bool(frames))

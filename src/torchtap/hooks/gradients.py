@@ -204,9 +204,11 @@ class Passage:
         labels: number of the argument -> what is to be known of its gradient.
         entering: where they enter the graph.
         first: number of the first node that the module can have made.
+        versions: number of the argument -> its version, of views that show their base in another
+            dtype: a write into one goes past all nodes that are known here.
     """
 
-    __slots__ = ("call", "entering", "first", "labels", "spots", "tensors")
+    __slots__ = ("call", "entering", "first", "labels", "spots", "tensors", "versions")
 
     def __init__(self, call: int) -> None:
         self.call = call
@@ -215,6 +217,7 @@ class Passage:
         self.labels: dict[int, tuple[str, ...]] = {}
         self.entering: dict[Edge, list[Entrance]] = {}
         self.first = 0
+        self.versions: dict[int, int] = {}
 
 
 class Gradients:
@@ -377,6 +380,9 @@ class Gradients:
             elif call >= 0 and not is_discarded_graph():
                 passage.spots[place] = spot
                 passage.tensors[place] = tensor
+                base = tensor._base if tensor._is_view() else None
+                if base is not None and base.dtype != tensor.dtype:
+                    passage.versions[place] = tensor._version
         if not passage.spots:
             return None
         passage.entering = entrances(passage.tensors.items())
@@ -390,6 +396,11 @@ class Gradients:
 
     def connect(self, passage: Passage, outputs: Iterable[Tensor]) -> None:
         """The module returned: find where its arguments entered, now that its graph is there."""
+        for place, version in passage.versions.items():
+            if passage.tensors[place]._version != version:
+                spot = passage.spots.pop(place)
+                spot.armed += 1
+                spot.reason = "it is a view in another dtype, and the module overwrote it"
         unchanged: set[int] = set()
         roots = []
         for tensor in outputs:
@@ -398,7 +409,7 @@ class Gradients:
             direct = [
                 entrance.place
                 for entrance in passage.entering.get(edge_of(tensor), ())
-                if entrance.geometry is None
+                if entrance.geometry is None and entrance.place in passage.spots
             ]
             for place in direct:
                 if place not in unchanged:
@@ -409,7 +420,7 @@ class Gradients:
         nodes_of: dict[int, dict[Node, list[Crossing]]] = {}
         for node, slots in crossings(roots, passage.entering, passage.first).items():
             for crossing in slots:
-                if crossing.place not in unchanged:
+                if crossing.place in passage.spots and crossing.place not in unchanged:
                     nodes_of.setdefault(crossing.place, {}).setdefault(node, []).append(crossing)
         for place, nodes in nodes_of.items():
             self._connect_argument(passage, place, nodes, roots)

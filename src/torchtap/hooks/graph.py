@@ -86,7 +86,7 @@ def entrances(arguments: Iterable[tuple[int, Tensor]]) -> dict[Edge, list[Entran
     for place, tensor in arguments:
         found.setdefault(edge_of(tensor), []).append(Entrance(place, None))
         base = tensor._base if tensor._is_view() else None
-        if base is not None and base.requires_grad:
+        if base is not None and base.requires_grad and base.dtype == tensor.dtype:
             entrance = Entrance(place, geometry_in_base(tensor))
             found.setdefault(edge_of(base), []).append(entrance)
     return found

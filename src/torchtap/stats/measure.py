@@ -110,7 +110,7 @@ def real_values(tensor: Tensor) -> tuple[Tensor, tuple[str, ...]]:
         tensor = tensor.to_local()  # type: ignore[attr-defined]
         notes.append("of this rank's shard")
     if tensor.is_nested:
-        tensor = tensor.values()
+        tensor = torch.cat([part.reshape(-1) for part in tensor.unbind()])
         notes.append("of the values of a nested tensor")
     if tensor.is_quantized:
         tensor = tensor.dequantize()

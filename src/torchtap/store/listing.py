@@ -129,7 +129,7 @@ def list_run(run: Run) -> Listing:
             record.phase,
             str(record.kept.dtype).removeprefix("torch."),
             tuple(record.kept.shape),
-            record.kept.nbytes,
+            record.nbytes,
         )
         for record in run.records(phase=None)
     ]

@@ -55,7 +55,7 @@ class Memory:
     @property
     def num_bytes(self) -> int:
         """Bytes of the kept values."""
-        return sum(row.kept.nbytes for row in self._rows)
+        return sum(row.nbytes for row in self._rows)
 
     @property
     def refused(self) -> tuple[Absence, ...]:
@@ -75,7 +75,7 @@ class Memory:
 
     def _take_within_budget(self, record: Record) -> None:
         assert self.max_bytes is not None
-        size = record.kept.nbytes
+        size = record.nbytes
         while self._budgeted_bytes + size > self.max_bytes and self._forget_oldest(record.step):
             pass
         if self._budgeted_bytes + size > self.max_bytes:

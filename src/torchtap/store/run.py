@@ -127,7 +127,7 @@ class Run:
     @property
     def nbytes(self) -> int:
         """Bytes of all values."""
-        return sum(row.kept.nbytes for row in self._rows)
+        return sum(row.nbytes for row in self._rows)
 
     def __len__(self) -> int:
         return len(self._rows)

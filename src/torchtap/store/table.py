@@ -150,7 +150,7 @@ def _row(run: Run, site: Site, records: list[Record], *, histogram: bool) -> Row
         steps=len(per_step),
         shape=tuple(shown.shape),
         dtype=str(shown.dtype).removeprefix("torch."),
-        nbytes=sum(record.kept.nbytes for record in records),
+        nbytes=sum(record.nbytes for record in records),
         stats=measure_all((r.value for r in last if not r.overwritten), histogram=histogram),
     )
 
