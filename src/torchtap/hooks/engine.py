@@ -54,9 +54,12 @@ class _Frame:
 
 
 def _is_running(frames: list[_Frame]) -> bool:
-    """Whether any call of the root goes on; one that was interrupted has no caller any more."""
+    """Whether any call of the root is still on Python's stack."""
     callers = [frame.caller for frame in frames if frame.caller is not None]
-    return not callers or any(caller.f_back is not None for caller in callers)
+    python: FrameType | None = sys._getframe(2)
+    while python is not None and not any(python is caller for caller in callers):
+        python = python.f_back
+    return python is not None or not callers
 
 
 class Engine:
