@@ -141,6 +141,8 @@ class Pattern:
 
         ``type_names=None`` means that the types are not known (a mark).
         """
+        if self.type and path == f"{self.path}@{self.type}":
+            return True  # That is its name.
         if self.type and (type_names is None or self.type not in type_names):
             return False
         if self.path == ".":

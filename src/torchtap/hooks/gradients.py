@@ -121,7 +121,9 @@ class Gather:
     def give_up(self, reason: str) -> None:
         """It cannot be had in the backward that is running."""
         self.spot.reason = reason
-        self.given_up = current_task()
+        if self.given_up != current_task():
+            self.given_up = current_task()
+            self.spot.armed += self.has_arrived  # Waited for once more, in vain.
 
     def _finish(self, task: int) -> None:
         gradient = self.sums.pop(task)

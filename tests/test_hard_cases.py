@@ -1,0 +1,280 @@
+"""What a sharp adversary tried: each is right, or said to be absent, and never a crash."""
+
+import gc
+import weakref
+
+import pytest
+import torch
+from torch import nn
+
+import torchtap as tt
+from torchtap.testing import Net
+
+
+def reasons(watch, site):
+    return [entry.reason for entry in watch.absent if str(entry.site) == site]
+
+
+def view(h):
+    return h.view(2, 2)
+
+
+def test_a_view_of_a_base_that_was_overwritten_itself_is_absent():
+    def forward(net, x):
+        h = x * 2
+        v = net.v(h)
+        h.mul_(3)
+        v.add_(1)
+        return v.square().sum()
+
+    model = Net(forward, v=Net(lambda net, h: view(h)))
+    with tt.watch(model, "v:grad_output") as w:
+        model(torch.arange(4.0, requires_grad=True)).backward()
+    assert not w.run.sites
+    assert reasons(w, "v:grad_output")
+
+
+def test_a_view_that_was_overwritten_says_that_its_memory_is_shared():
+    def forward(net, x):
+        v = net.v(x * 2)
+        v += 1
+        return v.square().sum()
+
+    model = Net(forward, v=Net(lambda net, h: view(h)))
+    x = torch.arange(4.0, requires_grad=True)
+    with tt.watch(model, "v:grad_output") as w:
+        model(x).backward()
+    record = w.run.record("v:grad_output")
+    assert record.labels == ("shared memory",)
+    assert torch.equal(record.value, (2 * (view(x.detach()) * 2 + 1)))
+
+
+def test_a_complex_argument_overwritten_through_its_real_view_is_absent():
+    def inner(net, v):
+        v.mul_(2)
+        return v.sum()
+
+    def forward(net, x):
+        return net.i(torch.view_as_real(x * 1))
+
+    model = Net(forward, i=Net(inner))
+    with tt.watch(model, "i:*") as w:
+        model(torch.ones(3, dtype=torch.complex64, requires_grad=True)).backward()
+    assert reasons(w, "i:grad_input") == [
+        "it is a view in another dtype, and the module overwrote it"
+    ]
+
+
+class Product(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, w):
+        ctx.save_for_backward(x, w)
+        return x * w
+
+    @staticmethod
+    def backward(ctx, gradient):
+        x, w = ctx.saved_tensors
+        return gradient * w, gradient * x
+
+
+class TwoWays(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.w = nn.Parameter(torch.full((2,), 2.0))
+
+    def forward(self, x):
+        return Product.apply(x, self.w) + x * 3
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_backward_for_other_inputs_brings_no_part_of_a_gradient(whole):
+    model = nn.Sequential(nn.Linear(2, 2), TwoWays())
+    with tt.watch(model, "1:grad_input") as w:
+        loss = model(torch.ones(1, 2)).sum()
+        if whole:
+            loss.backward()
+        else:
+            loss.backward(inputs=[model[1].w])
+    if whole:
+        assert torch.equal(w.run["1:grad_input"], torch.full((1, 2), 5.0))
+    else:
+        assert "inputs=" in reasons(w, "1:grad_input")[0]
+
+
+def test_a_gradient_that_was_asked_for_by_name_is_whole():
+    model = TwoWays()
+    x = torch.ones(1, 2, requires_grad=True)
+    with tt.watch(model, ".:grad_input") as w:
+        torch.autograd.grad(model(x).sum(), [x])
+    assert torch.equal(w.run[".:grad_input"], torch.full((1, 2), 5.0))
+
+
+def test_a_second_backward_past_the_module_is_absent():
+    model = Net(lambda net, x: x * x.tanh())
+    x = torch.tensor([0.5], requires_grad=True)
+    with tt.watch(model, ".:grad_input") as w:
+        (gradient,) = torch.autograd.grad(model(x).sum(), [x], create_graph=True)
+        gradient.square().sum().backward()
+    (record,) = w.run.records(".:grad_input")
+    assert torch.equal(record.value, gradient.detach())
+    assert "create_graph=True" in reasons(w, ".:grad_input")[0]
+
+
+def test_an_input_that_is_optimised_in_a_loop_gets_one_gradient_per_call():
+    model = nn.Sequential(nn.Identity(), nn.Linear(2, 1, bias=False))
+    x = torch.ones(1, 2, requires_grad=True)
+    with tt.watch(model, "0:grad_output") as w:
+        for _ in range(4):
+            x.grad = None
+            model(x).sum().backward()
+    records = list(w.run.records("0:grad_output"))
+    assert [record.call for record in records] == [0, 1, 2, 3]
+    assert all(torch.equal(r.value, model[1].weight.detach()) for r in records)
+
+
+def test_what_the_output_does_not_depend_on_is_said():
+    model = Net(lambda net, x, y: x * 2)
+    x, y = torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True)
+    with tt.watch(model, ".:grad_input") as w:
+        model(x, y).sum().backward()
+    assert [str(site) for site in w.run.sites] == [".:grad_input[0]"]
+    assert "does not depend on it" in reasons(w, ".:grad_input[1]")[0]
+
+
+class Slow(torch.optim.Optimizer):
+    """Lookahead: goes half the way of the optimizer inside."""
+
+    def __init__(self, inner):
+        self.inner = inner
+        super().__init__(inner.param_groups, {})
+
+    def step(self, closure=None):
+        params = [p for group in self.param_groups for p in group["params"]]
+        before = [p.detach().clone() for p in params]
+        self.inner.step()
+        with torch.no_grad():
+            for param, old in zip(params, before, strict=True):
+                param.copy_((param + old) / 2)
+
+
+def test_the_update_of_a_nested_optimizer_is_that_of_the_outer_one():
+    model = nn.Linear(2, 1)
+    optimizer = Slow(torch.optim.SGD(model.parameters(), lr=1.0))
+    before = model.weight.detach().clone()
+    with tt.watch(model, ".:update") as w:
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+    (record,) = w.run.records(".:update[weight]")
+    assert torch.equal(record.value, model.weight.detach() - before)
+
+
+def test_tied_weights_have_their_update_at_both_places():
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed, self.head = nn.Embedding(4, 3), nn.Linear(3, 4, bias=False)
+            self.head.weight = self.embed.weight
+
+        def forward(self, x):
+            return self.head(self.embed(x))
+
+    model = Tied()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with tt.watch(model, "*:update") as w:
+        model(torch.tensor([1, 2])).square().sum().backward()
+        optimizer.step()
+    assert torch.equal(w.run["embed:update[weight]"], w.run["head:update[weight]"])
+    assert w.absent == []
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning")
+def test_a_watched_model_can_be_traced():
+    model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+    with tt.watch(model, "*:*") as w:
+        model(torch.ones(1, 2))
+        w.step()
+        traced = torch.jit.trace(model, torch.ones(1, 2))
+    assert torch.equal(traced(torch.ones(1, 2)), model(torch.ones(1, 2)))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_an_exported_model_knows_nothing_of_us():
+    model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+    with tt.watch(model, "*:output", to=tt.Stats()):
+        program = torch.export.export(model, (torch.ones(1, 2),), strict=True)
+    assert "torchtap" not in str(program.graph)
+
+
+def test_a_call_with_borrowed_parameters_has_no_param_grad():
+    model = nn.Linear(2, 2)
+    fast = {name: p * 2 for name, p in model.named_parameters()}
+    with tt.watch(model, ".:param_grad") as w:
+        torch.func.functional_call(model, fast, (torch.ones(1, 2),)).sum().backward()
+    assert "another tensor in the parameter's place" in reasons(w, ".:param_grad[weight]")[0]
+
+
+def test_sparse_gradients_are_kept_within_a_budget_and_shown():
+    model = nn.Embedding(10, 3, sparse=True)
+    with tt.watch(model, ".:param_grad", to=tt.Memory(max_bytes=1 << 20)) as w:
+        model(torch.tensor([1, 2])).sum().backward()
+    assert w.run[".:param_grad"].is_sparse
+    assert "10x3" in repr(w.run)
+
+
+def test_an_interrupted_call_holds_nothing_afterwards():
+    def forward(net, x):
+        y = net.linear(x)
+        if net.interrupt:
+            raise KeyboardInterrupt
+        return y.t()
+
+    model = Net(forward, linear=nn.Linear(2, 2))
+    model.interrupt = True
+    alive = []
+    with tt.watch(model, "*:*", to=lambda record: None):
+        with pytest.raises(KeyboardInterrupt):
+            model(torch.ones(1, 2))
+        model.interrupt = False
+        for _ in range(5):
+            y = model(torch.ones(1, 2))
+            y.sum().backward()
+            alive.append(weakref.ref(y))
+            del y
+        assert not any(reference() is not None for reference in alive)
+
+
+def test_a_watch_that_nobody_closed_goes_with_its_model():
+    model = nn.Linear(2, 2)
+    gone = weakref.ref(tt.watch(model, "*")._engine)
+    del model
+    gc.collect()
+    assert gone() is None
+
+
+def test_leaves_whose_keys_read_the_same_are_told_apart():
+    model = Net(lambda net, x: {0: x * 2, "0": x * 3})
+    with tt.watch(model, ".:output,grad_output") as w:
+        output = model(torch.ones(1, requires_grad=True))
+        (output[0] + 5 * output["0"]).sum().backward()
+    assert [(r.site.leaf, float(r.value)) for r in w.run.records(".:output")] == [
+        ("0", 2.0),
+        ("0~2", 3.0),
+    ]
+    assert float(w.run[".:grad_output[0~2]"]) == 5.0
+
+
+def test_parts_called_alone_say_why_there_are_no_parameters():
+    model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+    with tt.watch(model, "0:param,output") as w:
+        model[1](model[0](torch.ones(1, 2)))
+    assert "only parts of it were" in reasons(w, "0:param")[0]
+
+
+def test_hooks_of_saved_tensors_that_have_no_name_do_no_harm():
+    from functools import partial
+
+    model = nn.Linear(2, 2)
+    identity = partial(lambda t: t)
+    with tt.watch(model, "*:*") as w, torch.autograd.graph.saved_tensors_hooks(identity, identity):
+        model(torch.ones(1, 2)).sum().backward()
+    assert torch.equal(w.run[".:grad_output"], torch.ones(1, 2))
