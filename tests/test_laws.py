@@ -613,19 +613,19 @@ def test_each_part_of_a_checkpoint_is_that_part_of_the_whole(specimen: Specimen)
         assert all(fact in again for fact in facts_of(part.records(phase="recompute")))
 
 
-def nested_checkpoints() -> nn.Module:
-    """Reentrant checkpoints of one block within two reentrant checkpoints."""
+def nested_checkpoints(*, reentrant: bool) -> nn.Module:
+    """Checkpoints of one block, two within each of two checkpoints."""
 
     def segment(m: Any, x: Tensor) -> Tensor:
         hidden = m.a(x)
         for _ in range(2):
-            hidden = m.tanh(checkpoint(m.block, hidden, use_reentrant=True))
+            hidden = m.tanh(checkpoint(m.block, hidden, use_reentrant=reentrant))
         return hidden
 
     def body(m: Any, x: Tensor) -> Tensor:
         hidden = m.first(x)
         for _ in range(2):
-            hidden = checkpoint(segment, m, hidden, use_reentrant=True)
+            hidden = checkpoint(segment, m, hidden, use_reentrant=reentrant)
         return m.last(hidden)
 
     tanh = nn.Tanh()
@@ -635,15 +635,29 @@ def nested_checkpoints() -> nn.Module:
 
 
 @pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad=True")
+@pytest.mark.parametrize("reentrant", [True, False])
 @pytest.mark.parametrize("path", ["*", "a", "block", "block.0", "block.1", "block.2", "last"])
-def test_each_part_of_nested_checkpoints_is_the_truth(path: str) -> None:
-    model, x = nested_checkpoints(), torch.arange(6.0).view(2, 3).cos()
+def test_each_part_of_nested_checkpoints_is_the_truth(path: str, reentrant: bool) -> None:
+    model, x = nested_checkpoints(reentrant=reentrant), torch.arange(6.0).view(2, 3).cos()
     right = truth(model, (x,), {}, default_loss)
     with tt.watch(model, f"{path}:*") as watch:
         default_loss(model(x)).backward()
     records = watch.run.records()
     is_watched = None if path == "*" else path.__eq__
     assert assert_matches(records, right, rtol=1e-5, atol=1e-7, paths=is_watched) > 0
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="while an outer non-reentrant checkpoint computes again, the graph of the inner ones is "
+    "not seen to be discarded, so gradients that never come are waited for and listed as absent",
+)
+def test_nested_checkpoints_miss_no_gradient() -> None:
+    model, x = nested_checkpoints(reentrant=False), torch.arange(6.0).view(2, 3).cos()
+    with tt.watch(model, "*:grad_output") as watch:
+        default_loss(model(x)).backward()
+    assert {record.call for record in watch.run.records("block:grad_output")} == {0, 1, 2, 3}
+    assert watch.absent == []
 
 
 ODD = SPECIMENS["odd_names"]

@@ -82,9 +82,11 @@ class CompilableEnter(Enter):
     __slots__ = ()
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if not self.engine.recording:
+            return
         if not torch.compiler.is_compiling():
-            Enter.__call__(self, module, args, kwargs)
-        elif self.engine.recording and not torch.compiler.is_exporting():
+            self.engine.enter(self.tap, module, args, kwargs)
+        elif not torch.compiler.is_exporting():
             self.begin()
             for leaf, tensor in argument_leaves(args, kwargs):
                 _leave_behind(self, "input", leaf, tensor)
