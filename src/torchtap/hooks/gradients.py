@@ -12,7 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtap.hooks.backwards import Backwards, at_end_of_backward, current_task
+from torchtap.hooks.backwards import Backwards, current_task
+from torchtap.hooks.gather import (
+    BATCHED,
+    Gather,
+    ReturnedView,
+    add_crossings,
+    is_batched,
+)
 from torchtap.hooks.graph import (
     Crossing,
     Edge,
@@ -23,178 +30,17 @@ from torchtap.hooks.graph import (
     edge_of,
     entrances,
     geometry_in_base,
-    overwriting_node,
     sequence_number,
 )
 from torchtap.hooks.keep import Keeper
 from torchtap.hooks.spots import Arrival, Spot, Tap
 from torchtap.record import FORWARD, Record
 
-NO_TASK = -1
-PARTIAL = "the backward was asked for other gradients only (inputs=), so not all of it flowed"
-PASSED_BY = (
-    "an earlier backward with create_graph=True made ways past the module's own nodes, and what "
-    "flows there cannot be told"
-)
-SHARED = "shared memory"
-"""Label of a gradient whose tensor was overwritten through a view: uses of that memory after the
-write count, by whichever tensor."""
-
 _ONLY_OURS = 3
 """References to the hook table of a tensor that is gone: list, loop variable, argument."""
 
 _saved_tensor_hooks = torch._C._autograd._top_saved_tensors_default_hooks
-_is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
-_is_legacy_batched = torch._C._functorch.is_legacy_batchedtensor
-_BATCHED = (
-    "it came as one of a whole batch of gradients (torch.vmap over a backward, or "
-    "is_grads_batched=True), which has no values of its own"
-)
 _new_record = tuple.__new__  # A third of the price of calling the class.
-
-
-class Gather:
-    """The parts of one gradient, which arrive at one or several nodes of one backward.
-
-    Attributes:
-        num_parts: with one part it is delivered at once, else at the end of the backward.
-        has_arrived: whether it was delivered, in any backward.
-        graph_task: the backward that brought it and can be differentiated itself.
-        given_up: the backward in which it cannot be had.
-        views: watches over the views that the gradient depends on.
-    """
-
-    __slots__ = (
-        "call",
-        "given_up",
-        "gradients",
-        "graph_task",
-        "has_arrived",
-        "labels",
-        "num_parts",
-        "spot",
-        "step",
-        "sums",
-        "views",
-    )
-
-    def __init__(
-        self, gradients: Gradients, spot: Spot, call: int, labels: tuple[str, ...], num_parts: int
-    ) -> None:
-        self.gradients = gradients
-        self.spot = spot
-        self.step = gradients.step
-        self.call = call
-        self.labels = labels
-        self.num_parts = num_parts
-        self.views: tuple[ViewWatch, ...] = ()
-        self.sums: dict[int, Tensor] = {}
-        self.has_arrived = False
-        self.graph_task = self.given_up = NO_TASK
-        spot.armed += 1
-
-    def add(self, part: Tensor | None) -> None:
-        """Take one part."""
-        if part is None:
-            return
-        if is_batched(part):
-            self.spot.reason = _BATCHED
-            return
-        if self.views and any(view.is_lost for view in self.views):
-            self.spot.reason = (
-                "it is (or hands on) a view that was overwritten after the last watched module "
-                "returned, where autograd loses its gradient. Mark the overwritten tensor with "
-                "tt.mark, or return a copy"
-            )
-            return
-        if self.num_parts == 1:
-            self._deliver(part)
-            return
-        part = part.detach()
-        task = current_task()
-        if task in self.sums:
-            self.sums[task] = self.sums[task] + part
-        else:
-            self.sums[task] = part
-            at_end_of_backward(partial(self._finish, task))
-
-    def give_up(self, reason: str) -> None:
-        """It cannot be had in the backward that is running."""
-        self.spot.reason = reason
-        if self.given_up != current_task():
-            self.given_up = current_task()
-            self.spot.armed += self.has_arrived  # Waited for once more, in vain.
-
-    def _finish(self, task: int) -> None:
-        gradient = self.sums.pop(task)
-        if self.given_up != task:
-            self._deliver(gradient)
-
-    def _deliver(self, gradient: Tensor) -> None:
-        self.has_arrived = True
-        self.gradients.deliver(self.spot, self.step, self.call, self.labels, gradient)
-
-
-class ViewWatch:
-    """Knows whether a returned view was overwritten, and whether its gradient was saved.
-
-    Held by hooks, so it must not hold any of the graph: the garbage collector cannot see a cycle
-    that goes through autograd's nodes.
-    """
-
-    __slots__ = ("alias", "is_repaired", "version")
-
-    def __init__(self, view: Tensor) -> None:
-        self.alias = view.detach()  # Shares the version counter.
-        self.version = view._version
-        self.is_repaired = False
-
-    @property
-    def is_overwritten(self) -> bool:
-        """Whether anything wrote into the memory since the view was returned."""
-        return bool(self.alias._version != self.version)
-
-    @property
-    def is_lost(self) -> bool:
-        """Whether the gradient would be incomplete."""
-        return self.is_overwritten and not self.is_repaired
-
-
-class ReturnedView:
-    """A view that a module returned, while the calls around it run.
-
-    A write into its memory puts a ``CopySlices`` node on the base in place of the view's own node.
-    The derivative with respect to what was returned then comes in two parts: by the old node (uses
-    before the write) and by the cut of ``CopySlices``' gradient (uses after).
-
-    Args:
-        view: the view; also the only way to the graph that a write makes.
-        gather: the gradient to complete.
-        argument: where that is the gradient of the module's argument, of which the view is a
-            part, how the argument lies in the base.
-    """
-
-    __slots__ = ("argument", "first", "gather", "view", "watch")
-
-    def __init__(self, view: Tensor, gather: Gather, argument: Geometry | None) -> None:
-        self.view = view
-        self.first = sequence_number()  # Nodes from here on are younger than the return.
-        self.gather = gather
-        self.argument = argument
-        self.watch = ViewWatch(view)
-        gather.views = (*gather.views, self.watch)
-
-    def repair(self) -> Any:
-        """Follow the view to the node that took over; returns the hook's handle."""
-        node = overwriting_node(self.view, self.first)
-        if node is None:
-            return None
-        self.watch.is_repaired = True
-        self.gather.num_parts += 1
-        self.gather.labels = (*self.gather.labels, SHARED)
-        geometry = geometry_in_base(self.view)
-        hook = partial(_take_over, self.gather, geometry, self.argument)
-        return node.register_hook(hook)
 
 
 class Passage:
@@ -267,7 +113,7 @@ class Gradients:
         if gradient is None:
             return
         if is_batched(gradient):
-            spot.reason = _BATCHED
+            spot.reason = BATCHED
             return
         spot.arrived += 1
         spot.seen = True
@@ -442,7 +288,7 @@ class Gradients:
         labels = passage.labels.get(place, ())
         gather = Gather(self, passage.spots[place], passage.call, labels, len(nodes))
         for node, found in nodes.items():
-            hook = partial(_add_crossings, gather, found, tensor.shape, tensor.dtype)
+            hook = partial(add_crossings, gather, found, tensor.shape, tensor.dtype)
             self._handles.append(node.register_hook(hook))
         for output in outputs:
             # A write into a view of the argument goes past the view's node.
@@ -529,85 +375,9 @@ def why_no_grad(tensor: Tensor) -> str:
     return "it does not require grad"
 
 
-def is_batched(gradient: Tensor) -> bool:
-    """Whether a gradient stands for many at once, so that nothing can be read from it."""
-    return bool(_is_legacy_batched(gradient) or _is_wrapped(gradient))
-
-
 def is_discarded_graph() -> bool:
     """Whether a non-reentrant checkpoint is computing again: only for its saved tensors."""
     if current_task() == -1:
         return False
     hooks = _saved_tensor_hooks(True)
     return hooks is not None and "_recomputation_hook" in getattr(hooks[0], "__qualname__", "")
-
-
-def is_wanted_beyond(found: Iterable[Crossing]) -> bool:
-    """Whether the running backward goes on to the argument that these crossings lead to.
-
-    If so, every node that leads there runs. To be called by a hook of the node that is running.
-    """
-    node: Any = torch._C._current_autograd_node()
-    following = node.next_functions
-    try:
-        return any(
-            torch._C._will_engine_execute_node(following[crossing.slot][0]) for crossing in found
-        )
-    except RuntimeError:  # A leaf whose gradient was asked for.
-        return True
-
-
-def _take_over(
-    gather: Gather,
-    geometry: Geometry,
-    argument: Geometry | None,
-    grad_inputs: tuple[Tensor | None, ...],
-    _: Any,
-) -> None:
-    """Node hook of the ``CopySlices`` that overwrote a returned view."""
-    gradient = grad_inputs[0]
-    if gradient is None or is_batched(gradient):
-        gather.add(gradient)
-        return
-    part = geometry.cut(gradient)
-    if argument is not None:
-        alone = torch.zeros_like(gradient)
-        geometry.cut(alone).copy_(part)
-        part = argument.cut(alone)
-    gather.add(part)
-
-
-def _add_crossings(
-    gather: Gather,
-    found: list[Crossing],
-    shape: torch.Size,
-    dtype: torch.dtype,
-    grad_inputs: tuple[Tensor | None, ...],
-    _: Any,
-) -> None:
-    """Node hook: the sum of what leaves the module through this node."""
-    if gather.graph_task not in (NO_TASK, current_task()):
-        gather.give_up(PASSED_BY)
-    elif gather.num_parts > 1 and not is_wanted_beyond(found):
-        gather.give_up(PARTIAL)
-    if gather.given_up == current_task():
-        return
-    total: Tensor | None = None
-    for crossing in found:
-        part = grad_inputs[crossing.slot]
-        if part is None:
-            continue
-        if is_batched(part):
-            gather.add(part)
-            return
-        if part.requires_grad:
-            gather.graph_task = current_task()
-        if crossing.geometry is not None:
-            part = crossing.geometry.cut(part.detach())
-        # The engine reduces and casts to the argument's kind only after this hook.
-        if part.shape != shape:
-            part = part.detach().sum_to_size(shape)
-        if part.dtype != dtype:
-            part = part.detach().to(dtype)
-        total = part if total is None else total.detach() + part.detach()
-    gather.add(total)
