@@ -27,6 +27,8 @@ format: $(VENV)/.check
 
 benchmark: $(VENV)/.test
 	$(BIN)/python benchmarks/watching.py
+	$(BIN)/python benchmarks/measuring.py
+	$(BIN)/python benchmarks/kernel.py
 
 $(VENV)/.venv:
 	$(PYTHON) -m venv $(VENV)
