@@ -508,3 +508,80 @@ def test_a_terminal_without_unicode_gets_escapes_and_no_crash(saved):
 
 def test_json_knows_neither_nan_nor_inf():
     assert cli._finite({"a": [math.nan, (math.inf, 1.5)]}) == {"a": [None, [None, 1.5]]}
+
+
+# ---------------------------------------------------------------------- statistics
+
+
+@pytest.fixture
+def measured(here):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+    with torchtap.watch(model, "*:output,grad_output", to=torchtap.Stats()) as w:
+        for _ in range(3):
+            model(torch.randn(5, 4)).square().mean().backward()
+            w.step()
+    w.run.save(here / "measured.safetensors")
+    return w.run
+
+
+def test_stats_shows_what_was_measured(call, measured):
+    code, out, _ = call("stats", "measured.safetensors", "*:output", "--columns", "mean,p99,l2")
+    assert code == 0
+    lines = out.splitlines()
+    assert lines[0] == "4 sites, the last of 3 steps"
+    assert lines[2].split() == ["site", "mean", "p99", "l2"]
+    assert all(breadth(line) <= 100 for line in lines)
+
+
+def test_stats_sorts_largest_first_or_smallest(call, measured):
+    def order(key):
+        out = call("stats", "measured.safetensors", "--sort", key, "--json")[1]
+        return [row["absmax"] for row in json.loads(out)]
+
+    assert order("absmax") == sorted(order("absmax"), reverse=True)
+    assert order("-absmax") == sorted(order("absmax"))
+
+
+def test_stats_of_a_step_are_the_runs_own(call, measured):
+    rows = json.loads(call("stats", "measured.safetensors", "--step", "1", "--json")[1])
+    for row in rows:
+        found = measured.stats(row["site"], step=1)
+        assert (row["mean"], row["l2"], row["p99"]) == (found.mean, found.l2, found.quantile(0.99))
+
+
+def test_stats_of_kept_values_are_measured_now(call, saved):
+    rows = json.loads(call("stats", saved, "conv:output", "--json")[1])
+    value = open_run(saved)["conv:output"].double()
+    assert rows[0]["rms"] == pytest.approx(float(value.square().mean().sqrt()), rel=1e-12)
+
+
+def test_ls_says_what_was_measured(call, measured):
+    code, out, _ = call("ls", "measured.safetensors")
+    assert code == 0
+    assert "8 sites measured in 3 steps" in out
+    assert len(json.loads(call("ls", "measured.safetensors", "--json")[1])["measured"]) == 8
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--sort", "meen"), "no column 'meen'; did you mean 'mean'"),
+        (("--columns", "mean,sdt"), "no column 'sdt'; did you mean 'std'"),
+        (("--sort", "histogram"), "no column 'histogram'"),
+        (("--step", "9"), "has no step 9. Its steps are [0, 1, 2]"),
+        (("nowhere",), "nowhere"),
+    ],
+)
+def test_stats_says_what_was_wrong(call, measured, words, said):
+    code, out, err = call("stats", "measured.safetensors", *words)
+    assert (code, out) == (2, "")
+    assert said in err
+
+
+def test_every_column_can_be_shown(call, measured):
+    names = call("stats", "x", "--columns", "?")[1].split()
+    assert "median" in names
+    assert "fp16_underflow" in names
+    for name in names:
+        assert call("stats", "measured.safetensors", "--columns", name)[0] == 0
