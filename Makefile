@@ -10,10 +10,10 @@ demo: $(VENV)/.demo
 	$(BIN)/torchtap demo --out demo
 
 test: $(VENV)/.test
-	$(BIN)/python -m pytest -q -n auto -m "not slow"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto -m "not slow"
 
 test-slow: $(VENV)/.test
-	$(BIN)/python -m pytest -q -n auto -m slow
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto -m slow
 
 check: $(VENV)/.check
 	$(BIN)/ruff check .

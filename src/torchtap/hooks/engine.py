@@ -149,6 +149,9 @@ class Engine:
 
     def begin_step(self, step: int, *, recording: bool) -> None:
         """Start ``step``; gradients still to come keep the step they belong to."""
+        if not self.recording and not recording:
+            self.step = self.gradients.step = self.state.step = self.updates.step = step
+            return  # Nothing was recorded, and nothing will be.
         self._end_pass()
         self.updates.end_step(has_run=self._is_state_taken)
         self.step = self.gradients.step = self.state.step = self.updates.step = step

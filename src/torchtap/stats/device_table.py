@@ -65,6 +65,7 @@ class DeviceTable:
         self.num_rows = 0
         self._histogram = histogram
         self._blocks: list[Block] = []
+        self._scratch: native.Scratch | None = None
 
     def add(self) -> tuple[Block, int]:
         """One more row: its block, and its place there."""
@@ -105,7 +106,10 @@ class DeviceTable:
         histograms, drained = None, None
         if block.histograms is not None and block.totals is not None:
             if self.device.type == "cpu":
-                drained = native.drain(block.rows[:used], block.histograms, block.totals)
+                if self._scratch is None:
+                    self._scratch = native.make_scratch(BLOCK)
+                scratch = self._scratch
+                drained = native.drain(block.rows[:used], block.histograms, block.totals, scratch)
             else:
                 histograms = _copied(block.histograms[:used])
                 block.totals += block.histograms

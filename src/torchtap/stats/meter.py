@@ -16,12 +16,19 @@ _LARGE = 1 << 21
 
 
 class Clock:
-    """What all meters of a sink share: the running step, and a lock."""
+    """What all meters of a sink share: the running step, and a lock.
 
-    __slots__ = ("lock", "step")
+    Attributes:
+        step: the running step.
+        has_measured: whether anything was measured since the tables were taken.
+        lock: held while measuring.
+    """
+
+    __slots__ = ("has_measured", "lock", "step")
 
     def __init__(self) -> None:
         self.step = 0
+        self.has_measured = False
         self.lock = threading.Lock()
 
 
@@ -119,6 +126,7 @@ class Meter:
         numel, data = shape.numel(), tensor.data_ptr()
         threads = 1 if numel < _LARGE else torch.get_num_threads()
         with clock.lock:
+            clock.has_measured = True
             native.accumulate_address(
                 data, numel, self._code, self._row, self._histogram, self._sample, threads
             )

@@ -41,6 +41,8 @@ DTYPES: dict[torch.dtype, int] = {
 }
 """What the kernel reads, and its codes."""
 
+Scratch = tuple[NDArray[np.uint16], NDArray[np.int64]]
+
 _BINS = 8192
 _NUM_COUNTED = 14
 _LARGE = 1 << 21
@@ -143,7 +145,7 @@ def merge(
 
 
 def drain(
-    rows: Tensor, histograms: Tensor, totals: Tensor
+    rows: Tensor, histograms: Tensor, totals: Tensor, scratch: Scratch | None = None
 ) -> tuple[NDArray[np.uint16], NDArray[np.int64], NDArray[np.int64]]:
     """Take the counts out of many histograms and add them to ``totals``.
 
@@ -151,6 +153,8 @@ def drain(
         rows: ``float64[rows, 16]``; what counted nothing is passed over.
         histograms: ``int64[rows, 8192]``; empty afterwards.
         totals: the same; what was taken is added.
+        scratch: room for the bins and counts of all rows, from :func:`make_scratch`; memory that
+            is new every time costs more than what is written into it.
 
     Returns:
         bins that hold anything, ``uint16[n]``, their counts, ``int64[n]``, one row after the
@@ -160,8 +164,7 @@ def drain(
     ends = np.zeros(num_rows, dtype=np.int64)
     if not _available:
         return _drain(rows, histograms, totals, ends)
-    bins = np.empty(num_rows * _BINS, dtype=np.uint16)
-    counts = np.empty(num_rows * _BINS, dtype=np.int64)
+    bins, counts = make_scratch(num_rows) if scratch is None else scratch
     length = _kernel.drain(
         rows.data_ptr(),
         histograms.data_ptr(),
@@ -172,6 +175,12 @@ def drain(
         ends.ctypes.data,
     )
     return bins[:length].copy(), counts[:length].copy(), ends
+
+
+def make_scratch(num_rows: int) -> Scratch:
+    """Room for the bins and counts of so many rows."""
+    size = num_rows * _BINS
+    return np.empty(size, dtype=np.uint16), np.empty(size, dtype=np.int64)
 
 
 def _drain(
