@@ -434,6 +434,26 @@ def test_a_saved_series_reads_the_same(tmp_path):
     assert opened.mean_norm() == w.run.mean_norm()
 
 
+def test_saved_results_of_further_statistics_are_plain_values(tmp_path):
+    more = [tt.stats.along(1), tt.stats.top_k(2), tt.stats.cosine(), tt.stats.effective_rank()]
+    model = nn.Tanh()
+    with tt.watch(model, to=tt.Stats(statistics=more)) as w:
+        for _ in range(2):
+            model(torch.randn(6, 3))
+            w.step()
+    opened = tt.open(w.run.save(tmp_path / "run.safetensors"))
+    for step in (0, 1, "all"):
+        one, two = (run.stats(".:output", step=step).extra for run in (w.run, opened))
+        assert two["along(1)"]["mean"] == one["along(1)"].mean.tolist()
+        assert two["top_k"][0]["value"] == one["top_k"][0].value
+        assert tuple(two["top_k"][0]["place"]) == one["top_k"][0].place
+        assert two["effective_rank"] == one["effective_rank"]
+    assert (
+        opened.stats(".:output", step="all").extra["cosine"]
+        == (w.run.stats(".:output", step="all").extra["cosine"])
+    )
+
+
 def test_kept_values_can_be_measured_later():
     model = small()
     with tt.watch(model) as w:

@@ -279,17 +279,30 @@ class Series:
                 if histogram is not None:
                     yield step, place, histogram
 
+    def extras(self) -> Iterator[tuple[int, int, Mapping[str, Any]]]:
+        """Step, place and results of the further statistics; under step -1 those of all steps."""
+        for place, measured in enumerate(self.measured):
+            if measured.is_seen:
+                yield ALL_STEPS, place, self.whole(measured.site).extra
+                for step in self.steps_of(measured.site):
+                    yield step, place, self.at(measured.site, step).extra
+
     def restore(
-        self, steps: list[int], rows: Rows, histograms: dict[int, dict[int, Histogram]]
+        self,
+        steps: list[int],
+        rows: Rows,
+        histograms: dict[int, dict[int, Histogram]],
+        extras: dict[int, dict[int, dict[str, Any]]],
     ) -> None:
-        """Take back what :meth:`as_array` and :meth:`histograms` gave."""
+        """Take back what :meth:`as_array`, :meth:`histograms` and :meth:`extras` gave."""
         self.has_histograms = bool(histograms)
         for step, own in zip(steps, rows, strict=True):
             known = histograms.get(step)
             parts = None if known is None else [_part(known)]
-            self._steps[step] = _Step(step, own.copy(), parts)
+            self._steps[step] = _Step(step, own.copy(), parts, finished=extras.get(step, {}))
             self._recent.append(self._steps[step])
         self._totals = histograms.get(ALL_STEPS, {})
+        self._finished = extras.get(ALL_STEPS, {})
 
     # ------------------------------------------------------------------ small things
 

@@ -95,6 +95,11 @@ class Slices:
         """Slices of which at least a ``share`` of the elements is saturated."""
         return torch.nonzero(self.saturated >= share).flatten().tolist()
 
+    def as_dict(self) -> dict[str, list[float]]:
+        """Name -> one number per slice."""
+        names = ("numel", "mean", "std", "l1", "l2", "min", "max", "absmax", "zeros", "saturated")
+        return {name: getattr(self, name).tolist() for name in names}
+
     @property
     def _some(self) -> Tensor:
         return self.rows[:, NUM_FINITE] > 0

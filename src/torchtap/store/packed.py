@@ -12,6 +12,7 @@ from torch import Tensor
 from torchtap.site import Site
 from torchtap.stats.histogram import Histogram
 from torchtap.stats.series import Measured, Series
+from torchtap.stats.slices import Slices
 from torchtap.store.listing import PREFIX
 
 
@@ -19,7 +20,8 @@ def pack(series: Series) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """A series as named tensors and what JSON can hold.
 
     ``rows`` is ``float64[steps, sites, 16]``. Histograms stand one after the other as bins and
-    counts; ``histograms`` in the JSON says whose they are and how many bins each has.
+    counts; ``histograms`` in the JSON says whose they are and how many bins each has. Results of
+    further statistics stand in the JSON, tensors as lists.
     """
     if not series.measured:
         return {}, {}
@@ -41,6 +43,11 @@ def pack(series: Series) -> tuple[dict[str, Tensor], dict[str, Any]]:
         "keep": series.keep,
         "sites": [_flat(measured) for measured in series.measured],
         "histograms": index,
+        "extras": [
+            [step, place, {name: _readable(value) for name, value in extra.items()}]
+            for step, place, extra in series.extras()
+            if extra
+        ],
     }
 
 
@@ -60,8 +67,29 @@ def unpack(tensors: Mapping[str, Tensor], body: Mapping[str, Any]) -> Series:
     by_step: dict[int, dict[int, Histogram]] = {}
     for step, place, histogram in _histograms(tensors, body["histograms"]):
         by_step.setdefault(step, {})[place] = histogram
-    series.restore(tensors[f"{PREFIX}.steps"].tolist(), tensors[f"{PREFIX}.rows"].numpy(), by_step)
+    extras: dict[int, dict[int, dict[str, Any]]] = {}
+    for step, place, extra in body.get("extras", ()):
+        extras.setdefault(step, {})[place] = extra
+    steps, rows = tensors[f"{PREFIX}.steps"].tolist(), tensors[f"{PREFIX}.rows"].numpy()
+    series.restore(steps, rows, by_step, extras)
     return series
+
+
+def _readable(value: Any) -> Any:
+    """What JSON can hold of a statistic's result; what it cannot, as text."""
+    if value is None or isinstance(value, str | bool | int | float):
+        return value
+    if isinstance(value, Slices):
+        return value.as_dict()
+    if isinstance(value, Tensor | np.ndarray | np.generic):
+        return value.tolist()
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return _readable(value._asdict())
+    if isinstance(value, Mapping):
+        return {str(key): _readable(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_readable(one) for one in value]
+    return str(value)
 
 
 def _histograms(
