@@ -353,7 +353,6 @@ class _Twin:
     def __init__(self, trial: _Trial, modules: Mapping[str, nn.Module], plain: _Outcome) -> None:
         self.through: dict[Place, Tensor] = {}
         self.whole: dict[Place, Tensor] = {}
-        self.slots: dict[Place, list[Place]] = {}
         self._kept: dict[Place, tuple[Tensor, Tensor]] = {}
         self._origins: dict[int, tuple[Tensor, int, Tensor]] = {}
         self._calls = _Calls()
@@ -385,11 +384,6 @@ class _Twin:
     def _enter(self, path: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
         bare = len(args) == 1 and not kwargs
         call = self._calls.enter(path)
-        owners: dict[int, list[Place]] = {}
-        for leaf, tensor in argument_leaves(args, kwargs):
-            place = (Site(path, "grad_input", leaf), call)
-            self.slots[place] = owners.setdefault(id(tensor), [])
-            self.slots[place].append(place)
         swap = self._swap(path, "grad_input", call)
         if bare:
             return (replace(args[0], swap),), kwargs
@@ -399,11 +393,14 @@ class _Twin:
         return replace(output, self._swap(path, "grad_output", self._calls.leave(path)))
 
     def _swap(self, path: str, port: str, call: int) -> Callable[[str, Tensor], Tensor]:
+        clones: dict[int, tuple[Tensor, Tensor]] = {}
+
         def swap(leaf: str, tensor: Tensor) -> Tensor:
             if not tensor.requires_grad or not torch.is_grad_enabled():
                 return tensor
-            clone = tensor.clone()
-            handed = clone.clone()  # Cloned again: it may be overwritten.
+            # One tensor in several slots stays one tensor, as modules further in may ask.
+            clone, handed = clones.get(id(tensor)) or _clones(tensor)
+            clones[id(tensor)] = clone, handed
             if call >= 0:
                 origin = self._origin_of(tensor)
                 clone.retain_grad()
@@ -426,10 +423,13 @@ class _Twin:
         place = (record.site, record.call)
         if "total" in record.labels or record.site.port == "grad_output":
             return self.whole.get(place)
-        if any(label.startswith("sum of") for label in record.labels):
-            parts = [self.through[one] for one in self.slots[place] if one in self.through]
-            return torch.stack(parts).sum(0) if parts else None
         return self.through.get(place)
+
+
+def _clones(tensor: Tensor) -> tuple[Tensor, Tensor]:
+    """A clone, and a clone of it to be handed on, which may be overwritten."""
+    clone = tensor.clone()
+    return clone, clone.clone()
 
 
 # ---------------------------------------------------------------------- comparing
