@@ -278,3 +278,36 @@ def test_hooks_of_saved_tensors_that_have_no_name_do_no_harm():
     with tt.watch(model, "*:*") as w, torch.autograd.graph.saved_tensors_hooks(identity, identity):
         model(torch.ones(1, 2)).sum().backward()
     assert torch.equal(w.run[".:grad_output"], torch.ones(1, 2))
+
+
+def test_a_mark_with_the_name_of_a_module_is_passed_over_and_said():
+    model = Net(lambda net, x: tt.mark(net.fc(x) * 100, "fc"), fc=nn.Linear(2, 2))
+    with tt.watch(model, "fc") as w:
+        output = model(torch.ones(1, 2))
+    assert torch.equal(w.run["fc:output"] * 100, output.detach())
+    assert "a module has it" in reasons(w, "fc:output")[0]
+
+
+def test_only_tensors_can_be_marked():
+    with pytest.raises(tt.InputError, match=r"tt.mark 'x' got dict; expected a tensor"):
+        tt.mark({}, "x")
+
+
+def test_a_container_is_absent_because_it_is_never_called():
+    model = Net(lambda net, x: net.blocks[0](x), blocks=nn.ModuleList([nn.ReLU()]))
+    with tt.watch(model, "*") as w:
+        model(torch.ones(1))
+    assert reasons(w, "blocks:output") == ["it has no forward: a container is never called"]
+
+
+def test_a_class_that_is_nowhere_is_named():
+    with pytest.raises(tt.SiteError, match="has no module of class 'Conv2d'"):
+        tt.watch(nn.Sequential(nn.Linear(1, 1)), nn.Conv2d)
+
+
+def test_a_statistic_that_is_not_there_names_its_neighbours():
+    model = nn.ReLU()
+    with tt.watch(model, to=tt.Stats()) as w:
+        model(torch.ones(1))
+    with pytest.raises(tt.SiteError, match="no statistic 'meen'; did you mean 'mean'"):
+        w.run.over_steps(".:output", "meen")

@@ -196,6 +196,10 @@ def record(
     _target(out, (".safetensors",))
     with _working("running the model"):
         recorded = _recorded(model, where, options)
+        if not recorded.sites:
+            why = recorded.absent[0] if recorded.absent else "the model returned no tensor"
+            hint = "" if options["loss"] else " Gradients need --loss."
+            raise InputError(f"Nothing was recorded: {why}.{hint}")
         with _writing(out):
             recorded.save(out)
     from torchtap.store.listing import list_run
@@ -359,6 +363,8 @@ def stats(
     names = list(DEFAULT_COLUMNS) if columns is None else _known(columns.split(","), COLUMNS)
     sortable = [name for name, column in COLUMNS.items() if column.key is not None]
     key = None if sort is None else COLUMNS[_known([sort.lstrip("-")], sortable)[0]].key
+    if sort is not None and sort.lstrip("-") not in names:
+        names.insert(0, sort.lstrip("-"))
     with _working("measuring the run"):
         opened = _open(path)
         if step is not None and step not in opened.steps:

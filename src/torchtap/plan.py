@@ -85,9 +85,7 @@ class Plan:
     aliases: Mapping[str, str]
 
     def mark_filters(self, name: str) -> dict[str, Filter]:
-        """What is wanted of a mark; empty if nothing (or if a module has that path)."""
-        if name in self.types:
-            return {}
+        """What is wanted of a mark; empty if nothing."""
         ports = _ports_of(self.patterns, lambda pattern: pattern.matches_module(name))
         return {port: ports[port] for port in ("output", "grad_output") if port in ports}
 
@@ -264,8 +262,10 @@ def _unmatched(
         for pattern in patterns
         if not any(_fits_any(pattern, names, types[path]) for path, names in paths.items())
     ]
-    if missing and not _may_mark(model):
-        pattern = missing[0]
+    # A mark has no class.
+    hopeless = missing if not _may_mark(model) else [one for one in missing if one.type]
+    if hopeless:
+        pattern = hopeless[0]
         known = [name for names in paths.values() for name in names if name]
         raise SiteError(_no_module(model, pattern, known, types))
     return tuple(pattern for pattern in missing if not pattern.negate)
@@ -308,6 +308,10 @@ def _nothing(
         return (
             f"{name} has no parameter or buffer at {str(state[0])!r}{did_you_mean(wanted, names)}"
         )
+    named = [item.__name__ for item in others if isinstance(item, type)]
+    if named and len(named) == len(others) and not patterns:
+        classes = sorted({one for m in model.modules() for one in _type_names(m)})
+        return f"{name} has no module of class {named[0]!r}{did_you_mean(named[0], classes)}"
     return (
         f"Nothing of {name} fits {where!r}: everything was taken away, or the function chose none."
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -159,6 +159,7 @@ class _Trial:
         self.args = args
         self.kwargs = kwargs
         self.loss = loss
+        self.paths = set(modules_of(model)[0])
         self.buffers = {
             name: buffer.clone() for name, buffer in model.named_buffers(remove_duplicate=False)
         }
@@ -450,7 +451,7 @@ def _check(
             continue
         truth, exact = _truth_of(record, values, twin, plain, trial)
         if truth is None:
-            unverified[Absence(record.site, _why_unverified(record, twin))] = None
+            unverified[Absence(record.site, _why_unverified(record, twin, trial.paths))] = None
             continue
         counts["num_values" if exact else "num_gradients"] += 1
         what = _mismatch(record.value, truth, exact=exact)
@@ -483,7 +484,9 @@ def _missing(
             yield Wrong(site, call, "it was not recorded")
 
 
-def _why_unverified(record: Record, twin: _Twin | None) -> str:
+def _why_unverified(record: Record, twin: _Twin | None, paths: Container[str]) -> str:
+    if record.site.path not in paths:
+        return "a tt.mark, which no plain hook can see"
     if not record.site.is_gradient:
         return "a hook there would switch a fused kernel off, and so change the value"
     if twin is not None and twin.failure is not None:

@@ -161,6 +161,9 @@ class Watch:
             if marked is not None:
                 for port in marked.filters:
                     found.extend(self._absent_at(marked, port))
+        for name in sorted(self._engine.namesakes):
+            reason = "a tt.mark of this name was passed over: a module has it; name it otherwise"
+            found.append(Absence(Site(name, "output"), reason))
         return [*found, *self._unmarked(), *self._lost()]
 
     def _absent_at(self, tap: Tap, port: str) -> Iterator[Absence]:
@@ -183,6 +186,8 @@ class Watch:
         if tap.has_run:
             side = "took" if port.endswith("input") else "returned"
             return f"it {side} no tensor that fits"
+        if self._engine.num_entries and self._is_container(tap.path):
+            return "it has no forward: a container is never called"
         if self._engine.num_entries:
             compiled = (
                 ". Or it ran in a graph that was compiled without our hooks, before or for another "
@@ -207,6 +212,12 @@ class Watch:
             else ""
         )
         return f"the model was not called in a recorded step{hint}"
+
+    def _is_container(self, path: str) -> bool:
+        """Whether the module cannot be called at all, as ``nn.ModuleList``."""
+        planned = next((one for one in self.plan.taps if one.path == path), None)
+        module = None if planned is None else planned.module()
+        return module is not None and type(module).forward is nn.Module.forward
 
     def _unmarked(self) -> Iterator[Absence]:
         for pattern in self.plan.unmatched:

@@ -77,6 +77,8 @@ class Engine:
     Attributes:
         step: the running step.
         recording: whether it is recorded; hooks look at nothing else first.
+        marks: name -> tap of the marks that were reached, ``None`` if not wanted.
+        namesakes: marks that were not recorded, because a module has their name.
         borrows: whether records hold what flows itself, because it is read at once.
         num_entries: how often the model (or, from outside, a tapped part of it) was called.
     """
@@ -105,6 +107,7 @@ class Engine:
         }
         self.root = self.taps.get("") or Tap("", {})
         self.marks: dict[str, Tap | None] = {}
+        self.namesakes: set[str] = set()
         self.keeper = Keeper(copy)
         self.state = State(plan, self.taps, emit, borrows=self.borrows)
         self.updates = Updates(plan, self.taps, emit)
@@ -393,5 +396,9 @@ class Engine:
     def _mark_tap(self, name: str) -> Tap | None:
         if name not in self.marks:
             filters = self.plan.mark_filters(name)
-            self.marks[name] = Tap(name, filters, *self._spots) if filters else None
+            is_taken = name in self.plan.types or name in self.plan.aliases
+            if filters and is_taken:
+                self.namesakes.add(name)
+            is_wanted = filters and not is_taken
+            self.marks[name] = Tap(name, filters, *self._spots) if is_wanted else None
         return self.marks[name]

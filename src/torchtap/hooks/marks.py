@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from torchtap.errors import InputError
 from torchtap.hooks.callbacks import keep_dynamo_out
 
 if TYPE_CHECKING:
@@ -24,10 +25,14 @@ def mark(tensor: Tensor, name: str) -> Tensor:
 
     Args:
         tensor: any tensor.
-        name: its path in patterns and runs; several calls in one step are told apart by number.
+        name: its path in patterns and runs, as it stands: no module's path is put before it, and
+            it must not be that of a module. Several calls in one step are told apart by number.
 
     Returns:
         the same tensor object.
+
+    Raises:
+        InputError: it is no tensor.
 
     Example:
         >>> import torch, torchtap as tt
@@ -40,6 +45,11 @@ def mark(tensor: Tensor, name: str) -> Tensor:
         >>> w.run["doubled:grad_output"]
         tensor([1., 1.])
     """
+    if not isinstance(tensor, Tensor):
+        raise InputError(
+            f"tt.mark {name!r} got {type(tensor).__name__}; expected a tensor. Mark the tensors in "
+            f"it one by one."
+        )
     if open_engines:
         _mark(tensor, name)
     return tensor

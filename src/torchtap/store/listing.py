@@ -158,7 +158,7 @@ def list_file(path: str | Path) -> Listing:
     series = body.get("series") or {}
     if not series:
         return found
-    sites = tuple(Site(*entry["site"]) for entry in series["sites"])
+    sites = tuple(Site(*entry["site"]) for entry in series["sites"] if entry["dtype"])
     return replace(found, measured=sites, num_measured_steps=header[f"{PREFIX}.steps"]["shape"][0])
 
 

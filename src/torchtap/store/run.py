@@ -11,11 +11,11 @@ from torchtap.errors import RunError, SiteError
 from torchtap.record import FORWARD, Absence, Record
 from torchtap.site import PORTS, Pattern, Site, did_you_mean, leaf_matches
 from torchtap.stats.series import Series
+from torchtap.stats.statistics import NUMBERS, Statistics
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from torchtap.stats.statistics import Statistics
     from torchtap.store.table import Table
 
 Step = int | Iterable[int] | str | None
@@ -322,6 +322,8 @@ class Run:
         Returns:
             the steps, and its value in each.
         """
+        if not hasattr(Statistics, name):
+            raise SiteError(f"There is no statistic {name!r}{did_you_mean(name, NUMBERS)}")
         place = self._resolve(site)
         steps = self.series.steps_of(place) if place in self.series else None
         if steps is None:

@@ -57,7 +57,7 @@ def show_stats_table(
         return "The table is empty."
     cells = [(str(row.site), *(COLUMNS[name].show(row.stats) for name in names)) for row in rows]
     align = "l" + "".join("l" if COLUMNS[name].left else "r" for name in names)
-    text = columns(cells, ("site", *names), align, elastic={0: 16}, color=color)
+    text = columns(cells, ("site", *names), align, elastic={0: 36}, color=color)
     head, *lines = text.split("\n")
     front, left_out, back = middle(lines, limit)
     between = [f"… {count(left_out)} more sites …"] if left_out else []
