@@ -34,6 +34,8 @@ _MAGNITUDE, _SIGNED = "viridis", "RdBu_r"
 _TILE = 48
 """Fewest pixels of a tile's side; small maps are repeated up to it."""
 _GREY = "#555555"
+_LEAST_SHARE = 0.5
+"""Width of the narrowest panel, in heights."""
 _PANEL = 4.2
 """Inches of a square grid in the overview."""
 _LAYOUTS: dict[Layout, str] = {
@@ -189,8 +191,10 @@ def feature_maps_overview(
         record = run.record(site)
         layout = _layout_of(record, run.meta.modules.get(record.site.path, ()))
         chosen.append(_take_maps(record, layout, sample, None, clip))
-    grids = [grid_shape(len(maps.channels), square=8) for maps in chosen]
-    shares = [cols / rows for rows, cols in grids]
+    # Few maps are laid out near a square, and no panel is too narrow for its heading.
+    counts = [len(maps.channels) for maps in chosen]
+    grids = [grid_shape(number, square=8 if number >= 32 else None) for number in counts]
+    shares = [max(cols / rows, _LEAST_SHARE) for rows, cols in grids]
     if picture is not None:
         shares = [0.8, *shares]
     figure_class = _figure_class()
