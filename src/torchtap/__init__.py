@@ -6,9 +6,15 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torchtap import stats as stats
+    from torchtap import edits as edits, stats as stats
+    from torchtap.editing import (
+        Edit as Edit,
+        edit as edit,
+        edit_tensor as edit_tensor,
+    )
     from torchtap.errors import (
         CaptureError as CaptureError,
+        EditError as EditError,
         InputError as InputError,
         MissingExtraError as MissingExtraError,
         OverwrittenError as OverwrittenError,
@@ -45,6 +51,8 @@ __version__ = "0.1.0"
 _HOMES = {
     "Absence": "record",
     "CaptureError": "errors",
+    "Edit": "editing",
+    "EditError": "errors",
     "Histogram": "stats.histogram",
     "InputError": "errors",
     "Key": "record",
@@ -65,6 +73,9 @@ _HOMES = {
     "TorchtapError": "errors",
     "Verification": "verifying",
     "Watch": "watching",
+    "edit": "editing",
+    "edit_tensor": "editing",
+    "edits": "edits",
     "mark": "hooks.marks",
     "measure": "stats.measure",
     "open": "store.file",
@@ -74,7 +85,7 @@ _HOMES = {
     "verify": "verifying",
     "watch": "watching",
 }
-_OTHER_NAMES = {"open": "open_run", "plot": None, "stats": None}
+_OTHER_NAMES = {"edits": None, "open": "open_run", "plot": None, "stats": None}
 
 __all__ = ["__version__", *sorted(_HOMES)]  # noqa: PLE0604 - they are strings
 

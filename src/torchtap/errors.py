@@ -4,6 +4,7 @@
     ├── SiteError        (LookupError)   a pattern or site that names nothing, or cannot be read
     ├── CaptureError     (RuntimeError)  something asked for could not be captured as asked
     │   └── OverwrittenError             a value kept without a copy was overwritten
+    ├── EditError        (RuntimeError)  an edit that cannot be made, or did not happen
     ├── RunError         (ValueError)    a file that is not a run, or a run that cannot answer
     ├── InputError       (ValueError)    an argument, model, picture or file that does not fit
     └── MissingExtraError (ImportError)  an optional dependency is not installed
@@ -29,6 +30,10 @@ class CaptureError(TorchtapError, RuntimeError):
 
 class OverwrittenError(CaptureError):
     """A value that was kept without a copy has been overwritten since."""
+
+
+class EditError(TorchtapError, RuntimeError):
+    """An edit that cannot be made as asked, or that did not happen."""
 
 
 class RunError(TorchtapError, ValueError):

@@ -127,7 +127,7 @@ def make_plan(model: nn.Module, where: Where) -> Plan:
     if not isinstance(model, nn.Module):
         raise InputError(f"The model must be an nn.Module, not {type(model).__name__}.")
     modules, aliases = modules_of(model)
-    items = _items(where)
+    items = several(where)
     patterns = tuple(_as_pattern(item) for item in items if isinstance(item, str | Pattern))
     others = [item for item in items if not isinstance(item, str | Pattern)]
     _refuse_unready(patterns)
@@ -162,7 +162,12 @@ def make_plan(model: nn.Module, where: Where) -> Plan:
 # ---------------------------------------------------------------------- the request
 
 
-def _items(where: Where) -> list[Any]:
+def several(where: Where) -> list[Any]:
+    """A request as the list of its parts.
+
+    Raises:
+        InputError: it is of a kind that cannot select, or empty.
+    """
     single = isinstance(where, str | Pattern | nn.Module | type) or callable(where)
     if single:
         return [where]

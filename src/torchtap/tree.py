@@ -103,7 +103,37 @@ def replace(value: Any, function: Callable[[str, Tensor], Tensor]) -> Any:
         >>> replace({"h": (torch.ones(1), None)}, lambda leaf, tensor: tensor * 2)
         {'h': (tensor([2.]), None)}
     """
-    return _rebuild(value, "", function)
+    if isinstance(value, Tensor):
+        return function("", value)
+    return _rebuild(value, "", _telling_apart(function))
+
+
+def replace_arguments(
+    args: tuple[Any, ...], kwargs: Mapping[str, Any], function: Callable[[str, Tensor], Tensor]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """What a module is called with, with every tensor replaced, named as in `argument_leaves`.
+
+    Example:
+        >>> import torch
+        >>> replace_arguments((torch.ones(1),), {}, lambda leaf, tensor: tensor + 1)
+        ((tensor([2.]),), {})
+    """
+    function = _telling_apart(function)
+    if len(args) == 1 and not kwargs:
+        return (_rebuild(args[0], "", function),), {}
+    new = tuple(_rebuild(one, str(place), function) for place, one in enumerate(args))
+    return new, {name: _rebuild(one, name, function) for name, one in kwargs.items()}
+
+
+def _telling_apart(function: Callable[[str, Tensor], Tensor]) -> Callable[[str, Tensor], Tensor]:
+    """Gives leaves the names of :func:`leaves`, also where their keys read the same."""
+    times: Counter[str] = Counter()
+
+    def named(name: str, tensor: Tensor) -> Tensor:
+        times[name] += 1
+        return function(name if times[name] == 1 else f"{name}~{times[name]}", tensor)
+
+    return named
 
 
 def _rebuild(value: Any, name: str, function: Callable[[str, Tensor], Tensor]) -> Any:

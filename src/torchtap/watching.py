@@ -15,6 +15,7 @@ from torchtap import __version__
 from torchtap.errors import CaptureError, InputError, SiteError
 from torchtap.hooks import Engine, Spot, Tap
 from torchtap.hooks.keep import BORROW, COPY_MODES
+from torchtap.hooks.order import AFTER, BEFORE
 from torchtap.plan import Plan, Where, make_plan, modules_of
 from torchtap.record import Absence, Record, Sink
 from torchtap.sinks import Delivery, as_sinks
@@ -269,6 +270,7 @@ def watch(
     every: Every = 1,
     copy: Literal["auto", "always", "never"] = "auto",
     grad_input: Literal["through", "total"] = "through",
+    edits: Literal["after", "before"] = "after",
 ) -> Watch:
     """Watch what flows through a model, forward and backward, without changing anything.
 
@@ -287,6 +289,9 @@ def watch(
         grad_input: ``through`` this module, or ``total`` over all uses of that tensor. Where a
             module hands its input on unchanged it is the total (label ``total``); where the same
             tensor stands in several arguments it is their sum (label ``sum of N slots``).
+        edits: where ``tt.edit`` changes something, record what is there ``after`` all edits, or
+            ``before`` them, in whatever order edits and watches were made. (``param_grad`` is
+            always after.)
 
     Returns:
         a context manager and handle; ``.run`` holds what was kept.
@@ -313,10 +318,13 @@ def watch(
         raise InputError(
             f"every is {every!r}; expected a whole number from 1, or a function of the step."
         )
+    if edits not in (AFTER, BEFORE):
+        raise InputError(f"edits is {edits!r}; expected {AFTER!r} or {BEFORE!r}.")
     plan = make_plan(model, where)
     delivery = Delivery(as_sinks(to))
     kept = BORROW if delivery.reads_at_once else copy
-    return Watch(model, plan, delivery, every=every, copy=kept, grad_input=grad_input)
+    how = {"copy": kept, "grad_input": grad_input, "looks": edits}
+    return Watch(model, plan, delivery, every=every, **how)
 
 
 def _is_untouched(spot: Spot) -> bool:

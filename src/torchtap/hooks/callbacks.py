@@ -28,11 +28,11 @@ _new_record = tuple.__new__  # A third of the price of calling the class.
 
 
 class Callback:
-    """A hook on a module, which belongs to one tap of one engine."""
+    """A hook on a module, which belongs to one tap of one engine (or editor)."""
 
     __slots__ = ("engine", "tap")
 
-    def __init__(self, engine: Engine, tap: Tap) -> None:
+    def __init__(self, engine: Any, tap: Tap) -> None:
         self.engine = engine
         self.tap = tap
 
@@ -119,6 +119,12 @@ class Leave(Callback):
             else:
                 engine.gradients.track(hooks)
             hooks[hook] = hook
+
+
+class EditCallback(Callback):
+    """A hook of an edit: what it returns takes the place of what flows."""
+
+    __slots__ = ()
 
 
 class StepAside(Callback):

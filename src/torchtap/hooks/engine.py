@@ -20,6 +20,7 @@ from torchtap.hooks.fused import Aside
 from torchtap.hooks.gradients import Gradients, Passage
 from torchtap.hooks.keep import BORROW, Keeper, obstacle, storage_id
 from torchtap.hooks.marks import open_engines
+from torchtap.hooks.order import AFTER, put_watch
 from torchtap.hooks.replay import Replay
 from torchtap.hooks.spots import Meter, Spot, Tap
 from torchtap.hooks.state import State
@@ -73,6 +74,7 @@ class Engine:
         grad_input: ``through`` or ``total``.
         busy: threads that are inside a sink now; what they run is not recorded.
         meter: makes what takes the values of a site without a record, see ``Spot``.
+        looks: ``after`` the edits of the model, or ``before`` them.
 
     Attributes:
         step: the running step.
@@ -93,8 +95,10 @@ class Engine:
         grad_input: str,
         busy: set[int],
         meter: Callable[[Site], Meter] | None = None,
+        looks: str = AFTER,
     ) -> None:
         self.plan = plan
+        self.looks = looks
         self.emit = emit
         self.busy = busy
         self.step = 0
@@ -111,7 +115,7 @@ class Engine:
         self.keeper = Keeper(copy)
         self.state = State(plan, self.taps, emit, borrows=self.borrows)
         self.updates = Updates(plan, self.taps, emit)
-        self.gradients = Gradients(self.keeper, emit, self.state.deliver, grad_input)
+        self.gradients = Gradients(self.keeper, emit, self.state.deliver, grad_input, looks)
         self.aside = Aside(self.taps)
         self.compiled = Compiled(self)
         # At hand for the hooks, which are called for every module.
@@ -139,13 +143,17 @@ class Engine:
                 continue
             if has_frame:
                 enter = (CompilableEnter if self.borrows else Enter)(self, tap)
-                self._handles.append(module.register_forward_pre_hook(enter, with_kwargs=True))
+                handle = module.register_forward_pre_hook(enter, with_kwargs=True)
+                put_watch(module._forward_pre_hooks, handle.id)
+                self._handles.append(handle)
             if has_frame or "output" in tap.filters or "grad_output" in tap.filters:
                 kind = CompilableLeave if self.borrows else Leave
                 leave = kind(self, tap, has_frame=has_frame)
-                self._handles.append(
-                    module.register_forward_hook(leave, with_kwargs=True, always_call=has_frame)
+                handle = module.register_forward_hook(
+                    leave, with_kwargs=True, always_call=has_frame
                 )
+                put_watch(module._forward_hooks, handle.id)
+                self._handles.append(handle)
         self._handles += self.aside.attach(self, modules)
         self._handles += self.updates.attach()
         open_engines.add(self)

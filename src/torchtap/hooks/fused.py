@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import TransformerEncoderLayer
 from torch.nn.modules.module import register_module_forward_hook
 
-from torchtap.hooks.callbacks import Callback, Leave, StepAside
+from torchtap.hooks.callbacks import Callback, EditCallback, Leave, StepAside
 from torchtap.hooks.spots import Tap
 
 if TYPE_CHECKING:
@@ -57,6 +57,10 @@ def would_fuse(
     return not (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in used))
 
 
+def _is_ours(hook: Any) -> bool:
+    return isinstance(hook, Callback) and not isinstance(hook, EditCallback)
+
+
 class Aside:
     """Takes our hooks off an encoder layer for one call, and puts them back."""
 
@@ -86,8 +90,8 @@ class Aside:
             return
         inner = list(layer.modules())
         tables = [table for m in inner for table in (m._forward_pre_hooks, m._forward_hooks)]
-        if any(not isinstance(hook, Callback) for table in tables for hook in table.values()):
-            return  # Somebody else's hook keeps the kernel off anyway.
+        if any(not _is_ours(hook) for table in tables for hook in table.values()):
+            return  # An edit's hook, or somebody else's, keeps the kernel off anyway.
         for module in inner:
             tap = self._taps.get(self._paths.get(id(module), "?"))
             if tap is not None and module is not layer:

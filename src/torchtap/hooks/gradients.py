@@ -21,11 +21,13 @@ from torchtap.hooks.gather import (
     is_batched,
 )
 from torchtap.hooks.graph import (
+    EDITED,
     Crossing,
     Edge,
     Entrance,
     Geometry,
     Node,
+    before_edits,
     crossings,
     edge_of,
     entrances,
@@ -51,14 +53,16 @@ class Passage:
         tensors: number of the argument -> the tensor.
         labels: number of the argument -> what is to be known of its gradient.
         entering: where they enter the graph.
+        path: of the module.
         first: number of the first node that the module can have made.
         versions: number of the argument -> its version, of views that show their base in another
             dtype: a write into one goes past all nodes that are known here.
     """
 
-    __slots__ = ("call", "entering", "first", "labels", "spots", "tensors", "versions")
+    __slots__ = ("call", "entering", "first", "labels", "path", "spots", "tensors", "versions")
 
-    def __init__(self, call: int) -> None:
+    def __init__(self, path: str, call: int) -> None:
+        self.path = path
         self.call = call
         self.spots: dict[int, Spot] = {}
         self.tensors: dict[int, Tensor] = {}
@@ -76,6 +80,7 @@ class Gradients:
         emit: takes records.
         ended: called at the end of each backward.
         grad_input: ``through`` or ``total``.
+        looks: ``after`` edits, or ``before`` them.
 
     Attributes:
         hooked: the hook tables of tensors that hold a hook of ours.
@@ -87,8 +92,10 @@ class Gradients:
         emit: Callable[[Record], None],
         ended: Callable[[], None],
         grad_input: str,
+        looks: str,
     ) -> None:
         self.step = 0
+        self._looks_before = looks == "before"
         self.backwards = Backwards(ended)
         self._keeper = keeper
         self._emit = emit
@@ -216,7 +223,7 @@ class Gradients:
 
     def passage(self, tap: Tap, call: int, arguments: list[tuple[str, Tensor]]) -> Passage | None:
         """A module is entered: note where its arguments come in."""
-        passage = Passage(call)
+        passage = Passage(tap.path, call)
         for place, (leaf, tensor) in enumerate(arguments):
             spot = tap.spot("grad_input", leaf)
             if spot is None:
@@ -235,12 +242,22 @@ class Gradients:
             return None
         passage.entering = entrances(passage.tensors.items())
         passage.first = sequence_number()
+        self._look_behind_edits(passage)
         for sharing in passage.entering.values():
             places = [entrance.place for entrance in sharing if entrance.geometry is None]
             if len(places) > 1:
                 label = f"sum of {len(places)} slots"
                 passage.labels.update(dict.fromkeys(places, (label,)))
         return passage
+
+    def _look_behind_edits(self, passage: Passage) -> None:
+        """After the gradient edits of this module, its arguments are what they were before."""
+        for edge, sharing in list(passage.entering.items()):
+            outside, first = before_edits(edge, passage.path)
+            if outside != edge:
+                passage.first = min(passage.first, first)
+                passage.entering.setdefault(outside, []).extend(sharing)
+                del passage.entering[edge]
 
     def connect(self, passage: Passage, outputs: Iterable[Tensor]) -> None:
         """The module returned: find where its arguments entered, now that its graph is there."""
@@ -266,7 +283,8 @@ class Gradients:
             if not direct and tensor.grad_fn is not None:
                 roots.append(tensor)
         nodes_of: dict[int, dict[Node, list[Crossing]]] = {}
-        for node, slots in crossings(roots, passage.entering, passage.first).items():
+        edited = passage.path if self._looks_before else None
+        for node, slots in crossings(roots, passage.entering, passage.first, edited).items():
             for crossing in slots:
                 if crossing.place in passage.spots and crossing.place not in unchanged:
                     nodes_of.setdefault(crossing.place, {}).setdefault(node, []).append(crossing)
@@ -289,7 +307,11 @@ class Gradients:
         gather = Gather(self, passage.spots[place], passage.call, labels, len(nodes))
         for node, found in nodes.items():
             hook = partial(add_crossings, gather, found, tensor.shape, tensor.dtype)
-            self._handles.append(node.register_hook(hook))
+            if self._looks_before and node.metadata.get(EDITED) == passage.path:
+                handle = node.register_prehook(partial(_as_prehook, hook))
+            else:
+                handle = node.register_hook(hook)
+            self._handles.append(handle)
         for output in outputs:
             # A write into a view of the argument goes past the view's node.
             if output._is_view() and output._base is not None:
@@ -362,6 +384,11 @@ class Gradients:
         self.hooked[:] = [hooks for hooks in self.hooked if getrefcount(hooks) > _ONLY_OURS]
         self._handles = [h for h in self._handles if h.hooks_dict_ref() is not None]
         self._prune_at = 1024 + 2 * (len(self.hooked) + len(self._handles))
+
+
+def _as_prehook(hook: Callable[[Any, Any], None], gradients: tuple[Tensor | None, ...]) -> None:
+    """Of an identity: what arrives there is what leaves, before anybody edits it."""
+    hook(gradients, None)
 
 
 def why_no_grad(tensor: Tensor) -> str:

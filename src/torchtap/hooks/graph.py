@@ -12,6 +12,9 @@ from torch.autograd.graph import get_gradient_edge
 Node = Any
 Edge = tuple[Node, int]
 
+EDITED = "torchtap edit"
+"""In a node's metadata: path of the module before which a gradient edit put this identity."""
+
 sequence_number = torch._C._autograd._get_sequence_nr
 """Number that the next node of this thread will get."""
 
@@ -72,6 +75,19 @@ def edge_of(tensor: Tensor) -> Edge:
     return edge.node, edge.output_nr
 
 
+def before_edits(edge: Edge, path: str) -> tuple[Edge, int]:
+    """What lies behind the identities that gradient edits of a module put there.
+
+    Returns:
+        the edge, and the number of the first identity (that of the next node if there is none).
+    """
+    first = sequence_number()
+    while edge[0] is not None and edge[0].metadata.get(EDITED) == path:
+        first = edge[0]._sequence_nr()
+        edge = edge[0].next_functions[0]
+    return edge, first
+
+
 def geometry_in_base(view: Tensor) -> Geometry:
     """How ``view`` lies in ``view._base``."""
     base = view._base
@@ -93,7 +109,10 @@ def entrances(arguments: Iterable[tuple[int, Tensor]]) -> dict[Edge, list[Entran
 
 
 def crossings(
-    outputs: Iterable[Tensor], entering: Mapping[Edge, list[Entrance]], first: int
+    outputs: Iterable[Tensor],
+    entering: Mapping[Edge, list[Entrance]],
+    first: int,
+    edited: str | None = None,
 ) -> dict[Node, list[Crossing]]:
     """Walk from a module's outputs back to where its arguments entered.
 
@@ -101,6 +120,7 @@ def crossings(
         outputs: tensors with a ``grad_fn``.
         entering: from :func:`entrances`, taken when the module was entered.
         first: :func:`sequence_number` at that moment; older nodes belong to others.
+        edited: go no further than to the identities of gradient edits of this path.
 
     Returns:
         node -> its slots whose gradients leave the module towards an argument. The sum over all
@@ -115,6 +135,10 @@ def crossings(
         for slot, edge in enumerate(node.next_functions):
             following = edge[0]
             if following is None:
+                continue
+            if edited is not None and following.metadata.get(EDITED) == edited:
+                through = entering.get(before_edits(edge, edited)[0], ())
+                found[following] = [Crossing(0, place, None) for place, _ in through]
                 continue
             hits = [
                 Crossing(slot, place, geometry)

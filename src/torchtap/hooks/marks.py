@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import weakref
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from torchtap.errors import InputError
 from torchtap.hooks.callbacks import keep_dynamo_out
+from torchtap.hooks.order import AFTER, BEFORE
 
 if TYPE_CHECKING:
+    from torchtap.hooks.editor import Editor
     from torchtap.hooks.engine import Engine
 
-# A mark has nothing but this to find out who is watching. A watch that nobody closed goes with its
-# model, which holds it by its hooks.
+# A mark has nothing but these to find out who is watching or editing. A watch that nobody closed
+# goes with its model, which holds it by its hooks.
 open_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
+open_editors: weakref.WeakSet[Editor] = weakref.WeakSet()
 
 
 def mark(tensor: Tensor, name: str) -> Tensor:
     """Make an intermediate tensor a site of its own: ``name:output`` and ``name:grad_output``.
 
-    To be called inside a forward. Free when nobody watches.
+    To be called inside a forward. Free when nobody watches or edits.
 
     Args:
         tensor: any tensor.
@@ -29,7 +33,7 @@ def mark(tensor: Tensor, name: str) -> Tensor:
             it must not be that of a module. Several calls in one step are told apart by number.
 
     Returns:
-        the same tensor object.
+        the same tensor object, unless a ``tt.edit`` of that name replaces it.
 
     Raises:
         InputError: it is no tensor.
@@ -50,14 +54,20 @@ def mark(tensor: Tensor, name: str) -> Tensor:
             f"tt.mark {name!r} got {type(tensor).__name__}; expected a tensor. Mark the tensors in "
             f"it one by one."
         )
-    if open_engines:
-        _mark(tensor, name)
+    return _mark(tensor, name) if open_engines or open_editors else tensor
+
+
+def _mark(tensor: Tensor, name: str) -> Tensor:
+    engines = list(open_engines)
+    for engine in engines:
+        if engine.looks == BEFORE:
+            engine.mark(tensor, name)
+    for editor in sorted(open_editors, key=attrgetter("serial")):
+        tensor = editor.mark(tensor, name)
+    for engine in engines:
+        if engine.looks == AFTER:
+            engine.mark(tensor, name)
     return tensor
-
-
-def _mark(tensor: Tensor, name: str) -> None:
-    for engine in list(open_engines):
-        engine.mark(tensor, name)
 
 
 keep_dynamo_out(_mark)

@@ -1,0 +1,488 @@
+"""The front door of edits: change what flows, and get exactly that."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from torchtap import edits
+from torchtap.errors import EditError, InputError
+from torchtap.hooks.change import Change, Function, Scaler, name_of
+from torchtap.hooks.clipping import Clipping
+from torchtap.hooks.edited_gradients import GradientEdits
+from torchtap.hooks.editor import EDITABLE, Editor
+from torchtap.hooks.spots import Spot, Tap
+from torchtap.plan import Plan, Where, make_plan, modules_of
+from torchtap.record import Absence
+from torchtap.site import Pattern, Site, did_you_mean
+from torchtap.watching import watch
+
+Chosen = int | Iterable[int] | Callable[[int], bool] | None
+Functions = Function | Sequence[Function]
+Missing = Literal["error", "ignore"]
+OneEdit = Editor | Clipping
+
+
+class Edit:
+    """What ``tt.edit`` returns: a context manager and a handle, safe to close twice.
+
+    Attributes:
+        plans: what is edited, one for each function, in the order in which they work.
+    """
+
+    def __init__(
+        self, editors: Sequence[tuple[str, OneEdit]], *, steps: Chosen, missing: Missing
+    ) -> None:
+        self.plans = tuple(editor.plan for _, editor in editors)
+        self._editors = editors
+        self._wants_step = _chooser(steps, "steps")
+        self._missing = missing
+        self._is_open = True
+        self._step = 0
+        self._had_step = False
+
+    def _attach(self, modules: Mapping[str, nn.Module]) -> None:
+        try:
+            for _, editor in self._editors:
+                editor.attach(modules)
+            self._begin_step(0)
+        except BaseException:
+            self._detach()
+            raise
+
+    # ------------------------------------------------------------------ stepping
+
+    @property
+    def current_step(self) -> int:
+        """The step that is running, from 0."""
+        return self._step
+
+    def step(self) -> None:
+        """Begin the next step: calls are numbered anew.
+
+        Raises:
+            EditError: a gradient went by without being changed.
+        """
+        if not self._is_open:
+            raise EditError("This edit is closed; call tt.edit again to go on.")
+        self._begin_step(self._step + 1)
+        self._raise_lost()
+
+    def _begin_step(self, step: int) -> None:
+        self._step = step
+        is_on = self._wants_step(step)
+        self._had_step = self._had_step or is_on
+        for _, editor in self._editors:
+            editor.begin_step(step, is_on=is_on)
+
+    def close(self) -> None:
+        """Take everything off the model; the report stays.
+
+        Raises:
+            EditError: something that was asked for never happened. Not with ``missing="ignore"``.
+        """
+        self._close(raising=True)
+
+    def _close(self, *, raising: bool) -> None:
+        if not self._is_open:
+            return
+        self._is_open = False
+        self._detach()
+        if raising:
+            self._raise_lost()
+            self._raise_missing()
+
+    def _detach(self) -> None:
+        for _, editor in self._editors:
+            editor.detach()
+
+    def __enter__(self) -> Edit:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        # An exception of the user's is the one to see; ours would hide it.
+        self._close(raising=error is None)
+
+    # ------------------------------------------------------------------ report
+
+    @property
+    def fired(self) -> dict[str, int]:
+        """Site text -> how often the edit replaced the tensor there; 0 where it chose not to.
+
+        What an activation checkpoint runs again is edited again and counted once.
+        """
+        return {site: sum(calls.values()) for site, calls in self.calls.items()}
+
+    @property
+    def calls(self) -> dict[str, dict[int, int]]:
+        """Site text -> number of the call within its step -> how often it was replaced.
+
+        For ``param_grad``, the number of the backward. Calls beyond the 65,536th of a step are
+        counted together.
+        """
+        found: dict[str, dict[int, int]] = {}
+        for _, editor in self._editors:
+            for spot, replaced in editor.fired.items():
+                counts = found.setdefault(str(spot.site), {})
+                for call in sorted(editor.reached[spot]):
+                    counts[call] = counts.get(call, 0) + replaced[call]
+        return found
+
+    @property
+    def absent(self) -> list[Absence]:
+        """What was selected and never came by, with site and reason."""
+        found = []
+        for _, editor in self._editors:
+            found += [Absence(spot.site, why) for spot, why in editor.lost.items()]
+            for planned in editor.plan.taps:
+                tap = editor.taps[planned.path]
+                for port in planned.ports:
+                    found += _absent_at(editor, tap, port)
+        return found
+
+    def _raise_lost(self) -> None:
+        for name, editor in self._editors:
+            for spot, why in editor.lost.items():
+                raise EditError(f"Edit {name!r} at {spot.site} did not happen: {why}.")
+
+    def _raise_missing(self) -> None:
+        if self._missing == "ignore" or not self._had_step:
+            return
+        for name, editor in self._editors:
+            for wanted, fits in _requests(editor.plan):
+                if not any(fits(spot.site) for spot in editor.reached):
+                    raise EditError(_never(name, wanted, editor, self.absent))
+
+    def __repr__(self) -> str:
+        from torchtap.view.edit import show_edit
+
+        return show_edit(self)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is on the model."""
+        return self._is_open
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What the functions are called, in the order in which they work."""
+        return tuple(name for name, _ in self._editors)
+
+
+def edit(
+    model: nn.Module,
+    where: Where | Mapping[str, Functions],
+    fn: Functions | None = None,
+    *,
+    steps: Chosen = None,
+    calls: Chosen = None,
+    scaler: Scaler | None = None,
+    missing: Missing = "error",
+) -> Edit:
+    """Change what flows through a model, forward and backward.
+
+    Args:
+        model: any module, also wrapped (DDP, FSDP, torch.compile).
+        where: what to change, as for ``tt.watch``: ``[!]PATH[@TYPE][:PORTS[[LEAF]]]``, a module, a
+            class, a function ``(site, module) -> bool``, or a list. PORTS are of ``input output
+            grad_input grad_output param_grad``; none means ``output``. Names of ``tt.mark`` too.
+            Or a mapping from patterns to functions.
+        fn: ``fn(tensor, record)`` or ``fn(tensor)``, which returns the tensor to go on with (same
+            shape, dtype, device) or ``None`` to leave it; one of ``tt.edits``; or a list of them,
+            which work one after the other. A forward edit is part of the graph, so gradients
+            through it are exact.
+        steps: only in these steps (a number, several, or a function of the step); see
+            :meth:`Edit.step`.
+        calls: only at these calls of a module within the step, from 0.
+        scaler: the ``GradScaler`` in use: functions then see gradients in true units.
+        missing: what to do when closing, if nothing of a pattern ever came by: ``error``, or
+            ``ignore``.
+
+    Returns:
+        a context manager and handle; ``.fired`` tells where and how often it happened.
+
+    Edits work in the order in which they are made, each on what the former left. Of ``grad_input``
+    only what flows through this module is changed; ``grad_output`` is the gradient of the returned
+    tensor over all its uses; ``param_grad`` is what one backward adds to ``.grad`` (under DDP, of
+    this rank, before the ranks are averaged).
+
+    Raises:
+        SiteError: a pattern fits nothing.
+        InputError: an argument is of the wrong kind.
+        EditError: (while the model runs) the function returned something that does not fit, or
+            wrote into what it was given; (when closing) an edit never happened.
+
+    Example:
+        >>> import torch, torchtap as tt
+        >>> model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU())
+        >>> with tt.edit(model, "0:grad_output", tt.edits.scale(2.0)) as e:
+        ...     model(torch.ones(1, 2)).sum().backward()
+        >>> e.fired
+        {'0:grad_output': 1}
+    """
+    pairs = _pairs(where, fn)
+    if missing not in ("error", "ignore"):
+        raise InputError(f"missing is {missing!r}; expected 'error' or 'ignore'.")
+    if scaler is not None and not callable(getattr(scaler, "get_scale", None)):
+        raise InputError(f"scaler is {type(scaler).__name__}; expected a torch.amp.GradScaler.")
+    wants_call = _chooser(calls, "calls")
+    editors = []
+    for one, function in pairs:
+        plan = make_plan(model, one)
+        _refuse_ports(plan)
+        editors.append((name_of(function), _editor(model, plan, function, wants_call, scaler)))
+    done = Edit(editors, steps=steps, missing=missing)
+    done._attach(modules_of(model)[0])
+    return done
+
+
+def edit_tensor(tensor: Tensor, fn: Function, *, name: str = "tensor") -> TensorEdit:
+    """Change the gradient of one tensor as it is now, over all its uses.
+
+    Args:
+        tensor: leaf or not; it must require grad.
+        fn: as for :func:`edit`.
+        name: what messages and the record's site call it.
+
+    Returns:
+        a context manager and handle. Without closing it, the edit lasts as long as the tensor.
+
+    Raises:
+        EditError: the tensor does not require grad.
+
+    Example:
+        >>> import torch, torchtap as tt
+        >>> x = torch.ones(2, requires_grad=True)
+        >>> with tt.edit_tensor(x, tt.edits.scale(10.0)) as e:
+        ...     (3 * x).sum().backward()
+        >>> x.grad, e.fired
+        (tensor([30., 30.]), 1)
+    """
+    return TensorEdit(tensor, fn, name)
+
+
+class TensorEdit:
+    """What ``tt.edit_tensor`` returns.
+
+    Attributes:
+        fired: how often the gradient was replaced.
+    """
+
+    def __init__(self, tensor: Tensor, fn: Function, name: str) -> None:
+        if not isinstance(tensor, Tensor):
+            raise InputError(f"tt.edit_tensor got {type(tensor).__name__}; expected a tensor.")
+        if not tensor.requires_grad:
+            raise EditError(
+                f"tt.edit_tensor {name!r}: the tensor does not require grad, so it gets no "
+                f"gradient. Call it before the forward, on a tensor that takes part in the graph."
+            )
+        self.fired = 0
+        self._spot = Spot(Site(name, "grad_output"))
+        self._gradients = GradientEdits(Change(_callable(fn)), self._count)
+        self._gradients.of_tensor(self._spot, tensor, 0)
+        self._gradients.leave(0, None, is_outermost=True)
+
+    def _count(self, spot: Spot, call: int, has_replaced: bool) -> None:
+        self.fired += has_replaced
+
+    def close(self) -> None:
+        """Take it off.
+
+        Raises:
+            EditError: the tensor was a view that somebody overwrote, and the gradient went by.
+        """
+        self._gradients.release()
+        for why in self._gradients.lost.values():
+            raise EditError(f"tt.edit_tensor {self._spot.site.path!r} did not happen: {why}.")
+
+    def __enter__(self) -> TensorEdit:
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        if error is None:
+            self.close()
+        else:
+            self._gradients.release()
+
+    def __repr__(self) -> str:
+        return f"<TensorEdit of {self._spot.site.path!r}, fired {self.fired} times>"
+
+
+# ---------------------------------------------------------------------- the request
+
+
+def _pairs(where: Any, fn: Any) -> list[tuple[Where, Function]]:
+    if isinstance(where, Mapping):
+        if fn is not None:
+            raise InputError("tt.edit got a mapping of patterns to functions, and fn beside it.")
+        if not where:
+            raise InputError("tt.edit got an empty mapping; expected pattern -> function.")
+        items = list(where.items())
+    else:
+        items = [(where, fn)]
+    return [(one, _callable(each)) for one, functions in items for each in _several(functions)]
+
+
+def _several(functions: Any) -> Sequence[Any]:
+    if isinstance(functions, list | tuple):
+        if not functions:
+            raise InputError("tt.edit got an empty list of functions.")
+        return functions
+    return [functions]
+
+
+def _callable(function: Any) -> Function:
+    if callable(function):
+        return function  # type: ignore[no-any-return]
+    given = "nothing" if function is None else repr(function)
+    hint = " To put something in the tensor's place, write tt.edits.replace(...)."
+    raise InputError(f"An edit needs a function of (tensor, record); got {given}.{hint}")
+
+
+def _chooser(chosen: Chosen, name: str) -> Callable[[int], bool]:
+    if chosen is None:
+        return lambda number: True
+    if callable(chosen):
+        return lambda number: bool(chosen(number))
+    if isinstance(chosen, int) and not isinstance(chosen, bool):
+        return lambda number: number == chosen
+    if isinstance(chosen, range):
+        return chosen.__contains__
+    try:
+        numbers = frozenset(chosen)  # type: ignore[arg-type]
+    except TypeError:
+        numbers = frozenset({None})  # type: ignore[arg-type]
+    if not all(isinstance(number, int) for number in numbers):
+        raise InputError(
+            f"{name} is {chosen!r}; expected a whole number, several, or a function of the number."
+        )
+    return numbers.__contains__
+
+
+def _refuse_ports(plan: Plan) -> None:
+    for planned in plan.taps:
+        for port in planned.ports:
+            if port not in EDITABLE:
+                raise EditError(
+                    f"{Site(planned.path, port)} cannot be edited; ports that can are "
+                    f"{', '.join(EDITABLE)}. A parameter or buffer is changed by writing into it "
+                    f"under torch.no_grad(), and held still by tt.freeze."
+                )
+
+
+def _editor(
+    model: nn.Module,
+    plan: Plan,
+    function: Function,
+    wants_call: Callable[[int], bool],
+    scaler: Scaler | None,
+) -> OneEdit:
+    if isinstance(function, edits.ClipNorm) and function.over_all:
+        others = {port for planned in plan.taps for port in planned.ports} - {"param_grad"}
+        if others:
+            raise EditError(
+                f"{function!r} works on parameters at the optimizer step; it cannot edit "
+                f"{', '.join(sorted(others))}. Select '*:param_grad'."
+            )
+        return Clipping(plan, function, edits.norm_of)
+    if isinstance(function, edits.Patch) and function.arguments is not None:
+        function = _prepared(model, plan, function)
+    nodes = function.nodes if isinstance(function, edits.GuidedRelu) else None
+    change = Change(function, scaler)
+    return Editor(modules_of(model)[0][""], plan, change, wants_call=wants_call, nodes=nodes)
+
+
+def _prepared(model: nn.Module, plan: Plan, patch: edits.Patch) -> edits.Patch:
+    """Run a model on other inputs, and patch from that run."""
+    inputs, at, site, step, call = patch.arguments
+    source = model if patch.model is None else patch.model
+    wanted = list(plan.patterns) or [
+        Pattern(planned.path or ".", planned.ports) for planned in plan.taps
+    ]
+    if site is not None:
+        wanted = ["*:input,output"]  # type: ignore[list-item]
+    kept = {name: buffer.clone() for name, buffer in source.named_buffers()}
+    with torch.random.fork_rng(), torch.no_grad(), watch(source, wanted, copy="always") as seen:
+        if isinstance(inputs, Mapping):
+            source(**inputs)
+        else:
+            source(*(inputs if isinstance(inputs, tuple) else (inputs,)))
+    with torch.no_grad():
+        for name, buffer in source.named_buffers():
+            if not torch.equal(buffer, kept[name]):
+                buffer.copy_(kept[name])
+    return edits.patch(seen.run, at=at, site=site, step=step, call=call)
+
+
+# ---------------------------------------------------------------------- what did not happen
+
+
+def _requests(plan: Plan) -> Iterator[tuple[str, Callable[[Site], bool]]]:
+    """Each thing that was asked for, and which sites are of it."""
+    adding = [pattern for pattern in plan.patterns if not pattern.negate]
+    for pattern in adding:
+
+        def fits(site: Site, pattern: Pattern = pattern) -> bool:
+            names = [site.path, *(a for a, first in plan.aliases.items() if first == site.path)]
+            types = plan.types.get(site.path)
+            return any(pattern.matches(replace(site, path=name), types) for name in names)
+
+        yield str(pattern), fits
+    if not adding:
+        yield ", ".join(plan.where), lambda site: True
+
+
+def _never(name: str, wanted: str, editor: OneEdit, absent: Sequence[Absence]) -> str:
+    reasons = [f"{entry.site}: {entry.reason}" for entry in absent[:3]]
+    marks = [mark for mark in editor.marks if mark]
+    if not reasons and editor.plan.unmatched:
+        near = did_you_mean(wanted.split(":")[0], [*marks, *editor.plan.types])
+        reasons = [f"there is no such module, and no tt.mark of that name was reached{near}"]
+    why = "; ".join(reasons) or "nothing of it came by"
+    return (
+        f"Edit {name!r} at {wanted!r} never happened. {why.rstrip('.')}. "
+        f"If that is meant, pass missing='ignore'."
+    )
+
+
+def _absent_at(editor: OneEdit, tap: Tap, port: str) -> list[Absence]:
+    spots = [spot for (one, _), spot in tap.spots.items() if one == port and spot is not None]
+    come = [spot for spot in spots if spot in editor.reached]
+    if come:
+        return []
+    told = [spot for spot in spots if spot.reason is not None]
+    if told:
+        return [Absence(spot.site, str(spot.reason)) for spot in told]
+    return [Absence(Site(tap.path, port), _why_never(editor, tap, port, spots))]
+
+
+def _why_never(editor: OneEdit, tap: Tap, port: str, spots: Sequence[Spot]) -> str:
+    if tap.reason is not None:
+        return tap.reason
+    if isinstance(editor, Clipping):
+        return "no optimizer made a step with a gradient of it"
+    if port == "param_grad":
+        return "no backward reached the parameter"
+    if any(spot.armed for spot in spots):
+        return "no gradient arrived: no backward was run, or the loss does not depend on it"
+    if tap.has_run:
+        side = "took" if port.endswith("input") else "returned"
+        return f"it {side} no tensor that fits, in no call that was chosen"
+    hint = (
+        ". Or it ran in a graph that was compiled before it was edited: edit before the first "
+        "compiled call, or call torch.compiler.reset()"
+        if "torch._dynamo" in sys.modules
+        else ""
+    )
+    return f"the module was not called{hint}"

@@ -1,0 +1,115 @@
+"""The calls of modules: their numbers within a step, and the stack of those that are running."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Mapping
+from types import FrameType
+from typing import Any, Generic, TypeVar
+
+import torch
+
+from torchtap.hooks.backwards import current_task
+from torchtap.hooks.replay import Replay
+from torchtap.hooks.spots import Tap
+from torchtap.record import FORWARD, RECOMPUTE
+from torchtap.tree import argument_leaves
+
+_saved_tensor_hooks = torch._C._autograd._top_saved_tensors_default_hooks
+
+UNTOLD = -1
+"""Number of a recomputed call that could not be told from the others of its module."""
+
+
+class Numbering:
+    """Numbers the calls of one step, and recognises those that a checkpoint runs again."""
+
+    def __init__(self) -> None:
+        self._replay = Replay()
+
+    def restart(self) -> None:
+        """A new step."""
+        self._replay = Replay()
+
+    def number(self, tap: Tap, args: Any, kwargs: Mapping[str, Any]) -> tuple[int, str]:
+        """Which call this is, and whether it is the first time or a recomputation.
+
+        Args:
+            tap: of the module.
+            args: what it is called with.
+            kwargs: likewise.
+
+        Returns:
+            the number (:data:`UNTOLD` where it cannot be had) and the phase.
+        """
+        is_again = current_task() != -1 and tap.has_run
+        may_recur = not torch.is_grad_enabled() or _saved_tensor_hooks(True) is not None
+        if not is_again and not may_recur:
+            tap.has_run = True
+            return next(tap.calls), FORWARD
+        found = argument_leaves(args, kwargs)
+        argument = found[0][1] if found else None
+        if is_again:
+            call = self._replay.find(tap, argument)
+            if call is not None:
+                return call, RECOMPUTE
+            tap.reason = "a recomputed call could not be told from the others of this module"
+            return UNTOLD, RECOMPUTE
+        call = next(tap.calls)
+        tap.has_run = True
+        self._replay.remember(tap, call, argument)
+        return call, FORWARD
+
+
+class Call:
+    """One call of a tapped module that has been entered and not yet left."""
+
+    __slots__ = ("caller", "number", "phase", "tap")
+
+    def __init__(self, tap: Tap, number: int, phase: str, depth: int) -> None:
+        self.tap = tap
+        self.number = number
+        self.phase = phase
+        # nn.Module's own call, which this belongs to; only asked for of the root.
+        self.caller: FrameType | None = sys._getframe(depth) if tap.path == "" else None
+
+
+OneCall = TypeVar("OneCall", bound=Call)
+
+
+class Running(Generic[OneCall]):
+    """The calls that each thread is inside of, the outermost first."""
+
+    def __init__(self) -> None:
+        self._local = threading.local()
+
+    @property
+    def stack(self) -> list[OneCall]:
+        """Those of this thread."""
+        try:
+            return self._local.stack  # type: ignore[no-any-return]
+        except AttributeError:
+            self._local.stack = []
+            return self._local.stack  # type: ignore[no-any-return]
+
+    def pop(self, tap: Tap) -> OneCall | None:
+        """The innermost call of ``tap``, and with it all inside that raised and did not come by."""
+        stack = self.stack
+        if not any(call.tap is tap for call in stack):
+            return None
+        while True:
+            call = stack.pop()
+            if call.tap is tap:
+                return call
+
+    def is_stale(self) -> bool:
+        """Whether no call of the root is on Python's stack any more.
+
+        They are left behind by a KeyboardInterrupt, which runs no hooks.
+        """
+        callers = [call.caller for call in self.stack if call.caller is not None]
+        python: FrameType | None = sys._getframe(2)
+        while python is not None and not any(python is caller for caller in callers):
+            python = python.f_back
+        return python is None and bool(callers)

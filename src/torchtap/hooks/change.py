@@ -1,0 +1,153 @@
+"""A function that is to change what flows, called with care: its result is looked at."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from torchtap.errors import EditError
+from torchtap.record import Record
+from torchtap.site import Site
+
+Function = Callable[..., Tensor | None]
+"""``f(tensor, record)`` or ``f(tensor)``."""
+
+_WIDE = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
+
+
+class Scaler(Protocol):
+    """What is needed of a ``torch.amp.GradScaler``."""
+
+    def get_scale(self) -> float:
+        """The factor that gradients carry now."""
+
+
+class Change:
+    """Calls a user's function on one tensor, and looks at what it did.
+
+    Args:
+        function: see :data:`Function`.
+        scaler: gradients carry its factor; the function sees them without.
+
+    Attributes:
+        name: what messages call it.
+    """
+
+    __slots__ = ("_function", "_proven", "_scaler", "_takes_record", "name")
+
+    def __init__(self, function: Function, scaler: Scaler | None = None) -> None:
+        self.name = name_of(function)
+        self._function = function
+        self._takes_record = takes_record(function)
+        self._scaler = scaler
+        self._proven: set[Site] = set()
+
+    def __call__(self, tensor: Tensor, record: Record) -> Tensor | None:
+        """The tensor to go on with; ``None`` if the function left it as it is.
+
+        Raises:
+            EditError: it wrote into the tensor, or returned something that does not fit.
+        """
+        if self._scaler is not None and record.site.is_gradient:
+            return self._in_true_units(tensor, record, self._scaler.get_scale())
+        return self._checked(tensor, record)
+
+    def _in_true_units(self, tensor: Tensor, record: Record, factor: float) -> Tensor | None:
+        # In half precision the true gradient may be too small to stand there.
+        true = tensor.to(_WIDE.get(tensor.dtype, tensor.dtype)) / factor
+        new = self._checked(true, record._replace(kept=true))
+        return None if new is None or new is true else (new * factor).to(tensor.dtype)
+
+    def _checked(self, tensor: Tensor, record: Record) -> Tensor | None:
+        version = -1 if tensor.is_inference() else tensor._version
+        before = None
+        if record.site not in self._proven or version < 0:
+            # A write through .data or numpy leaves no version: seen the first time at each site.
+            before = tensor.detach().clone()
+        try:
+            new = self._function(tensor, record) if self._takes_record else self._function(tensor)
+        except BaseException as error:
+            error.add_note(f"In edit {self.name!r} at {place(record)}.")
+            raise
+        if version >= 0 and tensor._version != version:
+            raise self._wrote(record)
+        if before is not None:
+            if not _same_bits(before, tensor):
+                raise self._wrote(record)
+            self._proven.add(record.site)
+        if new is not None and new is not tensor:
+            self._check(new, tensor, record)
+        return new
+
+    def _check(self, new: object, tensor: Tensor, record: Record) -> None:
+        fits = (
+            isinstance(new, Tensor)
+            and new.shape == tensor.shape
+            and new.dtype == tensor.dtype
+            and new.device == tensor.device
+            and new.layout == tensor.layout
+        )
+        if not fits:
+            came = "had arrived" if record.site.is_gradient else "was there"
+            raise EditError(
+                f"Edit {self.name!r} at {place(record)} returned {kind_of(new)} where "
+                f"{kind_of(tensor)} {came}. An edit keeps shape, dtype and device; None leaves "
+                f"the tensor as it is."
+            )
+
+    def _wrote(self, record: Record) -> EditError:
+        return EditError(
+            f"Edit {self.name!r} at {place(record)} wrote into the tensor that it was given. That "
+            f"gives right values and wrong gradients: write into tensor.clone() and return it."
+        )
+
+
+def place(record: Record) -> str:
+    """Where and when, for messages."""
+    return f"{record.site} (step {record.step}, call {record.call})"
+
+
+def kind_of(value: object) -> str:
+    """``float32[3, 8]``, or the class of what is no tensor."""
+    if not isinstance(value, Tensor):
+        return type(value).__name__
+    kind = f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+    if value.layout is not torch.strided:
+        kind = f"{str(value.layout).removeprefix('torch.')} {kind}"
+    return kind if value.device.type == "cpu" else f"{kind} on {value.device}"
+
+
+def name_of(function: Any) -> str:
+    """What a function is called."""
+    return str(getattr(function, "__name__", None) or repr(function))
+
+
+def takes_record(function: Function) -> bool:
+    """Whether a function wants the record beside the tensor."""
+    try:
+        given = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # Of compiled code.
+        return False
+    positional = [
+        one for one in given if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)
+    ]
+    return (
+        any(one.kind is one.VAR_POSITIONAL for one in given)
+        or sum(one.default is one.empty for one in positional) > 1
+        or (len(positional) > 1 and positional[1].name == "record")
+    )
+
+
+def _same_bits(left: Tensor, right: Tensor) -> bool:
+    if left.layout is not torch.strided or left.is_nested or left.is_quantized:
+        return True  # Not every kind can be compared; the version still tells.
+    with torch.no_grad():
+        right = right.detach()
+        if torch.equal(left, right):
+            return True
+        same = (left == right) | ((left != left) & (right != right))
+        return bool(same.all())

@@ -1,0 +1,140 @@
+"""Changes all selected gradients together, just before an optimizer uses them."""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.optim.optimizer import (
+    Optimizer,
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from torchtap.errors import EditError
+from torchtap.hooks.spots import Spot, Tap
+
+if TYPE_CHECKING:
+    from torchtap.plan import Plan
+
+
+class Clip(Protocol):
+    """How norms become a factor."""
+
+    p: float
+
+    def factor(self, norms: Sequence[Tensor], scale: float | Tensor = 1.0) -> Tensor:
+        """What to multiply all parts by."""
+
+
+class Clipping:
+    """Clips the norm of all selected parameters' gradients at the optimizer step.
+
+    There they are accumulated, averaged over ranks, and free of a ``GradScaler``'s factor; only a
+    fused optimizer gets them scaled, and is told the factor.
+
+    Args:
+        plan: what is selected (port ``param_grad``).
+        clip: how.
+        norm: the norm of one tensor.
+    """
+
+    def __init__(self, plan: Plan, clip: Clip, norm: Callable[[Tensor, float], Tensor]) -> None:
+        self.plan = plan
+        self.step = 0
+        self.is_on = False
+        self.num_entries = 0
+        self.taps = {planned.path: Tap(planned.path, planned.filters) for planned in plan.taps}
+        self.marks: dict[str, Tap | None] = {}
+        self.reached: dict[Spot, Counter[int]] = {}
+        self.fired: dict[Spot, Counter[int]] = {}
+        self.lost: dict[Spot, str] = {}
+        self._clip = clip
+        self._norm = norm
+        self._calls = 0
+        self._running: list[int] = []
+        self._handles: list[Any] = []
+
+    def attach(self, modules: Mapping[str, nn.Module]) -> None:
+        """Listen to all optimizers."""
+        me = weakref.ref(self)  # Optimizers outlive an edit and must not keep it alive.
+
+        def before(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+            clipping = me()
+            if clipping is not None and clipping.is_on:
+                clipping._before(optimizer, args, kwargs)
+
+        def after(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+            clipping = me()
+            if clipping is not None and id(optimizer) in clipping._running:
+                del clipping._running[clipping._running.index(id(optimizer)) :]
+
+        self._handles = [
+            register_optimizer_step_pre_hook(before),
+            register_optimizer_step_post_hook(after),
+        ]
+
+    def begin_step(self, step: int, *, is_on: bool) -> None:
+        """Start ``step``."""
+        self.step = step
+        self.is_on = is_on
+        self._calls = 0
+        self._running.clear()
+
+    def detach(self) -> None:
+        """Listen no more."""
+        self.is_on = False
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+    def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if id(optimizer) in self._running:
+            self._running.clear()  # Its last step raised.
+        is_outermost = not self._running
+        self._running.append(id(optimizer))
+        if not is_outermost:
+            return  # Inside the step of another, which clipped already.
+        chosen = self._chosen(optimizer)
+        if not chosen:
+            return
+        # The optimizer itself stands first among the arguments of its hooks.
+        if any(callable(one) for one in (*args[1:], *kwargs.values())):
+            raise EditError(
+                f"Edit {self._clip!r}: {type(optimizer).__name__}.step was given a closure, which "
+                f"computes the gradients only inside the step. Clip in the closure, by "
+                f"torch.nn.utils.clip_grad_norm_."
+            )
+        scale = getattr(optimizer, "grad_scale", None)
+        with torch.no_grad():
+            parts = [self._norm(gradient, self._clip.p) for _, gradient in chosen]
+            device = parts[0].device
+            factor = self._clip.factor(
+                [part.to(device) for part in parts], 1.0 if scale is None else scale.to(device)
+            )
+            for spot, gradient in chosen:
+                gradient.mul_(factor.to(gradient.device, gradient.dtype))
+                self._count(spot)
+        self._calls += 1
+
+    def _chosen(self, optimizer: Optimizer) -> list[tuple[Spot, Tensor]]:
+        own = {id(param) for group in optimizer.param_groups for param in group["params"]}
+        found: dict[int, tuple[Spot, Tensor]] = {}
+        for planned in self.plan.taps:
+            module, tap = planned.module(), self.taps[planned.path]
+            for name, param in () if module is None else module._parameters.items():
+                spot = None if param is None else tap.spot("param_grad", name)
+                if spot is None or param is None or param.grad is None or id(param) not in own:
+                    continue
+                if id(param) not in found:  # A tied parameter counts once.
+                    found[id(param)] = spot, param.grad
+        return list(found.values())
+
+    def _count(self, spot: Spot) -> None:
+        spot.seen = True
+        self.reached.setdefault(spot, Counter())[self._calls] += 1
+        self.fired.setdefault(spot, Counter())[self._calls] += 1

@@ -1,0 +1,277 @@
+"""Changes gradients on their way: those of tensors as they are, and those that leave a module."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchtap.errors import EditError
+from torchtap.hooks.backwards import Backwards, current_task
+from torchtap.hooks.change import Change, place
+from torchtap.hooks.gather import BATCHED, is_batched
+from torchtap.hooks.gradients import why_no_grad
+from torchtap.hooks.graph import (
+    EDITED,
+    Geometry,
+    geometry_in_base,
+    overwriting_node,
+    sequence_number,
+)
+from torchtap.hooks.spots import Arrival, Spot
+from torchtap.record import FORWARD, UNVERSIONED, Record
+from torchtap.tree import leaves
+
+_TWO_PARTS = (
+    "the tensor was used both before and after somebody overwrote it in place, so its gradient "
+    "comes in two parts and cannot be changed as one. Let the module, or what overwrites it, work "
+    "on a copy"
+)
+_LOST = (
+    "it is a view that was overwritten in place where its gradient cannot be followed. Return a "
+    "copy from the module, or edit the module that overwrites it"
+)
+
+
+class GradientEdit:
+    """One gradient of one call that is to be changed when it comes."""
+
+    __slots__ = ("_edits", "_task", "call", "is_split", "labels", "pending", "spot", "step")
+
+    def __init__(self, edits: GradientEdits, spot: Spot, call: int) -> None:
+        self._edits = edits
+        self._task = -1
+        self.spot = spot
+        self.step = edits.step
+        self.call = call
+        self.is_split = False
+        self.pending: FollowedView | None = None
+        spot.armed += 1
+
+    def on_tensor(self, gradient: Tensor | None) -> Tensor | None:
+        """Hook of a tensor."""
+        if gradient is None:
+            return None
+        if self.pending is not None and self.pending.is_lost:
+            raise self._cannot(_LOST)
+        return self._change(gradient)
+
+    def on_identity(
+        self, grad_inputs: tuple[Tensor | None, ...], _: Any
+    ) -> tuple[Tensor | None, ...] | None:
+        """Hook of the identity that was put before a module."""
+        new = self.on_tensor(grad_inputs[0])
+        return None if new is None else (new,)
+
+    def on_overwritten(self, geometry: Geometry) -> Callable[..., Any]:
+        """Makes the hook of the ``CopySlices`` that overwrote a view."""
+        self.is_split = True
+
+        def hook(grad_inputs: tuple[Tensor | None, ...], _: Any) -> Any:
+            whole = grad_inputs[0]
+            if whole is None:
+                return None
+            part = geometry.cut(whole)
+            new = self._change(part)
+            if new is None or new is part:
+                return None
+            changed = torch.empty_strided(
+                geometry.base_size, geometry.base_stride, dtype=whole.dtype, device=whole.device
+            ).copy_(whole)
+            geometry.cut(changed).copy_(new)
+            return (changed, *grad_inputs[1:])
+
+        return hook
+
+    def _change(self, gradient: Tensor) -> Tensor | None:
+        edits = self._edits
+        if not edits.is_on:
+            return None
+        if is_batched(gradient):
+            raise self._cannot(BATCHED)
+        if self.is_split and self._task == current_task():
+            raise self._cannot(_TWO_PARTS)
+        self._task = current_task()
+        self.spot.arrived += 1
+        return edits.change(self.spot, gradient, self.step, self.call)
+
+    def _cannot(self, reason: str) -> EditError:
+        record = Record(self.spot.site, self.step, self.call, FORWARD, -1, (), None, UNVERSIONED)
+        return EditError(
+            f"Edit {self._edits.name!r} cannot change the gradient at {place(record)}: {reason}."
+        )
+
+
+class FollowedView:
+    """A view whose gradient is to be changed, while the calls around it run.
+
+    A write into its memory puts a ``CopySlices`` on the base in place of the view's own node, and
+    the view's hook never hears of it. See ``gather.ReturnedView``, which listens only.
+    """
+
+    __slots__ = ("_first", "_version", "_witness", "edit", "is_repaired", "view")
+
+    def __init__(self, view: Tensor, edit: GradientEdit) -> None:
+        self.view: Tensor | None = view
+        self.edit = edit
+        self.is_repaired = False
+        self._first = sequence_number()
+        self._version = view._version
+        self._witness = view.detach()
+        # Emptied, it still shares the version counter.
+        self._witness.data = torch.empty(0, dtype=view.dtype, device=view.device)
+        edit.pending = self
+
+    @property
+    def is_overwritten(self) -> bool:
+        """Whether anything wrote into the memory since."""
+        return bool(self._witness._version != self._version)
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the gradient, or a part of it, goes another way."""
+        return self.is_overwritten and not self.is_repaired
+
+    def repair(self) -> Any:
+        """Follow to the node that took over; returns the hook's handle."""
+        assert self.view is not None
+        node = overwriting_node(self.view, self._first)
+        if node is None:
+            return None
+        self.is_repaired = True
+        return node.register_hook(self.edit.on_overwritten(geometry_in_base(self.view)))
+
+
+class GradientEdits:
+    """All gradient changes that one editor waits for.
+
+    Args:
+        change: the user's function.
+        fired: called with site, call, and whether the gradient was replaced.
+
+    Attributes:
+        is_on: hooks on tensors that outlive the edit look at this first.
+    """
+
+    def __init__(self, change: Change, fired: Callable[[Spot, int, bool], None]) -> None:
+        self.step = 0
+        self.is_on = True
+        self.name = change.name
+        self.backwards = Backwards(lambda: None)
+        self._change = change
+        self._fired = fired
+        self._local = threading.local()
+        self._handles: list[Any] = []
+        self._unfinished: list[FollowedView] = []
+        self._prune_at = 256
+        self.lost: dict[Spot, str] = {}
+
+    def change(self, spot: Spot, gradient: Tensor, step: int, call: int) -> Tensor | None:
+        """Call the user's function on a gradient that has arrived."""
+        number = self.backwards.number()
+        row = (spot.site, step, call, FORWARD, number, (), gradient, UNVERSIONED)
+        new = self._change(gradient, Record(*row))
+        self._fired(spot, call, new is not None)
+        return new
+
+    # ------------------------------------------------------------------ where gradients come by
+
+    def of_tensor(self, spot: Spot, tensor: Tensor, call: int) -> None:
+        """Change the gradient of a tensor as it is now, over all its uses."""
+        if not tensor.requires_grad:
+            spot.reason = why_no_grad(tensor)
+            return
+        edit = GradientEdit(self, spot, call)
+        handle = tensor.register_hook(Arrival(edit.on_tensor))  # type: ignore[no-untyped-call]
+        self._handles.append(handle)
+        self._follow(tensor, edit)
+
+    def isolated(self, spot: Spot, tensor: Tensor, call: int) -> Tensor:
+        """The tensor to go on with, so that only what flows back from there is changed.
+
+        A plain view: in-place operations on it stay legal and reach the tensor itself.
+        """
+        if not tensor.requires_grad or not torch.is_grad_enabled():
+            spot.reason = why_no_grad(tensor)
+            return tensor
+        view = tensor.view_as(tensor)
+        edit = GradientEdit(self, spot, call)
+        node = view.grad_fn
+        assert node is not None
+        node.metadata[EDITED] = spot.site.path
+        self._handles.append(node.register_hook(edit.on_identity))
+        self._follow(view, edit)
+        return view
+
+    def _follow(self, tensor: Tensor, edit: GradientEdit) -> None:
+        base = tensor._base if tensor._is_view() else None
+        if base is not None and type(tensor) is Tensor:
+            self._views.append(FollowedView(tensor, edit))
+
+    # ------------------------------------------------------------------ views
+
+    def enter(self) -> int:
+        """A call begins; returns what its :meth:`leave` asks for."""
+        return len(self._views)
+
+    def leave(self, first: int, output: Any, *, is_outermost: bool) -> None:
+        """A call ends: follow the views within it that were overwritten.
+
+        Args:
+            first: what :meth:`enter` gave.
+            output: what the call returns; its caller may yet overwrite the tensors in it.
+            is_outermost: there is no caller who would say.
+        """
+        views = self._views
+        if len(views) <= first:
+            return
+        returned = {id(tensor) for _, tensor in leaves(output)}
+        kept = []
+        for followed in views[first:]:
+            if followed.is_overwritten:
+                handle = followed.repair()
+                if handle is not None:
+                    self._handles.append(handle)
+                    continue
+            if id(followed.view) in returned and not is_outermost:
+                kept.append(followed)
+            else:
+                followed.view = None
+                self._unfinished.append(followed)
+        views[first:] = kept
+
+    def settle(self) -> None:
+        """Note which gradients went another way; outside of any call and backward."""
+        for followed in self._unfinished:
+            edit = followed.edit
+            if followed.is_lost and edit._task == -1:
+                self.lost[edit.spot] = _LOST
+        self._unfinished.clear()
+
+    @property
+    def _views(self) -> list[FollowedView]:
+        try:
+            return self._local.views  # type: ignore[no-any-return]
+        except AttributeError:
+            self._local.views = []
+            return self._local.views  # type: ignore[no-any-return]
+
+    # ------------------------------------------------------------------ off
+
+    def prune(self) -> None:
+        """Forget the handles of graphs that are gone."""
+        if len(self._handles) >= self._prune_at:
+            self._handles = [one for one in self._handles if one.hooks_dict_ref() is not None]
+            self._prune_at = 256 + 2 * len(self._handles)
+
+    def release(self) -> None:
+        """Take every hook off."""
+        self.is_on = False
+        self.settle()
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        self._views.clear()

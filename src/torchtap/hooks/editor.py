@@ -1,0 +1,405 @@
+"""Carries out one edit on a model."""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections import Counter
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from torchtap.errors import EditError
+from torchtap.hooks.backwards import current_task
+from torchtap.hooks.callbacks import EditCallback, keep_dynamo_out
+from torchtap.hooks.calls import UNTOLD, Call, Numbering, Running
+from torchtap.hooks.change import Change
+from torchtap.hooks.edited_gradients import GradientEdits
+from torchtap.hooks.graph import Edge, edge_of
+from torchtap.hooks.guided import NodeEdit, NodeEdits
+from torchtap.hooks.keep import obstacle
+from torchtap.hooks.marks import open_editors
+from torchtap.hooks.order import put_edit
+from torchtap.hooks.spots import Spot, Tap
+from torchtap.record import FORWARD, RECOMPUTE, UNVERSIONED, Record
+from torchtap.tree import argument_leaves, replace, replace_arguments
+
+if TYPE_CHECKING:
+    from torchtap.plan import Plan
+
+EDITABLE = ("input", "output", "grad_input", "grad_output", "param_grad")
+MOST_CALLS = 1 << 16
+"""Calls of one site that are counted apart; a program that never steps stays flat in memory."""
+
+_transform_running = torch._C._functorch.peek_interpreter_stack
+_tracing_state = torch._C._get_tracing_state
+
+_serials = itertools.count()
+
+
+class _Call(Call):
+    """A call whose tensors are edited."""
+
+    __slots__ = ("arguments", "first_node", "first_view")
+
+    def __init__(self, tap: Tap, number: int, phase: str, first_view: int) -> None:
+        super().__init__(tap, number, phase, depth=4)
+        self.first_view = first_view
+        self.first_node = 0
+        self.arguments: set[Edge] = set()
+
+
+class Editor:
+    """Puts the hooks of one edit on, changes what flows, takes them off.
+
+    Args:
+        model: where the plan was made.
+        plan: what is to be changed.
+        change: how.
+        wants_call: which calls of a module, by number.
+        nodes: changes autograd nodes in place of tensors.
+
+    Attributes:
+        serial: edits are made in this order.
+        step: the running step.
+        is_on: whether it is edited; hooks look at nothing else first.
+        taps: path -> tap.
+        marks: name -> tap of the marks that were reached, ``None`` if not wanted.
+        reached: site -> call -> how often the function was asked.
+        fired: site -> call -> how often it replaced the tensor.
+        num_entries: how often the model was called.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        plan: Plan,
+        change: Change,
+        *,
+        wants_call: Callable[[int], bool],
+        nodes: NodeEdit | None = None,
+    ) -> None:
+        self.plan = plan
+        self.serial = next(_serials)
+        self.change = change
+        self.step = 0
+        self.is_on = False
+        self.num_entries = 0
+        self.taps = {planned.path: Tap(planned.path, planned.filters) for planned in plan.taps}
+        self.root = self.taps.get("") or Tap("", {})
+        self.marks: dict[str, Tap | None] = {}
+        self.reached: dict[Spot, Counter[int]] = {}
+        self.fired: dict[Spot, Counter[int]] = {}
+        self.gradients = GradientEdits(change, self.count)
+        self.nodes = None if nodes is None else NodeEdits(nodes, change.name, self.count)
+        self._model = weakref.ref(model)
+        self._wants_call = wants_call
+        self._numbering = Numbering()
+        self._running: Running[_Call] = Running()
+        self._handles: list[Any] = []
+        self._params: dict[tuple[str, str], tuple[Tensor, Any]] = {}
+
+    # ------------------------------------------------------------------ on, step, off
+
+    def attach(self, modules: Mapping[str, nn.Module]) -> None:
+        """Put the hooks on. ``modules``: path -> module."""
+        for path in dict.fromkeys(["", *self.taps] if self._needs_root else self.taps):
+            tap, module = self.taps.get(path, self.root), modules[path]
+            if isinstance(module, torch.jit.ScriptModule):
+                tap.reason = "a ScriptModule takes no hooks"
+                continue
+            before, after = self._sides(tap)
+            if before:
+                enter = EditEnter(self, tap)
+                handle = module.register_forward_pre_hook(enter, with_kwargs=True)
+                put_edit(module._forward_pre_hooks, handle.id)
+                self._handles.append(handle)
+            if after:
+                leave = EditLeave(self, tap, has_call=before)
+                handle = module.register_forward_hook(leave, with_kwargs=True, always_call=before)
+                put_edit(module._forward_hooks, handle.id)
+                self._handles.append(handle)
+        self.hook_params()
+        if self.plan.patterns:  # Nothing else can select a mark.
+            open_editors.add(self)
+
+    @property
+    def _needs_root(self) -> bool:
+        """Whether it must be known when the model runs; gradients of parameters come by alone."""
+        ports = {port for tap in self.taps.values() for port in tap.filters}
+        return ports != {"param_grad"} or bool(self.plan.unmatched)
+
+    def _sides(self, tap: Tap) -> tuple[bool, bool]:
+        """Whether a hook is needed before, and after, the module runs."""
+        if tap is self.root and self._needs_root:
+            return True, True
+        before = any(port in tap.filters for port in ("input", "grad_input", "grad_output"))
+        before = before or self.nodes is not None
+        is_flow = set(tap.filters) & {"output", "grad_output", "grad_input"}
+        return before, bool(before or is_flow)
+
+    def begin_step(self, step: int, *, is_on: bool) -> None:
+        """Start ``step``; gradients still to come keep the step they belong to."""
+        self.step = self.gradients.step = step
+        self.is_on = is_on
+        self._numbering.restart()
+        self._running.stack.clear()
+        self.gradients.backwards.restart()
+        self.gradients.settle()
+        for tap in (self.root, *self.taps.values(), *self.marks.values()):
+            if tap is not None:
+                tap.calls = itertools.count()
+
+    def detach(self) -> None:
+        """Take every hook off."""
+        self.is_on = False
+        open_editors.discard(self)
+        for handle in (*self._handles, *(handle for _, handle in self._params.values())):
+            handle.remove()
+        self._handles.clear()
+        self._params.clear()
+        self._running.stack.clear()
+        self.gradients.release()
+        if self.nodes is not None:
+            self.nodes.release()
+
+    @property
+    def lost(self) -> dict[Spot, str]:
+        """Gradients that went by without being changed, with reasons."""
+        return self.gradients.lost
+
+    # ------------------------------------------------------------------ forward
+
+    def enter(
+        self, tap: Tap, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        """A tapped module is entered; returns what it is to be called with instead."""
+        if self._is_dormant(tap):
+            return None
+        if tap is self.root:
+            self._enter_model()
+        number, phase = self._numbering.number(tap, args, kwargs)
+        call = _Call(tap, number, phase, self.gradients.enter())
+        self._running.stack.append(call)
+        new = None
+        if self._is_wanted(call) and {"input", "grad_input"} & tap.filters.keys():
+            one = partial(self._new_argument, call, {})
+            new_args, new_kwargs = replace_arguments(args, kwargs, one)
+            new = new_args, new_kwargs
+        if "grad_output" in tap.filters:
+            found = argument_leaves(*(new or (args, kwargs)))
+            call.arguments = {edge_of(one) for _, one in found if one.requires_grad}
+        if self.nodes is not None:
+            call.first_node = self.nodes.enter()
+        return new
+
+    def leave(
+        self,
+        tap: Tap,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        output: Any,
+        *,
+        has_call: bool,
+    ) -> Any:
+        """A tapped module returned (or raised: then ``output`` is ``None``)."""
+        if self._is_dormant(tap):
+            return None
+        call = self._running.pop(tap) if has_call else None
+        if call is None:
+            number, phase = self._numbering.number(tap, args, kwargs)
+            call = _Call(tap, number, phase, self.gradients.enter())
+        self.gradients.leave(call.first_view, output, is_outermost=not self._running.stack)
+        if output is None or not tap.filters or not self._is_wanted(call):
+            return None
+        if self.nodes is not None:
+            self.nodes.leave(tap, output, call.first_node, call.number)
+            return None
+        if not {"output", "grad_output"} & tap.filters.keys():
+            return None
+        return replace(output, partial(self._new_output, call, {}))
+
+    def mark(self, tensor: Tensor, name: str) -> Tensor:
+        """An intermediate tensor names itself; returns what is to flow on."""
+        if not self.is_on or (not self._running.stack and current_task() == -1):
+            return tensor
+        if name not in self.marks:
+            filters = self.plan.mark_filters(name)
+            is_taken = name in self.plan.types or name in self.plan.aliases
+            self.marks[name] = Tap(name, filters) if filters and not is_taken else None
+        tap = self.marks[name]
+        if tap is None or self._is_dormant(tap):
+            return tensor
+        number, phase = self._numbering.number(tap, (tensor,), {})
+        call = _Call(tap, number, phase, self.gradients.enter())
+        return self._new_output(call, {}, "", tensor) if self._is_wanted(call) else tensor
+
+    def _enter_model(self) -> None:
+        if self._running.stack and self._running.is_stale():
+            self._running.stack.clear()
+        self.num_entries += 1
+        if current_task() == -1 and not self._running.stack:
+            self.gradients.backwards.forget_failed()
+            self.gradients.settle()
+            self.gradients.prune()
+        self.hook_params()
+
+    def _is_wanted(self, call: Call) -> bool:
+        if call.number == UNTOLD:
+            raise EditError(
+                f"Edit {self.change.name!r} at {call.tap.path or '.'!r} (step {self.step}): "
+                f"{call.tap.reason}, so what an activation checkpoint runs again could differ from "
+                f"the first time. Edit the checkpointed module itself, or one outside of it."
+            )
+        return self._wants_call(call.number)
+
+    # ------------------------------------------------------------------ one tensor
+
+    def _new_argument(
+        self, call: _Call, known: dict[int, Tensor], leaf: str, tensor: Tensor
+    ) -> Tensor:
+        tap = call.tap
+        spot = tap.spot("input", leaf)
+        if spot is not None:
+            tensor = self._changed(spot, tensor, call)
+        spot = tap.spot("grad_input", leaf)
+        if spot is None:
+            return tensor
+        # One tensor in several slots (self-attention) stays one: its gradient is the sum.
+        if id(tensor) not in known:
+            known[id(tensor)] = self._check_gradients().isolated(spot, tensor, call.number)
+        return known[id(tensor)]
+
+    def _new_output(
+        self, call: _Call, known: dict[int, Tensor], leaf: str, tensor: Tensor
+    ) -> Tensor:
+        tap = call.tap
+        spot = tap.spot("output", leaf)
+        if spot is not None:
+            tensor = self._changed(spot, tensor, call)
+        spot = tap.spot("grad_output", leaf)
+        if spot is None:
+            return tensor
+        if id(tensor) not in known:
+            known[id(tensor)] = self._with_edited_gradient(spot, tensor, call)
+        return known[id(tensor)]
+
+    def _with_edited_gradient(self, spot: Spot, tensor: Tensor, call: _Call) -> Tensor:
+        gradients = self._check_gradients()
+        is_others = tensor.requires_grad and (
+            tensor.grad_fn is None or edge_of(tensor) in call.arguments
+        )
+        if is_others:  # Handed on unchanged, it may be used elsewhere too.
+            return gradients.isolated(spot, tensor, call.number)
+        gradients.of_tensor(spot, tensor, call.number)
+        return tensor
+
+    def _changed(self, spot: Spot, tensor: Tensor, call: Call) -> Tensor:
+        row = (spot.site, self.step, call.number, call.phase, -1, (), tensor, UNVERSIONED)
+        new = self.change(tensor, Record(*row))
+        if call.phase is not RECOMPUTE:
+            self.count(spot, call.number, new is not None)
+        return tensor if new is None else new
+
+    def count(self, spot: Spot, call: int, has_replaced: bool) -> None:
+        """The function was asked at a site."""
+        reached = self.reached.get(spot)
+        if reached is None:
+            reached = self.reached[spot] = Counter()
+            self.fired[spot] = Counter()
+            spot.seen = True
+        if call >= MOST_CALLS:
+            call = MOST_CALLS
+        reached[call] += 1
+        if has_replaced:
+            self.fired[spot][call] += 1
+
+    def _check_gradients(self) -> GradientEdits:
+        if _transform_running() is not None:
+            raise EditError(
+                f"Edit {self.change.name!r} changes gradients, which torch.func transforms compute "
+                f"without calling hooks. Edit outputs, or differentiate with torch.autograd."
+            )
+        return self.gradients
+
+    def _is_dormant(self, tap: Tap) -> bool:
+        if not self.is_on:
+            return True
+        if _tracing_state() is not None:
+            tap.reason = "it ran while torch.jit was tracing"
+            return True
+        return False
+
+    # ------------------------------------------------------------------ parameters
+
+    def hook_params(self) -> None:
+        """Hook the parameters whose gradients are to be changed, also those that are new."""
+        seen: set[int] = set()
+        for planned in self.plan.taps:
+            module, tap = planned.module(), self.taps[planned.path]
+            if module is None or "param_grad" not in tap.filters:
+                continue
+            for name, param in module._parameters.items():
+                spot = None if param is None else tap.spot("param_grad", name)
+                if spot is None or param is None or obstacle(param) is not None:
+                    continue
+                if id(param) in seen:
+                    spot.reason = "another selected module owns the same parameter; edited there"
+                    continue
+                seen.add(id(param))
+                self._hook_param(spot, (tap.path, name), param)
+
+    def _hook_param(self, spot: Spot, key: tuple[str, str], param: Tensor) -> None:
+        old = self._params.get(key)
+        if old is not None and old[0] is param:
+            return
+        if old is not None:
+            old[1].remove()
+        if not param.requires_grad or not param.is_leaf:
+            spot.reason = "it does not require grad" if param.is_leaf else "it is no leaf"
+            return
+        hook = partial(self._change_param, spot)
+        self._params[key] = param, param.register_hook(hook)  # type: ignore[no-untyped-call]
+
+    def _change_param(self, spot: Spot, gradient: Tensor | None) -> Tensor | None:
+        if gradient is None or not self.is_on:
+            return None
+        call = self.gradients.backwards.number()
+        if not self._wants_call(call):
+            return None
+        spot.armed += 1
+        spot.arrived += 1
+        return self.gradients.change(spot, gradient, self.step, call)
+
+
+class EditEnter(EditCallback):
+    """Forward pre-hook of an edit."""
+
+    __slots__ = ()
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return self.engine.enter(self.tap, args, kwargs) if self.engine.is_on else None
+
+
+class EditLeave(EditCallback):
+    """Forward hook of an edit."""
+
+    __slots__ = ("has_call",)
+
+    def __init__(self, editor: Editor, tap: Tap, *, has_call: bool) -> None:
+        super().__init__(editor, tap)
+        self.has_call = has_call
+
+    def __call__(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+    ) -> Any:
+        editor = self.engine
+        if not editor.is_on:
+            return None
+        return editor.leave(self.tap, args, kwargs, output, has_call=self.has_call)
+
+
+keep_dynamo_out(EditEnter.__call__, EditLeave.__call__)
