@@ -22,6 +22,8 @@ if TYPE_CHECKING:
         SiteError as SiteError,
         TorchtapError as TorchtapError,
     )
+    from torchtap.extracting import Features as Features, features as features
+    from torchtap.freezing import Freeze as Freeze, freeze as freeze
     from torchtap.hooks.marks import mark as mark
     from torchtap.record import (
         Absence as Absence,
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from torchtap.store.run import Run as Run
     from torchtap.store.table import Table as Table
     from torchtap.summarizing import summary as summary
+    from torchtap.sweeping import Sweep as Sweep, sweep as sweep
     from torchtap.verifying import Verification as Verification, verify as verify
     from torchtap.view import figures as plot  # noqa: F401
     from torchtap.watching import Watch as Watch, watch as watch
@@ -53,6 +56,8 @@ _HOMES = {
     "CaptureError": "errors",
     "Edit": "editing",
     "EditError": "errors",
+    "Features": "extracting",
+    "Freeze": "freezing",
     "Histogram": "stats.histogram",
     "InputError": "errors",
     "Key": "record",
@@ -69,6 +74,7 @@ _HOMES = {
     "Statistic": "stats.own",
     "Statistics": "stats.statistics",
     "Stats": "stats.sink",
+    "Sweep": "sweeping",
     "Table": "store.table",
     "TorchtapError": "errors",
     "Verification": "verifying",
@@ -76,12 +82,15 @@ _HOMES = {
     "edit": "editing",
     "edit_tensor": "editing",
     "edits": "edits",
+    "features": "extracting",
+    "freeze": "freezing",
     "mark": "hooks.marks",
     "measure": "stats.measure",
     "open": "store.file",
     "plot": "view.figures",
     "stats": "stats",
     "summary": "summarizing",
+    "sweep": "sweeping",
     "verify": "verifying",
     "watch": "watching",
 }

@@ -34,6 +34,16 @@ class Edit:
 
     Attributes:
         plans: what is edited, one for each function, in the order in which they work.
+
+    Example:
+        >>> import torch, torchtap as tt
+        >>> model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU())
+        >>> edit = tt.edit(model, "1", tt.edits.scale(2.0))
+        >>> _ = model(torch.ones(1, 2))
+        >>> edit.close()
+        >>> edit
+        Edit scale(factor=2.0) (closed, step 0)
+          1:output  1 times in 1 calls
     """
 
     def __init__(
@@ -240,7 +250,7 @@ def edit(
     editors = []
     for one, function in pairs:
         plan = make_plan(model, one)
-        _refuse_ports(plan)
+        refuse_ports(plan)
         editors.append((name_of(function), _editor(model, plan, function, wants_call, scaler)))
     done = Edit(editors, steps=steps, missing=missing)
     done._attach(modules_of(model)[0])
@@ -370,13 +380,16 @@ def _chooser(chosen: Chosen, name: str) -> Callable[[int], bool]:
     return numbers.__contains__
 
 
-def _refuse_ports(plan: Plan) -> None:
+def refuse_ports(plan: Plan, editable: Sequence[str] = EDITABLE) -> None:
+    """Raises:
+    EditError: the plan holds a port that cannot be edited.
+    """
     for planned in plan.taps:
         for port in planned.ports:
-            if port not in EDITABLE:
+            if port not in editable:
                 raise EditError(
                     f"{Site(planned.path, port)} cannot be edited; ports that can are "
-                    f"{', '.join(EDITABLE)}. A parameter or buffer is changed by writing into it "
+                    f"{', '.join(editable)}. A parameter or buffer is changed by writing into it "
                     f"under torch.no_grad(), and held still by tt.freeze."
                 )
 

@@ -169,7 +169,8 @@ def replace(value: Value, *, at: At = None) -> Ready:
 
     def formula(tensor: Tensor, record: Record) -> Tensor:
         new = _value(value, tensor, record)
-        return new if callable(value) else _joined(tensor, new, record)
+        is_finished = callable(value) and not isinstance(value, Tensor)
+        return new if is_finished else _joined(tensor, new, record)
 
     return Ready("replace", {"value": value, "at": at}, _within(at, formula))
 
@@ -253,13 +254,15 @@ class ClipNorm(Ready):
         super().__init__("clip_norm", arguments, self._clipped)
 
     def _clipped(self, tensor: Tensor, _: Record) -> Tensor:
-        return tensor * self.factor([norm_of(tensor, self.p)]).to(tensor.dtype)
+        factor = self.factor([norm_of(tensor, self.p)])
+        return tensor * factor.to(tensor.dtype)
 
     def factor(self, norms: Sequence[Tensor], scale: float | Tensor = 1.0) -> Tensor:
         """What to multiply by, given the norms of the parts (that carry the factor ``scale``)."""
         whole = torch.linalg.vector_norm(torch.stack(list(norms)), self.p) / scale
         # As torch.nn.utils.clip_grad_norm_: the small number keeps a zero norm from dividing.
-        return (self.max_norm / (whole + 1e-6)).clamp(max=1.0)
+        factor: Tensor = (self.max_norm / (whole + 1e-6)).clamp(max=1.0)
+        return factor
 
 
 def clip_norm(

@@ -25,6 +25,11 @@ class Freeze:
     Attributes:
         params: the parameters that are held, as site text (``fc:param[bias]``).
         buffers: the buffers that are held.
+
+    Example:
+        >>> import torch, torchtap as tt
+        >>> tt.freeze(torch.nn.BatchNorm1d(3), "*:param,buffer")
+        <Freeze of 2 parameters and 3 buffers, on>
     """
 
     def __init__(self, frozen: Frozen) -> None:

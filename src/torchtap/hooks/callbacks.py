@@ -28,11 +28,11 @@ _new_record = tuple.__new__  # A third of the price of calling the class.
 
 
 class Callback:
-    """A hook on a module, which belongs to one tap of one engine (or editor)."""
+    """A hook on a module, which belongs to one tap of one engine (of an edit: editor)."""
 
     __slots__ = ("engine", "tap")
 
-    def __init__(self, engine: Any, tap: Tap) -> None:
+    def __init__(self, engine: Engine, tap: Tap) -> None:
         self.engine = engine
         self.tap = tap
 
@@ -124,7 +124,11 @@ class Leave(Callback):
 class EditCallback(Callback):
     """A hook of an edit: what it returns takes the place of what flows."""
 
-    __slots__ = ()
+    __slots__ = ("editor",)
+
+    def __init__(self, editor: Any, tap: Tap) -> None:
+        self.editor = editor
+        self.tap = tap
 
 
 class StepAside(Callback):

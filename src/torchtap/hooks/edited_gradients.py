@@ -201,7 +201,8 @@ class GradientEdits:
         edit = GradientEdit(self, spot, call)
         node = view.grad_fn
         assert node is not None
-        node.metadata[EDITED] = spot.site.path
+        metadata: Any = node.metadata
+        metadata[EDITED] = spot.site.path
         self._handles.append(node.register_hook(edit.on_identity))
         self._follow(view, edit)
         return view

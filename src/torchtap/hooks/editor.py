@@ -24,7 +24,7 @@ from torchtap.hooks.keep import obstacle
 from torchtap.hooks.marks import open_editors
 from torchtap.hooks.order import put_edit
 from torchtap.hooks.spots import Spot, Tap
-from torchtap.record import FORWARD, RECOMPUTE, UNVERSIONED, Record
+from torchtap.record import RECOMPUTE, UNVERSIONED, Record
 from torchtap.tree import argument_leaves, replace, replace_arguments
 
 if TYPE_CHECKING:
@@ -381,7 +381,7 @@ class EditEnter(EditCallback):
     __slots__ = ()
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return self.engine.enter(self.tap, args, kwargs) if self.engine.is_on else None
+        return self.editor.enter(self.tap, args, kwargs) if self.editor.is_on else None
 
 
 class EditLeave(EditCallback):
@@ -396,7 +396,7 @@ class EditLeave(EditCallback):
     def __call__(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
     ) -> Any:
-        editor = self.engine
+        editor = self.editor
         if not editor.is_on:
             return None
         return editor.leave(self.tap, args, kwargs, output, has_call=self.has_call)

@@ -59,8 +59,8 @@ class Frozen:
                 self._hold_buffers(module, tap, names)
         self._required = [(param, param.requires_grad) for param in self.params.values()]
         if not self._keep_grad:
-            for param, _ in self._required:
-                param.requires_grad_(False)
+            for held, _ in self._required:
+                held.requires_grad_(False)
         self._guard_optimizers()
 
     def detach(self) -> None:

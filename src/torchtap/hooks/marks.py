@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from torch import Tensor
 
@@ -13,13 +13,26 @@ from torchtap.hooks.callbacks import keep_dynamo_out
 from torchtap.hooks.order import AFTER, BEFORE
 
 if TYPE_CHECKING:
-    from torchtap.hooks.editor import Editor
     from torchtap.hooks.engine import Engine
+
+
+class Editing(Protocol):
+    """Whatever may put something in the place of a marked tensor.
+
+    Attributes:
+        serial: they do it in this order.
+    """
+
+    serial: int
+
+    def mark(self, tensor: Tensor, name: str) -> Tensor:
+        """The tensor to go on with."""
+
 
 # A mark has nothing but these to find out who is watching or editing. A watch that nobody closed
 # goes with its model, which holds it by its hooks.
 open_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
-open_editors: weakref.WeakSet[Editor] = weakref.WeakSet()
+open_editors: weakref.WeakSet[Editing] = weakref.WeakSet()
 
 
 def mark(tensor: Tensor, name: str) -> Tensor:

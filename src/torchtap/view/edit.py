@@ -1,13 +1,17 @@
-"""An edit as text."""
+"""Edits and what they do, as text."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from torchtap.view.cells import number
+
 if TYPE_CHECKING:
     from torchtap.editing import Edit
+    from torchtap.sweeping import Sweep
 
 _MOST_LINES = 30
+_MOST_ROWS = 100
 
 
 def show_edit(edit: Edit) -> str:
@@ -23,3 +27,39 @@ def show_edit(edit: Edit) -> str:
         lines = [*lines[:_MOST_LINES], f"... and {len(lines) - _MOST_LINES} more sites"]
     absent = [f"not {entry}" for entry in edit.absent[:5]]
     return "\n  ".join([head, *(lines or ["nothing yet"]), *absent])
+
+
+def show_sweep(sweep: Sweep) -> str:
+    """One line per site and edit."""
+    names = list(sweep.baseline)
+    head = ["site", "edit", *(cell for name in names for cell in (name, "change"))]
+    base = [
+        "(unedited)",
+        "",
+        *(cell for name in names for cell in (number(sweep.baseline[name]), "")),
+    ]
+    rows = [
+        [
+            str(row.site),
+            row.edit,
+            *(
+                cell
+                for name in names
+                for cell in (number(row.values[name]), f"{row.change[name]:+.4g}")
+            ),
+        ]
+        for row in sweep.rows[:_MOST_ROWS]
+    ]
+    cells = [head, base, *rows]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(head))]
+    lines = [
+        "  ".join(
+            cell.ljust(width) if column < 2 else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in cells
+    ]
+    more = len(sweep.rows) - len(rows)
+    lines += [f"... and {more} more rows"] if more else []
+    lines += [f"One forward per edit: {sweep.note}."] if sweep.note else []
+    return "\n".join(lines)

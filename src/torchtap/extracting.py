@@ -1,0 +1,213 @@
+"""Features from the middle of a model, as a module to build on."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DataParallel, DistributedDataParallel
+
+from torchtap.errors import CaptureError, EditError, InputError
+from torchtap.freezing import Freeze, freeze
+from torchtap.hooks.extractor import LAST, Extractor
+from torchtap.plan import Plan, Where, make_plan, modules_of
+from torchtap.site import Site, did_you_mean
+
+_PORTS = ("input", "output")
+
+
+class SiteDict(dict[str, Tensor]):
+    """Tensors by site text; a path alone means its output, and a ``Site`` works too.
+
+    Example:
+        >>> import torch
+        >>> found = SiteDict({"fc:output": torch.ones(1)})
+        >>> found["fc"], found["fc:output"]
+        (tensor([1.]), tensor([1.]))
+    """
+
+    def __missing__(self, key: object) -> Tensor:
+        text = str(key if isinstance(key, Site) else Site.parse(str(key)))
+        if text in self:
+            return self[text]
+        raise KeyError(f"{key!s}{did_you_mean(text, list(self))}")
+
+
+class Features(nn.Module):
+    """What ``tt.features`` returns: call it as the model, get ``{site: tensor}``.
+
+    Attributes:
+        model: the model, as a child; nothing is left on it between calls.
+
+    Example:
+        >>> import torch, torchtap as tt
+        >>> body = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.ReLU())
+        >>> features = tt.features(body, "1", frozen=True)
+        >>> head = torch.nn.Linear(3, 1)
+        >>> head(features(torch.ones(4, 2))["1"]).shape
+        torch.Size([4, 1])
+        >>> features.close()  # The body can be trained again.
+    """
+
+    def __init__(
+        self, model: nn.Module, where: Where, *, call: int, frozen: bool, stop: bool
+    ) -> None:
+        super().__init__()
+        self._where = where
+        self._call = call
+        self._stop = stop
+        self._plan = _make_plan(model, where)
+        self._planned_for = model
+        self._freeze: Freeze | None = freeze(model) if frozen else None
+        self._modes = {id(module): module.training for module in model.modules()}
+        self.model = model
+        self.training = model.training
+        if frozen:
+            model.eval()
+
+    def forward(self, *args: Any, **kwargs: Any) -> SiteDict:
+        """Run the model as far as needed.
+
+        Returns:
+            site text -> tensor, in the order asked for; differentiable.
+
+        Raises:
+            CaptureError: a site was not reached.
+        """
+        plan = self._current_plan()
+        extractor = Extractor(plan, self._call, may_stop=self._stop and _may_stop(self.model))
+        modules, _ = modules_of(self.model)
+        # Compiled code would ignore hooks.
+        is_compiled = "torch._dynamo" in sys.modules
+        eager = torch.compiler.set_stance("force_eager") if is_compiled else nullcontext()
+        with eager:
+            extractor.run(self.model, modules, args, kwargs)
+        found = {str(site): extractor.found[site] for site in _in_order(plan, extractor)}
+        self._check(plan, extractor)
+        return SiteDict(found)
+
+    def train(self, mode: bool = True) -> Features:
+        """As ``nn.Module.train``; a frozen model stays in eval mode."""
+        if self._freeze is None:
+            super().train(mode)
+        else:
+            self.training = mode
+        return self
+
+    def close(self) -> None:
+        """Give a frozen model back as it was: what requires grad, and the modes."""
+        if self._freeze is not None:
+            self._freeze.close()
+            self._freeze = None
+            for module in self.model.modules():
+                module.training = self._modes.get(id(module), module.training)
+
+    def extra_repr(self) -> str:
+        """The sites, for ``repr``."""
+        state = ", frozen" if self._freeze is not None else ""
+        return f"where={', '.join(self._current_plan().where)}{state}"
+
+    def _current_plan(self) -> Plan:
+        # A copy, a replica or an unpickled one has another model.
+        if self._planned_for is not self.model:
+            self._plan, self._planned_for = _make_plan(self.model, self._where), self.model
+        return self._plan
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A plan refers to modules, and what is frozen is frozen here only.
+        return {**self.__dict__, "_plan": None, "_planned_for": None, "_freeze": None}
+
+    def _check(self, plan: Plan, extractor: Extractor) -> None:
+        for planned in plan.taps:
+            for port in planned.ports:
+                count = extractor.counts[planned.path, port]
+                if not any(s.path == planned.path and s.port == port for s in extractor.found):
+                    raise CaptureError(_why_not(Site(planned.path, port), count, self._call))
+        for pattern in plan.unmatched:
+            if not any(pattern.matches_module(site.path) for site in extractor.found):
+                raise CaptureError(
+                    f"There is no module {pattern.path!r}, and no tt.mark of that name was reached."
+                )
+
+
+def features(
+    model: nn.Module, where: Where, *, call: int = 0, frozen: bool = False, stop: bool = True
+) -> Features:
+    """Take features out of the middle of a model.
+
+    Args:
+        model: any module; nothing is left on it between calls.
+        where: patterns, modules or classes as for ``tt.watch``, ports ``output`` (default) and
+            ``input``; names of ``tt.mark`` too.
+        call: which call of a module within the forward, from 0; -1 for the last, which needs the
+            whole forward.
+        frozen: the model's parameters do not require grad and it stays in eval mode, also after
+            ``train()`` of what is built on it; until :meth:`Features.close`.
+        stop: leave the forward when the last feature is there. Not done under DDP and FSDP, whose
+            wrappers must run to the end.
+
+    Returns:
+        an ``nn.Module``: called like the model, it returns a dict from site text
+        (``layer1:output``; the path alone works too) to tensors, in the order asked for. They are
+        in the graph, so they can be differentiated, and never overwritten by what runs later.
+
+    Raises:
+        SiteError: a pattern fits nothing.
+        CaptureError: (when called) a site was not reached.
+
+    Example:
+        >>> import torch, torchtap as tt
+        >>> model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.ReLU())
+        >>> extract = tt.features(model, ["1", "0"])
+        >>> {site: tuple(one.shape) for site, one in extract(torch.ones(4, 2)).items()}
+        {'1:output': (4, 3), '0:output': (4, 3)}
+    """
+    if not isinstance(call, int) or call < LAST:
+        raise InputError(f"call is {call!r}; expected a number from 0, or -1 for the last.")
+    return Features(model, where, call=call, frozen=frozen, stop=stop)
+
+
+def _make_plan(model: nn.Module, where: Where) -> Plan:
+    plan = make_plan(model, where)
+    for planned in plan.taps:
+        for port in planned.ports:
+            if port not in _PORTS:
+                raise EditError(
+                    f"{Site(planned.path, port)} is no feature; outputs and inputs are. Gradients "
+                    f"are recorded by tt.watch."
+                )
+    return plan
+
+
+def _may_stop(model: nn.Module) -> bool:
+    if isinstance(model, DistributedDataParallel | DataParallel):
+        return False
+    return not any(type(module).__name__.startswith("FSDP") for module in model.modules())
+
+
+def _in_order(plan: Plan, extractor: Extractor) -> list[Site]:
+    """In the order of the request; what one pattern selects, in the order of modules."""
+    paths = {planned.path: place for place, planned in enumerate(plan.taps)}
+    modules = {path: place for place, path in enumerate(plan.types)}
+
+    def rank(site: Site) -> tuple[int, int, int]:
+        asked = [
+            place
+            for place, pattern in enumerate(plan.patterns)
+            if not pattern.negate and pattern.matches(site, plan.types.get(site.path))
+        ]
+        first = asked[0] if asked else len(plan.patterns)
+        return first, paths.get(site.path, modules.get(site.path, len(modules))), 0
+
+    return sorted(extractor.found, key=rank)
+
+
+def _why_not(site: Site, count: int, call: int) -> str:
+    if not count:
+        return f"{site} was not reached: the module was not called in this forward."
+    if call >= count:
+        return f"{site} has no call {call}: the module was called {count} times in this forward."
+    return f"{site} holds no tensor that fits."

@@ -1,0 +1,135 @@
+"""Takes tensors out of the middle of a forward, and stops it when the last one is there."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import Counter
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn
+
+from torchtap.hooks.callbacks import keep_dynamo_out
+from torchtap.hooks.marks import open_editors
+from torchtap.plan import Filter
+from torchtap.site import Site
+from torchtap.tree import Leaf, argument_leaves, leaves
+
+if TYPE_CHECKING:
+    from torchtap.plan import Plan
+
+LAST = -1
+Place = tuple[str, str]
+"""Path and port."""
+
+
+class _Enough(BaseException):
+    """The last one is there. No ``Exception``, so that no model takes it for one of its own."""
+
+    def __init__(self, extractor: Extractor) -> None:
+        self.extractor = extractor
+
+
+class Extractor:
+    """Hears one forward, in this thread, and keeps what was asked for.
+
+    Args:
+        plan: what is wanted (ports ``input`` and ``output``, and marks).
+        call: which call of a module, or :data:`LAST`.
+        may_stop: whether the forward may be left in the middle.
+
+    Attributes:
+        found: site -> tensor, in the order of arrival.
+        counts: how often each place came by.
+    """
+
+    def __init__(self, plan: Plan, call: int, *, may_stop: bool) -> None:
+        self.serial = -1
+        self.found: dict[Site, Tensor] = {}
+        self.counts: Counter[Place] = Counter()
+        self._plan = plan
+        self._call = call
+        self._may_stop = may_stop and call != LAST
+        self._waiting: set[Any] = {(tap.path, port) for tap in plan.taps for port in tap.ports}
+        self._waiting |= set(plan.unmatched)
+        self._thread = threading.get_ident()
+
+    def run(
+        self, model: nn.Module, modules: Mapping[str, nn.Module], args: Any, kwargs: Any
+    ) -> None:
+        """Call the model as far as needed."""
+        handles: list[Any] = []
+        try:
+            for tap in self._plan.taps:
+                module = modules[tap.path]
+                for port, wanted in tap.filters.items():
+                    place = tap.path, port
+                    if port == "input":
+                        before = partial(_entered, self, place, wanted)
+                        handle = module.register_forward_pre_hook(before, with_kwargs=True)
+                    else:
+                        handle = module.register_forward_hook(partial(_left, self, place, wanted))
+                    handles.append(handle)
+            self.serial = next(_last)  # After all edits.
+            open_editors.add(self)
+            model(*args, **kwargs)
+        except _Enough as enough:
+            if enough.extractor is not self:
+                raise
+        finally:
+            open_editors.discard(self)
+            for handle in handles:
+                handle.remove()
+
+    def mark(self, tensor: Tensor, name: str) -> Tensor:
+        """An intermediate tensor names itself."""
+        wanted = self._plan.mark_filters(name).get("output")
+        is_taken = name in self._plan.types or name in self._plan.aliases
+        if wanted is not None and not is_taken and threading.get_ident() == self._thread:
+            for pattern in self._plan.unmatched:
+                if pattern.matches_module(name):
+                    self._waiting.discard(pattern)
+            self.take((name, "output"), wanted, [("", tensor)])
+        return tensor
+
+    def take(self, place: Place, wanted: Filter, found: list[Leaf]) -> None:
+        """Something came by.
+
+        Raises:
+            _Enough: it was the last.
+        """
+        if threading.get_ident() != self._thread:
+            return
+        number = self.counts[place]
+        self.counts[place] += 1
+        if self._call not in (number, LAST):
+            return
+        self._waiting.discard(place)
+        is_enough = self._may_stop and not self._waiting
+        for leaf, tensor in found:
+            if wanted.accepts(leaf):
+                # Whatever runs from here on might overwrite it in place.
+                kept = tensor if is_enough else tensor.clone()
+                self.found[Site(*place, leaf)] = kept
+        if is_enough:
+            raise _Enough(self)
+
+
+_last = itertools.count(1 << 62)
+
+
+def _entered(
+    extractor: Extractor, place: Place, wanted: Filter, _: nn.Module, args: Any, kwargs: Any
+) -> None:
+    extractor.take(place, wanted, argument_leaves(args, kwargs))
+
+
+def _left(
+    extractor: Extractor, place: Place, wanted: Filter, _: nn.Module, __: Any, output: Any
+) -> None:
+    extractor.take(place, wanted, leaves(output))
+
+
+keep_dynamo_out(_entered, _left)

@@ -1,0 +1,498 @@
+"""Ablation and patching studies: one edit after another over many sites, and what each does."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace as replaced
+from pathlib import Path
+from typing import Any, TextIO
+
+import torch
+from torch import Tensor, nn
+
+from torchtap.editing import refuse_ports
+from torchtap.errors import EditError, InputError, MissingExtraError, RunError
+from torchtap.hooks.change import Change, Function, name_of, takes_record
+from torchtap.hooks.editor import Editor
+from torchtap.plan import Plan, Where, make_plan, modules_of
+from torchtap.record import Record
+from torchtap.site import Site
+from torchtap.tree import leaves, replace
+
+Metric = Callable[[Any], Any]
+Values = dict[str, float]
+
+_VALUE = "metric"
+_PATIENCE = 2.0
+"""Seconds before progress is shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class SweepRow:
+    """What one edit at one site does.
+
+    Attributes:
+        site: where.
+        edit: what it is called.
+        values: metric name -> value with the edit on.
+        change: metric name -> difference to the unedited model.
+    """
+
+    site: Site
+    edit: str
+    values: Values
+    change: Values
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """The result of ``tt.sweep``: iterate it, print it, or turn it into a data frame.
+
+    Attributes:
+        rows: one per site and edit, in the order of modules.
+        baseline: the metrics of the unedited model.
+        batched: how many sites ran in one forward.
+        note: why fewer than was asked for, if so.
+
+    Example:
+        >>> import torch, torchtap as tt
+        >>> model = torch.nn.Sequential(torch.nn.Identity(), torch.nn.Identity())
+        >>> tt.sweep(model, torch.ones(1, 1), "0", tt.edits.scale(3.0), lambda out: out.sum())
+        site        edit               metric  change
+        (unedited)                          1
+        0:output    scale(factor=3.0)       3      +2
+    """
+
+    rows: tuple[SweepRow, ...]
+    baseline: Values
+    batched: int = 1
+    note: str = ""
+
+    def __iter__(self) -> Iterator[SweepRow]:
+        return iter(self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def sorted(self, metric: str | None = None) -> Sweep:
+        """The same rows, the largest change of a metric (the first one) first; NaN comes last."""
+        name = next(iter(self.baseline)) if metric is None else metric
+        if name not in self.baseline:
+            raise InputError(f"There is no metric {name!r}; there are {', '.join(self.baseline)}.")
+
+        def rank(row: SweepRow) -> tuple[bool, float]:
+            change = row.change[name]
+            return math.isnan(change), -abs(change)
+
+        return replaced(self, rows=tuple(sorted(self.rows, key=rank)))
+
+    def as_dicts(self) -> list[dict[str, Any]]:
+        """Plain dictionaries of text and numbers, ready for JSON or a data frame."""
+        return [
+            {
+                "site": str(row.site),
+                "edit": row.edit,
+                **row.values,
+                **{f"{name}_change": change for name, change in row.change.items()},
+            }
+            for row in self.rows
+        ]
+
+    def to_frame(self) -> Any:
+        """A pandas data frame.
+
+        Raises:
+            MissingExtraError: pandas is not installed.
+        """
+        try:
+            import pandas
+        except ImportError as error:
+            raise MissingExtraError(
+                "A data frame needs pandas: pip install 'torchtap[frame]'."
+            ) from error
+        return pandas.DataFrame(self.as_dicts())
+
+    def __repr__(self) -> str:
+        from torchtap.view.edit import show_sweep
+
+        return show_sweep(self)
+
+
+def sweep(
+    model: nn.Module,
+    inputs: Any,
+    sites: Where,
+    edit: Function | Mapping[str, Function],
+    metric: Metric,
+    *,
+    batch: int = 1,
+    path: str | Path | None = None,
+    progress: bool | None = None,
+) -> Sweep:
+    """Make one edit after the other, run the model each time, and measure what it does.
+
+    Args:
+        model: any module. It is left as it was found: random state and buffers are put back.
+        inputs: a tensor, a tuple of arguments, or a dict of keywords.
+        sites: patterns as for ``tt.watch``, ports ``output`` (default) and ``input``. Each site
+            that they select is edited by itself.
+        edit: one edit, as for ``tt.edit``, or several by name: each is tried at every site.
+        metric: what to measure of the model's output: returns a number, or a dict of numbers.
+        batch: how many edits to try in one forward, each on its own copy of the inputs along
+            dimension 0. If the model mixes rows (as batch norm in training does), which is tried
+            first, it falls back to 1 and says so in ``note``.
+        path: a file that keeps what is done line by line; if it is there, the sweep goes on from
+            it.
+        progress: show it on stderr, after two seconds; by default if that is a terminal.
+
+    Returns:
+        a table with one row per site and edit.
+
+    Raises:
+        SiteError: a pattern fits nothing.
+        EditError: a site never came by, or an edit does not fit.
+        RunError: the file is of another sweep.
+
+    Example:
+        >>> import torch, torchtap as tt
+        >>> model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 1))
+        >>> table = tt.sweep(model, torch.ones(1, 2), "*", tt.edits.zero(), lambda out: out.sum())
+        >>> [str(row.site) for row in table]
+        ['.:output', '0:output', '1:output']
+    """
+    edits = dict(edit) if isinstance(edit, Mapping) else {name_of(edit): edit}
+    study = _Study(model, inputs, sites, edits, metric)
+    log = _Log(path, study)
+    with _Progress(len(study.trials) - len(log.done), progress) as shown, study.restored():
+        baseline = study.measure([])[0]
+        width, note = study.width(batch, baseline)
+        todo = [trial for trial in study.trials if trial.key not in log.done]
+        for first in range(0, len(todo), width):
+            group = todo[first : first + width]
+            for trial, values in zip(group, study.measure(group), strict=True):
+                log.write(trial, values)
+                shown.advance(str(trial.site))
+    rows = [
+        SweepRow(
+            trial.site,
+            trial.name,
+            log.done[trial.key],
+            {name: value - baseline[name] for name, value in log.done[trial.key].items()},
+        )
+        for trial in study.trials
+    ]
+    return Sweep(tuple(rows), baseline, width, note)
+
+
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    """One edit at one site."""
+
+    site: Site
+    name: str
+    plan: Plan
+    function: Function
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return str(self.site), self.name
+
+
+class _Rows:
+    """An edit that sees only some rows of the batch."""
+
+    def __init__(self, function: Function, first: int, num: int, whole: int) -> None:
+        self.__name__ = name_of(function)
+        self._function = function
+        self._takes_record = takes_record(function)
+        self._first, self._num, self._whole = first, num, whole
+
+    def __call__(self, tensor: Tensor, record: Record) -> Tensor:
+        if tensor.dim() == 0 or tensor.shape[0] != self._whole:
+            raise _MixedRowsError
+        own = tensor.narrow(0, self._first, self._num)
+        row = record._replace(kept=own)
+        new = self._function(own, row) if self._takes_record else self._function(own)
+        if new is None:
+            return tensor
+        if not isinstance(new, Tensor) or new.shape != own.shape or new.dtype != own.dtype:
+            Change(lambda _: new)(own, row)  # Raises what it raises without a batch.
+        rest = self._first + self._num
+        return torch.cat([tensor[: self._first], new, tensor[rest:]])
+
+
+class _MixedRowsError(Exception):
+    """Dimension 0 is not that of samples."""
+
+
+class _Study:
+    """What a sweep is about.
+
+    Attributes:
+        trials: all edits at all sites.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        inputs: Any,
+        sites: Where,
+        edits: Mapping[str, Function],
+        metric: Metric,
+    ) -> None:
+        for name, function in edits.items():
+            if not callable(function):
+                raise InputError(f"Edit {name!r} is {function!r}; expected a function.")
+        self.model = model
+        self.metric = metric
+        self._modules, _ = modules_of(model)
+        self.args: tuple[Any, ...] = inputs if isinstance(inputs, tuple) else (inputs,)
+        self.kwargs: dict[str, Any] = {}
+        if isinstance(inputs, Mapping):
+            self.args, self.kwargs = (), dict(inputs)
+        self.num_rows = self._count_rows()
+        self.trials = [
+            _Trial(site, name, plan, function)
+            for site, plan in _one_by_one(make_plan(model, sites))
+            for name, function in edits.items()
+        ]
+
+    def _count_rows(self) -> int | None:
+        found = leaves((self.args, self.kwargs))
+        lengths = {tensor.shape[0] if tensor.dim() else None for _, tensor in found}
+        return lengths.pop() if len(lengths) == 1 else None
+
+    # ------------------------------------------------------------------ running
+
+    def measure(self, trials: Sequence[_Trial]) -> list[Values]:
+        """The metrics of some edits in one forward; of the unedited model for none."""
+        if len(trials) < 2:
+            functions = [trial.function for trial in trials]
+            return [self._metrics(self._run(trials, functions, self.args, self.kwargs))]
+        assert self.num_rows is not None
+        try:
+            return self._together(trials, self.num_rows)
+        except _MixedRowsError:  # At one of these sites; each by itself, then.
+            return [self.measure([trial])[0] for trial in trials]
+
+    def _together(self, trials: Sequence[_Trial], num: int) -> list[Values]:
+        whole = len(trials) * num
+        functions = [
+            _Rows(trial.function, place * num, num, whole) for place, trial in enumerate(trials)
+        ]
+        output = self._run(trials, functions, *self._repeated(len(trials)))
+        return [
+            self._metrics(_rows(output, place * num, num, whole)) for place in range(len(trials))
+        ]
+
+    def _run(
+        self,
+        trials: Sequence[_Trial],
+        functions: Sequence[Function],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+    ) -> Any:
+        editors = [
+            Editor(self.model, trial.plan, Change(function), wants_call=lambda _: True)
+            for trial, function in zip(trials, functions, strict=True)
+        ]
+        try:
+            for editor in editors:
+                editor.attach(self._modules)
+                editor.begin_step(0, is_on=True)
+            with torch.no_grad():
+                output = self.model(*args, **kwargs)
+        finally:
+            for editor in editors:
+                editor.detach()
+            self._put_back()
+        for trial, editor in zip(trials, editors, strict=True):
+            if not editor.reached:
+                raise EditError(
+                    f"tt.sweep: {trial.site} never came by, so {trial.name!r} did nothing there. "
+                    f"Leave it out with '!{trial.site.path or '.'}'."
+                )
+        return output
+
+    def _metrics(self, output: Any) -> Values:
+        with torch.no_grad():
+            measured = self.metric(output)
+        values = measured if isinstance(measured, Mapping) else {_VALUE: measured}
+        try:
+            return {str(name): float(value) for name, value in values.items()}
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise InputError(
+                f"The metric returned {type(measured).__name__}; expected a number, or a dict of "
+                f"numbers."
+            ) from error
+
+    # ------------------------------------------------------------------ several in one forward
+
+    def width(self, batch: int, baseline: Values) -> tuple[int, str]:
+        """How many edits fit in one forward, and why not more."""
+        if batch < 1:
+            raise InputError(f"batch is {batch!r}; expected a number from 1.")
+        if batch == 1:
+            return 1, ""
+        if self.num_rows is None:
+            return 1, "the inputs do not share their dimension 0, so they cannot be repeated"
+        try:
+            output = self._run([], [], *self._repeated(2))
+            twin = self._metrics(_rows(output, self.num_rows, self.num_rows, 2 * self.num_rows))
+        except _MixedRowsError:
+            return 1, "the model's output does not have the samples in dimension 0"
+        for name, value in baseline.items():
+            if not math.isclose(twin[name], value, rel_tol=1e-3, abs_tol=1e-5):
+                return 1, (
+                    f"the model mixes the rows of a batch: {name} is {value:.6g} alone and "
+                    f"{twin[name]:.6g} beside a copy"
+                )
+        return batch, ""
+
+    def _repeated(self, times: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        def again(_: str, tensor: Tensor) -> Tensor:
+            return tensor.repeat(times, *[1] * (tensor.dim() - 1))
+
+        args, kwargs = replace((self.args, self.kwargs), again)
+        return args, kwargs
+
+    # ------------------------------------------------------------------ leaving no trace
+
+    def restored(self) -> Any:
+        """Whatever runs inside draws from the random state of now, which is put back."""
+        self._buffers = {name: one.clone() for name, one in self.model.named_buffers()}
+        self._is_random = any(module.training for module in self.model.modules())
+        self._random = torch.random.get_rng_state()
+        return torch.random.fork_rng()
+
+    def _put_back(self) -> None:
+        if self._is_random:  # In eval mode neither is used.
+            torch.random.set_rng_state(self._random)
+            with torch.no_grad():
+                for name, buffer in self.model.named_buffers():
+                    buffer.copy_(self._buffers[name])
+
+    def fingerprint(self) -> dict[str, Any]:
+        """What must be the same for a sweep to go on from a file."""
+        seen = hashlib.blake2b(digest_size=16)
+        for _, tensor in (*leaves((self.args, self.kwargs)), *self.model.named_parameters()):
+            seen.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
+            # The sum of squares in float64 changes with any element; the bytes would be slow.
+            wide = tensor.detach().double()
+            seen.update(repr((float(wide.sum()), float((wide * wide).sum()))).encode())
+        return {
+            "torchtap": "sweep",
+            "model": type(self._modules[""]).__name__,
+            "trials": [list(trial.key) for trial in self.trials],
+            "fingerprint": seen.hexdigest(),
+        }
+
+
+def _one_by_one(plan: Plan) -> Iterator[tuple[Site, Plan]]:
+    refuse_ports(plan, ("input", "output"))
+    if plan.unmatched:
+        raise InputError(
+            f"tt.sweep edits modules; {str(plan.unmatched[0])!r} is none. A tt.mark is edited with "
+            f"tt.edit."
+        )
+    for planned in plan.taps:
+        module = planned.module()
+        if module is None or type(module).forward is nn.Module.forward:
+            continue  # A container is never called.
+        for port, chosen in planned.filters.items():
+            one = replaced(planned, filters={port: chosen})
+            leaf = chosen.include[0] if len(chosen.include) == 1 else ""
+            yield Site(planned.path, port, leaf), replaced(plan, taps=(one,), patterns=())
+
+
+def _rows(output: Any, first: int, num: int, whole: int) -> Any:
+    """The part of an output that belongs to one copy of the inputs."""
+
+    def cut(_: str, tensor: Tensor) -> Tensor:
+        if tensor.dim() == 0 or tensor.shape[0] != whole:
+            raise _MixedRowsError
+        return tensor.narrow(0, first, num)
+
+    return replace(output, cut)
+
+
+class _Log:
+    """What is done, also in a file, so that a sweep that was killed can go on.
+
+    Attributes:
+        done: (site, edit) -> metrics.
+    """
+
+    def __init__(self, path: str | Path | None, study: _Study) -> None:
+        self.done: dict[tuple[str, str], Values] = {}
+        self._path = None if path is None else Path(path)
+        if self._path is None:
+            return
+        head = study.fingerprint()
+        if self._path.exists() and self._path.stat().st_size:
+            self._read(self._path, head)
+        else:
+            self._path.write_text(json.dumps(head) + "\n", encoding="utf-8")
+
+    def _read(self, path: Path, head: Mapping[str, Any]) -> None:
+        try:
+            first, *lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+            found = json.loads(first)
+        except (UnicodeDecodeError, ValueError):
+            raise RunError(f"{path} is no file of a sweep. Give another path.") from None
+        if found != head:
+            different = [key for key in head if found.get(key) != head[key]]
+            raise RunError(
+                f"{path} is of another sweep: {', '.join(different)} differ. Give another path, or "
+                f"delete it."
+            )
+        kept = [line for line in lines if line.endswith("\n")]
+        if len(kept) < len(lines):  # Killed in the middle of a line.
+            path.write_text(first + "".join(kept), encoding="utf-8")
+        for line in kept:
+            row = json.loads(line)
+            self.done[row["site"], row["edit"]] = row["values"]
+
+    def write(self, trial: _Trial, values: Values) -> None:
+        self.done[trial.key] = values
+        if self._path is not None:
+            row = {"site": trial.key[0], "edit": trial.name, "values": values}
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row) + "\n")
+
+
+class _Progress:
+    """A line on stderr, for work that takes longer than two seconds."""
+
+    def __init__(self, num: int, wanted: bool | None, stream: TextIO | None = None) -> None:
+        self._stream = sys.stderr if stream is None else stream
+        self._wanted = self._stream.isatty() if wanted is None else wanted
+        self._num = num
+        self._count = 0
+        self._start = self._shown = time.monotonic()
+        self._width = 0
+
+    def __enter__(self) -> _Progress:
+        return self
+
+    def advance(self, text: str) -> None:
+        self._count += 1
+        now = time.monotonic()
+        if not self._wanted or now - self._start < _PATIENCE or now - self._shown < 0.2:
+            return
+        self._shown = now
+        left = (now - self._start) / self._count * (self._num - self._count)
+        line = f"{self._count}/{self._num} {text}, {left:.0f} s left"
+        self._stream.write("\r" + line.ljust(self._width))
+        self._stream.flush()
+        self._width = len(line)
+
+    def __exit__(self, *_: object) -> None:
+        if self._width:
+            self._stream.write("\r" + " " * self._width + "\r")
+            self._stream.flush()
