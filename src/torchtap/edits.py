@@ -109,7 +109,7 @@ def scale(factor: float | Tensor, *, at: At = None) -> Ready:
     """
 
     def formula(tensor: Tensor, _: Record) -> Tensor:
-        return (tensor * factor).to(tensor.dtype)
+        return _like(tensor, tensor * factor)
 
     return Ready("scale", {"factor": factor, "at": at}, _within(at, formula))
 
@@ -130,7 +130,7 @@ def add(value: Value, *, at: At = None) -> Ready:
     """Add a number, a tensor that broadcasts, or what a function of the tensor returns."""
 
     def formula(tensor: Tensor, record: Record) -> Tensor:
-        return (tensor + _value(value, tensor, record)).to(tensor.dtype)
+        return _like(tensor, tensor + _value(value, tensor, record))
 
     return Ready("add", {"value": value, "at": at}, _within(at, formula))
 
@@ -197,7 +197,7 @@ def noise(std: float, *, seed: int = 0, relative: bool = False, at: At = None) -
             device=tensor.device,
             dtype=tensor.dtype if tensor.is_floating_point() else torch.float32,
         )
-        return (tensor + size * drawn).to(tensor.dtype)
+        return _like(tensor, tensor + size * drawn)
 
     arguments = {"std": std, "seed": seed or None, "relative": relative or None, "at": at}
     return Ready("noise", arguments, _within(at, formula))
@@ -261,8 +261,8 @@ class ClipNorm(Ready):
         """What to multiply by, given the norms of the parts (that carry the factor ``scale``)."""
         whole = torch.linalg.vector_norm(torch.stack(list(norms)), self.p) / scale
         # As torch.nn.utils.clip_grad_norm_: the small number keeps a zero norm from dividing.
-        factor: Tensor = (self.max_norm / (whole + 1e-6)).clamp(max=1.0)
-        return factor
+        factor: Tensor = self.max_norm / (whole + 1e-6)
+        return factor.clamp(max=1.0)
 
 
 def clip_norm(
@@ -298,7 +298,8 @@ def norm_of(tensor: Tensor, p: float) -> Tensor:
     wide = torch.float32 if tensor.device.type == "mps" else torch.float64
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor).flatten(-2) if p == 2 else tensor.abs()
-    return torch.linalg.vector_norm(tensor, p, dtype=wide)
+    norm: Tensor = torch.linalg.vector_norm(tensor, p, dtype=wide)
+    return norm
 
 
 # ---------------------------------------------------------------------- from elsewhere
@@ -607,6 +608,11 @@ def _joined(tensor: Tensor, new: Tensor, record: Record) -> Tensor:
         )
     here = _expanded(new.detach().to(tensor.device), tensor, record)
     return torch.where(_never(tensor), tensor, here)
+
+
+def _like(tensor: Tensor, new: Tensor) -> Tensor:
+    """``new`` in the dtype of ``tensor``; an edit of integers by a fraction stays integer."""
+    return new if new.dtype == tensor.dtype else new.to(tensor.dtype)
 
 
 def _never(tensor: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,8 @@ from torchtap.freezing import Freeze, freeze
 from torchtap.hooks.extractor import LAST, Extractor
 from torchtap.plan import Plan, Where, make_plan, modules_of
 from torchtap.site import Site, did_you_mean
+
+Modules = dict[str, nn.Module]
 
 _PORTS = ("input", "output")
 
@@ -59,11 +61,11 @@ class Features(nn.Module):
         self._where = where
         self._call = call
         self._stop = stop
-        self._plan = _make_plan(model, where)
-        self._planned_for = model
+        self._plan: Plan | None = None
         self._freeze: Freeze | None = freeze(model) if frozen else None
         self._modes = {id(module): module.training for module in model.modules()}
         self.model = model
+        self._planned()
         self.training = model.training
         if frozen:
             model.eval()
@@ -77,9 +79,8 @@ class Features(nn.Module):
         Raises:
             CaptureError: a site was not reached.
         """
-        plan = self._current_plan()
-        extractor = Extractor(plan, self._call, may_stop=self._stop and _may_stop(self.model))
-        modules, _ = modules_of(self.model)
+        plan, modules = self._planned()
+        extractor = Extractor(plan, self._call, may_stop=self._may_stop)
         # Compiled code would ignore hooks.
         is_compiled = "torch._dynamo" in sys.modules
         eager = torch.compiler.set_stance("force_eager") if is_compiled else nullcontext()
@@ -108,17 +109,22 @@ class Features(nn.Module):
     def extra_repr(self) -> str:
         """The sites, for ``repr``."""
         state = ", frozen" if self._freeze is not None else ""
-        return f"where={', '.join(self._current_plan().where)}{state}"
+        return f"where={', '.join(self._planned()[0].where)}{state}"
 
-    def _current_plan(self) -> Plan:
-        # A copy, a replica or an unpickled one has another model.
-        if self._planned_for is not self.model:
-            self._plan, self._planned_for = _make_plan(self.model, self._where), self.model
-        return self._plan
+    def _planned(self) -> tuple[Plan, Modules]:
+        """The plan, and its modules by path; made anew where the model has other modules now."""
+        plan = self._plan
+        if plan is not None:
+            modules = {tap.path: tap.module() for tap in plan.taps}
+            if all(_at(self.model, path) is module for path, module in modules.items()):
+                return plan, cast(Modules, modules)
+        self._plan = _make_plan(self.model, self._where)
+        self._may_stop = self._stop and _may_stop(self.model)
+        return self._plan, modules_of(self.model)[0]
 
     def __getstate__(self) -> dict[str, Any]:
         # A plan refers to modules, and what is frozen is frozen here only.
-        return {**self.__dict__, "_plan": None, "_planned_for": None, "_freeze": None}
+        return {**self.__dict__, "_plan": None, "_freeze": None}
 
     def _check(self, plan: Plan, extractor: Extractor) -> None:
         for planned in plan.taps:
@@ -180,6 +186,14 @@ def _make_plan(model: nn.Module, where: Where) -> Plan:
                     f"are recorded by tt.watch."
                 )
     return plan
+
+
+def _at(model: nn.Module, path: str) -> nn.Module | None:
+    """The module at a path, if it can be found without looking through wrappers."""
+    found: nn.Module | None = model
+    for name in path.split(".") if path else ():
+        found = None if found is None else found._modules.get(name)
+    return found
 
 
 def _may_stop(model: nn.Module) -> bool:

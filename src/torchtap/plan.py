@@ -5,7 +5,6 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from types import CodeType
 from typing import Any
 
@@ -20,6 +19,7 @@ OneWhere = str | Pattern | nn.Module | type[nn.Module] | Callable[[Site, nn.Modu
 Where = OneWhere | Sequence[OneWhere]
 
 _NOT_YET = ("saved",)
+_WILD = frozenset("*?[:")
 _INNER_OF_WRAPPER = {
     "OptimizedModule": "_orig_mod",
     "FullyShardedDataParallel": "_fsdp_wrapped_module",
@@ -86,7 +86,8 @@ class Plan:
 
     def mark_filters(self, name: str) -> dict[str, Filter]:
         """What is wanted of a mark; empty if nothing."""
-        ports = _ports_of(self.patterns, lambda pattern: pattern.matches_module(name))
+        fitting = [pattern for pattern in self.patterns if pattern.matches_module(name)]
+        ports = _ports_of(fitting, assume_all=_only_takes_away(self.patterns))
         return {port: ports[port] for port in ("output", "grad_output") if port in ports}
 
     def __repr__(self) -> str:
@@ -133,12 +134,12 @@ def make_plan(model: nn.Module, where: Where) -> Plan:
     _refuse_unready(patterns)
     types = {path: tuple(_type_names(module)) for path, module in modules.items()}
     paths = {path: [path, *(a for a, f in aliases.items() if f == path)] for path in modules}
-    unmatched = _unmatched(model, patterns, paths, types)
+    fitting = _Fitting(patterns).of(paths, types)
+    unmatched = _unmatched(model, patterns, fitting, paths, types)
     choosers = [_chooser(item, modules) for item in others]
     taps = []
     for path, module in modules.items():
-        fits = partial(_fits_any, names=paths[path], types=types[path])
-        filters = _ports_of(patterns, fits, assume_all=not others)
+        filters = _ports_of(fitting[path], assume_all=not others and _only_takes_away(patterns))
         for chooser in choosers:
             _choose(chooser, path, module, filters)
         filters = _without_empty(filters, module)
@@ -231,13 +232,42 @@ def _choose(chooser: Chooser, path: str, module: nn.Module, filters: dict[str, F
             filters[port] = Filter((*before, *chosen))
 
 
-def _ports_of(
-    patterns: Sequence[Pattern], fits: Callable[[Pattern], bool], *, assume_all: bool = True
-) -> dict[str, Filter]:
-    """What the text patterns want of one module: union, then what ``!`` takes away."""
-    fitting = [pattern for pattern in patterns if fits(pattern)]
+class _Fitting:
+    """Finds which of many patterns fit a module; those without a wildcard by their very path."""
+
+    def __init__(self, patterns: Sequence[Pattern]) -> None:
+        self._patterns = patterns
+        self._exact: dict[str, list[int]] = {}
+        self._open: list[int] = []
+        for place, pattern in enumerate(patterns):
+            if pattern.type or pattern.path == "." or _WILD & set(pattern.path):
+                self._open.append(place)
+            else:
+                self._exact.setdefault(pattern.path, []).append(place)
+
+    def of(
+        self, paths: Mapping[str, list[str]], types: Mapping[str, tuple[str, ...]]
+    ) -> dict[str, list[Pattern]]:
+        """Path -> the patterns that fit the module, in their order."""
+        return {path: self._of_one(names, types[path]) for path, names in paths.items()}
+
+    def _of_one(self, names: list[str], types: tuple[str, ...]) -> list[Pattern]:
+        found = {place for name in names for place in self._exact.get(name, ())}
+        for place in self._open:
+            if any(self._patterns[place].matches_module(name, types) for name in names):
+                found.add(place)
+        return [self._patterns[place] for place in sorted(found)]
+
+
+def _only_takes_away(patterns: Sequence[Pattern]) -> bool:
+    """Whether there are patterns, and all are of what is not wanted: then the rest is."""
+    return bool(patterns) and all(pattern.negate for pattern in patterns)
+
+
+def _ports_of(fitting: Sequence[Pattern], *, assume_all: bool) -> dict[str, Filter]:
+    """What the patterns that fit a module want of it: union, then what ``!`` takes away."""
     adding = [pattern for pattern in fitting if not pattern.negate]
-    if assume_all and patterns and all(pattern.negate for pattern in patterns):
+    if assume_all:
         adding = [Pattern("*")]
     include: dict[str, list[str]] = {}
     exclude: dict[str, list[str]] = {}
@@ -258,15 +288,13 @@ def _ports_of(
 def _unmatched(
     model: nn.Module,
     patterns: Iterable[Pattern],
+    fitting: Mapping[str, list[Pattern]],
     paths: Mapping[str, list[str]],
     types: Mapping[str, tuple[str, ...]],
 ) -> tuple[Pattern, ...]:
     """Patterns that fit no module: those of marks, if the model makes any, else an error."""
-    missing = [
-        pattern
-        for pattern in patterns
-        if not any(_fits_any(pattern, names, types[path]) for path, names in paths.items())
-    ]
+    matched = {id(pattern) for found in fitting.values() for pattern in found}
+    missing = [pattern for pattern in patterns if id(pattern) not in matched]
     # A mark has no class.
     hopeless = missing if not _may_mark(model) else [one for one in missing if one.type]
     if hopeless:
@@ -274,10 +302,6 @@ def _unmatched(
         known = [name for names in paths.values() for name in names if name]
         raise SiteError(_no_module(model, pattern, known, types))
     return tuple(pattern for pattern in missing if not pattern.negate)
-
-
-def _fits_any(pattern: Pattern, names: Sequence[str], types: Sequence[str]) -> bool:
-    return any(pattern.matches_module(name, types) for name in names)
 
 
 def _no_module(

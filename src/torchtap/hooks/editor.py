@@ -18,14 +18,14 @@ from torchtap.hooks.callbacks import EditCallback, keep_dynamo_out
 from torchtap.hooks.calls import UNTOLD, Call, Numbering, Running
 from torchtap.hooks.change import Change
 from torchtap.hooks.edited_gradients import GradientEdits
-from torchtap.hooks.graph import Edge, edge_of
+from torchtap.hooks.graph import sequence_number
 from torchtap.hooks.guided import NodeEdit, NodeEdits
 from torchtap.hooks.keep import obstacle
 from torchtap.hooks.marks import open_editors
 from torchtap.hooks.order import put_edit
 from torchtap.hooks.spots import Spot, Tap
 from torchtap.record import RECOMPUTE, UNVERSIONED, Record
-from torchtap.tree import argument_leaves, replace, replace_arguments
+from torchtap.tree import replace, replace_arguments
 
 if TYPE_CHECKING:
     from torchtap.plan import Plan
@@ -37,19 +37,19 @@ MOST_CALLS = 1 << 16
 _transform_running = torch._C._functorch.peek_interpreter_stack
 _tracing_state = torch._C._get_tracing_state
 
+_NO_VIEWS = 0
 _serials = itertools.count()
 
 
 class _Call(Call):
     """A call whose tensors are edited."""
 
-    __slots__ = ("arguments", "first_node", "first_view")
+    __slots__ = ("first_node", "first_view")
 
     def __init__(self, tap: Tap, number: int, phase: str, first_view: int) -> None:
         super().__init__(tap, number, phase, depth=4)
         self.first_view = first_view
-        self.first_node = 0
-        self.arguments: set[Edge] = set()
+        self.first_node = sequence_number()
 
 
 class Editor:
@@ -189,11 +189,6 @@ class Editor:
             one = partial(self._new_argument, call, {})
             new_args, new_kwargs = replace_arguments(args, kwargs, one)
             new = new_args, new_kwargs
-        if "grad_output" in tap.filters:
-            found = argument_leaves(*(new or (args, kwargs)))
-            call.arguments = {edge_of(one) for _, one in found if one.requires_grad}
-        if self.nodes is not None:
-            call.first_node = self.nodes.enter()
         return new
 
     def leave(
@@ -211,15 +206,16 @@ class Editor:
         call = self._running.pop(tap) if has_call else None
         if call is None:
             number, phase = self._numbering.number(tap, args, kwargs)
-            call = _Call(tap, number, phase, self.gradients.enter())
-        self.gradients.leave(call.first_view, output, is_outermost=not self._running.stack)
+            call = _Call(tap, number, phase, _NO_VIEWS)
+        else:
+            self.gradients.leave(call.first_view, output, is_outermost=not self._running.stack)
         if output is None or not tap.filters or not self._is_wanted(call):
             return None
         if self.nodes is not None:
             self.nodes.leave(tap, output, call.first_node, call.number)
             return None
-        if not {"output", "grad_output"} & tap.filters.keys():
-            return None
+        if type(output) is Tensor:
+            return self._new_output(call, {}, "", output)
         return replace(output, partial(self._new_output, call, {}))
 
     def mark(self, tensor: Tensor, name: str) -> Tensor:
@@ -234,7 +230,8 @@ class Editor:
         if tap is None or self._is_dormant(tap):
             return tensor
         number, phase = self._numbering.number(tap, (tensor,), {})
-        call = _Call(tap, number, phase, self.gradients.enter())
+        call = _Call(tap, number, phase, _NO_VIEWS)
+        call.first_node = 0  # Made by the module that marks it, not handed on by it.
         return self._new_output(call, {}, "", tensor) if self._is_wanted(call) else tensor
 
     def _enter_model(self) -> None:
@@ -289,10 +286,9 @@ class Editor:
 
     def _with_edited_gradient(self, spot: Spot, tensor: Tensor, call: _Call) -> Tensor:
         gradients = self._check_gradients()
-        is_others = tensor.requires_grad and (
-            tensor.grad_fn is None or edge_of(tensor) in call.arguments
-        )
-        if is_others:  # Handed on unchanged, it may be used elsewhere too.
+        node: Any = tensor.grad_fn
+        is_others = node is None or node._sequence_nr() < call.first_node
+        if tensor.requires_grad and is_others:  # It may be used elsewhere too.
             return gradients.isolated(spot, tensor, call.number)
         gradients.of_tensor(spot, tensor, call.number)
         return tensor

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from torchtap.errors import EditError
-from torchtap.hooks.graph import Node, sequence_number
+from torchtap.hooks.graph import Node
 from torchtap.hooks.spots import Spot, Tap
 from torchtap.tree import leaves
 
@@ -38,12 +38,14 @@ class NodeEdits:
         self._handles: list[Any] = []
         self._prune_at = 256
 
-    def enter(self) -> int:
-        """A module is entered; returns what its :meth:`leave` asks for."""
-        return sequence_number()
-
     def leave(self, tap: Tap, output: Any, first: int, call: int) -> None:
-        """It returned: hook the nodes that it made.
+        """A module returned: hook the nodes that it made.
+
+        Args:
+            tap: of the module.
+            output: what it returned.
+            first: number that its first node can have.
+            call: which call it was.
 
         Raises:
             EditError: there are nodes that the edit has no meaning for, or cannot see into.

@@ -46,7 +46,8 @@ def mark(tensor: Tensor, name: str) -> Tensor:
             it must not be that of a module. Several calls in one step are told apart by number.
 
     Returns:
-        the same tensor object, unless a ``tt.edit`` of that name replaces it.
+        the same tensor object, unless a ``tt.edit`` of that name replaces it: go on with what is
+        returned, ``x = tt.mark(x, "name")``, or the edit is lost.
 
     Raises:
         InputError: it is no tensor.

@@ -1,0 +1,152 @@
+"""What editing costs: ratios of edited to plain, both measured in turns in one run.
+
+    python benchmarks/editing.py [--threads 1] [--rounds 25] [--markdown FILE]
+
+As in ``watching.py``, each row alternates blocks of both sides and compares the fastest of each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from watching import Result, Step, TinyGPT, compare, gpt_step, table
+
+import torchtap as tt
+from torchtap.demo import _model as load_efficientnet
+
+
+def nothing(tensor: Tensor, record: tt.Record) -> None:
+    """An edit that leaves everything as it is."""
+
+
+def none_edits(rounds: int) -> list[Result]:
+    """An edit that returns ``None``, beside a tap, at every output of the tiny GPT."""
+    rows = []
+    for where in ("*:output", "*:grad_output"):
+        tapped, edited, bare = TinyGPT(), TinyGPT(), gpt_step(TinyGPT())
+        tap, step = gpt_step(tapped), gpt_step(edited)
+        kept: list[tt.Record] = []
+        with tt.watch(tapped, where, to=kept.append) as w, tt.edit(edited, where, nothing):
+
+            def watched(w: tt.Watch = w, tap: Step = tap, kept: list[tt.Record] = kept) -> None:
+                tap()
+                w.step()
+                kept.clear()
+
+            for _ in range(3):
+                watched()
+                step()
+            before, after = compare(watched, step, rounds=rounds, repeats=20)
+            plain, _ = compare(bare, bare, rounds=rounds, repeats=20)
+        detail = f"plain {plain * 1e3:.2f} ms, tap {before / plain:.3f}x, edit {after / plain:.3f}x"
+        rows.append(
+            Result(f"{where}, edit of None to tap", f"{after / before:.3f}x", "1.00", detail)
+        )
+    return rows
+
+
+def scaled_gpt(rounds: int) -> Result:
+    """Every output of the tiny GPT multiplied."""
+    plain, model = gpt_step(TinyGPT()), TinyGPT()
+    step = gpt_step(model)
+    with tt.edit(model, "*", tt.edits.scale(1.0)):
+        step()
+        before, after = compare(plain, step, rounds=rounds, repeats=20)
+    detail = f"{before * 1e3:.2f} ms -> {after * 1e3:.2f} ms"
+    hand = TinyGPT()
+    for module in hand.modules():
+        if type(module).forward is not nn.Module.forward:
+            module.register_forward_hook(_times_one)
+    _, by_hand = compare(plain, gpt_step(hand), rounds=rounds, repeats=20)
+    detail += f"; bare hooks that multiply: {by_hand / before:.3f}x"
+    return Result("tiny GPT, scale on every output", f"{after / before:.3f}x", "1.30", detail)
+
+
+def _times_one(module: nn.Module, args: object, output: Tensor) -> Tensor:
+    return output * 1.0
+
+
+def early_features(rounds: int) -> Result:
+    """Features of an early block of EfficientNet-Lite0, beside running only that part."""
+    model = load_efficientnet()
+    picture = torch.randn(1, 3, 224, 224)
+    extract = tt.features(model, "_blocks.2")
+    with torch.no_grad():
+        part = nn.Sequential(model._conv_stem, model._bn0, nn.ReLU6(), *model._blocks[:3])
+        assert torch.allclose(extract(picture)["_blocks.2"], part(picture), atol=1e-5)
+        before, after = compare(
+            lambda: part(picture), lambda: extract(picture), rounds=rounds, repeats=4
+        )
+    detail = f"{before * 1e3:.2f} ms -> {after * 1e3:.2f} ms"
+    return Result("features, EfficientNet-Lite0 block 2", f"{after / before:.3f}x", "1.05", detail)
+
+
+def swept_gpt(rounds: int) -> Result:
+    """100 sites of a tiny GPT zeroed one by one, beside the loop written by hand."""
+    model = TinyGPT(layers=14).eval()
+    tokens = torch.randint(0, 65, (4, 32))
+    paths = [
+        path
+        for path, module in model.named_modules()
+        if type(module).forward is not nn.Module.forward
+    ][:100]
+    assert len(paths) == 100
+
+    def metric(logits: Tensor) -> float:
+        return float(logits.logsumexp(-1).mean())
+
+    def by_hand() -> list[float]:
+        values = []
+        modules = dict(model.named_modules())
+        for path in paths:
+            handle = modules[path].register_forward_hook(lambda m, a, out: torch.zeros_like(out))
+            with torch.no_grad():
+                values.append(metric(model(tokens)))
+            handle.remove()
+        return values
+
+    where = [path or "." for path in paths]
+
+    def swept(batch: int = 1) -> list[float]:
+        table = tt.sweep(model, tokens, where, tt.edits.zero(), metric, batch=batch)
+        return [row.values["metric"] for row in table]
+
+    assert torch.allclose(torch.tensor(swept()), torch.tensor(by_hand()), rtol=1e-5)
+    before, after = compare(by_hand, swept, rounds=max(rounds // 5, 3), repeats=1)
+    _, batched = compare(by_hand, lambda: swept(4), rounds=max(rounds // 5, 3), repeats=1)
+    detail = f"{before * 10:.2f} ms -> {after * 10:.2f} ms a site; batch=4: {before / batched:.2f}x"
+    return Result("sweep over 100 sites, speed to loop", f"{before / after:.3f}x", ">= 0.9", detail)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=25)
+    parser.add_argument("--markdown", type=Path)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    torch.manual_seed(0)
+    rows = [
+        *none_edits(options.rounds),
+        scaled_gpt(options.rounds),
+        early_features(options.rounds),
+        swept_gpt(options.rounds),
+    ]
+    text = table(rows)
+    print(text)
+    if options.markdown:
+        options.markdown.write_text(
+            f"# What editing costs\n\n"
+            f"`python benchmarks/editing.py --rounds {options.rounds}`: torch "
+            f"{torch.__version__}, Python {platform.python_version()}, {platform.machine()}, "
+            f"{options.threads} thread(s), torchtap {tt.__version__}.\n\n"
+            f"Ratios of the fastest blocks of both sides, run in turns.\n\n{text}\n"
+        )
+
+
+if __name__ == "__main__":
+    main()
