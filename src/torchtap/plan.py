@@ -11,14 +11,13 @@ from typing import Any
 from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-from torchtap.errors import CaptureError, InputError, SiteError
+from torchtap.errors import InputError, SiteError
 from torchtap.record import Absence
 from torchtap.site import FLOW_PORTS, PORTS, STATE_PORTS, Pattern, Site, did_you_mean, leaf_matches
 
 OneWhere = str | Pattern | nn.Module | type[nn.Module] | Callable[[Site, nn.Module], bool]
 Where = OneWhere | Sequence[OneWhere]
 
-_NOT_YET = ("saved",)
 _WILD = frozenset("*?[:")
 _INNER_OF_WRAPPER = {
     "OptimizedModule": "_orig_mod",
@@ -123,7 +122,6 @@ def make_plan(model: nn.Module, where: Where) -> Plan:
     Raises:
         InputError: ``model`` is no module, or ``where`` is of a kind that cannot select.
         SiteError: a pattern fits nothing, or a module is not in the model.
-        CaptureError: a port that this version cannot watch.
     """
     if not isinstance(model, nn.Module):
         raise InputError(f"The model must be an nn.Module, not {type(model).__name__}.")
@@ -131,7 +129,6 @@ def make_plan(model: nn.Module, where: Where) -> Plan:
     items = several(where)
     patterns = tuple(_as_pattern(item) for item in items if isinstance(item, str | Pattern))
     others = [item for item in items if not isinstance(item, str | Pattern)]
-    _refuse_unready(patterns)
     types = {path: tuple(_type_names(module)) for path, module in modules.items()}
     paths = {path: [path, *(a for a, f in aliases.items() if f == path)] for path in modules}
     fitting = _Fitting(patterns).of(paths, types)
@@ -186,16 +183,6 @@ def several(where: Where) -> list[Any]:
 
 def _as_pattern(item: str | Pattern) -> Pattern:
     return item if isinstance(item, Pattern) else Pattern.parse(item)
-
-
-def _refuse_unready(patterns: Iterable[Pattern]) -> None:
-    for pattern in patterns:
-        for port in pattern.ports or ():
-            if port in _NOT_YET and not pattern.negate:
-                raise CaptureError(
-                    f"The port {port!r} (in {str(pattern)!r}) cannot be watched by this version. "
-                    f"It can watch {', '.join((*FLOW_PORTS, *STATE_PORTS))}."
-                )
 
 
 Chooser = Callable[[str, nn.Module, str, str], bool]
@@ -397,7 +384,7 @@ def _without_empty(filters: dict[str, Filter], module: nn.Module) -> dict[str, F
     return {
         port: chosen
         for port, chosen in filters.items()
-        if port in FLOW_PORTS or any(chosen.accepts(name) for name in names.get(port, ()))
+        if port not in STATE_PORTS or any(chosen.accepts(name) for name in names[port])
     }
 
 

@@ -184,6 +184,8 @@ class Watch:
             return "the module owns none that fits"
         if port in STATE_PORTS and any(one.has_run for one in self._engine.taps.values()):
             return "it is taken when the model is called, and only parts of it were"
+        if tap.has_run and port == "saved":
+            return "nothing in it is kept for backward"
         if tap.has_run:
             side = "took" if port.endswith("input") else "returned"
             return f"it {side} no tensor that fits"
@@ -280,7 +282,7 @@ def watch(
             class, a function ``(site, module) -> bool``, or a list of them (a union; patterns
             with ``!`` take away). PATH is a glob (``*`` crosses dots), ``re:...``, or ``.`` for
             the root. PORTS are of ``input output grad_input grad_output param param_grad
-            update buffer``; ``*`` is the first four; none means ``output``.
+            update buffer saved``; ``*`` is the first four; none means ``output``.
         to: where records go: ``tt.Memory()`` (default), any callable taking a record, or several.
         every: record every so many steps, or a function of the step.
         copy: ``auto`` keeps what was there at the moment of the tap and copies only where

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import sys
 import threading
 import weakref
 from collections.abc import Callable, Mapping
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,13 +13,15 @@ from torch import Tensor, nn
 
 from torchtap.hooks.backwards import current_task
 from torchtap.hooks.callbacks import Enter, Leave
+from torchtap.hooks.calls import Call, Numbering, Running
 from torchtap.hooks.compiled import NO_GRAD_INPUT, CompilableEnter, CompilableLeave, Compiled
 from torchtap.hooks.fused import Aside
 from torchtap.hooks.gradients import Gradients, Passage
+from torchtap.hooks.graph import sequence_number
 from torchtap.hooks.keep import BORROW, Keeper, obstacle, storage_id
 from torchtap.hooks.marks import open_engines
 from torchtap.hooks.order import AFTER, put_watch
-from torchtap.hooks.replay import Replay
+from torchtap.hooks.saved import Saved
 from torchtap.hooks.spots import Meter, Spot, Tap
 from torchtap.hooks.state import State
 from torchtap.hooks.updates import Updates
@@ -33,34 +33,23 @@ if TYPE_CHECKING:
     from torchtap.plan import Plan
 
 _transform_running = torch._C._functorch.peek_interpreter_stack
-_saved_tensor_hooks = torch._C._autograd._top_saved_tensors_default_hooks
+_NEED_ENTRY = frozenset({"input", "grad_input", "saved"})
+"""Ports for which it must be known when the module was entered."""
 
 
-class _Frame:
-    """One call of a tapped module that has been entered and not yet left."""
+class _Frame(Call):
+    """A call of which something is kept."""
 
-    __slots__ = ("call", "caller", "first_view", "foreign", "passage", "phase", "tap")
+    __slots__ = ("first_node", "first_view", "foreign", "passage")
 
     def __init__(
-        self, tap: Tap, call: int, phase: str, foreign: set[int], first_view: int = 0
+        self, tap: Tap, number: int, phase: str, foreign: set[int], first_view: int = 0
     ) -> None:
-        self.tap = tap
-        self.call = call
-        self.phase = phase
+        super().__init__(tap, number, phase, depth=4)
         self.foreign = foreign
+        self.first_node = sequence_number()
         self.first_view = first_view
         self.passage: Passage | None = None
-        # Three up: Engine.enter, the hook, and nn.Module's own call, which this belongs to.
-        self.caller: FrameType | None = sys._getframe(3) if tap.path == "" else None
-
-
-def _is_running(frames: list[_Frame]) -> bool:
-    """Whether any call of the root is still on Python's stack."""
-    callers = [frame.caller for frame in frames if frame.caller is not None]
-    python: FrameType | None = sys._getframe(2)
-    while python is not None and not any(python is caller for caller in callers):
-        python = python.f_back
-    return python is not None or not callers
 
 
 class Engine:
@@ -122,10 +111,11 @@ class Engine:
         self.deliver_gradient = self.gradients.deliver
         self.hooked = self.gradients.hooked
         self._model = weakref.ref(model)
-        self._local = threading.local()
+        self._running: Running[_Frame] = Running()
+        self._numbering = Numbering()
+        self.saved = Saved()
         self._lock = threading.Lock()
         self._handles: list[Any] = []
-        self._replay = Replay()
         self._head: Tap | None = None
         self._was_training: bool | None = None
         self._is_state_taken = False
@@ -137,7 +127,7 @@ class Engine:
         """Put the hooks on. ``modules``: path -> module."""
         for path in dict.fromkeys(["", *self.taps]):
             tap, module = self.taps.get(path, self.root), modules[path]
-            has_frame = path == "" or any(port in tap.filters for port in ("input", "grad_input"))
+            has_frame = path == "" or not tap.filters.keys().isdisjoint(_NEED_ENTRY)
             if isinstance(module, torch.jit.ScriptModule):
                 tap.reason = "a ScriptModule takes no hooks"
                 continue
@@ -168,12 +158,12 @@ class Engine:
         self.step = self.gradients.step = self.state.step = self.updates.step = step
         self.recording = self.state.recording = self.updates.recording = recording
         self._is_state_taken = False
-        self._replay = Replay()
+        self._numbering.restart()
         self.gradients.backwards.restart()
         self.gradients.release_leaves(force=True)
         self.gradients.prune(force=True)
         self.gradients.drop_views()
-        self._frames().clear()
+        self._running.stack.clear()
         self.aside.come_back()
         for tap in (self.root, *self.taps.values(), *self.marks.values()):
             if tap is not None:
@@ -191,7 +181,7 @@ class Engine:
         self._handles.clear()
         self.state.release()
         self.gradients.release()
-        self._frames().clear()
+        self._running.stack.clear()
 
     def traced(self, tap: Tap) -> None:
         """The compiler traces a call of a tapped module; the call itself will not come by."""
@@ -222,10 +212,10 @@ class Engine:
         """A tapped module is entered."""
         if self._is_dormant(tap):
             return
-        frames = self._frames()
+        frames = self._running.stack
         found = argument_leaves(args, kwargs)
-        if tap is self.root and frames and not _is_running(frames):
-            frames.clear()  # Left behind by a KeyboardInterrupt, which runs no hooks.
+        if tap is self.root and frames and self._running.is_stale():
+            frames.clear()
             self.gradients.drop_views()
         is_outermost = not frames or tap is self.root
         if is_outermost:
@@ -233,7 +223,7 @@ class Engine:
         foreign = (
             {storage_id(tensor) for _, tensor in found} if is_outermost else frames[-1].foreign
         )
-        call, phase = self._number(tap, found)
+        call, phase = self._number(tap, args, kwargs)
         frame = _Frame(tap, call, phase, foreign, self.gradients.enter())
         frames.append(frame)
         for leaf, tensor in found if "input" in tap.filters else ():
@@ -253,20 +243,24 @@ class Engine:
         """A tapped module returned (or raised: then ``output`` is ``None``)."""
         if self._is_dormant(tap):
             return
-        frame = self._pop_frame(tap) if has_frame else None
+        frame = self._running.pop(tap) if has_frame else None
+        is_outermost = not self._running.stack
         found = leaves(output)
         if frame is None:
-            frame = self._frameless(tap, argument_leaves(args, kwargs))
+            frame = self._frameless(tap, args, kwargs)
         else:
             outputs = {id(tensor) for _, tensor in found}
-            self.gradients.leave(frame.first_view, outputs, is_outermost=not self._frames())
+            self.gradients.leave(frame.first_view, outputs, is_outermost=is_outermost)
         for leaf, tensor in found:
             spot = tap.spot("output", leaf)
-            self._take_value(spot, tensor, frame.call, frame.phase, frame.foreign)
-            self.gradients.expect(tap.spot("grad_output", leaf), tensor, frame.call)
+            self._take_value(spot, tensor, frame.number, frame.phase, frame.foreign)
+            self.gradients.expect(tap.spot("grad_output", leaf), tensor, frame.number)
         if frame.passage is not None:
             self.gradients.connect(frame.passage, [tensor for _, tensor in found])
-        if not self._frames():
+        if "saved" in tap.filters and frame.phase is FORWARD:
+            self._take_saved(frame, [tensor for _, tensor in found])
+        if is_outermost:
+            self.saved.restart()
             self.gradients.drop_views()  # Nobody would follow them from here on.
         if tap is self.root:
             self.state.hook_params(self.gradients.backwards)  # Lazy parameters exist only now.
@@ -275,15 +269,15 @@ class Engine:
 
     def mark(self, tensor: Tensor, name: str) -> None:
         """An intermediate tensor names itself."""
-        if not self.recording or (not self._frames() and current_task() == -1):
+        if not self.recording or (not self._running.stack and current_task() == -1):
             return
         tap = self._mark_tap(name)
         if tap is None or self._is_dormant(tap):
             return
         self.gradients.repair_views()
-        frame = self._frameless(tap, [("", tensor)])
-        self._take_value(tap.spot("output", ""), tensor, frame.call, frame.phase, frame.foreign)
-        self.gradients.expect(tap.spot("grad_output", ""), tensor, frame.call)
+        frame = self._frameless(tap, (tensor,), {})
+        self._take_value(tap.spot("output", ""), tensor, frame.number, frame.phase, frame.foreign)
+        self.gradients.expect(tap.spot("grad_output", ""), tensor, frame.number)
 
     def _enter_model(self, tap: Tap, module: nn.Module, *, is_nested: bool) -> None:
         self.num_entries += 1
@@ -310,25 +304,11 @@ class Engine:
                 self.state.take()
                 self.state.hook_params(self.gradients.backwards)
 
-    def _number(self, tap: Tap, found: list[tuple[str, Tensor]]) -> tuple[int, str]:
-        """Which call this is, and whether it is the first time or a recomputation."""
-        is_again = current_task() != -1 and tap.has_run
-        may_recur = not torch.is_grad_enabled() or _saved_tensor_hooks(True) is not None
-        if not is_again and not may_recur:
-            tap.has_run = True
-            return next(tap.calls), FORWARD
-        argument = found[0][1] if found else None
-        if is_again:
+    def _number(self, tap: Tap, args: Any, kwargs: Mapping[str, Any]) -> tuple[int, str]:
+        call, phase = self._numbering.number(tap, args, kwargs)
+        if phase is RECOMPUTE:
             self.gradients.backwards.number()
-            call = self._replay.find(tap, argument)
-            if call is not None:
-                return call, RECOMPUTE
-            tap.reason = "a recomputed call could not be told from the others of this module"
-            return -1, RECOMPUTE
-        call = next(tap.calls)
-        tap.has_run = True
-        self._replay.remember(tap, call, argument)
-        return call, FORWARD
+        return call, phase
 
     # ------------------------------------------------------------------ values
 
@@ -352,6 +332,22 @@ class Engine:
         spot.seen = True
         self.emit(Record(spot.site, self.step, call, phase, -1, (), kept, version))
 
+    def _take_saved(self, frame: _Frame, outputs: list[Tensor]) -> None:
+        def take(spot: Spot, tensor: Tensor, labels: tuple[str, ...]) -> None:
+            spot.seen = True
+            if spot.meter(tensor, self.step):
+                return
+            kept, version = self.keeper.keep(spot, tensor, self._all_foreign(tensor, set()))
+            row = (spot.site, self.step, frame.number, FORWARD, -1, labels, kept, version)
+            self.emit(Record(*row))
+
+        params = self._param_storages()
+        self.saved.read(frame.tap, outputs, frame.first_node, params, take)
+
+    def _param_storages(self) -> set[int]:
+        model = self._model()
+        return set() if model is None else {storage_id(param) for param in model.parameters()}
+
     def _all_foreign(self, tensor: Tensor, passed: set[int]) -> set[int]:
         """Storages that others may write into: what was passed in, and the model's own state."""
         source = tensor._base if tensor._is_view() else tensor
@@ -367,30 +363,16 @@ class Engine:
 
     def is_inside(self) -> bool:
         """Whether this thread is inside a call that will tell of writes into views."""
-        return bool(self._frames())
+        return bool(self._running.stack)
 
-    def _frames(self) -> list[_Frame]:
-        try:
-            return self._local.frames  # type: ignore[no-any-return]
-        except AttributeError:
-            self._local.frames = []
-            return self._local.frames  # type: ignore[no-any-return]
-
-    def _frameless(self, tap: Tap, found: list[tuple[str, Tensor]]) -> _Frame:
+    def _frameless(self, tap: Tap, args: Any, kwargs: Mapping[str, Any]) -> _Frame:
         """A call that was not seen on entering."""
-        call, phase = self._number(tap, found)
-        frames = self._frames()
-        foreign = frames[-1].foreign if frames else {storage_id(tensor) for _, tensor in found}
+        call, phase = self._number(tap, args, kwargs)
+        frames = self._running.stack
+        if frames:
+            return _Frame(tap, call, phase, frames[-1].foreign)
+        foreign = {storage_id(tensor) for _, tensor in argument_leaves(args, kwargs)}
         return _Frame(tap, call, phase, foreign)
-
-    def _pop_frame(self, tap: Tap) -> _Frame | None:
-        frames = self._frames()
-        if not any(frame.tap is tap for frame in frames):
-            return None
-        while True:  # Modules that raised did not come by.
-            frame = frames.pop()
-            if frame.tap is tap:
-                return frame
 
     def _is_dormant(self, tap: Tap) -> bool:
         if _transform_running() is not None:

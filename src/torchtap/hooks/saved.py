@@ -1,0 +1,148 @@
+"""The port ``saved``: what autograd keeps for backward, read from the nodes that a module made.
+
+Reading changes nothing: no hook is put on saved tensors, so autograd goes on noticing when one is
+overwritten, and activation checkpointing is not disturbed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from torch import Tensor, nn
+
+from torchtap.hooks.graph import Node
+from torchtap.hooks.keep import storage_id
+from torchtap.hooks.spots import Spot, Tap
+
+PARAMETER = "parameter"
+"""Label of a saved tensor that shares the memory of a parameter: it costs nothing more."""
+CAST = "parameter cast"
+"""Label of a saved tensor that is a parameter in another dtype, as autocast makes it."""
+DUPLICATE = "duplicate"
+"""Label of a saved tensor whose memory was counted before."""
+
+_RAW = "_raw_saved_"
+_CASTS = frozenset({"ToCopyBackward0", "TBackward0", "ViewBackward0", "TransposeBackward0"})
+_CASTS |= {"PermuteBackward0", "SliceBackward0"}
+
+Take = Callable[[Spot, Tensor, tuple[str, ...]], None]
+
+
+class Saved:
+    """Reads saved tensors, module by module; inner ones first, so each node counts once."""
+
+    def __init__(self) -> None:
+        self._slots: dict[type, tuple[str, ...]] = {}
+        self._seen: set[Node] = set()
+        self._storages: set[int] = set()
+
+    def restart(self) -> None:
+        """An outermost call begins, or has ended."""
+        self._seen.clear()
+        self._storages.clear()
+
+    def read(
+        self, tap: Tap, outputs: Iterable[Tensor], first: int, params: set[int], take: Take
+    ) -> None:
+        """A module returned: hand on what the nodes that it made keep.
+
+        Args:
+            tap: of the module.
+            outputs: what it returned.
+            first: number that its first node can have.
+            params: storages of the model's parameters.
+            take: gets the spot, the tensor and its labels.
+        """
+        times: Counter[str] = Counter()
+        for node in _own_nodes(outputs, first):
+            if node in self._seen:
+                continue
+            self._seen.add(node)
+            for name, raw in self._raws(node):
+                times[name] += 1
+                leaf = name if times[name] == 1 else f"{name}~{times[name]}"
+                spot = tap.spot("saved", leaf)
+                if spot is None:
+                    continue
+                if raw.unpack_hook is not None:
+                    spot.reason = _packed(raw.unpack_hook)
+                    continue
+                take(spot, raw.data, self._labels(raw.data, params))
+
+    def _raws(self, node: Node) -> Iterator[tuple[str, Any]]:
+        """What a node keeps: ``op.slot`` and autograd's own handle."""
+        kind = type(node)
+        slots = self._slots.get(kind)
+        if slots is None:
+            slots = tuple(name for name in dir(node) if name.startswith(_RAW))
+            self._slots[kind] = slots
+        op = node.name().rpartition("::")[2]
+        for slot in slots:
+            raw = getattr(node, slot)
+            name = f"{op}.{slot.removeprefix(_RAW)}"
+            if isinstance(raw, tuple | list):
+                yield from ((f"{name}.{place}", one) for place, one in enumerate(raw) if _has(one))
+            elif _has(raw):
+                yield name, raw
+
+    def _labels(self, tensor: Tensor, params: set[int]) -> tuple[str, ...]:
+        storage = storage_id(tensor)
+        if storage in params and storage:
+            return (PARAMETER,)
+        if _is_cast(tensor):
+            return (CAST,)
+        if storage and storage in self._storages:
+            return (DUPLICATE,)
+        self._storages.add(storage)
+        return ()
+
+
+def _has(raw: Any) -> bool:
+    return raw is not None and (raw.unpack_hook is not None or isinstance(raw.data, Tensor))
+
+
+def _packed(hook: Any) -> str:
+    home = getattr(hook, "__module__", "") or ""
+    if home.startswith("torch.utils.checkpoint"):
+        return "it is not kept: activation checkpointing computes it again in backward"
+    name = getattr(hook, "__qualname__", type(hook).__name__)
+    return f"it was packed by a saved-tensor hook ({home}.{name}), which only backward may run"
+
+
+def _own_nodes(outputs: Iterable[Tensor], first: int) -> list[Node]:
+    """The nodes that were made since ``first``, the latest first."""
+    todo: list[Node] = []
+    known: set[Node] = set()
+    for tensor in outputs:
+        node: Node = tensor.grad_fn
+        if node is not None and node not in known and node._sequence_nr() >= first:
+            known.add(node)
+            todo.append(node)
+    for node in todo:
+        for following, _ in node.next_functions:
+            if following is None or following in known or following._sequence_nr() < first:
+                continue
+            known.add(following)
+            todo.append(following)
+    return sorted(todo, key=_number)
+
+
+def _number(node: Node) -> int:
+    return int(node._sequence_nr())
+
+
+def _is_cast(tensor: Tensor) -> bool:
+    """Whether it is a parameter, cast and maybe turned, as autocast hands it to an operation."""
+    node: Node = tensor.grad_fn
+    has_cast = False
+    while node is not None:
+        name = node.name()
+        if name.endswith("AccumulateGrad"):
+            return has_cast and isinstance(node.variable, nn.Parameter)
+        if name not in _CASTS:
+            return False
+        has_cast = has_cast or name == "ToCopyBackward0"
+        node = node.next_functions[0][0]
+    return False
