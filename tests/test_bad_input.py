@@ -89,11 +89,6 @@ def test_a_function_that_raises_is_heard_and_leaves_nothing() -> None:
     assert not any(module._forward_hooks for module in model.modules())
 
 
-def test_a_port_that_cannot_be_watched_yet_says_which_can() -> None:
-    with pytest.raises(tt.CaptureError, match=r"port 'saved'.*cannot be watched.*input, output"):
-        tt.watch(gpt(), "head:saved")
-
-
 # --- the other arguments ----------------------------------------------------------------------
 
 

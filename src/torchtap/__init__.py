@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         Record as Record,
         Sink as Sink,
     )
+    from torchtap.saving import SavedReport as SavedReport, saved_report as saved_report
     from torchtap.site import Pattern as Pattern, Site as Site
     from torchtap.stats.histogram import Histogram as Histogram
     from torchtap.stats.measure import measure as measure
@@ -70,6 +71,7 @@ _HOMES = {
     "RunError": "errors",
     "Sink": "record",
     "Site": "site",
+    "SavedReport": "saving",
     "SiteError": "errors",
     "Statistic": "stats.own",
     "Statistics": "stats.statistics",
@@ -88,6 +90,7 @@ _HOMES = {
     "measure": "stats.measure",
     "open": "store.file",
     "plot": "view.figures",
+    "saved_report": "saving",
     "stats": "stats",
     "summary": "summarizing",
     "sweep": "sweeping",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Literal
@@ -21,6 +22,7 @@ from torchtap.hooks.spots import Spot, Tap
 from torchtap.plan import Plan, Where, make_plan, modules_of
 from torchtap.record import Absence
 from torchtap.site import Pattern, Site, did_you_mean
+from torchtap.untouched import untouched
 from torchtap.watching import watch
 
 Chosen = int | Iterable[int] | Callable[[int], bool] | None
@@ -425,16 +427,14 @@ def _prepared(model: nn.Module, plan: Plan, patch: edits.Patch) -> edits.Patch:
     ]
     if site is not None:
         wanted = ["*:input,output"]  # type: ignore[list-item]
-    kept = {name: buffer.clone() for name, buffer in source.named_buffers()}
-    with torch.random.fork_rng(), torch.no_grad(), watch(source, wanted, copy="always") as seen:
+    with ExitStack() as stack:
+        stack.enter_context(untouched(modules_of(source)[0]))
+        stack.enter_context(torch.no_grad())
+        seen = stack.enter_context(watch(source, wanted, copy="always"))
         if isinstance(inputs, Mapping):
             source(**inputs)
         else:
             source(*(inputs if isinstance(inputs, tuple) else (inputs,)))
-    with torch.no_grad():
-        for name, buffer in source.named_buffers():
-            if not torch.equal(buffer, kept[name]):
-                buffer.copy_(kept[name])
     return edits.patch(seen.run, at=at, site=site, step=step, call=call)
 
 

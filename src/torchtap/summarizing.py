@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import random
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -19,6 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 from torchtap.errors import InputError
 from torchtap.plan import modules_of
 from torchtap.record import Record
+from torchtap.untouched import untouched
 from torchtap.watching import watch
 
 PARAMETER = "Parameter"
@@ -133,8 +133,11 @@ def summary(model: nn.Module, *args: Any, depth: int | None = None, **kwargs: An
     _refuse_lazy(modules)
     flow = _Flow(modules[""])
     # The fused encoder kernel hides the modules in it, and the FLOP counter does not know it.
+    fastpath = torch.backends.mha.get_fastpath_enabled()
     with ExitStack() as stack:
-        stack.enter_context(_kept_as_it_was(modules))
+        stack.enter_context(untouched(modules))
+        stack.callback(torch.backends.mha.set_fastpath_enabled, fastpath)
+        torch.backends.mha.set_fastpath_enabled(False)
         stack.enter_context(torch.no_grad())
         stack.enter_context(watch(modules[""], "*:input,output", to=flow.take, copy="never"))
         ops = stack.enter_context(_Operations())
@@ -240,36 +243,6 @@ def _refuse_lazy(modules: Mapping[str, nn.Module]) -> None:
                 f"{path or '.'} ({type(module).__name__}) is lazy: its parameters have no shape "
                 f"yet. Run the model once on a batch, then ask again."
             )
-
-
-@contextmanager
-def _kept_as_it_was(modules: Mapping[str, nn.Module]) -> Iterator[None]:
-    """Give the forward copies of the buffers and put the very tensors back; and the generators."""
-    originals = {path: dict(module._buffers) for path, module in modules.items()}
-    copies: dict[int, Tensor] = {}
-    fastpath = torch.backends.mha.get_fastpath_enabled()
-    numbers = random.getstate()
-    devices = sorted({p.device.index or 0 for m in modules.values() for p in _cuda_tensors(m)})
-    with torch.random.fork_rng(devices=devices):
-        try:
-            for module in modules.values():
-                for name, buffer in module._buffers.items():
-                    if buffer is not None:
-                        module._buffers[name] = copies.setdefault(id(buffer), buffer.clone())
-            torch.backends.mha.set_fastpath_enabled(False)
-            yield
-        finally:
-            torch.backends.mha.set_fastpath_enabled(fastpath)
-            random.setstate(numbers)
-            for path, module in modules.items():
-                module._buffers.clear()
-                module._buffers.update(originals[path])
-
-
-def _cuda_tensors(module: nn.Module) -> Iterator[Tensor]:
-    for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
-        if tensor.is_cuda:
-            yield tensor
 
 
 # ---------------------------------------------------------------------- rows and totals

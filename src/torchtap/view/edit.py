@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torchtap.view.cells import number
+from torchtap.view.cells import columns, number
 
 if TYPE_CHECKING:
     from torchtap.editing import Edit
@@ -50,15 +50,7 @@ def show_sweep(sweep: Sweep) -> str:
         ]
         for row in sweep.rows[:_MOST_ROWS]
     ]
-    cells = [head, base, *rows]
-    widths = [max(len(row[column]) for row in cells) for column in range(len(head))]
-    lines = [
-        "  ".join(
-            cell.ljust(width) if column < 2 else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in cells
-    ]
+    lines = [columns([base, *rows], head, "ll" + "r" * (len(head) - 2), elastic={0: 20, 1: 12})]
     more = len(sweep.rows) - len(rows)
     lines += [f"... and {more} more rows"] if more else []
     lines += [f"One forward per edit: {sweep.note}."] if sweep.note else []
