@@ -5,6 +5,7 @@
     ├── CaptureError     (RuntimeError)  something asked for could not be captured as asked
     │   └── OverwrittenError             a value kept without a copy was overwritten
     ├── EditError        (RuntimeError)  an edit that cannot be made, or did not happen
+    ├── OffloadError     (RuntimeError)  saved tensors that cannot be moved as asked
     ├── RunError         (ValueError)    a file that is not a run, or a run that cannot answer
     ├── InputError       (ValueError)    an argument, model, picture or file that does not fit
     └── MissingExtraError (ImportError)  an optional dependency is not installed
@@ -34,6 +35,10 @@ class OverwrittenError(CaptureError):
 
 class EditError(TorchtapError, RuntimeError):
     """An edit that cannot be made as asked, or that did not happen."""
+
+
+class OffloadError(TorchtapError, RuntimeError):
+    """Saved tensors that cannot be moved as asked."""
 
 
 class RunError(TorchtapError, ValueError):

@@ -1,0 +1,186 @@
+"""One anonymous file that holds tensors' bytes: gone when the process is, however that ends."""
+
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+import threading
+from collections import deque
+from pathlib import Path
+
+from torchtap.errors import InputError
+from torchtap.offload.room import Room
+
+ALIGNMENT = 4096
+GROWTH = 64 << 20
+"""Bytes by which the file grows at least, so that the disk can lay it out in one piece."""
+
+_IN_MEMORY = ("tmpfs", "ramfs")
+
+
+class Extent(tuple[int, int]):
+    """A place in the slab: offset and bytes, both aligned."""
+
+    __slots__ = ()
+
+    @property
+    def offset(self) -> int:
+        return self[0]
+
+    @property
+    def nbytes(self) -> int:
+        return self[1]
+
+
+class Slab:
+    """A file without a name, with free lists.
+
+    Args:
+        folder: where; the file takes no name there.
+
+    Attributes:
+        pid: the process that made it. A child after a fork may read, and must not write.
+        used: bytes that are in use.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.pid = os.getpid()
+        self.used = 0
+        self._file = _anonymous(folder)
+        self._end = 0
+        self._lock = threading.Lock()
+        self._room = Room()
+        # Finalisers may run at any moment, also while the lock is held, so they only append here.
+        self._dropped: deque[Extent] = deque()
+
+    def reserve(self, nbytes: int) -> Extent:
+        """Find room.
+
+        Raises:
+            OSError: the disk is full.
+        """
+        wanted = -(-nbytes // ALIGNMENT) * ALIGNMENT
+        with self._lock:
+            self._take_back()
+            offset = self._room.take(wanted)
+            if offset is None:
+                self._grow(wanted)
+                offset = self._room.take(wanted)
+                assert offset is not None
+            self.used += wanted
+        return Extent((offset, wanted))
+
+    def _grow(self, wanted: int) -> None:
+        by = max(wanted, GROWTH)
+        try:
+            os.posix_fallocate(self._file, self._end, by)
+        except OSError as error:
+            if by == wanted or error.errno != errno.ENOSPC:
+                raise
+            by = wanted  # Maybe there is room for this one.
+            os.posix_fallocate(self._file, self._end, by)
+        self._room.give(self._end, by)
+        self._end += by
+
+    def _take_back(self) -> None:
+        while self._dropped:
+            extent = self._dropped.popleft()
+            self.used -= extent.nbytes
+            self._room.give(*extent)
+
+    def drop(self, extent: Extent) -> None:
+        """The bytes are needed no more. Takes no lock."""
+        self._dropped.append(extent)
+
+    def write(self, extent: Extent, data: memoryview) -> None:
+        """Write bytes to the start of an extent."""
+        offset = extent.offset
+        while data:
+            done = os.pwrite(self._file, data, offset)
+            data, offset = data[done:], offset + done
+
+    def read(self, extent: Extent, data: memoryview) -> None:
+        """Read bytes from the start of an extent."""
+        offset = extent.offset
+        while data:
+            done = os.preadv(self._file, [data], offset)
+            if not done:
+                raise OSError(errno.EIO, "the slab ended early")
+            data, offset = data[done:], offset + done
+
+    def sync(self) -> None:
+        """Wait until all is on the disk."""
+        os.fsync(self._file)
+
+    def close(self) -> None:
+        """Let go of the file; the disk has its room back."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def folder_for(wanted: str | os.PathLike[str] | None, *, allow_memory: bool) -> Path:
+    """Where the slab is made.
+
+    Args:
+        wanted: as asked; ``None`` for the first that is a disk, of the system's temporary folder,
+            ``/var/tmp`` and the working directory.
+        allow_memory: also a file system that lives in memory.
+
+    Raises:
+        InputError: it is no folder, cannot be written, or lives in memory.
+    """
+    if wanted is None:
+        candidates = [Path(tempfile.gettempdir()), Path("/var/tmp"), Path.cwd()]
+        disks = [one for one in candidates if one.is_dir() and os.access(one, os.W_OK)]
+        found = [one for one in disks if allow_memory or not is_in_memory(one)]
+        if found:
+            return found[0]
+        raise InputError("No folder on a disk was found to offload to. Give one: dir='...'.")
+    folder = Path(wanted)
+    if not folder.is_dir():
+        raise InputError(f"dir is {str(folder)!r}, which is no folder. Make it first.")
+    if not os.access(folder, os.W_OK):
+        raise InputError(f"dir is {str(folder)!r}, which cannot be written. Give another folder.")
+    if is_in_memory(folder) and not allow_memory:
+        raise InputError(
+            f"dir is {str(folder)!r}, which lives in memory (tmpfs): nothing would be gained. Give "
+            f"a folder on a disk, or pass allow_tmpfs=True."
+        )
+    return folder
+
+
+def is_in_memory(folder: Path) -> bool:
+    """Whether a folder is on a file system that lives in memory."""
+    try:
+        mounts = Path("/proc/mounts").read_text(encoding="utf-8").splitlines()
+    except OSError:  # Not Linux.
+        return False
+    real = folder.resolve()
+    best, kind = "", ""
+    for line in mounts:
+        _, place, found, *_ = line.split(" ")
+        place = place.replace("\\040", " ")
+        if real.is_relative_to(place) and len(place) >= len(best):
+            best, kind = place, found
+    return kind in _IN_MEMORY
+
+
+def _anonymous(folder: Path) -> int:
+    flags = getattr(os, "O_TMPFILE", None)
+    if flags is not None:
+        try:
+            return os.open(folder, flags | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):
+                raise
+    file, name = tempfile.mkstemp(dir=folder, prefix=".torchtap-")
+    os.unlink(name)
+    return file

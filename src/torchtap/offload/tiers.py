@@ -1,0 +1,201 @@
+"""Where saved tensors go: host memory, a disk, or a smaller form."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from torchtap.offload.codecs import Codec
+from torchtap.offload.form import Form
+from torchtap.offload.slab import Extent, Slab
+from torchtap.offload.streams import Streams, Ticket
+
+
+class Tier(Protocol):
+    """One kind of place.
+
+    Attributes:
+        name: for reports.
+        capacity: bytes that it may hold, or ``None``.
+        used: bytes that it holds.
+        is_slow: ``put`` and ``get`` wait for a disk, so they run in a thread of their own.
+    """
+
+    name: str
+    capacity: int | None
+    is_slow: bool
+
+    @property
+    def used(self) -> int: ...
+
+    def accepts(self, form: Form) -> bool:
+        """Whether it takes such a tensor."""
+
+    def put(self, elements: Tensor) -> tuple[Any, int, Ticket | None]:
+        """Take elements; returns a handle, its bytes, and what to wait for."""
+
+    def get(self, handle: Any, form: Form) -> tuple[Tensor, Ticket | None]:
+        """The elements again, in memory of their own, and what to wait for."""
+
+    def drop(self, handle: Any, nbytes: int) -> None:
+        """They are needed no more. Takes no lock: finalisers call it."""
+
+
+class _Count:
+    """Bytes in use; drops are only appended, and added up when asked."""
+
+    def __init__(self) -> None:
+        self._bytes = 0
+        self._dropped: deque[int] = deque()
+        self._lock = threading.Lock()
+
+    def add(self, nbytes: int) -> None:
+        with self._lock:
+            self._bytes += nbytes
+
+    def drop(self, nbytes: int) -> None:
+        self._dropped.append(nbytes)
+
+    @property
+    def value(self) -> int:
+        with self._lock:
+            while self._dropped:
+                self._bytes -= self._dropped.popleft()
+            return self._bytes
+
+
+class DiskTier:
+    """A slab on a disk."""
+
+    name = "disk"
+    is_slow = True
+
+    def __init__(self, folder: Path, capacity: int | None = None) -> None:
+        self.capacity = capacity
+        self._folder = folder
+        self._slab = Slab(folder)
+        self._count = _Count()
+
+    @property
+    def used(self) -> int:
+        """Bytes on the disk."""
+        return self._count.value
+
+    def accepts(self, form: Form) -> bool:
+        """Everything."""
+        return True
+
+    def put(self, elements: Tensor) -> tuple[tuple[Slab, Extent], int, None]:
+        """Write; raises OSError where the disk is full."""
+        if self._slab.pid != os.getpid():
+            self._slab = Slab(self._folder)  # A child after a fork must not write into it.
+        slab = self._slab
+        host = elements.cpu() if elements.is_cuda else elements
+        extent = slab.reserve(host.nbytes)
+        try:
+            slab.write(extent, _bytes_of(host))
+        except BaseException:
+            slab.drop(extent)
+            raise
+        self._count.add(extent.nbytes)
+        return (slab, extent), extent.nbytes, None
+
+    def get(self, handle: tuple[Slab, Extent], form: Form) -> tuple[Tensor, None]:
+        """Read."""
+        slab, extent = handle
+        elements = torch.empty(form.length, dtype=form.dtype)
+        slab.read(extent, _bytes_of(elements))
+        return elements if form.device.type == "cpu" else elements.to(form.device), None
+
+    def drop(self, handle: tuple[Slab, Extent], nbytes: int) -> None:
+        """Give the room back."""
+        slab, extent = handle
+        slab.drop(extent)
+        self._count.drop(nbytes)
+
+    def sync(self) -> None:
+        """Wait until all is on the disk."""
+        self._slab.sync()
+
+
+class HostTier:
+    """Host memory, for tensors of a device."""
+
+    name = "cpu"
+    is_slow = False
+
+    def __init__(self, streams: Streams, capacity: int | None = None) -> None:
+        self.capacity = capacity
+        self._streams = streams
+        self._count = _Count()
+
+    @property
+    def used(self) -> int:
+        """Bytes in host memory."""
+        return self._count.value
+
+    def accepts(self, form: Form) -> bool:
+        """What is not there already."""
+        return self._streams.serves(form.device)
+
+    def put(self, elements: Tensor) -> tuple[Any, int, Ticket]:
+        """Begin to copy out."""
+        held, ticket = self._streams.out(elements)
+        self._count.add(elements.nbytes)
+        return held, elements.nbytes, ticket
+
+    def get(self, handle: Any, form: Form) -> tuple[Tensor, Ticket]:
+        """Begin to copy back."""
+        elements = torch.empty(form.length, dtype=form.dtype, device=form.device)
+        return elements, self._streams.back(handle, elements)
+
+    def drop(self, handle: Any, nbytes: int) -> None:
+        """Let the memory be used again."""
+        self._streams.drop(handle)
+        self._count.drop(nbytes)
+
+
+class CodecTier:
+    """A smaller form, where the tensor is."""
+
+    is_slow = False
+
+    def __init__(self, codec: Codec, capacity: int | None = None) -> None:
+        self.name = codec.name
+        self.capacity = capacity
+        self._codec = codec
+        self._count = _Count()
+
+    @property
+    def used(self) -> int:
+        """Bytes of the smaller forms."""
+        return self._count.value
+
+    def accepts(self, form: Form) -> bool:
+        """What the codec takes."""
+        return self._codec.accepts(form.dtype)
+
+    def put(self, elements: Tensor) -> tuple[tuple[Tensor, ...], int, None]:
+        """Encode."""
+        parts = self._codec.encode(elements)
+        nbytes = sum(part.nbytes for part in parts)
+        self._count.add(nbytes)
+        return parts, nbytes, None
+
+    def get(self, handle: tuple[Tensor, ...], form: Form) -> tuple[Tensor, None]:
+        """Decode."""
+        return self._codec.decode(handle, form.length, form.dtype), None
+
+    def drop(self, handle: Any, nbytes: int) -> None:
+        """They go with the graph."""
+        self._count.drop(nbytes)
+
+
+def _bytes_of(elements: Tensor) -> memoryview:
+    return memoryview(elements.view(torch.uint8).numpy())

@@ -1,0 +1,94 @@
+"""The second door to autograd: the only file that uses saved-tensor hooks.
+
+PyTorch keeps a stack of hook pairs for each thread and asks only the one on top. So what we do not
+handle ourselves is handed to the pair below, and a pair is taken off by what it is, not by where it
+stands: somebody else's may have come on top of it.
+
+Any pair of hooks switches off autograd's own check for saved tensors that are overwritten; a
+:class:`Guard` does it in its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Pack = Callable[[Tensor], Any]
+Unpack = Callable[[Any], Tensor]
+Pair = tuple[Pack, Unpack]
+
+_push = torch._C._autograd._push_saved_tensors_default_hooks
+_pop = torch._C._autograd._pop_saved_tensors_default_hooks
+_top = torch._C._autograd._top_saved_tensors_default_hooks
+
+
+def top() -> Pair | None:
+    """The pair that is asked now."""
+    found: Pair | None = _top(True)
+    return found
+
+
+def push(pair: Pair) -> None:
+    """Put a pair on top."""
+    _push(*pair)
+
+
+def remove(pair: Pair) -> bool:
+    """Take a pair off, wherever it stands; says whether it was there."""
+    above: list[Pair] = []
+    was_there = False
+    while (found := top()) is not None:
+        _pop()
+        if found[0] is pair[0] and found[1] is pair[1]:
+            was_there = True
+            break
+        above.append(found)
+    for other in reversed(above):
+        push(other)
+    return was_there
+
+
+def is_of_checkpoint(pair: Pair | None) -> bool:
+    """Whether it belongs to a non-reentrant checkpoint, which then keeps nothing."""
+    home = "" if pair is None else getattr(pair[0], "__module__", None) or ""
+    return home == "torch.utils.checkpoint"
+
+
+class Guard:
+    """A saved tensor that stays where it is, watched for being overwritten."""
+
+    __slots__ = ("alias", "version")
+
+    def __init__(self, tensor: Tensor) -> None:
+        # Detached, since the graph would otherwise hold itself; it shares the version counter.
+        self.alias = tensor.detach()
+        self.version = self.alias._version
+
+    @property
+    def is_overwritten(self) -> bool:
+        """Whether anything wrote into it since."""
+        return bool(self.alias._version != self.version)
+
+    def get(self) -> Tensor:
+        """The tensor.
+
+        Raises:
+            RuntimeError: it was overwritten, in autograd's own words.
+        """
+        if self.is_overwritten:
+            raise overwritten(self.alias, self.version)
+        return self.alias
+
+
+def overwritten(tensor: Tensor, expected: int) -> RuntimeError:
+    """What autograd raises when a tensor that it needs was overwritten."""
+    kind = tensor.type() if tensor.layout is torch.strided else type(tensor).__name__
+    return RuntimeError(
+        f"one of the variables needed for gradient computation has been modified by an inplace "
+        f"operation: [{kind} {list(tensor.shape)}] is at version {tensor._version}; expected "
+        f"version {expected} instead. Hint: enable anomaly detection to find the operation that "
+        f"failed to compute its gradient, with torch.autograd.set_detect_anomaly(True)."
+    )
