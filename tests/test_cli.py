@@ -18,6 +18,7 @@ from safetensors.torch import save_file
 
 import torchtap
 from torchtap import cli
+from torchtap.cli import saying
 from torchtap.demo import SITES, class_names, run_demo
 from torchtap.errors import MissingExtraError
 from torchtap.store.file import open_run
@@ -475,12 +476,12 @@ def test_colour_is_for_terminals_that_want_it(call, saved, monkeypatch):
 
 
 def test_progress_is_for_terminals_and_for_long_work(call, monkeypatch):
-    monkeypatch.setattr(cli, "_QUIET_SECONDS", 0.01)
+    monkeypatch.setattr(saying, "_QUIET_SECONDS", 0.01)
     words = ("summary", "cli_nets:Slow", "--shape", "1,3,8,8")
     assert call(*words)[2] == ""
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     assert "torchtap: running the model" in call(*words)[2]
-    monkeypatch.setattr(cli, "_QUIET_SECONDS", 60)
+    monkeypatch.setattr(saying, "_QUIET_SECONDS", 60)
     assert call(*words)[2] == ""
 
 
@@ -507,7 +508,7 @@ def test_a_terminal_without_unicode_gets_escapes_and_no_crash(saved):
 
 
 def test_json_knows_neither_nan_nor_inf():
-    assert cli._finite({"a": [math.nan, (math.inf, 1.5)]}) == {"a": [None, [None, 1.5]]}
+    assert saying._finite({"a": [math.nan, (math.inf, 1.5)]}) == {"a": [None, [None, 1.5]]}
 
 
 # ---------------------------------------------------------------------- statistics
