@@ -11,6 +11,7 @@ from models import TinyGPT, seeded
 from torch import nn
 
 import torchtap as tt
+from torchtap import site
 
 
 def gpt() -> nn.Module:
@@ -92,6 +93,22 @@ def test_a_function_that_raises_is_heard_and_leaves_nothing() -> None:
 def test_a_port_that_cannot_be_watched_yet_says_which_can() -> None:
     with pytest.raises(tt.CaptureError, match=r"port 'saved'.*cannot be watched.*input, output"):
         tt.watch(gpt(), "head:saved")
+
+
+def test_the_ports_that_an_error_offers_can_all_be_watched() -> None:
+    with pytest.raises(tt.SiteError) as caught:
+        tt.watch(gpt(), "head:savd")
+    said = str(caught.value)
+    offered = said.partition("Ports are ")[2].partition(";")[0].split(", ")
+    assert offered[:2] == ["input", "output"]
+    for port in offered:
+        tt.watch(gpt(), f"*:output,{port}").close()
+
+
+def test_a_port_is_offered_as_soon_as_it_can_be_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(site, "NOT_YET_PORTS", ())
+    with pytest.raises(tt.SiteError, match=r"did you mean 'saved'\? Ports are .*, saved;"):
+        tt.watch(gpt(), "head:savd")
 
 
 # --- the other arguments ----------------------------------------------------------------------

@@ -14,12 +14,20 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from torchtap.errors import CaptureError, InputError, SiteError
 from torchtap.record import Absence
-from torchtap.site import FLOW_PORTS, PORTS, STATE_PORTS, Pattern, Site, did_you_mean, leaf_matches
+from torchtap.site import (
+    FLOW_PORTS,
+    NOT_YET_PORTS,
+    PORTS,
+    STATE_PORTS,
+    Pattern,
+    Site,
+    did_you_mean,
+    leaf_matches,
+)
 
 OneWhere = str | Pattern | nn.Module | type[nn.Module] | Callable[[Site, nn.Module], bool]
 Where = OneWhere | Sequence[OneWhere]
 
-_NOT_YET = ("saved",)
 _INNER_OF_WRAPPER = {
     "OptimizedModule": "_orig_mod",
     "FullyShardedDataParallel": "_fsdp_wrapped_module",
@@ -185,7 +193,7 @@ def _as_pattern(item: str | Pattern) -> Pattern:
 def _refuse_unready(patterns: Iterable[Pattern]) -> None:
     for pattern in patterns:
         for port in pattern.ports or ():
-            if port in _NOT_YET and not pattern.negate:
+            if port in NOT_YET_PORTS and not pattern.negate:
                 raise CaptureError(
                     f"The port {port!r} (in {str(pattern)!r}) cannot be watched by this version. "
                     f"It can watch {', '.join((*FLOW_PORTS, *STATE_PORTS))}."

@@ -18,6 +18,8 @@ from torchtap.errors import SiteError
 FLOW_PORTS = ("input", "output", "grad_input", "grad_output")
 STATE_PORTS = ("param", "param_grad", "update", "buffer")
 PORTS = (*FLOW_PORTS, "param", "param_grad", "update", "buffer", "saved")
+NOT_YET_PORTS = ("saved",)
+"""Ports that have a name and that this version cannot watch."""
 GRADIENT_PORTS = frozenset({"grad_input", "grad_output", "param_grad"})
 
 _SITE = re.compile(rf"(?P<path>.*):(?P<port>{'|'.join(PORTS)})(?:\[(?P<leaf>.*)\])?", re.DOTALL)
@@ -201,9 +203,10 @@ def _split_ports(body: str, *, lenient: bool) -> tuple[str, tuple[str, ...] | No
 
 
 def _no_such_port(name: str, text: str) -> SiteError:
+    ready = [port for port in PORTS if port not in NOT_YET_PORTS]
     return SiteError(
-        f"There is no port {name!r} (in {text!r}){did_you_mean(name, PORTS)}"
-        f" Ports are {', '.join(PORTS)}; '*' means the first four."
+        f"There is no port {name!r} (in {text!r}){did_you_mean(name, ready)}"
+        f" Ports are {', '.join(ready)}; '*' means the first four."
     )
 
 
