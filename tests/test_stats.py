@@ -288,7 +288,7 @@ def test_a_step_that_grad_scaler_passed_over_is_known():
     with tt.watch(model, ".:update", to=tt.Stats()) as w:
         for number in range(3):
             optimizer.zero_grad()
-            x = torch.full((2, 4), 1e38 if number == 1 else 1.0)
+            x = torch.full((2, 4), float("inf") if number == 1 else 1.0)
             scaler.scale(model(x).square().mean()).backward()
             scaler.step(optimizer)
             scaler.update()
@@ -472,7 +472,7 @@ def test_values_that_were_measured_only_are_not_there_to_read():
         w.run["2:output"]
     with pytest.raises(tt.SiteError, match="did you mean '2:output'"):
         w.run.stats("2x:output")
-    with pytest.raises(tt.SiteError, match=r"not measured in step 7\. It was in steps"):
+    with pytest.raises(tt.SiteError, match=r"not measured in step 7\. Its steps are"):
         w.run.stats("2:output", step=7)
 
 
