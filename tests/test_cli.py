@@ -551,6 +551,54 @@ def test_stats_of_a_step_are_the_runs_own(call, measured):
         assert (row["mean"], row["l2"], row["p99"]) == (found.mean, found.l2, found.quantile(0.99))
 
 
+def test_stats_of_all_steps_are_those_of_all_values_together(call, here):
+    torch.manual_seed(0)
+    model, batches = torch.nn.ReLU(), [torch.randn(6, 4) * scale for scale in (1, 5, 0.1)]
+    with torchtap.watch(model, to=[torchtap.Memory(), torchtap.Stats()]) as both:
+        for batch in batches:
+            model(batch)
+            both.step()
+    with torchtap.watch(model, to=torchtap.Stats()) as numbers:
+        for batch in batches:
+            model(batch)
+            numbers.step()
+    truth = torch.cat(batches).double().relu()
+    for run in (both.run, numbers.run):
+        run.save("steps.safetensors")
+        code, out, err = call("stats", "steps.safetensors", "--step", "all")
+        assert code == 0, err
+        assert out.splitlines()[0] == "1 site, all of 3 steps"
+        (row,) = json.loads(call("stats", "steps.safetensors", "--step", "all", "--json")[1])
+        assert row["mean"] == pytest.approx(float(truth.mean()), rel=1e-9)
+        assert row["std"] == pytest.approx(float(truth.std(correction=0)), rel=1e-9)
+        assert row["l2"] == pytest.approx(float(truth.norm()), rel=1e-9)
+        assert row["zeros"] == int((truth == 0).sum())
+        assert row["p99"] == pytest.approx(float(truth.flatten().quantile(0.99)), rel=0.05)
+        assert run.table(steps="all").rows[0].stats.max == float(truth.max())
+        assert "all steps together" in repr(run.table(steps="all"))
+        assert run.table(steps="all").sorted(lambda stats: stats.mean).is_merged
+        with pytest.raises(torchtap.SiteError, match="step is 'al'; expected a number"):
+            run.table(steps="al")
+
+
+def test_a_step_that_is_not_there_is_answered_in_one_short_line(call, here):
+    model = torch.nn.ReLU()
+    with torchtap.watch(model, to=torchtap.Stats(), every=2) as w:
+        for _ in range(400):
+            model(torch.ones(1))
+            w.step()
+    w.run.save("long_run.safetensors")
+    for words in (("stats", "--step"), ("show", "--step")):
+        code, out, err = call(words[0], "long_run.safetensors", words[1], "301")
+        assert (code, out) == (2, "")
+        assert err.strip() == (
+            "torchtap: long_run.safetensors has no step 301. It has 200 steps from 0 to 398, "
+            "near 301 are 300 and 302."
+        )
+        code, _, err = call(words[0], "long_run.safetensors", words[1], "4000")
+        assert err.strip().endswith("has no step 4000. It has 200 steps from 0 to 398.")
+
+
 def test_stats_of_kept_values_are_measured_now(call, saved):
     rows = json.loads(call("stats", saved, "conv:output", "--json")[1])
     value = open_run(saved)["conv:output"].double()
@@ -570,6 +618,7 @@ def test_ls_says_what_was_measured(call, measured):
         (("--sort", "meen"), "no column 'meen'; did you mean 'mean'"),
         (("--columns", "mean,sdt"), "no column 'sdt'; did you mean 'std'"),
         (("--sort", "histogram"), "no column 'histogram'"),
+        (("--step", "last"), "--step is 'last'; expected a number, or all."),
         (("--step", "9"), "has no step 9. Its steps are [0, 1, 2]"),
         (("nowhere",), "nowhere"),
     ],

@@ -6,8 +6,7 @@ import click
 
 from torchtap.cli.options import all_option, json_option
 from torchtap.cli.saying import print_json, wants_color, working
-from torchtap.cli.words import known_columns, open_saved
-from torchtap.errors import InputError
+from torchtap.cli.words import known_columns, open_saved, refuse_unknown_steps, step_of
 
 
 @click.command()
@@ -42,12 +41,13 @@ def show(
     as_json: bool,
     every: bool,
 ) -> None:
-    """Statistics of a saved RUN at WHERE, of the last step there."""
+    """What came at WHERE in a saved RUN: shapes and a few numbers, of the last step there.
+
+    For a choice of numbers, sorting and all steps together see `torchtap stats`.
+    """
     with working("reading the run"):
         opened = open_saved(path)
-        unknown = [step for step in steps if step not in opened.steps]
-        if unknown:
-            raise InputError(f"{path} has no step {unknown[0]}. Its steps are {opened.steps}.")
+        refuse_unknown_steps(path, opened, steps)
         table = opened.table(list(where) or None, steps=steps or None)
     limit = None if every else 40
     if modules:
@@ -73,7 +73,11 @@ def show(
 @click.argument("where", nargs=-1)
 @click.option("--sort", metavar="KEY", help="Largest first by this column, -KEY for smallest.")
 @click.option("--columns", metavar="A,B,...", help="Which; --columns ? lists them.")
-@click.option("--step", type=int, help="Which step; the last of each site by default.")
+@click.option(
+    "--step",
+    metavar="N or all",
+    help="Which step, or all of them together; the last of each site by default.",
+)
 @json_option
 @all_option
 def stats(
@@ -81,12 +85,13 @@ def stats(
     where: tuple[str, ...],
     sort: str | None,
     columns: str | None,
-    step: int | None,
+    step: str | None,
     as_json: bool,
     every: bool,
 ) -> None:
     """Statistics of a saved RUN at WHERE: what was measured, or the kept values measured now.
 
+    The table of `torchtap show` with columns to choose and to sort by, quantiles and histograms.
     Columns to choose from and to sort by are listed with --columns '?'.
     """
     from torchtap.view.columns import COLUMNS, DEFAULT_COLUMNS
@@ -101,9 +106,8 @@ def stats(
         names.insert(0, sort.lstrip("-"))
     with working("measuring the run"):
         opened = open_saved(path)
-        if step is not None and step not in opened.steps:
-            raise InputError(f"{path} has no step {step}. Its steps are {opened.steps}.")
-        table = opened.table(list(where) or None, steps=step, histogram=True)
+        chosen = None if step is None else step_of(path, opened, step)
+        table = opened.table(list(where) or None, steps=chosen, histogram=True)
     if key is not None and sort is not None:
         table = table.sorted(key, largest_first=not sort.startswith("-"))
     if as_json:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from torchtap.errors import InputError
+from torchtap.record import steps_there
 
 if TYPE_CHECKING:
     from torch import nn
@@ -58,6 +59,26 @@ def open_saved(path: str) -> Run:
     from torchtap.store.file import open_run
 
     return open_run(existing_file(path))
+
+
+def refuse_unknown_steps(path: str, opened: Run, steps: Sequence[int]) -> None:
+    """Raise ``InputError`` for a step that the run does not have."""
+    known = opened.steps
+    for step in steps:
+        if step not in known:
+            raise InputError(f"{path} has no step {step}. {steps_there(known, step)}")
+
+
+def step_of(path: str, opened: Run, text: str) -> int | Literal["all"]:
+    """One step of a run, or all together."""
+    if text == "all":
+        return "all"
+    try:
+        step = int(text)
+    except ValueError:
+        raise InputError(f"--step is {text!r}; expected a number, or all.") from None
+    refuse_unknown_steps(path, opened, [step])
+    return step
 
 
 def is_run(source: str) -> bool:

@@ -147,6 +147,8 @@ def show_table(table: Table, *, limit: int | None = _MOST_ROWS, color: bool = Fa
     dtypes = list(dict.fromkeys(row.dtype for row in rows))
     one_dtype = f", all {dtypes[0]}" if len(dtypes) == 1 else ""
     total = f"{plural(len(rows), 'site')}{one_dtype}, {size(sum(row.nbytes for row in rows))}"
+    if table.is_merged:
+        total += ", all steps together"
     several = len(dtypes) > 1
     cells = [
         (
