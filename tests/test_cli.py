@@ -609,7 +609,43 @@ def test_ls_says_what_was_measured(call, measured):
     code, out, _ = call("ls", "measured.safetensors")
     assert code == 0
     assert "8 sites measured in 3 steps" in out
-    assert len(json.loads(call("ls", "measured.safetensors", "--json")[1])["measured"]) == 8
+    lines = [line.split() for line in out.splitlines()]
+    assert ["site", "shape", "dtype"] in lines
+    for path, shape in {".": "5x2", "0": "5x8", "1": "5x8", "2": "5x2"}.items():
+        for port in ("output", "grad_output"):
+            assert [f"{path}:{port}", shape, "float32"] in lines
+    found = json.loads(call("ls", "measured.safetensors", "--json")[1])
+    assert found["num_measured_steps"] == 3
+    assert found["measured"][2] == {
+        "site": "0:output",
+        "path": "0",
+        "port": "output",
+        "leaf": "",
+        "dtype": "float32",
+        "shape": [5, 8],
+    }
+    assert out.rstrip("\n") == repr(measured)
+
+
+def test_ls_names_a_site_that_was_kept_and_measured_once(call, here):
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU())
+    where = ["0:output", "1:output"]
+    kept = torchtap.Memory()
+    with torchtap.watch(model, where, to=[kept, torchtap.Stats()]) as w:
+        model(torch.randn(5, 4))
+    w.run.save("both.safetensors")
+    out = call("ls", "both.safetensors")[1]
+    assert "Also 2 sites measured in 1 step; " in out
+    assert out.count("0:output") == 1
+
+
+def test_ls_of_measured_sites_is_cut_and_all_shows_it(call, here):
+    model = torch.nn.Sequential(*(torch.nn.Identity() for _ in range(60)))
+    with torchtap.watch(model, "?*:output", to=torchtap.Stats()) as w:
+        model(torch.ones(1))
+    w.run.save("many.safetensors")
+    assert "30:output" not in call("ls", "many.safetensors")[1]
+    assert "30:output" in call("ls", "many.safetensors", "--all")[1]
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,9 @@ from torch import nn
 
 from torchtap.record import FORWARD, RECOMPUTE, UNVERSIONED, Absence, Record
 from torchtap.site import Site
+from torchtap.stats.sink import Stats
 from torchtap.store.file import save_run
-from torchtap.store.listing import list_file, list_run
+from torchtap.store.listing import Listing, MeasuredEntry, SiteEntry, list_file, list_run
 from torchtap.store.modules import module_rows
 from torchtap.store.run import Meta, Run
 from torchtap.view import cells
@@ -23,6 +24,7 @@ from torchtap.view.html import run_html
 from torchtap.view.text import (
     columns,
     show_absent,
+    show_listing,
     show_module_rows,
     show_modules,
     show_run,
@@ -322,7 +324,32 @@ def test_html_of_a_long_run_says_how_much_it_leaves_out():
     assert "… 40 more …" in run_html(run)
 
 
+def test_html_of_a_measured_run_names_its_sites():
+    model = nn.Sequential(nn.Linear(3, 2))
+    with watch(model, "0", to=Stats()) as w:
+        model(torch.zeros(4, 3))
+    parser = _Tags()
+    parser.feed(w.run._repr_html_())
+    assert "0:output" in parser.text
+    assert "4x2" in parser.text
+    assert parser.scopes == ["col"] * 3 + ["row"]
+    assert "1 site measured in 1 step" in "".join(parser.text)
+
+
 # ---------------------------------------------------------------------- listings
+
+
+def test_a_site_that_was_kept_and_measured_has_one_line():
+    kept = SiteEntry(Site("a"), "float32", (2, 3), 1, 1, 24)
+    measured = tuple(MeasuredEntry(Site(path), "float32", (2, 3)) for path in "abc")
+    listing = Listing("Net", (kept,), 1, 0, (0,), (), measured, 5)
+    lines = show_listing(listing).splitlines()
+    assert "Also 3 sites measured in 5 steps, 1 of them above; " in "\n".join(lines)
+    assert [line.split()[0] for line in lines if ":output" in line] == [
+        "a:output",
+        "b:output",
+        "c:output",
+    ]
 
 
 def test_a_file_lists_as_the_run_it_holds(tmp_path):

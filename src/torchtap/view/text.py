@@ -69,9 +69,17 @@ def show_run(run: Run, *, limit: int | None = _MOST_ROWS, color: bool = False) -
 def show_listing(listing: Listing, *, limit: int | None = _MOST_ROWS, color: bool = False) -> str:
     """The same from a listing, which needs no values."""
     name = f"Run of {clean(listing.model)}" if listing.model else "Run"
-    if not listing.sites:
-        said = _measured(listing) or "empty, nothing was recorded."
-        return "\n".join([f"{name}: {said}", *show_absent(listing.absent, color=color)])
+    if not listing.sites and not listing.measured:
+        said = f"{name}: empty, nothing was recorded."
+        return "\n".join([said, *show_absent(listing.absent, color=color)])
+    parts = [_kept(name, listing, limit, color=color)] if listing.sites else []
+    if listing.measured:
+        start = "Also " if parts else f"{name}: "
+        parts.append(_measured(start, listing, limit, color=color))
+    return "\n".join(["\n\n".join(parts), *show_absent(listing.absent, color=color)])
+
+
+def _kept(name: str, listing: Listing, limit: int | None, *, color: bool) -> str:
     total = (
         f"{name}: {plural(len(listing.sites), 'site')}, "
         f"{plural(listing.num_records, 'record')}, {_steps(listing.steps)}, {size(listing.nbytes)}"
@@ -85,20 +93,29 @@ def show_listing(listing: Listing, *, limit: int | None = _MOST_ROWS, color: boo
         elastic={0: 24, 2: 10},
         color=color,
     )
-    after = show_absent(listing.absent, color=color)
-    if listing.measured:
-        after = ["", f"Also {_measured(listing)}", *after]
-    return "\n".join([paint(total, "head", color=color), "", *_cut(table, limit, "site"), *after])
+    return "\n".join([paint(total, "head", color=color), "", *_cut(table, limit, "site")])
 
 
-def _measured(listing: Listing) -> str:
-    if not listing.measured:
-        return ""
+def _measured(start: str, listing: Listing, limit: int | None, *, color: bool) -> str:
+    """What was measured; sites that stand in the table of what was kept are not named again."""
     sites, steps = len(listing.measured), listing.num_measured_steps
-    return (
-        f"{plural(sites, 'site')} measured in {plural(steps, 'step')}; run.table() and "
-        f"`torchtap stats` show them."
+    kept = {entry.site for entry in listing.sites}
+    others = [entry for entry in listing.measured if entry.site not in kept]
+    above = f", {count(sites - len(others))} of them above" if 0 < len(others) < sites else ""
+    total = (
+        f"{start}{plural(sites, 'site')} measured in {plural(steps, 'step')}{above}; run.table() "
+        f"and `torchtap stats` show them."
     )
+    if not others:
+        return total
+    table = columns(
+        [(str(entry.site), shape(entry.shape), entry.dtype) for entry in others],
+        ("site", "shape", "dtype"),
+        "lll",
+        elastic={0: 24, 2: 10},
+        color=color,
+    )
+    return "\n".join([paint(total, "head", color=color), "", *_cut(table, limit, "site")])
 
 
 def show_absent(absent: Sequence[Absence], *, color: bool = False) -> list[str]:
