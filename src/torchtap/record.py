@@ -139,6 +139,17 @@ class Absence(NamedTuple):
         return f"{self.site}: {self.reason}"
 
 
+class Absences(list[Absence]):
+    """A list of absences that prints as a table: each reason once, with its sites."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        from torchtap.view.text import show_absences
+
+        return show_absences(self)
+
+
 @runtime_checkable
 class Sink(Protocol):
     """Whatever takes records. A plain callable ``f(record)`` is made one by ``tt.watch``.

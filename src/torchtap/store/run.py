@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torchtap.errors import RunError, SiteError
-from torchtap.record import FORWARD, Absence, Record, steps_there
+from torchtap.record import FORWARD, Absence, Absences, Record, steps_there
 from torchtap.site import PORTS, Pattern, Site, did_you_mean, leaf_matches
 from torchtap.stats.series import Series
 from torchtap.stats.statistics import NUMBERS, Statistics
@@ -120,9 +120,9 @@ class Run:
         return self._series()
 
     @property
-    def absent(self) -> list[Absence]:
-        """What was selected and not seen, with reasons."""
-        return list(self._absent())
+    def absent(self) -> Absences:
+        """What was selected and not seen, with reasons: a list that prints as a table."""
+        return Absences(self._absent())
 
     @property
     def nbytes(self) -> int:
