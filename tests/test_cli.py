@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 import os
@@ -52,6 +53,18 @@ def tokens():
 class Raises(nn.Module):
     def forward(self, x):
         raise ZeroDivisionError("the model's own trouble")
+
+class Asks(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Parameter(torch.zeros(3, 3))
+
+    def forward(self, x, mask, *, scale=1.0):
+        return x
+
+class Functional(Asks):
+    def forward(self, x):
+        return nn.functional.embedding(x, self.table)
 
 class Slow(Net):
     def forward(self, x):
@@ -442,11 +455,96 @@ def test_bad_input_is_explained_without_a_traceback_and_exits_2(call, saved, her
     assert not Path("ran_code").exists()
 
 
-def test_trouble_of_the_users_own_keeps_its_traceback_and_exits_2(call):
-    code, _, err = call("record", "cli_nets:Raises", "--shape", "1")
+@pytest.fixture
+def nets(here, monkeypatch):
+    monkeypatch.syspath_prepend(str(here))
+    return importlib.import_module("cli_nets")
+
+
+@pytest.mark.parametrize("command", ["record", "summary", "maps"])
+@pytest.mark.parametrize(
+    ("name", "shape", "dtype", "where"),
+    [
+        ("Net", (1, 1, 8, 8), "float32", "conv (Conv2d)"),
+        ("Net", (1, 3, 8, 8), "float64", "conv (Conv2d)"),
+        ("tokens", (2, 7), "float32", "0 (Embedding)"),
+        ("Raises", (1,), "float32", "Raises itself"),
+        ("Asks", (2, 3), "float32", "Asks itself"),
+    ],
+)
+def test_what_a_model_raises_is_one_error_with_its_input_and_its_place(
+    call, nets, command, name, shape, dtype, where
+):
+    tensor = torch.zeros(shape, dtype=getattr(torch, dtype))
+    with pytest.raises(Exception) as caught:
+        getattr(nets, name)().eval()(tensor)
+    text = ",".join(map(str, shape))
+    words = (command, f"cli_nets:{name}", "--shape", text, "--dtype", dtype)
+    code, out, err = call(*words)
+    assert (code, out) == (2, "")
+    kind, message = type(caught.value).__name__, " ".join(str(caught.value).split()).rstrip(".")
+    assert err.startswith(
+        f"torchtap: cli_nets:{name} was given {dtype}{list(shape)} and raised {kind} in {where}: "
+        f"{message}. "
+    )
+    assert err.count("\n") == 1
+    assert err.endswith("--traceback shows where it was raised.\n")
+    code, _, err = call(*words, "--traceback")
     assert code == 2
-    assert "ZeroDivisionError: the model's own trouble" in err
+    assert "Traceback (most recent call last)" in err
+    assert f"{kind}: {str(caught.value).splitlines()[0]}" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (("cli_nets:tokens", "--shape", "2,7"), "give --dtype int64 --high 50;"),
+        (("cli_nets:tokens", "--input", "x.npy"), "give --shape and --dtype int64 --high 50;"),
+        (
+            ("cli_nets:tokens", "--shape", "64,7", "--dtype", "int64", "--high", "900"),
+            "It has 50 rows, for numbers from 0: give --high 50;",
+        ),
+        (("cli_nets:Functional", "--shape", "2,7"), "give --dtype int64 --high N, with N the"),
+        (("cli_nets:Asks", "--shape", "2,7"), "Its forward takes (x, mask, *, scale=1.0): give"),
+        (("cli_nets:Net", "--shape", "1,1,8,8"), "to blame, give another --shape or --dtype;"),
+        (("cli_nets:Net", "--input", "x.npy"), "to blame, give another file;"),
+    ],
+)
+def test_the_way_out_is_one_that_exists(call, here, words, hint):
+    np.save("x.npy", np.zeros((2, 4), dtype="float32"))
+    assert hint in call("summary", *words)[2]
+
+
+def test_following_the_way_out_of_a_token_model_helps(call, here):
+    words = ("summary", "cli_nets:tokens", "--shape", "2,7")
+    hint = call(*words)[2].partition("give ")[2].partition(";")[0]
+    assert call(*words, *hint.split())[0] == 0
+
+
+def test_what_is_raised_outside_the_model_keeps_its_traceback(call, here):
+    Path("odd_loss.py").write_text("def loss(out):\n    raise KeyError('the loss')\n")
+    code, _, err = call("record", *NET, "--loss", "odd_loss.py:loss")
+    assert code == 2
     assert "Traceback" in err
+    assert "KeyError: 'the loss'" in err
+
+
+def test_what_a_weight_file_was_wrapped_in_is_said_on_stderr(call, nets, here):
+    weights = nets.Net().state_dict()
+    torch.save(weights, "plain.pt")
+    torch.save({"state_dict": weights, "epoch": 3}, "nested.pt")
+    torch.save({f"module.{name}": one for name, one in weights.items()}, "wrapped.pt")
+    words = ("record", *NET, "-o", "w.safetensors", "--json", "--weights")
+    code, plain, err = call(*words, "plain.pt")
+    assert (code, err) == (0, "")
+    assert call(*words, "nested.pt")[1:] == (
+        plain,
+        "torchtap: nested.pt: read 'state_dict' and not what stands beside it ('epoch')\n",
+    )
+    assert call(*words, "wrapped.pt")[1:] == (
+        plain,
+        "torchtap: wrapped.pt: took 'module.' off every name\n",
+    )
 
 
 def test_a_place_that_cannot_be_written_is_named(call, here):

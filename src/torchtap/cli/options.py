@@ -18,6 +18,9 @@ def model_options(command: Command) -> Command:
             "--weights", metavar="FILE", help="safetensors, or a pickle of tensors alone."
         ),
         click.option("--train", is_flag=True, help="Leave training mode on; else eval()."),
+        click.option(
+            "--traceback", is_flag=True, help="Show all of what the model raised, if it does."
+        ),
         click.option("--seed", default=0, show_default=True, help="For weights and --shape."),
     )
 

@@ -15,6 +15,7 @@ from torchtap.cli.options import (
     model_options,
 )
 from torchtap.cli.saying import print_json, print_written, wants_color, working
+from torchtap.cli.trouble import explained
 from torchtap.cli.words import (
     channels_of,
     is_run,
@@ -115,7 +116,8 @@ def summary(model: str, depth: int | None, as_json: bool, **options: Any) -> Non
         from torchtap.summarizing import summary as summarize
 
         built, batch = model_and_batch(model, options)
-        found = summarize(built, *batch.args, depth=depth, **batch.kwargs)
+        with explained(model, built, batch, options):
+            found = summarize(built, *batch.args, depth=depth, **batch.kwargs)
     if as_json:
         print_json(found.as_dict())
         return

@@ -10,11 +10,15 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+if TYPE_CHECKING:
+    from torchtap.load import Unwrapped
+
 _QUIET_SECONDS = 2.0
+_MOST_KEYS = 6
 
 
 def wants_color() -> bool:
@@ -43,6 +47,19 @@ def print_written(files: Sequence[str]) -> None:
 
 def complain(text: str) -> None:
     click.echo(f"torchtap: {text}", err=True)
+
+
+def say_unwrapped(file: str, found: Unwrapped) -> str:
+    """What a weight file had around its tensors, and what of it was not read."""
+    said = []
+    if found.key:
+        beside = ", ".join(map(repr, found.beside[:_MOST_KEYS]))
+        more = " and more" if len(found.beside) > _MOST_KEYS else ""
+        left = f" and not what stands beside it ({beside}{more})" if beside else ""
+        said.append(f"read {found.key!r}{left}")
+    if found.prefixes:
+        said.append(f"took {''.join(found.prefixes)!r} off every name")
+    return f"{file}: {', '.join(said)}"
 
 
 @contextlib.contextmanager

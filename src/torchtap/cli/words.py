@@ -7,6 +7,8 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from torchtap.cli.saying import complain, say_unwrapped
+from torchtap.cli.trouble import explained
 from torchtap.errors import InputError
 from torchtap.record import steps_there
 
@@ -20,10 +22,14 @@ if TYPE_CHECKING:
 def model_and_batch(target: str, options: dict[str, Any]) -> tuple[nn.Module, Batch]:
     import torch
 
-    from torchtap.load import IMAGENET_MEAN, IMAGENET_STD, load_batch, load_model
+    from torchtap.load import IMAGENET_MEAN, IMAGENET_STD, load_batch, load_model, load_weights
 
     torch.manual_seed(options["seed"])
-    model = load_model(target, args=options["args"], weights=options["weights"])
+    model = load_model(target, args=options["args"])
+    if options["weights"] is not None:
+        found = load_weights(model, options["weights"])
+        if found:
+            complain(say_unwrapped(options["weights"], found))
     batch = load_batch(
         image=options["image"],
         file=options["file"],
@@ -48,7 +54,8 @@ def record_model(target: str, where: Sequence[str], options: dict[str, Any]) -> 
     model, batch = model_and_batch(target, options)
     wanted = list(where) or ["*" if loss is None else "*:output,grad_output"]
     with watch(model, wanted) as watching, torch.set_grad_enabled(loss is not None):
-        output = batch.run(model)
+        with explained(target, model, batch, options):
+            output = batch.run(model)
         if loss is not None:
             torch.autograd.backward(loss(output))
     return watching.run
