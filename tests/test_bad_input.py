@@ -89,6 +89,17 @@ def test_a_function_that_raises_is_heard_and_leaves_nothing() -> None:
     assert not any(module._forward_hooks for module in model.modules())
 
 
+def test_the_ports_that_an_error_offers_can_all_be_watched() -> None:
+    with pytest.raises(tt.SiteError) as caught:
+        tt.watch(gpt(), "head:savd")
+    said = str(caught.value)
+    assert "did you mean 'saved'?" in said
+    offered = said.partition("Ports are ")[2].partition(";")[0].split(", ")
+    assert offered[:2] == ["input", "output"]
+    for port in offered:
+        tt.watch(gpt(), f"*:output,{port}").close()
+
+
 # --- the other arguments ----------------------------------------------------------------------
 
 

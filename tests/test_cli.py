@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 import os
@@ -18,6 +19,7 @@ from safetensors.torch import save_file
 
 import torchtap
 from torchtap import cli
+from torchtap.cli import saying
 from torchtap.demo import SITES, class_names, run_demo
 from torchtap.errors import MissingExtraError
 from torchtap.store.file import open_run
@@ -51,6 +53,18 @@ def tokens():
 class Raises(nn.Module):
     def forward(self, x):
         raise ZeroDivisionError("the model's own trouble")
+
+class Asks(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Parameter(torch.zeros(3, 3))
+
+    def forward(self, x, mask, *, scale=1.0):
+        return x
+
+class Functional(Asks):
+    def forward(self, x):
+        return nn.functional.embedding(x, self.table)
 
 class Slow(Net):
     def forward(self, x):
@@ -441,11 +455,96 @@ def test_bad_input_is_explained_without_a_traceback_and_exits_2(call, saved, her
     assert not Path("ran_code").exists()
 
 
-def test_trouble_of_the_users_own_keeps_its_traceback_and_exits_2(call):
-    code, _, err = call("record", "cli_nets:Raises", "--shape", "1")
+@pytest.fixture
+def nets(here, monkeypatch):
+    monkeypatch.syspath_prepend(str(here))
+    return importlib.import_module("cli_nets")
+
+
+@pytest.mark.parametrize("command", ["record", "summary", "maps"])
+@pytest.mark.parametrize(
+    ("name", "shape", "dtype", "where"),
+    [
+        ("Net", (1, 1, 8, 8), "float32", "conv (Conv2d)"),
+        ("Net", (1, 3, 8, 8), "float64", "conv (Conv2d)"),
+        ("tokens", (2, 7), "float32", "0 (Embedding)"),
+        ("Raises", (1,), "float32", "Raises itself"),
+        ("Asks", (2, 3), "float32", "Asks itself"),
+    ],
+)
+def test_what_a_model_raises_is_one_error_with_its_input_and_its_place(
+    call, nets, command, name, shape, dtype, where
+):
+    tensor = torch.zeros(shape, dtype=getattr(torch, dtype))
+    with pytest.raises(Exception) as caught:
+        getattr(nets, name)().eval()(tensor)
+    text = ",".join(map(str, shape))
+    words = (command, f"cli_nets:{name}", "--shape", text, "--dtype", dtype)
+    code, out, err = call(*words)
+    assert (code, out) == (2, "")
+    kind, message = type(caught.value).__name__, " ".join(str(caught.value).split()).rstrip(".")
+    assert err.startswith(
+        f"torchtap: cli_nets:{name} was given {dtype}{list(shape)} and raised {kind} in {where}: "
+        f"{message}. "
+    )
+    assert err.count("\n") == 1
+    assert err.endswith("--traceback shows where it was raised.\n")
+    code, _, err = call(*words, "--traceback")
     assert code == 2
-    assert "ZeroDivisionError: the model's own trouble" in err
+    assert "Traceback (most recent call last)" in err
+    assert f"{kind}: {str(caught.value).splitlines()[0]}" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (("cli_nets:tokens", "--shape", "2,7"), "give --dtype int64 --high 50;"),
+        (("cli_nets:tokens", "--input", "x.npy"), "give --shape and --dtype int64 --high 50;"),
+        (
+            ("cli_nets:tokens", "--shape", "64,7", "--dtype", "int64", "--high", "900"),
+            "It has 50 rows, for numbers from 0: give --high 50;",
+        ),
+        (("cli_nets:Functional", "--shape", "2,7"), "give --dtype int64 --high N, with N the"),
+        (("cli_nets:Asks", "--shape", "2,7"), "Its forward takes (x, mask, *, scale=1.0): give"),
+        (("cli_nets:Net", "--shape", "1,1,8,8"), "to blame, give another --shape or --dtype;"),
+        (("cli_nets:Net", "--input", "x.npy"), "to blame, give another file;"),
+    ],
+)
+def test_the_way_out_is_one_that_exists(call, here, words, hint):
+    np.save("x.npy", np.zeros((2, 4), dtype="float32"))
+    assert hint in call("summary", *words)[2]
+
+
+def test_following_the_way_out_of_a_token_model_helps(call, here):
+    words = ("summary", "cli_nets:tokens", "--shape", "2,7")
+    hint = call(*words)[2].partition("give ")[2].partition(";")[0]
+    assert call(*words, *hint.split())[0] == 0
+
+
+def test_what_is_raised_outside_the_model_keeps_its_traceback(call, here):
+    Path("odd_loss.py").write_text("def loss(out):\n    raise KeyError('the loss')\n")
+    code, _, err = call("record", *NET, "--loss", "odd_loss.py:loss")
+    assert code == 2
     assert "Traceback" in err
+    assert "KeyError: 'the loss'" in err
+
+
+def test_what_a_weight_file_was_wrapped_in_is_said_on_stderr(call, nets, here):
+    weights = nets.Net().state_dict()
+    torch.save(weights, "plain.pt")
+    torch.save({"state_dict": weights, "epoch": 3}, "nested.pt")
+    torch.save({f"module.{name}": one for name, one in weights.items()}, "wrapped.pt")
+    words = ("record", *NET, "-o", "w.safetensors", "--json", "--weights")
+    code, plain, err = call(*words, "plain.pt")
+    assert (code, err) == (0, "")
+    assert call(*words, "nested.pt")[1:] == (
+        plain,
+        "torchtap: nested.pt: read 'state_dict' and not what stands beside it ('epoch')\n",
+    )
+    assert call(*words, "wrapped.pt")[1:] == (
+        plain,
+        "torchtap: wrapped.pt: took 'module.' off every name\n",
+    )
 
 
 def test_a_place_that_cannot_be_written_is_named(call, here):
@@ -475,12 +574,12 @@ def test_colour_is_for_terminals_that_want_it(call, saved, monkeypatch):
 
 
 def test_progress_is_for_terminals_and_for_long_work(call, monkeypatch):
-    monkeypatch.setattr(cli, "_QUIET_SECONDS", 0.01)
+    monkeypatch.setattr(saying, "_QUIET_SECONDS", 0.01)
     words = ("summary", "cli_nets:Slow", "--shape", "1,3,8,8")
     assert call(*words)[2] == ""
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     assert "torchtap: running the model" in call(*words)[2]
-    monkeypatch.setattr(cli, "_QUIET_SECONDS", 60)
+    monkeypatch.setattr(saying, "_QUIET_SECONDS", 60)
     assert call(*words)[2] == ""
 
 
@@ -507,7 +606,7 @@ def test_a_terminal_without_unicode_gets_escapes_and_no_crash(saved):
 
 
 def test_json_knows_neither_nan_nor_inf():
-    assert cli._finite({"a": [math.nan, (math.inf, 1.5)]}) == {"a": [None, [None, 1.5]]}
+    assert saying._finite({"a": [math.nan, (math.inf, 1.5)]}) == {"a": [None, [None, 1.5]]}
 
 
 # ---------------------------------------------------------------------- statistics
@@ -550,6 +649,54 @@ def test_stats_of_a_step_are_the_runs_own(call, measured):
         assert (row["mean"], row["l2"], row["p99"]) == (found.mean, found.l2, found.quantile(0.99))
 
 
+def test_stats_of_all_steps_are_those_of_all_values_together(call, here):
+    torch.manual_seed(0)
+    model, batches = torch.nn.ReLU(), [torch.randn(6, 4) * scale for scale in (1, 5, 0.1)]
+    with torchtap.watch(model, to=[torchtap.Memory(), torchtap.Stats()]) as both:
+        for batch in batches:
+            model(batch)
+            both.step()
+    with torchtap.watch(model, to=torchtap.Stats()) as numbers:
+        for batch in batches:
+            model(batch)
+            numbers.step()
+    truth = torch.cat(batches).double().relu()
+    for run in (both.run, numbers.run):
+        run.save("steps.safetensors")
+        code, out, err = call("stats", "steps.safetensors", "--step", "all")
+        assert code == 0, err
+        assert out.splitlines()[0] == "1 site, all of 3 steps"
+        (row,) = json.loads(call("stats", "steps.safetensors", "--step", "all", "--json")[1])
+        assert row["mean"] == pytest.approx(float(truth.mean()), rel=1e-9)
+        assert row["std"] == pytest.approx(float(truth.std(correction=0)), rel=1e-9)
+        assert row["l2"] == pytest.approx(float(truth.norm()), rel=1e-9)
+        assert row["zeros"] == int((truth == 0).sum())
+        assert row["p99"] == pytest.approx(float(truth.flatten().quantile(0.99)), rel=0.05)
+        assert run.table(steps="all").rows[0].stats.max == float(truth.max())
+        assert "all steps together" in repr(run.table(steps="all"))
+        assert run.table(steps="all").sorted(lambda stats: stats.mean).is_merged
+        with pytest.raises(torchtap.SiteError, match="step is 'al'; expected a number"):
+            run.table(steps="al")
+
+
+def test_a_step_that_is_not_there_is_answered_in_one_short_line(call, here):
+    model = torch.nn.ReLU()
+    with torchtap.watch(model, to=torchtap.Stats(), every=2) as w:
+        for _ in range(400):
+            model(torch.ones(1))
+            w.step()
+    w.run.save("long_run.safetensors")
+    for words in (("stats", "--step"), ("show", "--step")):
+        code, out, err = call(words[0], "long_run.safetensors", words[1], "301")
+        assert (code, out) == (2, "")
+        assert err.strip() == (
+            "torchtap: long_run.safetensors has no step 301. It has 200 steps from 0 to 398, "
+            "near 301 are 300 and 302."
+        )
+        code, _, err = call(words[0], "long_run.safetensors", words[1], "4000")
+        assert err.strip().endswith("has no step 4000. It has 200 steps from 0 to 398.")
+
+
 def test_stats_of_kept_values_are_measured_now(call, saved):
     rows = json.loads(call("stats", saved, "conv:output", "--json")[1])
     value = open_run(saved)["conv:output"].double()
@@ -560,7 +707,43 @@ def test_ls_says_what_was_measured(call, measured):
     code, out, _ = call("ls", "measured.safetensors")
     assert code == 0
     assert "8 sites measured in 3 steps" in out
-    assert len(json.loads(call("ls", "measured.safetensors", "--json")[1])["measured"]) == 8
+    lines = [line.split() for line in out.splitlines()]
+    assert ["site", "shape", "dtype"] in lines
+    for path, shape in {".": "5x2", "0": "5x8", "1": "5x8", "2": "5x2"}.items():
+        for port in ("output", "grad_output"):
+            assert [f"{path}:{port}", shape, "float32"] in lines
+    found = json.loads(call("ls", "measured.safetensors", "--json")[1])
+    assert found["num_measured_steps"] == 3
+    assert found["measured"][2] == {
+        "site": "0:output",
+        "path": "0",
+        "port": "output",
+        "leaf": "",
+        "dtype": "float32",
+        "shape": [5, 8],
+    }
+    assert out.rstrip("\n") == repr(measured)
+
+
+def test_ls_names_a_site_that_was_kept_and_measured_once(call, here):
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU())
+    where = ["0:output", "1:output"]
+    kept = torchtap.Memory()
+    with torchtap.watch(model, where, to=[kept, torchtap.Stats()]) as w:
+        model(torch.randn(5, 4))
+    w.run.save("both.safetensors")
+    out = call("ls", "both.safetensors")[1]
+    assert "Also 2 sites measured in 1 step; " in out
+    assert out.count("0:output") == 1
+
+
+def test_ls_of_measured_sites_is_cut_and_all_shows_it(call, here):
+    model = torch.nn.Sequential(*(torch.nn.Identity() for _ in range(60)))
+    with torchtap.watch(model, "?*:output", to=torchtap.Stats()) as w:
+        model(torch.ones(1))
+    w.run.save("many.safetensors")
+    assert "30:output" not in call("ls", "many.safetensors")[1]
+    assert "30:output" in call("ls", "many.safetensors", "--all")[1]
 
 
 @pytest.mark.parametrize(
@@ -569,6 +752,7 @@ def test_ls_says_what_was_measured(call, measured):
         (("--sort", "meen"), "no column 'meen'; did you mean 'mean'"),
         (("--columns", "mean,sdt"), "no column 'sdt'; did you mean 'std'"),
         (("--sort", "histogram"), "no column 'histogram'"),
+        (("--step", "last"), "--step is 'last'; expected a number, or all."),
         (("--step", "9"), "has no step 9. Its steps are [0, 1, 2]"),
         (("nowhere",), "nowhere"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import shutil
 
@@ -122,6 +123,47 @@ def test_the_pages_show_no_name_that_does_not_exist():
             assert hasattr(tt, name), f"{page.name}: tt.{name}"
 
 
+def public_lines():
+    """Name -> what the first paragraph of its docstring says, of everything public."""
+    import torchtap as tt
+
+    homes = {"tt.": tt, "tt.stats.": tt.stats, "tt.plot.": tt.plot}
+    names = {
+        f"{prefix}{name}": getattr(home, name)
+        for prefix, home in homes.items()
+        for name in home.__all__
+        if name != "__version__" and (home is tt or not hasattr(tt, name))
+    }
+    return {name: plain(inspect.getdoc(value)) for name, value in names.items()}
+
+
+def plain(docstring):
+    """The first paragraph, in Markdown."""
+    first = docstring.partition("\n\n")[0].replace("\n", " ")
+    return re.sub(r":\w+:`~?(?:[^`]*\.)?([^`.]+)`", r"`\1`", first).replace("``", "`")
+
+
+def test_the_list_of_the_public_face_is_complete_and_says_what_the_docstrings_say():
+    text = (ROOT / "docs" / "api.md").read_text()
+    rows = re.findall(r"^\| (?:\[`(tt[\w.]+)`\]\([^)]+\)|`(tt\.\w+Error)`) \| (.*) \|$", text, re.M)
+    assert len(rows) == text.count("| `tt.") + text.count("| [`tt.")
+    listed = {linked or error: said for linked, error, said in rows}
+    assert len(listed) == len(rows)
+    expected = public_lines()
+    assert listed.keys() == expected.keys()
+    for name, said in listed.items():
+        assert said == expected[name], name
+
+
+def test_the_glossary_has_every_noun_of_the_design():
+    design, readme = ((ROOT / name).read_text() for name in ("docs/design.md", "README.md"))
+    nouns = re.findall(r"`(\w+)`", design.partition("## Nouns")[2].partition("as\nin the gl")[0])
+    assert nouns[0] == "module"
+    assert len(nouns) == 12
+    words = readme.partition("## Words")[2].partition("\n## ")[0]
+    assert [noun for noun in nouns if f"**{noun}**" not in words] == []
+
+
 def test_the_index_of_the_recipes_is_complete():
     folder = ROOT / "docs" / "recipes"
     named = set(links((folder / "README.md").read_text()))
@@ -164,6 +206,13 @@ def test_rounding_and_gaps_are_no_other_output(shown, real):
 @pytest.mark.parametrize("words", [("lss", "RUN"), ("ls", "--nothing"), ("--nothing",), ("ls",)])
 def test_a_wrong_command_is_noticed(words):
     assert complaint(words)
+
+
+def test_a_docstring_is_read_as_markdown():
+    assert (
+        plain("What :func:`~a.b.verify` and ``f(x)``\nsay.\n\nMore.")
+        == "What `verify` and `f(x)` say."
+    )
 
 
 def test_a_link_is_found_with_its_anchor():

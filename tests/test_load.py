@@ -16,6 +16,7 @@ from torch import nn
 
 from torchtap.errors import InputError, MissingExtraError
 from torchtap.load import (
+    Unwrapped,
     load_batch,
     load_loss,
     load_model,
@@ -170,6 +171,34 @@ def test_weights_are_read_bit_for_bit(tmp_path, form):
         torch.save(given, file)
     model = nn.Linear(4, 3)
     load_weights(model, file)
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, given[name])
+
+
+@pytest.mark.parametrize(
+    ("around", "expected"),
+    [
+        (lambda given: given, Unwrapped()),
+        (
+            lambda given: {"state_dict": given, "epoch": 3, "optimizer": {}},
+            Unwrapped("state_dict", ("epoch", "optimizer")),
+        ),
+        (
+            lambda given: {"model": {f"_orig_mod.{name}": one for name, one in given.items()}},
+            Unwrapped("model", (), ("_orig_mod.",)),
+        ),
+        (
+            lambda given: {f"module._orig_mod.{name}": one for name, one in given.items()},
+            Unwrapped("", (), ("module.", "_orig_mod.")),
+        ),
+    ],
+)
+def test_what_was_looked_through_is_returned(tmp_path, around, expected):
+    given, model = state(), nn.Linear(4, 3)
+    torch.save(around(given), tmp_path / "weights.pt")
+    found = load_weights(model, tmp_path / "weights.pt")
+    assert found == expected
+    assert bool(found) == (expected != Unwrapped())
     for name, value in model.state_dict().items():
         assert torch.equal(value, given[name])
 

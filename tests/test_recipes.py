@@ -413,3 +413,136 @@ def test_what_a_function_raises_comes_at_close_and_the_backward_is_done():
     assert all(param.grad is not None for param in model.parameters())
     with pytest.raises(KeyError, match="mine"):
         handle.close()
+
+
+# ---------------------------------------------------------------------- dead units
+
+
+def relu_outputs(model, batches):
+    """Of both ReLUs, cloned by plain hooks, joined over batches: [samples, units, elements]."""
+    kept = clones_of(model, *batches)
+    joined = {path: torch.cat(kept[path]) for path in ("1", "4")}
+    return {path: out.reshape(*out.shape[:2], -1) for path, out in joined.items()}
+
+
+def test_dead_units_are_those_that_no_sample_of_the_window_lets_fire():
+    model = page("dead_units")["model"]
+    torch.manual_seed(1)
+    batches = [torch.randn(16, 1, 8, 8) for _ in range(6)]
+    units = tt.stats.along(1, name="units")
+    with tt.watch(model, "*@ReLU", to=tt.Stats(statistics=[units])) as w:
+        for batch in batches:
+            model(batch)
+            w.step()
+    for steps in (range(6), range(2, 5), [5]):
+        truth = relu_outputs(model, [batches[step] for step in steps])
+        for path, outputs in truth.items():
+            dead = (outputs == 0).all(2).all(0).nonzero().flatten().tolist()
+            often = (outputs == 0).double().mean((0, 2))
+            found = w.run.stats(f"{path}:output", step=steps).extra["units"]
+            assert found.dead_slices() == dead
+            assert found.zeros.tolist() == pytest.approx(often.tolist())
+    assert w.run.stats("4:output", step=range(6)).extra["units"].dead_slices() == [2, 17]
+    assert w.run.stats("1:output", step=range(6)).extra["units"].dead_slices() == [5]
+
+
+def test_one_batch_takes_resting_units_for_dead():
+    model = page("dead_units")["model"]
+    torch.manual_seed(1)
+    masks = [
+        (relu_outputs(model, [torch.randn(16, 1, 8, 8)])["4"] == 0).all(2).all(0) for _ in range(20)
+    ]
+    assert max(int(mask.sum()) for mask in masks) > 2
+    assert int(torch.stack(masks).all(0).sum()) == 2
+
+
+def test_a_share_of_zeros_is_large_in_a_healthy_layer():
+    torch.manual_seed(0)
+    outputs = torch.relu(nn.Linear(16, 32)(torch.randn(64, 16)))
+    assert not (outputs == 0).all(0).any()
+    assert 0.4 < float((outputs == 0).double().mean()) < 0.6
+
+
+# ---------------------------------------------------------------------- first non-finite
+
+
+def far_off():
+    torch.manual_seed(3)
+    batch = torch.randn(16, 6)
+    batch[3] *= 1e6
+    return batch
+
+
+def seen_by_plain_hooks(model, batch, is_bad):
+    """(path, call) of the leaf modules' bad outputs, in the order in which they return."""
+    found, calls, handles = [], {}, []
+
+    def look(path):
+        def hook(module, args, out):
+            calls[path] = calls.get(path, -1) + 1
+            if is_bad(out.detach()):
+                found.append((path, calls[path]))
+
+        return hook
+
+    for path, one in leaf_modules(model).items():
+        handles.append(one.register_forward_hook(look(path)))
+    model(batch)
+    for handle in handles:
+        handle.remove()
+    return found
+
+
+def test_the_first_nonfinite_value_is_where_plain_hooks_see_it():
+    names = page("first_nonfinite")
+    model, batch = names["model"], far_off()
+    truth = seen_by_plain_hooks(model, batch, lambda out: not out.isfinite().all())
+    assert truth[0] == ("gate", 2)
+    where = "*:input,output"
+    with tt.watch(model, where, to=tt.Stats(statistics=[tt.stats.first_nonfinite()])) as w:
+        model(batch)
+    found = {site: w.run.stats(site).extra["first_nonfinite"] for site in w.run.sites}
+    bad = sorted((one.order, site.path, site.port, one.call) for site, one in found.items() if one)
+    assert bad[0][1:] == ("gate", "output", 2)
+    outputs = {path: call for _, path, port, call in bad if port == "output" and path}
+    firsts = dict(reversed(truth))  # The first call of each wins.
+    assert outputs == firsts
+    assert list(outputs) == list(dict.fromkeys(path for path, _ in truth))
+    assert str(names["began"][0]) == "gate:output"
+    assert names["w"].current_step == 7
+
+
+def test_the_first_nonfinite_gradient_is_found_in_the_order_of_the_backward():
+    class Root(nn.Module):
+        def forward(self, x):
+            return x.sqrt()
+
+    model = nn.Sequential(nn.Linear(2, 2), nn.Tanh(), Root(), nn.Linear(2, 1))
+    with torch.no_grad():
+        model[0].weight.zero_()
+        model[0].bias.zero_()
+    where = "*:grad_output"
+    with tt.watch(model, where, to=tt.Stats(statistics=[tt.stats.first_nonfinite()])) as w:
+        model(torch.ones(3, 2)).sum().backward()
+    found = {site.path: w.run.stats(site).extra["first_nonfinite"] for site in w.run.sites}
+    # d sqrt(x) / dx is infinite at zero, and d tanh(x) / dx is 1 there.
+    assert {path for path, one in found.items() if one} == {"0", "1"}
+    assert found["1"].order < found["0"].order
+
+
+def test_looking_for_nan_alone_names_a_later_module():
+    model = page("first_nonfinite")["model"]
+    assert seen_by_plain_hooks(model, far_off(), lambda out: out.isnan().any())[0] == ("mix", 3)
+
+
+def test_anomaly_detection_sees_the_backward_alone():
+    model = page("first_nonfinite")["model"]
+    with pytest.warns(UserWarning, match="Anomaly Detection"), torch.autograd.detect_anomaly():
+        loss = nn.functional.cross_entropy(model(far_off()), torch.zeros(16, dtype=torch.int64))
+        assert loss.isnan()
+        with (
+            pytest.warns(UserWarning, match="Error detected in"),
+            pytest.raises(RuntimeError, match="returned nan values") as caught,
+        ):
+            loss.backward()
+    assert "LogSoftmax" in str(caught.value)

@@ -288,7 +288,7 @@ def test_a_step_that_grad_scaler_passed_over_is_known():
     with tt.watch(model, ".:update", to=tt.Stats()) as w:
         for number in range(3):
             optimizer.zero_grad()
-            x = torch.full((2, 4), 1e38 if number == 1 else 1.0)
+            x = torch.full((2, 4), float("inf") if number == 1 else 1.0)
             scaler.scale(model(x).square().mean()).backward()
             scaler.step(optimizer)
             scaler.update()
@@ -375,6 +375,75 @@ def test_the_effective_rank_is_the_participation_ratio_of_the_covariance():
     assert 1 < found < 2
 
 
+def first_by_hand(model, batches):
+    """(path, call) of outputs with a NaN or an Inf, as plain hooks see them come."""
+    found, calls = [], {}
+
+    def look(path):
+        def hook(module, args, out):
+            call = calls[path] = calls.get(path, -1) + 1
+            if not bool(np.isfinite(out.detach().numpy()).all()):
+                found.append((path, call))
+
+        return hook
+
+    handles = [one.register_forward_hook(look(path)) for path, one in model.named_modules()]
+    for batch in batches:
+        model(batch)
+    for handle in handles:
+        handle.remove()
+    return found
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("where", range(4))
+def test_the_first_nonfinite_is_that_of_plain_hooks(bad, where):
+    relu = nn.ReLU()
+    model = nn.Sequential(nn.Tanh(), relu, nn.Sequential(nn.Linear(3, 3), relu), nn.LogSigmoid())
+    batches = [torch.randn(2, 3) for _ in range(4)]
+    batches[where][1, 2] = bad
+    truth = first_by_hand(model, batches)
+    with tt.watch(model, to=tt.Stats(statistics=[tt.stats.first_nonfinite()])) as w:
+        for batch in batches:
+            model(batch)
+            assert w.run.steps  # Reading in between moves no call.
+    found = {}
+    for site in w.run.sites:
+        one = w.run.stats(site).extra["first_nonfinite"]
+        if one is not None:
+            found[site.path] = one
+    firsts = {}
+    for path, call in truth:
+        firsts.setdefault(path, call)
+    assert {path: one.call for path, one in found.items()} == firsts
+    assert sorted(found, key=lambda path: found[path].order) == list(firsts)
+
+
+def test_the_first_nonfinite_of_several_steps_is_the_earliest():
+    model = nn.Identity()
+    with tt.watch(model, to=tt.Stats(statistics=[tt.stats.first_nonfinite()])) as w:
+        for batch in ([1.0], [math.inf], [2.0], [math.nan]):
+            model(torch.tensor([0.0]))
+            model(torch.tensor(batch))
+            w.step()
+    found = [w.run.stats(".:output", step=step).extra["first_nonfinite"] for step in range(4)]
+    assert found == [None, (1, 3), None, (1, 7)]
+    assert w.run.stats(".:output", step="all").extra["first_nonfinite"] == (3, 3)
+    assert w.run.stats(".:output", step=[2, 3]).extra["first_nonfinite"] == (3, 7)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.int64, torch.bool])
+def test_looking_for_nonfinite_takes_any_dtype_and_empty_tensors(dtype):
+    statistic = tt.stats.first_nonfinite()
+    state = statistic.init()
+    assert statistic.finish(state) is None
+    for shape in ((0,), (), (2, 3)):
+        state = statistic.update(state, torch.ones(shape, dtype=dtype))
+    assert statistic.finish(state) is None
+    state = statistic.update(state, torch.tensor(math.nan))
+    assert statistic.finish(state) == (3, 3)
+
+
 def test_a_statistic_of_ones_own():
     class Products:
         name = "product"
@@ -436,6 +505,7 @@ def test_a_saved_series_reads_the_same(tmp_path):
 
 def test_saved_results_of_further_statistics_are_plain_values(tmp_path):
     more = [tt.stats.along(1), tt.stats.top_k(2), tt.stats.cosine(), tt.stats.effective_rank()]
+    more.append(tt.stats.first_nonfinite())
     model = nn.Tanh()
     with tt.watch(model, to=tt.Stats(statistics=more)) as w:
         for _ in range(2):
@@ -448,6 +518,7 @@ def test_saved_results_of_further_statistics_are_plain_values(tmp_path):
         assert two["top_k"][0]["value"] == one["top_k"][0].value
         assert tuple(two["top_k"][0]["place"]) == one["top_k"][0].place
         assert two["effective_rank"] == one["effective_rank"]
+        assert two["first_nonfinite"] is one["first_nonfinite"] is None
     assert (
         opened.stats(".:output", step="all").extra["cosine"]
         == (w.run.stats(".:output", step="all").extra["cosine"])
@@ -472,7 +543,7 @@ def test_values_that_were_measured_only_are_not_there_to_read():
         w.run["2:output"]
     with pytest.raises(tt.SiteError, match="did you mean '2:output'"):
         w.run.stats("2x:output")
-    with pytest.raises(tt.SiteError, match=r"not measured in step 7\. It was in steps"):
+    with pytest.raises(tt.SiteError, match=r"not measured in step 7\. Its steps are"):
         w.run.stats("2:output", step=7)
 
 

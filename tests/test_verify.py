@@ -484,6 +484,16 @@ def test_the_text_names_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "  ... and 12 more" in text
 
 
+def test_equal_reasons_stand_once_with_their_sites() -> None:
+    net = nn.Sequential(*(nn.Identity() for _ in range(20)))
+    text = repr(tt.verify(net, torch.ones(2, 3)))
+    assert_fits(text)
+    # 21 modules, none of whose tensors requires grad: two absent sites each.
+    assert "Not seen (42):" in text
+    assert text.count("it does not require grad") == 1
+    assert "and 40 more: it does not require grad" in text
+
+
 def deep(depth: int) -> nn.Module:
     """Paths too long for a line."""
     net: nn.Module = nn.Linear(3, 3)

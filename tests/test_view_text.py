@@ -14,15 +14,18 @@ from torch import nn
 
 from torchtap.record import FORWARD, RECOMPUTE, UNVERSIONED, Absence, Record
 from torchtap.site import Site
+from torchtap.stats.sink import Stats
 from torchtap.store.file import save_run
-from torchtap.store.listing import list_file, list_run
+from torchtap.store.listing import Listing, MeasuredEntry, SiteEntry, list_file, list_run
 from torchtap.store.modules import module_rows
 from torchtap.store.run import Meta, Run
 from torchtap.view import cells
 from torchtap.view.html import run_html
 from torchtap.view.text import (
     columns,
+    show_absences,
     show_absent,
+    show_listing,
     show_module_rows,
     show_modules,
     show_run,
@@ -203,6 +206,44 @@ def test_absent_sites_are_counted_and_reasons_joined():
     assert "9 sites absent" in show_run(run_of(record(), absent=absent))
 
 
+def test_absences_print_each_reason_once_with_its_sites():
+    class Skips(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.used, self.one, self.two = (nn.Linear(2, 2) for _ in range(3))
+
+        def forward(self, x):
+            return self.used(x)
+
+    model = Skips()
+    with watch(model, ["used:grad_output", "one", "two"]) as w:
+        model(torch.ones(1, 2))
+    lines = repr(w.absent).splitlines()
+    assert lines[0] == "3 sites absent, 2 reasons"
+    assert lines[2].startswith("no gradient arrived")
+    assert "  used:grad_output" in lines
+    assert "  one:output, two:output" in lines
+    assert "Absence(" not in repr(w.absent) + repr(w.run.absent)
+    assert all(cells.breadth(line) <= 100 for line in lines)
+
+
+def test_absences_are_a_list_of_the_same_entries():
+    entries = [Absence(Site("a"), "why"), Absence(Site("b"), "why")]
+    found = run_of(record(), absent=entries).absent
+    assert found == entries
+    assert (found[0], found[-1], len(found), list(found)) == (*entries, 2, entries)
+    assert entries[0] in found
+    assert not run_of(record()).absent
+    assert repr(run_of(record()).absent) == "Nothing is absent."
+
+
+def test_many_sites_of_one_reason_are_cut_and_can_be_shown():
+    absent = [Absence(Site(f"head{n}"), "the module was not called") for n in range(100)]
+    assert "… 60 more …" in show_absences(absent)
+    assert "head50:output" in show_absences(absent, limit=None)
+    assert show_absences(absent).count("the module was not called") == 1
+
+
 # ---------------------------------------------------------------------- statistics
 
 
@@ -322,7 +363,32 @@ def test_html_of_a_long_run_says_how_much_it_leaves_out():
     assert "… 40 more …" in run_html(run)
 
 
+def test_html_of_a_measured_run_names_its_sites():
+    model = nn.Sequential(nn.Linear(3, 2))
+    with watch(model, "0", to=Stats()) as w:
+        model(torch.zeros(4, 3))
+    parser = _Tags()
+    parser.feed(w.run._repr_html_())
+    assert "0:output" in parser.text
+    assert "4x2" in parser.text
+    assert parser.scopes == ["col"] * 3 + ["row"]
+    assert "1 site measured in 1 step" in "".join(parser.text)
+
+
 # ---------------------------------------------------------------------- listings
+
+
+def test_a_site_that_was_kept_and_measured_has_one_line():
+    kept = SiteEntry(Site("a"), "float32", (2, 3), 1, 1, 24)
+    measured = tuple(MeasuredEntry(Site(path), "float32", (2, 3)) for path in "abc")
+    listing = Listing("Net", (kept,), 1, 0, (0,), (), measured, 5)
+    lines = show_listing(listing).splitlines()
+    assert "Also 3 sites measured in 5 steps, 1 of them above; " in "\n".join(lines)
+    assert [line.split()[0] for line in lines if ":output" in line] == [
+        "a:output",
+        "b:output",
+        "c:output",
+    ]
 
 
 def test_a_file_lists_as_the_run_it_holds(tmp_path):

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         EditError as EditError,
         InputError as InputError,
         MissingExtraError as MissingExtraError,
+        OffloadError as OffloadError,
         OverwrittenError as OverwrittenError,
         RunError as RunError,
         SiteError as SiteError,
@@ -25,6 +26,12 @@ if TYPE_CHECKING:
     from torchtap.extracting import Features as Features, features as features
     from torchtap.freezing import Freeze as Freeze, freeze as freeze
     from torchtap.hooks.marks import mark as mark
+    from torchtap.moving import codecs as codecs
+    from torchtap.offloading import (
+        Offload as Offload,
+        offload as offload,
+        suspend_offload as suspend_offload,
+    )
     from torchtap.record import (
         Absence as Absence,
         Key as Key,
@@ -64,6 +71,8 @@ _HOMES = {
     "Key": "record",
     "Memory": "store.memory",
     "MissingExtraError": "errors",
+    "Offload": "offloading",
+    "OffloadError": "errors",
     "OverwrittenError": "errors",
     "Pattern": "site",
     "Record": "record",
@@ -81,6 +90,7 @@ _HOMES = {
     "TorchtapError": "errors",
     "Verification": "verifying",
     "Watch": "watching",
+    "codecs": "moving.codecs",
     "edit": "editing",
     "edit_tensor": "editing",
     "edits": "edits",
@@ -88,16 +98,18 @@ _HOMES = {
     "freeze": "freezing",
     "mark": "hooks.marks",
     "measure": "stats.measure",
+    "offload": "offloading",
     "open": "store.file",
     "plot": "view.figures",
     "saved_report": "saving",
     "stats": "stats",
     "summary": "summarizing",
+    "suspend_offload": "offloading",
     "sweep": "sweeping",
     "verify": "verifying",
     "watch": "watching",
 }
-_OTHER_NAMES = {"edits": None, "open": "open_run", "plot": None, "stats": None}
+_OTHER_NAMES = {"codecs": None, "edits": None, "open": "open_run", "plot": None, "stats": None}
 
 __all__ = ["__version__", *sorted(_HOMES)]  # noqa: PLE0604 - they are strings
 

@@ -44,20 +44,16 @@ class Batch:
 # ---------------------------------------------------------------------- the model
 
 
-def load_model(
-    target: str, *, args: Sequence[str] = (), weights: str | Path | None = None
-) -> nn.Module:
+def load_model(target: str, *, args: Sequence[str] = ()) -> nn.Module:
     """Build the model that ``package.module:callable`` names.
 
     Args:
         target: ``package.module:callable`` or ``file.py:callable``; the current folder is
             importable. A module instance may be named too.
         args: ``key=value`` texts for the callable; values are Python literals, else text.
-        weights: a safetensors file, or a pickle that holds nothing but tensors.
 
     Raises:
-        InputError: nothing is there, it does not take these arguments, it returns no module, or
-            the weights do not fit.
+        InputError: nothing is there, it does not take these arguments, or it returns no module.
     """
     from torch import nn
 
@@ -72,8 +68,6 @@ def load_model(
             f"{target} returned {_kind(made)}; expected an nn.Module. Name a class or a function "
             f"that returns a model."
         )
-    if weights is not None:
-        load_weights(made, weights)
     return made
 
 
@@ -188,32 +182,61 @@ def _words(given: Mapping[str, Any]) -> str:
 # ---------------------------------------------------------------------- weights
 
 
-def load_weights(model: nn.Module, path: str | Path) -> None:
-    """Read a weight file into a model; every key and shape must fit.
+@dataclass(frozen=True, slots=True)
+class Unwrapped:
+    """What a weight file had around its tensors.
 
-    Prefixes of wrappers (``module.``, ``_orig_mod.``) and one level of nesting (``state_dict``)
-    are looked through.
+    Attributes:
+        key: under which they stood; ``""`` where they are the file itself.
+        beside: what else stood there and was not read.
+        prefixes: what was taken off every name.
+    """
+
+    key: str = ""
+    beside: tuple[str, ...] = ()
+    prefixes: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.key or self.prefixes)
+
+
+def load_weights(model: nn.Module, path: str | Path) -> Unwrapped:
+    """Read a weight file (safetensors, or a pickle of nothing but tensors) into a model.
+
+    Every key and shape must fit. Prefixes of wrappers (``module.``, ``_orig_mod.``) and one level
+    of nesting (``state_dict``) are looked through.
+
+    Returns:
+        what was looked through.
 
     Raises:
         InputError: the file is missing, is no weight file, wants to run code, or does not fit.
     """
     file = existing_file(path)
-    given = _strip(_tensors_of(file))
+    given, key, beside = _tensors_of(file)
+    given, prefixes = _strip(given)
     own = model.state_dict(keep_vars=True)
     _refuse_misfit(file, type(model).__name__, own, given)
     model.load_state_dict(given, strict=False)
+    return Unwrapped(key, beside, prefixes)
 
 
-def _tensors_of(file: Path) -> dict[str, Tensor]:
+def _tensors_of(file: Path) -> tuple[dict[str, Tensor], str, tuple[str, ...]]:
+    """Name -> tensor, the key under which that stood, and the keys beside it."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     if file.suffix == ".safetensors" or _looks_like_safetensors(file):
         try:
-            return load_file(file)
+            return load_file(file), "", ()
         except SafetensorError as error:
             raise InputError(f"{file} is not a safetensors file: {error}.") from error
-    return _named_tensors(file, _unpickled(file))
+    found = _unpickled(file)
+    for key in _NESTED:
+        if isinstance(found, Mapping) and isinstance(found.get(key), Mapping):
+            beside = tuple(str(one) for one in found if one != key)
+            return _named_tensors(file, found[key]), key, beside
+    return _named_tensors(file, found), "", ()
 
 
 def _looks_like_safetensors(file: Path) -> bool:
@@ -252,10 +275,6 @@ def _no_weights(file: Path) -> InputError:
 def _named_tensors(file: Path, found: Any) -> dict[str, Tensor]:
     import torch
 
-    for key in _NESTED:
-        if isinstance(found, Mapping) and isinstance(found.get(key), Mapping):
-            found = found[key]
-            break
     if not isinstance(found, Mapping):
         raise InputError(f"{file} holds {_kind(found)}; expected a dict from name to tensor.")
     odd = [key for key, value in found.items() if not isinstance(value, torch.Tensor)]
@@ -267,11 +286,13 @@ def _named_tensors(file: Path, found: Any) -> dict[str, Tensor]:
     return {str(key): value for key, value in found.items()}
 
 
-def _strip(given: dict[str, Tensor]) -> dict[str, Tensor]:
+def _strip(given: dict[str, Tensor]) -> tuple[dict[str, Tensor], tuple[str, ...]]:
+    taken = []
     for prefix in _WRAPPERS:
         if given and all(key.startswith(prefix) for key in given):
             given = {key.removeprefix(prefix): value for key, value in given.items()}
-    return given
+            taken.append(prefix)
+    return given, tuple(taken)
 
 
 def _refuse_misfit(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from torchtap.errors import OverwrittenError
@@ -14,6 +16,8 @@ FORWARD = "forward"
 RECOMPUTE = "recompute"
 UNVERSIONED = -1
 """Version of a value that nothing can overwrite."""
+_MOST_STEPS = 8
+"""Up to here all steps of a run are named in an error."""
 
 
 class Key(NamedTuple):
@@ -103,6 +107,28 @@ class Record(_Row):
     __hash__ = object.__hash__
 
 
+def steps_there(steps: Sequence[int], missing: int | None = None) -> str:
+    """What to say of a run's steps when one is asked for that it does not have.
+
+    Args:
+        steps: those there are, ascending.
+        missing: the one that was asked for.
+
+    Example:
+        >>> steps_there([0, 1, 2])
+        'Its steps are [0, 1, 2].'
+        >>> steps_there(range(0, 4000, 2), 701)
+        'It has 2,000 steps from 0 to 3998, near 701 are 700 and 702.'
+    """
+    if len(steps) <= _MOST_STEPS:
+        return f"Its steps are {list(steps)}." if steps else "It has no steps."
+    said = f"It has {len(steps):,} steps from {steps[0]} to {steps[-1]}"
+    if missing is None or missing < steps[0] or missing > steps[-1]:
+        return f"{said}."
+    place = bisect(steps, missing)
+    return f"{said}, near {missing} are {steps[place - 1]} and {steps[place]}."
+
+
 class Absence(NamedTuple):
     """Something that was selected and never seen, with the reason."""
 
@@ -111,6 +137,17 @@ class Absence(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.site}: {self.reason}"
+
+
+class Absences(list[Absence]):
+    """A list of absences that prints as a table: each reason once, with its sites."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        from torchtap.view.text import show_absences
+
+        return show_absences(self)
 
 
 @runtime_checkable

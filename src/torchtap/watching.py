@@ -17,7 +17,7 @@ from torchtap.hooks import Engine, Spot, Tap
 from torchtap.hooks.keep import BORROW, COPY_MODES
 from torchtap.hooks.order import AFTER, BEFORE
 from torchtap.plan import Plan, Where, make_plan, modules_of
-from torchtap.record import Absence, Record, Sink
+from torchtap.record import Absence, Absences, Record, Sink
 from torchtap.sinks import Delivery, as_sinks
 from torchtap.site import FLOW_PORTS, STATE_PORTS, Site, did_you_mean
 from torchtap.stats.series import Series
@@ -150,8 +150,8 @@ class Watch:
         return self._run
 
     @property
-    def absent(self) -> list[Absence]:
-        """What was selected and not seen, with site and reason."""
+    def absent(self) -> Absences:
+        """What was selected and not seen, with site and reason: a list that prints as a table."""
         found = [*self.plan.absent]
         known = {entry.site for entry in found}
         for planned in self.plan.taps:
@@ -165,7 +165,7 @@ class Watch:
         for name in sorted(self._engine.namesakes):
             reason = "a tt.mark of this name was passed over: a module has it; name it otherwise"
             found.append(Absence(Site(name, "output"), reason))
-        return [*found, *self._unmarked(), *self._lost()]
+        return Absences([*found, *self._unmarked(), *self._lost()])
 
     def _absent_at(self, tap: Tap, port: str) -> Iterator[Absence]:
         tallies = [spot for (one, _), spot in tap.spots.items() if spot is not None and one == port]

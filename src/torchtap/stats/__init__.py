@@ -6,7 +6,19 @@ from torchtap.stats.library import (
     effective_rank as effective_rank,
     top_k as top_k,
 )
+from torchtap.stats.nonfinite import Occurrence as Occurrence, first_nonfinite as first_nonfinite
 from torchtap.stats.own import Statistic as Statistic
 from torchtap.stats.slices import Along as Along, Slices as Slices, along as along
 
-__all__ = ["Along", "Element", "Slices", "Statistic", "along", "cosine", "effective_rank", "top_k"]
+__all__ = [
+    "Along",
+    "Element",
+    "Occurrence",
+    "Slices",
+    "Statistic",
+    "along",
+    "cosine",
+    "effective_rank",
+    "first_nonfinite",
+    "top_k",
+]

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchtap.errors import RunError, SiteError
+from torchtap.record import steps_there
 from torchtap.site import Site
 from torchtap.stats.histogram import Histogram, Histograms
 from torchtap.stats.own import Statistic
@@ -196,8 +197,7 @@ class Series:
             step = steps[-1]
         row = None if step is None else self._row(step, place)
         if step is None or row is None:
-            known = f"{steps[:6]}{' and more' if len(steps) > 6 else ''}"
-            raise SiteError(f"{site} was not measured in step {step}. It was in steps {known}.")
+            raise SiteError(f"{site} was not measured in step {step}. {steps_there(steps, step)}")
         entry = self._steps[step]
         histogram = self._histogram(entry, place)
         extra = self._extra(entry.states.get(place), entry.finished.get(place))

@@ -68,6 +68,21 @@ class SiteEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class MeasuredEntry:
+    """A site whose values were measured as they flowed.
+
+    Attributes:
+        site: where.
+        dtype: of its tensors, without ``torch.``; ``mixed`` if they differ.
+        shape: of its tensors; ``None`` if they differ.
+    """
+
+    site: Site
+    dtype: str
+    shape: tuple[int, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
 class Listing:
     """What is in a run.
 
@@ -78,7 +93,7 @@ class Listing:
         num_recomputed: values that activation checkpointing computed again.
         steps: steps with a value, ascending.
         absent: what was selected and not seen, with reasons.
-        measured: sites that ``tt.Stats`` measured.
+        measured: sites that ``tt.Stats`` measured, by module, port and leaf.
         num_measured_steps: in how many steps.
     """
 
@@ -88,7 +103,7 @@ class Listing:
     num_recomputed: int
     steps: tuple[int, ...]
     absent: tuple[Absence, ...]
-    measured: tuple[Site, ...] = ()
+    measured: tuple[MeasuredEntry, ...] = ()
     num_measured_steps: int = 0
 
     @property
@@ -105,7 +120,7 @@ class Listing:
             "steps": list(self.steps),
             "nbytes": self.nbytes,
             "sites": [_flat(entry) for entry in self.sites],
-            "measured": [str(site) for site in self.measured],
+            "measured": [_flat_measured(entry) for entry in self.measured],
             "num_measured_steps": self.num_measured_steps,
             "absent": [{"site": str(entry.site), "reason": entry.reason} for entry in self.absent],
         }
@@ -135,7 +150,10 @@ def list_run(run: Run) -> Listing:
     ]
     found = _listing(run.meta.model, run.meta.modules, values, run.absent)
     series = run.series
-    return replace(found, measured=tuple(series.sites), num_measured_steps=len(series.steps))
+    measured = [
+        MeasuredEntry(one.site, one.dtype, one.shape) for one in series.measured if one.is_seen
+    ]
+    return _with_measured(found, run.meta.modules, measured, len(series.steps))
 
 
 def list_file(path: str | Path) -> Listing:
@@ -158,8 +176,17 @@ def list_file(path: str | Path) -> Listing:
     series = body.get("series") or {}
     if not series:
         return found
-    sites = tuple(Site(*entry["site"]) for entry in series["sites"] if entry["dtype"])
-    return replace(found, measured=sites, num_measured_steps=header[f"{PREFIX}.steps"]["shape"][0])
+    measured = [
+        MeasuredEntry(
+            Site(*entry["site"]),
+            entry["dtype"],
+            None if entry["shape"] is None else tuple(entry["shape"]),
+        )
+        for entry in series["sites"]
+        if entry["dtype"]
+    ]
+    num_steps = header[f"{PREFIX}.steps"]["shape"][0]
+    return _with_measured(found, body["meta"]["modules"], measured, num_steps)
 
 
 def check_format(file: Path, body: dict[str, Any]) -> None:
@@ -198,20 +225,11 @@ def _value(entry: dict[str, Any], tensor: dict[str, Any]) -> _Value:
 def _listing(
     model: str, modules: Iterable[str], values: list[_Value], absent: Iterable[Absence]
 ) -> Listing:
-    places = {path: place for place, path in enumerate(modules)}
     groups: dict[Site, list[_Value]] = {}
     for value in values:
         if value.phase == FORWARD:
             groups.setdefault(value.site, []).append(value)
-    arrival = {site: place for place, site in enumerate(groups)}
-    ordered = sorted(
-        groups,
-        key=lambda site: (
-            places.get(site.path, len(places)),
-            PORTS.index(site.port),
-            arrival[site],
-        ),
-    )
+    ordered = _in_order(groups, modules)
     num_records = sum(map(len, groups.values()))
     return Listing(
         model=model,
@@ -221,6 +239,22 @@ def _listing(
         steps=tuple(sorted({value.step for group in groups.values() for value in group})),
         absent=tuple(absent),
     )
+
+
+def _in_order(sites: Iterable[Site], modules: Iterable[str]) -> list[Site]:
+    """By module, port and arrival."""
+    places = {path: place for place, path in enumerate(modules)}
+    return sorted(
+        sites, key=lambda site: (places.get(site.path, len(places)), PORTS.index(site.port))
+    )
+
+
+def _with_measured(
+    listing: Listing, modules: Iterable[str], measured: Iterable[MeasuredEntry], num_steps: int
+) -> Listing:
+    by_site = {entry.site: entry for entry in measured}
+    ordered = tuple(by_site[site] for site in _in_order(by_site, modules))
+    return replace(listing, measured=ordered, num_measured_steps=num_steps)
 
 
 def _entry(site: Site, values: list[_Value]) -> SiteEntry:
@@ -245,13 +279,19 @@ def _common(shapes: list[tuple[int, ...]]) -> tuple[int | None, ...] | None:
 
 def _flat(entry: SiteEntry) -> dict[str, Any]:
     return {
+        **_flat_measured(entry),
+        "calls": entry.calls,
+        "steps": entry.steps,
+        "nbytes": entry.nbytes,
+    }
+
+
+def _flat_measured(entry: SiteEntry | MeasuredEntry) -> dict[str, Any]:
+    return {
         "site": str(entry.site),
         "path": entry.site.path,
         "port": entry.site.port,
         "leaf": entry.site.leaf,
         "dtype": entry.dtype,
         "shape": None if entry.shape is None else list(entry.shape),
-        "calls": entry.calls,
-        "steps": entry.steps,
-        "nbytes": entry.nbytes,
     }

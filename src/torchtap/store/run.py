@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torchtap.errors import RunError, SiteError
-from torchtap.record import FORWARD, Absence, Record
+from torchtap.record import FORWARD, Absence, Absences, Record, steps_there
 from torchtap.site import PORTS, Pattern, Site, did_you_mean, leaf_matches
 from torchtap.stats.series import Series
 from torchtap.stats.statistics import NUMBERS, Statistics
@@ -120,9 +120,9 @@ class Run:
         return self._series()
 
     @property
-    def absent(self) -> list[Absence]:
-        """What was selected and not seen, with reasons."""
-        return list(self._absent())
+    def absent(self) -> Absences:
+        """What was selected and not seen, with reasons: a list that prints as a table."""
+        return Absences(self._absent())
 
     @property
     def nbytes(self) -> int:
@@ -229,7 +229,11 @@ class Run:
         self._refuse_measured(place)
         last = {(row.step, row.call): row for row in self.records(place, steps=steps)}
         if not last:
-            raise SiteError(f"{place} has no record in steps {steps!r}. Steps are {self.steps}.")
+            missing = steps if isinstance(steps, int) else None
+            own = sorted({row.step for row in self.records(place)})
+            raise SiteError(
+                f"{place} has no record in steps {steps!r}. {steps_there(own, missing)}"
+            )
         values = [row.value for _, row in sorted(last.items(), key=lambda item: item[0])]
         try:
             return torch.cat([value.reshape(1) if value.dim() == 0 else value for value in values])
@@ -284,8 +288,7 @@ class Run:
         """
         place = self._resolve(site)
         series = self.series
-        if isinstance(step, str) and step != "all":
-            raise SiteError(f"step is {step!r}; expected a number, several of them, or 'all'.")
+        _refuse_odd_step(step)
         if place in series:
             if step == "all":
                 return series.whole(place)
@@ -336,7 +339,7 @@ class Run:
         self,
         where: Where = None,
         *,
-        steps: int | Iterable[int] | None = None,
+        steps: Step = None,
         histogram: bool = False,
     ) -> Table:
         """One row per site: calls, shape, dtype, bytes, and statistics of the values.
@@ -345,11 +348,16 @@ class Run:
 
         Args:
             where: as in :meth:`records`.
-            steps: of these the last one of each site; ``None`` for all.
+            steps: of these the last one of each site; ``None`` for the last of all. ``"all"``
+                for all of them together, merged as if their values were one.
             histogram: also count histograms of values that were kept.
+
+        Raises:
+            SiteError: nothing was recorded or measured that fits ``where``.
         """
         from torchtap.store.table import measure_table
 
+        _refuse_odd_step(steps)
         return measure_table(self, where, steps, histogram=histogram)
 
     def to_frame(self, where: Where = None) -> Any:
@@ -485,3 +493,9 @@ class Run:
         from torchtap.view.html import run_html
 
         return run_html(self)
+
+
+def _refuse_odd_step(step: Step) -> None:
+    """Raise ``SiteError`` for a word that is not ``all``."""
+    if isinstance(step, str) and step != "all":
+        raise SiteError(f"step is {step!r}; expected a number, several of them, or 'all'.")

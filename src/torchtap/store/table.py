@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from torchtap.errors import MissingExtraError
@@ -14,7 +14,7 @@ from torchtap.stats.measure import measure_all
 from torchtap.stats.statistics import Statistics
 
 if TYPE_CHECKING:
-    from torchtap.store.run import Run, Where
+    from torchtap.store.run import Run, Step, Where
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Row:
         shape: shape of the last value; of what was measured, ``None`` if it varies.
         dtype: of the last value, without ``torch.``.
         nbytes: bytes of all values together.
-        stats: over all values of the last step.
+        stats: over all values of the last step; in a merged table, of all steps.
     """
 
     site: Site
@@ -44,9 +44,15 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows of a run; iterate it, print it, or turn it into a data frame."""
+    """Rows of a run; iterate it, print it, or turn it into a data frame.
+
+    Attributes:
+        rows: one per site.
+        is_merged: whether statistics are over all steps together, and not of the last one.
+    """
 
     rows: tuple[Row, ...]
+    is_merged: bool = False
 
     def __iter__(self) -> Iterator[Row]:
         return iter(self.rows)
@@ -61,7 +67,7 @@ class Table:
             value = key(row.stats)
             return math.isnan(value), -value if largest_first else value
 
-        return Table(tuple(sorted(self.rows, key=rank)))
+        return replace(self, rows=tuple(sorted(self.rows, key=rank)))
 
     def as_dicts(self) -> list[dict[str, Any]]:
         """Plain dictionaries of text and numbers, ready for JSON or a data frame."""
@@ -94,15 +100,16 @@ class Table:
         return show_table(self)
 
 
-def measure_table(
-    run: Run, where: Where, steps: int | Iterable[int] | None, *, histogram: bool
-) -> Table:
+def measure_table(run: Run, where: Where, steps: Step, *, histogram: bool) -> Table:
     """Build the table of a run.
 
-    What was kept is measured now, reading every value of the last step of each site once; what
-    was measured while it ran is taken as it is.
+    What was kept is measured now, reading every value of the last step of each site once (of all
+    steps for a merged table); what was measured while it ran is taken as it is.
     """
-    wanted = None if steps is None else {steps} if isinstance(steps, int) else set(steps)
+    is_merged = isinstance(steps, str)
+    wanted = {steps} if isinstance(steps, int) else None
+    if steps is not None and not isinstance(steps, str | int):
+        wanted = set(steps)
     groups: dict[Site, list[Record]] = {site: [] for site in run.select(where)}
     for record in run.records(steps=wanted):
         if record.site in groups:
@@ -110,39 +117,42 @@ def measure_table(
     rows = []
     for site, group in groups.items():
         if group:
-            rows.append(_row(run, site, group, histogram=histogram))
+            rows.append(_row(run, site, group, histogram=histogram, is_merged=is_merged))
         elif site in run.series:
-            rows += _measured_row(run, site, wanted)
-    return Table(tuple(rows))
+            rows += _measured_row(run, site, wanted, is_merged=is_merged)
+    return Table(tuple(rows), is_merged)
 
 
-def _measured_row(run: Run, site: Site, wanted: Collection[int] | None) -> list[Row]:
+def _measured_row(
+    run: Run, site: Site, wanted: Collection[int] | None, *, is_merged: bool
+) -> list[Row]:
     steps = [s for s in run.series.steps_of(site) if wanted is None or s in wanted]
     if not steps:
         return []
     per_step = [run.series.at(site, step) for step in steps]
-    last = per_step[-1]
+    stats = run.series.whole(site) if is_merged else per_step[-1]
     return [
         Row(
             site=site,
             type=run.meta.type_name(site.path),
             calls=max(stats.num_tensors for stats in per_step),
             steps=len(steps),
-            shape=last.shape,
-            dtype=last.dtype,
+            shape=stats.shape,
+            dtype=stats.dtype,
             nbytes=sum(stats.nbytes for stats in per_step),
-            stats=last,
+            stats=stats,
         )
     ]
 
 
-def _row(run: Run, site: Site, records: list[Record], *, histogram: bool) -> Row:
+def _row(run: Run, site: Site, records: list[Record], *, histogram: bool, is_merged: bool) -> Row:
     last_step = max(record.step for record in records)
-    last = [record for record in records if record.step == last_step]
+    chosen = [record for record in records if is_merged or record.step == last_step]
     per_step = {record.step: 0 for record in records}
     for record in records:
         per_step[record.step] += 1
-    shown = last[-1].kept
+    shown = chosen[-1].kept
+    values = (record.value for record in chosen if not record.overwritten)
     return Row(
         site=site,
         type=run.meta.type_name(site.path),
@@ -151,7 +161,7 @@ def _row(run: Run, site: Site, records: list[Record], *, histogram: bool) -> Row
         shape=tuple(shown.shape),
         dtype=str(shown.dtype).removeprefix("torch."),
         nbytes=sum(record.nbytes for record in records),
-        stats=measure_all((r.value for r in last if not r.overwritten), histogram=histogram),
+        stats=measure_all(values, histogram=histogram),
     )
 
 

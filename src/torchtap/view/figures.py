@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
+__all__ = ["default_site", "feature_maps", "feature_maps_overview"]
+
 Layout = Literal["NCHW", "NHWC", "CHW", "HWC", "NCL", "CL", "NCDHW", "CDHW"]
 Scale = Literal["shared", "each"]
 Channels = int | Sequence[int] | None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
@@ -10,7 +10,8 @@ from torchtap.view.cells import clean, count, middle, plural, shape, size
 
 if TYPE_CHECKING:
     from torchtap.record import Absence
-    from torchtap.store.listing import SiteEntry
+    from torchtap.site import Site
+    from torchtap.store.listing import Listing, MeasuredEntry, SiteEntry
     from torchtap.store.run import Run
 
 _MOST_ROWS = 60
@@ -33,25 +34,35 @@ def run_html(run: Run) -> str:
 
     listing = list_run(run)
     name = f"Run of {listing.model}" if listing.model else "Run"
-    if not listing.sites:
+    if not listing.sites and not listing.measured:
         said = f"<p>{_text(name)}: empty, nothing was recorded.</p>"
         return f"<div>{said}{_absent(listing.absent)}</div>"
     caption = (
         f"{name}: {plural(len(listing.sites), 'site')}, {plural(listing.num_records, 'record')}, "
         f"{plural(len(listing.steps), 'step')}, {size(listing.nbytes)}"
     )
-    rows = [_row(entry) for entry in listing.sites]
-    return f"<div>{_table(caption, rows)}{_absent(listing.absent)}</div>"
+    kept = _table(caption, [_row(entry) for entry in listing.sites]) if listing.sites else ""
+    return f"<div>{kept}{_measured(name, listing)}{_absent(listing.absent)}</div>"
 
 
-def _table(caption: str, rows: Sequence[str]) -> str:
+def _measured(name: str, listing: Listing) -> str:
+    if not listing.measured:
+        return ""
+    caption = (
+        f"{name}: {plural(len(listing.measured), 'site')} measured in "
+        f"{plural(listing.num_measured_steps, 'step')}; run.table() shows them."
+    )
+    return _table(caption, [_measured_row(entry) for entry in listing.measured], _HEADERS[:3])
+
+
+def _table(caption: str, rows: Sequence[str], headers: Sequence[tuple[str, str]] = _HEADERS) -> str:
     front, left_out, back = middle(rows, _MOST_ROWS)
     gap = (
-        [f'<tr><td colspan="{len(_HEADERS)}" style="{_LEFT}">… {count(left_out)} more …</td></tr>']
+        [f'<tr><td colspan="{len(headers)}" style="{_LEFT}">… {count(left_out)} more …</td></tr>']
         if left_out
         else []
     )
-    head = "".join(f'<th scope="col" style="{style}">{name}</th>' for name, style in _HEADERS)
+    head = "".join(f'<th scope="col" style="{style}">{name}</th>' for name, style in headers)
     return (
         f'<table><caption style="{_LEFT}">{_text(caption)}</caption>'
         f"<thead><tr>{head}</tr></thead><tbody>{''.join([*front, *gap, *back])}</tbody></table>"
@@ -59,18 +70,20 @@ def _table(caption: str, rows: Sequence[str]) -> str:
 
 
 def _row(entry: SiteEntry) -> str:
-    cells: Iterable[str] = (
-        "varies" if entry.shape is None else shape(entry.shape),
-        entry.dtype,
-        count(entry.calls),
-        count(entry.steps),
-        size(entry.nbytes),
-    )
-    styles = [style for _, style in _HEADERS[1:]]
+    numbers = (count(entry.calls), count(entry.steps), size(entry.nbytes))
+    return _line(entry.site, (shape(entry.shape), entry.dtype, *numbers))
+
+
+def _measured_row(entry: MeasuredEntry) -> str:
+    return _line(entry.site, (shape(entry.shape), entry.dtype))
+
+
+def _line(site: Site, cells: Sequence[str]) -> str:
     body = "".join(
-        f'<td style="{style}">{_text(cell)}</td>' for cell, style in zip(cells, styles, strict=True)
+        f'<td style="{style}">{_text(cell)}</td>'
+        for cell, (_, style) in zip(cells, _HEADERS[1:], strict=False)
     )
-    return f'<tr><th scope="row" style="{_LEFT}">{_text(str(entry.site))}</th>{body}</tr>'
+    return f'<tr><th scope="row" style="{_LEFT}">{_text(str(site))}</th>{body}</tr>'
 
 
 def _absent(absent: Sequence[Absence]) -> str:

@@ -20,7 +20,7 @@ from torchtap.view.columns import COLUMNS, DEFAULT_COLUMNS, sparkline
 
 if TYPE_CHECKING:
     from torchtap.stats.statistics import Statistics
-    from torchtap.store.table import Row, Table
+    from torchtap.store.table import Table
 
 _MOST_ROWS = 40
 
@@ -61,10 +61,12 @@ def show_stats_table(
     head, *lines = text.split("\n")
     front, left_out, back = middle(lines, limit)
     between = [f"… {count(left_out)} more sites …"] if left_out else []
-    total = f"{plural(len(rows), 'site')}, {_steps(rows)}"
+    total = f"{plural(len(rows), 'site')}, {_steps(table)}"
     return "\n".join([paint(total, "head", color=color), "", head, *front, *between, *back])
 
 
-def _steps(rows: Sequence[Row]) -> str:
-    most = max(row.steps for row in rows)
-    return "one step" if most == 1 else f"the last of {plural(most, 'step')}"
+def _steps(table: Table) -> str:
+    most = max(row.steps for row in table)
+    if most == 1:
+        return "one step"
+    return f"{'all' if table.is_merged else 'the last'} of {plural(most, 'step')}"

@@ -35,7 +35,10 @@ if TYPE_CHECKING:
     from torchtap.summarizing import Row as SummaryRow, Summary
 
 __all__ = [
+    "by_reason",
     "columns",
+    "reason_lines",
+    "show_absences",
     "show_absent",
     "show_guesses",
     "show_listing",
@@ -69,9 +72,17 @@ def show_run(run: Run, *, limit: int | None = _MOST_ROWS, color: bool = False) -
 def show_listing(listing: Listing, *, limit: int | None = _MOST_ROWS, color: bool = False) -> str:
     """The same from a listing, which needs no values."""
     name = f"Run of {clean(listing.model)}" if listing.model else "Run"
-    if not listing.sites:
-        said = _measured(listing) or "empty, nothing was recorded."
-        return "\n".join([f"{name}: {said}", *show_absent(listing.absent, color=color)])
+    if not listing.sites and not listing.measured:
+        said = f"{name}: empty, nothing was recorded."
+        return "\n".join([said, *show_absent(listing.absent, color=color)])
+    parts = [_kept(name, listing, limit, color=color)] if listing.sites else []
+    if listing.measured:
+        start = "Also " if parts else f"{name}: "
+        parts.append(_measured(start, listing, limit, color=color))
+    return "\n".join(["\n\n".join(parts), *show_absent(listing.absent, color=color)])
+
+
+def _kept(name: str, listing: Listing, limit: int | None, *, color: bool) -> str:
     total = (
         f"{name}: {plural(len(listing.sites), 'site')}, "
         f"{plural(listing.num_records, 'record')}, {_steps(listing.steps)}, {size(listing.nbytes)}"
@@ -85,38 +96,80 @@ def show_listing(listing: Listing, *, limit: int | None = _MOST_ROWS, color: boo
         elastic={0: 24, 2: 10},
         color=color,
     )
-    after = show_absent(listing.absent, color=color)
-    if listing.measured:
-        after = ["", f"Also {_measured(listing)}", *after]
-    return "\n".join([paint(total, "head", color=color), "", *_cut(table, limit, "site"), *after])
+    return "\n".join([paint(total, "head", color=color), "", *_cut(table, limit, "site")])
 
 
-def _measured(listing: Listing) -> str:
-    if not listing.measured:
-        return ""
+def _measured(start: str, listing: Listing, limit: int | None, *, color: bool) -> str:
+    """What was measured; sites that stand in the table of what was kept are not named again."""
     sites, steps = len(listing.measured), listing.num_measured_steps
-    return (
-        f"{plural(sites, 'site')} measured in {plural(steps, 'step')}; run.table() and "
-        f"`torchtap stats` show them."
+    kept = {entry.site for entry in listing.sites}
+    others = [entry for entry in listing.measured if entry.site not in kept]
+    above = f", {count(sites - len(others))} of them above" if 0 < len(others) < sites else ""
+    total = (
+        f"{start}{plural(sites, 'site')} measured in {plural(steps, 'step')}{above}; run.table() "
+        f"and `torchtap stats` show them."
     )
+    if not others:
+        return total
+    table = columns(
+        [(str(entry.site), shape(entry.shape), entry.dtype) for entry in others],
+        ("site", "shape", "dtype"),
+        "lll",
+        elastic={0: 24, 2: 10},
+        color=color,
+    )
+    return "\n".join([paint(total, "head", color=color), "", *_cut(table, limit, "site")])
 
 
 def show_absent(absent: Sequence[Absence], *, color: bool = False) -> list[str]:
     """How many sites are absent, and the first few reasons, each with its sites."""
     if not absent:
         return []
-    reasons: dict[str, list[str]] = {}
-    for entry in absent:
-        reasons.setdefault(entry.reason, []).append(str(entry.site))
+    reasons = by_reason(absent)
     lines = ["", f"{plural(len(absent), 'site')} absent:"]
     for reason, sites in list(reasons.items())[:_MOST_REASONS]:
-        more = f" and {count(len(sites) - 2)} more" if len(sites) > 2 else ""
-        named = ", ".join(elide(clean(site), 40) for site in sites[:2])
-        said = f"{named}{more}: {clean(reason)}"
-        lines.extend(wrap(said, first="  ", rest="    "))
+        lines += reason_lines(reason, sites)
     if len(reasons) > _MOST_REASONS:
         lines.append(f"  and {plural(len(reasons) - _MOST_REASONS, 'further reason')}")
     return [paint(line, "dim", color=color) for line in lines]
+
+
+def show_absences(
+    absent: Sequence[Absence], *, limit: int | None = _MOST_ROWS, color: bool = False
+) -> str:
+    """Every reason once, and below it its sites.
+
+    Args:
+        absent: what was selected and not seen.
+        limit: most sites of one reason; ``None`` for all.
+        color: paint it.
+    """
+    if not absent:
+        return "Nothing is absent."
+    reasons = by_reason(absent)
+    total = f"{plural(len(absent), 'site')} absent, {plural(len(reasons), 'reason')}"
+    lines = [paint(total, "head", color=color)]
+    for reason, sites in reasons.items():
+        front, left_out, back = middle(sites, limit)
+        between = [f"… {count(left_out)} more …"] if left_out else []
+        lines += ["", *wrap(f"{clean(reason)}:")]
+        lines += wrap(", ".join([*front, *between, *back]), first="  ", rest="  ")
+    return "\n".join(lines)
+
+
+def by_reason(absent: Iterable[Absence]) -> dict[str, list[str]]:
+    """Reason -> its sites as text, in the order in which they come."""
+    reasons: dict[str, list[str]] = {}
+    for entry in absent:
+        reasons.setdefault(entry.reason, []).append(clean(str(entry.site)))
+    return reasons
+
+
+def reason_lines(reason: str, sites: Sequence[str]) -> list[str]:
+    """The first two sites, how many more there are, and why."""
+    more = f" and {count(len(sites) - 2)} more" if len(sites) > 2 else ""
+    named = ", ".join(elide(site, 40) for site in sites[:2])
+    return wrap(f"{named}{more}: {clean(reason)}", first="  ", rest="    ")
 
 
 def _site_cells(entry: SiteEntry) -> Sequence[str | Cell]:
@@ -147,6 +200,8 @@ def show_table(table: Table, *, limit: int | None = _MOST_ROWS, color: bool = Fa
     dtypes = list(dict.fromkeys(row.dtype for row in rows))
     one_dtype = f", all {dtypes[0]}" if len(dtypes) == 1 else ""
     total = f"{plural(len(rows), 'site')}{one_dtype}, {size(sum(row.nbytes for row in rows))}"
+    if table.is_merged:
+        total += ", all steps together"
     several = len(dtypes) > 1
     cells = [
         (

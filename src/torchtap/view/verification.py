@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from torchtap.view.cells import wrap
+from torchtap.view.text import by_reason, reason_lines
 
 if TYPE_CHECKING:
+    from torchtap.record import Absence
     from torchtap.verifying import Verification
 
 _MOST = 8
@@ -28,9 +30,19 @@ def show_verification(result: Verification) -> str:
     )
     lines += _block("Watching changed", result.changed)
     lines += _block("Records that are not the truth", [str(one) for one in result.wrong])
-    lines += _block("Without an independent truth", [str(one) for one in result.unverified])
-    lines += _block("Not seen", [str(one) for one in result.absent])
+    lines += _reasons("Without an independent truth", result.unverified)
+    lines += _reasons("Not seen", result.absent)
     return "\n".join(lines)
+
+
+def _reasons(title: str, absent: Sequence[Absence]) -> list[str]:
+    """Equal reasons stand once, with their sites."""
+    if not absent:
+        return []
+    reasons = list(by_reason(absent).items())
+    shown = [line for reason, sites in reasons[:_MOST] for line in reason_lines(reason, sites)]
+    more = [f"  ... and {len(reasons) - _MOST} more reasons"] if len(reasons) > _MOST else []
+    return [f"{title} ({len(absent)}):", *shown, *more]
 
 
 def _block(title: str, items: Sequence[str]) -> list[str]:

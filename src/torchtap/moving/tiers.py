@@ -11,10 +11,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from torchtap.offload.codecs import Codec
-from torchtap.offload.form import Form
-from torchtap.offload.slab import Extent, Slab
-from torchtap.offload.streams import Streams, Ticket
+from torchtap.moving.codecs import Codec
+from torchtap.moving.form import Form
+from torchtap.moving.slab import Extent, Slab
+from torchtap.moving.streams import Streams, Ticket
 
 
 class Tier(Protocol):
@@ -198,4 +198,4 @@ class CodecTier:
 
 
 def _bytes_of(elements: Tensor) -> memoryview:
-    return memoryview(elements.view(torch.uint8).numpy())
+    return memoryview(elements.view(torch.uint8).numpy())  # type: ignore[arg-type]

@@ -10,7 +10,7 @@ from collections import deque
 from pathlib import Path
 
 from torchtap.errors import InputError
-from torchtap.offload.room import Room
+from torchtap.moving.room import Room
 
 ALIGNMENT = 4096
 GROWTH = 64 << 20

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from torchtap.offload.room import Room
+from torchtap.moving.room import Room
 
 BLOCK = 64 << 20
 """Bytes of pinned memory that are taken at once: each time costs milliseconds."""
@@ -52,7 +52,7 @@ class _CudaTicket:
         self._event = event
 
     def is_done(self) -> bool:
-        return bool(self._event.query())
+        return bool(self._event.query())  # type: ignore[no-untyped-call]
 
     def wait(self) -> None:
         self._event.synchronize()
@@ -115,11 +115,12 @@ class CudaStreams:
         computing = torch.cuda.current_stream(device)
         stream = self._streams.get((device, side))
         if stream is None:
-            stream = self._streams[device, side] = torch.cuda.Stream(device)
+            stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+            self._streams[device, side] = stream
         stream.wait_stream(computing)
         with torch.cuda.stream(stream), torch.no_grad():
             copy()
-            event = torch.cuda.Event()
+            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             event.record(stream)
         return event
 
@@ -140,7 +141,7 @@ class CudaStreams:
     def _take_back(self) -> None:
         for _ in range(len(self._dropped)):
             held = self._dropped.popleft()
-            if held.last is None or held.last.query():
+            if held.last is None or _CudaTicket(held.last).is_done():
                 self._blocks[held.block][1].give(held.start, held.length)
             else:
                 self._dropped.append(held)

@@ -8,9 +8,9 @@ from typing import Any
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from torchtap.offload.form import Form
-from torchtap.offload.streams import Ticket
-from torchtap.offload.tiers import Tier
+from torchtap.moving.form import Form
+from torchtap.moving.streams import Ticket
+from torchtap.moving.tiers import Tier
 from torchtap.packing import overwritten
 
 HERE, LEAVING, AWAY = "here", "leaving", "away"

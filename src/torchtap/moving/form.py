@@ -1,4 +1,4 @@
-"""How a tensor lies in memory, and how it is put there again: strides, conj and neg bits exactly."""
+"""How a tensor lies in memory, and how it is put there again, to the last stride and bit."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from torchtap.errors import OffloadError
-from torchtap.offload.form import (
+from torchtap.moving.form import (
     Form,
     flat,
     form_of,
@@ -24,10 +24,10 @@ from torchtap.offload.form import (
     restored,
     why_not_movable,
 )
-from torchtap.offload.parcel import AWAY, HERE, LEAVING, Packed, Parcel
-from torchtap.offload.streams import Ticket
-from torchtap.offload.tally import OffloadReport, OffloadRow, Tally
-from torchtap.offload.tiers import Tier
+from torchtap.moving.parcel import AWAY, HERE, LEAVING, Packed, Parcel
+from torchtap.moving.streams import Ticket
+from torchtap.moving.tally import OffloadReport, OffloadRow, Tally
+from torchtap.moving.tiers import Tier
 from torchtap.packing import Guard, Pair
 
 IN_FLIGHT = 256 << 20
@@ -486,6 +486,6 @@ def _event_after(device: torch.device) -> Any:
     """What to wait for before reading a tensor in another thread."""
     if device.type != "cuda":
         return None
-    event = torch.cuda.Event()
+    event = torch.cuda.Event()  # type: ignore[no-untyped-call]
     event.record(torch.cuda.current_stream(device))
     return event

@@ -1,0 +1,181 @@
+"""The commands that run a model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from torchtap.cli.options import (
+    all_option,
+    batch_options,
+    json_option,
+    loss_option,
+    model_options,
+)
+from torchtap.cli.saying import print_json, print_written, wants_color, working
+from torchtap.cli.trouble import explained
+from torchtap.cli.words import (
+    channels_of,
+    is_run,
+    model_and_batch,
+    open_saved,
+    record_model,
+    refuse_target,
+    writing,
+)
+from torchtap.errors import InputError
+
+_PICTURES = (".png", ".svg", ".pdf", ".jpg", ".jpeg", ".webp")
+
+
+@click.command()
+@click.option("--out", default="torchtap-demo", show_default=True, metavar="DIR", help="Where to.")
+@json_option
+def demo(out: str, as_json: bool) -> None:
+    """Watch EfficientNet-Lite0 look at a cat, forward and backward."""
+    folder = Path(out)
+    with working("running EfficientNet-Lite0"):
+        from torchtap.demo import SITES, run_demo
+        from torchtap.store.modules import module_rows
+        from torchtap.view.figures import feature_maps_overview
+
+        found = run_demo()
+        caption = "\n".join(f"{g.probability:.3f}  {g.index} {g.name}" for g in found.guesses)
+        title = f"{found.model} sees: {found.guesses[0].name}"
+        figure = feature_maps_overview(
+            found.run, SITES, picture=found.picture, caption=caption, title=title
+        )
+        rows = module_rows(found.run)
+        with writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            saved = found.run.save(folder / "run.safetensors")
+            figure.savefig(folder / "feature_maps.png")
+    written = [str(saved), str(folder / "feature_maps.png")]
+    if as_json:
+        guesses = [
+            {"class": g.index, "name": g.name, "probability": g.probability} for g in found.guesses
+        ]
+        modules = [row.as_dict() for row in rows]
+        print_json({"model": found.model, "classes": guesses, "modules": modules, "files": written})
+        return
+    from torchtap.view.text import show_guesses, show_module_rows
+
+    color = wants_color()
+    click.echo(show_guesses(found.model, found.guesses, color=color) + "\n")
+    click.echo(show_module_rows(rows, color=color))
+    print_written(written)
+
+
+@click.command()
+@click.argument("model")
+@click.argument("where", nargs=-1)
+@click.option("-o", "--out", default="run.safetensors", show_default=True, metavar="FILE")
+@model_options
+@batch_options
+@loss_option
+@json_option
+@all_option
+def record(
+    model: str, where: tuple[str, ...], out: str, as_json: bool, every: bool, **options: Any
+) -> None:
+    """Run MODEL on one batch and save what flows at WHERE.
+
+    WHERE is '*' (every module's output) unless it is given, with --loss also the gradients.
+    """
+    refuse_target(out, (".safetensors",))
+    with working("running the model"):
+        recorded = record_model(model, where, options)
+        if not recorded.sites:
+            why = recorded.absent[0] if recorded.absent else "the model returned no tensor"
+            hint = "" if options["loss"] else " Gradients need --loss."
+            raise InputError(f"Nothing was recorded: {why}.{hint}")
+        with writing(out):
+            recorded.save(out)
+    from torchtap.store.listing import list_run
+    from torchtap.view.text import show_listing
+
+    listing = list_run(recorded)
+    if as_json:
+        print_json({**listing.as_dict(), "files": [out]})
+        return
+    click.echo(show_listing(listing, limit=None if every else 40, color=wants_color()))
+    print_written([out])
+
+
+@click.command()
+@click.argument("model")
+@click.option("--depth", type=click.IntRange(min=0), help="Show modules down to here.")
+@click.option("--saved", is_flag=True, help="Show what is kept for backward instead.")
+@model_options
+@batch_options
+@json_option
+def summary(model: str, depth: int | None, saved: bool, as_json: bool, **options: Any) -> None:
+    """Shapes, parameters, mult-adds and activation bytes of MODEL."""
+    if saved and depth is not None:
+        raise click.UsageError("--depth does not go with --saved, which shows every module.")
+    found: Any
+    with working("running the model"):
+        from torchtap.saving import saved_report
+        from torchtap.summarizing import summary as summarize
+
+        built, batch = model_and_batch(model, options)
+        with explained(model, built, batch, options):
+            if saved:
+                found = saved_report(built, *batch.args, **batch.kwargs)
+            else:
+                found = summarize(built, *batch.args, depth=depth, **batch.kwargs)
+    if as_json:
+        print_json(found.as_dict())
+        return
+    if saved:
+        from torchtap.view.saved import show_saved
+
+        click.echo(show_saved(found, color=wants_color()))
+        return
+    from torchtap.view.text import show_summary
+
+    click.echo(show_summary(found, color=wants_color()))
+
+
+@click.command()
+@click.argument("source", metavar="MODEL_OR_RUN")
+@click.argument("sites", nargs=-1, metavar="[SITE]...")
+@click.option("-o", "--out", default="maps.png", show_default=True, metavar="FILE")
+@click.option("--sample", default=0, show_default=True, help="Which of the batch.")
+@click.option("--channels", metavar="N or A,B,...", help="How many, or which (A, for one).")
+@click.option("--step", type=int, help="Which step; the last by default.")
+@click.option("--call", type=int, help="Which call; the last by default.")
+@click.option("--layout", help="Name the dimensions, e.g. NHWC, CHW or NCL.")
+@click.option("--each", is_flag=True, help="Scale each map by itself.")
+@click.option("--clip", default=0.0, show_default=True, help="Share beyond the last colour.")
+@model_options
+@batch_options
+@loss_option
+@json_option
+def maps(source: str, sites: tuple[str, ...], out: str, as_json: bool, **options: Any) -> None:
+    """Draw the feature maps at SITE.
+
+    By default those of the first convolution. From a saved run, or from MODEL on one batch.
+    Several SITEs stand side by side.
+    """
+    refuse_target(out, _PICTURES)
+    how = {name: options.pop(name) for name in ("sample", "step", "call", "layout", "clip")}
+    how["scale"] = "each" if options.pop("each") else "shared"
+    how["channels"] = channels_of(options.pop("channels"))
+    with working("drawing"):
+        from torchtap.view.figures import default_site, feature_maps, feature_maps_overview
+
+        opened = open_saved(source) if is_run(source) else record_model(source, sites, options)
+        chosen = [str(opened.record(site).site) for site in sites] or [str(default_site(opened))]
+        if len(chosen) > 1:
+            figure = feature_maps_overview(opened, chosen, sample=how["sample"], clip=how["clip"])
+        else:
+            figure = feature_maps(opened, chosen[0], **how)
+        with writing(out):
+            figure.savefig(out)
+    if as_json:
+        print_json({"sites": chosen, "files": [out]})
+        return
+    print_written([out])

@@ -1,0 +1,90 @@
+"""What is printed, and how: to stdout what was asked for, to stderr what else is to be known."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from torchtap.load import Unwrapped
+
+_QUIET_SECONDS = 2.0
+_MOST_KEYS = 6
+
+
+def wants_color() -> bool:
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    return sys.stdout.isatty() and not plain
+
+
+def print_json(value: Any) -> None:
+    click.echo(json.dumps(_finite(value), indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def _finite(value: Any) -> Any:
+    """JSON knows neither NaN nor Inf: both become null, and their counts stand beside them."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(one) for one in value]
+    return value
+
+
+def print_written(files: Sequence[str]) -> None:
+    click.echo("\n" + "\n".join(f"wrote {file}" for file in files))
+
+
+def complain(text: str) -> None:
+    click.echo(f"torchtap: {text}", err=True)
+
+
+def say_unwrapped(file: str, found: Unwrapped) -> str:
+    """What a weight file had around its tensors, and what of it was not read."""
+    said = []
+    if found.key:
+        beside = ", ".join(map(repr, found.beside[:_MOST_KEYS]))
+        more = " and more" if len(found.beside) > _MOST_KEYS else ""
+        left = f" and not what stands beside it ({beside}{more})" if beside else ""
+        said.append(f"read {found.key!r}{left}")
+    if found.prefixes:
+        said.append(f"took {''.join(found.prefixes)!r} off every name")
+    return f"{file}: {', '.join(said)}"
+
+
+@contextlib.contextmanager
+def working(doing: str) -> Iterator[None]:
+    """Say on a terminal that work is going on, once it takes longer than two seconds."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    done = threading.Event()
+    start = time.monotonic()
+
+    def tick() -> None:
+        said = False
+        wait = _QUIET_SECONDS
+        while not done.wait(wait):
+            said, wait = True, 0.5
+            seconds = int(time.monotonic() - start)
+            click.echo(f"\r\x1b[2Ktorchtap: {doing}, {seconds} s", err=True, nl=False)
+        if said:
+            click.echo("\r\x1b[2K", err=True, nl=False)
+
+    ticker = threading.Thread(target=tick, daemon=True)
+    ticker.start()
+    try:
+        yield
+    finally:
+        done.set()
+        ticker.join()

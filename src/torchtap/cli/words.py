@@ -1,0 +1,135 @@
+"""From the words of a command to values: a model, a batch, a run, a place to write to."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from torchtap.cli.saying import complain, say_unwrapped
+from torchtap.cli.trouble import explained
+from torchtap.errors import InputError
+from torchtap.record import steps_there
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from torchtap.load import Batch
+    from torchtap.store.run import Run
+
+
+def model_and_batch(target: str, options: dict[str, Any]) -> tuple[nn.Module, Batch]:
+    import torch
+
+    from torchtap.load import IMAGENET_MEAN, IMAGENET_STD, load_batch, load_model, load_weights
+
+    torch.manual_seed(options["seed"])
+    model = load_model(target, args=options["args"])
+    if options["weights"] is not None:
+        found = load_weights(model, options["weights"])
+        if found:
+            complain(say_unwrapped(options["weights"], found))
+    batch = load_batch(
+        image=options["image"],
+        file=options["file"],
+        shape=options["shape"],
+        size=options["size"],
+        mean=_numbers("--mean", options["mean"]) or IMAGENET_MEAN,
+        std=_numbers("--std", options["std"]) or IMAGENET_STD,
+        dtype=options["dtype"],
+        high=options["high"],
+        seed=options["seed"],
+    )
+    return model.train() if options["train"] else model.eval(), batch
+
+
+def record_model(target: str, where: Sequence[str], options: dict[str, Any]) -> Run:
+    import torch
+
+    from torchtap.load import load_loss
+    from torchtap.watching import watch
+
+    loss = None if options["loss"] is None else load_loss(options["loss"])
+    model, batch = model_and_batch(target, options)
+    wanted = list(where) or ["*" if loss is None else "*:output,grad_output"]
+    with watch(model, wanted) as watching, torch.set_grad_enabled(loss is not None):
+        with explained(target, model, batch, options):
+            output = batch.run(model)
+        if loss is not None:
+            torch.autograd.backward(loss(output))
+    return watching.run
+
+
+def open_saved(path: str) -> Run:
+    from torchtap.load import existing_file
+    from torchtap.store.file import open_run
+
+    return open_run(existing_file(path))
+
+
+def refuse_unknown_steps(path: str, opened: Run, steps: Sequence[int]) -> None:
+    """Raise ``InputError`` for a step that the run does not have."""
+    known = opened.steps
+    for step in steps:
+        if step not in known:
+            raise InputError(f"{path} has no step {step}. {steps_there(known, step)}")
+
+
+def step_of(path: str, opened: Run, text: str) -> int | Literal["all"]:
+    """One step of a run, or all together."""
+    if text == "all":
+        return "all"
+    try:
+        step = int(text)
+    except ValueError:
+        raise InputError(f"--step is {text!r}; expected a number, or all.") from None
+    refuse_unknown_steps(path, opened, [step])
+    return step
+
+
+def is_run(source: str) -> bool:
+    return source.endswith(".safetensors") or ":" not in source
+
+
+def _numbers(name: str, text: str | None) -> list[float]:
+    try:
+        return [] if text is None else [float(word) for word in text.split(",")]
+    except ValueError:
+        raise InputError(f"{name} is {text!r}; expected numbers with commas.") from None
+
+
+def known_columns(words: Sequence[str], columns: Collection[str]) -> list[str]:
+    from torchtap.site import did_you_mean
+
+    for word in words:
+        if word not in columns:
+            near = did_you_mean(word, list(columns))
+            raise InputError(f"There is no column {word!r}{near} --columns '?' lists them.")
+    return list(words)
+
+
+def channels_of(text: str | None) -> int | list[int] | None:
+    if text is None:
+        return None
+    words = [word.strip() for word in text.rstrip(",").split(",")]
+    if not all(word.isdecimal() for word in words):
+        raise InputError(f"--channels is {text!r}; expected a count, or numbers with commas.")
+    return [int(word) for word in words] if "," in text else int(words[0])
+
+
+def refuse_target(out: str, endings: Sequence[str]) -> None:
+    """Refuse a place that cannot be written before an hour of work goes there."""
+    path = Path(out)
+    if path.is_dir():
+        raise InputError(f"--out is {out}, a folder; expected a file.")
+    if path.suffix.lower() not in endings:
+        raise InputError(f"--out is {out}; expected a name that ends in {' or '.join(endings)}.")
+
+
+@contextlib.contextmanager
+def writing(path: str | Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror or error}.") from error

@@ -1,0 +1,159 @@
+"""Puts a session's pair of hooks on for as long as some modules, or a ``with`` block, run."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from torchtap.hooks.callbacks import EditCallback, keep_dynamo_out
+from torchtap.hooks.spots import Tap
+from torchtap.packing import Pair, is_of_checkpoint, push, remove, top
+from torchtap.plan import Plan
+
+_current_task = torch._C._current_graph_task_id
+
+
+class Places(threading.local):
+    """Where this thread is: paths of the modules that run, and the pairs below ours.
+
+    Attributes:
+        paths: the innermost last.
+        below: for each time that ours was put on, the pair that it stands on.
+        calls: module calls that were entered, each with what it put on.
+    """
+
+    def __init__(self) -> None:
+        self.paths: list[str] = []
+        self.below: list[Pair | None] = []
+        self.calls: list[tuple[Tap, bool]] = []
+
+
+class Attachment:
+    """Puts one pair on and takes it off, in each thread by itself.
+
+    Attributes:
+        pair: ours.
+        is_paused: put nothing on for now.
+        inside_checkpoint: paths of modules that ran inside a non-reentrant checkpoint, where we
+            keep away: it computes again what we would move.
+    """
+
+    def __init__(self) -> None:
+        self.pair: Pair | None = None
+        self.inside_checkpoint: dict[str, None] = {}
+        self.is_paused = False
+        self._places = Places()
+        self._handles: list[Any] = []
+
+    # ------------------------------------------------------------------ what a session asks
+
+    def path(self) -> str:
+        """The innermost attached module that runs in this thread."""
+        paths = self._places.paths
+        return paths[-1] if paths else ""
+
+    def below(self) -> Pair | None:
+        """The pair of hooks that ours stands on in this thread."""
+        below = self._places.below
+        return below[-1] if below else None
+
+    # ------------------------------------------------------------------ for a block
+
+    def begin(self) -> None:
+        """Put the pair on, in this thread."""
+        assert self.pair is not None
+        self._places.below.append(top())
+        push(self.pair)
+
+    def end(self) -> None:
+        """Take it off."""
+        assert self.pair is not None
+        remove(self.pair)
+        if self._places.below:
+            self._places.below.pop()
+
+    # ------------------------------------------------------------------ for modules
+
+    def attach(self, plan: Plan, modules: Mapping[str, nn.Module], *, around: bool) -> None:
+        """Hook modules: while the outermost of them runs, the pair is on.
+
+        Args:
+            plan: which.
+            modules: path -> module.
+            around: put the pair on; if not, only follow which module runs.
+        """
+        for planned in plan.taps:
+            module, tap = modules[planned.path], Tap(planned.path, planned.filters)
+            if isinstance(module, torch.jit.ScriptModule):
+                continue
+            enter, leave = _Enter(self, tap, around=around), _Leave(self, tap)
+            self._handles.append(module.register_forward_pre_hook(enter))
+            self._handles.append(module.register_forward_hook(leave, always_call=True))
+
+    def detach(self) -> None:
+        """Take the hooks off."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        while self._places.calls:
+            self._unwind(self._places.calls[-1][0])
+
+    def enter(self, tap: Tap, *, around: bool) -> None:
+        """A module is entered."""
+        places = self._places
+        if any(call[0] is tap for call in places.calls) and not places.below:
+            self._unwind(tap)  # Left behind by a KeyboardInterrupt, which runs no hooks.
+        puts_on = around and not places.below and not self.is_paused and self._may_put_on(tap)
+        places.calls.append((tap, puts_on))
+        places.paths.append(tap.path)
+        if puts_on:
+            self.begin()
+
+    def leave(self, tap: Tap) -> None:
+        """It returned, or raised."""
+        if any(call[0] is tap for call in self._places.calls):
+            self._unwind(tap)
+
+    def _may_put_on(self, tap: Tap) -> bool:
+        if _current_task() != -1:
+            return False  # A checkpoint computes again; what it saves is used at once.
+        if is_of_checkpoint(top()):
+            self.inside_checkpoint[tap.path] = None
+            return False
+        return True
+
+    def _unwind(self, tap: Tap) -> None:
+        """Leave the innermost call of ``tap``, and all inside it that raised."""
+        places = self._places
+        while places.calls:
+            found, put_on = places.calls.pop()
+            places.paths.pop()
+            if put_on:
+                self.end()
+            if found is tap:
+                return
+
+
+class _Enter(EditCallback):
+    __slots__ = ("_around",)
+
+    def __init__(self, attachment: Attachment, tap: Tap, *, around: bool) -> None:
+        super().__init__(attachment, tap)
+        self._around = around
+
+    def __call__(self, module: nn.Module, args: Any) -> None:
+        self.editor.enter(self.tap, around=self._around)
+
+
+class _Leave(EditCallback):
+    __slots__ = ()
+
+    def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
+        self.editor.leave(self.tap)
+
+
+keep_dynamo_out(_Enter.__call__, _Leave.__call__)
