@@ -38,6 +38,15 @@ class Offload:
 
     Safe to close twice. What is packed can still be unpacked after closing: backward may come
     later.
+
+    Example:
+        >>> import torch, torchtap as tt
+        >>> model = torch.nn.Linear(64, 64)
+        >>> off = tt.offload("disk", model=model, min_bytes=1024)
+        >>> model(torch.ones(64, 64)).sum().backward()
+        >>> off.close()
+        >>> off.report().packed_nbytes
+        16384
     """
 
     def __init__(
@@ -216,6 +225,7 @@ def offload(
         >>> loss.backward()
         >>> torch.equal(x.grad, x.detach().sin().exp() * x.detach().cos())
         True
+        >>> off.flush()  # Wait for what is still on its way, to count it.
         >>> off.report().moved_nbytes
         {'disk': 524288}
     """
