@@ -427,7 +427,9 @@ class _Lookup:
         try:
             value: Tensor = source.get(site, step=self._step, call=call)
         except LookupError as error:
-            raise _nothing_there(record, str(error)) from error
+            is_later = self._call is None and record.call > 0
+            hint = " Pass call=0 to put in its first call everywhere." if is_later else ""
+            raise _nothing_there(record, f"{error}{hint}") from error
         return value
 
     def _site_of(self, record: Record) -> Site:

@@ -100,9 +100,14 @@ class Change:
             )
 
     def _wrote(self, record: Record) -> EditError:
+        harm = (
+            "may share that memory with other gradients"
+            if record.site.is_gradient
+            else "gives right values and wrong gradients"
+        )
         return EditError(
-            f"Edit {self.name!r} at {place(record)} wrote into the tensor that it was given. That "
-            f"gives right values and wrong gradients: write into tensor.clone() and return it."
+            f"Edit {self.name!r} at {place(record)} wrote into the tensor that it was given, which "
+            f"{harm}: write into tensor.clone() and return it."
         )
 
 
