@@ -293,7 +293,7 @@ class Editor:
             tensor.grad_fn is None or edge_of(tensor) in call.arguments
         )
         if is_others:  # Handed on unchanged, it may be used elsewhere too.
-            return gradients.isolated(spot, tensor, call.number)
+            return gradients.of_own(spot, tensor, call.number)
         gradients.of_tensor(spot, tensor, call.number)
         return tensor
 
