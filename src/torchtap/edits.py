@@ -255,7 +255,8 @@ class ClipNorm(Ready):
 
     def _clipped(self, tensor: Tensor, _: Record) -> Tensor:
         factor = self.factor([norm_of(tensor, self.p)])
-        return tensor * factor.to(tensor.dtype)
+        clipped: Tensor = tensor * factor.to(tensor.dtype)
+        return clipped
 
     def factor(self, norms: Sequence[Tensor], scale: float | Tensor = 1.0) -> Tensor:
         """What to multiply by, given the norms of the parts (that carry the factor ``scale``)."""
@@ -298,7 +299,8 @@ def norm_of(tensor: Tensor, p: float) -> Tensor:
     wide = torch.float32 if tensor.device.type == "mps" else torch.float64
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor).flatten(-2) if p == 2 else tensor.abs()
-    return torch.linalg.vector_norm(tensor, p, dtype=wide)
+    norm: Tensor = torch.linalg.vector_norm(tensor, p, dtype=wide)
+    return norm
 
 
 # ---------------------------------------------------------------------- from elsewhere

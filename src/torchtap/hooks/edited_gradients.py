@@ -22,7 +22,7 @@ from torchtap.hooks.graph import (
     sequence_number,
 )
 from torchtap.hooks.order import put_gradient
-from torchtap.hooks.spots import EditArrival, Spot
+from torchtap.hooks.spots import Arrival, EditArrival, Spot
 from torchtap.record import FORWARD, UNVERSIONED, Record
 from torchtap.tree import leaves
 
@@ -192,6 +192,21 @@ class GradientEdits:
         self._handles.append(handle)
         self._follow(tensor, edit)
 
+    def announce(self, output: Any) -> None:
+        """Number the backward where it starts from this.
+
+        A reentrant checkpoint inside it runs backwards of its own, and each would be taken for the
+        outermost where nothing but parameters is edited.
+        """
+        for _, tensor in leaves(output):
+            if tensor.requires_grad:
+                hook = Arrival(self._begin)
+                self._handles.append(tensor.register_hook(hook))  # type: ignore[no-untyped-call]
+
+    def _begin(self, _: Tensor | None) -> None:
+        if self.is_on:
+            self.backwards.number()
+
     def of_own(self, spot: Spot, tensor: Tensor, call: int) -> Tensor:
         """Change the gradient of what one module hands on of somebody else's tensor.
 
@@ -215,13 +230,11 @@ class GradientEdits:
         if not tensor.requires_grad or not torch.is_grad_enabled():
             spot.reason = why_no_grad(tensor)
             return tensor
-        node = tensor.grad_fn
+        node: Any = tensor.grad_fn
         if node is None or node.metadata.get(EDITED) != spot.site.path:
             tensor = tensor.view_as(tensor)
             node = tensor.grad_fn
-            assert node is not None
-            metadata: Any = node.metadata
-            metadata[EDITED] = spot.site.path
+            node.metadata[EDITED] = spot.site.path
         edit = GradientEdit(self, spot, call)
         self._handles.append(node.register_hook(edit.on_identity))
         self._follow(tensor, edit)
