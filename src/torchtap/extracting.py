@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+import weakref
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
@@ -60,7 +62,8 @@ class Features(nn.Module):
         self._call = call
         self._stop = stop
         self._plan = _make_plan(model, where)
-        self._planned_for = model
+        # The module itself, as an attribute, would be a child.
+        self._planned_for: Callable[[], nn.Module | None] = weakref.ref(model)
         self._freeze: Freeze | None = freeze(model) if frozen else None
         self._modes = {id(module): module.training for module in model.modules()}
         self.model = model
@@ -112,13 +115,20 @@ class Features(nn.Module):
 
     def _current_plan(self) -> Plan:
         # A copy, a replica or an unpickled one has another model.
-        if self._planned_for is not self.model:
-            self._plan, self._planned_for = _make_plan(self.model, self._where), self.model
+        if self._planned_for() is not self.model:
+            self._plan = _make_plan(self.model, self._where)
+            self._planned_for = weakref.ref(self.model)
         return self._plan
 
     def __getstate__(self) -> dict[str, Any]:
         # A plan refers to modules, and what is frozen is frozen here only.
-        return {**self.__dict__, "_plan": None, "_planned_for": None, "_freeze": None}
+        state = {**self.__dict__, "_plan": None, "_freeze": None}
+        del state["_planned_for"]
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self._planned_for = _nothing
 
     def _check(self, plan: Plan, extractor: Extractor) -> None:
         for planned in plan.taps:
@@ -131,6 +141,10 @@ class Features(nn.Module):
                 raise CaptureError(
                     f"There is no module {pattern.path!r}, and no tt.mark of that name was reached."
                 )
+
+
+def _nothing() -> None:
+    """In place of a weak reference to a model."""
 
 
 def features(
