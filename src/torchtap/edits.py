@@ -255,7 +255,8 @@ class ClipNorm(Ready):
 
     def _clipped(self, tensor: Tensor, _: Record) -> Tensor:
         factor = self.factor([norm_of(tensor, self.p)])
-        return tensor * factor.to(tensor.dtype)
+        clipped: Tensor = tensor * factor.to(tensor.dtype)
+        return clipped
 
     def factor(self, norms: Sequence[Tensor], scale: float | Tensor = 1.0) -> Tensor:
         """What to multiply by, given the norms of the parts (that carry the factor ``scale``)."""
@@ -583,8 +584,10 @@ def _region(at: Mapping[int, Index], tensor: Tensor, record: Record) -> Tensor:
                 f"is {kind_of(tensor)}."
             )
         chosen = torch.zeros(tensor.shape[dim], dtype=torch.bool, device=tensor.device)
+        if isinstance(index, list | tuple):  # An empty one has no dtype of its own.
+            index = torch.as_tensor(index, dtype=None if index else torch.long)
         try:
-            chosen[torch.as_tensor(index) if isinstance(index, list | tuple) else index] = True
+            chosen[index] = True
         except IndexError as error:
             raise EditError(
                 f"The edit at {place(record)} is asked to work at {_short(index)} of dimension "

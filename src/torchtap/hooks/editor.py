@@ -106,7 +106,7 @@ class Editor:
 
     def attach(self, modules: Mapping[str, nn.Module]) -> None:
         """Put the hooks on. ``modules``: path -> module."""
-        for path in dict.fromkeys(["", *self.taps] if self._needs_root else self.taps):
+        for path in dict.fromkeys(["", *self.taps]):
             tap, module = self.taps.get(path, self.root), modules[path]
             if isinstance(module, torch.jit.ScriptModule):
                 tap.reason = "a ScriptModule takes no hooks"
@@ -126,15 +126,9 @@ class Editor:
         if self.plan.patterns:  # Nothing else can select a mark.
             open_editors.add(self)
 
-    @property
-    def _needs_root(self) -> bool:
-        """Whether it must be known when the model runs; gradients of parameters come by alone."""
-        ports = {port for tap in self.taps.values() for port in tap.filters}
-        return ports != {"param_grad"} or bool(self.plan.unmatched)
-
     def _sides(self, tap: Tap) -> tuple[bool, bool]:
         """Whether a hook is needed before, and after, the module runs."""
-        if tap is self.root and self._needs_root:
+        if tap is self.root:  # It must be known when the model runs.
             return True, True
         before = any(port in tap.filters for port in ("input", "grad_input", "grad_output"))
         before = before or self.nodes is not None
@@ -209,6 +203,8 @@ class Editor:
             call = _Call(tap, number, phase, _NO_VIEWS)
         else:
             self.gradients.leave(call.first_view, output, is_outermost=not self._running.stack)
+        if tap is self.root and self._params and current_task() == -1:
+            self.gradients.announce(output)
         if output is None or not tap.filters or not self._is_wanted(call):
             return None
         if self.nodes is not None:
@@ -289,7 +285,7 @@ class Editor:
         node: Any = tensor.grad_fn
         is_others = node is None or node._sequence_nr() < call.first_node
         if tensor.requires_grad and is_others:  # It may be used elsewhere too.
-            return gradients.isolated(spot, tensor, call.number)
+            return gradients.of_own(spot, tensor, call.number)
         gradients.of_tensor(spot, tensor, call.number)
         return tensor
 

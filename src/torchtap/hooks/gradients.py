@@ -35,6 +35,7 @@ from torchtap.hooks.graph import (
     sequence_number,
 )
 from torchtap.hooks.keep import Keeper
+from torchtap.hooks.order import put_gradient
 from torchtap.hooks.spots import Arrival, Spot, Tap
 from torchtap.record import FORWARD, Record
 
@@ -337,14 +338,16 @@ class Gradients:
             tensor._backward_hooks = hooks
             tensor.grad_fn._register_hook_dict(tensor)
             self.hooked.append(hooks)
+            hooks[hook] = hook
         else:
-            self.track(hooks)
-        hooks[hook] = hook
+            self.join(hooks, hook)
 
-    def track(self, hooks: Any) -> None:
-        """Remember a hook table that others made, once, to clean it at the end."""
-        if not any(isinstance(hook, Arrival) and self._is_ours(hook) for hook in hooks):
+    def join(self, hooks: Any, hook: Arrival) -> None:
+        """Put a hook into a table that others made, which is remembered once, to clean it."""
+        if not any(isinstance(other, Arrival) and self._is_ours(other) for other in hooks):
             self.hooked.append(hooks)
+        hooks[hook] = hook
+        put_gradient(hooks, hook)
 
     def release_leaves(self, *, force: bool) -> None:
         """Take the hooks off tensors that outlive their graph; those that fired, or all."""
