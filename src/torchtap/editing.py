@@ -45,7 +45,7 @@ class Edit:
         >>> edit.close()
         >>> edit
         Edit scale(factor=2.0) (closed, step 0)
-          1:output  1 times in 1 calls
+          1:output  once
     """
 
     def __init__(
@@ -201,6 +201,7 @@ def edit(
     calls: Chosen = None,
     scaler: Scaler | None = None,
     missing: Missing = "error",
+    name: str | None = None,
 ) -> Edit:
     """Change what flows through a model, forward and backward.
 
@@ -220,6 +221,7 @@ def edit(
         scaler: the ``GradScaler`` in use: functions then see gradients in true units.
         missing: what to do when closing, if nothing of a pattern ever came by: ``error``, or
             ``ignore``.
+        name: what reports and messages call it; by default what the function is called.
 
     Returns:
         a context manager and handle; ``.fired`` tells where and how often it happened.
@@ -253,7 +255,8 @@ def edit(
     for one, function in pairs:
         plan = make_plan(model, one)
         refuse_ports(plan)
-        editors.append((name_of(function), _editor(model, plan, function, wants_call, scaler)))
+        editor = _editor(model, plan, function, wants_call, scaler, name)
+        editors.append((name or name_of(function), editor))
     done = Edit(editors, steps=steps, missing=missing)
     done._attach(modules_of(model)[0])
     return done
@@ -402,6 +405,7 @@ def _editor(
     function: Function,
     wants_call: Callable[[int], bool],
     scaler: Scaler | None,
+    name: str | None,
 ) -> OneEdit:
     if isinstance(function, edits.ClipNorm) and function.over_all:
         others = {port for planned in plan.taps for port in planned.ports} - {"param_grad"}
@@ -414,7 +418,7 @@ def _editor(
     if isinstance(function, edits.Patch) and function.arguments is not None:
         function = _prepared(model, plan, function)
     nodes = function.nodes if isinstance(function, edits.GuidedRelu) else None
-    change = Change(function, scaler)
+    change = Change(function, scaler, name)
     return Editor(modules_of(model)[0][""], plan, change, wants_call=wants_call, nodes=nodes)
 
 

@@ -33,6 +33,7 @@ class Change:
     Args:
         function: see :data:`Function`.
         scaler: gradients carry its factor; the function sees them without.
+        name: what messages call it; by default the function's own name.
 
     Attributes:
         name: what messages call it.
@@ -40,8 +41,10 @@ class Change:
 
     __slots__ = ("_function", "_proven", "_scaler", "_takes_record", "name")
 
-    def __init__(self, function: Function, scaler: Scaler | None = None) -> None:
-        self.name = name_of(function)
+    def __init__(
+        self, function: Function, scaler: Scaler | None = None, name: str | None = None
+    ) -> None:
+        self.name = name or name_of(function)
         self._function = function
         self._takes_record = takes_record(function)
         self._scaler = scaler
