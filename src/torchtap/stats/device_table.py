@@ -60,7 +60,7 @@ class Block:
         return native.Aim(self.rows[index], histogram, sample, self.lists, index)
 
     def clear(self, index: int) -> None:
-        """Forget what was measured into one row, with care."""
+        """Forget what was measured into one row. Of what is in lists nothing can be forgotten."""
         self.rows[index] = self.blank[index]
         if self.histograms is not None:
             self.histograms[index].zero_()
@@ -102,9 +102,9 @@ class DeviceTable:
         def read() -> Taken:
             if event is not None:
                 event.synchronize()
-            parts = [one() for one in reads]
+            parts = [copy() for copy in reads]
             rows = [rows for rows, _ in parts] or [np.zeros((0, ROW_WIDTH))]
-            return np.concatenate(rows), [listed for _, listed in parts for listed in listed]
+            return np.concatenate(rows), [one for _, listed in parts for one in listed]
 
         return read
 

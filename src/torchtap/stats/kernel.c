@@ -580,11 +580,16 @@ static void start_run(Run *run, const char *data, int dtype, int64_t begin, int6
     empty_row(run->row);
 }
 
+/* Whether only a sample is counted in the histogram: of more than four times as many elements, for
+   looking up an element at a hashed place takes as long as counting four or five neighbours. */
+static int is_sampled(int64_t numel, int64_t sample) {
+    return sample > 0 && (numel - 1) / 4 >= sample;
+}
+
 static void accumulate(const char *data, int64_t numel, int dtype, double *row, int64_t *histogram,
                        Lists *lists, int64_t sample, int64_t wanted_threads) {
     Bins bins = {.histogram = histogram, .lists = lists, .first = HALF, .least = HALF};
-    /* Looking up an element at a hashed place takes as long as counting five neighbours. */
-    if (sample > 0 && numel / 4 > sample) {
+    if (is_sampled(numel, sample)) {
         bins.strata = sample;
         bins.width = (double)numel / (double)sample;
         /* Successive tensors of a site are looked at in different places. */
@@ -744,9 +749,10 @@ typedef struct {
 
 /* The lists, if the histogram of `numel` elements is sure to fit in there. */
 static Lists *with_room(Lists *lists, int64_t numel, int64_t sample) {
-    int64_t counted = sample > 0 && numel / 4 > sample ? sample : numel;
+    int64_t counted = is_sampled(numel, sample) ? sample : numel;
+    int64_t most = counted < BINS ? counted : BINS;
     int fits = lists && counted <= LIST_ELEMENTS && numel < 2 * THREAD_ELEMENTS &&
-               counted <= lists->max_bins - lists->num_bins && lists->num_lists < lists->max_lists;
+               most <= lists->max_bins - lists->num_bins && lists->num_lists < lists->max_lists;
     return fits ? lists : NULL;
 }
 

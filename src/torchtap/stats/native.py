@@ -41,6 +41,7 @@ DTYPES: dict[torch.dtype, int] = {
 }
 """What the kernel reads, and its codes."""
 
+Scratch = tuple[NDArray[np.uint16], NDArray[np.int64]]
 Counts = NDArray[np.uint16] | NDArray[np.int64]
 Drained = tuple[NDArray[np.uint16], Counts, NDArray[np.int64]]
 """Bins that hold anything, their counts, one list after the other, and where each list ends."""
@@ -101,8 +102,8 @@ class Lists:
         """Whose each list is, and the lists as :func:`drain` gives them; there are none then."""
         num_bins, num_lists = self._header[2:4].tolist()
         self._header[2:4] = 0
-        drained = self._bins[:num_bins], self._counts[:num_bins], self._ends[:num_lists]
-        return self._owners[:num_lists].copy(), tuple(part.copy() for part in drained)
+        bins, counts = self._bins[:num_bins].copy(), self._counts[:num_bins].copy()
+        return self._owners[:num_lists].copy(), (bins, counts, self._ends[:num_lists].copy())
 
 
 class Aim:
@@ -149,7 +150,7 @@ def accumulate(
         row: ``float64[16]``, contiguous.
         histogram: ``int64[8192]``, contiguous, or ``None``.
         sample: how many elements to count in the histogram, one in each of so many equal parts at
-            a hashed place; 0 for all. A tensor of less than four times as many is counted
+            a hashed place; 0 for all. A tensor of at most four times as many is counted
             completely, which takes less time. Successive tensors of a row are sampled in
             different places; the same ones in the same order always give the same counts.
 
@@ -214,9 +215,7 @@ def merge(
     )
 
 
-def drain(
-    rows: Tensor, histograms: Tensor, scratch: Scratch | None = None
-) -> Drained:
+def drain(rows: Tensor, histograms: Tensor, scratch: Scratch | None = None) -> Drained:
     """Take the counts out of many histograms.
 
     Args:

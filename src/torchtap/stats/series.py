@@ -44,7 +44,7 @@ class Part(NamedTuple):
     def of(self, place: int) -> Histogram | None:
         """That of one site."""
         merged = None
-        for number in np.flatnonzero(self.places == place):
+        for number in np.flatnonzero(self.places == place).tolist():
             merged = _merge(merged, self.histograms.of(number))
         return merged
 
