@@ -596,3 +596,32 @@ def test_a_large_model_has_a_table_that_reads_well():
     lines = show_stats_table(w.run.table()).split("\n")
     assert all(len(line) <= 100 for line in lines)
     assert "histogram" in lines[2]
+
+
+def test_histograms_count_every_call_and_step_however_many():
+    # 600 calls of two modules are more than the lists of a step have room for.
+    model = nn.Sequential(nn.Identity(), nn.Identity())
+    with tt.watch(model, "*", to=tt.Stats(keep=20)) as w, torch.no_grad():
+        kept = [torch.randn(20, 5) for _ in range(620)]
+        for number, values in enumerate(kept):
+            model(values)
+            if number >= 600:
+                w.step()
+    for site in ("0", "1"):
+        for which, tensors in ((0, kept[:601]), (19, kept[619:]), ("all", kept)):
+            found = w.run.stats(site, step=which).histogram
+            expected = tt.measure(tensors).histogram
+            assert np.array_equal(found.bins, expected.bins)
+            assert np.array_equal(found.counts, expected.counts)
+            assert not found.is_sample
+
+
+@pytest.mark.parametrize(("numel", "is_sample"), [(8192, False), (8193, True)])
+def test_a_sampled_histogram_says_so_in_a_step_and_in_all(numel, is_sample):
+    model = nn.Identity()
+    with tt.watch(model, ".", to=tt.Stats()) as w:
+        for _ in range(2):
+            model(torch.randn(numel))
+            w.step()
+    for step in (1, "all"):
+        assert w.run.stats("", step=step).histogram.is_sample is is_sample

@@ -153,7 +153,8 @@ class Gradients:
     def of_view(self, spot: Spot, view: Tensor, call: int) -> Arrival:
         """The hook for a returned view, which is followed from now on."""
         gather = Gather(self, spot, call, (), 1)
-        self._follow(view, gather, None)
+        if not view._base.is_leaf:  # type: ignore[union-attr]
+            self._views().append(ReturnedView(view, gather, None))
         return Arrival(gather.add)
 
     def announce(self, outputs: Iterable[Tensor]) -> None:

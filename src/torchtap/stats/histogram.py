@@ -207,17 +207,17 @@ class Histogram:
 
 @dataclass(frozen=True, eq=False)
 class Histograms:
-    """Those of many rows, one after the other, as they were taken out of a table.
+    """Many of them, one after the other, as they were taken out of a table.
 
     Attributes:
         bins: ``uint16[n]``.
-        counts: ``int64[n]``.
-        ends: where each row ends, ``int64[rows]``.
-        is_sample: per row, ``bool[rows]``.
+        counts: ``int64[n]``, or ``uint16[n]`` where they are small.
+        ends: where each of them ends, ``int64[histograms]``.
+        is_sample: for each of them, ``bool[histograms]``.
     """
 
     bins: NDArray[np.uint16]
-    counts: Ints
+    counts: Ints | NDArray[np.uint16]
     ends: Ints
     is_sample: NDArray[np.bool_]
 

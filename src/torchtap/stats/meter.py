@@ -11,6 +11,7 @@ from torchtap.site import Site
 from torchtap.stats import native
 from torchtap.stats.device_table import Block
 
+_take = native.take_address
 _LARGE = 1 << 21
 """Elements from which on several threads measure one tensor."""
 
@@ -33,16 +34,20 @@ class Clock:
 
 
 class Sums:
-    """The running sum over samples of one site."""
+    """The running sum over samples of one site.
 
-    __slots__ = ("address", "inner", "num_samples", "shape", "total")
+    Attributes:
+        shape: of a sample.
+        total: the sum, ``float64``.
+        num_samples: how many there are in it, one ``int64``.
+    """
+
+    __slots__ = ("num_samples", "shape", "total")
 
     def __init__(self, tensor: Tensor) -> None:
         self.shape = tensor.shape[1:]
         self.total = torch.zeros(self.shape, dtype=torch.float64, device=tensor.device)
-        self.address = self.total.data_ptr()
-        self.inner = self.total.numel()
-        self.num_samples = 0
+        self.num_samples = torch.zeros(1, dtype=torch.int64)
 
 
 class Meter:
@@ -56,24 +61,23 @@ class Meter:
         block: rows on the device of its tensors, and the ``index`` of its row there.
         shape: of the last tensor.
         varies: whether shapes differ.
-        sums: running sum over samples, if there is one.
         is_replaced: whether a new value takes the place of the old one within a step. What
             accumulates in ``.grad`` stands in its last value; the partial sums do not count.
     """
 
     __slots__ = (
+        "_address",
+        "_aim",
         "_clock",
         "_code",
         "_dtype",
-        "_histogram",
-        "_row",
         "_sample",
+        "_sums",
         "block",
         "index",
         "is_replaced",
         "place",
         "shape",
-        "sums",
         "varies",
     )
 
@@ -84,18 +88,31 @@ class Meter:
         self.index = -1
         self.shape: torch.Size | None = None
         self.varies = False
-        self.sums: Sums | None = None
         self._clock = clock
         self._sample = sample
+        self._sums: Sums | None = None
         self._dtype: torch.dtype | None = None
-        self._code = self._row = self._histogram = 0
+        self._aim: native.Aim | None = None
+        self._code = self._address = 0
 
     def measure_into(self, block: Block, index: int) -> None:
         """Take a row."""
         self.block, self.index = block, index
+        self._aim = block.aim(index, self._sample)
         # The native kernel is called with addresses: a third of the time of anything else.
-        self._row = block.rows[index].data_ptr()
-        self._histogram = 0 if block.histograms is None else block.histograms[index].data_ptr()
+        self._address = self._aim.address
+        self.sums = self._sums
+
+    @property
+    def sums(self) -> Sums | None:
+        """The running sum over samples, if there is one."""
+        return self._sums
+
+    @sums.setter
+    def sums(self, sums: Sums | None) -> None:
+        self._sums = sums
+        if self._aim is not None:
+            self._aim.sum_into(*((None, None) if sums is None else (sums.total, sums.num_samples)))
 
     def trust(self, tensor: Tensor) -> None:
         """Tensors like this one can be measured quickly from now on."""
@@ -118,20 +135,14 @@ class Meter:
             or type(tensor) is not Tensor
         ):
             return False
-        shape, sums = tensor.shape, self.sums
+        shape = tensor.shape
         if shape != self.shape:
-            if sums is not None and shape[1:] != sums.shape:
+            if self._sums is not None and shape[1:] != self._sums.shape:
                 return False
             self.shape, self.varies = shape, True
-        numel, data = shape.numel(), tensor.data_ptr()
+        numel = shape.numel()
         threads = 1 if numel < _LARGE else torch.get_num_threads()
         with clock.lock:
             clock.has_measured = True
-            native.accumulate_address(
-                data, numel, self._code, self._row, self._histogram, self._sample, threads
-            )
-            if sums is not None:
-                samples = numel // sums.inner if sums.inner else 0
-                native.accumulate_sum_address(data, samples, sums.inner, self._code, sums.address)
-                sums.num_samples += samples
+            _take(tensor.data_ptr(), numel, self._code, self._address, threads)
         return True

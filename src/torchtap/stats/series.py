@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +15,8 @@ from numpy.typing import NDArray
 from torchtap.errors import RunError, SiteError
 from torchtap.record import steps_there
 from torchtap.site import Site
-from torchtap.stats.histogram import Histogram, Histograms
+from torchtap.stats import native
+from torchtap.stats.histogram import NUM_BINS, Histogram, Histograms
 from torchtap.stats.own import Statistic
 from torchtap.stats.statistics import (
     MAX,
@@ -28,26 +30,67 @@ from torchtap.stats.statistics import (
     merge_rows,
 )
 
-if TYPE_CHECKING:
-    from torchtap.stats.device_table import DeviceTable
-
 Rows = NDArray[np.float64]
 ALL_STEPS = -1
+_TOGETHER = 16
+"""Parts that are added to the totals at a time."""
 
 
 class Part(NamedTuple):
-    """Histograms of some rows, and the places of these rows' sites."""
+    """Histograms, and the place of the site that each is of."""
 
-    places: list[int]
+    places: NDArray[np.int64]
     histograms: Histograms
 
     def of(self, place: int) -> Histogram | None:
         """That of one site."""
         merged = None
-        for row, own in enumerate(self.places):
-            if own == place:
-                merged = _merge(merged, self.histograms.of(row))
+        for number in np.flatnonzero(self.places == place).tolist():
+            merged = _merge(merged, self.histograms.of(number))
         return merged
+
+
+class _Totals:
+    """Histograms of all steps.
+
+    Many parts are added at a time: the first brings the totals near, and the others find them.
+    """
+
+    def __init__(self) -> None:
+        self._full: dict[int, NDArray[np.int64]] = {}
+        self._sampled: set[int] = set()
+        self._new: list[Part] = []
+        self._lock = threading.Lock()
+
+    def add(self, parts: list[Part]) -> None:
+        """Count these too."""
+        with self._lock:
+            self._new += parts
+            if len(self._new) >= _TOGETHER:
+                self._add_new()
+
+    def of(self, place: int) -> Histogram | None:
+        """That of one site; ``None`` if it counted nothing."""
+        with self._lock:
+            self._add_new()
+            full = self._full.get(place)
+            is_sample = place in self._sampled
+        return None if full is None else Histogram.of(full, is_sample=is_sample)
+
+    def _add_new(self) -> None:
+        for places, histograms in self._new:
+            native.add_lists(
+                (histograms.bins, histograms.counts, histograms.ends),
+                [self._full_of(place) for place in places.tolist()],
+            )
+            self._sampled.update(places[histograms.is_sample].tolist())
+        self._new.clear()
+
+    def _full_of(self, place: int) -> NDArray[np.int64]:
+        full = self._full.get(place)
+        if full is None:
+            full = self._full[place] = np.zeros(NUM_BINS, dtype=np.int64)
+        return full
 
 
 @dataclass(slots=True)
@@ -114,7 +157,6 @@ class Series:
     Attributes:
         measured: what is known of each site, by place.
         has_histograms: whether they are counted.
-        tables: where histograms of all steps stand, with the places of their rows' sites.
     """
 
     def __init__(self, keep: int = 64, statistics: Sequence[Statistic] = ()) -> None:
@@ -125,8 +167,7 @@ class Series:
         self._steps: dict[int, _Step] = {}
         self._recent: deque[_Step] = deque()
         self.has_histograms = True
-        self.tables: list[tuple[list[int], DeviceTable]] = []
-        self._totals: dict[int, Histogram] = {}
+        self._totals = _Totals()
         self._states: dict[int, list[Any]] = {}
         self._finished: dict[int, dict[str, Any]] = {}
 
@@ -149,6 +190,7 @@ class Series:
             self._merge_step(entry, rows)
             if entry.parts is not None:
                 entry.parts += parts
+        self._totals.add(parts)
         while len(self._recent) > self.keep:
             old = self._recent.popleft()
             old.parts, old.states, old.finished = None, {}, {}
@@ -248,12 +290,8 @@ class Series:
 
     def total(self, place: int) -> Histogram | None:
         """The histogram of a site over all steps."""
-        merged = self._totals.get(place)
-        for places, table in self.tables:
-            for row, own in enumerate(places):
-                if own == place:
-                    merged = _merge(merged, table.total(row))
-        return merged
+        merged = self._totals.of(place)
+        return self._empty() if merged is None else merged
 
     # ------------------------------------------------------------------ to a file and back
 
@@ -301,7 +339,8 @@ class Series:
             parts = None if known is None else [_part(known)]
             self._steps[step] = _Step(step, own.copy(), parts, finished=extras.get(step, {}))
             self._recent.append(self._steps[step])
-        self._totals = histograms.get(ALL_STEPS, {})
+        if ALL_STEPS in histograms:
+            self._totals.add([_part(histograms[ALL_STEPS])])
         self._finished = extras.get(ALL_STEPS, {})
 
     # ------------------------------------------------------------------ small things
@@ -373,7 +412,7 @@ def _merge(one: Histogram | None, two: Histogram | None) -> Histogram | None:
 def _part(known: Mapping[int, Histogram]) -> Part:
     histograms = list(known.values())
     return Part(
-        list(known),
+        np.array(list(known), dtype=np.int64),
         Histograms(
             np.concatenate([h.bins for h in histograms]).astype(np.uint16),
             np.concatenate([h.counts for h in histograms]),

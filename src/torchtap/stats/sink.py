@@ -12,7 +12,7 @@ from torch import Tensor
 from torchtap.errors import InputError
 from torchtap.record import FORWARD, Absence, Record
 from torchtap.site import FLOW_PORTS, Site
-from torchtap.stats.device_table import BLOCK, Block, DeviceTable, Taken
+from torchtap.stats.device_table import Block, DeviceTable, Taken
 from torchtap.stats.measure import (
     SAMPLE,
     accumulate,
@@ -147,7 +147,7 @@ class Stats:
                 if meter.sums is not None:
                     measured = self.series.measured[meter.place]
                     measured.mean_sum = meter.sums.total.cpu().numpy().copy()
-                    measured.num_samples = meter.sums.num_samples
+                    measured.num_samples = int(meter.sums.num_samples)
 
     # ------------------------------------------------------------------ measuring
 
@@ -213,7 +213,6 @@ class Stats:
         if table is None:
             table = self._tables[device] = DeviceTable(device, histogram=self._histogram)
             self._places[device] = []
-            self.series.tables.append((self._places[device], table))
         block, index = table.add()
         self._places[device].append(meter.place)
         meter.measure_into(block, index)
@@ -253,16 +252,14 @@ class Stats:
             self._pending.append((step, list(self._places[device]), table.take()))
 
     def _read_one(self) -> None:
-        step, places, snapshot = self._pending.pop(0)
-        rows, histograms = snapshot()
+        step, known, snapshot = self._pending.pop(0)
+        rows, listed = snapshot()
         if not len(rows) or not rows[:, NUM_TENSORS].any():
             return
+        places = np.array(known)
         ordered = np.zeros((len(self.series.measured), rows.shape[1]))
         ordered[places] = rows
-        parts = [
-            Part(places[number * BLOCK : (number + 1) * BLOCK], one)
-            for number, one in enumerate(histograms)
-        ]
+        parts = [Part(places[owners], histograms) for owners, histograms in listed]
         self.series.add_step(step, ordered, parts)
 
     def _hand_over_states(self, step: int) -> None:

@@ -37,7 +37,7 @@ ROW_WIDTH = 16
 """Places in a row: what every kernel fills, ``float64[16]``. Counts are exact up to 2^53.
 
 The last is a note of the native kernel's to itself: 1 more than the least bin of a magnitude in
-use, 1 where that is not known.
+use, 1 where that is not known, 0 where what was counted stands in lists alone.
 """
 
 
