@@ -216,7 +216,10 @@ class Editor:
             return None
         if not {"output", "grad_output"} & tap.filters.keys():
             return None
-        return replace(output, partial(self._new_output, call, {}))
+        new = replace(output, partial(self._new_output, call, {}))
+        if not self._running.stack:  # What it returned itself is followed no further.
+            self.gradients.leave(0, None, is_outermost=True)
+        return new
 
     def mark(self, tensor: Tensor, name: str) -> Tensor:
         """An intermediate tensor names itself; returns what is to flow on."""
@@ -239,6 +242,7 @@ class Editor:
         self.num_entries += 1
         if current_task() == -1 and not self._running.stack:
             self.gradients.backwards.forget_failed()
+            self.gradients.drop_views()  # Left behind by a KeyboardInterrupt.
             self.gradients.settle()
             self.gradients.prune()
         self.hook_params()
