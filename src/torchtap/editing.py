@@ -224,9 +224,9 @@ def edit(
 
     Edits of one site work in the order in which they are made, each on what the former left; of a
     tensor that several modules return as it is, the gradient comes by the outermost first. Of
-    ``grad_input`` only what flows through this module is changed; ``grad_output`` is the gradient of the returned
-    tensor over all its uses; ``param_grad`` is what one backward adds to ``.grad`` (under DDP, of
-    this rank, before the ranks are averaged).
+    ``grad_input`` only what flows through this module is changed; ``grad_output`` is the gradient
+    of the returned tensor over all its uses; ``param_grad`` is what one backward adds to ``.grad``
+    (under DDP, of this rank, before the ranks are averaged).
 
     Raises:
         SiteError: a pattern fits nothing.
