@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import gc
 import os
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -267,6 +269,37 @@ def test_the_gradient_of_a_view_that_is_overwritten_is_edited(name: str) -> None
     ours = run(True, lambda m: tt.edit(m, "first:grad_output", lambda g: g * g))
     for one, other in zip(ours, right, strict=True):
         close(one, other)
+
+
+FREED: dict[str, Any] = {
+    "views that are overwritten": lambda: nn.Sequential(
+        nn.Linear(3, 4), nn.Flatten(0), nn.ReLU(inplace=True)
+    ),
+    "a linear on three dimensions": lambda: nn.Sequential(nn.Linear(3, 4), nn.ReLU(inplace=True)),
+    "modules that return their input": lambda: nn.Sequential(nn.Linear(3, 4), nn.Identity()),
+}
+
+
+@pytest.mark.parametrize("name", FREED)
+def test_the_graph_of_an_edited_forward_is_freed_without_the_garbage_collector(name: str) -> None:
+    model, x = FREED[name](), torch.ones(2, 5, 3, requires_grad=True)
+    gc.disable()
+    try:
+        where = ["*:input,output,grad_output", "0:grad_input"]
+        edit = tt.edit(model, where, lambda t: t, missing="ignore")
+        for is_differentiated in (True, False):
+            out = model(x)
+            alive = weakref.ref(out)
+            if is_differentiated:
+                out.sum().backward()
+            del out
+            assert alive() is None
+        edit.close()
+        alive_model = weakref.ref(model)
+        del model
+        assert alive_model() is None
+    finally:
+        gc.enable()
 
 
 def test_in_place_relu_after_a_linear_on_three_dimensions() -> None:

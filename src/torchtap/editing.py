@@ -214,7 +214,8 @@ def edit(
         fn: ``fn(tensor, record)`` or ``fn(tensor)``, which returns the tensor to go on with (same
             shape, dtype, device) or ``None`` to leave it; one of ``tt.edits``; or a list of them,
             which work one after the other. A forward edit is part of the graph, so gradients
-            through it are exact.
+            through it are exact. It must not write into the tensor; writes past autograd
+            (``.data``, numpy) are noticed at the first call of each site.
         steps: only in these steps (a number, several, or a function of the step); see
             :meth:`Edit.step`.
         calls: only at these calls of a module within the step, from 0.
@@ -226,10 +227,11 @@ def edit(
     Returns:
         a context manager and handle; ``.fired`` tells where and how often it happened.
 
-    Edits work in the order in which they are made, each on what the former left. Of ``grad_input``
-    only what flows through this module is changed; ``grad_output`` is the gradient of the returned
-    tensor over all its uses; ``param_grad`` is what one backward adds to ``.grad`` (under DDP, of
-    this rank, before the ranks are averaged).
+    Edits of one site work in the order in which they are made, each on what the former left; of a
+    tensor that several modules return as it is, the gradient comes by the outermost first. Of
+    ``grad_input`` only what flows through this module is changed; ``grad_output`` is the gradient
+    of the returned tensor over all its uses; ``param_grad`` is what one backward adds to ``.grad``
+    (under DDP, of this rank, before the ranks are averaged).
 
     Raises:
         SiteError: a pattern fits nothing.

@@ -268,6 +268,8 @@ class GradientEdits:
             if followed.is_overwritten:
                 handle = followed.repair()
                 if handle is not None:
+                    # The view holds its graph, which holds our hook: nobody would free them.
+                    followed.view = None
                     self._handles.append(handle)
                     continue
             if id(followed.view) in returned and not is_outermost:
@@ -276,6 +278,10 @@ class GradientEdits:
                 followed.view = None
                 self._unfinished.append(followed)
         views[first:] = kept
+
+    def drop_views(self) -> None:
+        """Forget the calls that this thread was inside of."""
+        self._views.clear()
 
     def settle(self) -> None:
         """Note which gradients went another way; outside of any call and backward."""
@@ -308,4 +314,4 @@ class GradientEdits:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
-        self._views.clear()
+        self.drop_views()

@@ -211,8 +211,12 @@ class Editor:
             self.nodes.leave(tap, output, call.first_node, call.number)
             return None
         if type(output) is Tensor:
-            return self._new_output(call, {}, "", output)
-        return replace(output, partial(self._new_output, call, {}))
+            new = self._new_output(call, {}, "", output)
+        else:
+            new = replace(output, partial(self._new_output, call, {}))
+        if not self._running.stack:  # What it returned itself is followed no further.
+            self.gradients.leave(_NO_VIEWS, None, is_outermost=True)
+        return new
 
     def mark(self, tensor: Tensor, name: str) -> Tensor:
         """An intermediate tensor names itself; returns what is to flow on."""
@@ -236,6 +240,7 @@ class Editor:
         self.num_entries += 1
         if current_task() == -1 and not self._running.stack:
             self.gradients.backwards.forget_failed()
+            self.gradients.drop_views()  # Left behind by a KeyboardInterrupt.
             self.gradients.settle()
             self.gradients.prune()
         self.hook_params()
