@@ -237,6 +237,23 @@ def test_small_floats_are_measured_as_their_values():
     assert (tt.measure(tensor).min, tt.measure(tensor).dtype) == (-448.0, "float8_e4m3fn")
 
 
+@pytest.mark.parametrize(
+    "dtype",
+    [*(torch.float8_e4m3fn, torch.float8_e4m3fnuz), *(torch.float8_e5m2, torch.float8_e5m2fnuz)],
+    ids=str,
+)
+def test_subnormals_of_small_floats_are_their_own(dtype):
+    every = torch.arange(256).to(torch.uint8).view(dtype)
+    sizes = every.to(torch.float64).abs()
+    expected = int(((sizes > 0) & (sizes < torch.finfo(dtype).tiny)).sum())
+    assert tt.measure(every).subnormal == expected > 0
+    model = torch.nn.Identity()
+    with tt.watch(model, to=tt.Stats()) as w:
+        model(every)
+        model(every)
+    assert w.run.stats(".:output").subnormal == 2 * expected
+
+
 def test_a_meta_tensor_is_refused():
     with pytest.raises(tt.InputError, match="meta tensor, which has no values"):
         tt.measure(torch.zeros(3, device="meta"))

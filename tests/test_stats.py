@@ -169,6 +169,114 @@ def test_kinds_of_tensor_that_have_no_plain_memory():
     assert "meta tensor" in w.absent[0].reason
 
 
+def freed():
+    tensor = torch.ones(1000)
+    tensor.untyped_storage().resize_(0)
+    return tensor
+
+
+def wrapped():
+    from torch.testing._internal.two_tensor import TwoTensor
+
+    return TwoTensor(torch.ones(3), torch.ones(3))
+
+
+def nested(layout):
+    return torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=layout)
+
+
+READABLE = {
+    "nested": lambda: nested(torch.strided),
+    "jagged": lambda: nested(torch.jagged),
+    "sparse": lambda: torch.ones(5, 1).to_sparse(),
+    "csr": lambda: torch.ones(5, 1).to_sparse_csr(),
+    "mkldnn": lambda: torch.ones(5, 1).to_mkldnn(),
+    "zeros that lie nowhere": lambda: torch._efficientzerotensor((5,)),
+}
+UNREADABLE = {
+    "meta": (lambda: torch.ones(3, device="meta"), "a meta tensor"),
+    "freed": (freed, "whose memory cannot be read"),
+    "wrapped": (wrapped, "a TwoTensor whose memory cannot be read"),
+    "float4": (lambda: torch.zeros(4).byte().view(torch.float4_e2m1fn_x2), "torch cannot read it"),
+}
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("make", READABLE.values(), ids=READABLE)
+def test_a_site_may_get_tensors_of_another_kind_than_the_first(make):
+    model, odd = nn.Identity(), make()
+    size = 0 if odd._is_zerotensor() else 5
+    for order in ([torch.full((3,), 2.0), odd], [odd, torch.full((3,), 2.0), torch.ones(2)]):
+        with tt.watch(model, ".:output", to=tt.Stats()) as w:
+            for tensor in order:
+                model(tensor)
+        found = w.run.stats(".:output")
+        plain = sum(float(t.sum()) for t in order if t is not odd)
+        assert (found.num_tensors, found.l1) == (len(order), plain + size)
+        assert found.notes == tt.measure(odd).notes  # Said whichever came first.
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize(("make", "why"), UNREADABLE.values(), ids=UNREADABLE)
+def test_what_cannot_be_read_is_passed_over_and_it_is_said(make, why):
+    model, odd = nn.Identity(), make()
+    with tt.watch(model, ".:output", to=tt.Stats()) as w:
+        for tensor in (torch.ones(3), odd, torch.ones(3)):
+            assert model(tensor) is tensor
+    assert w.run.stats(".:output").num_tensors == 2
+    assert why in w.absent[0].reason
+    with pytest.raises(tt.InputError, match=why):
+        tt.measure(odd)
+
+
+def test_a_fake_tensor_among_others_is_said_absent():
+    with torch._subclasses.FakeTensorMode():
+        fake = torch.ones(3)
+    model = nn.Identity()
+    for sink in (tt.Stats(), tt.Memory()):
+        with tt.watch(model, ".:output", to=sink) as w:
+            model(torch.ones(3))
+            model(fake)
+        assert "a fake tensor" in w.absent[0].reason
+
+
+def test_a_run_with_nested_tensors_can_be_saved(tmp_path):
+    model = nn.Identity()
+    with tt.watch(model, ".:output", to=tt.Stats()) as w:
+        model(nested(torch.jagged))
+    found = tt.open(w.run.save(tmp_path / "run.safetensors")).stats(".:output")
+    assert (found.shape, found.numel) == (None, 5)
+
+
+def test_what_is_to_be_known_of_a_gradient_is_among_the_notes():
+    class Product(nn.Module):
+        def forward(self, a, b):
+            return a * b
+
+    x = torch.ones(3, requires_grad=True) * 2
+    model = Product()
+    with tt.watch(model, ".:grad_input", to=tt.Stats()) as w:
+        for _ in range(2):
+            model(x, x).sum().backward(retain_graph=True)
+    assert w.run.stats(".:grad_input[0]").notes == ("sum of 2 slots",)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        torch.tensor([[1 + 1j], [-1 - 1j]]),  # Their mean is 0, that of the magnitudes is not.
+        torch.tensor([[0.0, 0.0], [2.0, 2.0]]).to_sparse(),
+    ],
+    ids=["complex", "sparse"],
+)
+def test_no_mean_over_samples_is_made_of_other_numbers_than_the_values(values):
+    model = nn.Identity()
+    with tt.watch(model, to=tt.Stats()) as w:
+        model(values)
+    with pytest.raises(tt.RunError, match="no mean over samples: it is measured"):
+        w.run.mean_norm()
+
+
 # ---------------------------------------------------------------------- harmless
 
 

@@ -334,6 +334,7 @@ class Engine:
             return
         reason = obstacle(tensor)
         if reason is not None:
+            spot.armed += 1  # Waited for in vain, also where other values came.
             spot.reason = reason
             return
         try:

@@ -79,6 +79,10 @@ class Measured:
         """Whether anything was measured there."""
         return bool(self.dtype)
 
+    def note(self, notes: Iterable[str]) -> None:
+        """Something more is to be known."""
+        self.notes = tuple(dict.fromkeys((*self.notes, *notes)))
+
     def mean_norm(self) -> float:
         """Norm of the mean over samples."""
         if self.mean_sum is None or not self.num_samples:

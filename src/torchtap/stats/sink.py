@@ -14,17 +14,21 @@ from torchtap.record import FORWARD, Absence, Record
 from torchtap.site import FLOW_PORTS, Site
 from torchtap.stats.device_table import BLOCK, Block, DeviceTable, Taken
 from torchtap.stats.measure import (
+    DEQUANTIZED,
     SAMPLE,
     accumulate,
     dtype_name,
+    narrow_subnormals,
     no_values,
     real_values,
+    shape_of,
     table_device,
+    why_unreadable,
 )
 from torchtap.stats.meter import Clock, Meter, Sums
 from torchtap.stats.own import Statistic
 from torchtap.stats.series import Part, Series
-from torchtap.stats.statistics import NUM_TENSORS
+from torchtap.stats.statistics import NUM_TENSORS, SUBNORMAL
 
 
 class Stats:
@@ -113,7 +117,11 @@ class Stats:
         known = self._by_id.get(id(site))
         if known is None:
             known = self._by_id[id(site)] = site, self.meter(site)
-        if record.phase is FORWARD and not known[1](record.kept, record.step):
+        if record.phase is not FORWARD:
+            return
+        if record.labels:
+            self.series.measured[known[1].place].note(record.labels)
+        if not known[1](record.kept, record.step):
             self._take_carefully(known[1], record)
 
     def close_step(self, step: int) -> None:
@@ -159,10 +167,14 @@ class Stats:
             return
         quiet = torch.autocast(tensor.device.type, enabled=False)
         with self._clock.lock, torch.no_grad(), quiet:
+            try:
+                values, notes = real_values(tensor)
+            except RuntimeError as error:
+                self.skipped[Absence(record.site, why_unreadable(error))] = None
+                return
             if record.step != self._clock.step:
                 self._change_step(record.step)
             self._clock.has_measured = True
-            values, notes = real_values(tensor)
             block = self._prepare(meter, record.site, tensor, values, notes)
             histograms = block.histograms
             if meter.is_replaced:
@@ -173,7 +185,8 @@ class Stats:
                 None if histograms is None else histograms[meter.index],
                 self._sample,
             )
-            self._add_samples(meter, values)
+            block.rows[meter.index, SUBNORMAL] += narrow_subnormals(tensor, values)
+            self._add_samples(meter, values, notes)
             self._update_states(meter, values)
 
     def _change_step(self, step: int) -> None:
@@ -193,15 +206,16 @@ class Stats:
         if block is None or block.rows.device != device:
             block = self._take_row(meter, device)
         if is_new:
-            measured.dtype, measured.shape = dtype_name(tensor), tuple(tensor.shape)
-            measured.itemsize, measured.notes = tensor.element_size(), notes
+            measured.dtype, measured.shape = dtype_name(tensor), shape_of(tensor)
+            measured.itemsize = tensor.element_size()
             if site.port in self._sample_mean:
                 meter.sums = Sums(values)
         else:
             if measured.dtype != dtype_name(tensor):
                 measured.dtype = "mixed"
-            meter.varies = meter.varies or meter.shape != tensor.shape
-        meter.shape = tensor.shape
+            meter.varies = meter.varies or meter.shape != shape_of(tensor)
+        meter.shape = shape_of(tensor)
+        measured.note(notes)
         if not notes and not self._statistics:
             meter.trust(tensor)
         else:
@@ -219,20 +233,23 @@ class Stats:
         meter.measure_into(block, index)
         return block
 
-    def _add_samples(self, meter: Meter, values: Tensor) -> None:
+    def _add_samples(self, meter: Meter, values: Tensor, notes: tuple[str, ...]) -> None:
         sums = meter.sums
         if sums is None:
             return
-        if values.shape[1:] != sums.shape:
+        why = None
+        if set(notes) - {DEQUANTIZED}:  # Magnitudes, stored values: not what would be averaged.
+            why = f"it is measured {', '.join(notes)}; keep the values instead, with tt.Memory()"
+        elif values.shape[1:] != sums.shape:
+            why = f"its samples differ in shape, {list(sums.shape)} and {list(values.shape[1:])}"
+        if why is not None:
             meter.sums = None
             measured = self.series.measured[meter.place]
-            measured.mean_sum = None
-            measured.why_no_mean = (
-                f"its samples differ in shape, {list(sums.shape)} and {list(values.shape[1:])}"
-            )
+            measured.mean_sum, measured.why_no_mean = None, why
             return
         sums.num_samples += values.shape[0] if values.dim() else 1
-        sums.total += values.sum(0, dtype=torch.float64) if values.dim() else values
+        total = values.sum(0, dtype=torch.float64) if values.dim() else values
+        sums.total += total.to(sums.total.device)
 
     def _update_states(self, meter: Meter, values: Tensor) -> None:
         if not self._statistics:
