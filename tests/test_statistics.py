@@ -146,6 +146,11 @@ def test_merging_is_associative_and_commutative():
         assert np.array_equal(other.histogram.counts, first.histogram.counts)
 
 
+def test_means_at_both_ends_of_float64_have_a_mean_between():
+    ends = [torch.tensor([sign * 1e308], dtype=torch.float64) for sign in (1, -1)]
+    assert measure_all(ends).mean == tt.measure(torch.cat(ends)).mean == 0
+
+
 def test_an_empty_part_changes_nothing():
     empty, part = tt.measure(torch.zeros(0)), tt.measure(sample_of(torch.float32))
     for merged in (empty.merge(part), part.merge(empty), Statistics().merge(part)):

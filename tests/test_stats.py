@@ -132,6 +132,102 @@ def test_a_gradient_that_comes_after_its_step_was_closed_counts_there():
     assert w.run.stats(".:grad_output", step=1).mean == 2
 
 
+def test_a_gradient_that_comes_late_counts_there_also_when_its_successor_is_closed():
+    model = nn.Linear(3, 1)
+    with tt.watch(model, ".:grad_output", to=tt.Stats()) as w:
+        output = model(torch.randn(2, 3))
+        w.step()
+        output.sum().backward()
+        w.step()
+        model(torch.randn(2, 3)).mul(2).sum().backward()
+        w.step()
+    steps, means = w.run.over_steps(".:grad_output", "mean")
+    assert (steps, means) == ([0, 2], [1, 2])
+
+
+def test_reading_between_micro_batches_changes_nothing():
+    statistics = [tt.stats.along(0), tt.stats.cosine(), tt.stats.top_k(2)]
+
+    def train(reads):
+        model = seeded(lambda: nn.Linear(3, 1))
+        sink = tt.Stats(statistics=statistics)
+        with tt.watch(model, ".:param_grad,output", to=sink) as w:
+            for number in range(6):
+                step(model, torch.full((2, 3), float(number)))
+                if reads:
+                    w.run.stats(".:output", step="all")
+                if number % 3 == 2:
+                    w.step()
+        return w.run, model.weight.grad
+
+    (run, gradient), (plain, _) = train(True), train(False)
+    for site in plain.sites:
+        for when in (0, 1, [0, 1], "all"):
+            found, expected = run.stats(site, step=when), plain.stats(site, step=when)
+            assert_same(found, expected)
+            assert found.histogram.counts.tolist() == expected.histogram.counts.tolist()
+            assert found.extra["cosine"] == EXACT(expected.extra["cosine"], nan_ok=True)
+            assert found.extra["top_k"] == expected.extra["top_k"]
+    assert math.isnan(run.stats(".:output").extra["cosine"])  # One step has no neighbour.
+    last = run.stats(".:param_grad[weight]")
+    assert_same(last, tt.measure(gradient))
+    assert last.extra["along(0)"].numel.tolist() == [3]
+
+
+def test_a_step_is_a_whole_number_of_any_kind():
+    model = nn.Identity()
+    with tt.watch(model, to=[tt.Stats()]) as w, tt.watch(model) as kept:
+        for number in range(3):
+            model(torch.tensor([float(number)]))
+            w.step()
+            kept.step()
+    for run in (w.run, kept.run):
+        for one in (np.int64(1), torch.tensor(1), np.arange(1, 2)):
+            assert run.stats(".:output", step=one).mean == 1
+        for bad in (1.0, "1", [0.5]):
+            with pytest.raises(tt.SiteError, match="expected a whole number"):
+                run.stats(".:output", step=bad)
+        with pytest.raises(tt.SiteError):
+            run.stats(".:output", step=[])
+        with pytest.raises(tt.SiteError, match="no statistic 'quantile'"):
+            run.over_steps(".:output", "quantile")
+
+
+def test_samples_of_tensors_of_several_sizes_say_whom_they_favour(tmp_path):
+    model = nn.Identity()
+    sizes = (8192, 100_000)
+    with tt.watch(model, to=tt.Stats()) as w:
+        for size in sizes:
+            model(torch.full((size,), float(size)))
+        w.step()
+        for size in sizes:
+            model(torch.full((size,), float(size)))
+            w.step()
+    saved = tt.open(w.run.save(tmp_path / "run.safetensors"))
+    for run in (w.run, saved):
+        for when in (0, [1, 2], "all"):
+            assert any("leans" in note for note in run.stats(".:output", step=when).notes)
+    with tt.watch(model, to=tt.Stats(exact=True)) as w:
+        for size in sizes:
+            model(torch.full((size,), float(size)))
+    found = w.run.stats(".:output")
+    assert (found.notes, found.quantile(0.5)) == ((), EXACT(100_000, rel=1 / 33))
+    parts = [tt.measure(torch.full((size,), float(size)), exact=False) for size in sizes]
+    assert any("leans" in note for note in parts[0].merge(parts[1]).notes)
+
+
+def test_the_histogram_of_a_whole_run_says_whether_it_is_a_sample(tmp_path):
+    model = nn.Identity()
+    for size, error in ((8192, 0), (9000, math.sqrt(0.25 / 4096))):
+        with tt.watch(model, to=tt.Stats()) as w:
+            for _ in range(2):
+                model(torch.randn(size))
+                w.step()
+        for run in (w.run, tt.open(w.run.save(tmp_path / "run.safetensors"))):
+            histogram = run.stats(".:output", step="all").histogram
+            assert histogram.standard_error(0.5) == EXACT(error)
+
+
 def test_reading_in_the_middle_of_a_step_loses_nothing():
     model = nn.Identity()
     with tt.watch(model, ".:output", to=tt.Stats()) as w:
@@ -387,6 +483,29 @@ def test_the_update_is_the_change_over_the_optimizers_step():
     assert found.update_ratio == EXACT(ratio, rel=1e-9)
     steps, ratios = w.run.over_steps("0:update[weight]", "update_ratio")
     assert (steps, ratios[-1]) == ([0, 1, 2], found.update_ratio)
+    for several in ([1, 2], "all"):  # Of several steps there is no one weight to divide by.
+        assert math.isnan(w.run.stats("0:update[weight]", step=several).update_ratio)
+
+
+def test_the_update_ratio_of_kept_values_is_known_too():
+    model = small()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def train():
+        optimizer.zero_grad()
+        step(model, torch.ones(5, 4))
+        optimizer.step()
+
+    with tt.watch(model, "*:param,update", to=tt.Memory()) as kept:
+        for _ in range(2):
+            before = model[0].weight.detach().double()
+            train()
+            kept.step()
+    ratio = float((model[0].weight.detach().double() - before).norm() / before.norm())
+    assert kept.run.stats("0:update[weight]").update_ratio == EXACT(ratio, rel=1e-5)
+    row = next(row for row in kept.run.table() if str(row.site) == "0:update[weight]")
+    assert row.stats.update_ratio == EXACT(ratio, rel=1e-5)
+    assert math.isnan(kept.run.stats("0:param[weight]").update_ratio)
 
 
 def test_a_step_that_grad_scaler_passed_over_is_known():
@@ -510,6 +629,19 @@ def test_a_statistic_of_ones_own():
 
 
 # ---------------------------------------------------------------------- kept, saved, refused
+
+
+def test_a_window_with_steps_that_are_kept_no_longer_has_no_further_statistics():
+    model = nn.Identity()
+    with tt.watch(model, to=tt.Stats(statistics=[tt.stats.cosine()], keep=2)) as w:
+        for number in range(4):
+            model(torch.tensor([1.0, float(number)]))
+            w.step()
+    assert w.run.stats(".:output", step=range(4)).extra == {}
+    expected = 7 / math.sqrt(5 * 10)
+    assert w.run.stats(".:output", step=[2, 3]).extra["cosine"] == EXACT(expected)
+    with pytest.raises(tt.InputError, match="keep="):
+        w.run.quantile(".:output", 0.5, step=0)
 
 
 def test_numbers_of_all_steps_and_histograms_of_the_last():

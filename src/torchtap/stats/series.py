@@ -16,8 +16,11 @@ from torchtap.site import Site
 from torchtap.stats.histogram import Histogram, Histograms
 from torchtap.stats.own import Statistic
 from torchtap.stats.statistics import (
+    LEANING,
     MAX,
     MIN,
+    NUM_COUNTED,
+    NUM_FINITE,
     NUM_TENSORS,
     NUMEL,
     ROW_WIDTH,
@@ -31,7 +34,11 @@ if TYPE_CHECKING:
     from torchtap.stats.device_table import DeviceTable
 
 Rows = NDArray[np.float64]
+States = dict[int, list[Any]]
+"""Place -> states of the further statistics."""
 ALL_STEPS = -1
+_NOBODY = -1
+"""The place of a row whose numbers count no longer."""
 
 
 class Part(NamedTuple):
@@ -75,6 +82,11 @@ class Measured:
     why_no_mean: str = "it was not asked for, as with tt.Stats(sample_mean=['output'])"
 
     @property
+    def is_replaced(self) -> bool:
+        """Whether a new value takes the place of the old one within a step, see ``Meter``."""
+        return self.site.port == "param_grad"
+
+    @property
     def is_seen(self) -> bool:
         """Whether anything was measured there."""
         return bool(self.dtype)
@@ -102,7 +114,7 @@ class _Step:
     step: int
     rows: Rows
     parts: list[Part] | None = None
-    states: dict[int, list[Any]] = field(default_factory=dict)
+    states: States = field(default_factory=dict)
     finished: dict[int, dict[str, Any]] = field(default_factory=dict)
 
 
@@ -130,7 +142,9 @@ class Series:
         self.has_histograms = True
         self.tables: list[tuple[list[int], DeviceTable]] = []
         self._totals: dict[int, Histogram] = {}
-        self._states: dict[int, list[Any]] = {}
+        self._dropped: dict[int, Histogram | None] = {}
+        self._states: States = {}
+        self._running: dict[int, States] = {}
         self._finished: dict[int, dict[str, Any]] = {}
 
     # ------------------------------------------------------------------ filled by the sink
@@ -156,8 +170,13 @@ class Series:
             old = self._recent.popleft()
             old.parts, old.states, old.finished = None, {}, {}
 
-    def add_states(self, step: int, states: Mapping[int, list[Any]]) -> None:
-        """States of the further statistics in a step, or in a later part of it, by place."""
+    def show_states(self, step: int, states: States) -> None:
+        """States of the further statistics in a step that goes on; the next take their place."""
+        self._running[step] = states
+
+    def add_states(self, step: int, states: States) -> None:
+        """States of the further statistics in a step that has ended, or of what came later."""
+        self._running.pop(step, None)
         own = self._steps[step].states
         for place, new in states.items():
             for held in (own, self._states):
@@ -204,20 +223,17 @@ class Series:
             raise SiteError(f"{site} was not measured in step {step}. It was in steps {known}.")
         entry = self._steps[step]
         histogram = self._histogram(entry, place)
-        extra = self._extra(entry.states.get(place), entry.finished.get(place))
+        extra = self._extra(self._states_at(step, place), entry.finished.get(place))
         return self._value(place, row, histogram, extra, self._weight_l2(site, step))
 
     def whole(self, site: Site) -> Statistics:
         """Statistics of a site over all steps."""
         place = self._places[site]
-        merged = np.zeros(ROW_WIDTH)
-        merged[MIN], merged[MAX] = math.inf, -math.inf
-        for step in self.steps:
-            row = self._row(step, place)
-            if row is not None:
-                merge_rows(merged, row)
-        extra = self._extra(self._states.get(place), self._finished.get(place))
-        return self._value(place, merged, self.total(place), extra)
+        states = self._states.get(place)
+        for running in self._running.values():
+            states = self._both(states, running.get(place))
+        extra = self._extra(states, self._finished.get(place))
+        return self._value(place, self._merged_row(place), self.total(place), extra)
 
     def window(self, site: Site, steps: Iterable[int]) -> Statistics:
         """Statistics of a site over some steps together.
@@ -227,16 +243,20 @@ class Series:
         """
         place, wanted = self._places[site], set(steps)
         chosen = [step for step in self.steps_of(site) if step in wanted]
+        if not wanted:
+            raise SiteError(f"No step of {site} was asked for.")
         if not chosen:
-            self.at(site, min(wanted, default=None))
+            self.at(site, min(wanted))
+        if len(chosen) == 1:
+            return self.at(site, chosen[0])
         merged = Statistics()
         states: list[Any] | None = None
         for step in chosen:
             merged = merged.merge(self.at(site, step))
-            own = self._steps[step].states.get(place)
-            if own is not None:
-                states = own if states is None else self._merged(states, own)
-        return replace(merged, extra=self._extra(states, None))
+            states = self._both(states, self._states_at(step, place))
+        is_whole = all(self._states_at(step, place) is not None for step in chosen)
+        extra = self._extra(states if is_whole else None, None)
+        return replace(merged, extra=extra, weight_l2=math.nan)  # The parameter was another each.
 
     def numbers(self, site: Site, name: str) -> tuple[list[int], list[float]]:
         """Steps of a site, and one of its statistics in each."""
@@ -250,6 +270,15 @@ class Series:
         row: Rows = rows[place]
         return row
 
+    def _merged_row(self, place: int) -> Rows:
+        merged: Rows = np.zeros(ROW_WIDTH)
+        merged[MIN], merged[MAX] = math.inf, -math.inf
+        for step in self.steps:
+            row = self._row(step, place)
+            if row is not None:
+                merge_rows(merged, row)
+        return merged
+
     def total(self, place: int) -> Histogram | None:
         """The histogram of a site over all steps."""
         merged = self._totals.get(place)
@@ -257,7 +286,12 @@ class Series:
             for row, own in enumerate(places):
                 if own == place:
                     merged = _merge(merged, table.total(row))
-        return merged
+        dropped = self._dropped.get(place)
+        if merged is None:
+            return None
+        total = merged if dropped is None else merged.without(dropped)
+        numbers = self._merged_row(place)
+        return replace(total, is_sample=bool(numbers[NUM_COUNTED] < numbers[NUM_FINITE]))
 
     # ------------------------------------------------------------------ to a file and back
 
@@ -310,6 +344,17 @@ class Series:
 
     # ------------------------------------------------------------------ small things
 
+    def _states_at(self, step: int, place: int) -> list[Any] | None:
+        """Of a step that has ended, with what is running of it; ``None`` if kept no longer."""
+        return self._both(
+            self._steps[step].states.get(place), self._running.get(step, {}).get(place)
+        )
+
+    def _both(self, one: list[Any] | None, two: list[Any] | None) -> list[Any] | None:
+        if one is None or two is None:
+            return two if one is None else one
+        return self._merged(one, two)
+
     def _merged(self, one: list[Any], two: list[Any]) -> list[Any]:
         return [s.merge(a, b) for s, a, b in zip(self.statistics, one, two, strict=True)]
 
@@ -337,6 +382,7 @@ class Series:
         weight_l2: float = math.nan,
     ) -> Statistics:
         measured = self.measured[place]
+        is_leaning = histogram is not None and histogram.is_sample and measured.shape is None
         return from_row(
             row.tolist(),
             histogram=histogram,
@@ -344,7 +390,7 @@ class Series:
             shape=measured.shape,
             nbytes=int(row[NUMEL]) * measured.itemsize,
             weight_l2=weight_l2,
-            notes=measured.notes,
+            notes=(*measured.notes, LEANING) if is_leaning else measured.notes,
             extra=extra,
         )
 
@@ -354,8 +400,19 @@ class Series:
             more[:, MIN], more[:, MAX] = math.inf, -math.inf
             entry.rows = np.concatenate([entry.rows, more])
         for place, row in enumerate(rows):
-            if row[NUM_TENSORS]:
+            if row[NUM_TENSORS] and self.measured[place].is_replaced:
+                self._drop(entry, place)
+                entry.rows[place] = row
+            elif row[NUM_TENSORS]:
                 merge_rows(entry.rows[place], row)
+
+    def _drop(self, entry: _Step, place: int) -> None:
+        """Forget what was measured in a step so far: another value takes its place."""
+        for part in entry.parts or ():
+            old = part.of(place)
+            if old is not None:
+                self._dropped[place] = _merge(self._dropped.get(place), old)
+            part.places[:] = [_NOBODY if own == place else own for own in part.places]
 
     def _histogram(self, entry: _Step, place: int) -> Histogram | None:
         merged = None

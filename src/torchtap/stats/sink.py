@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -27,7 +26,7 @@ from torchtap.stats.measure import (
 )
 from torchtap.stats.meter import Clock, Meter, Sums
 from torchtap.stats.own import Statistic
-from torchtap.stats.series import Part, Series
+from torchtap.stats.series import Part, Series, States
 from torchtap.stats.statistics import NUM_TENSORS, SUBNORMAL
 
 
@@ -92,7 +91,8 @@ class Stats:
         self._sample = 0 if exact else SAMPLE
         self._sample_mean = frozenset(sample_mean)
         self._statistics = tuple(statistics)
-        self._states: dict[int, list[Any]] = {}
+        self._states: dict[int, States] = {}
+        self._closed = -1
         self._clock = Clock()
         self._meters: dict[Site, Meter] = {}
         # By the id of the site, held beside: hashing it takes longer than the rest.
@@ -127,8 +127,9 @@ class Stats:
     def close_step(self, step: int) -> None:
         """The step has ended: copy its numbers, and read those of the step before."""
         with self._clock.lock:
-            self._take_tables(step)
-            self._hand_over_states(step)
+            self._take_tables()
+            self._closed = step
+            self._hand_over_states()
             self._clock.step = step + 1
             while len(self._pending) > len(self._tables):
                 self._read_one()
@@ -145,10 +146,10 @@ class Stats:
     def flush(self) -> None:
         """Bring ``series`` up to date."""
         with self._clock.lock:
-            self._take_tables(self._clock.step)
+            self._take_tables()
             while self._pending:
                 self._read_one()
-            self._hand_over_states(self._clock.step)
+            self._hand_over_states()
             for meter in self._meters.values():
                 if meter.varies:
                     self.series.measured[meter.place].shape = None
@@ -191,8 +192,7 @@ class Stats:
 
     def _change_step(self, step: int) -> None:
         """A gradient of a step that was closed, or records that came without ``close_step``."""
-        self._take_tables(self._clock.step)
-        self._hand_over_states(self._clock.step)
+        self._take_tables()
         self._clock.step = step
 
     def _prepare(
@@ -254,20 +254,21 @@ class Stats:
     def _update_states(self, meter: Meter, values: Tensor) -> None:
         if not self._statistics:
             return
-        states = self._states.get(meter.place)
-        if states is None:
-            states = self._states[meter.place] = [one.init() for one in self._statistics]
+        by_place = self._states.setdefault(self._clock.step, {})
+        states = by_place.get(meter.place)
+        if states is None or meter.is_replaced:
+            states = by_place[meter.place] = [one.init() for one in self._statistics]
         for number, one in enumerate(self._statistics):
             states[number] = one.update(states[number], values)
 
     # ------------------------------------------------------------------ the end of a step
 
-    def _take_tables(self, step: int) -> None:
+    def _take_tables(self) -> None:
         if not self._clock.has_measured:
             return
         self._clock.has_measured = False
         for device, table in self._tables.items():
-            self._pending.append((step, list(self._places[device]), table.take()))
+            self._pending.append((self._clock.step, list(self._places[device]), table.take()))
 
     def _read_one(self) -> None:
         step, places, snapshot = self._pending.pop(0)
@@ -282,13 +283,15 @@ class Stats:
         ]
         self.series.add_step(step, ordered, parts)
 
-    def _hand_over_states(self, step: int) -> None:
-        """Bring the further statistics into the series, which merges them."""
-        if self._states:
-            while self._pending:
-                self._read_one()
-            self.series.add_states(step, self._states)
-            self._states = {}
+    def _hand_over_states(self) -> None:
+        """Bring the further statistics into the series, which merges those of closed steps."""
+        while self._states and self._pending:
+            self._read_one()
+        for step in list(self._states):
+            if step <= self._closed:
+                self.series.add_states(step, self._states.pop(step))
+            else:
+                self.series.show_states(step, self._states[step])
 
     def __repr__(self) -> str:
         sites, steps = len(self.series.sites), len(self.series.steps)

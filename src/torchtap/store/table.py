@@ -143,6 +143,10 @@ def _row(run: Run, site: Site, records: list[Record], *, histogram: bool) -> Row
     for record in records:
         per_step[record.step] += 1
     shown = last[-1].kept
+    if site.port == "update":
+        stats = run.stats(site, step=last_step)  # With the norm of its parameter.
+    else:
+        stats = measure_all((r.value for r in last if not r.overwritten), histogram=histogram)
     return Row(
         site=site,
         type=run.meta.type_name(site.path),
@@ -151,7 +155,7 @@ def _row(run: Run, site: Site, records: list[Record], *, histogram: bool) -> Row
         shape=tuple(shown.shape),
         dtype=str(shown.dtype).removeprefix("torch."),
         nbytes=sum(record.nbytes for record in records),
-        stats=measure_all((r.value for r in last if not r.overwritten), histogram=histogram),
+        stats=stats,
     )
 
 
