@@ -293,6 +293,11 @@ class Engine:
             self.gradients.release_leaves(force=False)
         self.take_state()
 
+    @property
+    def wants_state(self) -> bool:
+        """Whether anything is wanted that needs to know when a step's first call begins."""
+        return self.state.is_wanted or self.updates.is_wanted
+
     def take_state(self) -> None:
         """Take parameters and buffers, once a step, when the model is entered."""
         with self._lock:
