@@ -264,6 +264,12 @@ def test_a_meta_tensor_is_refused():
         tt.measure(torch.zeros(3, device="meta"))
 
 
+@pytest.mark.parametrize("odd", ["text", 3, None, [1.0], [torch.ones(2), None]], ids=str)
+def test_what_is_no_tensor_is_refused(odd):
+    with pytest.raises(tt.InputError, match="Only tensors can be measured"):
+        tt.measure(odd)
+
+
 def test_an_empty_tensor_has_counts_of_zero_and_nan_for_the_rest():
     found = tt.measure(torch.zeros(0, 3))
     assert (found.numel, found.zeros, found.l2) == (0, 0, 0.0)

@@ -602,6 +602,43 @@ def test_the_effective_rank_is_the_participation_ratio_of_the_covariance():
     assert 1 < found < 2
 
 
+@pytest.mark.parametrize("offset", [0.0, 1e6, -1e8])
+def test_the_effective_rank_does_not_depend_on_where_the_features_lie(offset):
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randn(300, 4, dtype=torch.float64, generator=generator) * 0.01 + offset
+    statistic = tt.stats.effective_rank()
+    state = statistic.init()
+    for part in (rows[:7], rows[7:100], rows[:0], rows[100:]):
+        state = statistic.update(state, part)
+    values = np.linalg.eigvalsh(np.cov(rows.numpy().T, bias=True))
+    expected = values.sum() ** 2 / (values**2).sum()
+    assert statistic.finish(state) == EXACT(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.int8, torch.int16, torch.int32, torch.int64, torch.bool, torch.uint8], ids=str
+)
+def test_further_statistics_of_whole_numbers_are_right_at_their_ends(dtype):
+    is_bool = dtype is torch.bool
+    low, high = (0, 1) if is_bool else (torch.iinfo(dtype).min, torch.iinfo(dtype).max)
+    tensor = torch.tensor([[low, 1], [high, 0]]).to(dtype)
+    magnitudes = sorted((abs(int(x)) for x in tensor.flatten()), reverse=True)
+    more = [tt.stats.top_k(4), tt.stats.along(1, bound=float(high))]
+    model = nn.Identity()
+    with tt.watch(model, to=tt.Stats(statistics=more)) as w:
+        model(tensor)
+    found = w.run.stats(".:output").extra
+    assert [abs(element.value) for element in found["top_k"]] == [float(x) for x in magnitudes]
+    reached = [sum(float(abs(int(x))) >= float(high) for x in column) for column in tensor.T]
+    assert found["along(1)"].saturated_elements.tolist() == reached
+
+
+def test_slices_of_a_tensor_without_any_are_none():
+    statistic = tt.stats.along(1)
+    for _ in range(20):
+        assert statistic.update(statistic.init(), torch.zeros(3, 0)).numel.tolist() == []
+
+
 def test_a_statistic_of_ones_own():
     class Products:
         name = "product"

@@ -60,7 +60,7 @@ def measure(
             shape = list(tensor.shape) if isinstance(tensor, Tensor) else "several tensors"
             raise InputError(f"dim is {dim}; {shape} has no such dim.")
         return [_measure_one(part, histogram=histogram, exact=exact) for part in tensor.unbind(dim)]
-    parts = [tensor] if isinstance(tensor, Tensor) else tensor
+    parts = tensor if isinstance(tensor, Iterable) and not isinstance(tensor, Tensor) else [tensor]
     return measure_all(parts, histogram=histogram, exact=exact)
 
 
@@ -75,6 +75,8 @@ def measure_all(
 
 
 def _measure_one(tensor: Tensor, *, histogram: bool, exact: bool) -> Statistics:
+    if not isinstance(tensor, Tensor):
+        raise InputError(f"Only tensors can be measured, not {tensor!r}.")
     reason = no_values(tensor)
     if reason is not None:
         raise InputError(f"This tensor cannot be measured: it is {reason}.")

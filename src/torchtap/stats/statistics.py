@@ -56,7 +56,8 @@ class Statistics:
     """Statistics of one or several tensors together. Printing it shows one line.
 
     Everything but the counts is over the finite elements, summed in float64; where there are
-    none it is NaN (sums are 0). Of complex tensors it is over the magnitudes.
+    none it is NaN (sums are 0). Of complex tensors it is over the magnitudes; whole numbers beyond
+    2^53 are rounded to float64.
 
     Attributes:
         numel: elements.
