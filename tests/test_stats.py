@@ -336,6 +336,17 @@ def test_a_fake_tensor_among_others_is_said_absent():
         assert "a fake tensor" in w.absent[0].reason
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged], ids=str)
+def test_a_table_of_kept_nested_tensors_can_be_made(layout):
+    model = nn.Identity()
+    with tt.watch(model, ".:output") as w:
+        model(nested(layout))
+    (row,) = w.run.table()
+    assert (row.shape, row.stats.numel, row.stats.l1) == (None, 5, 5.0)
+    assert "varies" in str(w.run.table())
+
+
 def test_a_run_with_nested_tensors_can_be_saved(tmp_path):
     model = nn.Identity()
     with tt.watch(model, ".:output", to=tt.Stats()) as w:
@@ -526,6 +537,30 @@ def test_a_step_that_grad_scaler_passed_over_is_known():
         "no optimizer made a step with it in step 1: its gradient was not finite, and GradScaler "
         "passes over such steps"
     }
+
+
+def test_a_sparse_gradient_without_an_optimizer_step_stops_nothing():
+    model = nn.Embedding(10, 4, sparse=True)
+    with tt.watch(model, ".:update", to=tt.Stats()) as w:
+        for scale in (1.0, math.inf):
+            model.weight.grad = None
+            (model(torch.tensor([1, 2, 1])).sum() * scale).backward()
+            w.step()
+    assert (
+        "no optimizer made a step with it in step 0, 1: its gradient was not" in w.absent[0].reason
+    )
+
+
+def test_a_parameter_that_cannot_be_subtracted_is_said_absent():
+    model = nn.Linear(2, 1)
+    small = model.weight.detach().to(torch.float8_e4m3fn)
+    model.weight = nn.Parameter(small, requires_grad=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with tt.watch(model, ".:update", to=tt.Stats()) as w:
+        model.bias.grad = torch.ones(1)
+        optimizer.step()
+    assert [str(site) for site in w.run.sites] == [".:update[bias]"]
+    assert "torch cannot subtract it" in w.absent[0].reason
 
 
 def test_statistics_along_a_dim_are_those_of_its_slices():

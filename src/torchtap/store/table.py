@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from torchtap.errors import MissingExtraError
 from torchtap.record import Record
 from torchtap.site import Site
-from torchtap.stats.measure import measure_all
+from torchtap.stats.measure import measure_all, shape_of
 from torchtap.stats.statistics import Statistics
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def _row(run: Run, site: Site, records: list[Record], *, histogram: bool) -> Row
         type=run.meta.type_name(site.path),
         calls=max(per_step.values()),
         steps=len(per_step),
-        shape=tuple(shown.shape),
+        shape=shape_of(shown),
         dtype=str(shown.dtype).removeprefix("torch."),
         nbytes=sum(record.nbytes for record in records),
         stats=stats,
