@@ -43,7 +43,8 @@ class Stats:
         exact: count every element in them. By default tensors of more than 8,192 elements are
             counted by one element in each of 2,048 equal parts, at places that follow no period;
             the standard error of the rank of a quantile is ``sqrt(q (1 - q) / 2048)``, which is
-            1.1 % at the median. All other statistics are always over all elements.
+            1.1 % at the median. Of tensors of several sizes each gives equally many, and ``notes``
+            says so. All other statistics are always over all elements.
         sample_mean: at which ports to keep the running sum over samples that ``run.mean_norm``
             needs: 8 bytes per element of one sample and site.
         statistics: more of them, built in (``tt.stats.top_k(5)``) or your own, see
