@@ -501,5 +501,5 @@ def _as_step(step: Any) -> int | list[int] | str | None:
         return [index(one) for one in step]
     except TypeError:
         raise SiteError(
-            f"step is {step!r}; expected a whole number, several of them, or 'all'."
+            f"step is {step!r}; expected a number, several of them, or 'all'."
         ) from None
