@@ -125,7 +125,7 @@ class Gradients:
             return
         spot.arrived += 1
         spot.seen = True
-        if spot.meter(gradient, step):
+        if not labels and spot.meter(gradient, step):  # A meter knows nothing of labels.
             return
         if spot.copies is False and type(gradient) is Tensor and not gradient.requires_grad:
             kept, version = gradient, gradient._version  # What keep() does, in short.

@@ -700,6 +700,8 @@ static void *measure_slab(void *argument) {
 
 static void accumulate_channels(const char *data, int64_t outer, int64_t channels, int64_t inner,
                                 int dtype, double *rows, int64_t wanted_threads) {
+    if (channels == 0)
+        return; /* Not even one thread would have something to do. */
     int threads = useful_threads(wanted_threads, outer * channels * inner);
     threads = channels < threads * 16 ? (int)((channels + 15) / 16) : threads;
     Slab slabs[64];

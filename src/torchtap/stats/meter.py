@@ -59,7 +59,7 @@ class Meter:
     Attributes:
         place: of the site in the series.
         block: rows on the device of its tensors, and the ``index`` of its row there.
-        shape: of the last tensor.
+        shape: of the last tensor; ``None`` of a nested one.
         varies: whether shapes differ.
         is_replaced: whether a new value takes the place of the old one within a step. What
             accumulates in ``.grad`` stands in its last value; the partial sums do not count.
@@ -86,7 +86,7 @@ class Meter:
         self.is_replaced = site.port == "param_grad"
         self.block: Block | None = None
         self.index = -1
-        self.shape: torch.Size | None = None
+        self.shape: tuple[int, ...] | None = None
         self.varies = False
         self._clock = clock
         self._sample = sample
@@ -116,7 +116,9 @@ class Meter:
 
     def trust(self, tensor: Tensor) -> None:
         """Tensors like this one can be measured quickly from now on."""
+        self._dtype = None  # Its row may stand on another device now.
         is_plain = type(tensor) is Tensor and tensor.device.type == "cpu" and not self.is_replaced
+        is_plain = is_plain and (self.sums is None or self.sums.total.device.type == "cpu")
         if is_plain and native.available() and tensor.dtype in native.DTYPES:
             self._dtype, self._code = tensor.dtype, native.DTYPES[tensor.dtype]
 
@@ -127,22 +129,30 @@ class Meter:
     def __call__(self, tensor: Tensor, step: int) -> bool:
         """Measure ``tensor``, or return ``False``."""
         clock = self._clock
-        if (
-            tensor.dtype is not self._dtype
-            or step != clock.step
-            or not tensor.is_contiguous()
-            or tensor.is_neg()
-            or type(tensor) is not Tensor
-        ):
+        try:
+            if (
+                tensor.dtype is not self._dtype
+                or step != clock.step
+                or type(tensor) is not Tensor
+                or not tensor.is_cpu
+                or not tensor.is_contiguous()
+                or tensor.is_neg()
+            ):
+                return False
+            shape, data = tensor.shape, tensor.data_ptr()
+        except RuntimeError:  # Nested, sparse and mkldnn tensors of the same type and dtype.
             return False
-        shape = tensor.shape
+        numel = shape.numel()
+        if numel and not data:  # Freed, or zeros that autograd keeps nowhere.
+            return False
         if shape != self.shape:
             if self._sums is not None and shape[1:] != self._sums.shape:
                 return False
             self.shape, self.varies = shape, True
-        numel = shape.numel()
         threads = 1 if numel < _LARGE else torch.get_num_threads()
         with clock.lock:
+            if tensor.dtype is not self._dtype:  # Another thread brought another dtype meanwhile.
+                return False
             clock.has_measured = True
-            _take(tensor.data_ptr(), numel, self._code, self._address, threads)
+            _take(data, numel, self._code, self._address, threads)
         return True

@@ -19,6 +19,7 @@ from torchtap.stats import native
 from torchtap.stats.histogram import NUM_BINS, Histogram, Histograms
 from torchtap.stats.own import Statistic
 from torchtap.stats.statistics import (
+    LEANING,
     MAX,
     MIN,
     NUM_TENSORS,
@@ -31,9 +32,13 @@ from torchtap.stats.statistics import (
 )
 
 Rows = NDArray[np.float64]
+States = dict[int, list[Any]]
+"""Place -> states of the further statistics."""
 ALL_STEPS = -1
 _TOGETHER = 16
 """Parts that are added to the totals at a time."""
+_NOBODY = -1
+"""The place of a row whose numbers count no longer."""
 
 
 class Part(NamedTuple):
@@ -77,6 +82,12 @@ class _Totals:
             is_sample = place in self._sampled
         return None if full is None else Histogram.of(full, is_sample=is_sample)
 
+    def remove(self, place: int, part: Histogram) -> None:
+        """Take out what was added before."""
+        with self._lock:
+            self._add_new()
+            self._full[place][part.bins] -= part.counts
+
     def _add_new(self) -> None:
         for places, histograms in self._new:
             native.add_lists(
@@ -119,9 +130,18 @@ class Measured:
     why_no_mean: str = "it was not asked for, as with tt.Stats(sample_mean=['output'])"
 
     @property
+    def is_replaced(self) -> bool:
+        """Whether a new value takes the place of the old one within a step, see ``Meter``."""
+        return self.site.port == "param_grad"
+
+    @property
     def is_seen(self) -> bool:
         """Whether anything was measured there."""
         return bool(self.dtype)
+
+    def note(self, notes: Iterable[str]) -> None:
+        """Something more is to be known."""
+        self.notes = tuple(dict.fromkeys((*self.notes, *notes)))
 
     def mean_norm(self) -> float:
         """Norm of the mean over samples."""
@@ -142,7 +162,7 @@ class _Step:
     step: int
     rows: Rows
     parts: list[Part] | None = None
-    states: dict[int, list[Any]] = field(default_factory=dict)
+    states: States = field(default_factory=dict)
     finished: dict[int, dict[str, Any]] = field(default_factory=dict)
 
 
@@ -168,7 +188,8 @@ class Series:
         self._recent: deque[_Step] = deque()
         self.has_histograms = True
         self._totals = _Totals()
-        self._states: dict[int, list[Any]] = {}
+        self._states: States = {}
+        self._running: dict[int, States] = {}
         self._finished: dict[int, dict[str, Any]] = {}
 
     # ------------------------------------------------------------------ filled by the sink
@@ -195,8 +216,13 @@ class Series:
             old = self._recent.popleft()
             old.parts, old.states, old.finished = None, {}, {}
 
-    def add_states(self, step: int, states: Mapping[int, list[Any]]) -> None:
-        """States of the further statistics in a step, or in a later part of it, by place."""
+    def show_states(self, step: int, states: States) -> None:
+        """States of the further statistics in a step that goes on; the next take their place."""
+        self._running[step] = states
+
+    def add_states(self, step: int, states: States) -> None:
+        """States of the further statistics in a step that has ended, or of what came later."""
+        self._running.pop(step, None)
         own = self._steps[step].states
         for place, new in states.items():
             for held in (own, self._states):
@@ -242,20 +268,17 @@ class Series:
             raise SiteError(f"{site} was not measured in step {step}. {steps_there(steps, step)}")
         entry = self._steps[step]
         histogram = self._histogram(entry, place)
-        extra = self._extra(entry.states.get(place), entry.finished.get(place))
+        extra = self._extra(self._states_at(step, place), entry.finished.get(place))
         return self._value(place, row, histogram, extra, self._weight_l2(site, step))
 
     def whole(self, site: Site) -> Statistics:
         """Statistics of a site over all steps."""
         place = self._places[site]
-        merged = np.zeros(ROW_WIDTH)
-        merged[MIN], merged[MAX] = math.inf, -math.inf
-        for step in self.steps:
-            row = self._row(step, place)
-            if row is not None:
-                merge_rows(merged, row)
-        extra = self._extra(self._states.get(place), self._finished.get(place))
-        return self._value(place, merged, self.total(place), extra)
+        states = self._states.get(place)
+        for running in self._running.values():
+            states = self._both(states, running.get(place))
+        extra = self._extra(states, self._finished.get(place))
+        return self._value(place, self._merged_row(place), self.total(place), extra)
 
     def window(self, site: Site, steps: Iterable[int]) -> Statistics:
         """Statistics of a site over some steps together.
@@ -265,16 +288,20 @@ class Series:
         """
         place, wanted = self._places[site], set(steps)
         chosen = [step for step in self.steps_of(site) if step in wanted]
+        if not wanted:
+            raise SiteError(f"No step of {site} was asked for.")
         if not chosen:
-            self.at(site, min(wanted, default=None))
+            self.at(site, min(wanted))
+        if len(chosen) == 1:
+            return self.at(site, chosen[0])
         merged = Statistics()
         states: list[Any] | None = None
         for step in chosen:
             merged = merged.merge(self.at(site, step))
-            own = self._steps[step].states.get(place)
-            if own is not None:
-                states = own if states is None else self._merged(states, own)
-        return replace(merged, extra=self._extra(states, None))
+            states = self._both(states, self._states_at(step, place))
+        is_whole = all(self._states_at(step, place) is not None for step in chosen)
+        extra = self._extra(states if is_whole else None, None)
+        return replace(merged, extra=extra, weight_l2=math.nan)  # The parameter was another each.
 
     def numbers(self, site: Site, name: str) -> tuple[list[int], list[float]]:
         """Steps of a site, and one of its statistics in each."""
@@ -287,6 +314,15 @@ class Series:
             return None
         row: Rows = rows[place]
         return row
+
+    def _merged_row(self, place: int) -> Rows:
+        merged: Rows = np.zeros(ROW_WIDTH)
+        merged[MIN], merged[MAX] = math.inf, -math.inf
+        for step in self.steps:
+            row = self._row(step, place)
+            if row is not None:
+                merge_rows(merged, row)
+        return merged
 
     def total(self, place: int) -> Histogram | None:
         """The histogram of a site over all steps."""
@@ -345,6 +381,17 @@ class Series:
 
     # ------------------------------------------------------------------ small things
 
+    def _states_at(self, step: int, place: int) -> list[Any] | None:
+        """Of a step that has ended, with what is running of it; ``None`` if kept no longer."""
+        return self._both(
+            self._steps[step].states.get(place), self._running.get(step, {}).get(place)
+        )
+
+    def _both(self, one: list[Any] | None, two: list[Any] | None) -> list[Any] | None:
+        if one is None or two is None:
+            return two if one is None else one
+        return self._merged(one, two)
+
     def _merged(self, one: list[Any], two: list[Any]) -> list[Any]:
         return [s.merge(a, b) for s, a, b in zip(self.statistics, one, two, strict=True)]
 
@@ -372,6 +419,7 @@ class Series:
         weight_l2: float = math.nan,
     ) -> Statistics:
         measured = self.measured[place]
+        is_leaning = histogram is not None and histogram.is_sample and measured.shape is None
         return from_row(
             row.tolist(),
             histogram=histogram,
@@ -379,7 +427,7 @@ class Series:
             shape=measured.shape,
             nbytes=int(row[NUMEL]) * measured.itemsize,
             weight_l2=weight_l2,
-            notes=measured.notes,
+            notes=(*measured.notes, LEANING) if is_leaning else measured.notes,
             extra=extra,
         )
 
@@ -389,8 +437,20 @@ class Series:
             more[:, MIN], more[:, MAX] = math.inf, -math.inf
             entry.rows = np.concatenate([entry.rows, more])
         for place, row in enumerate(rows):
-            if row[NUM_TENSORS]:
+            if row[NUM_TENSORS] and self.measured[place].is_replaced:
+                self._drop(entry, place)
+                entry.rows[place] = row
+            elif row[NUM_TENSORS]:
                 merge_rows(entry.rows[place], row)
+
+    def _drop(self, entry: _Step, place: int) -> None:
+        """Forget what was measured in a step so far: another value takes its place."""
+        for number, part in enumerate(entry.parts or ()):
+            old = part.of(place)
+            if old is not None and entry.parts is not None:
+                self._totals.remove(place, old)
+                others = np.where(part.places == place, _NOBODY, part.places)
+                entry.parts[number] = part._replace(places=others)
 
     def _histogram(self, entry: _Step, place: int) -> Histogram | None:
         merged = None
