@@ -421,7 +421,7 @@ def _editor(
         function = _prepared(model, plan, function)
     nodes = function.nodes if isinstance(function, edits.GuidedRelu) else None
     change = Change(function, scaler, name)
-    return Editor(modules_of(model)[0][""], plan, change, wants_call=wants_call, nodes=nodes)
+    return Editor(plan, change, wants_call=wants_call, nodes=nodes)
 
 
 def _prepared(model: nn.Module, plan: Plan, patch: edits.Patch) -> edits.Patch:

@@ -298,7 +298,7 @@ class _Study:
         kwargs: Mapping[str, Any],
     ) -> Any:
         editors = [
-            Editor(self.model, trial.plan, Change(function), wants_call=lambda _: True)
+            Editor(trial.plan, Change(function), wants_call=lambda _: True)
             for trial, function in zip(trials, functions, strict=True)
         ]
         try:

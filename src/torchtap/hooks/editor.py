@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -56,7 +55,6 @@ class Editor:
     """Puts the hooks of one edit on, changes what flows, takes them off.
 
     Args:
-        model: where the plan was made.
         plan: what is to be changed.
         change: how.
         wants_call: which calls of a module, by number.
@@ -75,7 +73,6 @@ class Editor:
 
     def __init__(
         self,
-        model: nn.Module,
         plan: Plan,
         change: Change,
         *,
@@ -95,7 +92,6 @@ class Editor:
         self.fired: dict[Spot, Counter[int]] = {}
         self.gradients = GradientEdits(change, self.count)
         self.nodes = None if nodes is None else NodeEdits(nodes, change.name, self.count)
-        self._model = weakref.ref(model)
         self._wants_call = wants_call
         self._numbering = Numbering()
         self._running: Running[_Call] = Running()
