@@ -78,24 +78,21 @@ class Call:
 OneCall = TypeVar("OneCall", bound=Call)
 
 
-class Running(Generic[OneCall]):
-    """The calls that each thread is inside of, the outermost first."""
+class Running(threading.local, Generic[OneCall]):
+    """The calls that each thread is inside of.
+
+    Attributes:
+        stack: those of this thread, the outermost first.
+    """
 
     def __init__(self) -> None:
-        self._local = threading.local()
-
-    @property
-    def stack(self) -> list[OneCall]:
-        """Those of this thread."""
-        try:
-            return self._local.stack  # type: ignore[no-any-return]
-        except AttributeError:
-            self._local.stack = []
-            return self._local.stack  # type: ignore[no-any-return]
+        self.stack: list[OneCall] = []
 
     def pop(self, tap: Tap) -> OneCall | None:
         """The innermost call of ``tap``, and with it all inside that raised and did not come by."""
         stack = self.stack
+        if stack and stack[-1].tap is tap:
+            return stack.pop()
         if not any(call.tap is tap for call in stack):
             return None
         while True:

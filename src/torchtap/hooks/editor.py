@@ -36,6 +36,7 @@ MOST_CALLS = 1 << 16
 _transform_running = torch._C._functorch.peek_interpreter_stack
 _tracing_state = torch._C._get_tracing_state
 
+_ARGUMENTS = frozenset({"input", "grad_input"})
 _NO_VIEWS = 0
 _serials = itertools.count()
 
@@ -174,12 +175,9 @@ class Editor:
         number, phase = self._numbering.number(tap, args, kwargs)
         call = _Call(tap, number, phase, self.gradients.enter())
         self._running.stack.append(call)
-        new = None
-        if self._is_wanted(call) and {"input", "grad_input"} & tap.filters.keys():
-            one = partial(self._new_argument, call, {})
-            new_args, new_kwargs = replace_arguments(args, kwargs, one)
-            new = new_args, new_kwargs
-        return new
+        if not self._is_wanted(call) or tap.filters.keys().isdisjoint(_ARGUMENTS):
+            return None
+        return replace_arguments(args, kwargs, partial(self._new_argument, call, {}))
 
     def leave(
         self,
