@@ -116,6 +116,11 @@ class Slab:
         """Wait until all is on the disk."""
         os.fsync(self._file)
 
+    def forget(self) -> None:
+        """Ask the system to drop what it keeps of the file in memory; what is not synced stays."""
+        if hasattr(os, "posix_fadvise"):  # Not on macOS.
+            os.posix_fadvise(self._file, 0, 0, os.POSIX_FADV_DONTNEED)
+
     def close(self) -> None:
         """Let go of the file; the disk has its room back."""
         if self._file >= 0:
