@@ -65,7 +65,7 @@ class Offload:
         """What it gained and what it cost so far; print it, or take ``.line()`` while training."""
         report = self._session.report()
         if self._attachment.inside_checkpoint:
-            names = list(self._attachment.inside_checkpoint)
+            names = [path or "." for path in self._attachment.inside_checkpoint]
             note = (
                 f"{', '.join(names[:3])} ran inside a non-reentrant checkpoint, which keeps "
                 f"nothing but its inputs; offload around it, not in it"
