@@ -156,6 +156,40 @@ def test_steps_that_are_left_out_run_without_us():
     assert all(w.run.stats("last:output", step=n).num_tensors == 1 for n in (0, 2, 4))
 
 
+@pytest.mark.parametrize("where", ["*:param", "*:buffer,update", "*:param,update,param_grad"])
+def test_state_is_taken_in_each_step_also_where_no_value_is_watched(where):
+    def run(model, call):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with tt.watch(model, where, to=tt.Stats(exact=True)) as w:
+            for number in range(3):
+                optimizer.zero_grad()
+                call(batch(number)).square().mean().backward()
+                optimizer.step()
+                w.step()
+        return w.run
+
+    eager, compiled = seeded(Net), seeded(Net)
+    one = run(eager, eager)
+    two = run(compiled, torch.compile(compiled, backend="aot_eager", fullgraph=True))
+    assert one.steps == two.steps == [0, 1, 2]
+    for site in one.sites:
+        (steps, norms), (others, found) = (r.over_steps(site, "l2") for r in (one, two))
+        assert steps == others == [0, 1, 2], str(site)
+        assert norms == pytest.approx(found, rel=1e-4), str(site)
+
+
+def test_a_backward_that_outlives_its_watch_reaches_no_other():
+    model = seeded(Net)
+    call = torch.compile(model, backend="aot_eager", fullgraph=True)
+    with tt.watch(model, "*:output,grad_output", to=tt.Stats()):
+        late = call(batch())
+    watches = [tt.watch(nn.ReLU(), ".:output,grad_output", to=tt.Stats()) for _ in range(8)]
+    late.square().mean().backward()
+    for w in watches:
+        w.close()
+        assert w.run.sites == []
+
+
 def test_after_close_nothing_is_measured_and_the_graph_is_free_of_us():
     model = seeded(Net)
     call = torch.compile(model, backend="aot_eager", fullgraph=True)

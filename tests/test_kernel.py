@@ -438,7 +438,7 @@ def test_samples_of_every_dtype_hold_only_what_is_there(dtype: torch.dtype) -> N
 @pytest.mark.parametrize(
     "shape",
     [
-        *((512, 64, 1), (1, 64, 1), (7, 3, 1), (1500, 70, 1), (2100, 17, 1), (0, 5, 1)),
+        *((512, 64, 1), (1, 64, 1), (7, 3, 1), (1500, 70, 1), (2100, 17, 1), (0, 5, 1), (3, 0, 1)),
         *((4, 8, 49), (2, 3, 5000), (40, 5, 9), (3, 5, 9), (1, 4, 4097), (2, 2, 8192), (3, 4, 0)),
     ],
     ids=str,
@@ -539,14 +539,12 @@ def test_draining_takes_every_count_and_leaves_none() -> None:
     ]
     rows = torch.stack([empty_rows() for _ in tensors])
     histograms = torch.zeros(len(tensors), NUM_BINS, dtype=torch.int64)
-    totals = torch.ones_like(histograms)
     for number in range(2):
         for row, histogram, tensor in zip(rows, histograms, tensors, strict=True):
             native.accumulate(tensor * (number + 1), row, histogram)
     before = histograms.clone()
-    bins, counts, ends = native.drain(rows, histograms, totals)
+    bins, counts, ends = native.drain(rows, histograms)
     assert not histograms.any()
-    assert torch.equal(totals, before + 1)
     starts = [0, *ends[:-1]]
     for full, start, end in zip(before, starts, ends, strict=True):
         found = torch.zeros(NUM_BINS, dtype=torch.int64)
@@ -624,3 +622,68 @@ def test_without_the_binary_importing_works() -> None:
         "assert not native.available()\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, env=dict(os.environ))
+
+
+def _listed(lists: native.Lists) -> dict[int, torch.Tensor]:
+    """Full histograms by owner, of what was listed."""
+    owners, drained = lists.take()
+    found = {int(owner): torch.zeros(NUM_BINS, dtype=torch.int64) for owner in owners}
+    native.add_lists(drained, [found[int(owner)].numpy() for owner in owners])
+    return found
+
+
+def test_lists_hold_what_the_histogram_would_and_the_rest_goes_there() -> None:
+    # Small, sampled, too large for 16-bit counts, odd values, nothing, and wide numbers.
+    tensors = [
+        torch.randn(100),
+        torch.randn(8192),
+        torch.randn(20_000),
+        torch.randn(70_000),
+        torch.tensor([1e-45, -0.0, 0.0, -0.0, 3e38, -2.0, math.nan, math.inf, -math.inf]),
+        torch.tensor([]),
+        torch.full((9000,), -0.0),
+        torch.randn(20_000).double(),
+        torch.arange(-100, 100, dtype=torch.int64),
+    ]
+    for sample in (0, 2048):
+        lists = native.Lists(40_000, 10)
+        for number, tensor in enumerate(tensors):
+            rows = torch.stack([empty_rows(), empty_rows()])
+            histograms = torch.zeros(2, NUM_BINS, dtype=torch.int64)
+            aim = native.Aim(rows[0], histograms[0], sample, lists, number)
+            code = native.DTYPES[tensor.dtype]
+            for _ in range(2):
+                native.take_address(tensor.data_ptr(), tensor.numel(), code, aim.address, 1)
+                native.accumulate(tensor, rows[1], histograms[1], sample)
+            listed = _listed(lists).get(number, torch.zeros(NUM_BINS, dtype=torch.int64))
+            assert torch.equal(listed + histograms[0], histograms[1])
+            assert torch.equal(rows[0, :15], rows[1, :15])
+            is_listed = tensor.numel() <= 65_535 or sample > 0
+            # The last field says that the full histogram is in use.
+            assert bool(rows[0, 15]) is not is_listed
+            assert histograms[0].any() or is_listed
+
+
+def test_what_finds_no_room_in_the_lists_goes_into_the_histogram() -> None:
+    tensor = torch.randn(100)
+    for lists in (native.Lists(250, 10), native.Lists(1000, 2)):
+        row, histogram = empty_rows(), torch.zeros(NUM_BINS, dtype=torch.int64)
+        aim = native.Aim(row, histogram, 0, lists, 0)
+        for _ in range(5):
+            native.take_address(tensor.data_ptr(), 100, 0, aim.address, 1)
+        listed = _listed(lists)[0]
+        assert 0 < listed.sum() < 500
+        assert listed.sum() + histogram.sum() == row[14] == 500
+
+
+def test_an_aim_sums_samples_until_it_is_told_not_to() -> None:
+    tensor = torch.randint(-9, 9, (4, 3)).float()  # Summed without rounding.
+    total = torch.zeros(3, dtype=torch.float64)
+    num_samples = torch.zeros(1, dtype=torch.int64)
+    aim = native.Aim(empty_rows(), None, 0, None, 0)
+    aim.sum_into(total, num_samples)
+    native.take_address(tensor.data_ptr(), 12, 0, aim.address, 1)
+    aim.sum_into(None, None)
+    native.take_address(tensor.data_ptr(), 12, 0, aim.address, 1)
+    assert torch.equal(total, tensor.double().sum(0))
+    assert num_samples.item() == 4

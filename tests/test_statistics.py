@@ -146,6 +146,11 @@ def test_merging_is_associative_and_commutative():
         assert np.array_equal(other.histogram.counts, first.histogram.counts)
 
 
+def test_means_at_both_ends_of_float64_have_a_mean_between():
+    ends = [torch.tensor([sign * 1e308], dtype=torch.float64) for sign in (1, -1)]
+    assert measure_all(ends).mean == tt.measure(torch.cat(ends)).mean == 0
+
+
 def test_an_empty_part_changes_nothing():
     empty, part = tt.measure(torch.zeros(0)), tt.measure(sample_of(torch.float32))
     for merged in (empty.merge(part), part.merge(empty), Statistics().merge(part)):
@@ -237,9 +242,32 @@ def test_small_floats_are_measured_as_their_values():
     assert (tt.measure(tensor).min, tt.measure(tensor).dtype) == (-448.0, "float8_e4m3fn")
 
 
+@pytest.mark.parametrize(
+    "dtype",
+    [*(torch.float8_e4m3fn, torch.float8_e4m3fnuz), *(torch.float8_e5m2, torch.float8_e5m2fnuz)],
+    ids=str,
+)
+def test_subnormals_of_small_floats_are_their_own(dtype):
+    every = torch.arange(256).to(torch.uint8).view(dtype)
+    sizes = every.to(torch.float64).abs()
+    expected = int(((sizes > 0) & (sizes < torch.finfo(dtype).tiny)).sum())
+    assert tt.measure(every).subnormal == expected > 0
+    model = torch.nn.Identity()
+    with tt.watch(model, to=tt.Stats()) as w:
+        model(every)
+        model(every)
+    assert w.run.stats(".:output").subnormal == 2 * expected
+
+
 def test_a_meta_tensor_is_refused():
     with pytest.raises(tt.InputError, match="meta tensor, which has no values"):
         tt.measure(torch.zeros(3, device="meta"))
+
+
+@pytest.mark.parametrize("odd", ["text", 3, None, [1.0], [torch.ones(2), None]], ids=str)
+def test_what_is_no_tensor_is_refused(odd):
+    with pytest.raises(tt.InputError, match="Only tensors can be measured"):
+        tt.measure(odd)
 
 
 def test_an_empty_tensor_has_counts_of_zero_and_nan_for_the_rest():

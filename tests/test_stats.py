@@ -132,6 +132,102 @@ def test_a_gradient_that_comes_after_its_step_was_closed_counts_there():
     assert w.run.stats(".:grad_output", step=1).mean == 2
 
 
+def test_a_gradient_that_comes_late_counts_there_also_when_its_successor_is_closed():
+    model = nn.Linear(3, 1)
+    with tt.watch(model, ".:grad_output", to=tt.Stats()) as w:
+        output = model(torch.randn(2, 3))
+        w.step()
+        output.sum().backward()
+        w.step()
+        model(torch.randn(2, 3)).mul(2).sum().backward()
+        w.step()
+    steps, means = w.run.over_steps(".:grad_output", "mean")
+    assert (steps, means) == ([0, 2], [1, 2])
+
+
+def test_reading_between_micro_batches_changes_nothing():
+    statistics = [tt.stats.along(0), tt.stats.cosine(), tt.stats.top_k(2)]
+
+    def train(reads):
+        model = seeded(lambda: nn.Linear(3, 1))
+        sink = tt.Stats(statistics=statistics)
+        with tt.watch(model, ".:param_grad,output", to=sink) as w:
+            for number in range(6):
+                step(model, torch.full((2, 3), float(number)))
+                if reads:
+                    w.run.stats(".:output", step="all")
+                if number % 3 == 2:
+                    w.step()
+        return w.run, model.weight.grad
+
+    (run, gradient), (plain, _) = train(True), train(False)
+    for site in plain.sites:
+        for when in (0, 1, [0, 1], "all"):
+            found, expected = run.stats(site, step=when), plain.stats(site, step=when)
+            assert_same(found, expected)
+            assert found.histogram.counts.tolist() == expected.histogram.counts.tolist()
+            assert found.extra["cosine"] == EXACT(expected.extra["cosine"], nan_ok=True)
+            assert found.extra["top_k"] == expected.extra["top_k"]
+    assert math.isnan(run.stats(".:output").extra["cosine"])  # One step has no neighbour.
+    last = run.stats(".:param_grad[weight]")
+    assert_same(last, tt.measure(gradient))
+    assert last.extra["along(0)"].numel.tolist() == [3]
+
+
+def test_a_step_is_a_whole_number_of_any_kind():
+    model = nn.Identity()
+    with tt.watch(model, to=[tt.Stats()]) as w, tt.watch(model) as kept:
+        for number in range(3):
+            model(torch.tensor([float(number)]))
+            w.step()
+            kept.step()
+    for run in (w.run, kept.run):
+        for one in (np.int64(1), torch.tensor(1), np.arange(1, 2)):
+            assert run.stats(".:output", step=one).mean == 1
+        for bad in (1.0, "1", [0.5]):
+            with pytest.raises(tt.SiteError, match="expected a number"):
+                run.stats(".:output", step=bad)
+        with pytest.raises(tt.SiteError):
+            run.stats(".:output", step=[])
+        with pytest.raises(tt.SiteError, match="no statistic 'quantile'"):
+            run.over_steps(".:output", "quantile")
+
+
+def test_samples_of_tensors_of_several_sizes_say_whom_they_favour(tmp_path):
+    model = nn.Identity()
+    sizes = (8192, 100_000)
+    with tt.watch(model, to=tt.Stats()) as w:
+        for size in sizes:
+            model(torch.full((size,), float(size)))
+        w.step()
+        for size in sizes:
+            model(torch.full((size,), float(size)))
+            w.step()
+    saved = tt.open(w.run.save(tmp_path / "run.safetensors"))
+    for run in (w.run, saved):
+        for when in (0, [1, 2], "all"):
+            assert any("leans" in note for note in run.stats(".:output", step=when).notes)
+    with tt.watch(model, to=tt.Stats(exact=True)) as w:
+        for size in sizes:
+            model(torch.full((size,), float(size)))
+    found = w.run.stats(".:output")
+    assert (found.notes, found.quantile(0.5)) == ((), EXACT(100_000, rel=1 / 33))
+    parts = [tt.measure(torch.full((size,), float(size)), exact=False) for size in sizes]
+    assert any("leans" in note for note in parts[0].merge(parts[1]).notes)
+
+
+def test_the_histogram_of_a_whole_run_says_whether_it_is_a_sample(tmp_path):
+    model = nn.Identity()
+    for size, error in ((8192, 0), (9000, math.sqrt(0.25 / 4096))):
+        with tt.watch(model, to=tt.Stats()) as w:
+            for _ in range(2):
+                model(torch.randn(size))
+                w.step()
+        for run in (w.run, tt.open(w.run.save(tmp_path / "run.safetensors"))):
+            histogram = run.stats(".:output", step="all").histogram
+            assert histogram.standard_error(0.5) == EXACT(error)
+
+
 def test_reading_in_the_middle_of_a_step_loses_nothing():
     model = nn.Identity()
     with tt.watch(model, ".:output", to=tt.Stats()) as w:
@@ -167,6 +263,125 @@ def test_kinds_of_tensor_that_have_no_plain_memory():
     with tt.watch(model, ".:output", to=tt.Stats()) as w:
         model(torch.ones(3, device="meta"))
     assert "meta tensor" in w.absent[0].reason
+
+
+def freed():
+    tensor = torch.ones(1000)
+    tensor.untyped_storage().resize_(0)
+    return tensor
+
+
+def wrapped():
+    from torch.testing._internal.two_tensor import TwoTensor
+
+    return TwoTensor(torch.ones(3), torch.ones(3))
+
+
+def nested(layout):
+    return torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=layout)
+
+
+READABLE = {
+    "nested": lambda: nested(torch.strided),
+    "jagged": lambda: nested(torch.jagged),
+    "sparse": lambda: torch.ones(5, 1).to_sparse(),
+    "csr": lambda: torch.ones(5, 1).to_sparse_csr(),
+    "mkldnn": lambda: torch.ones(5, 1).to_mkldnn(),
+    "zeros that lie nowhere": lambda: torch._efficientzerotensor((5,)),
+}
+UNREADABLE = {
+    "meta": (lambda: torch.ones(3, device="meta"), "a meta tensor"),
+    "freed": (freed, "whose memory cannot be read"),
+    "wrapped": (wrapped, "a TwoTensor whose memory cannot be read"),
+    "float4": (lambda: torch.zeros(4).byte().view(torch.float4_e2m1fn_x2), "torch cannot read it"),
+}
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("make", READABLE.values(), ids=READABLE)
+def test_a_site_may_get_tensors_of_another_kind_than_the_first(make):
+    model, odd = nn.Identity(), make()
+    size = 0 if odd._is_zerotensor() else 5
+    for order in ([torch.full((3,), 2.0), odd], [odd, torch.full((3,), 2.0), torch.ones(2)]):
+        with tt.watch(model, ".:output", to=tt.Stats()) as w:
+            for tensor in order:
+                model(tensor)
+        found = w.run.stats(".:output")
+        plain = sum(float(t.sum()) for t in order if t is not odd)
+        assert (found.num_tensors, found.l1) == (len(order), plain + size)
+        assert found.notes == tt.measure(odd).notes  # Said whichever came first.
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize(("make", "why"), UNREADABLE.values(), ids=UNREADABLE)
+def test_what_cannot_be_read_is_passed_over_and_it_is_said(make, why):
+    model, odd = nn.Identity(), make()
+    with tt.watch(model, ".:output", to=tt.Stats()) as w:
+        for tensor in (torch.ones(3), odd, torch.ones(3)):
+            assert model(tensor) is tensor
+    assert w.run.stats(".:output").num_tensors == 2
+    assert why in w.absent[0].reason
+    with pytest.raises(tt.InputError, match=why):
+        tt.measure(odd)
+
+
+def test_a_fake_tensor_among_others_is_said_absent():
+    with torch._subclasses.FakeTensorMode():
+        fake = torch.ones(3)
+    model = nn.Identity()
+    for sink in (tt.Stats(), tt.Memory()):
+        with tt.watch(model, ".:output", to=sink) as w:
+            model(torch.ones(3))
+            model(fake)
+        assert "a fake tensor" in w.absent[0].reason
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged], ids=str)
+def test_a_table_of_kept_nested_tensors_can_be_made(layout):
+    model = nn.Identity()
+    with tt.watch(model, ".:output") as w:
+        model(nested(layout))
+    (row,) = w.run.table()
+    assert (row.shape, row.stats.numel, row.stats.l1) == (None, 5, 5.0)
+    assert "varies" in str(w.run.table())
+
+
+def test_a_run_with_nested_tensors_can_be_saved(tmp_path):
+    model = nn.Identity()
+    with tt.watch(model, ".:output", to=tt.Stats()) as w:
+        model(nested(torch.jagged))
+    found = tt.open(w.run.save(tmp_path / "run.safetensors")).stats(".:output")
+    assert (found.shape, found.numel) == (None, 5)
+
+
+def test_what_is_to_be_known_of_a_gradient_is_among_the_notes():
+    class Product(nn.Module):
+        def forward(self, a, b):
+            return a * b
+
+    x = torch.ones(3, requires_grad=True) * 2
+    model = Product()
+    with tt.watch(model, ".:grad_input", to=tt.Stats()) as w:
+        for _ in range(2):
+            model(x, x).sum().backward(retain_graph=True)
+    assert w.run.stats(".:grad_input[0]").notes == ("sum of 2 slots",)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        torch.tensor([[1 + 1j], [-1 - 1j]]),  # Their mean is 0, that of the magnitudes is not.
+        torch.tensor([[0.0, 0.0], [2.0, 2.0]]).to_sparse(),
+    ],
+    ids=["complex", "sparse"],
+)
+def test_no_mean_over_samples_is_made_of_other_numbers_than_the_values(values):
+    model = nn.Identity()
+    with tt.watch(model, to=tt.Stats()) as w:
+        model(values)
+    with pytest.raises(tt.RunError, match="no mean over samples: it is measured"):
+        w.run.mean_norm()
 
 
 # ---------------------------------------------------------------------- harmless
@@ -279,6 +494,29 @@ def test_the_update_is_the_change_over_the_optimizers_step():
     assert found.update_ratio == EXACT(ratio, rel=1e-9)
     steps, ratios = w.run.over_steps("0:update[weight]", "update_ratio")
     assert (steps, ratios[-1]) == ([0, 1, 2], found.update_ratio)
+    for several in ([1, 2], "all"):  # Of several steps there is no one weight to divide by.
+        assert math.isnan(w.run.stats("0:update[weight]", step=several).update_ratio)
+
+
+def test_the_update_ratio_of_kept_values_is_known_too():
+    model = small()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def train():
+        optimizer.zero_grad()
+        step(model, torch.ones(5, 4))
+        optimizer.step()
+
+    with tt.watch(model, "*:param,update", to=tt.Memory()) as kept:
+        for _ in range(2):
+            before = model[0].weight.detach().double()
+            train()
+            kept.step()
+    ratio = float((model[0].weight.detach().double() - before).norm() / before.norm())
+    assert kept.run.stats("0:update[weight]").update_ratio == EXACT(ratio, rel=1e-5)
+    row = next(row for row in kept.run.table() if str(row.site) == "0:update[weight]")
+    assert row.stats.update_ratio == EXACT(ratio, rel=1e-5)
+    assert math.isnan(kept.run.stats("0:param[weight]").update_ratio)
 
 
 def test_a_step_that_grad_scaler_passed_over_is_known():
@@ -299,6 +537,30 @@ def test_a_step_that_grad_scaler_passed_over_is_known():
         "no optimizer made a step with it in step 1: its gradient was not finite, and GradScaler "
         "passes over such steps"
     }
+
+
+def test_a_sparse_gradient_without_an_optimizer_step_stops_nothing():
+    model = nn.Embedding(10, 4, sparse=True)
+    with tt.watch(model, ".:update", to=tt.Stats()) as w:
+        for scale in (1.0, math.inf):
+            model.weight.grad = None
+            (model(torch.tensor([1, 2, 1])).sum() * scale).backward()
+            w.step()
+    assert (
+        "no optimizer made a step with it in step 0, 1: its gradient was not" in w.absent[0].reason
+    )
+
+
+def test_a_parameter_that_cannot_be_subtracted_is_said_absent():
+    model = nn.Linear(2, 1)
+    small = model.weight.detach().to(torch.float8_e4m3fn)
+    model.weight = nn.Parameter(small, requires_grad=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with tt.watch(model, ".:update", to=tt.Stats()) as w:
+        model.bias.grad = torch.ones(1)
+        optimizer.step()
+    assert [str(site) for site in w.run.sites] == [".:update[bias]"]
+    assert "torch cannot subtract it" in w.absent[0].reason
 
 
 def test_statistics_along_a_dim_are_those_of_its_slices():
@@ -444,6 +706,43 @@ def test_looking_for_nonfinite_takes_any_dtype_and_empty_tensors(dtype):
     assert statistic.finish(state) == (3, 3)
 
 
+@pytest.mark.parametrize("offset", [0.0, 1e6, -1e8])
+def test_the_effective_rank_does_not_depend_on_where_the_features_lie(offset):
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randn(300, 4, dtype=torch.float64, generator=generator) * 0.01 + offset
+    statistic = tt.stats.effective_rank()
+    state = statistic.init()
+    for part in (rows[:7], rows[7:100], rows[:0], rows[100:]):
+        state = statistic.update(state, part)
+    values = np.linalg.eigvalsh(np.cov(rows.numpy().T, bias=True))
+    expected = values.sum() ** 2 / (values**2).sum()
+    assert statistic.finish(state) == EXACT(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.int8, torch.int16, torch.int32, torch.int64, torch.bool, torch.uint8], ids=str
+)
+def test_further_statistics_of_whole_numbers_are_right_at_their_ends(dtype):
+    is_bool = dtype is torch.bool
+    low, high = (0, 1) if is_bool else (torch.iinfo(dtype).min, torch.iinfo(dtype).max)
+    tensor = torch.tensor([[low, 1], [high, 0]]).to(dtype)
+    magnitudes = sorted((abs(int(x)) for x in tensor.flatten()), reverse=True)
+    more = [tt.stats.top_k(4), tt.stats.along(1, bound=float(high))]
+    model = nn.Identity()
+    with tt.watch(model, to=tt.Stats(statistics=more)) as w:
+        model(tensor)
+    found = w.run.stats(".:output").extra
+    assert [abs(element.value) for element in found["top_k"]] == [float(x) for x in magnitudes]
+    reached = [sum(float(abs(int(x))) >= float(high) for x in column) for column in tensor.T]
+    assert found["along(1)"].saturated_elements.tolist() == reached
+
+
+def test_slices_of_a_tensor_without_any_are_none():
+    statistic = tt.stats.along(1)
+    for _ in range(20):
+        assert statistic.update(statistic.init(), torch.zeros(3, 0)).numel.tolist() == []
+
+
 def test_a_statistic_of_ones_own():
     class Products:
         name = "product"
@@ -471,6 +770,19 @@ def test_a_statistic_of_ones_own():
 
 
 # ---------------------------------------------------------------------- kept, saved, refused
+
+
+def test_a_window_with_steps_that_are_kept_no_longer_has_no_further_statistics():
+    model = nn.Identity()
+    with tt.watch(model, to=tt.Stats(statistics=[tt.stats.cosine()], keep=2)) as w:
+        for number in range(4):
+            model(torch.tensor([1.0, float(number)]))
+            w.step()
+    assert w.run.stats(".:output", step=range(4)).extra == {}
+    expected = 7 / math.sqrt(5 * 10)
+    assert w.run.stats(".:output", step=[2, 3]).extra["cosine"] == EXACT(expected)
+    with pytest.raises(tt.InputError, match="keep="):
+        w.run.quantile(".:output", 0.5, step=0)
 
 
 def test_numbers_of_all_steps_and_histograms_of_the_last():
@@ -596,3 +908,32 @@ def test_a_large_model_has_a_table_that_reads_well():
     lines = show_stats_table(w.run.table()).split("\n")
     assert all(len(line) <= 100 for line in lines)
     assert "histogram" in lines[2]
+
+
+def test_histograms_count_every_call_and_step_however_many():
+    # 600 calls of two modules are more than the lists of a step have room for.
+    model = nn.Sequential(nn.Identity(), nn.Identity())
+    with tt.watch(model, "*", to=tt.Stats(keep=20)) as w, torch.no_grad():
+        kept = [torch.randn(20, 5) for _ in range(620)]
+        for number, values in enumerate(kept):
+            model(values)
+            if number >= 600:
+                w.step()
+    for site in ("0", "1"):
+        for which, tensors in ((0, kept[:601]), (19, kept[619:]), ("all", kept)):
+            found = w.run.stats(site, step=which).histogram
+            expected = tt.measure(tensors).histogram
+            assert np.array_equal(found.bins, expected.bins)
+            assert np.array_equal(found.counts, expected.counts)
+            assert not found.is_sample
+
+
+@pytest.mark.parametrize(("numel", "is_sample"), [(8192, False), (8193, True)])
+def test_a_sampled_histogram_says_so_in_a_step_and_in_all(numel, is_sample):
+    model = nn.Identity()
+    with tt.watch(model, ".", to=tt.Stats()) as w:
+        for _ in range(2):
+            model(torch.randn(numel))
+            w.step()
+    for step in (1, "all"):
+        assert w.run.stats("", step=step).histogram.is_sample is is_sample

@@ -45,7 +45,7 @@ class Edit:
         >>> edit.close()
         >>> edit
         Edit scale(factor=2.0) (closed, step 0)
-          1:output  1 times in 1 calls
+          1:output  once
     """
 
     def __init__(
@@ -201,6 +201,7 @@ def edit(
     calls: Chosen = None,
     scaler: Scaler | None = None,
     missing: Missing = "error",
+    name: str | None = None,
 ) -> Edit:
     """Change what flows through a model, forward and backward.
 
@@ -213,21 +214,24 @@ def edit(
         fn: ``fn(tensor, record)`` or ``fn(tensor)``, which returns the tensor to go on with (same
             shape, dtype, device) or ``None`` to leave it; one of ``tt.edits``; or a list of them,
             which work one after the other. A forward edit is part of the graph, so gradients
-            through it are exact.
+            through it are exact. It must not write into the tensor; writes past autograd
+            (``.data``, numpy) are noticed at the first call of each site.
         steps: only in these steps (a number, several, or a function of the step); see
             :meth:`Edit.step`.
         calls: only at these calls of a module within the step, from 0.
         scaler: the ``GradScaler`` in use: functions then see gradients in true units.
         missing: what to do when closing, if nothing of a pattern ever came by: ``error``, or
             ``ignore``.
+        name: what reports and messages call it; by default what the function is called.
 
     Returns:
         a context manager and handle; ``.fired`` tells where and how often it happened.
 
-    Edits work in the order in which they are made, each on what the former left. Of ``grad_input``
-    only what flows through this module is changed; ``grad_output`` is the gradient of the returned
-    tensor over all its uses; ``param_grad`` is what one backward adds to ``.grad`` (under DDP, of
-    this rank, before the ranks are averaged).
+    Edits of one site work in the order in which they are made, each on what the former left; of a
+    tensor that several modules return as it is, the gradient comes by the outermost first. Of
+    ``grad_input`` only what flows through this module is changed; ``grad_output`` is the gradient
+    of the returned tensor over all its uses; ``param_grad`` is what one backward adds to ``.grad``
+    (under DDP, of this rank, before the ranks are averaged).
 
     Raises:
         SiteError: a pattern fits nothing.
@@ -253,7 +257,8 @@ def edit(
     for one, function in pairs:
         plan = make_plan(model, one)
         refuse_ports(plan)
-        editors.append((name_of(function), _editor(model, plan, function, wants_call, scaler)))
+        editor = _editor(model, plan, function, wants_call, scaler, name)
+        editors.append((name or name_of(function), editor))
     done = Edit(editors, steps=steps, missing=missing)
     done._attach(modules_of(model)[0])
     return done
@@ -402,6 +407,7 @@ def _editor(
     function: Function,
     wants_call: Callable[[int], bool],
     scaler: Scaler | None,
+    name: str | None,
 ) -> OneEdit:
     if isinstance(function, edits.ClipNorm) and function.over_all:
         others = {port for planned in plan.taps for port in planned.ports} - {"param_grad"}
@@ -414,8 +420,8 @@ def _editor(
     if isinstance(function, edits.Patch) and function.arguments is not None:
         function = _prepared(model, plan, function)
     nodes = function.nodes if isinstance(function, edits.GuidedRelu) else None
-    change = Change(function, scaler)
-    return Editor(modules_of(model)[0][""], plan, change, wants_call=wants_call, nodes=nodes)
+    change = Change(function, scaler, name)
+    return Editor(plan, change, wants_call=wants_call, nodes=nodes)
 
 
 def _prepared(model: nn.Module, plan: Plan, patch: edits.Patch) -> edits.Patch:

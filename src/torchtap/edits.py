@@ -255,7 +255,8 @@ class ClipNorm(Ready):
 
     def _clipped(self, tensor: Tensor, _: Record) -> Tensor:
         factor = self.factor([norm_of(tensor, self.p)])
-        return tensor * factor.to(tensor.dtype)
+        clipped: Tensor = tensor * factor.to(tensor.dtype)
+        return clipped
 
     def factor(self, norms: Sequence[Tensor], scale: float | Tensor = 1.0) -> Tensor:
         """What to multiply by, given the norms of the parts (that carry the factor ``scale``)."""
@@ -427,7 +428,9 @@ class _Lookup:
         try:
             value: Tensor = source.get(site, step=self._step, call=call)
         except LookupError as error:
-            raise _nothing_there(record, str(error)) from error
+            is_later = self._call is None and record.call > 0
+            hint = " Pass call=0 to put in its first call everywhere." if is_later else ""
+            raise _nothing_there(record, f"{error}{hint}") from error
         return value
 
     def _site_of(self, record: Record) -> Site:
@@ -581,8 +584,10 @@ def _region(at: Mapping[int, Index], tensor: Tensor, record: Record) -> Tensor:
                 f"is {kind_of(tensor)}."
             )
         chosen = torch.zeros(tensor.shape[dim], dtype=torch.bool, device=tensor.device)
+        if isinstance(index, list | tuple):  # An empty one has no dtype of its own.
+            index = torch.as_tensor(index, dtype=None if index else torch.long)
         try:
-            chosen[torch.as_tensor(index) if isinstance(index, list | tuple) else index] = True
+            chosen[index] = True
         except IndexError as error:
             raise EditError(
                 f"The edit at {place(record)} is asked to work at {_short(index)} of dimension "

@@ -303,6 +303,9 @@ def _no_module(
         return (
             f"{name} has no module of class {pattern.type!r}{did_you_mean(pattern.type, classes)}"
         )
+    if ":" in pattern.path and "," in pattern.path:
+        parts = [part.strip() for part in f"{pattern}".split(",")]
+        return f"{name} has no module {pattern.path!r}. Several patterns are a list: write {parts}."
     if "[" in pattern.path and pattern.path.split("[")[0] in known:
         head, tail = pattern.path.split("[", 1)
         return (

@@ -298,7 +298,7 @@ class _Study:
         kwargs: Mapping[str, Any],
     ) -> Any:
         editors = [
-            Editor(self.model, trial.plan, Change(function), wants_call=lambda _: True)
+            Editor(trial.plan, Change(function), wants_call=lambda _: True)
             for trial, function in zip(trials, functions, strict=True)
         ]
         try:
@@ -342,17 +342,27 @@ class _Study:
         if self.num_rows is None:
             return 1, "the inputs do not share their dimension 0, so they cannot be repeated"
         try:
-            output = self._run([], [], *self._repeated(2))
-            twin = self._metrics(_rows(output, self.num_rows, self.num_rows, 2 * self.num_rows))
+            twin = self._beside_another(self.num_rows)
         except _MixedRowsError:
             return 1, "the model's output does not have the samples in dimension 0"
         for name, value in baseline.items():
             if not math.isclose(twin[name], value, rel_tol=1e-3, abs_tol=1e-5):
                 return 1, (
                     f"the model mixes the rows of a batch: {name} is {value:.6g} alone and "
-                    f"{twin[name]:.6g} beside a copy"
+                    f"{twin[name]:.6g} beside another"
                 )
         return batch, ""
+
+    def _beside_another(self, num: int) -> Values:
+        """The metrics of the inputs where they stand behind others, which are edited too.
+
+        A copy would not do: the statistics of a batch twice are those of the batch once.
+        """
+        first = {trial.site: trial for trial in self.trials}
+        functions = [_bent_rows(num) for _ in first]
+        args, kwargs = replace(self._repeated(2), lambda _, tensor: _bent(tensor, num))
+        output = self._run(list(first.values()), functions, args, kwargs)
+        return self._metrics(_rows(output, num, num, 2 * num))
 
     def _repeated(self, times: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
         def again(_: str, tensor: Tensor) -> Tensor:
@@ -380,11 +390,11 @@ class _Study:
     def fingerprint(self) -> dict[str, Any]:
         """What must be the same for a sweep to go on from a file."""
         seen = hashlib.blake2b(digest_size=16)
-        for _, tensor in (*leaves((self.args, self.kwargs)), *self.model.named_parameters()):
+        state = (*self.model.named_parameters(), *self.model.named_buffers())
+        for _, tensor in (*leaves((self.args, self.kwargs)), *state):
             seen.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
-            # The sum of squares in float64 changes with any element; the bytes would be slow.
-            wide = tensor.detach().double()
-            seen.update(repr((float(wide.sum()), float((wide * wide).sum()))).encode())
+            flat = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
+            seen.update(flat.view(torch.uint8).numpy().data)
         return {
             "torchtap": "sweep",
             "model": type(self._modules[""]).__name__,
@@ -408,6 +418,25 @@ def _one_by_one(plan: Plan) -> Iterator[tuple[Site, Plan]]:
             one = replaced(planned, filters={port: chosen})
             leaf = chosen.include[0] if len(chosen.include) == 1 else ""
             yield Site(planned.path, port, leaf), replaced(plan, taps=(one,), patterns=())
+
+
+def _bent(tensor: Tensor, num: int) -> Tensor:
+    """The first rows are others: turned round, and if they are no indices or flags, moved."""
+    own = tensor[:num]
+    other = own.flip(tuple(range(own.dim())))
+    if tensor.is_floating_point() or tensor.is_complex():
+        other = 2 * other + 1
+    return torch.cat([other, tensor[num:]])
+
+
+def _bent_rows(num: int) -> Function:
+    """An edit of all that has the rows of two copies."""
+
+    def bent(tensor: Tensor) -> Tensor | None:
+        is_fit = tensor.dim() and tensor.shape[0] == 2 * num and tensor.is_floating_point()
+        return _bent(tensor, num) if is_fit else None
+
+    return bent
 
 
 def _rows(output: Any, first: int, num: int, whole: int) -> Any:
@@ -443,7 +472,9 @@ class _Log:
         try:
             first, *lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
             found = json.loads(first)
-        except (UnicodeDecodeError, ValueError):
+            if not isinstance(found, dict):
+                raise ValueError("It is no head.")
+        except ValueError:
             raise RunError(f"{path} is no file of a sweep. Give another path.") from None
         if found != head:
             different = [key for key in head if found.get(key) != head[key]]

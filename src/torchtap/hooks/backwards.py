@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch.autograd import Variable
 
+_REMEMBERED = 1024
+
 current_task = torch._C._current_graph_task_id
 """Number of the backward that this thread is inside of, -1 outside."""
 
@@ -55,6 +57,9 @@ class Backwards:
             number = self._numbers[running[0]]
         else:
             number = 1 + max(self._numbers.values(), default=-1)
+        if len(self._numbers) >= _REMEMBERED:  # A program that never steps stays flat in memory.
+            for old in list(self._numbers)[: _REMEMBERED // 2]:
+                del self._numbers[old]
         self._numbers[task] = number
         running.append(task)
         at_end_of_backward(partial(self._end, running, task))

@@ -116,9 +116,9 @@ class Leave(Callback):
                 output._backward_hooks = hooks
                 grad_fn._register_hook_dict(output)
                 engine.hooked.append(hooks)
+                hooks[hook] = hook
             else:
-                engine.gradients.track(hooks)
-            hooks[hook] = hook
+                engine.gradients.join(hooks, hook)
 
 
 class EditCallback(Callback):

@@ -16,6 +16,7 @@ from torchtap.site import Site
 Function = Callable[..., Tensor | None]
 """``f(tensor, record)`` or ``f(tensor)``."""
 
+_transform_running = torch._C._functorch.peek_interpreter_stack
 _WIDE = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
 
 
@@ -32,6 +33,7 @@ class Change:
     Args:
         function: see :data:`Function`.
         scaler: gradients carry its factor; the function sees them without.
+        name: what messages call it; by default the function's own name.
 
     Attributes:
         name: what messages call it.
@@ -39,8 +41,10 @@ class Change:
 
     __slots__ = ("_function", "_proven", "_scaler", "_takes_record", "name")
 
-    def __init__(self, function: Function, scaler: Scaler | None = None) -> None:
-        self.name = name_of(function)
+    def __init__(
+        self, function: Function, scaler: Scaler | None = None, name: str | None = None
+    ) -> None:
+        self.name = name or name_of(function)
         self._function = function
         self._takes_record = takes_record(function)
         self._scaler = scaler
@@ -100,9 +104,14 @@ class Change:
             )
 
     def _wrote(self, record: Record) -> EditError:
+        harm = (
+            "may share that memory with other gradients"
+            if record.site.is_gradient
+            else "gives right values and wrong gradients"
+        )
         return EditError(
-            f"Edit {self.name!r} at {place(record)} wrote into the tensor that it was given. That "
-            f"gives right values and wrong gradients: write into tensor.clone() and return it."
+            f"Edit {self.name!r} at {place(record)} wrote into the tensor that it was given, which "
+            f"{harm}: write into tensor.clone() and return it."
         )
 
 
@@ -145,6 +154,8 @@ def takes_record(function: Function) -> bool:
 def _same_bits(left: Tensor, right: Tensor) -> bool:
     if left.layout is not torch.strided or left.is_nested or left.is_quantized:
         return True  # Not every kind can be compared; the version still tells.
+    if _transform_running() is not None:
+        return True  # Under vmap there is no answer that holds for all rows.
     with torch.no_grad():
         right = right.detach()
         if torch.equal(left, right):

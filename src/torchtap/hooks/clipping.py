@@ -99,8 +99,8 @@ class Clipping:
         self._running.append(id(optimizer))
         if not is_outermost:
             return  # Inside the step of another, which clipped already.
-        chosen = self._chosen(optimizer)
-        if not chosen:
+        own = self._chosen(optimizer)
+        if not own:
             return
         # The optimizer itself stands first among the arguments of its hooks.
         if any(callable(one) for one in (*args[1:], *kwargs.values())):
@@ -109,7 +109,11 @@ class Clipping:
                 f"computes the gradients only inside the step. Clip in the closure, by "
                 f"torch.nn.utils.clip_grad_norm_."
             )
-        scale = getattr(optimizer, "grad_scale", None)
+        chosen = [(spot, param.grad) for spot, param in own if param.grad is not None]
+        if chosen:
+            self._clip_all(chosen, getattr(optimizer, "grad_scale", None))
+
+    def _clip_all(self, chosen: Sequence[tuple[Spot, Tensor]], scale: Tensor | None) -> None:
         with torch.no_grad():
             parts = [self._norm(gradient, self._clip.p) for _, gradient in chosen]
             device = parts[0].device
@@ -122,16 +126,16 @@ class Clipping:
         self._calls += 1
 
     def _chosen(self, optimizer: Optimizer) -> list[tuple[Spot, Tensor]]:
+        """The selected parameters among those of an optimizer."""
         own = {id(param) for group in optimizer.param_groups for param in group["params"]}
         found: dict[int, tuple[Spot, Tensor]] = {}
         for planned in self.plan.taps:
             module, tap = planned.module(), self.taps[planned.path]
             for name, param in () if module is None else module._parameters.items():
                 spot = None if param is None else tap.spot("param_grad", name)
-                if spot is None or param is None or param.grad is None or id(param) not in own:
+                if spot is None or param is None or id(param) not in own:
                     continue
-                if id(param) not in found:  # A tied parameter counts once.
-                    found[id(param)] = spot, param.grad
+                found.setdefault(id(param), (spot, param))  # A tied parameter counts once.
         return list(found.values())
 
     def _count(self, spot: Spot) -> None:

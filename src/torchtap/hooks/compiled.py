@@ -8,6 +8,7 @@ read at once: what flows in a compiled graph is memory that the compiler uses ag
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +31,11 @@ NO_GRAD_INPUT = (
 
 _library: Any = torch.library.Library("torchtap", "DEF")  # type: ignore[no-untyped-call]
 _library.define("emit(Tensor value, int engine, int spot) -> ()")
-# An operator has nothing but numbers to find its engine by.
+_ENTERED = -2
+"""In place of a spot's number: the model is entered, and no value of a spot flows."""
+# An operator has nothing but numbers to find its engine by. They are never used again: the graph
+# of a backward may outlive its engine.
+_numbers = itertools.count()
 _engines: weakref.WeakValueDictionary[int, Compiled] = weakref.WeakValueDictionary()
 
 
@@ -44,7 +49,7 @@ class Compiled:
 
     def __init__(self, engine: Engine) -> None:
         self.engine = weakref.ref(engine)
-        self.key = id(self)
+        self.key = next(_numbers)
         self.was_traced = False
         self._spots: list[Spot] = []
         _engines[self.key] = self
@@ -61,10 +66,13 @@ class Compiled:
 
     def emit(self, value: Tensor, number: int) -> None:
         """The graph runs, and a value flows."""
-        engine, spot = self.engine(), self._spots[number]
+        engine = self.engine()
         if engine is None or not engine.recording:
             return
         engine.take_state()  # A compiled model does not say when it is entered.
+        if number == _ENTERED:
+            return
+        spot = self._spots[number]
         spot.seen = True
         backward = -1
         if spot.site.is_gradient:
@@ -87,15 +95,18 @@ class CompilableEnter(Enter):
         if not torch.compiler.is_compiling():
             self.engine.enter(self.tap, module, args, kwargs)
         elif not torch.compiler.is_exporting():
-            self.begin()
+            tells = self.begin()
             for leaf, tensor in argument_leaves(args, kwargs):
+                if tells:
+                    torch.ops.torchtap.emit(tensor.detach(), self.engine.compiled.key, _ENTERED)
+                    tells = False
                 _leave_behind(self, "input", leaf, tensor)
 
     @torch._dynamo.assume_constant_result  # type: ignore[untyped-decorator]
     def begin(self) -> bool:
-        """Run once, while the graph is traced."""
+        """Run once, while the graph is traced; says whether each run must tell of its beginning."""
         self.engine.traced(self.tap)
-        return True
+        return self.tap is self.engine.root and self.engine.wants_state
 
     @torch._dynamo.assume_constant_result  # type: ignore[untyped-decorator]
     def number(self, port: str, leaf: str) -> int:

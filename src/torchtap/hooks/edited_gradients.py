@@ -21,7 +21,8 @@ from torchtap.hooks.graph import (
     overwriting_node,
     sequence_number,
 )
-from torchtap.hooks.spots import Arrival, Spot
+from torchtap.hooks.order import put_gradient
+from torchtap.hooks.spots import Arrival, EditArrival, Spot
 from torchtap.record import FORWARD, UNVERSIONED, Record
 from torchtap.tree import leaves
 
@@ -185,27 +186,59 @@ class GradientEdits:
             spot.reason = why_no_grad(tensor)
             return
         edit = GradientEdit(self, spot, call)
-        handle = tensor.register_hook(Arrival(edit.on_tensor))  # type: ignore[no-untyped-call]
+        handle = tensor.register_hook(EditArrival(edit.on_tensor))  # type: ignore[no-untyped-call]
+        table: Any = tensor._backward_hooks
+        put_gradient(table, handle.id)
         self._handles.append(handle)
         self._follow(tensor, edit)
 
-    def isolated(self, spot: Spot, tensor: Tensor, call: int) -> Tensor:
-        """The tensor to go on with, so that only what flows back from there is changed.
+    def announce(self, output: Any) -> None:
+        """Number the backward where it starts from this.
 
-        A plain view: in-place operations on it stay legal and reach the tensor itself.
+        A reentrant checkpoint inside it runs backwards of its own, and each would be taken for the
+        outermost where nothing but parameters is edited.
+        """
+        for _, tensor in leaves(output):
+            if tensor.requires_grad:
+                hook = Arrival(self._begin)
+                self._handles.append(tensor.register_hook(hook))  # type: ignore[no-untyped-call]
+
+    def _begin(self, _: Tensor | None) -> None:
+        if self.is_on:
+            self.backwards.number()
+
+    def of_own(self, spot: Spot, tensor: Tensor, call: int) -> Tensor:
+        """Change the gradient of what one module hands on of somebody else's tensor.
+
+        Returns:
+            the tensor to go on with, a plain view: in-place operations stay legal and reach the
+            tensor itself.
         """
         if not tensor.requires_grad or not torch.is_grad_enabled():
             spot.reason = why_no_grad(tensor)
             return tensor
         view = tensor.view_as(tensor)
-        edit = GradientEdit(self, spot, call)
-        node = view.grad_fn
-        assert node is not None
-        metadata: Any = node.metadata
-        metadata[EDITED] = spot.site.path
-        self._handles.append(node.register_hook(edit.on_identity))
-        self._follow(view, edit)
+        self.of_tensor(spot, view, call)
         return view
+
+    def isolated(self, spot: Spot, tensor: Tensor, call: int) -> Tensor:
+        """The argument to go on with, so that only what flows back from there is changed.
+
+        A plain view, as in :meth:`of_own`; several edits of one module share it, or the last
+        one made would be the first to work.
+        """
+        if not tensor.requires_grad or not torch.is_grad_enabled():
+            spot.reason = why_no_grad(tensor)
+            return tensor
+        node: Any = tensor.grad_fn
+        if node is None or node.metadata.get(EDITED) != spot.site.path:
+            tensor = tensor.view_as(tensor)
+            node = tensor.grad_fn
+            node.metadata[EDITED] = spot.site.path
+        edit = GradientEdit(self, spot, call)
+        self._handles.append(node.register_hook(edit.on_identity))
+        self._follow(tensor, edit)
+        return tensor
 
     def _follow(self, tensor: Tensor, edit: GradientEdit) -> None:
         base = tensor._base if tensor._is_view() else None
@@ -235,6 +268,8 @@ class GradientEdits:
             if followed.is_overwritten:
                 handle = followed.repair()
                 if handle is not None:
+                    # The view holds its graph, which holds our hook: nobody would free them.
+                    followed.view = None
                     self._handles.append(handle)
                     continue
             if id(followed.view) in returned and not is_outermost:
@@ -243,6 +278,10 @@ class GradientEdits:
                 followed.view = None
                 self._unfinished.append(followed)
         views[first:] = kept
+
+    def drop_views(self) -> None:
+        """Forget the calls that this thread was inside of."""
+        self._views.clear()
 
     def settle(self) -> None:
         """Note which gradients went another way; outside of any call and backward."""
@@ -275,4 +314,4 @@ class GradientEdits:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
-        self._views.clear()
+        self.drop_views()

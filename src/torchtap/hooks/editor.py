@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -56,7 +55,6 @@ class Editor:
     """Puts the hooks of one edit on, changes what flows, takes them off.
 
     Args:
-        model: where the plan was made.
         plan: what is to be changed.
         change: how.
         wants_call: which calls of a module, by number.
@@ -75,7 +73,6 @@ class Editor:
 
     def __init__(
         self,
-        model: nn.Module,
         plan: Plan,
         change: Change,
         *,
@@ -95,7 +92,6 @@ class Editor:
         self.fired: dict[Spot, Counter[int]] = {}
         self.gradients = GradientEdits(change, self.count)
         self.nodes = None if nodes is None else NodeEdits(nodes, change.name, self.count)
-        self._model = weakref.ref(model)
         self._wants_call = wants_call
         self._numbering = Numbering()
         self._running: Running[_Call] = Running()
@@ -106,7 +102,7 @@ class Editor:
 
     def attach(self, modules: Mapping[str, nn.Module]) -> None:
         """Put the hooks on. ``modules``: path -> module."""
-        for path in dict.fromkeys(["", *self.taps] if self._needs_root else self.taps):
+        for path in dict.fromkeys(["", *self.taps]):
             tap, module = self.taps.get(path, self.root), modules[path]
             if isinstance(module, torch.jit.ScriptModule):
                 tap.reason = "a ScriptModule takes no hooks"
@@ -126,15 +122,9 @@ class Editor:
         if self.plan.patterns:  # Nothing else can select a mark.
             open_editors.add(self)
 
-    @property
-    def _needs_root(self) -> bool:
-        """Whether it must be known when the model runs; gradients of parameters come by alone."""
-        ports = {port for tap in self.taps.values() for port in tap.filters}
-        return ports != {"param_grad"} or bool(self.plan.unmatched)
-
     def _sides(self, tap: Tap) -> tuple[bool, bool]:
         """Whether a hook is needed before, and after, the module runs."""
-        if tap is self.root and self._needs_root:
+        if tap is self.root:  # It must be known when the model runs.
             return True, True
         before = any(port in tap.filters for port in ("input", "grad_input", "grad_output"))
         before = before or self.nodes is not None
@@ -209,14 +199,20 @@ class Editor:
             call = _Call(tap, number, phase, _NO_VIEWS)
         else:
             self.gradients.leave(call.first_view, output, is_outermost=not self._running.stack)
+        if tap is self.root and self._params and current_task() == -1:
+            self.gradients.announce(output)
         if output is None or not tap.filters or not self._is_wanted(call):
             return None
         if self.nodes is not None:
             self.nodes.leave(tap, output, call.first_node, call.number)
             return None
         if type(output) is Tensor:
-            return self._new_output(call, {}, "", output)
-        return replace(output, partial(self._new_output, call, {}))
+            new = self._new_output(call, {}, "", output)
+        else:
+            new = replace(output, partial(self._new_output, call, {}))
+        if not self._running.stack:  # What it returned itself is followed no further.
+            self.gradients.leave(_NO_VIEWS, None, is_outermost=True)
+        return new
 
     def mark(self, tensor: Tensor, name: str) -> Tensor:
         """An intermediate tensor names itself; returns what is to flow on."""
@@ -240,6 +236,7 @@ class Editor:
         self.num_entries += 1
         if current_task() == -1 and not self._running.stack:
             self.gradients.backwards.forget_failed()
+            self.gradients.drop_views()  # Left behind by a KeyboardInterrupt.
             self.gradients.settle()
             self.gradients.prune()
         self.hook_params()
@@ -289,7 +286,7 @@ class Editor:
         node: Any = tensor.grad_fn
         is_others = node is None or node._sequence_nr() < call.first_node
         if tensor.requires_grad and is_others:  # It may be used elsewhere too.
-            return gradients.isolated(spot, tensor, call.number)
+            return gradients.of_own(spot, tensor, call.number)
         gradients.of_tensor(spot, tensor, call.number)
         return tensor
 

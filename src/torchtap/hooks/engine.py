@@ -295,6 +295,11 @@ class Engine:
             self.gradients.release_leaves(force=False)
         self.take_state()
 
+    @property
+    def wants_state(self) -> bool:
+        """Whether anything is wanted that needs to know when a step's first call begins."""
+        return self.state.is_wanted or self.updates.is_wanted
+
     def take_state(self) -> None:
         """Take parameters and buffers, once a step, when the model is entered."""
         with self._lock:
@@ -322,6 +327,7 @@ class Engine:
             return
         reason = obstacle(tensor)
         if reason is not None:
+            spot.armed += 1  # Waited for in vain, also where other values came.
             spot.reason = reason
             return
         try:

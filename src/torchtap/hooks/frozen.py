@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,26 @@ if TYPE_CHECKING:
     from torchtap.plan import Plan
 
 
+class _Away(NamedTuple):
+    """A gradient that is out of sight while an optimizer makes its step.
+
+    Attributes:
+        value: of the parameter before, where its version does not tell.
+    """
+
+    param: Tensor
+    gradient: Tensor | None
+    version: int
+    value: Tensor | None
+
+    @property
+    def has_moved(self) -> bool:
+        """Whether the optimizer changed the parameter all the same."""
+        if self.param._version == self.version:
+            return False
+        return self.value is None or not torch.equal(self.param, self.value)
+
+
 class Frozen:
     """Holds what a plan selects (ports ``param`` and ``buffer``) still, until it is detached.
 
@@ -39,8 +59,8 @@ class Frozen:
         self.params: dict[str, Tensor] = {}
         self.buffers: dict[str, Tensor] = {}
         self._keep_grad = keep_grad
-        self._required: list[tuple[Tensor, bool]] = []
-        self._away: dict[int, list[tuple[Tensor, Tensor | None, int]]] = {}
+        self._required: dict[int, tuple[Tensor, bool]] = {}
+        self._away: dict[int, list[_Away]] = {}
         self._handles: list[Any] = []
 
     def attach(self) -> None:
@@ -57,19 +77,27 @@ class Frozen:
             ]
             if names:
                 self._hold_buffers(module, tap, names)
-        self._required = [(param, param.requires_grad) for param in self.params.values()]
         if not self._keep_grad:
-            for held, _ in self._required:
+            for held in self.params.values():
+                self._required.setdefault(id(held), (held, held.requires_grad))
                 held.requires_grad_(False)
         self._guard_optimizers()
+        _open.add(self)
 
     def detach(self) -> None:
         """Give everything back."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
-        for param, required in self._required:
-            param.requires_grad_(required)
+        for key in list(self._away):  # Of optimizers whose step raised.
+            self._give_back(self._away.pop(key))
+        _open.discard(self)
+        for key, (param, required) in self._required.items():
+            others = [other for other in _open if key in other._required]
+            if others:  # Still held; who closes last gives it back.
+                others[0]._required[key] = param, required or others[0]._required[key][1]
+            else:
+                param.requires_grad_(required)
         self._required.clear()
 
     # ------------------------------------------------------------------ optimizers
@@ -80,7 +108,9 @@ class Frozen:
         def before(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
             frozen = me()
             if frozen is not None:
-                frozen._hide(optimizer)
+                # The optimizer itself stands first among the arguments of its hooks.
+                has_closure = any(callable(one) for one in (*args[1:], *kwargs.values()))
+                frozen._hide(optimizer, has_closure=has_closure)
 
         def after(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
             frozen = me()
@@ -92,30 +122,37 @@ class Frozen:
             register_optimizer_step_post_hook(after),
         ]
 
-    def _hide(self, optimizer: Optimizer) -> None:
+    def _hide(self, optimizer: Optimizer, *, has_closure: bool) -> None:
         """No gradient, no step: optimizers pass over what has none."""
+        self._give_back(self._away.pop(id(optimizer), ()))  # Its last step raised.
         held = {id(param) for param in self.params.values()}
         away = []
         for group in optimizer.param_groups:
             for param in group["params"]:
                 if id(param) in held:
-                    away.append((param, param.grad, param._version))
+                    # Those that work with closures (LBFGS) write into all parameters, but what is
+                    # written need not be new.
+                    value = param.detach().clone() if has_closure else None
+                    away.append(_Away(param, param.grad, param._version, value))
                     param.grad = None
         self._away[id(optimizer)] = away
 
     def _bring_back(self, optimizer: Optimizer) -> None:
-        moved = []
-        for param, gradient, version in self._away.pop(id(optimizer), ()):
-            if param.grad is None:  # A closure may have computed a new one.
-                param.grad = gradient
-            if param._version != version:
-                moved.append(param)
+        away = self._away.pop(id(optimizer), ())
+        self._give_back(away)
+        moved = {id(one.param) for one in away if one.has_moved}
         if moved:
-            names = [text for text, param in self.params.items() if any(param is m for m in moved)]
+            names = [text for text, param in self.params.items() if id(param) in moved]
             raise EditError(
                 f"tt.freeze: {type(optimizer).__name__} moved {', '.join(names[:3])} although it "
                 f"has no gradient. Leave it out of this optimizer's parameters."
             )
+
+    @staticmethod
+    def _give_back(away: Iterable[_Away]) -> None:
+        for one in away:
+            if one.param.grad is None:  # A closure may have computed a new one.
+                one.param.grad = one.gradient
 
     # ------------------------------------------------------------------ buffers
 
@@ -134,6 +171,10 @@ class Frozen:
             module = planned.module()
             if module is not None:
                 yield planned, module
+
+
+# Several may hold one parameter.
+_open: weakref.WeakSet[Frozen] = weakref.WeakSet()
 
 
 class _PutBack(EditCallback):

@@ -168,8 +168,8 @@ class ReturnedView:
         self.first = sequence_number()  # Nodes from here on are younger than the return.
         self.gather = gather
         self.argument = argument
-        self.watch = ViewWatch(view)
-        gather.views = (*gather.views, self.watch)
+        self.watch = watch = ViewWatch(view)
+        gather.views = (*gather.views, watch) if gather.views else (watch,)
 
     def repair(self) -> Any:
         """Follow the view to the node that took over; returns the hook's handle."""
@@ -186,7 +186,8 @@ class ReturnedView:
 
 def is_batched(gradient: Tensor) -> bool:
     """Whether a gradient stands for many at once, so that nothing can be read from it."""
-    return bool(_is_legacy_batched(gradient) or _is_wrapped(gradient))
+    is_batch: bool = _is_legacy_batched(gradient) or _is_wrapped(gradient)
+    return is_batch
 
 
 def is_wanted_beyond(found: Iterable[Crossing]) -> bool:

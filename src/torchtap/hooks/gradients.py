@@ -35,6 +35,7 @@ from torchtap.hooks.graph import (
     sequence_number,
 )
 from torchtap.hooks.keep import Keeper
+from torchtap.hooks.order import put_gradient
 from torchtap.hooks.spots import Arrival, Spot, Tap
 from torchtap.record import FORWARD, Record
 
@@ -124,7 +125,7 @@ class Gradients:
             return
         spot.arrived += 1
         spot.seen = True
-        if spot.meter(gradient, step):
+        if not labels and spot.meter(gradient, step):  # A meter knows nothing of labels.
             return
         if spot.copies is False and type(gradient) is Tensor and not gradient.requires_grad:
             kept, version = gradient, gradient._version  # What keep() does, in short.
@@ -152,7 +153,8 @@ class Gradients:
     def of_view(self, spot: Spot, view: Tensor, call: int) -> Arrival:
         """The hook for a returned view, which is followed from now on."""
         gather = Gather(self, spot, call, (), 1)
-        self._follow(view, gather, None)
+        if not view._base.is_leaf:  # type: ignore[union-attr]
+            self._views().append(ReturnedView(view, gather, None))
         return Arrival(gather.add)
 
     def announce(self, outputs: Iterable[Tensor]) -> None:
@@ -337,14 +339,16 @@ class Gradients:
             tensor._backward_hooks = hooks
             tensor.grad_fn._register_hook_dict(tensor)
             self.hooked.append(hooks)
+            hooks[hook] = hook
         else:
-            self.track(hooks)
-        hooks[hook] = hook
+            self.join(hooks, hook)
 
-    def track(self, hooks: Any) -> None:
-        """Remember a hook table that others made, once, to clean it at the end."""
-        if not any(isinstance(hook, Arrival) and self._is_ours(hook) for hook in hooks):
+    def join(self, hooks: Any, hook: Arrival) -> None:
+        """Put a hook into a table that others made, which is remembered once, to clean it."""
+        if not any(isinstance(other, Arrival) and self._is_ours(other) for other in hooks):
             self.hooked.append(hooks)
+        hooks[hook] = hook
+        put_gradient(hooks, hook)
 
     def release_leaves(self, *, force: bool) -> None:
         """Take the hooks off tensors that outlive their graph; those that fired, or all."""

@@ -57,6 +57,12 @@ class Arrival(partial):  # type: ignore[type-arg]
     __torch_unserializable__ = True
 
 
+class EditArrival(Arrival):
+    """A hook that changes the gradient of a tensor."""
+
+    __slots__ = ()
+
+
 class Tap:
     """Our attachment to one module (or mark).
 

@@ -61,6 +61,11 @@ class State:
             self._emit(Record(spot.site, self.step, 0, FORWARD, -1, (), kept, UNVERSIONED))
 
     @property
+    def is_wanted(self) -> bool:
+        """Whether any of these ports is."""
+        return bool(self._planned)
+
+    @property
     def hooks_params(self) -> bool:
         """Whether any parameter's gradient is waited for."""
         return bool(self._hooked)

@@ -102,8 +102,15 @@ class Updates:
         for key, old in before.items():
             if key not in params:
                 continue
-            with torch.no_grad():
-                change = params[key].detach() - old
+            try:
+                with torch.no_grad():
+                    change = params[key].detach() - old
+            except RuntimeError as error:  # It must not stop the training.
+                for spot in spots[key]:
+                    spot.armed += 1
+                    spot.reason = f"torch cannot subtract it: {str(error).splitlines()[0]}"
+                    self._calls[spot] += 1
+                continue
             for spot in spots[key]:
                 call = self._calls[spot]
                 self._calls[spot] += 1
@@ -128,7 +135,7 @@ class Updates:
         skipped.append(self.step)
         spot.armed += 1
         shown = ", ".join(map(str, skipped[:6])) + (" and more" if len(skipped) > 6 else "")
-        is_finite = gradient is None or bool(gradient.isfinite().all())
+        is_finite = gradient is None or _is_finite(gradient)
         spot.reason = f"no optimizer made a step with it in step {shown}" + (
             " (GradScaler passes over steps whose gradients are not finite)"
             if is_finite
@@ -156,3 +163,11 @@ class Updates:
                 if spot is not None and param is not None and obstacle(param) is None:
                     found.append((spot, param))
         return found
+
+
+def _is_finite(gradient: Tensor) -> bool:
+    values = gradient.coalesce().values() if gradient.layout is torch.sparse_coo else gradient
+    try:
+        return bool(values.isfinite().all())
+    except RuntimeError:  # Of a kind that torch cannot ask.
+        return True

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from torchtap.stats import native
-from torchtap.stats.histogram import NUM_BINS, Histogram, Histograms
+from torchtap.stats.histogram import NUM_BINS, Histograms
 from torchtap.stats.statistics import (
+    LEAST_BIN,
     NUM_COUNTED,
     NUM_FINITE,
     ROW_WIDTH,
@@ -24,9 +25,14 @@ from torchtap.stats.statistics import (
 
 BLOCK = 256
 """Rows that are made at once."""
+_LISTED_BINS, _LISTS = 1024, 4
+"""Room for histograms of small tensors in a step: bins, and lists of them, per row."""
 
-Taken = tuple[NDArray[np.float64], list[Histograms]]
-"""All rows, and the histograms block by block (none if they are not counted)."""
+Rows = NDArray[np.float64]
+Listed = tuple[NDArray[np.int64], Histograms]
+"""Histograms, and the row that each of them is of."""
+Taken = tuple[Rows, list[Listed]]
+"""All rows, and what their tensors' histograms are."""
 
 
 class Block:
@@ -36,18 +42,25 @@ class Block:
         rows: ``float64[256, 16]``.
         blank: rows that nothing was measured into.
         histograms: ``int64[256, 8192]`` of the running step, or ``None``.
-        totals: the same of all steps that were taken.
+        lists: takes histograms of small tensors instead, on the CPU.
     """
 
-    __slots__ = ("blank", "histograms", "rows", "totals")
+    __slots__ = ("blank", "histograms", "lists", "rows")
 
     def __init__(self, device: torch.device, *, histogram: bool) -> None:
         self.rows, self.blank = empty_rows(BLOCK, device), empty_rows(BLOCK, device)
         self.histograms = _counters(device) if histogram else None
-        self.totals = _counters(device) if histogram else None
+        self.lists = None
+        if histogram and device.type == "cpu":
+            self.lists = native.Lists(BLOCK * _LISTED_BINS, BLOCK * _LISTS)
+
+    def aim(self, index: int, sample: int) -> native.Aim:
+        """Where the native kernel measures into one row."""
+        histogram = None if self.histograms is None else self.histograms[index]
+        return native.Aim(self.rows[index], histogram, sample, self.lists, index)
 
     def clear(self, index: int) -> None:
-        """Forget what was measured into one row."""
+        """Forget what was measured into one row. Of what is in lists nothing can be forgotten."""
         self.rows[index] = self.blank[index]
         if self.histograms is not None:
             self.histograms[index].zero_()
@@ -74,17 +87,13 @@ class DeviceTable:
         self.num_rows += 1
         return self._blocks[-1], (self.num_rows - 1) % BLOCK
 
-    def total(self, row: int) -> Histogram | None:
-        """What a row counted in all steps that were taken."""
-        totals = self._blocks[row // BLOCK].totals
-        return None if totals is None else Histogram.of(totals[row % BLOCK].cpu())
-
     def take(self) -> Callable[[], Taken]:
         """Copy what was measured and start again; call the result to have the copy."""
+        take = self._take_here if self.device.type == "cpu" else self._take_there
         reads = []
-        for number, block in enumerate(self._blocks):
-            used = min(BLOCK, self.num_rows - number * BLOCK)
-            reads.append(self._take_block(block, used))
+        for first in range(0, self.num_rows, BLOCK):
+            used = min(BLOCK, self.num_rows - first)
+            reads.append(take(self._blocks[first // BLOCK], first, used))
         event = None
         if self.device.type == "cuda":
             event = torch.cuda.Event()  # type: ignore[no-untyped-call]
@@ -93,39 +102,54 @@ class DeviceTable:
         def read() -> Taken:
             if event is not None:
                 event.synchronize()
-            parts = [one() for one in reads]
+            parts = [copy() for copy in reads]
             rows = [rows for rows, _ in parts] or [np.zeros((0, ROW_WIDTH))]
-            return np.concatenate(rows), [h for _, h in parts if h is not None]
+            return np.concatenate(rows), [one for _, listed in parts for one in listed]
 
         return read
 
-    def _take_block(
-        self, block: Block, used: int
-    ) -> Callable[[], tuple[NDArray[np.float64], Histograms | None]]:
+    def _take_here(self, block: Block, first: int, used: int) -> Callable[[], Taken]:
+        """Of a block on the CPU."""
+        rows = block.rows[:used].numpy()
+        taken = rows.copy()
+        rows[:] = block.blank[:used].numpy()
+        listed = []
+        if block.lists is not None:
+            owners, drained = block.lists.take()
+            listed.append((owners + first, Histograms(*drained, _is_sample(taken)[owners])))
+        is_full = taken[:, LEAST_BIN] > 0
+        if block.histograms is not None and is_full.any():
+            self._scratch = self._scratch or native.make_scratch(BLOCK)
+            full = np.where(is_full[:, None], taken, 0.0)  # What is in lists is passed over.
+            drained = native.drain(torch.from_numpy(full), block.histograms, self._scratch)
+            listed.append((np.arange(first, first + used), Histograms(*drained, _is_sample(taken))))
+        return lambda: (taken, listed)
+
+    def _take_there(self, block: Block, first: int, used: int) -> Callable[[], Taken]:
+        """Of a block on another device."""
         rows = _copied(block.rows[:used])
-        histograms, drained = None, None
-        if block.histograms is not None and block.totals is not None:
-            if self.device.type == "cpu":
-                if self._scratch is None:
-                    self._scratch = native.make_scratch(BLOCK)
-                scratch = self._scratch
-                drained = native.drain(block.rows[:used], block.histograms, block.totals, scratch)
-            else:
-                histograms = _copied(block.histograms[:used])
-                block.totals += block.histograms
-                block.histograms.zero_()
         block.rows.copy_(block.blank)
+        histograms = None
+        if block.histograms is not None:
+            histograms = _copied(block.histograms[:used])
+            block.histograms.zero_()
 
-        def read() -> tuple[NDArray[np.float64], Histograms | None]:
-            numbers: NDArray[np.float64] = rows.numpy()
-            found = drained
-            if histograms is not None:
-                found = native.drain(rows, histograms, torch.zeros_like(histograms))
-            if found is None:
-                return numbers, None
-            return numbers, Histograms(*found, numbers[:, NUM_COUNTED] < numbers[:, NUM_FINITE])
+        def read() -> Taken:
+            taken: Rows = rows.numpy()
+            if histograms is None:
+                return taken, []
+            drained = native.drain(rows, histograms)
+            return taken, [
+                (np.arange(first, first + used), Histograms(*drained, _is_sample(taken)))
+            ]
 
         return read
+
+
+def _is_sample(rows: Rows) -> NDArray[np.bool_]:
+    """Whether histograms of these rows hold a sample of their elements."""
+    is_sample: NDArray[np.bool_] = rows[:, NUM_COUNTED] < rows[:, NUM_FINITE]
+    return is_sample
 
 
 def _counters(device: torch.device) -> Tensor:

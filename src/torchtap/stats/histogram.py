@@ -99,7 +99,10 @@ class Histogram:
 
     @property
     def middles(self) -> Floats:
-        """The value that stands for each bin: nowhere in it further than 1/33 from the truth."""
+        """The value that stands for each bin: nowhere in it further than 1/33 from the truth.
+
+        Subnormals of float32 have fewer bins, and what is beyond float32 has only the outermost.
+        """
         low, high = self.edges
         with np.errstate(invalid="ignore"):
             middles = 2 * low * high / (low + high)
@@ -113,13 +116,19 @@ class Histogram:
         np.add.at(counts, place, np.concatenate([self.counts, other.counts]))
         return Histogram.sparse(bins, counts, self.is_sample or other.is_sample)
 
+    def without(self, part: Histogram) -> Histogram:
+        """What is left of it when ``part``, which was merged into it, is taken out again."""
+        counts = self.counts.copy()
+        counts[np.searchsorted(_rank(self.bins), _rank(part.bins))] -= part.counts
+        return Histogram(self.bins[counts > 0], counts[counts > 0], self.is_sample)
+
     def quantile(self, q: float) -> float:
         """The value below which a share ``q`` of the counted elements lies.
 
         Linear between the two nearest order statistics (Hyndman & Fan 1996, type 7, as
-        ``torch.quantile``), each of them right to 1/33 of itself. NaN where nothing was counted.
-        Of a sample of ``m`` elements it is the quantile at ``q`` give or take
-        :meth:`standard_error`.
+        ``torch.quantile``), each of them right to 1/33 of itself, if it is one of float32's normal
+        numbers. NaN where nothing was counted. Of a sample of ``m`` elements it is the quantile at
+        ``q`` give or take :meth:`standard_error`.
 
         Raises:
             InputError: ``q`` is not between 0 and 1.
@@ -139,6 +148,9 @@ class Histogram:
     def standard_error(self, q: float) -> float:
         """Standard error of the rank of quantile ``q``: 0 where all elements were counted.
 
+        Where tensors of several sizes were sampled, the ranks are those of a mixture in which all
+        count alike.
+
         Source: binomial, ``sqrt(q (1 - q) / m)``; the sample is stratified, so it is less.
         """
         return math.sqrt(q * (1 - q) / self.num_counted) if self.is_sample else 0.0
@@ -151,8 +163,8 @@ class Histogram:
                 ``fp16 bf16 e4m3 e5m2``.
 
         Returns:
-            0 to 1, NaN where nothing was counted. Subnormals of float32 below 2^-130 cannot be
-            told from zero and are not counted.
+            0 to 1, NaN where nothing was counted. Magnitudes below 2^-130 cannot be told from
+            zero and are not counted; there are some in float64 and among float32's subnormals.
         """
         return self._share((self._smallest < _format(dtype).to_zero_below) & (self.middles != 0))
 
@@ -207,17 +219,17 @@ class Histogram:
 
 @dataclass(frozen=True, eq=False)
 class Histograms:
-    """Those of many rows, one after the other, as they were taken out of a table.
+    """Many of them, one after the other, as they were taken out of a table.
 
     Attributes:
         bins: ``uint16[n]``.
-        counts: ``int64[n]``.
-        ends: where each row ends, ``int64[rows]``.
-        is_sample: per row, ``bool[rows]``.
+        counts: ``int64[n]``, or ``uint16[n]`` where they are small.
+        ends: where each of them ends, ``int64[histograms]``.
+        is_sample: for each of them, ``bool[histograms]``.
     """
 
     bins: NDArray[np.uint16]
-    counts: Ints
+    counts: Ints | NDArray[np.uint16]
     ends: Ints
     is_sample: NDArray[np.bool_]
 

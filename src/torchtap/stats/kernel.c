@@ -57,6 +57,8 @@ enum row {
 enum dtype {
     FLOAT32, FLOAT64, BFLOAT16, FLOAT16, UINT8, INT8, INT16, INT32, INT64, BOOL, NUM_DTYPES
 };
+#define POINTER(type, value) ((type *)(intptr_t)(value))
+
 static const int ITEMSIZE[NUM_DTYPES] = {4, 8, 2, 2, 1, 1, 2, 4, 8, 1};
 
 /* Below these, nonzero elements are subnormal in their own dtype. Integers have none, and 1 is the
@@ -80,6 +82,8 @@ enum {
     TABLES = 4,                 /* neighbours count in different tables: no store waits */
     TABLE = BINS + 80,          /* tables that are not a power of two apart share no cache set */
     FLUSH_ELEMENTS = 1 << 30,   /* before a count of 32 bits could overflow */
+    LIST_ELEMENTS = UINT16_MAX, /* the most that are counted into a list: its counts have 16 bits */
+    STRATA = 512,               /* sampled elements that are looked up at once */
 };
 
 /* What one look at a block gives. `least` is the smallest magnitude. */
@@ -106,6 +110,7 @@ typedef struct {
     void (*add_double)(const double *, int64_t, int64_t, int, double *);
     void (*convert[NUM_DTYPES])(const void *, int64_t, void *);
     void (*positions)(int64_t, int, double, uint32_t, int64_t, int32_t *);
+    void (*bins_at)(const float *, const int32_t *, int, uint32_t *);
 } Target;
 
 static void merge_block(double *row, const Block *block) {
@@ -301,8 +306,18 @@ static void measure(const void *x, int64_t numel, int dtype, Block *block) {
    magnitude seen are read back and cleared, so that a small tensor pays for its own bins. */
 static THREAD_LOCAL uint32_t own_tables[TABLES * TABLE];
 
+/* Histograms as lists of their bins and counts, one tensor after the other: written once and in
+   order, where a histogram of all bins would have to be fetched from far away, and emptied. Made by
+   Python (native.Lists), hence plain integers. */
+typedef struct {
+    int64_t max_bins, max_lists, num_bins, num_lists;
+    int64_t bins, counts; /* uint16_t[max_bins] each */
+    int64_t ends, owners; /* int64_t[max_lists] each: where a list ends, and whose it is */
+} Lists;
+
 typedef struct {
     int64_t *histogram;
+    Lists *lists;            /* takes the counts in place of `histogram` */
     int64_t stratum, strata; /* the next one and their number; strata = 0: every element */
     double width;            /* elements of one stratum */
     uint32_t seed;
@@ -350,27 +365,33 @@ NOINLINE static void count_doubles(uint32_t *restrict tables, const double *rest
         tables[(i & 3) * TABLE + bin_of_double(x[i])]++;
 }
 
-NOINLINE static void count_sampled(uint32_t *restrict tables, const void *x, int wide,
-                                   const int32_t *positions, int n) {
+/* The bins of sampled elements, -0 with 0. */
+static void bins_of_doubles(const double *x, const int32_t *positions, int n, uint32_t *bins) {
     for (int i = 0; i < n; i++) {
-        uint32_t bin;
-        if (wide) {
-            double value = ((const double *)x)[positions[i]];
-            bin = value == 0 ? 0 : bin_of_double(value);
-        } else {
-            memcpy(&bin, (const float *)x + positions[i], 4);
-            bin = bin << 1 ? bin >> 19 : 0;
-        }
-        tables[(i & 3) * TABLE + bin]++;
+        double value = x[positions[i]];
+        bins[i] = value == 0 ? 0 : bin_of_double(value);
     }
+}
+
+NOINLINE static void count_bins(uint32_t *restrict tables, const uint32_t *restrict bins, int n) {
+    int i = 0;
+    for (; i + 4 <= n; i += 4) {
+        tables[bins[i]]++;
+        tables[TABLE + bins[i + 1]]++;
+        tables[2 * TABLE + bins[i + 2]]++;
+        tables[3 * TABLE + bins[i + 3]]++;
+    }
+    for (; i < n; i++)
+        tables[bins[i]]++;
 }
 
 /* Takes the strata whose element lies in the block that begins at `begin`. */
 static void take_sample(Bins *bins, const void *x, int wide, int64_t begin, int64_t n) {
-    int32_t positions[512];
+    int32_t positions[STRATA];
+    uint32_t found[STRATA];
     for (;;) {
         int64_t left = bins->strata - bins->stratum;
-        int wanted = left < 512 ? (int)left : 512;
+        int wanted = left < STRATA ? (int)left : STRATA;
         double reach = (double)(begin + n - 1) / bins->width - (double)bins->stratum + 1;
         if (reach < wanted)
             wanted = reach < 0 ? 0 : (int)reach + 1 < wanted ? (int)reach + 1 : wanted;
@@ -380,7 +401,11 @@ static void take_sample(Bins *bins, const void *x, int wide, int64_t begin, int6
         int inside = wanted;
         while (inside && positions[inside - 1] >= n)
             inside--;
-        count_sampled(bins->tables, x, wide, positions, inside);
+        if (wide)
+            bins_of_doubles(x, positions, inside, found);
+        else
+            target->bins_at(x, positions, inside, found);
+        count_bins(bins->tables, found, inside);
         bins->stratum += inside;
         bins->pending += inside;
         if (inside < wanted)
@@ -390,30 +415,40 @@ static void take_sample(Bins *bins, const void *x, int wide, int64_t begin, int6
 
 static int magnitude_bin(double x) { return (int)(bin_of_double(x) & (HALF - 1)); }
 
-/* Adds the counts of bins [first, last] to the histogram and clears them. */
-static void move_counts(Bins *bins, int first, int last) {
+static void put(Bins *bins, int bin, int64_t count) {
+    Lists *lists = bins->lists;
+    if (count == 0)
+        return;
+    bins->binned += count;
+    if (lists) {
+        POINTER(uint16_t, lists->bins)[lists->num_bins] = (uint16_t)bin;
+        POINTER(uint16_t, lists->counts)[lists->num_bins++] = (uint16_t)count;
+    } else {
+        bins->histogram[bin] += count;
+    }
+}
+
+/* Hands on the counts of bins [first, last], and `more` with each, and clears them. */
+static void move_counts(Bins *bins, int first, int last, int64_t more) {
     uint32_t *from = bins->tables;
     for (int bin = first; bin <= last; bin++) {
         uint32_t count = from[bin] + from[TABLE + bin] + from[2 * TABLE + bin] +
                          from[3 * TABLE + bin];
-        if (count == 0)
+        if (count == 0 && more == 0)
             continue;
         from[bin] = from[TABLE + bin] = from[2 * TABLE + bin] = from[3 * TABLE + bin] = 0;
-        bins->histogram[bin] += count;
-        bins->binned += count;
+        put(bins, bin, count + more);
     }
 }
 
 static void flush(Bins *bins) {
     for (int side = 0; side < BINS; side += HALF) {
-        move_counts(bins, side, side);
-        move_counts(bins, side + (bins->first ? bins->first : 1), side + bins->last);
+        move_counts(bins, side, side, side ? -bins->negative : bins->negative);
+        move_counts(bins, side + (bins->first ? bins->first : 1), side + bins->last, 0);
         for (int table = 0; bins->nonfinite && table < TABLES; table++)
             memset(bins->tables + table * TABLE + side + FINITE, 0,
                    (HALF - FINITE) * sizeof(uint32_t));
     }
-    bins->histogram[0] += bins->negative;
-    bins->histogram[HALF] -= bins->negative;
     bins->pending = bins->negative = 0;
     bins->least = bins->first < bins->least ? bins->first : bins->least;
     bins->first = HALF;
@@ -505,7 +540,8 @@ static void *measure_run(void *argument) {
         flush(&run->bins);
         UNLOCK;
         run->row[NUM_BINNED] += (double)run->bins.binned;
-        run->row[LEAST_BIN] = run->bins.least + 1;
+        if (!run->bins.lists)
+            run->row[LEAST_BIN] = run->bins.least + 1;
     }
     return NULL;
 }
@@ -544,11 +580,16 @@ static void start_run(Run *run, const char *data, int dtype, int64_t begin, int6
     empty_row(run->row);
 }
 
+/* Whether only a sample is counted in the histogram: of more than four times as many elements, for
+   looking up an element at a hashed place takes as long as counting four or five neighbours. */
+static int is_sampled(int64_t numel, int64_t sample) {
+    return sample > 0 && (numel - 1) / 4 >= sample;
+}
+
 static void accumulate(const char *data, int64_t numel, int dtype, double *row, int64_t *histogram,
-                       int64_t sample, int64_t wanted_threads) {
-    Bins bins = {.histogram = histogram, .first = HALF, .least = HALF};
-    /* Looking up an element at a hashed place takes as long as counting five neighbours. */
-    if (sample > 0 && numel / 4 > sample) {
+                       Lists *lists, int64_t sample, int64_t wanted_threads) {
+    Bins bins = {.histogram = histogram, .lists = lists, .first = HALF, .least = HALF};
+    if (is_sampled(numel, sample)) {
         bins.strata = sample;
         bins.width = (double)numel / (double)sample;
         /* Successive tensors of a site are looked at in different places. */
@@ -659,6 +700,8 @@ static void *measure_slab(void *argument) {
 
 static void accumulate_channels(const char *data, int64_t outer, int64_t channels, int64_t inner,
                                 int dtype, double *rows, int64_t wanted_threads) {
+    if (channels == 0)
+        return; /* Not even one thread would have something to do. */
     int threads = useful_threads(wanted_threads, outer * channels * inner);
     threads = channels < threads * 16 ? (int)((channels + 15) / 16) : threads;
     Slab slabs[64];
@@ -696,39 +739,85 @@ static void accumulate_sum(const char *data, int64_t outer, int64_t inner, int d
     }
 }
 
-/* Moves the counts of many histograms into lists of bins and counts, one row after the other, and
-   adds them to the totals. `ends[row]` is where the row's list ends. Only bins between the least
-   and the largest magnitude of a row are looked at: memory that nobody touched stays so. */
+/* ------------------------------------------------------------------------- what one meter wants */
+
+/* Where the tensors of one site are measured into. Made by Python (native.Aim). */
+typedef struct {
+    int64_t row, histogram, sample; /* as in `accumulate` */
+    int64_t lists, owner;           /* where histograms go while they fit, and under which number */
+    int64_t sums, inner;            /* sums over samples of `inner` elements, or 0 */
+    int64_t num_samples;            /* where it is told how many were added */
+} Aim;
+
+/* The lists, if the histogram of `numel` elements is sure to fit in there. */
+static Lists *with_room(Lists *lists, int64_t numel, int64_t sample) {
+    int64_t counted = is_sampled(numel, sample) ? sample : numel;
+    int64_t most = counted < BINS ? counted : BINS;
+    int fits = lists && counted <= LIST_ELEMENTS && numel < 2 * THREAD_ELEMENTS &&
+               most <= lists->max_bins - lists->num_bins && lists->num_lists < lists->max_lists;
+    return fits ? lists : NULL;
+}
+
+static void take(const char *data, int64_t numel, int dtype, Aim *aim, int64_t threads) {
+    Lists *lists = with_room(POINTER(Lists, aim->lists), numel, aim->sample);
+    accumulate(data, numel, dtype, POINTER(double, aim->row), POINTER(int64_t, aim->histogram),
+               lists, aim->sample, threads);
+    if (lists) {
+        POINTER(int64_t, lists->ends)[lists->num_lists] = lists->num_bins;
+        POINTER(int64_t, lists->owners)[lists->num_lists++] = aim->owner;
+    }
+    if (aim->sums && aim->inner) {
+        int64_t samples = numel / aim->inner;
+        accumulate_sum(data, samples, aim->inner, dtype, POINTER(double, aim->sums));
+        *POINTER(int64_t, aim->num_samples) += samples;
+    }
+}
+
+/* Moves the counts of many histograms into lists of bins and counts, one row after the other.
+   `ends[row]` is where the row's list ends. Only bins between the least and the largest magnitude
+   of a row are looked at: memory that nobody touched stays so. */
 typedef struct {
     uint16_t *bins;
     int64_t *counts, length;
 } List;
 
-static void drain_bins(int64_t *histogram, int64_t *total, int first, int last, List *list) {
+static void drain_bins(int64_t *histogram, int first, int last, List *list) {
     for (int bin = first; bin <= last; bin++) {
         if (!histogram[bin])
             continue;
         list->bins[list->length] = (uint16_t)bin;
         list->counts[list->length++] = histogram[bin];
-        total[bin] += histogram[bin];
         histogram[bin] = 0;
     }
 }
 
-static int64_t drain(const double *rows, int64_t *histograms, int64_t *totals, int64_t num_rows,
-                     List list, int64_t *ends) {
+static int64_t drain(const double *rows, int64_t *histograms, int64_t num_rows, List list,
+                     int64_t *ends) {
     for (int64_t r = 0; r < num_rows; r++) {
         const double *row = rows + r * ROW;
-        int64_t *histogram = histograms + r * BINS, *total = totals + r * BINS;
+        int64_t *histogram = histograms + r * BINS;
         int first = row[LEAST_BIN] >= 2 ? (int)row[LEAST_BIN] - 1 : 1;
         int last = magnitude_bin(fmax(fabs(row[MIN]), fabs(row[MAX])));
         for (int side = 0; row[NUM_BINNED] > 0 && side < BINS; side += HALF) {
-            drain_bins(histogram, total, side, side, &list);
-            drain_bins(histogram, total, side + first, side + last, &list);
+            drain_bins(histogram, side, side, &list);
+            drain_bins(histogram, side + first, side + last, &list);
         }
         ends[r] = list.length;
     }
     return list.length;
+}
+
+/* Adds lists of bins and counts to full histograms, whose addresses are given. */
+static void add_lists(const uint16_t *bins, const void *counts, int is_short, const int64_t *ends,
+                      int64_t num_lists, const int64_t *histograms) {
+    int64_t i = 0;
+    for (int64_t list = 0; list < num_lists; list++) {
+        int64_t *histogram = POINTER(int64_t, histograms[list]);
+        for (; is_short && i < ends[list]; i++)
+            histogram[bins[i]] += ((const uint16_t *)counts)[i];
+        for (; i < ends[list]; i++)
+            histogram[bins[i]] += ((const int64_t *)counts)[i];
+    }
 }
 
 /* --------------------------------------------------------------------------- the Python door */
@@ -768,15 +857,22 @@ static int are_right(int64_t dtype, const int64_t *extents, int count) {
             PyEval_RestoreThread(gil);                                                             \
     } while (0)
 
-#define POINTER(type, value) ((type *)(intptr_t)(value))
-
 static PyObject *py_accumulate(PyObject *module, PyObject *const *arguments, Py_ssize_t given) {
     int64_t a[7];
     (void)module;
     if (!read_integers(arguments, given, 7, a, "accumulate") || !are_right(a[2], a + 1, 1))
         return NULL;
     MEASURE(a[1], accumulate(POINTER(const char, a[0]), a[1], (int)a[2], POINTER(double, a[3]),
-                             POINTER(int64_t, a[4]), a[5], a[6]));
+                             POINTER(int64_t, a[4]), NULL, a[5], a[6]));
+    Py_RETURN_NONE;
+}
+
+static PyObject *py_take(PyObject *module, PyObject *const *arguments, Py_ssize_t given) {
+    int64_t a[5];
+    (void)module;
+    if (!read_integers(arguments, given, 5, a, "take") || !are_right(a[2], a + 1, 1))
+        return NULL;
+    MEASURE(a[1], take(POINTER(const char, a[0]), a[1], (int)a[2], POINTER(Aim, a[3]), a[4]));
     Py_RETURN_NONE;
 }
 
@@ -816,13 +912,23 @@ static PyObject *py_merge(PyObject *module, PyObject *const *arguments, Py_ssize
 }
 
 static PyObject *py_drain(PyObject *module, PyObject *const *arguments, Py_ssize_t given) {
-    int64_t a[7];
+    int64_t a[6];
     (void)module;
-    if (!read_integers(arguments, given, 7, a, "drain"))
+    if (!read_integers(arguments, given, 6, a, "drain"))
         return NULL;
-    List list = {POINTER(uint16_t, a[4]), POINTER(int64_t, a[5]), 0};
-    return PyLong_FromLongLong(drain(POINTER(const double, a[0]), POINTER(int64_t, a[1]),
-                                     POINTER(int64_t, a[2]), a[3], list, POINTER(int64_t, a[6])));
+    List list = {POINTER(uint16_t, a[3]), POINTER(int64_t, a[4]), 0};
+    return PyLong_FromLongLong(drain(POINTER(const double, a[0]), POINTER(int64_t, a[1]), a[2],
+                                     list, POINTER(int64_t, a[5])));
+}
+
+static PyObject *py_add_lists(PyObject *module, PyObject *const *arguments, Py_ssize_t given) {
+    int64_t a[6];
+    (void)module;
+    if (!read_integers(arguments, given, 6, a, "add_lists"))
+        return NULL;
+    add_lists(POINTER(const uint16_t, a[0]), POINTER(const void, a[1]), a[2] == 2,
+              POINTER(const int64_t, a[3]), a[4], POINTER(const int64_t, a[5]));
+    Py_RETURN_NONE;
 }
 
 static PyObject *py_capabilities(PyObject *module, PyObject *unused) {
@@ -848,6 +954,8 @@ static PyObject *py_force(PyObject *module, PyObject *name) {
 static PyMethodDef methods[] = {
     {"accumulate", (PyCFunction)(void (*)(void))py_accumulate, METH_FASTCALL,
      "accumulate(data, numel, dtype, row, histogram, sample, threads)"},
+    {"take", (PyCFunction)(void (*)(void))py_take, METH_FASTCALL,
+     "take(data, numel, dtype, aim, threads)"},
     {"accumulate_channels", (PyCFunction)(void (*)(void))py_channels, METH_FASTCALL,
      "accumulate_channels(data, outer, channels, inner, dtype, rows, threads)"},
     {"accumulate_sum", (PyCFunction)(void (*)(void))py_sum, METH_FASTCALL,
@@ -855,7 +963,9 @@ static PyMethodDef methods[] = {
     {"merge", (PyCFunction)(void (*)(void))py_merge, METH_FASTCALL,
      "merge(row_to, row_from, histogram_to, histogram_from)"},
     {"drain", (PyCFunction)(void (*)(void))py_drain, METH_FASTCALL,
-     "drain(rows, histograms, totals, num_rows, bins, counts, ends) -> length of the lists"},
+     "drain(rows, histograms, num_rows, bins, counts, ends) -> length of the lists"},
+    {"add_lists", (PyCFunction)(void (*)(void))py_add_lists, METH_FASTCALL,
+     "add_lists(bins, counts, size of a count, ends, num_lists, addresses of histograms)"},
     {"capabilities", py_capabilities, METH_NOARGS, "The instruction set in use."},
     {"force", py_force, METH_O,
      "Use 'avx512', 'avx2' or 'baseline', or with '' the best; returns the one used before."},
@@ -961,6 +1071,16 @@ static void TFN(positions)(int64_t first, int n, double width, uint32_t seed, in
     }
 }
 
+/* The bins of floats at some places, -0 with 0. */
+static void TFN(bins_at)(const float *x, const int32_t *positions, int n, uint32_t *bins) {
+    SIMD()
+    for (int i = 0; i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, x + positions[i], 4);
+        bins[i] = bits << 1 ? bits >> 19 : 0;
+    }
+}
+
 static const Target TFN(target) = {
     TEXT(TARGET),
     NAME3(measure, float, TARGET),
@@ -977,6 +1097,7 @@ static const Target TFN(target) = {
         TFN(from_bool),
     },
     TFN(positions),
+    TFN(bins_at),
 };
 
 #else

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from torchtap.errors import InputError
+from torchtap.stats.slices import magnitudes
 
 _SKETCH = 1 << 13
 _EXACT = 1 << 16
@@ -47,12 +48,10 @@ class TopK:
 
     def update(self, state: _Largest, tensor: Tensor) -> _Largest:
         """Take in one more tensor."""
-        magnitudes = tensor.abs().flatten()
-        if magnitudes.is_floating_point():
-            # topk takes NaN for the largest; here it is none.
-            magnitudes = torch.where(magnitudes.isnan(), -1.0, magnitudes)
-        most = min(self.k, magnitudes.numel())
-        places = magnitudes.topk(most).indices.tolist()
+        sizes = magnitudes(tensor).flatten()
+        # topk takes NaN for the largest; here it is none.
+        sizes = torch.where(sizes.isnan(), -1.0, sizes)
+        places = sizes.topk(min(self.k, sizes.numel())).indices.tolist()
         flat = tensor.flatten()
         found = [
             Element(float(flat[place]), _unravel(place, tensor.shape), 0)
@@ -193,8 +192,10 @@ def _hash(numbers: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class _Covariance:
+    """Of ``count`` rows: their mean, and the sum of the products of what deviates from it."""
+
     count: int = 0
-    total: Tensor | None = None
+    mean: Tensor | None = None
     products: Tensor | None = None
 
 
@@ -222,24 +223,30 @@ class EffectiveRank:
                 f"fewer sites."
             )
         rows = rows[rows.isfinite().all(1)]
-        return self.merge(state, _Covariance(len(rows), rows.sum(0), rows.T @ rows))
+        if not len(rows):
+            return state
+        mean = rows.mean(0)
+        rows = rows - mean
+        return self.merge(state, _Covariance(len(rows), mean, rows.T @ rows))
 
     def merge(self, one: _Covariance, two: _Covariance) -> _Covariance:
-        """Add the sums."""
-        if one.total is None or one.products is None:
+        """Both together (Chan, Golub & LeVeque 1979): a large mean does not swallow the rest."""
+        if one.mean is None or one.products is None:
             return two
-        if two.total is None or two.products is None or one.total.shape != two.total.shape:
+        if two.mean is None or two.products is None or one.mean.shape != two.mean.shape:
             return one
+        share = two.count / (one.count + two.count)
+        delta = two.mean - one.mean
+        between = torch.outer(delta, delta) * (one.count * share)
         return _Covariance(
-            one.count + two.count, one.total + two.total, one.products + two.products
+            one.count + two.count, one.mean + delta * share, one.products + two.products + between
         )
 
     def finish(self, state: _Covariance) -> float:
         """Participation ratio of the covariance's eigenvalues; NaN of fewer than two rows."""
-        if state.total is None or state.products is None or state.count < 2:
+        if state.products is None or state.count < 2:
             return math.nan
-        mean = state.total / state.count
-        covariance = state.products / state.count - torch.outer(mean, mean)
+        covariance = state.products / state.count
         squares = float(covariance.square().sum())
         return float(covariance.trace()) ** 2 / squares if squares else math.nan
 
@@ -250,7 +257,7 @@ def effective_rank(
     """How many directions the features really use: 1 (all alike) to their number.
 
     The participation ratio ``(tr C)^2 / tr(C^2)`` of the covariance ``C`` of the features over all
-    samples, tokens and places, with C as running sums in float64. Rows with NaN or Inf are left
+    samples, tokens and places, kept in float64. Rows with NaN or Inf are left
     out. Costs ``8 features^2`` bytes per site and a matrix product per tensor.
 
     Args:

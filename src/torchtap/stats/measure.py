@@ -10,8 +10,20 @@ from torch import Tensor
 from torchtap.errors import InputError
 from torchtap.stats import cuda, native, stock
 from torchtap.stats.histogram import NUM_BINS, Histogram
-from torchtap.stats.statistics import NUM_COUNTED, NUM_FINITE, Statistics, empty_rows, from_row
+from torchtap.stats.statistics import (
+    NUM_COUNTED,
+    NUM_FINITE,
+    SUBNORMAL,
+    Statistics,
+    empty_rows,
+    from_row,
+)
 
+_NARROW = (
+    *(torch.float8_e4m3fn, torch.float8_e4m3fnuz),
+    *(torch.float8_e5m2, torch.float8_e5m2fnuz),
+)
+DEQUANTIZED = "dequantized"
 SAMPLE = 2048
 """Elements in a sampled histogram: the standard error of the rank of a median is 1.1 %."""
 
@@ -33,7 +45,8 @@ def measure(
         dim: measure each slice along this dim apart (a channel, a token); returns a list.
 
     Raises:
-        InputError: the tensor has no values (meta, fake), or no such ``dim``.
+        InputError: the tensor has no values (meta, fake, freed), or none that can be read, or no
+            such ``dim``.
 
     Example:
         >>> import torch, torchtap as tt
@@ -47,7 +60,7 @@ def measure(
             shape = list(tensor.shape) if isinstance(tensor, Tensor) else "several tensors"
             raise InputError(f"dim is {dim}; {shape} has no such dim.")
         return [_measure_one(part, histogram=histogram, exact=exact) for part in tensor.unbind(dim)]
-    parts = [tensor] if isinstance(tensor, Tensor) else tensor
+    parts = tensor if isinstance(tensor, Iterable) and not isinstance(tensor, Tensor) else [tensor]
     return measure_all(parts, histogram=histogram, exact=exact)
 
 
@@ -62,20 +75,26 @@ def measure_all(
 
 
 def _measure_one(tensor: Tensor, *, histogram: bool, exact: bool) -> Statistics:
+    if not isinstance(tensor, Tensor):
+        raise InputError(f"Only tensors can be measured, not {tensor!r}.")
     reason = no_values(tensor)
     if reason is not None:
         raise InputError(f"This tensor cannot be measured: it is {reason}.")
     with torch.no_grad(), torch.autocast(tensor.device.type, enabled=False):
-        values, notes = real_values(tensor)
+        try:
+            values, notes = real_values(tensor)
+        except RuntimeError as error:
+            raise InputError(f"This tensor cannot be measured: {why_unreadable(error)}.") from error
         row = empty_rows(1, table_device(values.device))[0]
         bins = torch.zeros(NUM_BINS, dtype=torch.int64, device=row.device) if histogram else None
         accumulate(values, row, bins, 0 if exact else SAMPLE)
+        row[SUBNORMAL] += narrow_subnormals(tensor, values)
     is_sample = float(row[NUM_COUNTED]) < float(row[NUM_FINITE])
     return from_row(
         row,
         histogram=None if bins is None else Histogram.of(bins.cpu(), is_sample=is_sample),
         dtype=dtype_name(tensor),
-        shape=tuple(tensor.shape),
+        shape=shape_of(tensor),
         nbytes=tensor.nbytes if tensor.layout is torch.strided else values.nbytes,
         notes=notes,
     )
@@ -99,7 +118,36 @@ def no_values(tensor: Tensor) -> str | None:
         return "a meta tensor, which has no values"
     if type(tensor).__name__ == "FakeTensor":
         return "a fake tensor, which has no values"
+    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        return "a tensor of a torch.func transform, which means nothing outside of it"
+    if type(tensor).__name__ == "DTensor":
+        tensor = tensor.to_local()  # type: ignore[attr-defined]
+    if not _has_memory(tensor):
+        return f"a {type(tensor).__name__} whose memory cannot be read: freed, or not its own"
     return None
+
+
+def _has_memory(tensor: Tensor) -> bool:
+    """Whether all elements of a strided tensor lie where it says; a kernel does not ask.
+
+    FSDP frees storages under living tensors, and a subclass may keep its values in other tensors.
+    """
+    if tensor.layout is not torch.strided or tensor.is_nested or tensor._is_zerotensor():
+        return True  # These hand out their values.
+    if not tensor.numel():
+        return True
+    try:
+        storage = tensor.untyped_storage()
+        steps = zip(tensor.shape, tensor.stride(), strict=True)
+        last = tensor.storage_offset() + sum((size - 1) * stride for size, stride in steps)
+        return storage.data_ptr() != 0 and storage.nbytes() >= (last + 1) * tensor.element_size()
+    except RuntimeError:
+        return False
+
+
+def why_unreadable(error: Exception) -> str:
+    """What torch said when it was asked for the values."""
+    return f"torch cannot read it ({str(error).splitlines()[0]})"
 
 
 def real_values(tensor: Tensor) -> tuple[Tensor, tuple[str, ...]]:
@@ -109,12 +157,18 @@ def real_values(tensor: Tensor) -> tuple[Tensor, tuple[str, ...]]:
     if type(tensor).__name__ == "DTensor":
         tensor = tensor.to_local()  # type: ignore[attr-defined]
         notes.append("of this rank's shard")
+    if tensor._is_zerotensor():
+        tensor = tensor.clone()  # Autograd's zeros, which lie nowhere.
     if tensor.is_nested:
-        tensor = torch.cat([part.reshape(-1) for part in tensor.unbind()])
+        parts = [part.reshape(-1) for part in tensor.unbind()]
+        none = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+        tensor = torch.cat([none, *parts])
         notes.append("of the values of a nested tensor")
     if tensor.is_quantized:
         tensor = tensor.dequantize()
-        notes.append("dequantized")
+        notes.append(DEQUANTIZED)
+    if tensor.layout is torch._mkldnn:  # type: ignore[attr-defined]
+        tensor = tensor.to_dense()
     if tensor.layout is not torch.strided:
         tensor = _stored_values(tensor)
         notes.append("of the stored values of a sparse tensor")
@@ -131,9 +185,20 @@ def real_values(tensor: Tensor) -> tuple[Tensor, tuple[str, ...]]:
 def _stored_values(tensor: Tensor) -> Tensor:
     if tensor.layout is torch.sparse_coo:
         return tensor.coalesce().values()
-    if hasattr(tensor, "values") and tensor.layout is not torch._mkldnn:  # type: ignore[attr-defined]
-        return tensor.values()
-    return tensor.to_dense()
+    return tensor.values() if hasattr(tensor, "values") else tensor.to_dense()
+
+
+def narrow_subnormals(tensor: Tensor, values: Tensor) -> Tensor | int:
+    """Subnormals of an 8-bit float: it is measured as float32, which has smaller ones."""
+    if tensor.dtype not in _NARROW:
+        return 0
+    sizes = values.abs()
+    return ((sizes > 0) & (sizes < torch.finfo(tensor.dtype).tiny)).sum()
+
+
+def shape_of(tensor: Tensor) -> tuple[int, ...] | None:
+    """Its shape; ``None`` for a nested tensor, whose parts have each their own."""
+    return None if tensor.is_nested else tuple(tensor.shape)
 
 
 def table_device(device: torch.device) -> torch.device:

@@ -11,6 +11,7 @@ from torchtap.site import Site
 from torchtap.stats import native
 from torchtap.stats.device_table import Block
 
+_take = native.take_address
 _LARGE = 1 << 21
 """Elements from which on several threads measure one tensor."""
 
@@ -33,16 +34,20 @@ class Clock:
 
 
 class Sums:
-    """The running sum over samples of one site."""
+    """The running sum over samples of one site.
 
-    __slots__ = ("address", "inner", "num_samples", "shape", "total")
+    Attributes:
+        shape: of a sample.
+        total: the sum, ``float64``.
+        num_samples: how many there are in it, one ``int64``.
+    """
+
+    __slots__ = ("num_samples", "shape", "total")
 
     def __init__(self, tensor: Tensor) -> None:
         self.shape = tensor.shape[1:]
         self.total = torch.zeros(self.shape, dtype=torch.float64, device=tensor.device)
-        self.address = self.total.data_ptr()
-        self.inner = self.total.numel()
-        self.num_samples = 0
+        self.num_samples = torch.zeros(1, dtype=torch.int64)
 
 
 class Meter:
@@ -54,26 +59,25 @@ class Meter:
     Attributes:
         place: of the site in the series.
         block: rows on the device of its tensors, and the ``index`` of its row there.
-        shape: of the last tensor.
+        shape: of the last tensor; ``None`` of a nested one.
         varies: whether shapes differ.
-        sums: running sum over samples, if there is one.
         is_replaced: whether a new value takes the place of the old one within a step. What
             accumulates in ``.grad`` stands in its last value; the partial sums do not count.
     """
 
     __slots__ = (
+        "_address",
+        "_aim",
         "_clock",
         "_code",
         "_dtype",
-        "_histogram",
-        "_row",
         "_sample",
+        "_sums",
         "block",
         "index",
         "is_replaced",
         "place",
         "shape",
-        "sums",
         "varies",
     )
 
@@ -82,24 +86,39 @@ class Meter:
         self.is_replaced = site.port == "param_grad"
         self.block: Block | None = None
         self.index = -1
-        self.shape: torch.Size | None = None
+        self.shape: tuple[int, ...] | None = None
         self.varies = False
-        self.sums: Sums | None = None
         self._clock = clock
         self._sample = sample
+        self._sums: Sums | None = None
         self._dtype: torch.dtype | None = None
-        self._code = self._row = self._histogram = 0
+        self._aim: native.Aim | None = None
+        self._code = self._address = 0
 
     def measure_into(self, block: Block, index: int) -> None:
         """Take a row."""
         self.block, self.index = block, index
+        self._aim = block.aim(index, self._sample)
         # The native kernel is called with addresses: a third of the time of anything else.
-        self._row = block.rows[index].data_ptr()
-        self._histogram = 0 if block.histograms is None else block.histograms[index].data_ptr()
+        self._address = self._aim.address
+        self.sums = self._sums
+
+    @property
+    def sums(self) -> Sums | None:
+        """The running sum over samples, if there is one."""
+        return self._sums
+
+    @sums.setter
+    def sums(self, sums: Sums | None) -> None:
+        self._sums = sums
+        if self._aim is not None:
+            self._aim.sum_into(*((None, None) if sums is None else (sums.total, sums.num_samples)))
 
     def trust(self, tensor: Tensor) -> None:
         """Tensors like this one can be measured quickly from now on."""
+        self._dtype = None  # Its row may stand on another device now.
         is_plain = type(tensor) is Tensor and tensor.device.type == "cpu" and not self.is_replaced
+        is_plain = is_plain and (self.sums is None or self.sums.total.device.type == "cpu")
         if is_plain and native.available() and tensor.dtype in native.DTYPES:
             self._dtype, self._code = tensor.dtype, native.DTYPES[tensor.dtype]
 
@@ -110,28 +129,30 @@ class Meter:
     def __call__(self, tensor: Tensor, step: int) -> bool:
         """Measure ``tensor``, or return ``False``."""
         clock = self._clock
-        if (
-            tensor.dtype is not self._dtype
-            or step != clock.step
-            or not tensor.is_contiguous()
-            or tensor.is_neg()
-            or type(tensor) is not Tensor
-        ):
+        try:
+            if (
+                tensor.dtype is not self._dtype
+                or step != clock.step
+                or type(tensor) is not Tensor
+                or not tensor.is_cpu
+                or not tensor.is_contiguous()
+                or tensor.is_neg()
+            ):
+                return False
+            shape, data = tensor.shape, tensor.data_ptr()
+        except RuntimeError:  # Nested, sparse and mkldnn tensors of the same type and dtype.
             return False
-        shape, sums = tensor.shape, self.sums
+        numel = shape.numel()
+        if numel and not data:  # Freed, or zeros that autograd keeps nowhere.
+            return False
         if shape != self.shape:
-            if sums is not None and shape[1:] != sums.shape:
+            if self._sums is not None and shape[1:] != self._sums.shape:
                 return False
             self.shape, self.varies = shape, True
-        numel, data = shape.numel(), tensor.data_ptr()
         threads = 1 if numel < _LARGE else torch.get_num_threads()
         with clock.lock:
+            if tensor.dtype is not self._dtype:  # Another thread brought another dtype meanwhile.
+                return False
             clock.has_measured = True
-            native.accumulate_address(
-                data, numel, self._code, self._row, self._histogram, self._sample, threads
-            )
-            if sums is not None:
-                samples = numel // sums.inner if sums.inner else 0
-                native.accumulate_sum_address(data, samples, sums.inner, self._code, sums.address)
-                sums.num_samples += samples
+            _take(data, numel, self._code, self._address, threads)
         return True

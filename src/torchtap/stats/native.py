@@ -13,7 +13,7 @@ subnormal with its smallest.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -42,6 +42,9 @@ DTYPES: dict[torch.dtype, int] = {
 """What the kernel reads, and its codes."""
 
 Scratch = tuple[NDArray[np.uint16], NDArray[np.int64]]
+Counts = NDArray[np.uint16] | NDArray[np.int64]
+Drained = tuple[NDArray[np.uint16], Counts, NDArray[np.int64]]
+"""Bins that hold anything, their counts, one list after the other, and where each list ends."""
 
 _BINS = 8192
 _NUM_COUNTED = 14
@@ -62,11 +65,79 @@ accumulate_address: Callable[[int, int, int, int, int, int, int], None]
 """``(data, numel, dtype code, row, histogram or 0, sample or 0, threads)``, all addresses."""
 accumulate_sum_address: Callable[[int, int, int, int, int], None]
 """``(data, outer, inner, dtype code, sums)``, all addresses."""
+take_address: Callable[[int, int, int, int, int], None]
+"""``(data, numel, dtype code, aim, threads)``, all addresses; see :class:`Aim`."""
 if _available:
     accumulate_address = _kernel.accumulate
     accumulate_sum_address = _kernel.accumulate_sum
+    take_address = _kernel.take
 else:
-    accumulate_address = accumulate_sum_address = _missing
+    accumulate_address = accumulate_sum_address = take_address = _missing
+
+
+class Lists:
+    """Room for the histograms of small tensors, as lists of bins and counts.
+
+    Written one after the other as tensors are measured, and read once: a histogram of all bins
+    would have to be fetched from far away to be added to, and again to be emptied. What finds no
+    room goes into such a histogram all the same.
+
+    Attributes:
+        address: what the kernel is given.
+    """
+
+    __slots__ = ("_bins", "_counts", "_ends", "_header", "_owners", "address")
+
+    def __init__(self, max_bins: int, max_lists: int) -> None:
+        self._bins = np.empty(max_bins, dtype=np.uint16)
+        self._counts = np.empty(max_bins, dtype=np.uint16)
+        self._ends = np.empty(max_lists, dtype=np.int64)
+        self._owners = np.empty(max_lists, dtype=np.int64)
+        parts = self._bins, self._counts, self._ends, self._owners
+        addresses = [part.ctypes.data for part in parts]
+        self._header = np.array([max_bins, max_lists, 0, 0, *addresses])
+        self.address = int(self._header.ctypes.data)
+
+    def take(self) -> tuple[NDArray[np.int64], Drained]:
+        """Whose each list is, and the lists as :func:`drain` gives them; there are none then."""
+        num_bins, num_lists = self._header[2:4].tolist()
+        self._header[2:4] = 0
+        bins, counts = self._bins[:num_bins].copy(), self._counts[:num_bins].copy()
+        return self._owners[:num_lists].copy(), (bins, counts, self._ends[:num_lists].copy())
+
+
+class Aim:
+    """Where the tensors of one site are measured into, at hand for the kernel.
+
+    Args:
+        row: ``float64[16]``.
+        histogram: ``int64[8192]``, or ``None``.
+        sample: see :func:`accumulate`.
+        lists: takes histograms while there is room.
+        owner: whose they are.
+
+    Attributes:
+        address: what the kernel is given.
+    """
+
+    __slots__ = ("_fields", "_held", "_summed", "address")
+
+    def __init__(
+        self, row: Tensor, histogram: Tensor | None, sample: int, lists: Lists | None, owner: int
+    ) -> None:
+        self._held = row, histogram, lists
+        wanted = 0 if histogram is None else histogram.data_ptr()
+        room = 0 if lists is None else lists.address
+        self._fields = np.array([row.data_ptr(), wanted, sample, room, owner, 0, 0, 0])
+        self.address = int(self._fields.ctypes.data)
+
+    def sum_into(self, sums: Tensor | None, num_samples: Tensor | None) -> None:
+        """Add samples to ``sums``, and their number to ``num_samples``, or do not any more."""
+        self._summed = sums, num_samples
+        if sums is None or num_samples is None:
+            self._fields[5:] = 0
+        else:
+            self._fields[5:] = sums.data_ptr(), sums.numel(), num_samples.data_ptr()
 
 
 def accumulate(
@@ -79,7 +150,7 @@ def accumulate(
         row: ``float64[16]``, contiguous.
         histogram: ``int64[8192]``, contiguous, or ``None``.
         sample: how many elements to count in the histogram, one in each of so many equal parts at
-            a hashed place; 0 for all. A tensor of less than four times as many is counted
+            a hashed place; 0 for all. A tensor of at most four times as many is counted
             completely, which takes less time. Successive tensors of a row are sampled in
             different places; the same ones in the same order always give the same counts.
 
@@ -144,15 +215,12 @@ def merge(
     )
 
 
-def drain(
-    rows: Tensor, histograms: Tensor, totals: Tensor, scratch: Scratch | None = None
-) -> tuple[NDArray[np.uint16], NDArray[np.int64], NDArray[np.int64]]:
-    """Take the counts out of many histograms and add them to ``totals``.
+def drain(rows: Tensor, histograms: Tensor, scratch: Scratch | None = None) -> Drained:
+    """Take the counts out of many histograms.
 
     Args:
         rows: ``float64[rows, 16]``; what counted nothing is passed over.
         histograms: ``int64[rows, 8192]``; empty afterwards.
-        totals: the same; what was taken is added.
         scratch: room for the bins and counts of all rows, from :func:`make_scratch`; memory that
             is new every time costs more than what is written into it.
 
@@ -163,12 +231,11 @@ def drain(
     num_rows = len(rows)
     ends = np.zeros(num_rows, dtype=np.int64)
     if not _available:
-        return _drain(rows, histograms, totals, ends)
+        return _drain(rows, histograms, ends)
     bins, counts = make_scratch(num_rows) if scratch is None else scratch
     length = _kernel.drain(
         rows.data_ptr(),
         histograms.data_ptr(),
-        totals.data_ptr(),
         num_rows,
         bins.ctypes.data,
         counts.ctypes.data,
@@ -183,18 +250,26 @@ def make_scratch(num_rows: int) -> Scratch:
     return np.empty(size, dtype=np.uint16), np.empty(size, dtype=np.int64)
 
 
-def _drain(
-    rows: Tensor, histograms: Tensor, totals: Tensor, ends: NDArray[np.int64]
-) -> tuple[NDArray[np.uint16], NDArray[np.int64], NDArray[np.int64]]:
+def add_lists(drained: Drained, histograms: Sequence[NDArray[np.int64]]) -> None:
+    """Add lists of bins and counts to full histograms, ``int64[8192]``, one for each list."""
+    bins, counts, ends = drained
+    if _available:
+        addresses = np.array([full.ctypes.data for full in histograms], dtype=np.int64)
+        arrays = bins.ctypes.data, counts.ctypes.data, counts.itemsize, ends.ctypes.data
+        _kernel.add_lists(*arrays, len(ends), addresses.ctypes.data)
+        return
+    for full, start, end in zip(histograms, (0, *ends[:-1]), ends, strict=True):
+        full[bins[start:end]] += counts[start:end]
+
+
+def _drain(rows: Tensor, histograms: Tensor, ends: NDArray[np.int64]) -> Drained:
     places = np.flatnonzero(rows[:, _NUM_COUNTED].numpy())
     full = histograms.numpy()[places]
     which, bins = np.nonzero(full)
     lengths = np.zeros_like(ends)
     lengths[places] = np.bincount(which, minlength=len(places))
     ends[:] = np.cumsum(lengths)
-    chosen = torch.from_numpy(places)
-    totals[chosen] += histograms[chosen]
-    histograms[chosen] = 0
+    histograms[torch.from_numpy(places)] = 0
     return bins.astype(np.uint16), full[which, bins], ends
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,9 +15,11 @@ from numpy.typing import NDArray
 from torchtap.errors import RunError, SiteError
 from torchtap.record import steps_there
 from torchtap.site import Site
-from torchtap.stats.histogram import Histogram, Histograms
+from torchtap.stats import native
+from torchtap.stats.histogram import NUM_BINS, Histogram, Histograms
 from torchtap.stats.own import Statistic
 from torchtap.stats.statistics import (
+    LEANING,
     MAX,
     MIN,
     NUM_TENSORS,
@@ -28,26 +31,77 @@ from torchtap.stats.statistics import (
     merge_rows,
 )
 
-if TYPE_CHECKING:
-    from torchtap.stats.device_table import DeviceTable
-
 Rows = NDArray[np.float64]
+States = dict[int, list[Any]]
+"""Place -> states of the further statistics."""
 ALL_STEPS = -1
+_TOGETHER = 16
+"""Parts that are added to the totals at a time."""
+_NOBODY = -1
+"""The place of a row whose numbers count no longer."""
 
 
 class Part(NamedTuple):
-    """Histograms of some rows, and the places of these rows' sites."""
+    """Histograms, and the place of the site that each is of."""
 
-    places: list[int]
+    places: NDArray[np.int64]
     histograms: Histograms
 
     def of(self, place: int) -> Histogram | None:
         """That of one site."""
         merged = None
-        for row, own in enumerate(self.places):
-            if own == place:
-                merged = _merge(merged, self.histograms.of(row))
+        for number in np.flatnonzero(self.places == place).tolist():
+            merged = _merge(merged, self.histograms.of(number))
         return merged
+
+
+class _Totals:
+    """Histograms of all steps.
+
+    Many parts are added at a time: the first brings the totals near, and the others find them.
+    """
+
+    def __init__(self) -> None:
+        self._full: dict[int, NDArray[np.int64]] = {}
+        self._sampled: set[int] = set()
+        self._new: list[Part] = []
+        self._lock = threading.Lock()
+
+    def add(self, parts: list[Part]) -> None:
+        """Count these too."""
+        with self._lock:
+            self._new += parts
+            if len(self._new) >= _TOGETHER:
+                self._add_new()
+
+    def of(self, place: int) -> Histogram | None:
+        """That of one site; ``None`` if it counted nothing."""
+        with self._lock:
+            self._add_new()
+            full = self._full.get(place)
+            is_sample = place in self._sampled
+        return None if full is None else Histogram.of(full, is_sample=is_sample)
+
+    def remove(self, place: int, part: Histogram) -> None:
+        """Take out what was added before."""
+        with self._lock:
+            self._add_new()
+            self._full[place][part.bins] -= part.counts
+
+    def _add_new(self) -> None:
+        for places, histograms in self._new:
+            native.add_lists(
+                (histograms.bins, histograms.counts, histograms.ends),
+                [self._full_of(place) for place in places.tolist()],
+            )
+            self._sampled.update(places[histograms.is_sample].tolist())
+        self._new.clear()
+
+    def _full_of(self, place: int) -> NDArray[np.int64]:
+        full = self._full.get(place)
+        if full is None:
+            full = self._full[place] = np.zeros(NUM_BINS, dtype=np.int64)
+        return full
 
 
 @dataclass(slots=True)
@@ -76,9 +130,18 @@ class Measured:
     why_no_mean: str = "it was not asked for, as with tt.Stats(sample_mean=['output'])"
 
     @property
+    def is_replaced(self) -> bool:
+        """Whether a new value takes the place of the old one within a step, see ``Meter``."""
+        return self.site.port == "param_grad"
+
+    @property
     def is_seen(self) -> bool:
         """Whether anything was measured there."""
         return bool(self.dtype)
+
+    def note(self, notes: Iterable[str]) -> None:
+        """Something more is to be known."""
+        self.notes = tuple(dict.fromkeys((*self.notes, *notes)))
 
     def mean_norm(self) -> float:
         """Norm of the mean over samples."""
@@ -99,7 +162,7 @@ class _Step:
     step: int
     rows: Rows
     parts: list[Part] | None = None
-    states: dict[int, list[Any]] = field(default_factory=dict)
+    states: States = field(default_factory=dict)
     finished: dict[int, dict[str, Any]] = field(default_factory=dict)
 
 
@@ -114,7 +177,6 @@ class Series:
     Attributes:
         measured: what is known of each site, by place.
         has_histograms: whether they are counted.
-        tables: where histograms of all steps stand, with the places of their rows' sites.
     """
 
     def __init__(self, keep: int = 64, statistics: Sequence[Statistic] = ()) -> None:
@@ -125,9 +187,9 @@ class Series:
         self._steps: dict[int, _Step] = {}
         self._recent: deque[_Step] = deque()
         self.has_histograms = True
-        self.tables: list[tuple[list[int], DeviceTable]] = []
-        self._totals: dict[int, Histogram] = {}
-        self._states: dict[int, list[Any]] = {}
+        self._totals = _Totals()
+        self._states: States = {}
+        self._running: dict[int, States] = {}
         self._finished: dict[int, dict[str, Any]] = {}
 
     # ------------------------------------------------------------------ filled by the sink
@@ -149,12 +211,18 @@ class Series:
             self._merge_step(entry, rows)
             if entry.parts is not None:
                 entry.parts += parts
+        self._totals.add(parts)
         while len(self._recent) > self.keep:
             old = self._recent.popleft()
             old.parts, old.states, old.finished = None, {}, {}
 
-    def add_states(self, step: int, states: Mapping[int, list[Any]]) -> None:
-        """States of the further statistics in a step, or in a later part of it, by place."""
+    def show_states(self, step: int, states: States) -> None:
+        """States of the further statistics in a step that goes on; the next take their place."""
+        self._running[step] = states
+
+    def add_states(self, step: int, states: States) -> None:
+        """States of the further statistics in a step that has ended, or of what came later."""
+        self._running.pop(step, None)
         own = self._steps[step].states
         for place, new in states.items():
             for held in (own, self._states):
@@ -200,20 +268,17 @@ class Series:
             raise SiteError(f"{site} was not measured in step {step}. {steps_there(steps, step)}")
         entry = self._steps[step]
         histogram = self._histogram(entry, place)
-        extra = self._extra(entry.states.get(place), entry.finished.get(place))
+        extra = self._extra(self._states_at(step, place), entry.finished.get(place))
         return self._value(place, row, histogram, extra, self._weight_l2(site, step))
 
     def whole(self, site: Site) -> Statistics:
         """Statistics of a site over all steps."""
         place = self._places[site]
-        merged = np.zeros(ROW_WIDTH)
-        merged[MIN], merged[MAX] = math.inf, -math.inf
-        for step in self.steps:
-            row = self._row(step, place)
-            if row is not None:
-                merge_rows(merged, row)
-        extra = self._extra(self._states.get(place), self._finished.get(place))
-        return self._value(place, merged, self.total(place), extra)
+        states = self._states.get(place)
+        for running in self._running.values():
+            states = self._both(states, running.get(place))
+        extra = self._extra(states, self._finished.get(place))
+        return self._value(place, self._merged_row(place), self.total(place), extra)
 
     def window(self, site: Site, steps: Iterable[int]) -> Statistics:
         """Statistics of a site over some steps together.
@@ -223,16 +288,20 @@ class Series:
         """
         place, wanted = self._places[site], set(steps)
         chosen = [step for step in self.steps_of(site) if step in wanted]
+        if not wanted:
+            raise SiteError(f"No step of {site} was asked for.")
         if not chosen:
-            self.at(site, min(wanted, default=None))
+            self.at(site, min(wanted))
+        if len(chosen) == 1:
+            return self.at(site, chosen[0])
         merged = Statistics()
         states: list[Any] | None = None
         for step in chosen:
             merged = merged.merge(self.at(site, step))
-            own = self._steps[step].states.get(place)
-            if own is not None:
-                states = own if states is None else self._merged(states, own)
-        return replace(merged, extra=self._extra(states, None))
+            states = self._both(states, self._states_at(step, place))
+        is_whole = all(self._states_at(step, place) is not None for step in chosen)
+        extra = self._extra(states if is_whole else None, None)
+        return replace(merged, extra=extra, weight_l2=math.nan)  # The parameter was another each.
 
     def numbers(self, site: Site, name: str) -> tuple[list[int], list[float]]:
         """Steps of a site, and one of its statistics in each."""
@@ -246,14 +315,19 @@ class Series:
         row: Rows = rows[place]
         return row
 
+    def _merged_row(self, place: int) -> Rows:
+        merged: Rows = np.zeros(ROW_WIDTH)
+        merged[MIN], merged[MAX] = math.inf, -math.inf
+        for step in self.steps:
+            row = self._row(step, place)
+            if row is not None:
+                merge_rows(merged, row)
+        return merged
+
     def total(self, place: int) -> Histogram | None:
         """The histogram of a site over all steps."""
-        merged = self._totals.get(place)
-        for places, table in self.tables:
-            for row, own in enumerate(places):
-                if own == place:
-                    merged = _merge(merged, table.total(row))
-        return merged
+        merged = self._totals.of(place)
+        return self._empty() if merged is None else merged
 
     # ------------------------------------------------------------------ to a file and back
 
@@ -301,10 +375,22 @@ class Series:
             parts = None if known is None else [_part(known)]
             self._steps[step] = _Step(step, own.copy(), parts, finished=extras.get(step, {}))
             self._recent.append(self._steps[step])
-        self._totals = histograms.get(ALL_STEPS, {})
+        if ALL_STEPS in histograms:
+            self._totals.add([_part(histograms[ALL_STEPS])])
         self._finished = extras.get(ALL_STEPS, {})
 
     # ------------------------------------------------------------------ small things
+
+    def _states_at(self, step: int, place: int) -> list[Any] | None:
+        """Of a step that has ended, with what is running of it; ``None`` if kept no longer."""
+        return self._both(
+            self._steps[step].states.get(place), self._running.get(step, {}).get(place)
+        )
+
+    def _both(self, one: list[Any] | None, two: list[Any] | None) -> list[Any] | None:
+        if one is None or two is None:
+            return two if one is None else one
+        return self._merged(one, two)
 
     def _merged(self, one: list[Any], two: list[Any]) -> list[Any]:
         return [s.merge(a, b) for s, a, b in zip(self.statistics, one, two, strict=True)]
@@ -333,6 +419,7 @@ class Series:
         weight_l2: float = math.nan,
     ) -> Statistics:
         measured = self.measured[place]
+        is_leaning = histogram is not None and histogram.is_sample and measured.shape is None
         return from_row(
             row.tolist(),
             histogram=histogram,
@@ -340,7 +427,7 @@ class Series:
             shape=measured.shape,
             nbytes=int(row[NUMEL]) * measured.itemsize,
             weight_l2=weight_l2,
-            notes=measured.notes,
+            notes=(*measured.notes, LEANING) if is_leaning else measured.notes,
             extra=extra,
         )
 
@@ -350,8 +437,20 @@ class Series:
             more[:, MIN], more[:, MAX] = math.inf, -math.inf
             entry.rows = np.concatenate([entry.rows, more])
         for place, row in enumerate(rows):
-            if row[NUM_TENSORS]:
+            if row[NUM_TENSORS] and self.measured[place].is_replaced:
+                self._drop(entry, place)
+                entry.rows[place] = row
+            elif row[NUM_TENSORS]:
                 merge_rows(entry.rows[place], row)
+
+    def _drop(self, entry: _Step, place: int) -> None:
+        """Forget what was measured in a step so far: another value takes its place."""
+        for number, part in enumerate(entry.parts or ()):
+            old = part.of(place)
+            if old is not None and entry.parts is not None:
+                self._totals.remove(place, old)
+                others = np.where(part.places == place, _NOBODY, part.places)
+                entry.parts[number] = part._replace(places=others)
 
     def _histogram(self, entry: _Step, place: int) -> Histogram | None:
         merged = None
@@ -373,7 +472,7 @@ def _merge(one: Histogram | None, two: Histogram | None) -> Histogram | None:
 def _part(known: Mapping[int, Histogram]) -> Part:
     histograms = list(known.values())
     return Part(
-        list(known),
+        np.array(list(known), dtype=np.int64),
         Histograms(
             np.concatenate([h.bins for h in histograms]).astype(np.uint16),
             np.concatenate([h.counts for h in histograms]),

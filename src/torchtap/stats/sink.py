@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -12,19 +11,23 @@ from torch import Tensor
 from torchtap.errors import InputError
 from torchtap.record import FORWARD, Absence, Record
 from torchtap.site import FLOW_PORTS, Site
-from torchtap.stats.device_table import BLOCK, Block, DeviceTable, Taken
+from torchtap.stats.device_table import Block, DeviceTable, Taken
 from torchtap.stats.measure import (
+    DEQUANTIZED,
     SAMPLE,
     accumulate,
     dtype_name,
+    narrow_subnormals,
     no_values,
     real_values,
+    shape_of,
     table_device,
+    why_unreadable,
 )
 from torchtap.stats.meter import Clock, Meter, Sums
 from torchtap.stats.own import Statistic
-from torchtap.stats.series import Part, Series
-from torchtap.stats.statistics import NUM_TENSORS
+from torchtap.stats.series import Part, Series, States
+from torchtap.stats.statistics import NUM_TENSORS, SUBNORMAL
 
 
 class Stats:
@@ -40,7 +43,8 @@ class Stats:
         exact: count every element in them. By default tensors of more than 8,192 elements are
             counted by one element in each of 2,048 equal parts, at places that follow no period;
             the standard error of the rank of a quantile is ``sqrt(q (1 - q) / 2048)``, which is
-            1.1 % at the median. All other statistics are always over all elements.
+            1.1 % at the median. Of tensors of several sizes each gives equally many, and ``notes``
+            says so. All other statistics are always over all elements.
         sample_mean: at which ports to keep the running sum over samples that ``run.mean_norm``
             needs: 8 bytes per element of one sample and site.
         statistics: more of them, built in (``tt.stats.top_k(5)``) or your own, see
@@ -88,7 +92,8 @@ class Stats:
         self._sample = 0 if exact else SAMPLE
         self._sample_mean = frozenset(sample_mean)
         self._statistics = tuple(statistics)
-        self._states: dict[int, list[Any]] = {}
+        self._states: dict[int, States] = {}
+        self._closed = -1
         self._clock = Clock()
         self._meters: dict[Site, Meter] = {}
         # By the id of the site, held beside: hashing it takes longer than the rest.
@@ -113,14 +118,19 @@ class Stats:
         known = self._by_id.get(id(site))
         if known is None:
             known = self._by_id[id(site)] = site, self.meter(site)
-        if record.phase is FORWARD and not known[1](record.kept, record.step):
+        if record.phase is not FORWARD:
+            return
+        if record.labels:
+            self.series.measured[known[1].place].note(record.labels)
+        if not known[1](record.kept, record.step):
             self._take_carefully(known[1], record)
 
     def close_step(self, step: int) -> None:
         """The step has ended: copy its numbers, and read those of the step before."""
         with self._clock.lock:
-            self._take_tables(step)
-            self._hand_over_states(step)
+            self._take_tables()
+            self._closed = step
+            self._hand_over_states()
             self._clock.step = step + 1
             while len(self._pending) > len(self._tables):
                 self._read_one()
@@ -137,17 +147,17 @@ class Stats:
     def flush(self) -> None:
         """Bring ``series`` up to date."""
         with self._clock.lock:
-            self._take_tables(self._clock.step)
+            self._take_tables()
             while self._pending:
                 self._read_one()
-            self._hand_over_states(self._clock.step)
+            self._hand_over_states()
             for meter in self._meters.values():
                 if meter.varies:
                     self.series.measured[meter.place].shape = None
                 if meter.sums is not None:
                     measured = self.series.measured[meter.place]
                     measured.mean_sum = meter.sums.total.cpu().numpy().copy()
-                    measured.num_samples = meter.sums.num_samples
+                    measured.num_samples = int(meter.sums.num_samples)
 
     # ------------------------------------------------------------------ measuring
 
@@ -159,10 +169,14 @@ class Stats:
             return
         quiet = torch.autocast(tensor.device.type, enabled=False)
         with self._clock.lock, torch.no_grad(), quiet:
+            try:
+                values, notes = real_values(tensor)
+            except RuntimeError as error:
+                self.skipped[Absence(record.site, why_unreadable(error))] = None
+                return
             if record.step != self._clock.step:
                 self._change_step(record.step)
             self._clock.has_measured = True
-            values, notes = real_values(tensor)
             block = self._prepare(meter, record.site, tensor, values, notes)
             histograms = block.histograms
             if meter.is_replaced:
@@ -173,13 +187,13 @@ class Stats:
                 None if histograms is None else histograms[meter.index],
                 self._sample,
             )
-            self._add_samples(meter, values)
+            block.rows[meter.index, SUBNORMAL] += narrow_subnormals(tensor, values)
+            self._add_samples(meter, values, notes)
             self._update_states(meter, values)
 
     def _change_step(self, step: int) -> None:
         """A gradient of a step that was closed, or records that came without ``close_step``."""
-        self._take_tables(self._clock.step)
-        self._hand_over_states(self._clock.step)
+        self._take_tables()
         self._clock.step = step
 
     def _prepare(
@@ -193,15 +207,16 @@ class Stats:
         if block is None or block.rows.device != device:
             block = self._take_row(meter, device)
         if is_new:
-            measured.dtype, measured.shape = dtype_name(tensor), tuple(tensor.shape)
-            measured.itemsize, measured.notes = tensor.element_size(), notes
+            measured.dtype, measured.shape = dtype_name(tensor), shape_of(tensor)
+            measured.itemsize = tensor.element_size()
             if site.port in self._sample_mean:
                 meter.sums = Sums(values)
         else:
             if measured.dtype != dtype_name(tensor):
                 measured.dtype = "mixed"
-            meter.varies = meter.varies or meter.shape != tensor.shape
-        meter.shape = tensor.shape
+            meter.varies = meter.varies or meter.shape != shape_of(tensor)
+        meter.shape = shape_of(tensor)
+        measured.note(notes)
         if not notes and not self._statistics:
             meter.trust(tensor)
         else:
@@ -213,65 +228,68 @@ class Stats:
         if table is None:
             table = self._tables[device] = DeviceTable(device, histogram=self._histogram)
             self._places[device] = []
-            self.series.tables.append((self._places[device], table))
         block, index = table.add()
         self._places[device].append(meter.place)
         meter.measure_into(block, index)
         return block
 
-    def _add_samples(self, meter: Meter, values: Tensor) -> None:
+    def _add_samples(self, meter: Meter, values: Tensor, notes: tuple[str, ...]) -> None:
         sums = meter.sums
         if sums is None:
             return
-        if values.shape[1:] != sums.shape:
+        why = None
+        if set(notes) - {DEQUANTIZED}:  # Magnitudes, stored values: not what would be averaged.
+            why = f"it is measured {', '.join(notes)}; keep the values instead, with tt.Memory()"
+        elif values.shape[1:] != sums.shape:
+            why = f"its samples differ in shape, {list(sums.shape)} and {list(values.shape[1:])}"
+        if why is not None:
             meter.sums = None
             measured = self.series.measured[meter.place]
-            measured.mean_sum = None
-            measured.why_no_mean = (
-                f"its samples differ in shape, {list(sums.shape)} and {list(values.shape[1:])}"
-            )
+            measured.mean_sum, measured.why_no_mean = None, why
             return
         sums.num_samples += values.shape[0] if values.dim() else 1
-        sums.total += values.sum(0, dtype=torch.float64) if values.dim() else values
+        total = values.sum(0, dtype=torch.float64) if values.dim() else values
+        sums.total += total.to(sums.total.device)
 
     def _update_states(self, meter: Meter, values: Tensor) -> None:
         if not self._statistics:
             return
-        states = self._states.get(meter.place)
-        if states is None:
-            states = self._states[meter.place] = [one.init() for one in self._statistics]
+        by_place = self._states.setdefault(self._clock.step, {})
+        states = by_place.get(meter.place)
+        if states is None or meter.is_replaced:
+            states = by_place[meter.place] = [one.init() for one in self._statistics]
         for number, one in enumerate(self._statistics):
             states[number] = one.update(states[number], values)
 
     # ------------------------------------------------------------------ the end of a step
 
-    def _take_tables(self, step: int) -> None:
+    def _take_tables(self) -> None:
         if not self._clock.has_measured:
             return
         self._clock.has_measured = False
         for device, table in self._tables.items():
-            self._pending.append((step, list(self._places[device]), table.take()))
+            self._pending.append((self._clock.step, list(self._places[device]), table.take()))
 
     def _read_one(self) -> None:
-        step, places, snapshot = self._pending.pop(0)
-        rows, histograms = snapshot()
+        step, known, snapshot = self._pending.pop(0)
+        rows, listed = snapshot()
         if not len(rows) or not rows[:, NUM_TENSORS].any():
             return
+        places = np.array(known)
         ordered = np.zeros((len(self.series.measured), rows.shape[1]))
         ordered[places] = rows
-        parts = [
-            Part(places[number * BLOCK : (number + 1) * BLOCK], one)
-            for number, one in enumerate(histograms)
-        ]
+        parts = [Part(places[owners], histograms) for owners, histograms in listed]
         self.series.add_step(step, ordered, parts)
 
-    def _hand_over_states(self, step: int) -> None:
-        """Bring the further statistics into the series, which merges them."""
-        if self._states:
-            while self._pending:
-                self._read_one()
-            self.series.add_states(step, self._states)
-            self._states = {}
+    def _hand_over_states(self) -> None:
+        """Bring the further statistics into the series, which merges those of closed steps."""
+        while self._states and self._pending:
+            self._read_one()
+        for step in list(self._states):
+            if step <= self._closed:
+                self.series.add_states(step, self._states.pop(step))
+            else:
+                self.series.show_states(step, self._states[step])
 
     def __repr__(self) -> str:
         sites, steps = len(self.series.sites), len(self.series.steps)

@@ -126,7 +126,7 @@ class Along:
             dim = self.dim % tensor.dim()
         rows = _rows(tensor, dim)
         others = [other for other in range(tensor.dim()) if other != dim]
-        reached = tensor.abs() >= self.bound if math.isfinite(self.bound) else None
+        reached = magnitudes(tensor) >= self.bound if math.isfinite(self.bound) else None
         counts = torch.zeros(len(rows), dtype=torch.float64)
         if reached is not None:
             counts = (reached.sum(others) if others else reached).to(torch.float64).cpu()
@@ -171,6 +171,11 @@ def along(dim: int, *, bound: float = math.inf, name: str | None = None) -> Alon
         ([3.0, 0.0], [1])
     """
     return Along(dim, bound, name or f"along({dim})")
+
+
+def magnitudes(tensor: Tensor) -> Tensor:
+    """As floats: -128 has no magnitude in int8, and a bool has none at all."""
+    return (tensor if tensor.is_floating_point() else tensor.to(torch.float64)).abs()
 
 
 def _rows(tensor: Tensor, dim: int) -> Tensor:

@@ -37,9 +37,12 @@ ROW_WIDTH = 16
 """Places in a row: what every kernel fills, ``float64[16]``. Counts are exact up to 2^53.
 
 The last is a note of the native kernel's to itself: 1 more than the least bin of a magnitude in
-use, 1 where that is not known.
+use, 1 where that is not known, 0 where what was counted stands in lists alone.
 """
 
+
+LEANING = "histogram leans to the smaller tensors"
+"""Said where tensors of several sizes were sampled: all of them give equally many elements."""
 
 NUMBERS = (
     *("numel", "num_finite", "mean", "std", "rms", "l1", "l2", "min", "max", "absmax"),
@@ -53,7 +56,8 @@ class Statistics:
     """Statistics of one or several tensors together. Printing it shows one line.
 
     Everything but the counts is over the finite elements, summed in float64; where there are
-    none it is NaN (sums are 0). Of complex tensors it is over the magnitudes.
+    none it is NaN (sums are 0). Of complex tensors it is over the magnitudes; whole numbers beyond
+    2^53 are rounded to float64.
 
     Attributes:
         numel: elements.
@@ -73,9 +77,9 @@ class Statistics:
         histogram: see :class:`Histogram`; ``None`` if it was not asked for.
         dtype: of the tensors, without ``torch.``; ``mixed`` if they differ.
         shape: of the tensors; ``None`` if they differ.
-        nbytes: bytes of the tensors together.
+        nbytes: bytes of the tensors together; of mixed dtypes as if all were of the first.
         weight_l2: of an ``update``, the norm of the parameter when the step began, if ``param``
-            was measured too; else NaN.
+            was watched too; else, and of several steps together, NaN.
         notes: what else is to be known, e.g. ``("by magnitude",)``.
         extra: name -> result of the statistics that were asked for beside these.
     """
@@ -142,7 +146,8 @@ class Statistics:
     def quantile(self, q: float) -> float:
         """The value below which a share ``q`` of the finite elements lies, right to 1/33 (3.1 %).
 
-        The ends are exact. NaN where there is no finite element. See :meth:`Histogram.quantile`.
+        So far as float32 holds the magnitudes with full precision, 1.2e-38 to 3.4e38. The ends are
+        exact. NaN where there is no finite element. See :meth:`Histogram.quantile`.
 
         Raises:
             InputError: there is no histogram, or ``q`` is not between 0 and 1.
@@ -185,9 +190,13 @@ class Statistics:
         else:
             share = other.num_finite / (self.num_finite + other.num_finite)
             delta = other.mean - self.mean
-            mean = self.mean + delta * share
+            mean = _between(self.mean, other.mean, share)
             m2 = self.m2 + other.m2 + delta * delta * self.num_finite * share
             low, high = min(self.min, other.min), max(self.max, other.max)
+        histogram = self._merged_histogram(other)
+        shape = _common(self, other, self.shape, other.shape, None)
+        is_leaning = histogram is not None and histogram.is_sample and shape is None
+        notes = (*self.notes, *other.notes, *((LEANING,) if is_leaning else ()))
         return Statistics(
             numel=self.numel + other.numel,
             num_finite=self.num_finite + other.num_finite,
@@ -203,12 +212,12 @@ class Statistics:
             neginf=self.neginf + other.neginf,
             subnormal=self.subnormal + other.subnormal,
             num_tensors=self.num_tensors + other.num_tensors,
-            histogram=self._merged_histogram(other),
+            histogram=histogram,
             dtype=_common(self, other, self.dtype, other.dtype, "mixed"),
-            shape=_common(self, other, self.shape, other.shape, None),
+            shape=shape,
             nbytes=self.nbytes + other.nbytes,
             weight_l2=other.weight_l2 if math.isnan(self.weight_l2) else self.weight_l2,
-            notes=tuple(dict.fromkeys((*self.notes, *other.notes))),
+            notes=tuple(dict.fromkeys(notes)),
         )
 
     def _merged_histogram(self, other: Statistics) -> Histogram | None:
@@ -222,7 +231,8 @@ class Statistics:
         if self.histogram is None:
             raise InputError(
                 "There is no histogram here, so no quantiles and shares. Measure with "
-                "histogram=True (tt.Stats(histogram=True) when watching)."
+                "histogram=True (tt.Stats(histogram=True) when watching); of a step long ago, with "
+                "a larger tt.Stats(keep=...)."
             )
         return self.histogram
 
@@ -236,6 +246,12 @@ def _common(one: Statistics, two: Statistics, a: Any, b: Any, different: Any) ->
     if not (one.num_tensors and two.num_tensors):
         return a if one.num_tensors else b
     return a if a == b else different
+
+
+def _between(one: float, two: float, share: float) -> float:
+    """The point at ``share`` of the way; also where the difference of both overflows."""
+    delta = two - one
+    return one + delta * share if math.isfinite(delta) else one * (1 - share) + two * share
 
 
 def empty_rows(num_rows: int, device: torch.device | str = "cpu") -> Tensor:
@@ -297,7 +313,7 @@ def merge_rows(row: NDArray[np.float64], other: NDArray[np.float64]) -> None:
     mean, m2 = row[MEAN], row[M2] + other[M2]
     if own and more:
         share, delta = more / (own + more), other[MEAN] - mean
-        mean, m2 = mean + delta * share, m2 + delta * delta * own * share
+        mean, m2 = _between(mean, other[MEAN], share), m2 + delta * delta * own * share
     elif more:
         mean = other[MEAN]
     low, high = min(row[MIN], other[MIN]), max(row[MAX], other[MAX])

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from operator import index
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -286,30 +287,32 @@ class Run:
         Raises:
             SiteError: nothing was recorded or measured there.
         """
-        place = self._resolve(site)
+        place, step = self._resolve(site), _as_step(step)
         series = self.series
-        _refuse_odd_step(step)
-        if place in series:
-            if step == "all":
-                return series.whole(place)
-            if isinstance(step, Iterable) and not isinstance(step, str):
-                return series.window(place, step)
-            return series.at(place, step if isinstance(step, int) else None)
-        return self._measured_now(place, step)
+        if place not in series:
+            return self._measured_now(place, step)
+        if isinstance(step, str):
+            return series.whole(place)
+        return series.window(place, step) if isinstance(step, list) else series.at(place, step)
 
-    def _measured_now(self, site: Site, step: Step) -> Statistics:
+    def _measured_now(self, site: Site, step: int | list[int] | str | None) -> Statistics:
         from torchtap.stats.measure import measure_all
 
         rows = [row for row in self._index[site] if row.phase == FORWARD]
         if step is None:
             step = max((row.step for row in rows), default=None)
         if not isinstance(step, str):
-            wanted = {step} if step is None or isinstance(step, int) else set(step)
+            wanted = set(step) if isinstance(step, list) else {step}
             rows = [row for row in rows if row.step in wanted]
         if not rows:
             only = step if isinstance(step, int) else None
             raise SiteError(self._nothing_like(site, only, None, None, FORWARD))
-        return measure_all(row.value for row in rows)
+        found = measure_all(row.value for row in rows)
+        if site.port != "update" or len({row.step for row in rows}) > 1:
+            return found
+        weight = self._index.get(Site(site.path, "param", site.leaf), ())
+        norms = [measure_all([row.value]).l2 for row in weight if row.step == rows[0].step]
+        return replace(found, weight_l2=norms[0]) if norms else found
 
     def quantile(self, site: str | Site, q: float, *, step: Step = None) -> float:
         """One quantile of a site, right to 1/33 (3.1 %); see :meth:`Statistics.quantile`."""
@@ -325,7 +328,7 @@ class Run:
         Returns:
             the steps, and its value in each.
         """
-        if not hasattr(Statistics, name):
+        if callable(getattr(Statistics, name, len)):  # A method, or nothing at all.
             raise SiteError(f"There is no statistic {name!r}{did_you_mean(name, NUMBERS)}")
         place = self._resolve(site)
         steps = self.series.steps_of(place) if place in self.series else None
@@ -357,8 +360,7 @@ class Run:
         """
         from torchtap.store.table import measure_table
 
-        _refuse_odd_step(steps)
-        return measure_table(self, where, steps, histogram=histogram)
+        return measure_table(self, where, _as_step(steps), histogram=histogram)
 
     def to_frame(self, where: Where = None) -> Any:
         """The table as a pandas (or else polars) data frame; needs the extra ``frame``."""
@@ -495,7 +497,17 @@ class Run:
         return run_html(self)
 
 
-def _refuse_odd_step(step: Step) -> None:
-    """Raise ``SiteError`` for a word that is not ``all``."""
-    if isinstance(step, str) and step != "all":
-        raise SiteError(f"step is {step!r}; expected a number, several of them, or 'all'.")
+def _as_step(step: Any) -> int | list[int] | str | None:
+    """One step, several, or ``all``; whole numbers of any kind, such as numpy's."""
+    if step is None or (isinstance(step, str) and step == "all"):
+        return step
+    try:
+        return index(step)
+    except TypeError:
+        pass
+    try:
+        return [index(one) for one in step]
+    except TypeError:
+        raise SiteError(
+            f"step is {step!r}; expected a number, several of them, or 'all'."
+        ) from None

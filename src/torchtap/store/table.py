@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from torchtap.errors import MissingExtraError
 from torchtap.record import Record
 from torchtap.site import Site
-from torchtap.stats.measure import measure_all
+from torchtap.stats.measure import measure_all, shape_of
 from torchtap.stats.statistics import Statistics
 
 if TYPE_CHECKING:
@@ -152,16 +152,20 @@ def _row(run: Run, site: Site, records: list[Record], *, histogram: bool, is_mer
     for record in records:
         per_step[record.step] += 1
     shown = chosen[-1].kept
-    values = (record.value for record in chosen if not record.overwritten)
+    if site.port == "update":
+        stats = run.stats(site, step=chosen[-1].step)  # With the norm of its parameter.
+    else:
+        values = (record.value for record in chosen if not record.overwritten)
+        stats = measure_all(values, histogram=histogram)
     return Row(
         site=site,
         type=run.meta.type_name(site.path),
         calls=max(per_step.values()),
         steps=len(per_step),
-        shape=tuple(shown.shape),
+        shape=shape_of(shown),
         dtype=str(shown.dtype).removeprefix("torch."),
         nbytes=sum(record.nbytes for record in records),
-        stats=measure_all(values, histogram=histogram),
+        stats=stats,
     )
 
 

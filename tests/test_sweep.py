@@ -1,0 +1,336 @@
+"""A sweep is a loop of edits, and says what it did."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from models import seeded
+from torch import Tensor, nn
+
+import bits
+import torchtap as tt
+from torchtap.testing import Net
+
+
+def mlp() -> nn.Sequential:
+    return seeded(
+        lambda: nn.Sequential(
+            nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)
+        )
+    )
+
+
+def rows(seed: int = 0, num: int = 5) -> Tensor:
+    return torch.randn(num, 3, generator=torch.Generator().manual_seed(seed))
+
+
+def measures(output: Tensor) -> dict[str, Any]:
+    return {"sum": output.sum(), "first": output[0, 0].item()}
+
+
+EDITS = {"zero": tt.edits.zero(), "double": tt.edits.scale(2.0), "part": tt.edits.zero(at={-1: 0})}
+
+
+def by_hand(model: nn.Module, x: Tensor, metric: Any) -> dict[tuple[str, str], Any]:
+    """A plain loop of hooks."""
+    functions = {
+        "zero": lambda t: t * 0,
+        "double": lambda t: t * 2,
+        "part": lambda t: torch.cat([t[..., :1] * 0, t[..., 1:]], -1),
+    }
+    found = {}
+    for path, module in model.named_modules():
+        for name, function in functions.items():
+            handle = module.register_forward_hook(lambda m, a, out, f=function: f(out))
+            with torch.no_grad():
+                found[f"{path or '.'}:output", name] = metric(model(x))
+            handle.remove()
+    return found
+
+
+@pytest.mark.parametrize("batch", [1, 2, 4, 100])
+def test_a_sweep_is_a_loop_by_hand(batch: int) -> None:
+    model, x = mlp(), rows()
+    right = by_hand(model, x, measures)
+    table = tt.sweep(model, x, "*", EDITS, measures, batch=batch)
+    assert [(str(row.site), row.edit) for row in table] == list(right)
+    with torch.no_grad():
+        baseline = measures(model(x))
+    assert table.baseline["sum"] == pytest.approx(baseline["sum"].item(), rel=1e-6)
+    for row in table:
+        expected = right[str(row.site), row.edit]
+        for name, value in expected.items():
+            assert row.values[name] == pytest.approx(float(value), rel=1e-4, abs=1e-5)
+            change = row.values[name] - table.baseline[name]
+            assert row.change[name] == pytest.approx(change, abs=1e-12)
+    assert table.batched == batch and table.note == ""
+
+
+def test_inputs_as_a_tuple_a_dict_and_ports() -> None:
+    model = Net(lambda m, x, y: m.a(x) * y, a=nn.Identity())
+    x, y = torch.ones(2, 1), torch.full((2, 1), 3.0)
+    for inputs in ((x, y), {"x": x, "y": y}):
+        for batch in (1, 4):
+            table = tt.sweep(
+                model, inputs, ["a:input,output"], tt.edits.scale(5.0), torch.sum, batch=batch
+            )
+            assert [(str(row.site), row.values["metric"]) for row in table] == [
+                ("a:input", 30.0),
+                ("a:output", 30.0),
+            ]
+
+
+def test_batch_norm_in_training_falls_back_and_says_so() -> None:
+    model = seeded(lambda: nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Tanh()))
+    x = rows()
+
+    def metric(output: Tensor) -> Tensor:
+        return (output * torch.arange(20.0).view(5, 4)[: len(output)]).sum()
+
+    model = nn.Sequential(model, Net(lambda m, x: x * x.norm()))
+    alone = tt.sweep(model, x, "*", tt.edits.scale(3.0), metric)
+    together = tt.sweep(model, x, "*", tt.edits.scale(3.0), metric, batch=8)
+    assert together.batched == 1 and "mixes the rows" in together.note
+    assert alone.as_dicts() == together.as_dicts()
+    assert "mixes the rows" in repr(together)
+
+
+def test_batch_norm_in_training_whose_mixing_a_copy_does_not_show() -> None:
+    # Statistics of a batch twice are those of the batch once, but for the unbiased buffer.
+    model = seeded(lambda: nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Tanh()))
+    x = rows()
+    alone = tt.sweep(model, x, "0", EDITS, torch.sum)
+    together = tt.sweep(model, x, "0", EDITS, torch.sum, batch=3)
+    for one, other in zip(alone, together, strict=True):
+        assert other.values["metric"] == pytest.approx(one.values["metric"], rel=1e-4, abs=1e-5)
+    assert together.batched == 1 and together.note
+
+
+class Tokens(nn.Module):
+    """Mixes rows by their mean; of tokens that are all alike no other batch can be made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(3, 4)
+        self.last = nn.Linear(4, 2)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embedding(tokens)
+        return self.last(x - x.mean(0, keepdim=True) + x.sin())
+
+
+def test_rows_of_tokens_that_are_mixed_are_noticed() -> None:
+    model, tokens = seeded(Tokens), torch.ones(4, 3, dtype=torch.long)
+    alone = tt.sweep(model, tokens, "embedding", EDITS, torch.sum)
+    together = tt.sweep(model, tokens, "embedding", EDITS, torch.sum, batch=3)
+    assert together.as_dicts() == alone.as_dicts() and "mixes the rows" in together.note
+
+
+def test_a_site_whose_rows_are_elsewhere_runs_by_itself() -> None:
+    def body(m: Any, x: Tensor) -> Tensor:
+        return m.b(m.a(x).t()).t()
+
+    model = Net(body, a=nn.Identity(), b=nn.Identity())
+    table = tt.sweep(model, rows(), "*", EDITS, torch.sum, batch=4)
+    alone = tt.sweep(model, rows(), "*", EDITS, torch.sum)
+    for one, other in zip(alone, table, strict=True):
+        assert other.values["metric"] == pytest.approx(one.values["metric"], rel=1e-4, abs=1e-5)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_a_sweep_leaves_the_model_as_it_was(training: bool) -> None:
+    model = seeded(lambda: nn.Sequential(nn.BatchNorm1d(3), nn.Dropout(0.5), nn.Linear(3, 2)))
+    model.train(training)
+    state, tables = bits.state(model), bits.hooks(model)
+    first = tt.sweep(model, rows(), "*", EDITS, torch.sum)
+    different = bits.differences(state, bits.state(model))
+    assert [name for name in different if not name.startswith("buffer")] == []
+    values = {name: fact[0] for name, fact in bits.state(model).items() if name[:6] == "buffer"}
+    assert values == {name: fact[0] for name, fact in state.items() if name[:6] == "buffer"}
+    assert bits.differences(tables, bits.hooks(model)) == []
+    # Every forward draws the same random numbers, so nothing but the edit differs.
+    again = tt.sweep(model, rows(), "*", EDITS, torch.sum)
+    assert first.as_dicts() == again.as_dicts()
+    same = tt.sweep(model, rows(), "*", lambda t: t, torch.sum)
+    assert all(row.change["metric"] == 0 for row in same)
+
+
+def test_a_sweep_that_fails_leaves_the_model_as_it_was() -> None:
+    model = seeded(lambda: nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 2)))
+    state, tables = bits.state(model), bits.hooks(model)
+    with pytest.raises(tt.EditError, match=r"0:output.*returned float32\[3\]"):
+        tt.sweep(model, rows(), "0", lambda t: t[0], torch.sum)
+    with pytest.raises(tt.InputError, match="metric returned str"):
+        tt.sweep(model, rows(), "0", tt.edits.zero(), lambda out: "much")
+    values = {name: fact for name, fact in bits.state(model).items() if name[:6] != "buffer"}
+    assert values == {name: fact for name, fact in state.items() if name[:6] != "buffer"}
+    assert bits.differences(tables, bits.hooks(model)) == []
+    assert model[0].num_batches_tracked.item() == 0
+
+
+def test_what_a_sweep_cannot_do_is_an_error() -> None:
+    model = Net(lambda m, x: x * 2, unused=nn.Linear(1, 1))
+    with pytest.raises(tt.EditError, match="unused:output never came by"):
+        tt.sweep(model, rows(), "*", tt.edits.zero(), torch.sum)
+    with pytest.raises(tt.EditError, match="cannot be edited"):
+        tt.sweep(mlp(), rows(), "0:grad_output", tt.edits.zero(), torch.sum)
+    with pytest.raises(tt.SiteError):
+        tt.sweep(mlp(), rows(), "nope", tt.edits.zero(), torch.sum)
+    with pytest.raises(tt.InputError, match="batch is 0"):
+        tt.sweep(mlp(), rows(), "0", tt.edits.zero(), torch.sum, batch=0)
+
+
+def test_a_sweep_can_be_sorted_and_made_a_frame() -> None:
+    table = tt.sweep(mlp(), rows(), "*", EDITS, measures)
+    changes = [abs(row.change["first"]) for row in table.sorted("first")]
+    assert changes == sorted(changes, reverse=True)
+    with pytest.raises(tt.InputError, match="no metric 'last'"):
+        table.sorted("last")
+    frame = table.to_frame()
+    assert list(frame.columns) == ["site", "edit", "sum", "first", "sum_change", "first_change"]
+    assert len(frame) == len(table)
+
+
+# --- going on ---------------------------------------------------------------------------------
+
+_PROGRAM = """
+import sys, time
+import torch, torchtap as tt
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Sequential(*(nn.Linear(3, 3) for _ in range(20)))
+count = 0
+
+def metric(output):
+    global count
+    count += 1
+    if count > 6 and sys.argv[2] == "slowly":
+        print("there", flush=True)
+        time.sleep(60)
+    return output.sum()
+
+table = tt.sweep(model, torch.ones(2, 3), "*", tt.edits.zero(at={-1: 0}), metric, path=sys.argv[1])
+print(count, [row.values["metric"] for row in table])
+"""
+
+
+def program(path: Path, how: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", _PROGRAM, str(path), how]
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
+
+
+@pytest.mark.slow
+def test_a_sweep_that_is_killed_goes_on(tmp_path: Path) -> None:
+    whole = program(tmp_path / "whole.jsonl", "fast")
+    killed = program(tmp_path / "part.jsonl", "slowly")
+    assert killed.stdout is not None and killed.stdout.readline() == "there\n"
+    killed.send_signal(signal.SIGKILL)
+    killed.wait()
+    killed.stdout.close()
+    part = (tmp_path / "part.jsonl").read_text().splitlines()
+    assert len(part) == 1 + 5  # A head, and what was done.
+    on, _ = program(tmp_path / "part.jsonl", "fast").communicate(timeout=120)
+    right, _ = whole.communicate(timeout=120)
+    count, values = right.split(" ", 1)
+    assert on.split(" ", 1) == [str(int(count) - 5), values]
+    files = [(tmp_path / name).read_text() for name in ("part.jsonl", "whole.jsonl")]
+    assert files[0] == files[1]
+
+
+def swept(path: Path, model: nn.Module | None = None, **changes: Any) -> tt.Sweep:
+    arguments = {"inputs": rows(), "sites": "*", "edit": EDITS, "metric": measures} | changes
+    return tt.sweep(model or mlp(), path=path, **arguments)
+
+
+@pytest.mark.parametrize("cut", [1, 5, 30])
+def test_a_last_line_that_was_cut_off_is_done_again(tmp_path: Path, cut: int) -> None:
+    path = tmp_path / "sweep.jsonl"
+    right = swept(path)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-cut])
+    assert swept(path).as_dicts() == right.as_dicts()
+    assert path.read_bytes() == whole
+
+
+def test_a_head_that_was_cut_off_is_no_sweep(tmp_path: Path) -> None:
+    path = tmp_path / "sweep.jsonl"
+    swept(path)
+    path.write_bytes(path.read_bytes()[:20])
+    with pytest.raises(tt.RunError, match="no file of a sweep"):
+        swept(path)
+
+
+def test_an_empty_file_is_begun(tmp_path: Path) -> None:
+    path = tmp_path / "sweep.jsonl"
+    path.touch()
+    swept(path)
+    assert json.loads(path.read_text().splitlines()[0])["torchtap"] == "sweep"
+
+
+FOREIGN = [b"\xff\xfe", b"not json\n", b"[1, 2]\n", b'{"a": 1}\n', b"3\n", b"null\n"]
+
+
+@pytest.mark.parametrize("content", FOREIGN, ids=repr)
+def test_a_foreign_file_is_refused_and_not_touched(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "notes"
+    path.write_bytes(content)
+    with pytest.raises(tt.RunError, match="notes"):
+        swept(path)
+    assert path.read_bytes() == content
+
+
+def other_weights() -> nn.Module:
+    model = mlp()
+    with torch.no_grad():
+        model[0].weight[0, 0] += 1
+    return model
+
+
+OTHERS: dict[str, tuple[Any, str]] = {
+    "sites": (lambda path: swept(path, sites="0"), "trials"),
+    "edits": (lambda path: swept(path, edit=tt.edits.zero()), "trials"),
+    "inputs": (lambda path: swept(path, inputs=rows(1)), "fingerprint"),
+    "weights": (lambda path: swept(path, other_weights()), "fingerprint"),
+    "order of inputs": (lambda path: swept(path, inputs=rows().flip(0)), "fingerprint"),
+}
+
+
+@pytest.mark.parametrize("what", OTHERS)
+def test_a_file_of_another_sweep_is_refused(tmp_path: Path, what: str) -> None:
+    path = tmp_path / "sweep.jsonl"
+    swept(path)
+    change, name = OTHERS[what]
+    with pytest.raises(tt.RunError, match=f"another sweep: .*{name}"):
+        change(path)
+
+
+def test_nan_goes_through_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "sweep.jsonl"
+    for _ in range(2):
+        table = tt.sweep(mlp(), rows(), "0", tt.edits.replace(float("nan")), torch.sum, path=path)
+        assert table.rows[0].values["metric"] != table.rows[0].values["metric"]
+
+
+def test_progress_is_shown_only_after_two_seconds(capsys: pytest.CaptureFixture[str]) -> None:
+    tt.sweep(mlp(), rows(), "*", EDITS, measures, progress=True)
+    assert capsys.readouterr().err == ""
+
+    def slowly(output: Tensor) -> Tensor:
+        time.sleep(0.7)
+        return output.sum()
+
+    tt.sweep(mlp(), rows(), "0", EDITS, slowly, progress=True)
+    shown = capsys.readouterr().err
+    assert "0:output" in shown and shown.endswith("\r")
