@@ -42,10 +42,12 @@ class Form(NamedTuple):
 
 def form_of(tensor: Tensor) -> Form:
     """The form of a plain strided tensor with at least one element."""
-    reach = 1 + sum(
-        (length - 1) * step for length, step in zip(tensor.shape, tensor.stride(), strict=True)
-    )
-    numel = math.prod(_core(tensor.shape, tensor.stride()))
+    if tensor.is_contiguous():
+        reach = numel = tensor.numel()
+    else:
+        steps = zip(tensor.shape, tensor.stride(), strict=True)
+        reach = 1 + sum((length - 1) * step for length, step in steps)
+        numel = math.prod(_core(tensor.shape, tensor.stride()))
     is_dense = reach <= numel  # Also where elements overlap, as windows of ``unfold`` do.
     return Form(
         tensor.dtype,

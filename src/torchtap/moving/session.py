@@ -35,6 +35,8 @@ IN_FLIGHT = 256 << 20
 NUM_AHEAD = 8
 """Tensors that are fetched before they are asked for."""
 NUM_THREADS = 2
+INLINE = 256 << 10
+"""Up to so many bytes it takes longer to wake a thread than to hand them to the system."""
 
 _current_task = torch._C._current_graph_task_id
 
@@ -110,13 +112,17 @@ class Session:
         """Autograd is about to save a tensor."""
         self._after_fork()
         nbytes = tensor.numel() * tensor.element_size()
-        reason = self._why_kept(tensor, nbytes)
+        reason, form = self._why_kept(tensor, nbytes), None
+        if reason is None:
+            form = form_of(tensor)
+            reason = self._why_no_tier(form)
         with self._lock:
             tally = self._tallies.setdefault(self._path(), Tally())
             tally.count += 1
             tally.seen += nbytes
-            if reason is None:
-                return self._take(tensor, tally)
+            if form is not None and reason is None:
+                return self._take(tensor, form, tally)
+            assert reason is not None
             tally.kept[reason] += nbytes
         below = self._below()
         return Guard(tensor) if below is None else Handed(below, tensor)
@@ -140,16 +146,15 @@ class Session:
         reason = why_not_movable(tensor) or self._wants(tensor)
         if reason is not None:
             return reason
-        if is_of_parameter(tensor):
-            return "parameter"
-        form = form_of(tensor)
+        return "parameter" if is_of_parameter(tensor) else None
+
+    def _why_no_tier(self, form: Form) -> str | None:
         takers = [tier for tier in self.tiers if tier.accepts(form)]
         if takers and all(tier.name in self._full for tier in takers):
             return f"{takers[0].name} full"
         return None if takers else "no tier takes it"
 
-    def _take(self, tensor: Tensor, tally: Tally) -> Packed:
-        form = form_of(tensor)
+    def _take(self, tensor: Tensor, form: Form, tally: Tally) -> Packed:
         identity, storage = identity_of(tensor, form)
         self._begin_step()
         known = self._known.get(identity)
@@ -210,6 +215,11 @@ class Session:
         self._bytes[HERE] -= parcel.nbytes
         self._bytes[LEAVING] += parcel.nbytes
         parcel.state = LEAVING
+        if tier.is_slow and parcel.form.device.type == "cpu" and parcel.nbytes <= INLINE:
+            start = time.perf_counter()
+            self._carry(parcel, tier, None)
+            self._blocked += time.perf_counter() - start
+            return
         if tier.is_slow:
             ready = _event_after(parcel.form.device)
             self._carried.add(parcel)
@@ -229,8 +239,7 @@ class Session:
             self._leaving.append(parcel)
 
     def _put(self, parcel: Parcel, tier: Tier) -> Ticket | None:
-        with torch.no_grad():
-            handle, small, ticket = tier.put(flat(parcel.alias, parcel.form))
+        handle, small, ticket = tier.put(flat(parcel.alias, parcel.form))
         parcel.handle, parcel.small, parcel.tier = handle, small, tier
         return ticket
 
@@ -307,7 +316,7 @@ class Session:
             if parcel.state != AWAY:
                 self._ahead.fetch_more()
                 if form is parcel.form or not form.is_dense:
-                    return parcel.alias
+                    return parcel.alias.detach()  # The alias itself is emptied when it is away.
                 return restored(flat(parcel.alias, parcel.form), form)
             fetched = self._ahead.take(parcel)
         if fetched is None:
@@ -325,8 +334,7 @@ class Session:
     def get(self, parcel: Parcel) -> tuple[Tensor, Ticket | None]:
         """The elements of a parcel that is away."""
         assert parcel.tier is not None
-        with torch.no_grad():
-            return parcel.tier.get(parcel.handle, parcel.form)
+        return parcel.tier.get(parcel.handle, parcel.form)
 
     def get_soon(self, parcel: Parcel) -> Any:
         """The same, beside what runs now."""
@@ -482,8 +490,9 @@ class _Ahead:
         session = self._session()
         if session is None or not session.is_open:
             return
+        free = NUM_AHEAD - len(self._fetched())
         for number in self._next():
-            if len(self._fetched()) >= NUM_AHEAD:
+            if free <= 0:
                 return
             reference = self._parcels.get(number)
             parcel = None if reference is None else reference()
@@ -492,6 +501,7 @@ class _Ahead:
             if parcel.nbytes > session.room_ahead:
                 return
             parcel.ahead = session.get_soon(parcel)
+            free -= 1
             self._ready.append(weakref.ref(parcel))
             session.count_ahead(parcel.nbytes)
 

@@ -211,14 +211,16 @@ class CodecTier:
 
     def put(self, elements: Tensor) -> tuple[tuple[Tensor, ...], int, None]:
         """Encode."""
-        parts = self._codec.encode(elements)
+        with torch.no_grad():
+            parts = self._codec.encode(elements)
         nbytes = sum(part.nbytes for part in parts)
         self._count.add(nbytes - elements.nbytes)  # The whole was claimed.
         return parts, nbytes, None
 
     def get(self, handle: tuple[Tensor, ...], form: Form) -> tuple[Tensor, None]:
         """Decode."""
-        return self._codec.decode(handle, form.length, form.dtype), None
+        with torch.no_grad():
+            return self._codec.decode(handle, form.length, form.dtype), None
 
     def drop(self, handle: Any, nbytes: int) -> None:
         """They go with the graph."""
