@@ -93,7 +93,9 @@ class Parcel:
     def let_go(self) -> None:
         """It is away: its memory is needed no more."""
         self.state = AWAY
-        self.alias.data = torch.empty(0, dtype=self.form.dtype, device=self.form.device)
+        empty = self.alias.detach()  # Backward may just have been handed the alias itself.
+        empty.data = torch.empty(0, dtype=self.form.dtype, device=self.form.device)
+        self.alias = empty
 
     def __del__(self) -> None:
         # The collector may call this at any moment: it takes no lock.
