@@ -127,7 +127,7 @@ def public_lines():
     """Name -> what the first paragraph of its docstring says, of everything public."""
     import torchtap as tt
 
-    homes = {"tt.": tt, "tt.stats.": tt.stats, "tt.plot.": tt.plot}
+    homes = {"tt.": tt, "tt.stats.": tt.stats, "tt.plot.": tt.plot, "tt.codecs.": tt.codecs}
     names = {
         f"{prefix}{name}": getattr(home, name)
         for prefix, home in homes.items()

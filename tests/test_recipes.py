@@ -791,3 +791,108 @@ def test_a_hook_on_each_relu_misses_three_of_four_rectifiers():
     (usual,) = torch.autograd.grad(model(image)[0, 3], image)
     assert not torch.allclose(usual, truth, atol=1e-4)
     torch.testing.assert_close(names["guided"], truth)
+
+
+# ---------------------------------------------------------------------- saved tensors
+
+
+def saved_by_plain_hooks(call):
+    """Every tensor that autograd saves while ``call`` runs, and what it returns."""
+    kept = []
+
+    def pack(tensor):
+        kept.append(tensor.detach())
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        return call(), kept
+
+
+def test_the_port_saved_shows_what_plain_hooks_are_given():
+    names = page("saved_tensors")
+    model, x = names["model"], names["x"]
+    found = []
+    with tt.watch(model, "*:saved", to=lambda record: found.append(record.value.clone())):
+        model(x)
+    _, truth = saved_by_plain_hooks(lambda: model(x))
+    assert len(found) == len(truth) == 5
+
+    def order(tensors):
+        return sorted((tuple(one.shape), one.flatten().tolist()) for one in tensors)
+
+    assert order(found) == order(truth)
+
+
+def test_a_codec_is_given_each_memory_once_and_no_parameter():
+    names = page("saved_tensors")
+    model, x = names["model"], names["x"]
+    listed = names["InList"]()
+    with tt.offload(listed, min_bytes=0):
+        model(x)
+    _, truth = saved_by_plain_hooks(lambda: model(x))
+    params = {param.data_ptr() for param in model.parameters()}
+    expected = {one.data_ptr(): one for one in truth if one.data_ptr() not in params}
+    assert len(listed.storage) == len(expected) == 3
+    for found, one in zip(listed.storage, expected.values(), strict=True):
+        assert torch.equal(found, one.flatten())
+
+
+@pytest.mark.parametrize("name", ["in_list", "in_codec", "on_cpu", "on_disk", "in_slab"])
+def test_gradients_are_those_of_plain_training(name):
+    names = page("saved_tensors")
+    truth = torch.autograd.grad(names["model"](names["x"]).sum(), names["model"].parameters())
+    for one, two in zip(names[name], truth, strict=True):
+        assert torch.equal(one, two)
+
+
+def test_the_usual_wrapper_renames_and_moves_the_weight():
+    names = page("saved_tensors")
+    assert "2.module.weight" in names["wrapped"].state_dict()
+    assert "2.module.weight" not in names["model"].state_dict()
+    _, truth = saved_by_plain_hooks(lambda: names["model"][2](torch.ones(2, 64).requires_grad_()))
+    weight = names["model"][2].weight
+    assert any(one.data_ptr() == weight.data_ptr() for one in truth)
+
+
+def test_all_of_the_batch_is_packed_in_the_threads_of_replicas():
+    names = page("saved_tensors")
+    model, x = names["model"], names["x"]
+    _, truth = saved_by_plain_hooks(lambda: model(x))
+    params = {param.data_ptr() for param in model.parameters()}
+    sizes = {one.data_ptr(): one.nbytes for one in truth if one.data_ptr() not in params}
+    assert sum(sizes.values()) == names["off"].report().packed_nbytes == 24576
+
+
+def test_hooks_around_the_call_do_not_reach_other_threads():
+    from concurrent.futures import ThreadPoolExecutor
+
+    x = torch.ones(3, requires_grad=True)
+    with ThreadPoolExecutor(1) as threads:
+        _, kept = saved_by_plain_hooks(lambda: threads.submit(x.exp).result())
+    assert kept == []
+
+
+def test_plain_hooks_let_a_saved_tensor_be_overwritten_and_ours_do_not():
+    x = torch.zeros(3, requires_grad=True)
+
+    def overwritten():
+        y = x.exp()
+        y.mul_(2)
+        return y.sum()
+
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        overwritten().backward()
+    loss, _ = saved_by_plain_hooks(overwritten)
+    (wrong,) = torch.autograd.grad(loss, x)
+    assert (wrong == 4).all()  # The derivative is 2.
+    for min_bytes in (0, 65536):
+        with tt.offload("disk", min_bytes=min_bytes, max_bytes=1 << 20):
+            loss = overwritten()
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            loss.backward()
+
+
+def test_torch_save_of_a_view_writes_all_of_its_base(tmp_path):
+    base = torch.ones(100_000)
+    torch.save(base[:10], tmp_path / "view")
+    assert (tmp_path / "view").stat().st_size > base.nbytes

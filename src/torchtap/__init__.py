@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torchtap import edits as edits, stats as stats
+    from torchtap.advising import advise_offload as advise_offload
     from torchtap.editing import (
         Edit as Edit,
         edit as edit,
@@ -90,6 +91,7 @@ _HOMES = {
     "TorchtapError": "errors",
     "Verification": "verifying",
     "Watch": "watching",
+    "advise_offload": "advising",
     "codecs": "moving.codecs",
     "edit": "editing",
     "edit_tensor": "editing",

@@ -65,7 +65,7 @@ class Offload:
         """What it gained and what it cost so far; print it, or take ``.line()`` while training."""
         report = self._session.report()
         if self._attachment.inside_checkpoint:
-            names = list(self._attachment.inside_checkpoint)
+            names = [path or "." for path in self._attachment.inside_checkpoint]
             note = (
                 f"{', '.join(names[:3])} ran inside a non-reentrant checkpoint, which keeps "
                 f"nothing but its inputs; offload around it, not in it"
@@ -87,7 +87,10 @@ class Offload:
 
         Raises:
             InputError: no model is known.
+            OffloadError: it is closed.
         """
+        if not self._is_open:
+            raise OffloadError("This offload is closed; call tt.offload again.")
         chosen = self._model if model is None else model
         if chosen is None:
             raise InputError("Offload.verify needs a model: pass the one whose loss it is.")
@@ -125,7 +128,7 @@ class Offload:
         if not self._is_open:
             return
         self._is_open = False
-        if self._attachment in _open_attachments:
+        if self._is_attached:
             _open_attachments.remove(self._attachment)
         self._attachment.detach()
         self._session.close()
@@ -233,6 +236,8 @@ def offload(
     if only not in (None, _CHECKPOINT):
         raise InputError(f"only is {only!r}; expected {_CHECKPOINT!r}.")
     tiers = _tiers(to, dir, allow_tmpfs=allow_tmpfs, streams=streams)
+    if model is None and where != "*":
+        raise InputError(f"where is {where!r}, which chooses modules of a model: pass model=.")
     attachment = Attachment()
     kept = (max_bytes or 0) * 3 // 4 if keep_last is None else keep_last
     session = Session(
@@ -250,7 +255,11 @@ def offload(
         _attach(attachment, model, where)
     done = Offload(session, attachment, model, attached=model is not None)
     if verify is not None:
-        _prove(done, verify, tiers)
+        try:
+            _prove(done, verify, tiers)
+        except BaseException:
+            done.close()
+            raise
     return done
 
 
@@ -279,14 +288,14 @@ def suspend_offload() -> Iterator[None]:
         above.append((pair, is_ours))
         if not is_ours:
             push(pair)
-    paused = [one for one in _open_attachments if not one.is_paused]
+    paused = list(_open_attachments)
     for one in paused:
-        one.is_paused = True
+        one.pause()
     try:
         yield
     finally:
         for one in paused:
-            one.is_paused = False
+            one.resume()
         for pair, is_ours in above:
             if not is_ours:
                 remove(pair)
@@ -313,10 +322,9 @@ def _tiers(to: Any, folder: Any, *, allow_tmpfs: bool, streams: Streams | None) 
         raise InputError("to is an empty list; expected 'cpu', 'disk', a codec, or several.")
     tiers: list[Tier] = []
     for item in chain:
-        one, capacity = item if isinstance(item, tuple) else (item, None)
+        one, capacity = _with_budget(item)
         if one == "disk":
-            where = folder_for(folder, allow_memory=allow_tmpfs)
-            tiers.append(DiskTier(where, capacity))
+            tiers.append(_disk(folder, capacity, allow_tmpfs=allow_tmpfs))
         elif one == "cpu":
             tiers.append(HostTier(CudaStreams() if streams is None else streams, capacity))
         elif hasattr(one, "encode") and hasattr(one, "decode"):
@@ -327,6 +335,25 @@ def _tiers(to: Any, folder: Any, *, allow_tmpfs: bool, streams: Streams | None) 
                 f"tt.codecs.bf16()."
             )
     return tiers
+
+
+def _with_budget(item: Any) -> tuple[Any, int | None]:
+    if not isinstance(item, tuple):
+        return item, None
+    if len(item) == 2 and (item[1] is None or (isinstance(item[1], int) and item[1] >= 0)):
+        return item
+    raise InputError(f"to holds {item!r}; expected a pair, of where to and a number of bytes.")
+
+
+def _disk(folder: Any, capacity: int | None, *, allow_tmpfs: bool) -> DiskTier:
+    where = folder_for(folder, allow_memory=allow_tmpfs)
+    try:
+        return DiskTier(where, capacity)
+    except OSError as error:
+        raise InputError(
+            f"dir is {str(where)!r}, where no file can be made ({error.strerror}). Give another "
+            f"folder."
+        ) from error
 
 
 def _attach(attachment: Attachment, model: nn.Module, where: Where) -> None:
@@ -356,7 +383,6 @@ def _prove(done: Offload, loss: Callable[[], Tensor], tiers: Sequence[Tier]) -> 
     is_exact = not any(isinstance(tier, CodecTier) for tier in tiers)
     wrong = [name for name, error in errors.items() if error if is_exact or error != error]
     if wrong:
-        done.close()
         raise OffloadError(
             f"Offloading changed the gradients of {', '.join(wrong[:3])}: relative error up to "
             f"{errors.worst:.3g}. Does the loss do the same each time that it is run?"
@@ -366,9 +392,14 @@ def _prove(done: Offload, loss: Callable[[], Tensor], tiers: Sequence[Tier]) -> 
 def _relative(plain: Tensor | None, moved: Tensor | None) -> float:
     if plain is None or moved is None:
         return 0.0 if plain is moved else float("nan")
-    if torch.equal(plain, moved):
+    first, second = _wide(plain), _wide(moved)
+    if bool(((first == second) | (first.isnan() & second.isnan())).all()):
         return 0.0
-    wide = plain.double()
-    norm = float(torch.linalg.vector_norm(wide))
-    difference = float(torch.linalg.vector_norm(moved.double() - wide))
+    norm = float(torch.linalg.vector_norm(first))
+    difference = float(torch.linalg.vector_norm(second - first))
     return difference / norm if norm else float("inf")
+
+
+def _wide(gradient: Tensor) -> Tensor:
+    dense = gradient.detach().to_dense() if gradient.layout is not torch.strided else gradient
+    return dense.to(torch.complex128 if dense.is_complex() else torch.float64)

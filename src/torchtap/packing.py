@@ -10,7 +10,7 @@ Any pair of hooks switches off autograd's own check for saved tensors that are o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -79,16 +79,16 @@ class Guard:
             RuntimeError: it was overwritten, in autograd's own words.
         """
         if self.is_overwritten:
-            raise overwritten(self.alias, self.version)
+            raise overwritten(self.alias, self.alias.shape, self.version)
         return self.alias
 
 
-def overwritten(tensor: Tensor, expected: int) -> RuntimeError:
-    """What autograd raises when a tensor that it needs was overwritten."""
+def overwritten(tensor: Tensor, size: Sequence[int], expected: int) -> RuntimeError:
+    """What autograd raises when a tensor that it needs, of this size, was overwritten."""
     kind = tensor.type() if tensor.layout is torch.strided else type(tensor).__name__
     return RuntimeError(
         f"one of the variables needed for gradient computation has been modified by an inplace "
-        f"operation: [{kind} {list(tensor.shape)}] is at version {tensor._version}; expected "
+        f"operation: [{kind} {list(size)}] is at version {tensor._version}; expected "
         f"version {expected} instead. Hint: enable anomaly detection to find the operation that "
         f"failed to compute its gradient, with torch.autograd.set_detect_anomaly(True)."
     )

@@ -150,10 +150,10 @@ class _WithLoss(nn.Module):
     def __init__(self, model: nn.Module, loss: Callable[[Any], Any]) -> None:
         super().__init__()
         self.model = model
-        self._loss = loss
+        self._loss = (loss,)  # In a tuple, since a loss that is a module would become a part.
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return self._loss(self.model(*args, **kwargs))
+        return self._loss[0](self.model(*args, **kwargs))
 
 
 class _Ledger:

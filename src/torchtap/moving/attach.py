@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Mapping
+from types import FrameType
 from typing import Any
 
 import torch
@@ -15,6 +17,7 @@ from torchtap.packing import Pair, is_of_checkpoint, push, remove, top
 from torchtap.plan import Plan
 
 _current_task = torch._C._current_graph_task_id
+_may_push = torch._C._autograd._saved_tensors_hooks_is_enabled  # type: ignore[attr-defined]
 
 
 class Places(threading.local):
@@ -22,14 +25,18 @@ class Places(threading.local):
 
     Attributes:
         paths: the innermost last.
-        below: for each time that ours was put on, the pair that it stands on.
-        calls: module calls that were entered, each with what it put on.
+        below: the pair that ours stands on, if ours is on.
+        num_again: how often ours was to be put on while it was on.
+        num_pauses: of the blocks that want nothing put on.
+        calls: module calls that were entered; those that put ours on with ``nn.Module``'s own call.
     """
 
     def __init__(self) -> None:
         self.paths: list[str] = []
         self.below: list[Pair | None] = []
-        self.calls: list[tuple[Tap, bool]] = []
+        self.num_again = 0
+        self.num_pauses = 0
+        self.calls: list[tuple[Tap, FrameType | None]] = []
 
 
 class Attachment:
@@ -37,7 +44,6 @@ class Attachment:
 
     Attributes:
         pair: ours.
-        is_paused: put nothing on for now.
         inside_checkpoint: paths of modules that ran inside a non-reentrant checkpoint, where we
             keep away: it computes again what we would move.
     """
@@ -45,7 +51,6 @@ class Attachment:
     def __init__(self) -> None:
         self.pair: Pair | None = None
         self.inside_checkpoint: dict[str, None] = {}
-        self.is_paused = False
         self._places = Places()
         self._handles: list[Any] = []
 
@@ -64,17 +69,30 @@ class Attachment:
     # ------------------------------------------------------------------ for a block
 
     def begin(self) -> None:
-        """Put the pair on, in this thread."""
+        """Put the pair on, in this thread; once is enough."""
         assert self.pair is not None
+        if self._places.below:
+            self._places.num_again += 1
+            return
         self._places.below.append(top())
         push(self.pair)
 
     def end(self) -> None:
         """Take it off."""
         assert self.pair is not None
+        if self._places.num_again:
+            self._places.num_again -= 1
+            return
         remove(self.pair)
-        if self._places.below:
-            self._places.below.pop()
+        self._places.below.clear()
+
+    def pause(self) -> None:
+        """Put nothing on in this thread, until ``resume``."""
+        self._places.num_pauses += 1
+
+    def resume(self) -> None:
+        """A block that wanted nothing put on has ended."""
+        self._places.num_pauses -= 1
 
     # ------------------------------------------------------------------ for modules
 
@@ -105,10 +123,10 @@ class Attachment:
     def enter(self, tap: Tap, *, around: bool) -> None:
         """A module is entered."""
         places = self._places
-        if any(call[0] is tap for call in places.calls) and not places.below:
-            self._unwind(tap)  # Left behind by a KeyboardInterrupt, which runs no hooks.
-        puts_on = around and not places.below and not self.is_paused and self._may_put_on(tap)
-        places.calls.append((tap, puts_on))
+        if any(call[0] is tap for call in places.calls) and self._is_stale():
+            self._unwind(places.calls[0][0])
+        puts_on = around and not places.below and self._may_put_on(tap)
+        places.calls.append((tap, sys._getframe(2) if puts_on else None))
         places.paths.append(tap.path)
         if puts_on:
             self.begin()
@@ -118,7 +136,20 @@ class Attachment:
         if any(call[0] is tap for call in self._places.calls):
             self._unwind(tap)
 
+    def _is_stale(self) -> bool:
+        """Whether the call that put ours on is not on Python's stack any more.
+
+        It is left behind by a KeyboardInterrupt, which runs no hooks.
+        """
+        callers = [caller for _, caller in self._places.calls if caller is not None]
+        python: FrameType | None = sys._getframe(1)
+        while python is not None and not any(python is caller for caller in callers):
+            python = python.f_back
+        return python is None
+
     def _may_put_on(self, tap: Tap) -> bool:
+        if self._places.num_pauses or not _may_push():
+            return False  # Inside torch.func, which allows no hooks, or where the user wants none.
         if _current_task() != -1:
             return False  # A checkpoint computes again; what it saves is used at once.
         if is_of_checkpoint(top()):
@@ -130,9 +161,9 @@ class Attachment:
         """Leave the innermost call of ``tap``, and all inside it that raised."""
         places = self._places
         while places.calls:
-            found, put_on = places.calls.pop()
+            found, caller = places.calls.pop()
             places.paths.pop()
-            if put_on:
+            if caller is not None:
                 self.end()
             if found is tap:
                 return

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -15,7 +17,7 @@ class Form(NamedTuple):
     Attributes:
         length: elements that are moved.
         is_dense: the moved elements are a stretch of memory, with the tensor's strides; if not,
-            they are its elements in order, and the strides are given back.
+            they are its elements in order, each once, and the strides are given back.
     """
 
     dtype: torch.dtype
@@ -32,14 +34,21 @@ class Form(NamedTuple):
         """Bytes that are moved."""
         return self.length * self.dtype.itemsize
 
+    @property
+    def core(self) -> tuple[int, ...]:
+        """The size without what ``expand`` repeats."""
+        return _core(self.size, self.stride)
+
 
 def form_of(tensor: Tensor) -> Form:
     """The form of a plain strided tensor with at least one element."""
-    reach = 1 + sum(
-        (length - 1) * step for length, step in zip(tensor.shape, tensor.stride(), strict=True)
-    )
-    numel = tensor.numel()
-    is_dense = reach <= numel  # Also where elements overlap, as in an expanded tensor.
+    if tensor.is_contiguous():
+        reach = numel = tensor.numel()
+    else:
+        steps = zip(tensor.shape, tensor.stride(), strict=True)
+        reach = 1 + sum((length - 1) * step for length, step in steps)
+        numel = math.prod(_core(tensor.shape, tensor.stride()))
+    is_dense = reach <= numel  # Also where elements overlap, as windows of ``unfold`` do.
     return Form(
         tensor.dtype,
         tensor.device,
@@ -52,6 +61,10 @@ def form_of(tensor: Tensor) -> Form:
     )
 
 
+def _core(size: Sequence[int], stride: Sequence[int]) -> tuple[int, ...]:
+    return tuple(length if step else 1 for length, step in zip(size, stride, strict=True))
+
+
 def flat(tensor: Tensor, form: Form) -> Tensor:
     """The elements that are moved, one-dimensional, sharing memory where they can."""
     plain = tensor.detach()
@@ -61,7 +74,8 @@ def flat(tensor: Tensor, form: Form) -> Tensor:
         plain = torch._neg_view(plain)
     if form.is_dense:
         return plain.as_strided((form.length,), (1,), plain.storage_offset())
-    return plain.contiguous().view(-1)
+    once = plain.as_strided(form.core, form.stride, plain.storage_offset())
+    return once.contiguous().view(-1)
 
 
 def restored(elements: Tensor, form: Form) -> Tensor:
@@ -69,10 +83,8 @@ def restored(elements: Tensor, form: Form) -> Tensor:
     if form.is_dense:
         tensor = elements.as_strided(form.size, form.stride)
     else:
-        tensor = torch.empty_strided(
-            form.size, form.stride, dtype=form.dtype, device=elements.device
-        )
-        tensor.copy_(elements.view(form.size))
+        once = torch.empty_strided(form.core, form.stride, dtype=form.dtype, device=elements.device)
+        tensor = once.copy_(elements.view(form.core)).as_strided(form.size, form.stride)
     if form.is_neg:
         tensor = torch._neg_view(tensor)
     return tensor.conj() if form.is_conj else tensor
@@ -133,11 +145,21 @@ def is_of_parameter(tensor: Tensor) -> bool:
 
 _TURNS = frozenset(
     {
+        "ExpandBackward0",
+        "PermuteBackward0",
+        "ReshapeAliasBackward0",
+        "SelectBackward0",
+        "SliceBackward0",
+        "SplitBackward0",
+        "SplitWithSizesBackward0",
+        "SqueezeBackward0",
+        "SqueezeBackward1",
         "TBackward0",
         "ToCopyBackward0",
-        "ViewBackward0",
         "TransposeBackward0",
-        "PermuteBackward0",
-        "SliceBackward0",
+        "UnbindBackward0",
+        "UnsafeViewBackward0",
+        "UnsqueezeBackward0",
+        "ViewBackward0",
     }
 )

@@ -24,7 +24,7 @@ from torchtap.moving.form import (
     restored,
     why_not_movable,
 )
-from torchtap.moving.parcel import AWAY, HERE, LEAVING, Packed, Parcel
+from torchtap.moving.parcel import AHEAD, AWAY, HERE, LEAVING, Packed, Parcel
 from torchtap.moving.streams import Ticket
 from torchtap.moving.tally import OffloadReport, OffloadRow, Tally
 from torchtap.moving.tiers import Tier
@@ -32,9 +32,11 @@ from torchtap.packing import Guard, Pair
 
 IN_FLIGHT = 256 << 20
 """Bytes that may be on their way at one time, where no budget says otherwise."""
-AHEAD = 8
+NUM_AHEAD = 8
 """Tensors that are fetched before they are asked for."""
 NUM_THREADS = 2
+INLINE = 256 << 10
+"""Up to so many bytes it takes longer to wake a thread than to hand them to the system."""
 
 _current_task = torch._C._current_graph_task_id
 
@@ -85,16 +87,16 @@ class Session:
         self._wants = wants
         self._path = path
         self._below = below
-        self._lock = threading.RLock()
-        self._arrived = threading.Condition(self._lock)
+        self._new_lock()
         self._known: weakref.WeakValueDictionary[Any, Parcel] = weakref.WeakValueDictionary()
         self._queue: deque[weakref.ref[Parcel]] = deque()
         self._leaving: list[Parcel] = []
+        self._carried: weakref.WeakSet[Parcel] = weakref.WeakSet()
         self._freed: deque[tuple[str, int]] = deque()
         self._bytes: Counter[str] = Counter()
         self._ahead = _Ahead(self)
         self._threads: tuple[int, ThreadPoolExecutor] | None = None
-        self._is_full = False
+        self._full: set[str] = set()
         self._tallies: dict[str, Tally] = {}
         self._moved: Counter[str] = Counter()
         self._small = self._fetched = self._peak = self._plain = self._plain_peak = 0
@@ -108,19 +110,22 @@ class Session:
 
     def pack(self, tensor: Tensor) -> Any:
         """Autograd is about to save a tensor."""
-        path = self._path()
-        tally = self._tallies.get(path)
-        if tally is None:
-            tally = self._tallies[path] = Tally()
+        self._after_fork()
         nbytes = tensor.numel() * tensor.element_size()
-        tally.count += 1
-        tally.seen += nbytes
-        reason = self._why_kept(tensor, nbytes)
-        if reason is not None:
+        reason, form = self._why_kept(tensor, nbytes), None
+        if reason is None:
+            form = form_of(tensor)
+            reason = self._why_no_tier(form)
+        with self._lock:
+            tally = self._tallies.setdefault(self._path(), Tally())
+            tally.count += 1
+            tally.seen += nbytes
+            if form is not None and reason is None:
+                return self._take(tensor, form, tally)
+            assert reason is not None
             tally.kept[reason] += nbytes
-            below = self._below()
-            return Guard(tensor) if below is None else Handed(below, tensor)
-        return self._take(tensor, tally)
+        below = self._below()
+        return Guard(tensor) if below is None else Handed(below, tensor)
 
     def unpack(self, packed: Any) -> Tensor:
         """Backward asks for a tensor. May happen any number of times, in any thread."""
@@ -141,32 +146,31 @@ class Session:
         reason = why_not_movable(tensor) or self._wants(tensor)
         if reason is not None:
             return reason
-        if is_of_parameter(tensor):
-            return "parameter"
-        return "disk full" if self._is_full else None
+        return "parameter" if is_of_parameter(tensor) else None
 
-    def _take(self, tensor: Tensor, tally: Tally) -> Packed | Guard:
-        form = form_of(tensor)
-        if not any(tier.accepts(form) for tier in self.tiers):
-            tally.kept["no tier takes it"] += form.nbytes
-            return Guard(tensor)
+    def _why_no_tier(self, form: Form) -> str | None:
+        takers = [tier for tier in self.tiers if tier.accepts(form)]
+        if takers and all(tier.name in self._full for tier in takers):
+            return f"{takers[0].name} full"
+        return None if takers else "no tier takes it"
+
+    def _take(self, tensor: Tensor, form: Form, tally: Tally) -> Packed:
         identity, storage = identity_of(tensor, form)
-        with self._lock:
-            self._begin_step()
-            known = self._known.get(identity)
-            # An address is used again once its memory is gone.
-            if known is not None and not known.storage.expired():  # type: ignore[no-untyped-call]
-                tally.shared += form.nbytes
-                return Packed(known, form)
-            parcel = Parcel(tensor, form, storage, self._number, self._freed)
-            self._number += 1
-            self._known[identity] = parcel
-            self._queue.append(weakref.ref(parcel))
-            self._ahead.packed(parcel)
-            self._bytes[HERE] += form.nbytes
-            self._plain += form.nbytes
-            tally.packed += form.nbytes
-            self._make_room()
+        self._begin_step()
+        known = self._known.get(identity)
+        # An address is used again once its memory is gone.
+        if known is not None and not known.storage.expired():  # type: ignore[no-untyped-call]
+            tally.shared += form.nbytes
+            return Packed(known, form)
+        parcel = Parcel(tensor, form, storage, self._number, self._freed)
+        self._number += 1
+        self._known[identity] = parcel
+        self._queue.append(weakref.ref(parcel))
+        self._ahead.packed(parcel)
+        self._bytes[HERE] += form.nbytes
+        self._plain += form.nbytes
+        tally.packed += form.nbytes
+        self._make_room()
         return Packed(parcel, form)
 
     # ------------------------------------------------------------------ out
@@ -174,11 +178,11 @@ class Session:
     def _make_room(self) -> None:
         """Send the oldest away until the budget holds; they are needed last."""
         self._settle()
+        self._note_peak()
         while self._bytes[HERE] > self._room and self._queue:
             parcel = self._queue.popleft()()
             if parcel is not None and parcel.state == HERE:
                 self._send(parcel)
-        self._note_peak()
         if self._in_memory() > self._limit and self._bytes[LEAVING]:
             self._when_full()
 
@@ -211,12 +215,22 @@ class Session:
         self._bytes[HERE] -= parcel.nbytes
         self._bytes[LEAVING] += parcel.nbytes
         parcel.state = LEAVING
+        if tier.is_slow and parcel.form.device.type == "cpu" and parcel.nbytes <= INLINE:
+            start = time.perf_counter()
+            self._carry(parcel, tier, None)
+            self._blocked += time.perf_counter() - start
+            return
         if tier.is_slow:
             ready = _event_after(parcel.form.device)
+            self._carried.add(parcel)
             self._pool().submit(self._carry, parcel, tier, ready)
             return
         start = time.perf_counter()
-        ticket = self._put(parcel, tier)
+        try:
+            ticket = self._put(parcel, tier)
+        except BaseException:
+            self._stay(parcel, tier)
+            raise
         self._blocked += time.perf_counter() - start
         if ticket is None:
             self._gone(parcel)
@@ -225,10 +239,7 @@ class Session:
             self._leaving.append(parcel)
 
     def _put(self, parcel: Parcel, tier: Tier) -> Ticket | None:
-        alias = parcel.alias
-        assert alias is not None
-        with torch.no_grad():
-            handle, small, ticket = tier.put(flat(alias, parcel.form))
+        handle, small, ticket = tier.put(flat(parcel.alias, parcel.form))
         parcel.handle, parcel.small, parcel.tier = handle, small, tier
         return ticket
 
@@ -240,13 +251,13 @@ class Session:
             self._put(parcel, tier)
         except OSError as error:
             with self._lock:
-                self._is_full = True
+                self._full.add(tier.name)
                 self.notes[f"{tier.name} is full ({error.strerror}): kept in memory"] = None
-                self._stay(parcel)
+                self._stay(parcel, tier)
         except BaseException as error:
             with self._lock:
                 self.notes[f"moving to {tier.name} failed: {error!r}; kept in memory"] = None
-                self._stay(parcel)
+                self._stay(parcel, tier)
             raise
         else:
             with self._lock:
@@ -254,21 +265,21 @@ class Session:
 
     def _gone(self, parcel: Parcel) -> None:
         """The copy has ended: let go of the memory, unless it was overwritten meanwhile."""
-        alias = parcel.alias
         self._bytes[LEAVING] -= parcel.nbytes
-        if alias is not None and alias._version != parcel.version:
+        self._carried.discard(parcel)
+        if parcel.is_overwritten:
             parcel.state = HERE  # It raises when it is asked for.
             self._bytes[HERE] += parcel.nbytes
         else:
             assert parcel.tier is not None
             self._moved[parcel.tier.name] += parcel.nbytes
             self._small += parcel.small
-            parcel.state = AWAY
-            parcel.alias = None
+            parcel.let_go()
         parcel.ticket = None
         self._arrived.notify_all()
 
-    def _stay(self, parcel: Parcel) -> None:
+    def _stay(self, parcel: Parcel, tier: Tier) -> None:
+        tier.give_up(parcel.form)
         self._bytes[LEAVING] -= parcel.nbytes
         self._bytes[HERE] += parcel.nbytes
         parcel.state = HERE
@@ -280,7 +291,8 @@ class Session:
             state, nbytes = self._freed.popleft()
             if state != AWAY:
                 self._bytes[state] -= nbytes
-            self._plain -= nbytes
+            if state != AHEAD:
+                self._plain -= nbytes
         done = [one for one in self._leaving if one.ticket is None or one.ticket.is_done()]
         for parcel in done:
             self._leaving.remove(parcel)
@@ -288,24 +300,24 @@ class Session:
 
     def _tier_for(self, form: Form) -> Tier | None:
         for tier in self.tiers:
-            has_room = tier.capacity is None or tier.used + form.nbytes <= tier.capacity
-            if tier.accepts(form) and has_room:
+            if tier.name not in self._full and tier.accepts(form) and tier.claim(form):
                 return tier
         return None
 
     # ------------------------------------------------------------------ back
 
     def _tensor_of(self, parcel: Parcel, form: Form) -> Tensor:
+        self._after_fork()
         start = time.perf_counter()
         with self._lock:
             self._settle()
+            parcel.check()
             self._ahead.asked(parcel)
             if parcel.state != AWAY:
-                alias = parcel.unspoiled()
                 self._ahead.fetch_more()
                 if form is parcel.form or not form.is_dense:
-                    return alias
-                return restored(flat(alias, parcel.form), form)
+                    return parcel.alias.detach()  # The alias itself is emptied when it is away.
+                return restored(flat(parcel.alias, parcel.form), form)
             fetched = self._ahead.take(parcel)
         if fetched is None:
             self._num_waited += 1
@@ -322,8 +334,7 @@ class Session:
     def get(self, parcel: Parcel) -> tuple[Tensor, Ticket | None]:
         """The elements of a parcel that is away."""
         assert parcel.tier is not None
-        with torch.no_grad():
-            return parcel.tier.get(parcel.handle, parcel.form)
+        return parcel.tier.get(parcel.handle, parcel.form)
 
     def get_soon(self, parcel: Parcel) -> Any:
         """The same, beside what runs now."""
@@ -337,13 +348,13 @@ class Session:
 
     def count_ahead(self, nbytes: int) -> None:
         """Bytes that were fetched ahead, or taken from there."""
-        self._bytes["ahead"] += nbytes
+        self._bytes[AHEAD] += nbytes
         self._note_peak()
 
     # ------------------------------------------------------------------ small things
 
     def _in_memory(self) -> int:
-        return self._bytes[HERE] + self._bytes[LEAVING] + self._bytes["ahead"]
+        return self._bytes[HERE] + self._bytes[LEAVING] + self._bytes[AHEAD]
 
     def _note_peak(self) -> None:
         self._peak = max(self._peak, self._in_memory())
@@ -368,8 +379,25 @@ class Session:
             self._threads = os.getpid(), pool
         return self._threads[1]
 
+    def _new_lock(self) -> None:
+        self._pid = os.getpid()
+        self._lock = threading.RLock()
+        self._arrived = threading.Condition(self._lock)
+
+    def _after_fork(self) -> None:
+        """In a child no thread goes on with what is under way, nor lets go of the lock."""
+        if self._pid == os.getpid():
+            return
+        self._new_lock()
+        self._ahead.forget_all()
+        for parcel in [one for one in self._carried if one.state == LEAVING]:
+            parcel.state = HERE
+            self._bytes[LEAVING] -= parcel.nbytes
+            self._bytes[HERE] += parcel.nbytes
+
     def flush(self) -> None:
         """Wait until all that is leaving has left."""
+        self._after_fork()
         with self._lock:
             while self._bytes[LEAVING] > 0:
                 self._await_one()
@@ -378,10 +406,12 @@ class Session:
         """Pack no more; what is packed can still be unpacked."""
         self.is_open = False
         self.flush()
-        self._ahead.restart()
+        with self._lock:
+            self._ahead.restart()
 
     def report(self) -> OffloadReport:
         """What happened so far."""
+        self._after_fork()
         with self._lock:
             self._settle()
             rows = [
@@ -421,18 +451,23 @@ class _Ahead:
         self.num_taken = 0
         self._session = weakref.ref(session)
         self._parcels: dict[int, weakref.ref[Parcel]] = {}
-        self._order: list[int] = []
+        self._order: deque[int] = deque(maxlen=1 << 16)
         self._last_order: list[int] = []
         self._places: dict[int, int] = {}
-        self._ready: dict[int, tuple[weakref.ref[Parcel], Any, int]] = {}
+        self._ready: list[weakref.ref[Parcel]] = []
 
     def restart(self) -> None:
         """A step begins; what the last one asked for is what this one will ask for."""
-        self._last_order, self._order = self._order, []
+        self._last_order = list(self._order)
+        self._order.clear()
         self._places = {number: place for place, number in enumerate(self._last_order)}
         self._parcels.clear()
-        for number in list(self._ready):
-            self._forget(number)
+        self.forget_all()
+
+    def forget_all(self) -> None:
+        """Let go of what was fetched."""
+        for parcel in self._fetched():
+            self._forget(parcel)
 
     def packed(self, parcel: Parcel) -> None:
         """A parcel was made."""
@@ -444,42 +479,51 @@ class _Ahead:
 
     def take(self, parcel: Parcel) -> Any:
         """What was fetched of it, or ``None``."""
-        found = self._ready.get(parcel.number)
-        if found is None or found[0]() is not parcel:
-            return None
-        self.num_taken += 1
-        self._forget(parcel.number)
-        return found[1]
+        fetched = parcel.ahead
+        if fetched is not None:
+            self.num_taken += 1
+            self._forget(parcel)
+        return fetched
 
     def fetch_more(self) -> None:
         """Begin to fetch what comes next, as far as there is room."""
         session = self._session()
         if session is None or not session.is_open:
             return
+        free = NUM_AHEAD - len(self._fetched())
         for number in self._next():
-            if len(self._ready) >= AHEAD:
+            if free <= 0:
                 return
             reference = self._parcels.get(number)
             parcel = None if reference is None else reference()
-            if parcel is None or parcel.state != AWAY or number in self._ready:
+            if parcel is None or parcel.state != AWAY or parcel.ahead is not None:
                 continue
             if parcel.nbytes > session.room_ahead:
                 return
-            self._ready[number] = weakref.ref(parcel), session.get_soon(parcel), parcel.nbytes
+            parcel.ahead = session.get_soon(parcel)
+            free -= 1
+            self._ready.append(weakref.ref(parcel))
             session.count_ahead(parcel.nbytes)
 
     def _next(self) -> Sequence[int]:
         last = self._order[-1] if self._order else -1
         place = self._places.get(last)
         if place is not None:
-            return self._last_order[place + 1 : place + 1 + AHEAD]
-        return range(last - 1, max(-1, last - 1 - AHEAD), -1)
+            return self._last_order[place + 1 : place + 1 + NUM_AHEAD]
+        return range(last - 1, max(-1, last - 1 - NUM_AHEAD), -1)
 
-    def _forget(self, number: int) -> None:
-        _, _, nbytes = self._ready.pop(number)
+    def _fetched(self) -> list[Parcel]:
+        """Parcels hold what was fetched of them, so that it goes when the graph goes."""
+        found = [(reference, reference()) for reference in self._ready]
+        alive = [(ref, one) for ref, one in found if one is not None and one.ahead is not None]
+        self._ready = [reference for reference, _ in alive]
+        return [parcel for _, parcel in alive]
+
+    def _forget(self, parcel: Parcel) -> None:
+        parcel.ahead = None
         session = self._session()
         if session is not None:
-            session.count_ahead(-nbytes)
+            session.count_ahead(-parcel.nbytes)
 
 
 def _event_after(device: torch.device) -> Any:

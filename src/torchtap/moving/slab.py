@@ -19,6 +19,14 @@ GROWTH = 64 << 20
 _IN_MEMORY = ("tmpfs", "ramfs")
 
 
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def aligned(nbytes: int) -> int:
+    """Bytes that so many take in the slab."""
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
 class Extent(tuple[int, int]):
     """A place in the slab: offset and bytes, both aligned."""
 
@@ -50,6 +58,7 @@ class Slab:
     def __init__(self, folder: Path) -> None:
         self.pid = os.getpid()
         self.used = 0
+        self._file = -1
         self._file = _anonymous(folder)
         self._end = 0
         self._lock = threading.Lock()
@@ -63,7 +72,7 @@ class Slab:
         Raises:
             OSError: the disk is full.
         """
-        wanted = -(-nbytes // ALIGNMENT) * ALIGNMENT
+        wanted = aligned(nbytes)
         with self._lock:
             self._take_back()
             offset = self._room.take(wanted)
@@ -79,7 +88,7 @@ class Slab:
         try:
             os.posix_fallocate(self._file, self._end, by)
         except OSError as error:
-            if by == wanted or error.errno != errno.ENOSPC:
+            if by == wanted or error.errno not in _FULL:
                 raise
             by = wanted  # Maybe there is room for this one.
             os.posix_fallocate(self._file, self._end, by)
@@ -115,6 +124,11 @@ class Slab:
     def sync(self) -> None:
         """Wait until all is on the disk."""
         os.fsync(self._file)
+
+    def forget(self) -> None:
+        """Ask the system to drop what it keeps of the file in memory; what is not synced stays."""
+        if hasattr(os, "posix_fadvise"):  # Not on macOS.
+            os.posix_fadvise(self._file, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def close(self) -> None:
         """Let go of the file; the disk has its room back."""

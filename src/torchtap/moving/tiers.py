@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections import deque
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,7 +12,7 @@ from torch import Tensor
 
 from torchtap.moving.codecs import Codec
 from torchtap.moving.form import Form
-from torchtap.moving.slab import Extent, Slab
+from torchtap.moving.slab import Extent, Slab, aligned
 from torchtap.moving.streams import Streams, Ticket
 
 
@@ -23,7 +22,7 @@ class Tier(Protocol):
     Attributes:
         name: for reports.
         capacity: bytes that it may hold, or ``None``.
-        used: bytes that it holds.
+        used: bytes that it holds, and those that were claimed.
         is_slow: ``put`` and ``get`` wait for a disk, so they run in a thread of their own.
     """
 
@@ -37,6 +36,12 @@ class Tier(Protocol):
     def accepts(self, form: Form) -> bool:
         """Whether it takes such a tensor."""
 
+    def claim(self, form: Form) -> bool:
+        """Count a tensor in before it is put, if there is room for it."""
+
+    def give_up(self, form: Form) -> None:
+        """What was claimed could not be put."""
+
     def put(self, elements: Tensor) -> tuple[Any, int, Ticket | None]:
         """Take elements; returns a handle, its bytes, and what to wait for."""
 
@@ -48,26 +53,27 @@ class Tier(Protocol):
 
 
 class _Count:
-    """Bytes in use; drops are only appended, and added up when asked."""
+    """Bytes in use. Changes are only appended, and added up when asked, so no lock is taken."""
 
     def __init__(self) -> None:
         self._bytes = 0
-        self._dropped: deque[int] = deque()
-        self._lock = threading.Lock()
+        self._changes: deque[int] = deque()
 
     def add(self, nbytes: int) -> None:
-        with self._lock:
-            self._bytes += nbytes
+        self._changes.append(nbytes)
 
-    def drop(self, nbytes: int) -> None:
-        self._dropped.append(nbytes)
+    def claim(self, nbytes: int, capacity: int | None) -> bool:
+        has_room = capacity is None or self.value + nbytes <= capacity
+        if has_room:
+            self.add(nbytes)
+        return has_room
 
     @property
     def value(self) -> int:
-        with self._lock:
-            while self._dropped:
-                self._bytes -= self._dropped.popleft()
-            return self._bytes
+        """Only one thread at a time may ask; a session does so under its lock."""
+        for _ in range(len(self._changes)):
+            self._bytes += self._changes.popleft()
+        return self._bytes
 
 
 class DiskTier:
@@ -91,6 +97,14 @@ class DiskTier:
         """Everything."""
         return True
 
+    def claim(self, form: Form) -> bool:
+        """Count it in before it is put."""
+        return self._count.claim(aligned(form.nbytes), self.capacity)
+
+    def give_up(self, form: Form) -> None:
+        """It could not be put."""
+        self._count.add(-aligned(form.nbytes))
+
     def put(self, elements: Tensor) -> tuple[tuple[Slab, Extent], int, None]:
         """Write; raises OSError where the disk is full."""
         if self._slab.pid != os.getpid():
@@ -103,7 +117,6 @@ class DiskTier:
         except BaseException:
             slab.drop(extent)
             raise
-        self._count.add(extent.nbytes)
         return (slab, extent), extent.nbytes, None
 
     def get(self, handle: tuple[Slab, Extent], form: Form) -> tuple[Tensor, None]:
@@ -117,7 +130,7 @@ class DiskTier:
         """Give the room back."""
         slab, extent = handle
         slab.drop(extent)
-        self._count.drop(nbytes)
+        self._count.add(-nbytes)
 
     def sync(self) -> None:
         """Wait until all is on the disk."""
@@ -144,10 +157,17 @@ class HostTier:
         """What is not there already."""
         return self._streams.serves(form.device)
 
+    def claim(self, form: Form) -> bool:
+        """Count it in before it is put."""
+        return self._count.claim(form.nbytes, self.capacity)
+
+    def give_up(self, form: Form) -> None:
+        """It could not be put."""
+        self._count.add(-form.nbytes)
+
     def put(self, elements: Tensor) -> tuple[Any, int, Ticket]:
         """Begin to copy out."""
         held, ticket = self._streams.out(elements)
-        self._count.add(elements.nbytes)
         return held, elements.nbytes, ticket
 
     def get(self, handle: Any, form: Form) -> tuple[Tensor, Ticket]:
@@ -158,7 +178,7 @@ class HostTier:
     def drop(self, handle: Any, nbytes: int) -> None:
         """Let the memory be used again."""
         self._streams.drop(handle)
-        self._count.drop(nbytes)
+        self._count.add(-nbytes)
 
 
 class CodecTier:
@@ -181,20 +201,30 @@ class CodecTier:
         """What the codec takes."""
         return self._codec.accepts(form.dtype)
 
+    def claim(self, form: Form) -> bool:
+        """Count it in before it is put."""
+        return self._count.claim(form.nbytes, self.capacity)
+
+    def give_up(self, form: Form) -> None:
+        """It could not be put."""
+        self._count.add(-form.nbytes)
+
     def put(self, elements: Tensor) -> tuple[tuple[Tensor, ...], int, None]:
         """Encode."""
-        parts = self._codec.encode(elements)
+        with torch.no_grad():
+            parts = self._codec.encode(elements)
         nbytes = sum(part.nbytes for part in parts)
-        self._count.add(nbytes)
+        self._count.add(nbytes - elements.nbytes)  # The whole was claimed.
         return parts, nbytes, None
 
     def get(self, handle: tuple[Tensor, ...], form: Form) -> tuple[Tensor, None]:
         """Decode."""
-        return self._codec.decode(handle, form.length, form.dtype), None
+        with torch.no_grad():
+            return self._codec.decode(handle, form.length, form.dtype), None
 
     def drop(self, handle: Any, nbytes: int) -> None:
         """They go with the graph."""
-        self._count.drop(nbytes)
+        self._count.add(-nbytes)
 
 
 def _bytes_of(elements: Tensor) -> memoryview:

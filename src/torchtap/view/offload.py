@@ -10,6 +10,7 @@ from torchtap.view.cells import NONE, columns, count, size
 from torchtap.view.text import tree
 
 if TYPE_CHECKING:
+    from torchtap.advising import OffloadAdvice
     from torchtap.moving.tally import OffloadReport
 
 _MOST_ROWS = 40
@@ -67,3 +68,47 @@ def show_gradients(errors: Mapping[str, float]) -> str:
     head = f"Gradients of {len(errors)} parameters: {exact} equal to the bit"
     lines = [f"{name}  {error:.2e}" for name, error in worst if error]
     return "\n  ".join([head, *lines])
+
+
+_ADVICE = ("module", "type", "saved", "movable", "compute", "free time", "wait alone", "offload")
+
+
+def show_advice(advice: OffloadAdvice) -> str:
+    """One line per module, the advice below."""
+    rows = advice.rows[:_MOST_ROWS]
+    labels = tree([row.path for row in rows])
+    cells = [
+        (
+            label,
+            row.type,
+            size(row.nbytes),
+            size(row.movable_nbytes) if row.movable_nbytes else NONE,
+            f"{row.seconds * 1e3:.1f} ms",
+            f"{row.available * 1e3:.1f} ms" if row.movable_nbytes else NONE,
+            f"{row.wait * 1e3:.1f} ms" if row.movable_nbytes else NONE,
+            "yes" if row.is_moved else "",
+        )
+        for label, row in zip(labels, rows, strict=True)
+    ]
+    more = len(advice.rows) - len(rows)
+    speeds = f"{size(int(advice.write_speed))}/s, fetch {size(int(advice.fetch_speed))}/s"
+    lines = [
+        columns(cells, _ADVICE, "lerrrrrl", elastic={0: 16, 1: 9}),
+        *([f"... and {more} more modules"] if more > 0 else []),
+        "",
+        f"Saved   {size(advice.nbytes)} without parameters; the budget is {size(advice.budget)}",
+        f"Disk    write {speeds}, in {advice.folder}",
+    ]
+    if not advice.where:
+        return "\n".join([*lines, "Advice  nothing to offload: it fits"])
+    where = ", ".join(repr(path) for path in advice.where)
+    return "\n".join(
+        [
+            *lines,
+            f"Stays   {size(advice.kept_nbytes)}, and up to "
+            f"{size(advice.budget - advice.kept_nbytes)} on its way",
+            f"Waits   {advice.wait_seconds * 1e3:.1f} ms in a step of "
+            f"{advice.step_seconds * 1e3:.1f} ms",
+            f"Advice  where=[{where}], max_bytes={advice.max_bytes}",
+        ]
+    )

@@ -1,0 +1,367 @@
+"""What offloading costs and gains, beside plain training, ``dd`` and hooks written by hand.
+
+    python benchmarks/offloading.py [--threads 1] [--rounds 25] [--dir DIR] [--markdown FILE]
+
+As in ``watching.py``, both sides of a row run in turns and the fastest of each are compared. Bytes
+in memory are counted here, through weak references to the memory of all that is packed and fetched,
+and not taken from the report.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import re
+import subprocess
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
+from watching import Result, Step, compare, fastest, table
+
+import torchtap as tt
+from torchtap.moving.slab import Extent, Slab, folder_for
+from torchtap.moving.streams import FakeStreams
+
+MIB = 1 << 20
+CALLS = 200
+Around = Callable[[], AbstractContextManager[object]]
+
+
+# ---------------------------------------------------------------------- one tensor
+
+
+def per_tensor(rounds: int, folder: Path) -> list[Result]:
+    """Microseconds that one saved tensor costs more, from its saving to its use."""
+    rows = []
+    streams = FakeStreams(delay=0)
+    host = tt.offload("cpu", streams=streams, min_bytes=0)
+    slab = tt.offload("disk", dir=folder, min_bytes=0)
+    stays = tt.offload("disk", dir=folder, min_bytes=0, max_bytes=256 * MIB, keep_last=256 * MIB)
+    cases: list[tuple[str, int, str, Around, Step | None]] = [
+        ("hooks that do nothing, for scale", 64, "-", nothing_hooks, None),
+        ("filtered out (small)", 64, "+4 us", opened(tt.offload("disk", dir=folder)), None),
+        ("kept by keep_last", 1024, "-", opened(stays), None),
+        ("moved to host memory, 4 KiB", 1024, "+10 us", opened(host), copies(1024)),
+        ("moved to disk, 4 KiB", 1024, "+10 us", opened(slab), transfers(1024, folder)),
+        ("moved to disk, 64 KiB", 16384, "+10 us", opened(slab), transfers(16384, folder)),
+    ]
+    for name, numel, wanted, around, alone in cases:
+        plain, other = saving(numel, nullcontext), saving(numel, around)
+        before, after = (
+            one / CALLS * 1e6 for one in compare(plain, other, rounds=2 * rounds, repeats=1)
+        )
+        detail, more = f"plain {before:.2f} us", after - before
+        if alone is not None:
+            copying = min(fastest(alone, 1) for _ in range(rounds)) / CALLS * 1e6
+            detail += f"; +{more:.1f} us in all, of which the bare copies take {copying:.1f} us"
+            more -= copying
+        rows.append(Result(f"one tensor, {name}", f"+{more:.2f} us", wanted, detail))
+    return rows
+
+
+def saving(numel: int, around: Around) -> Step:
+    """Save one tensor in each of many operations, and use all."""
+    tensor = torch.ones(numel, requires_grad=True)
+
+    def step() -> None:
+        with around():
+            outs = [tensor.exp() for _ in range(CALLS)]
+        torch.autograd.backward(outs, [tensor.detach()] * CALLS)
+        tensor.grad = None
+
+    return step
+
+
+def copies(numel: int) -> Step:
+    """What copying as many out and back takes by itself."""
+    source = torch.ones(numel)
+
+    def step() -> None:
+        held = [torch.empty_like(source).copy_(source) for _ in range(CALLS)]
+        for one in held:
+            torch.empty_like(source).copy_(one)
+
+    return step
+
+
+def transfers(numel: int, folder: Path) -> Step:
+    """What writing and reading as many takes by itself."""
+    slab, data = Slab(folder), memoryview(bytearray(4 * numel))
+
+    def step() -> None:
+        extents = [slab.reserve(4 * numel) for _ in range(CALLS)]
+        for extent in extents:
+            slab.write(extent, data)
+        for extent in extents:
+            slab.read(extent, memoryview(torch.empty(4 * numel, dtype=torch.uint8).numpy()))
+            slab.drop(extent)
+
+    return step
+
+
+def nothing_hooks() -> AbstractContextManager[object]:
+    """A pair of hooks that hands everything on."""
+    return torch.autograd.graph.saved_tensors_hooks(lambda x: x, lambda x: x)
+
+
+# ---------------------------------------------------------------------- the disk
+
+
+def disk(rounds: int, folder: Path) -> list[Result]:
+    """Writing until it is on the disk, and reading from it, beside dd."""
+    rows = []
+    for size in (1, 4, 64):
+        nbytes = size * MIB
+        slab, data = Slab(folder), memoryview(bytearray(os.urandom(nbytes)))
+        extent = slab.reserve(nbytes)
+        source, copy = folder / f"{uuid.uuid4()}", folder / f"{uuid.uuid4()}"
+        source.write_bytes(data)
+        best = [0.0] * 4
+        for _ in range(rounds):
+            seconds = [dd(source, copy, nbytes, "conv=fsync"), timed(written, slab, extent, data)]
+            forget(copy)
+            slab.forget()
+            seconds += [dd(copy, Path(os.devnull), nbytes), timed(slab.read, extent, data)]
+            best = [max(one, nbytes / two) for one, two in zip(best, seconds, strict=True)]
+        source.unlink()
+        copy.unlink()
+        for name, theirs, ours in (("write + sync", *best[:2]), ("fetch", *best[2:])):
+            detail = f"dd {theirs / MIB:.0f} MiB/s, slab {ours / MIB:.0f} MiB/s"
+            what = f"disk, {name}, {size} MiB, speed to dd"
+            rows.append(Result(what, f"{ours / theirs:.2f}x", ">= 0.8", detail))
+    return rows
+
+
+def dd(source: Path, target: Path, nbytes: int, *words: str) -> float:
+    """Seconds, as dd says them."""
+    block = min(nbytes, 4 * MIB)
+    command = ["dd", f"if={source}", f"of={target}", f"bs={block}", *words]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    match = re.search(r"copied, ([\d.e-]+) s", said)
+    assert match, said
+    return float(match[1])
+
+
+def forget(path: Path) -> None:
+    """Drop what the system keeps of a file in memory."""
+    with path.open("rb") as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def written(slab: Slab, extent: Extent, data: memoryview) -> None:
+    """Write until it is on the disk."""
+    slab.write(extent, data)
+    slab.sync()
+
+
+def timed(call: Callable[..., object], *args: object) -> float:
+    """Seconds."""
+    start = time.perf_counter()
+    call(*args)
+    return time.perf_counter() - start
+
+
+# ---------------------------------------------------------------------- a ResNet-152
+
+
+class Bottleneck(nn.Module):
+    """Narrow, convolve, widen by four; a residual."""
+
+    def __init__(self, num_in: int, width: int, stride: int) -> None:
+        super().__init__()
+        num_out = 4 * width
+        self.conv1, self.bn1 = nn.Conv2d(num_in, width, 1, bias=False), nn.BatchNorm2d(width)
+        self.conv2 = nn.Conv2d(width, width, 3, stride, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.conv3, self.bn3 = nn.Conv2d(width, num_out, 1, bias=False), nn.BatchNorm2d(num_out)
+        self.relu = nn.ReLU(inplace=True)
+        self.downsample = nn.Sequential()
+        if stride != 1 or num_in != num_out:
+            conv = nn.Conv2d(num_in, num_out, 1, stride, bias=False)
+            self.downsample.extend([conv, nn.BatchNorm2d(num_out)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.relu(self.bn1(self.conv1(x)))
+        out = self.relu(self.bn2(self.conv2(out)))
+        out = self.bn3(self.conv3(out))
+        out += self.downsample(x)
+        return self.relu(out)
+
+
+def resnet152() -> nn.Module:
+    """50 bottlenecks, as in torchvision."""
+    parts: list[nn.Module] = [
+        nn.Conv2d(3, 64, 7, 2, padding=3, bias=False),
+        nn.BatchNorm2d(64),
+        nn.ReLU(inplace=True),
+        nn.MaxPool2d(3, 2, padding=1),
+    ]
+    num_in = 64
+    for stage, num_blocks in enumerate((3, 8, 36, 3)):
+        width = 64 << stage
+        for block in range(num_blocks):
+            parts.append(Bottleneck(num_in, width, 2 if stage and not block else 1))
+            num_in = 4 * width
+    return nn.Sequential(*parts, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(num_in, 1000))
+
+
+class Counter:
+    """Counts memory that is packed or fetched and still lives, parameters aside."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.peak = 0
+        self._params = {param.untyped_storage()._cdata for param in model.parameters()}
+        self._seen: dict[int, tuple[StorageWeakRef, int]] = {}
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes now."""
+        gone = [key for key, (storage, _) in self._seen.items() if storage.expired()]
+        for key in gone:
+            del self._seen[key]
+        return sum(nbytes for _, nbytes in self._seen.values())
+
+    def note(self, tensor: Tensor) -> Tensor:
+        """Count the memory of a tensor for as long as it lives."""
+        storage = tensor.untyped_storage()
+        if storage._cdata not in self._params:
+            self._seen[storage._cdata] = StorageWeakRef(storage), storage.nbytes()
+        self.peak = max(self.peak, self.nbytes)
+        return tensor
+
+    def listen(self, off: tt.Offload) -> None:
+        """Hear what an offload packs and what it fetches, also ahead."""
+        pack, unpack = off._attachment.pair
+        off._attachment.pair = (lambda tensor: pack(self.note(tensor)), unpack)
+        for tier in off._session.tiers:
+            tier.get = self._noting(tier.get)
+
+    def _noting(self, get: Callable[..., tuple[Tensor, object]]) -> Callable[..., object]:
+        def noted(*args: object) -> tuple[Tensor, object]:
+            elements, ticket = get(*args)
+            return self.note(elements), ticket
+
+        return noted
+
+
+@contextmanager
+def one_file_per_tensor(folder: Path) -> Iterator[None]:
+    """As in PyTorch's tutorial on saved tensors: torch.save, torch.load, a file each."""
+
+    class File:
+        def __init__(self, tensor: Tensor) -> None:
+            self.path = folder / f"{uuid.uuid4()}"
+            torch.save(tensor, self.path)
+
+        def __del__(self) -> None:
+            self.path.unlink()
+
+    with torch.autograd.graph.saved_tensors_hooks(File, lambda file: torch.load(file.path)):
+        yield
+
+
+def deep(rounds: int, folder: Path) -> list[Result]:
+    """ResNet-152, batch 8 of 64 px: what is in memory, and how long a step takes."""
+    model, batch = resnet152(), torch.randn(8, 3, 64, 64)
+    target = torch.randint(1000, (8,))
+
+    def loss() -> Tensor:
+        return nn.functional.cross_entropy(model(batch), target)
+
+    def step(around: Around) -> Step:
+        def run() -> None:
+            with around():
+                found = loss()
+            found.backward()
+            model.zero_grad()
+
+        return run
+
+    def counted(**options: object) -> tuple[int, int, tt.Offload]:
+        """Bytes after the forward, and their peak over two steps."""
+        counter = Counter(model)
+        off = tt.offload("disk", dir=folder, **options)
+        counter.listen(off)
+        with off:
+            found = loss()
+        off.flush()
+        nbytes = counter.nbytes
+        found.backward()
+        step(lambda: off)()
+        model.zero_grad()
+        return nbytes, counter.peak, off
+
+    plain, plain_peak, _ = counted(min_bytes=1 << 62)
+    rows = []
+    nbytes, _, _ = counted()
+    rows.append(in_memory("to disk, in memory after the forward", nbytes, plain, "12 %"))
+    nbytes, _, _ = counted(min_bytes=0)
+    rows.append(in_memory("the same, min_bytes=0", nbytes, plain, "12 %"))
+    _, peak, off = counted(max_bytes=64 * MIB)
+    row = in_memory("max_bytes=64 MiB, peak", peak, plain_peak, "64 MiB")
+    said = f"{row.detail}; the report says {off.report().peak_nbytes / MIB:.1f} MiB"
+    rows.append(Result(row.what, f"{peak / MIB:.1f} MiB", row.wanted, said))
+    with tempfile.TemporaryDirectory(dir=folder) as files:
+        bounded = tt.offload("disk", dir=folder, max_bytes=64 * MIB)
+        ways: list[tuple[str, Around]] = [
+            ("tt.offload, to disk", opened(tt.offload("disk", dir=folder))),
+            ("the same, max_bytes=64 MiB", opened(bounded)),
+            ("torch.autograd.graph.save_on_cpu", torch.autograd.graph.save_on_cpu),
+            ("one file per tensor", lambda: one_file_per_tensor(Path(files))),
+        ]
+        for name, around in ways:
+            before, after = compare(step(nullcontext), step(around), rounds=rounds, repeats=1)
+            detail = f"{before * 1e3:.0f} ms -> {after * 1e3:.0f} ms"
+            rows.append(Result(f"step time, {name}", f"{after / before:.2f}x", "-", detail))
+    return [Result(f"ResNet-152: {r.what}", r.measured, r.wanted, r.detail) for r in rows]
+
+
+def opened(off: tt.Offload) -> Around:
+    """Enter the same one each time."""
+    return lambda: off
+
+
+def in_memory(what: str, nbytes: int, plain: int, wanted: str) -> Result:
+    """A share of what plain training holds."""
+    detail = f"{nbytes / MIB:.1f} MiB of {plain / MIB:.1f} MiB"
+    return Result(what, f"{nbytes / plain:.1%}", wanted, detail)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=25)
+    parser.add_argument("--dir", type=Path)
+    parser.add_argument("--markdown", type=Path)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    torch.manual_seed(0)
+    folder = folder_for(options.dir, allow_memory=False)
+    rows = [
+        *per_tensor(options.rounds, folder),
+        *disk(max(options.rounds // 2, 3), folder),
+        *deep(max(options.rounds // 8, 2), folder),
+    ]
+    text = table(rows)
+    print(text)
+    if options.markdown:
+        options.markdown.write_text(
+            f"# What offloading costs\n\n"
+            f"`python benchmarks/offloading.py --rounds {options.rounds}`: torch "
+            f"{torch.__version__}, Python {platform.python_version()}, {platform.machine()}, "
+            f"{options.threads} thread(s), torchtap {tt.__version__}.\n\n"
+            f"Ratios of the fastest blocks of both sides, run in turns. Bytes are counted through "
+            f"weak references, not taken from the report.\n\n{text}\n"
+        )
+
+
+if __name__ == "__main__":
+    main()

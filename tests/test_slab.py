@@ -1,0 +1,370 @@
+"""The anonymous file: its free list, and what it leaves behind when things go wrong."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import settings, strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+import torchtap as tt
+from torchtap.errors import InputError
+from torchtap.moving.room import Room
+from torchtap.moving.slab import ALIGNMENT, GROWTH, Slab, folder_for, is_in_memory
+
+LENGTH = 40
+
+
+class RoomMachine(RuleBasedStateMachine):
+    """A room against a plain list of places that are free or not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.room = Room()
+        self.free = [False] * LENGTH
+        self.taken = [(0, LENGTH)]
+
+    def stretches(self) -> list[tuple[int, int]]:
+        found, start = [], None
+        for place, is_free in enumerate([*self.free, False]):
+            if is_free and start is None:
+                start = place
+            elif not is_free and start is not None:
+                found.append((start, place - start))
+                start = None
+        return found
+
+    @rule(length=st.integers(1, LENGTH))
+    def take(self, length: int) -> None:
+        fitting = [found for found in self.stretches() if found[1] >= length]
+        start = self.room.take(length)
+        if not fitting:
+            assert start is None
+            return
+        shortest = min(found[1] for found in fitting)
+        assert start in [place for place, free in fitting if free == shortest]
+        assert all(self.free[start : start + length])
+        self.free[start : start + length] = [False] * length
+        self.taken.append((start, length))
+
+    @precondition(lambda self: self.taken)
+    @rule(data=st.data())
+    def give(self, data: st.DataObject) -> None:
+        start, length = self.taken.pop(data.draw(st.integers(0, len(self.taken) - 1)))
+        cut = data.draw(st.integers(1, length))
+        if cut < length:
+            self.taken.append((start + cut, length - cut))
+        self.room.give(start, cut)
+        self.free[start : start + cut] = [True] * cut
+
+    @invariant()
+    def neighbours_are_one(self) -> None:
+        assert self.room._free == self.stretches()
+
+
+RoomMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+test_room_is_a_list_of_places = RoomMachine.TestCase
+
+
+# --- the file ---------------------------------------------------------------------------------
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    slab = Slab(tmp_path)
+    contents = {}
+    for nbytes in (1, ALIGNMENT - 1, ALIGNMENT, ALIGNMENT + 1, 100_000):
+        extent = slab.reserve(nbytes)
+        assert extent.offset % ALIGNMENT == 0 and extent.nbytes % ALIGNMENT == 0
+        contents[extent] = random.Random(nbytes).randbytes(nbytes)
+        slab.write(extent, memoryview(contents[extent]))
+    for extent, content in contents.items():
+        found = bytearray(len(content))
+        slab.read(extent, memoryview(found))
+        assert found == content
+    assert slab.used == sum(extent.nbytes for extent in contents)
+
+
+def test_reading_beyond_the_end_is_an_error(tmp_path: Path) -> None:
+    slab = Slab(tmp_path)
+    extent = slab.reserve(1)
+    with pytest.raises(OSError, match="ended early"):
+        slab.read(extent, memoryview(bytearray(GROWTH + 1)))
+
+
+def test_room_is_used_again(tmp_path: Path) -> None:
+    slab = Slab(tmp_path)
+    first = slab.reserve(10_000)
+    slab.drop(first)
+    assert slab.reserve(10_000) == first
+
+
+def test_the_file_has_no_name(tmp_path: Path) -> None:
+    slab = Slab(tmp_path)
+    slab.write(slab.reserve(10), memoryview(b"0123456789"))
+    assert list(tmp_path.iterdir()) == []
+    descriptor = Path(f"/proc/self/fd/{slab._file}")
+    assert "(deleted)" in os.readlink(descriptor)
+    slab.close()
+    slab.close()
+    assert not descriptor.exists()
+
+
+def test_a_folder_without_anonymous_files_serves_as_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(os, "O_TMPFILE")
+    slab = Slab(tmp_path)
+    extent = slab.reserve(3)
+    slab.write(extent, memoryview(b"abc"))
+    found = bytearray(3)
+    slab.read(extent, memoryview(found))
+    assert found == b"abc" and list(tmp_path.iterdir()) == []
+
+
+# --- folders ----------------------------------------------------------------------------------
+
+
+def test_a_missing_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="is no folder"):
+        tt.offload("disk", dir=tmp_path / "missing")
+
+
+def test_a_file_is_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="is no folder"):
+        tt.offload("disk", dir=tmp_path / "file")
+
+
+def test_a_folder_where_no_file_can_be_made_is_refused() -> None:
+    with pytest.raises(InputError, match=r"'/proc'"):
+        tt.offload("disk", dir="/proc")
+
+
+@pytest.mark.skipif(not is_in_memory(Path("/dev/shm")), reason="no tmpfs here")
+def test_a_folder_in_memory_is_refused_unless_asked_for(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="lives in memory"):
+        tt.offload("disk", dir="/dev/shm")
+    (tmp_path / "link").symlink_to("/dev/shm")
+    with pytest.raises(InputError, match="lives in memory"):
+        tt.offload("disk", dir=tmp_path / "link")
+    assert folder_for("/dev/shm", allow_memory=True) == Path("/dev/shm")
+    tt.offload("disk", dir="/dev/shm", allow_tmpfs=True).close()
+
+
+# --- processes --------------------------------------------------------------------------------
+
+TRAINS = """
+import os, sys, time, torch, torchtap as tt
+x = torch.randn(256, 256, requires_grad=True)
+off = tt.offload("disk", dir=sys.argv[1])
+with off:
+    loss = x.sin().exp().cos().sum()
+off.flush()
+assert sum(off.report().moved_nbytes.values()) > 0
+assert os.listdir(sys.argv[1]) == []
+print("moved", flush=True)
+if sys.argv[2] == "wait":
+    time.sleep(60)
+loss.backward()
+if sys.argv[2] == "raise":
+    raise SystemExit(3)
+if sys.argv[2] == "exit":
+    os._exit(4)
+"""
+
+
+def started(folder: Path, what: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", TRAINS, str(folder), what], stdout=subprocess.PIPE, text=True
+    )
+
+
+def test_a_killed_process_leaves_nothing(tmp_path: Path) -> None:
+    process = started(tmp_path, "wait")
+    assert process.stdout is not None
+    assert process.stdout.readline() == "moved\n"
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    process.stdout.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("what", "code"), [("end", 0), ("raise", 3), ("exit", 4)])
+def test_an_ended_process_leaves_nothing(tmp_path: Path, what: str, code: int) -> None:
+    process = started(tmp_path, what)
+    process.communicate()
+    assert process.returncode == code
+    assert list(tmp_path.iterdir()) == []
+
+
+def chain(x: torch.Tensor, length: int = 6) -> torch.Tensor:
+    for _ in range(length):
+        x = x.sin().exp()
+    return x.sum()
+
+
+def gradient_of_chain(x: torch.Tensor) -> torch.Tensor:
+    return torch.autograd.grad(chain(x), x)[0]
+
+
+@pytest.mark.parametrize("is_flushed", [True, False])
+def test_a_fork_in_between_disturbs_nobody(tmp_path: Path, is_flushed: bool) -> None:
+    """Parent and child go back through the same graph, and then both go on."""
+    script = tmp_path / "forks.py"
+    script.write_text(
+        textwrap.dedent(
+            f"""
+            import os, signal, sys, torch, torchtap as tt
+            sys.path.insert(0, {str(Path(__file__).parent)!r})
+            from test_slab import chain, gradient_of_chain
+            signal.alarm(60)  # Whoever hangs is ended.
+            torch.set_num_threads(1)
+            folder = os.path.join({str(tmp_path)!r}, "slab")
+            os.mkdir(folder)
+            x = torch.randn(512, 512, requires_grad=True)
+            expected = gradient_of_chain(x)
+            off = tt.offload("disk", dir=folder)
+            with off:
+                loss = chain(x)
+            if {is_flushed}:
+                off.flush()
+            child = os.fork()
+            found = torch.autograd.grad(loss, x, retain_graph=True)[0]
+            assert torch.equal(found, expected)
+            for _ in range(3):
+                with off:
+                    later = chain(x)
+                assert torch.equal(torch.autograd.grad(later, x)[0], expected)
+            off.close()
+            if child == 0:
+                del loss
+                os._exit(0)
+            assert os.waitpid(child, 0)[1] == 0, "in the child"
+            again = torch.autograd.grad(loss, x)[0]  # After the child has dropped its graph.
+            assert torch.equal(again, expected)
+            assert os.listdir(folder) == []
+            """
+        )
+    )
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+# --- a full disk ------------------------------------------------------------------------------
+
+
+@contextmanager
+def largest_file(nbytes: int) -> Iterator[None]:
+    """No file of this process may be larger. Python ignores the signal, so writing raises."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    assert signal.getsignal(signal.SIGXFSZ) in (signal.SIG_IGN, None)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_file_grows_by_little_where_there_is_little(tmp_path: Path) -> None:
+    with largest_file(3 * ALIGNMENT):
+        slab = Slab(tmp_path)
+        taken = [slab.reserve(ALIGNMENT) for _ in range(3)]
+        assert len(set(taken)) == 3
+        with pytest.raises(OSError) as caught:
+            slab.reserve(1)
+        assert caught.value.errno in (errno.EFBIG, errno.ENOSPC)
+        slab.drop(taken[1])
+        assert slab.reserve(1) == taken[1]
+
+
+def test_what_a_full_disk_does_not_take_stays_in_memory(tmp_path: Path) -> None:
+    x = torch.randn(256, 256, requires_grad=True)
+    expected = gradient_of_chain(x)
+    with largest_file(3 * x.nbytes):
+        off = tt.offload("disk", dir=tmp_path)
+        for _ in range(2):
+            with off:
+                loss = chain(x)
+            off.flush()
+            assert torch.equal(torch.autograd.grad(loss, x)[0], expected)
+        off.close()
+    report = off.report()
+    assert 0 < report.moved_nbytes["disk"] < report.packed_nbytes
+    assert len([note for note in report.notes if "full" in note]) == 1
+    assert "Note: disk is full" in repr(report)
+    assert report.kept_nbytes["disk full"] > 0
+
+
+def test_when_the_disk_is_full_the_next_in_the_chain_goes_on(tmp_path: Path) -> None:
+    x = torch.randn(256, 256, requires_grad=True)
+    with largest_file(2 * x.nbytes):
+        off = tt.offload(["disk", tt.codecs.bf16()], dir=tmp_path)
+        with off:
+            first = chain(x)
+        off.flush()
+        with off:
+            second = chain(x)
+        off.close()
+    assert set(off.report().moved_nbytes) == {"disk", "bf16"}
+    (first + second).backward()
+    expected = 2 * gradient_of_chain(x)
+    assert (x.grad - expected).norm() < 0.02 * expected.norm()
+
+
+# --- for a long time --------------------------------------------------------------------------
+
+
+def facts_of_process() -> tuple[int, int]:
+    gc.collect()
+    return len(os.listdir("/proc/self/fd")), threading.active_count()
+
+
+def file_size(off: tt.Offload) -> int:
+    tier = off._session.tiers[0]
+    return os.fstat(tier._slab._file).st_size
+
+
+@pytest.mark.parametrize("num_steps", [40, pytest.param(2000, marks=pytest.mark.slow)])
+def test_nothing_grows(tmp_path: Path, num_steps: int) -> None:
+    x = torch.randn(64, 64, requires_grad=True)
+    off = tt.offload("disk", dir=tmp_path, min_bytes=0)
+    found = []
+
+    def steps(number: int) -> None:
+        for step in range(number):
+            with off:
+                loss = chain(x, 2 + step % 5)
+            if step % 7:  # Now and then a graph is dropped.
+                loss.backward()
+            x.grad = None
+        del loss
+        off.flush()
+        gc.collect()
+
+    steps(20)
+    tracemalloc.start()
+    for _ in range(2):
+        steps(num_steps)
+        tier = off._session.tiers[0]
+        assert tier.used == 0
+        found.append((file_size(off), facts_of_process(), tracemalloc.get_traced_memory()[0]))
+    tracemalloc.stop()
+    off.close()
+    assert found[0][:2] == found[1][:2]
+    assert found[1][2] - found[0][2] < 16_000
