@@ -6,7 +6,7 @@ import os
 import threading
 import time
 import weakref
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -97,7 +97,7 @@ class Session:
         self._ahead = _Ahead(self)
         self._threads: tuple[int, ThreadPoolExecutor] | None = None
         self._full: set[str] = set()
-        self._tallies: dict[str, Tally] = {}
+        self._tallies: defaultdict[str, Tally] = defaultdict(Tally)
         self._moved: Counter[str] = Counter()
         self._small = self._fetched = self._peak = self._plain = self._plain_peak = 0
         self._num_waited = 0
@@ -112,17 +112,13 @@ class Session:
         """Autograd is about to save a tensor."""
         self._after_fork()
         nbytes = tensor.numel() * tensor.element_size()
-        reason, form = self._why_kept(tensor, nbytes), None
-        if reason is None:
-            form = form_of(tensor)
-            reason = self._why_no_tier(form)
+        reason = self._why_kept(tensor, nbytes)
         with self._lock:
-            tally = self._tallies.setdefault(self._path(), Tally())
+            tally = self._tallies[self._path()]
             tally.count += 1
             tally.seen += nbytes
-            if form is not None and reason is None:
-                return self._take(tensor, form, tally)
-            assert reason is not None
+            if reason is None:
+                return self._take(tensor, tally)
             tally.kept[reason] += nbytes
         below = self._below()
         return Guard(tensor) if below is None else Handed(below, tensor)
@@ -146,15 +142,16 @@ class Session:
         reason = why_not_movable(tensor) or self._wants(tensor)
         if reason is not None:
             return reason
-        return "parameter" if is_of_parameter(tensor) else None
-
-    def _why_no_tier(self, form: Form) -> str | None:
+        if is_of_parameter(tensor):
+            return "parameter"
+        form = form_of(tensor)
         takers = [tier for tier in self.tiers if tier.accepts(form)]
         if takers and all(tier.name in self._full for tier in takers):
             return f"{takers[0].name} full"
         return None if takers else "no tier takes it"
 
-    def _take(self, tensor: Tensor, form: Form, tally: Tally) -> Packed:
+    def _take(self, tensor: Tensor, tally: Tally) -> Packed:
+        form = form_of(tensor)
         identity, storage = identity_of(tensor, form)
         self._begin_step()
         known = self._known.get(identity)
@@ -316,7 +313,7 @@ class Session:
             if parcel.state != AWAY:
                 self._ahead.fetch_more()
                 if form is parcel.form or not form.is_dense:
-                    return parcel.alias.detach()  # The alias itself is emptied when it is away.
+                    return parcel.alias
                 return restored(flat(parcel.alias, parcel.form), form)
             fetched = self._ahead.take(parcel)
         if fetched is None:
