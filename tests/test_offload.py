@@ -310,6 +310,7 @@ def test_inside_a_checkpoint_it_keeps_away_and_says_so() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Of inductor's own.
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 @pytest.mark.parametrize("is_attached", [False, True], ids=["block", "attached"])
 @every_to
