@@ -26,7 +26,7 @@ class Places(threading.local):
     Attributes:
         paths: the innermost last.
         below: the pair that ours stands on, if ours is on.
-        num_again: how often ours was to be put on while it was on.
+        blocks: for each block that was begun and not ended, whether it put ours on.
         num_pauses: of the blocks that want nothing put on.
         calls: module calls that were entered; those that put ours on with ``nn.Module``'s own call.
     """
@@ -34,7 +34,7 @@ class Places(threading.local):
     def __init__(self) -> None:
         self.paths: list[str] = []
         self.below: list[Pair | None] = []
-        self.num_again = 0
+        self.blocks: list[bool] = []
         self.num_pauses = 0
         self.calls: list[tuple[Tap, FrameType | None]] = []
 
@@ -71,20 +71,19 @@ class Attachment:
     def begin(self) -> None:
         """Put the pair on, in this thread; once is enough."""
         assert self.pair is not None
-        if self._places.below:
-            self._places.num_again += 1
-            return
-        self._places.below.append(top())
-        push(self.pair)
+        places, below = self._places, top()
+        puts_on = not places.below and not self._is_inside_checkpoint(below, ".")
+        places.blocks.append(puts_on)
+        if puts_on:
+            places.below.append(below)
+            push(self.pair)
 
     def end(self) -> None:
         """Take it off."""
         assert self.pair is not None
-        if self._places.num_again:
-            self._places.num_again -= 1
-            return
-        remove(self.pair)
-        self._places.below.clear()
+        if self._places.blocks and self._places.blocks.pop():
+            remove(self.pair)
+            self._places.below.clear()
 
     def pause(self) -> None:
         """Put nothing on in this thread, until ``resume``."""
@@ -152,10 +151,14 @@ class Attachment:
             return False  # Inside torch.func, which allows no hooks, or where the user wants none.
         if _current_task() != -1:
             return False  # A checkpoint computes again; what it saves is used at once.
-        if is_of_checkpoint(top()):
-            self.inside_checkpoint[tap.path] = None
-            return False
-        return True
+        return not self._is_inside_checkpoint(top(), tap.path)
+
+    def _is_inside_checkpoint(self, pair: Pair | None, path: str) -> bool:
+        """It would keep what the checkpoint computes again, and confuse it."""
+        is_inside = is_of_checkpoint(pair)
+        if is_inside and _current_task() == -1:
+            self.inside_checkpoint[path] = None
+        return is_inside
 
     def _unwind(self, tap: Tap) -> None:
         """Leave the innermost call of ``tap``, and all inside it that raised."""
