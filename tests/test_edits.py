@@ -120,7 +120,6 @@ REGIONS: dict[str, tuple[Any, Any]] = {
     "a slice": ({1: slice(0, 2)}, (slice(None), slice(0, 2))),
     "a step": ({1: slice(None, None, 2)}, (slice(None), slice(None, None, 2))),
     "a list": ({1: [0, 3]}, (slice(None), [0, 3])),
-    "an empty list": ({1: []}, (slice(None), [])),
     "a mask": (
         {0: torch.tensor([True, False, True])},
         (torch.tensor([True, False, True]),),
@@ -145,7 +144,13 @@ def test_a_region_is_changed_and_the_rest_is_not(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("at", "message"),
-    [({2: 0}, "dimension 2"), ({0: 5}, "dimension 0"), ({1: [9]}, "dimension 1")],
+    [
+        ({2: 0}, "dimension 2"),
+        ({0: 5}, "dimension 0"),
+        ({1: [9]}, "dimension 1"),
+        ({1: slice(4, 8)}, "dimension 1"),
+        ({1: slice(2, 2)}, "dimension 1"),
+    ],
 )
 def test_a_region_that_is_not_there_is_an_error(at: Any, message: str) -> None:
     tensor = torch.ones(3, 4)
@@ -156,6 +161,19 @@ def test_a_region_that_is_not_there_is_an_error(at: Any, message: str) -> None:
 def test_a_region_that_is_none_is_an_error_at_once() -> None:
     with pytest.raises(tt.InputError, match="at is 3"):
         edits.zero(at=3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "index", [[], [False, False], torch.tensor([], dtype=torch.long), torch.tensor([False, False])]
+)
+def test_a_region_of_nothing_is_an_error_at_once(index: Any) -> None:
+    with pytest.raises(tt.InputError, match="chooses nothing of dimension 1"):
+        edits.zero(at={1: index})
+
+
+def test_a_slice_of_an_empty_dimension_is_no_mistake() -> None:
+    tensor = torch.ones(3, 0)
+    exactly(edits.zero(at={1: slice(0, 2)})(tensor, at_site(tensor)), tensor)
 
 
 def test_a_mask_of_another_length_is_an_error_of_the_edit() -> None:

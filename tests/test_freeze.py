@@ -239,6 +239,24 @@ def test_what_cannot_be_frozen_is_an_error() -> None:
         tt.freeze(mlp(), "0:output")
 
 
+@pytest.mark.parametrize("where", ["1", ["1", "!0"], ["0", "!0"]])
+def test_a_freeze_of_no_parameters_is_an_error_and_not_of_all(where: Any) -> None:
+    model = mlp()
+    with pytest.raises(tt.SiteError, match="owns no parameters"):
+        tt.freeze(model, where)
+    assert all(parameter.requires_grad for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("where", [["*", "!2"], ["0", "!2"], ["*", "!0"]])
+def test_a_tied_weight_cannot_be_held_by_one_name_and_free_by_the_other(where: Any) -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 3))
+    model[2].weight = model[0].weight
+    with pytest.raises(tt.EditError, match=r"weight\].*the same parameter as .*weight\]"):
+        tt.freeze(model, where)
+    with tt.freeze(model, ["*", "!0:param[bias]"]):
+        assert not model[0].weight.requires_grad and model[0].bias.requires_grad
+
+
 def test_another_models_optimizer_is_left_alone() -> None:
     model, other = mlp(), mlp()
     with tt.freeze(model):

@@ -658,9 +658,9 @@ def test_parameters_are_never_moved(enabled: bool) -> None:
         off = offloads()
         taken = off._session._take
 
-        def take(tensor: Tensor, tally: Any, taken: Any = taken, moved: Any = moved) -> Any:
+        def take(tensor: Tensor, *rest: Any, taken: Any = taken, moved: Any = moved) -> Any:
             moved.append(tensor)
-            return taken(tensor, tally)
+            return taken(tensor, *rest)
 
         off._session._take = take  # type: ignore[method-assign]
         with off, torch.autocast("cpu", torch.bfloat16, enabled=enabled):

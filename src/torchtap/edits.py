@@ -567,11 +567,23 @@ def _within(at: At, formula: Formula) -> Formula:
             f"at is {at!r}; expected dimension -> index, slice, list of indices or mask, as in "
             f"at={{0: 3}}."
         )
+    for dim, index in at.items():
+        if _is_nothing(index):
+            raise InputError(
+                f"at={{{dim}: {_short(index)}}} chooses nothing of dimension {dim}, so the edit "
+                f"would never do anything. Leave the edit out where nothing is chosen."
+            )
 
     def inside(tensor: Tensor, record: Record) -> Tensor:
         return torch.where(_region(at, tensor, record), formula(tensor, record), tensor)
 
     return inside
+
+
+def _is_nothing(index: Index) -> bool:
+    if isinstance(index, Tensor):
+        return not bool(index.any()) if index.dtype == torch.bool else not index.numel()
+    return isinstance(index, list | tuple) and not any(entry is not False for entry in index)
 
 
 def _region(at: Mapping[int, Index], tensor: Tensor, record: Record) -> Tensor:
@@ -584,9 +596,12 @@ def _region(at: Mapping[int, Index], tensor: Tensor, record: Record) -> Tensor:
                 f"is {kind_of(tensor)}."
             )
         chosen = torch.zeros(tensor.shape[dim], dtype=torch.bool, device=tensor.device)
-        if isinstance(index, list | tuple):  # An empty one has no dtype of its own.
-            index = torch.as_tensor(index, dtype=None if index else torch.long)
+        if isinstance(index, list | tuple):
+            index = torch.as_tensor(index)
+        size = tensor.shape[dim]
         try:
+            if size and isinstance(index, slice) and not range(*index.indices(size)):
+                raise IndexError  # Tensors take such slices for empty ones.
             chosen[index] = True
         except IndexError as error:
             raise EditError(

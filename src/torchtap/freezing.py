@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from torchtap.errors import EditError
+from torchtap.errors import EditError, SiteError
 from torchtap.hooks.frozen import Frozen
 from torchtap.plan import Plan, Where, make_plan, modules_of, several
 from torchtap.site import Pattern, Site
@@ -73,9 +73,10 @@ def freeze(model: nn.Module, where: Where = "*", *, keep_grad: bool | None = Non
         a context manager and handle.
 
     Raises:
-        SiteError: a pattern fits nothing.
-        EditError: a port other than ``param`` and ``buffer``; or (at an optimizer step) an
-            optimizer moved a parameter that had no gradient.
+        SiteError: a pattern fits nothing, or nothing that owns parameters.
+        EditError: a tied parameter is selected by one name and taken away by the other; a port
+            other than ``param`` and ``buffer``; or (at an optimizer step) an optimizer moved a
+            parameter that had no gradient.
 
     Optimizers that do not derive from ``torch.optim.Optimizer`` are not heard of; they see
     ``requires_grad=False``, and a ``.grad`` that was left from before.
@@ -98,6 +99,7 @@ def freeze(model: nn.Module, where: Where = "*", *, keep_grad: bool | None = Non
 def _held(model: nn.Module, where: Where) -> Held:
     held: Held = set()
     taken: Held = set()
+    has_positive = False
     for item in several(where):
         pattern = Pattern.parse(item) if isinstance(item, str) else item
         if isinstance(pattern, Pattern) and pattern.negate:
@@ -105,9 +107,35 @@ def _held(model: nn.Module, where: Where) -> Held:
             taken |= _chosen(model, positive)
         else:
             held |= _chosen(model, pattern)
-    if not held:  # Only "!" patterns: everything but these.
+            has_positive = True
+    if not has_positive:
         held = _chosen(model, Pattern("*"))
+    if not held - taken:
+        raise SiteError(
+            f"Nothing of {type(model).__name__} is frozen by {where!r}: what it selects owns no "
+            f"parameters, or all were taken away. Select modules that own some; "
+            f"model.named_parameters() names them."
+        )
+    _refuse_torn(model, held - taken, taken)
     return held - taken
+
+
+def _refuse_torn(model: nn.Module, held: Held, taken: Held) -> None:
+    """A parameter with two names cannot be frozen by one and left free by the other."""
+    modules, _ = modules_of(model)
+    names: dict[int, tuple[str, str, str]] = {}
+    for path, port, name in sorted(held):
+        tensor = modules[path]._parameters.get(name) if port == "param" else None
+        if tensor is not None:
+            names[id(tensor)] = path, port, name
+    for path, port, name in sorted(taken):
+        tensor = modules[path]._parameters.get(name) if port == "param" else None
+        if tensor is not None and id(tensor) in names:
+            raise EditError(
+                f"tt.freeze: {Site(path, port, name)} is to stay free, and it is the same "
+                f"parameter as {Site(*names[id(tensor)])}, which is to be frozen. Take both away, "
+                f"or neither."
+            )
 
 
 def _chosen(model: nn.Module, item: Any) -> Held:
