@@ -156,6 +156,41 @@ def test_calls_and_steps_choose() -> None:
             tt.edit(model, "a", double, calls=wrong)
 
 
+@pytest.mark.parametrize(
+    ("num_steps", "message"),
+    [(0, r"Edit.step\(\) was never called"), (2, "the last was step 2")],
+)
+def test_steps_that_never_come_are_an_error(num_steps: int, message: str) -> None:
+    model = Net(lambda m, x: m.a(x), a=nn.Identity())
+
+    def run(edit: tt.Edit) -> None:
+        for _ in range(num_steps):
+            model(ONES)
+            edit.step()
+        model(ONES)
+
+    wanted = rf"'double' at 'a'.*none of the steps that were chosen came: {message}"
+    with pytest.raises(tt.EditError, match=wanted), tt.edit(model, "a", double, steps=7) as edit:
+        run(edit)
+    with tt.edit(model, "a", double, steps=7, missing="ignore") as edit:
+        run(edit)
+    assert [str(entry.site) for entry in edit.absent] == ["a:output"]
+
+
+def test_a_handle_that_is_closed_cannot_be_entered_again() -> None:
+    model = Net(lambda m, x: m.a(x), a=nn.Linear(1, 1))
+    for make, error in (
+        (lambda: tt.edit(model, "a", double, missing="ignore"), tt.EditError),
+        (lambda: tt.freeze(model, "a"), tt.EditError),
+        (lambda: tt.watch(model, "a"), tt.CaptureError),
+        (lambda: tt.offload("cpu"), tt.OffloadError),
+    ):
+        handle: Any = make()
+        handle.close()
+        with pytest.raises(error, match=r"closed; call tt\.\w+ again"), handle:
+            pass
+
+
 def test_the_record_says_where_and_when() -> None:
     model = Net(lambda m, x: m.a(m.a(x)), a=nn.Identity())
     seen = []

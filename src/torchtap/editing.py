@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -22,6 +21,7 @@ from torchtap.hooks.spots import Spot, Tap
 from torchtap.plan import Plan, Where, make_plan, modules_of
 from torchtap.record import Absence
 from torchtap.site import Pattern, Site, did_you_mean
+from torchtap.unseen import why_not_called
 from torchtap.untouched import untouched
 from torchtap.watching import watch
 
@@ -81,10 +81,13 @@ class Edit:
         Raises:
             EditError: a gradient went by without being changed.
         """
-        if not self._is_open:
-            raise EditError("This edit is closed; call tt.edit again to go on.")
+        self._refuse_closed()
         self._begin_step(self._step + 1)
         self._raise_lost()
+
+    def _refuse_closed(self) -> None:
+        if not self._is_open:
+            raise EditError("This edit is closed; call tt.edit again to go on.")
 
     def _begin_step(self, step: int) -> None:
         self._step = step
@@ -115,6 +118,7 @@ class Edit:
             editor.detach()
 
     def __enter__(self) -> Edit:
+        self._refuse_closed()
         return self
 
     def __exit__(
@@ -160,8 +164,15 @@ class Edit:
             for planned in editor.plan.taps:
                 tap = editor.taps[planned.path]
                 for port in planned.ports:
-                    found += _absent_at(editor, tap, port)
+                    if self._had_step:
+                        found += _absent_at(editor, tap, port)
+                    else:
+                        found.append(Absence(Site(tap.path, port), self._no_step()))
         return found
+
+    def _no_step(self) -> str:
+        last = f"the last was step {self._step}" if self._step else "Edit.step() was never called"
+        return f"none of the steps that were chosen came: {last}"
 
     def _raise_lost(self) -> None:
         for name, editor in self._editors:
@@ -169,7 +180,7 @@ class Edit:
                 raise EditError(f"Edit {name!r} at {spot.site} did not happen: {why}.")
 
     def _raise_missing(self) -> None:
-        if self._missing == "ignore" or not self._had_step:
+        if self._missing == "ignore":
             return
         for name, editor in self._editors:
             for wanted, fits in _requests(editor.plan):
@@ -490,7 +501,7 @@ def _why_never(editor: OneEdit, tap: Tap, port: str, spots: Sequence[Spot]) -> s
     if tap.reason is not None:
         return tap.reason
     if isinstance(editor, Clipping):
-        return "no optimizer made a step with a gradient of it"
+        return "no optimizer made a step with a gradient of it (GradScaler skips steps, too)"
     if port == "param_grad":
         return "no backward reached the parameter"
     if any(spot.armed for spot in spots):
@@ -498,10 +509,5 @@ def _why_never(editor: OneEdit, tap: Tap, port: str, spots: Sequence[Spot]) -> s
     if tap.has_run:
         side = "took" if port.endswith("input") else "returned"
         return f"it {side} no tensor that fits, in no call that was chosen"
-    hint = (
-        ". Or it ran in a graph that was compiled before it was edited: edit before the first "
-        "compiled call, or call torch.compiler.reset()"
-        if "torch._dynamo" in sys.modules
-        else ""
-    )
-    return f"the module was not called{hint}"
+    ran = editor.num_entries > 0
+    return why_not_called(editor.plan, tap.path, model_ran=ran, verb="edit")

@@ -46,6 +46,8 @@ class Freeze:
             self._frozen.detach()
 
     def __enter__(self) -> Freeze:
+        if not self._is_open:
+            raise EditError("This freeze is closed; call tt.freeze again to go on.")
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from types import TracebackType
@@ -22,6 +21,7 @@ from torchtap.sinks import Delivery, as_sinks
 from torchtap.site import FLOW_PORTS, STATE_PORTS, Site, did_you_mean
 from torchtap.stats.series import Series
 from torchtap.store.run import Meta, Run
+from torchtap.unseen import why_not_called
 
 Every = int | Callable[[int], bool]
 To = Sink | Callable[[Record], object] | Iterable[Sink | Callable[[Record], object]] | None
@@ -70,13 +70,16 @@ class Watch:
             SiteError: a pattern turned out to fit nothing, neither a module nor a mark.
             Exception: whatever a sink raised since the last time, with a note.
         """
-        if not self._is_open:
-            raise CaptureError("This watch is closed; call tt.watch again to go on.")
+        self._refuse_closed()
         done = self._engine.step
         self._engine.begin_step(done + 1, recording=self._wants(done + 1))
         self._note_overwritten(done)
         self._check_marks()
         self._delivery.close_step(done)
+
+    def _refuse_closed(self) -> None:
+        if not self._is_open:
+            raise CaptureError("This watch is closed; call tt.watch again to go on.")
 
     def _note_overwritten(self, step: int) -> None:
         memory = self._delivery.memory
@@ -105,6 +108,7 @@ class Watch:
             self._check_marks()
 
     def __enter__(self) -> Watch:
+        self._refuse_closed()
         return self
 
     def __exit__(
@@ -189,38 +193,14 @@ class Watch:
         if tap.has_run:
             side = "took" if port.endswith("input") else "returned"
             return f"it {side} no tensor that fits"
-        if self._engine.num_entries and self._is_container(tap.path):
-            return "it has no forward: a container is never called"
-        if self._engine.num_entries:
-            compiled = (
-                ". Or it ran in a graph that was compiled without our hooks, before or for another "
-                "model of this class: watch before the first compiled call, or call "
-                "torch.compiler.reset()"
-            )
-            return (
-                "the module was not called: its parent skipped it, or used its parameters without "
-                "calling it (as nn.MultiheadAttention does with out_proj)"
-                + (compiled if "torch._dynamo" in sys.modules else "")
-            )
-        if self._was_compiled:
+        if self._was_compiled and not self._engine.num_entries:
             return (
                 "the model was compiled before it was watched, and a compiled model ignores hooks "
                 "put on later: watch it before its first compiled call, or call "
                 "torch.compiler.reset()"
             )
-        hint = (
-            " (a model that was compiled before it was watched also looks like this: call "
-            "torch.compiler.reset())"
-            if "torch._dynamo" in sys.modules
-            else ""
-        )
-        return f"the model was not called in a recorded step{hint}"
-
-    def _is_container(self, path: str) -> bool:
-        """Whether the module cannot be called at all, as ``nn.ModuleList``."""
-        planned = next((one for one in self.plan.taps if one.path == path), None)
-        module = None if planned is None else planned.module()
-        return module is not None and type(module).forward is nn.Module.forward
+        ran = self._engine.num_entries > 0
+        return why_not_called(self.plan, tap.path, model_ran=ran, verb="watch")
 
     def _unmarked(self) -> Iterator[Absence]:
         for pattern in self.plan.unmatched:
