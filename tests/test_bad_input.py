@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from models import TinyGPT, seeded
 from torch import nn
 
 import torchtap as tt
+from torchtap.site import PORTS
 
 
 def gpt() -> nn.Module:
@@ -25,23 +27,41 @@ def linear() -> nn.Linear:
 
 MISSPELT = [
     ("blocks.1.atn", "TinyGPT has no module 'blocks.1.atn'; did you mean 'blocks.1.attn'"),
-    ("blocks.1.atn:grad_output", "no module 'blocks.1.atn'; did you mean 'blocks.1.attn'"),
+    (
+        "blocks.1.atn:grad_output",
+        "no module 'blocks.1.atn'; did you mean 'blocks.1.attn:grad_output' or ",
+    ),
     ("hed", "no module 'hed'; did you mean 'head'"),
     ("block.0.ln1", "did you mean 'blocks.0.ln1'"),
     ("attn", "did you mean 'blocks.0.attn'"),
     ("blocks.*.atn", "no module 'blocks.*.atn'; did you mean 'blocks."),
     ("@Conv2d", "no module of class 'Conv2d'."),
-    ("@Lineer", "no module of class 'Lineer'; did you mean 'Linear'"),
-    ("tok@Linear", "no module 'tok' of class 'Linear'"),
+    ("@Lineer", "no module of class 'Lineer'; did you mean '*@Linear'?"),
+    ("tok@Linear", "no module 'tok' of class 'Linear'; it is an Embedding: write 'tok'."),
+    ("hed@Linear:input", "of class 'Linear'; did you mean 'head@Linear:input'?"),
+    ("Linear", "no module 'Linear'; Linear is a class: write '*@Linear'."),
+    ("linear:input", "Linear is a class: write '*@Linear:input'."),
+    ("head,tok", "Several patterns are a list: write ['head', 'tok']."),
+    ("!head, tok", "write ['!head', '!tok']."),
+    ("head,tok:grad_output", "write ['head:grad_output', 'tok:grad_output']."),
+    ("head:output,tok:input", "write ['head:output', 'tok:input']."),
+    ("head.output", "output is a port: write 'head:output'."),
+    ("head.weight", "it is a param: write 'head:param[weight]' or 'head:param_grad[weight]'."),
+    ("head:input:output", "Ports stand behind one colon: write 'head:input,output'."),
+    ("head@", "A class name stands after the @: write 'head@"),
+    ("head:", "'head:' ends in a colon and names no port"),
+    ("head:output[", "'head:output[' has brackets without a leaf"),
     ("head[0]", "A leaf stands after a port: write 'head:output[0]'."),
     ("head:outptu", "no port 'outptu' (in 'head:outptu'); did you mean 'output'"),
     ("head:grad", "no port 'grad'"),
-    ("head:param[wieght]", "no parameter or buffer at 'head:param[wieght]'; did you mean"),
+    ("head:param[wieght]", "at 'head:param[wieght]'; did you mean 'head:param[weight]'?"),
+    ("*.ln1:param_grad[bais]", "; did you mean '*.ln1:param_grad[bias]'?"),
+    ("head:buffer", "no parameter or buffer at 'head:buffer'. There is: 'head:param'."),
     ("*:buffer", "no parameter or buffer at '*:buffer'"),
     ("re:blocks.[", "'re:blocks.[' is not a regular expression"),
     ("", "The pattern '' has no path. Write '*'"),
     (["head", "hed"], "no module 'hed'"),
-    (["*", "!hed"], "no module 'hed'; did you mean 'head'"),
+    (["*", "!hed"], "no module 'hed'; did you mean '!head'?"),
     (["head", "!head"], "everything was taken away"),
     (lambda site, module: False, "the function chose none"),
 ]
@@ -52,6 +72,92 @@ def test_what_names_nothing_is_said_with_what_is_near(where: Any, message: str) 
     with pytest.raises(tt.SiteError) as caught:
         tt.watch(gpt(), where)
     assert message in str(caught.value)
+
+
+class Marking(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(2, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return tt.mark(self.fc(x), "hid").relu()
+
+
+PLACES = re.compile(r"'([^' ]+)'")
+
+
+@pytest.mark.parametrize("where", [w for w, _ in MISSPELT if isinstance(w, str) and w])
+def test_what_is_suggested_can_be_pasted(where: str) -> None:
+    with pytest.raises(tt.SiteError) as caught:
+        tt.watch(gpt(), where)
+    _, _, said = str(caught.value).rpartition("did you mean ")
+    said = said.rpartition("write ")[2].rpartition("Write ")[2].rpartition("There is: ")[2]
+    for suggested in PLACES.findall(said) if said != str(caught.value) else ():
+        if suggested not in PORTS:
+            tt.watch(gpt(), suggested).close()
+
+
+@pytest.mark.parametrize(
+    "where", ["hid:input", "hid:grad_input,output", "hid:param", "hid:output[1]"]
+)
+@pytest.mark.parametrize("ask", [tt.watch, lambda m, w: tt.edit(m, w, tt.edits.zero())])
+def test_a_mark_says_which_ports_it_has(ask: Any, where: str) -> None:
+    if "param" in where and ask is not tt.watch:
+        pytest.skip("No parameter can be edited, of nothing.")
+    with pytest.raises(tt.SiteError) as caught:
+        ask(Marking(), where)
+    said = str(caught.value)
+    assert "no module 'hid'" in said
+    assert "write 'hid:output' or 'hid:grad_output'" in said
+
+
+def test_a_mark_has_what_a_star_asks_for() -> None:
+    x = torch.ones(1, 2)
+    model = Marking()
+    with tt.watch(model, "hid:*") as w:
+        model(x).sum().backward()
+    assert set(map(str, w.run.sites)) == {"hid:output", "hid:grad_output"}
+
+
+def test_a_misspelt_mark_is_said_with_one_full_stop() -> None:
+    model = Marking()
+    with pytest.raises(tt.EditError) as caught, tt.edit(model, "hidd", tt.edits.zero()):
+        model(torch.ones(1, 2))
+    assert "no tt.mark of that name was reached; did you mean 'hid'? If that" in str(caught.value)
+    with pytest.raises(tt.CaptureError, match="reached; did you mean 'hid'"):
+        tt.features(model, "hidd")(torch.ones(1, 2))
+
+
+@pytest.mark.parametrize("name", ["", ".", 3, None, *(f"a{sign}b" for sign in "*?[]:!@"), "re:x"])
+def test_a_mark_that_no_pattern_would_find_is_refused(name: Any) -> None:
+    with pytest.raises(tt.InputError, match=r"tt\.mark got the name .*; expected"):
+        tt.mark(torch.ones(1), name)
+
+
+@pytest.mark.parametrize("name", ["hidden", "blocks.0.scores", "up-2", "ä"])
+def test_other_names_of_marks_are_found(name: str) -> None:
+    class Named(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return tt.mark(2 * x, name)
+
+    with tt.watch(model := Named(), name) as w:
+        model(torch.ones(1))
+    assert w.run[name].item() == 2
+
+
+@pytest.mark.parametrize(
+    "function", [lambda site: True, lambda: True, lambda site, module, leaf: True]
+)
+def test_a_function_of_other_arguments_is_refused(function: Any) -> None:
+    with pytest.raises(tt.InputError, match="expected one of two arguments, as in lambda site, mo"):
+        tt.watch(gpt(), function)
+
+
+def test_a_leaf_that_does_not_come_is_said_with_those_that_do() -> None:
+    model = nn.LSTM(2, 2)
+    with tt.watch(model, ".:output[2]") as w:
+        model(torch.ones(1, 1, 2))
+    assert ".:output[0]" in str(w.absent)
 
 
 def test_a_module_of_another_model_is_refused() -> None:

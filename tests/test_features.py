@@ -305,3 +305,21 @@ def test_sites_are_found_by_path_text_and_site() -> None:
     assert found["1"] is found["1:output"] is found[tt.Site("1", "output")]
     with pytest.raises(KeyError, match="11"):
         found["11"]
+
+
+def test_features_print_shapes_and_not_numbers() -> None:
+    extract = tt.features(nn.Sequential(nn.Linear(2, 3), nn.ReLU()), ["0", "1"], frozen=True)
+    assert repr(extract) == "Features(0, 1, frozen) of Sequential"
+    assert repr(extract(torch.ones(4, 2))).splitlines() == [
+        "2 features",
+        "  0:output  float32[4, 3]",
+        "  1:output  float32[4, 3]",
+    ]
+
+
+def test_features_that_were_closed_go_on_and_say_so() -> None:
+    extract = tt.features(nn.Sequential(nn.Linear(2, 3)), "0", frozen=True)
+    assert not extract(torch.ones(4, 2))["0"].requires_grad
+    extract.close()
+    assert repr(extract) == "Features(0, no longer frozen) of Sequential"
+    assert extract(torch.ones(4, 2))["0"].requires_grad

@@ -24,9 +24,14 @@ _PORTS = ("input", "output")
 class SiteDict(dict[str, Tensor]):
     """Tensors by site text; a path alone means its output, and a ``Site`` works too.
 
+    Printed, it shows shapes and not numbers.
+
     Example:
         >>> import torch
         >>> found = SiteDict({"fc:output": torch.ones(1)})
+        >>> found
+        1 feature
+          fc:output  float32[1]
         >>> found["fc"], found["fc:output"]
         (tensor([1.]), tensor([1.]))
     """
@@ -36,6 +41,11 @@ class SiteDict(dict[str, Tensor]):
         if text in self:
             return self[text]
         raise KeyError(f"{key!s}{did_you_mean(text, list(self))}")
+
+    def __repr__(self) -> str:
+        from torchtap.view.edit import show_features
+
+        return show_features(self)
 
 
 class Features(nn.Module):
@@ -63,6 +73,7 @@ class Features(nn.Module):
         self._stop = stop
         self._plan: Plan | None = None
         self._freeze: Freeze | None = freeze(model) if frozen else None
+        self._was_closed = False
         self._modes = {id(module): module.training for module in model.modules()}
         self.model = model
         self._planned()
@@ -99,17 +110,26 @@ class Features(nn.Module):
         return self
 
     def close(self) -> None:
-        """Give a frozen model back as it was: what requires grad, and the modes."""
+        """Give a frozen model back as it was: what requires grad, and the modes.
+
+        The features go on, of the model as it is from here on: no longer held still.
+        """
         if self._freeze is not None:
             self._freeze.close()
             self._freeze = None
+            self._was_closed = True
             for module in self.model.modules():
                 module.training = self._modes.get(id(module), module.training)
 
     def extra_repr(self) -> str:
         """The sites, for ``repr``."""
         state = ", frozen" if self._freeze is not None else ""
-        return f"where={', '.join(self._planned()[0].where)}{state}"
+        state = ", no longer frozen" if self._was_closed else state
+        return f"{', '.join(self._planned()[0].where)}{state}"
+
+    def __repr__(self) -> str:
+        # The whole model would hide what this is; features.model shows it.
+        return f"Features({self.extra_repr()}) of {type(self.model).__name__}"
 
     def _planned(self) -> tuple[Plan, Modules]:
         """The plan, and its modules by path; made anew where the model has other modules now."""
@@ -135,7 +155,8 @@ class Features(nn.Module):
         for pattern in plan.unmatched:
             if not any(pattern.matches_module(site.path) for site in extractor.found):
                 raise CaptureError(
-                    f"There is no module {pattern.path!r}, and no tt.mark of that name was reached."
+                    f"There is no module {pattern.path!r}, and no tt.mark of that name was reached"
+                    f"{plan.hint(pattern, extractor.marks)}"
                 )
 
 

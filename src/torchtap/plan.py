@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import CodeType
 from typing import Any
 
@@ -13,7 +14,18 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from torchtap.errors import InputError, SiteError
 from torchtap.record import Absence
-from torchtap.site import FLOW_PORTS, PORTS, STATE_PORTS, Pattern, Site, did_you_mean, leaf_matches
+from torchtap.site import (
+    FLOW_PORTS,
+    MARK_PORTS,
+    PORTS,
+    STATE_PORTS,
+    Pattern,
+    Site,
+    did_you_mean,
+    leaf_matches,
+    nearest,
+    one_of,
+)
 
 OneWhere = str | Pattern | nn.Module | type[nn.Module] | Callable[[Site, nn.Module], bool]
 Where = OneWhere | Sequence[OneWhere]
@@ -87,7 +99,12 @@ class Plan:
         """What is wanted of a mark; empty if nothing."""
         fitting = [pattern for pattern in self.patterns if pattern.matches_module(name)]
         ports = _ports_of(fitting, assume_all=_only_takes_away(self.patterns))
-        return {port: ports[port] for port in ("output", "grad_output") if port in ports}
+        return {port: ports[port] for port in MARK_PORTS if port in ports}
+
+    def hint(self, pattern: Pattern, marks: Iterable[str]) -> str:
+        """What may have been meant by a pattern that no module and no mark fits."""
+        known = [*marks, *(path for path in (*self.types, *self.aliases) if path)]
+        return near(pattern, known, self.types)
 
     def __repr__(self) -> str:
         from torchtap.view.plan import show_plan
@@ -204,8 +221,30 @@ def _chooser(item: Any, modules: Mapping[str, nn.Module]) -> Chooser:
             raise InputError(f"{item.__name__} is not a module class.")
         return lambda path, module, port, leaf: port == "output" and isinstance(module, item)
     if callable(item):
+        if not can_take(item, 2):
+            name = getattr(item, "__name__", type(item).__name__)
+            raise InputError(
+                f"where is the function {name}{_signature(item)}; expected one of two arguments, "
+                f"as in lambda site, module: isinstance(module, torch.nn.Linear)."
+            )
         return lambda path, module, port, leaf: bool(item(Site(path, port, leaf), module))
     raise InputError(f"where holds {item!r}, which is no pattern, module, class or function.")
+
+
+def can_take(function: Callable[..., Any], num: int) -> bool:
+    """Whether a function can be called with so many arguments, as far as can be told."""
+    try:
+        inspect.signature(function).bind(*[None] * num)
+    except TypeError:
+        return False
+    except ValueError:  # Of compiled code.
+        return True
+    return True
+
+
+def _signature(function: Callable[..., Any]) -> str:
+    names = ", ".join(inspect.signature(function).parameters)
+    return f"({names})"
 
 
 def _choose(chooser: Chooser, path: str, module: nn.Module, filters: dict[str, Filter]) -> None:
@@ -282,38 +321,108 @@ def _unmatched(
     """Patterns that fit no module: those of marks, if the model makes any, else an error."""
     matched = {id(pattern) for found in fitting.values() for pattern in found}
     missing = [pattern for pattern in patterns if id(pattern) not in matched]
-    # A mark has no class.
-    hopeless = missing if not _may_mark(model) else [one for one in missing if one.type]
-    if hopeless:
-        pattern = hopeless[0]
-        known = [name for names in paths.values() for name in names if name]
-        raise SiteError(_no_module(model, pattern, known, types))
+    known = [name for names in paths.values() for name in names if name]
+    may_mark = bool(missing) and _may_mark(model)
+    for pattern in missing:
+        head = f"{type(model).__name__} has no module {pattern.path!r}"
+        parts = _parts(pattern, known)
+        if parts:
+            raise SiteError(f"{head}. Several patterns are a list: write {parts}.")
+        if not may_mark or pattern.type:  # A mark has no class.
+            raise SiteError(_no_module(head, model, pattern, known, types))
+        if not pattern.negate and not _could_be_mark(pattern):
+            raise SiteError(
+                f"{head}{near(pattern, known, types)} If it is a tt.mark: that is one tensor, "
+                f"with the ports {' and '.join(MARK_PORTS)} and no leaves; write "
+                f"{f'{pattern.path}:output'!r} or {f'{pattern.path}:grad_output'!r}."
+            )
     return tuple(pattern for pattern in missing if not pattern.negate)
 
 
+def near(pattern: Pattern, known: Sequence[str], types: Mapping[str, tuple[str, ...]]) -> str:
+    """What may have been meant by a pattern that fits no module, as the end of a sentence.
+
+    Every suggestion is a whole pattern, with the ports and the ``!`` of the one that was given.
+    """
+    classes = {one for names in types.values() for one in names}
+    same = [one for one in classes if one.lower() == pattern.path.lower()]
+    if same:
+        kind = min(same)
+        meant = replace(pattern, path="*", type=kind)
+        return f"; {kind} is a class: write {str(meant)!r}."
+    path, _, port = pattern.path.rpartition(".")
+    if port in PORTS and path in known:
+        return f"; {port} is a port: write {f'{path}:{port}'!r}."
+    names = nearest(pattern.path, known)
+    return one_of(replace(pattern, path=name) for name in names)
+
+
+def _parts(pattern: Pattern, known: Sequence[str]) -> list[str]:
+    """The patterns that somebody wrote as one, with commas between them; else nothing."""
+    if "," not in pattern.path or "[" in pattern.path or pattern.path.startswith("re:"):
+        return []
+    texts = [part.strip() for part in pattern.path.split(",") if part.strip()]
+    head = "!" if pattern.negate else ""
+    tail = str(replace(pattern, path="", negate=False))
+    paths = [text.partition(":")[0] for text in texts]
+    is_meant = all(path in known or _WILD & set(path) for path in paths)
+    # What has ports keeps them; the last ones, after a colon, are those of all others.
+    return [head + (t if ":" in t else t + tail) for t in texts] if is_meant else []
+
+
+def _could_be_mark(pattern: Pattern) -> bool:
+    """Whether a mark has what is asked for; ``*`` asks for whatever there is."""
+    ports = set(pattern.effective_ports)
+    wanted = ports - set(FLOW_PORTS) if ports >= set(FLOW_PORTS) else ports
+    return wanted <= set(MARK_PORTS) and leaf_matches(pattern.leaf, "")
+
+
 def _no_module(
+    head: str,
     model: nn.Module,
     pattern: Pattern,
     known: Sequence[str],
     types: Mapping[str, tuple[str, ...]],
 ) -> str:
-    name = type(model).__name__
     classes = sorted({one for names in types.values() for one in names})
     if pattern.type and pattern.type not in classes:
-        return (
-            f"{name} has no module of class {pattern.type!r}{did_you_mean(pattern.type, classes)}"
-        )
-    if ":" in pattern.path and "," in pattern.path:
-        parts = [part.strip() for part in f"{pattern}".split(",")]
-        return f"{name} has no module {pattern.path!r}. Several patterns are a list: write {parts}."
-    if "[" in pattern.path and pattern.path.split("[")[0] in known:
-        head, tail = pattern.path.split("[", 1)
-        return (
-            f"{name} has no module {pattern.path!r}. A leaf stands after a port: "
-            f"write '{head}:output[{tail}'."
-        )
-    kind = f" of class {pattern.type!r}" if pattern.type else ""
-    return f"{name} has no module {pattern.path!r}{kind}{did_you_mean(pattern.path, known)}"
+        meant = (replace(pattern, type=name) for name in nearest(pattern.type, classes))
+        name = type(model).__name__
+        return f"{name} has no module of class {pattern.type!r}{one_of(meant)}"
+    path = pattern.path
+    if path.startswith("re:"):
+        return f"{head}{near(pattern, known, types)}"
+    if "[" in path and path.split("[")[0] in known:
+        path, _, leaf = path.partition("[")
+        text = f"{path}:output[{leaf.rstrip(']')}]"
+        return f"{head}. A leaf stands after a port: write {text!r}."
+    if ":" in path:
+        path, *others = path.split(":")
+        ports = [*(port for port in others if port in PORTS), *pattern.effective_ports]
+        return f"{head}. Ports stand behind one colon: write '{path}:{','.join(ports)}'."
+    if "@" in path:
+        path = path.partition("@")[0]
+        kind = types.get(path, classes)[0]
+        return f"{head}. A class name stands after the @: write '{path or '*'}@{kind}'."
+    if pattern.type:
+        return f"{head} of class {pattern.type!r}{_of_class(pattern, known, types)}"
+    owner, _, leaf = path.rpartition(".")
+    names = _state_names(modules_of(model)[0].get(owner, nn.Identity()))
+    ports = [port for port in STATE_PORTS if leaf in names[port]]
+    if ports:
+        texts = " or ".join(repr(str(Site(owner, port, leaf))) for port in ports[:2])
+        return f"{head}; it is a {ports[0]}: write {texts}."
+    return f"{head}{near(pattern, known, types)}"
+
+
+def _of_class(pattern: Pattern, known: Sequence[str], types: Mapping[str, tuple[str, ...]]) -> str:
+    """The same for a pattern with a class that there is elsewhere."""
+    if pattern.path in types:
+        own = types[pattern.path][0]
+        article = "an" if own[0] in "AEIOU" else "a"
+        return f"; it is {article} {own}: write {str(replace(pattern, type=''))!r}."
+    fitting = [path for path in known if pattern.type in types.get(path, ())]
+    return one_of(replace(pattern, path=path) for path in nearest(pattern.path, fitting))
 
 
 def _nothing(
@@ -322,11 +431,7 @@ def _nothing(
     name = type(model).__name__
     state = [p for p in patterns if set(p.effective_ports) <= set(STATE_PORTS)]
     if state and not others:
-        names = [n for n, _ in (*model.named_parameters(), *model.named_buffers())]
-        wanted = state[0].leaf or state[0].path
-        return (
-            f"{name} has no parameter or buffer at {str(state[0])!r}{did_you_mean(wanted, names)}"
-        )
+        return f"{name} has no parameter or buffer at {_no_state(model, state[0])}"
     named = [item.__name__ for item in others if isinstance(item, type)]
     if named and len(named) == len(others) and not patterns:
         classes = sorted({one for m in model.modules() for one in _type_names(m)})
@@ -334,6 +439,30 @@ def _nothing(
     return (
         f"Nothing of {name} fits {where!r}: everything was taken away, or the function chose none."
     )
+
+
+def _no_state(model: nn.Module, pattern: Pattern) -> str:
+    """What to select in place of a pattern that finds no parameter and no buffer."""
+    modules = modules_of(model)[0]
+    names = {path: _state_names(module) for path, module in modules.items()}
+    kinds = {path: list(_type_names(module)) for path, module in modules.items()}
+    fitting = [path for path in modules if pattern.matches_module(path, kinds[path])]
+    ports = pattern.effective_ports
+    leaves = dict.fromkeys(leaf for path in fitting for port in ports for leaf in names[path][port])
+    if leaves:
+        close = nearest(pattern.leaf, list(leaves)) or leaves
+        return f"{str(pattern)!r}{one_of(replace(pattern, leaf=leaf) for leaf in close)}"
+    # There is none of the kind at all: where there is, and what else there is here.
+    elsewhere = [str(Site(path, port)) for port in ports for path in modules if names[path][port]]
+    here = [
+        str(Site(path, port))
+        for path in fitting
+        for port in ("param", "buffer")
+        if names[path][port]
+    ]
+    found = list(dict.fromkeys((*here[:1], *elsewhere[:3])))
+    others = f". There is: {', '.join(map(repr, found))}." if found else ", nor anywhere else."
+    return f"{str(pattern)!r}{others}"
 
 
 def _as_text(item: Any, modules: Mapping[str, nn.Module]) -> str:

@@ -19,10 +19,12 @@ FLOW_PORTS = ("input", "output", "grad_input", "grad_output")
 STATE_PORTS = ("param", "param_grad", "update", "buffer")
 PORTS = (*FLOW_PORTS, "param", "param_grad", "update", "buffer", "saved")
 GRADIENT_PORTS = frozenset({"grad_input", "grad_output", "param_grad"})
+MARK_PORTS = ("output", "grad_output")
+"""All that a ``tt.mark`` has: it is one tensor and no module."""
 
 _SITE = re.compile(rf"(?P<path>.*):(?P<port>{'|'.join(PORTS)})(?:\[(?P<leaf>.*)\])?", re.DOTALL)
 _SUFFIX = re.compile(
-    r"(?P<head>.*?):(?P<ports>(?:\*|[A-Za-z_]+)(?:,\s*(?:\*|[A-Za-z_]+))*)(?:\[(?P<leaf>.*)\])?",
+    r"(?P<head>.*?):(?P<ports>(?:\*|[A-Za-z_]+)(?:,\s*(?:\*|[A-Za-z_]+))*)(?:\[(?P<leaf>.+)\])?",
     re.DOTALL,
 )
 _TYPE = re.compile(r"(?P<path>.*)@(?P<type>[^\W\d]\w*)", re.DOTALL)
@@ -107,7 +109,7 @@ class Pattern:
         """Read ``[!]PATH[@TYPE][:PORTS[[LEAF]]]``.
 
         Raises:
-            SiteError: the text is empty, or names a port that does not exist.
+            SiteError: the text has no path, names a port that does not exist, or breaks off.
 
         Example:
             >>> Pattern.parse("layer*@Conv2d:output,grad_output").ports
@@ -120,9 +122,7 @@ class Pattern:
         match = _TYPE.fullmatch(head)
         path, kind = (match["path"], match["type"]) if match else (head, "")
         if not path and not kind:
-            raise SiteError(
-                f"The pattern {text!r} has no path. Write '*' for every module or '.' for the root."
-            )
+            raise _no_path(text, body)
         path = path or "*"
         if regex:
             path = "re:" + path
@@ -176,18 +176,27 @@ def did_you_mean(word: str, known: Sequence[str], *, limit: int = 3) -> str:
         >>> did_you_mean("blocks.3.atn", ["blocks.3.attn", "head"])
         "; did you mean 'blocks.3.attn'?"
     """
+    return one_of(nearest(word, known, limit=limit))
+
+
+def nearest(word: str, known: Sequence[str], *, limit: int = 3) -> list[str]:
+    """What is known and looks like a word, or has its last part in it."""
     near = difflib.get_close_matches(word, known, n=limit, cutoff=0.6)
-    if not near:
-        tail = word.rsplit(".", 1)[-1].strip("*?")
-        near = [name for name in known if tail and tail in name][:limit]
-    if not near:
-        return "."
-    return "; did you mean " + " or ".join(repr(name) for name in near) + "?"
+    tail = word.rsplit(".", 1)[-1].strip("*?")
+    return near or [name for name in known if tail and tail in name][:limit]
+
+
+def one_of(near: Iterable[object]) -> str:
+    """The end of a sentence that asks for one of some texts; ``"."`` if there are none."""
+    texts = [repr(str(one)) for one in near]
+    return f"; did you mean {' or '.join(texts)}?" if texts else "."
 
 
 def _split_ports(body: str, *, lenient: bool) -> tuple[str, tuple[str, ...] | None, str]:
     match = _SUFFIX.fullmatch(body)
     if match is None:
+        if ":" in body and not lenient:
+            raise _broken_off(body)
         return body, None, ""
     names = [name.strip() for name in match["ports"].split(",")]
     if "*" in names:
@@ -198,6 +207,35 @@ def _split_ports(body: str, *, lenient: bool) -> tuple[str, tuple[str, ...] | No
                 return body, None, ""
             raise _no_such_port(name, body)
     return match["head"], tuple(names), match["leaf"] or ""
+
+
+def _no_path(text: str, body: str) -> SiteError:
+    sign = "!" if text.startswith("!") else ""
+    ports = body if body.startswith(":") else ""
+    return SiteError(
+        f"The pattern {text!r} has no path. Write '{sign}*{ports}' for every module or "
+        f"'{sign}.{ports}' for the root."
+    )
+
+
+def _broken_off(body: str) -> SiteError:
+    """The error for a pattern with a colon that no ports and leaf in brackets follow."""
+    path, _, rest = body.partition(":")
+    ports, bracket, tail = rest.partition("[")
+    known = [near for name in ports.split(",") for near in nearest(name.strip("] "), PORTS)[:1]]
+    leaf = tail.partition("]")[0]
+    if not rest:
+        problem = "ends in a colon and names no port"
+    elif not bracket:
+        problem = f"has {rest!r} where ports are expected"
+    elif not leaf:
+        problem = "has brackets without a leaf"
+    else:
+        problem = "does not end in a leaf in brackets" if ports else "has a leaf without a port"
+    fixed = f"{path or '*'}:{','.join(known) or 'output'}" + (f"[{leaf}]" if leaf else "")
+    return SiteError(
+        f"The pattern {body!r} {problem}; expected [!]PATH[@TYPE][:PORTS[[LEAF]]]. Write {fixed!r}."
+    )
 
 
 def _no_such_port(name: str, text: str) -> SiteError:

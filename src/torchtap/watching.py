@@ -18,7 +18,7 @@ from torchtap.hooks.order import AFTER, BEFORE
 from torchtap.plan import Plan, Where, make_plan, modules_of
 from torchtap.record import Absence, Absences, Record, Sink
 from torchtap.sinks import Delivery, as_sinks
-from torchtap.site import FLOW_PORTS, STATE_PORTS, Site, did_you_mean
+from torchtap.site import FLOW_PORTS, STATE_PORTS, Site
 from torchtap.stats.series import Series
 from torchtap.store.run import Meta, Run
 from torchtap.unseen import why_not_called
@@ -131,10 +131,10 @@ class Watch:
         reached = list(self._engine.marks)
         for pattern in self.plan.unmatched:
             if not any(pattern.matches_module(name) for name in reached):
-                known = [*reached, *(path for path in self.plan.types if path)]
+                hint = self.plan.hint(pattern, reached)
                 raise SiteError(
                     f"{self.plan.model} has no module {pattern.path!r}, and no tt.mark of that "
-                    f"name was reached{did_you_mean(pattern.path, known)}"
+                    f"name was reached{hint}"
                 )
 
     # ------------------------------------------------------------------ what came out
@@ -192,7 +192,7 @@ class Watch:
             return "nothing in it is kept for backward"
         if tap.has_run:
             side = "took" if port.endswith("input") else "returned"
-            return f"it {side} no tensor that fits"
+            return f"it {side} no tensor that fits{tap.instead(port)}"
         if self._was_compiled and not self._engine.num_entries:
             return (
                 "the model was compiled before it was watched, and a compiled model ignores hooks "

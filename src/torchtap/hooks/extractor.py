@@ -43,12 +43,14 @@ class Extractor:
     Attributes:
         found: site -> tensor, in the order of arrival.
         counts: how often each place came by.
+        marks: names of the marks that came by.
     """
 
     def __init__(self, plan: Plan, call: int, *, may_stop: bool) -> None:
         self.serial = -1
         self.found: dict[Site, Tensor] = {}
         self.counts: Counter[Place] = Counter()
+        self.marks: set[str] = set()
         self._plan = plan
         self._call = call
         self._may_stop = may_stop and call != LAST
@@ -85,6 +87,7 @@ class Extractor:
 
     def mark(self, tensor: Tensor, name: str) -> Tensor:
         """An intermediate tensor names itself."""
+        self.marks.add(name)
         wanted = self._plan.mark_filters(name).get("output")
         is_taken = name in self._plan.types or name in self._plan.aliases
         if wanted is not None and not is_taken and threading.get_ident() == self._thread:

@@ -15,6 +15,9 @@ from torchtap.hooks.order import AFTER, BEFORE
 if TYPE_CHECKING:
     from torchtap.hooks.engine import Engine
 
+_SIGNS = frozenset("*?[]:!@")
+"""What means something in a pattern."""
+
 
 class Editing(Protocol):
     """Whatever may put something in the place of a marked tensor.
@@ -43,14 +46,15 @@ def mark(tensor: Tensor, name: str) -> Tensor:
     Args:
         tensor: any tensor.
         name: its path in patterns and runs, as it stands: no module's path is put before it, and
-            it must not be that of a module. Several calls in one step are told apart by number.
+            it must not be that of a module. Any text without the signs of a pattern,
+            ``* ? [ ] : ! @``. Several calls in one step are told apart by number.
 
     Returns:
         the same tensor object, unless a ``tt.edit`` of that name replaces it: go on with what is
         returned, ``x = tt.mark(x, "name")``, or the edit is lost.
 
     Raises:
-        InputError: it is no tensor.
+        InputError: it is no tensor, or the name cannot be found by a pattern.
 
     Example:
         >>> import torch, torchtap as tt
@@ -68,7 +72,25 @@ def mark(tensor: Tensor, name: str) -> Tensor:
             f"tt.mark {name!r} got {type(tensor).__name__}; expected a tensor. Mark the tensors in "
             f"it one by one."
         )
+    # This runs in every forward; nearly all names are words, which one call can tell.
+    if not isinstance(name, str) or not name.isidentifier():
+        _check_name(name)
     return _mark(tensor, name) if open_engines or open_editors else tensor
+
+
+def _check_name(name: object) -> None:
+    if isinstance(name, str) and name not in ("", ".") and _SIGNS.isdisjoint(name):
+        return
+    if not isinstance(name, str) or name in ("", "."):
+        raise InputError(
+            f"tt.mark got the name {name!r}; expected a text of its own, as in "
+            f"tt.mark(x, 'hidden')."
+        )
+    plain = "".join("_" if sign in _SIGNS else sign for sign in name)
+    raise InputError(
+        f"tt.mark got the name {name!r}, in which a pattern would read a sign of its own; expected "
+        f"none of * ? [ ] : ! @. Call it {plain!r}."
+    )
 
 
 def _mark(tensor: Tensor, name: str) -> Tensor:

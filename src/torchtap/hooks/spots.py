@@ -121,5 +121,14 @@ class Tap:
             self.spots[port, leaf] = spot
             return spot
 
+    def instead(self, port: str) -> str:
+        """The end of a reason: what to select where no leaf of a port fitted."""
+        filters = self.filters.get(port)
+        if filters is None or filters.is_open:
+            return ""
+        leaves = [leaf for one, leaf in self.spots if one == port and leaf]
+        sites = [repr(str(Site(self.path, port, leaf))) for leaf in leaves or [""]]
+        return f"; there is {', '.join(sites[:3])}"
+
     def _make(self, port: str, leaf: str) -> Spot:
         return Spot(Site(self.path, port, leaf), self._copies, self._meter)
