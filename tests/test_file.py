@@ -414,6 +414,58 @@ def test_what_is_no_run_is_said(reader: Any, content: bytes, message: str, tmp_p
     assert str(path) in str(caught.value)
 
 
+@pytest.mark.parametrize("kept_bytes", [0.3, 0.999])
+def test_a_run_that_breaks_off_is_said(tmp_path: Path, kept_bytes: float) -> None:
+    path = kept(record(torch.ones(9))).save(tmp_path / "run.safetensors")
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(kept_bytes * len(whole))])
+    with pytest.raises(tt.RunError, match="it breaks off or was damaged"):
+        tt.open(path)
+
+
+def test_a_pickle_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "run.pt"
+    torch.save({"weight": torch.ones(1)}, path)
+    with pytest.raises(tt.RunError, match=r"a pickle or a zip, .*read by torch\.load\('"):
+        tt.open(path)
+
+
+@pytest.mark.parametrize("text", ["{oops", "[]", '{"format": 1}', '{"format": "x"}'])
+def test_a_header_that_is_damaged_is_said(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "run.safetensors"
+    save_file({"weight": torch.ones(1)}, path, metadata={"torchtap": text})
+    with pytest.raises(tt.RunError, match=r"Write it again with run\.save"):
+        tt.open(path)
+
+
+def test_a_directory_and_a_missing_file_are_said_with_the_runs_near(tmp_path: Path) -> None:
+    path = kept(record(torch.ones(1))).save(tmp_path / "new" / "run.safetensors")
+    with pytest.raises(
+        tt.RunError, match="is a directory; expected a file; did you mean"
+    ) as caught:
+        tt.open(path.parent)
+    assert repr(str(path)) in str(caught.value)
+    with pytest.raises(FileNotFoundError, match=r"There is no run at .*did you mean") as missing:
+        tt.open(path.parent / "ran.safetensors")
+    assert repr(str(path)) in str(missing.value)
+    with pytest.raises(FileNotFoundError, match="there is no directory"):
+        tt.open(tmp_path / "other" / "run.safetensors")
+
+
+def test_a_run_is_not_saved_over_a_directory(tmp_path: Path) -> None:
+    with pytest.raises(tt.RunError, match="is a directory; expected a file to write") as caught:
+        kept(record(torch.ones(1))).save(tmp_path)
+    assert repr(str(tmp_path / "run.safetensors")) in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_place_that_cannot_be_written_is_said_by_its_name(tmp_path: Path) -> None:
+    path = Path("/proc/run.safetensors")  # Where even root makes no file.
+    with pytest.raises(OSError, match=r"/proc/run\.safetensors") as caught:
+        kept(record(torch.ones(1))).save(path)
+    assert "The run was not written to /proc/run.safetensors" in caught.value.__notes__[0]
+
+
 @pytest.mark.parametrize("reader", [tt.open, list_file])
 def test_a_safetensors_file_of_somebody_else_is_said(reader: Any, tmp_path: Path) -> None:
     path = tmp_path / "weights.safetensors"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Container, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from itertools import chain, count
 from pathlib import Path
@@ -21,7 +22,7 @@ from torch import Tensor
 
 from torchtap.errors import RunError
 from torchtap.record import UNVERSIONED, Absence, Record
-from torchtap.site import Site
+from torchtap.site import Site, nearest, one_of
 from torchtap.store.listing import FORMAT, PREFIX, check_format
 from torchtap.store.packed import pack, unpack
 from torchtap.store.run import Meta, Run
@@ -39,7 +40,15 @@ class _Header(NamedTuple):
 
 
 def save_run(run: Run, path: Path) -> Path:
-    """Write ``run`` to ``path``; the file appears whole or not at all."""
+    """Write ``run`` to ``path``; the file appears whole or not at all.
+
+    Raises:
+        RunError: there is a directory.
+        OSError: it cannot be written there.
+    """
+    if path.is_dir():
+        name = str(path / "run.safetensors")
+        raise RunError(f"{path} is a directory; expected a file to write. Save it to {name!r}.")
     headers: list[dict[str, Any]] = []
     tensors: dict[str, Tensor] = {}
     for record in run.records(phase=None):
@@ -72,17 +81,27 @@ def save_run(run: Run, path: Path) -> Path:
         "records": headers,
         "absent": [[*_parts(entry.site), entry.reason] for entry in run.absent],
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
+    _write(path, tensors, json.dumps(body))
+    return path
+
+
+def _write(path: Path, tensors: dict[str, Tensor], text: str) -> None:
     half = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         half.touch()
         mode = half.stat().st_mode  # As the user's umask wants it; safetensors makes it private.
-        save_file(tensors, half, metadata={"torchtap": json.dumps(body)})
+        save_file(tensors, half, metadata={"torchtap": text})
         half.chmod(mode)
         half.replace(path)
+    except (OSError, SafetensorError) as error:
+        if isinstance(error, OSError) and error.filename == str(half):
+            error.filename, error.filename2 = str(path), None  # The one that the user knows.
+        error.add_note(f"The run was not written to {path}. Save it where there is room for it.")
+        raise
     finally:
-        half.unlink(missing_ok=True)
-    return path
+        with suppress(OSError):  # What went wrong before is the one to see.
+            half.unlink()
 
 
 def open_run(path: str | Path) -> Run:
@@ -90,7 +109,7 @@ def open_run(path: str | Path) -> Run:
 
     Raises:
         FileNotFoundError: there is no such file.
-        RunError: the file is not a run of torchtap.
+        RunError: it is not a run of torchtap, or is damaged.
 
     Example:
         >>> import tempfile, torch, torchtap as tt
@@ -101,16 +120,67 @@ def open_run(path: str | Path) -> Run:
     """
     file = Path(path)
     if not file.exists():
-        raise FileNotFoundError(f"There is no run at {file}.")
+        raise FileNotFoundError(f"There is no run at {file}{_others(file)}")
+    if file.is_dir():
+        raise RunError(f"{file} is a directory; expected a file{_others(file / 'run')}")
     try:
         opened: Any = safe_open(file, framework="pt")
         text = (opened.metadata() or {}).get("torchtap")
     except (SafetensorError, OSError) as error:
-        raise RunError(f"{file} is not a safetensors file: {error}.") from error
+        raise RunError(f"{file} {_no_safetensors(file, error)}") from error
     if text is None:
-        raise RunError(f"{file} is a safetensors file, but torchtap did not write it.")
-    body = json.loads(text)
-    check_format(file, body)
+        names = sorted(opened.keys())
+        first = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+        raise RunError(
+            f"{file} is a safetensors file, but torchtap did not write it: it holds {first}. "
+            f"Its tensors are read by safetensors.torch.load_file({str(file)!r})."
+        )
+    try:
+        body = json.loads(text)
+        check_format(file, body)
+        return _run(opened, body)
+    except (ValueError, TypeError, LookupError) as error:
+        if isinstance(error, RunError):
+            raise
+        raise RunError(
+            f"{file} has the name of a run of torchtap in its header and none there that can be "
+            f"read ({type(error).__name__}: {error}). Write it again with run.save."
+        ) from error
+
+
+def _others(file: Path) -> str:
+    """The end of a sentence: what a file in the same directory may have been meant."""
+    home = file.parent
+    if not home.is_dir():
+        return f": there is no directory {home} either."
+    found = sorted(str(one) for one in home.glob("*.safetensors") if one.is_file())
+    return one_of(nearest(str(file), found) or found[:3])
+
+
+def _no_safetensors(file: Path, error: Exception) -> str:
+    """What is wrong with a file that safetensors does not read."""
+    try:
+        nbytes = file.stat().st_size
+        with file.open("rb") as opened:
+            start = opened.read(16)
+    except OSError as failed:
+        return f"cannot be read: {failed.strerror}."
+    if not nbytes:
+        return "is not a safetensors file: it is empty. Expected one that run.save wrote."
+    if start.startswith((b"PK", b"\x80")):
+        return (
+            f"is not a safetensors file but a pickle or a zip, as torch.save writes them. Weights "
+            f"are read by torch.load({str(file)!r})."
+        )
+    if start[8:].startswith(b"{"):
+        return (
+            f"is not a safetensors file that can be read: it breaks off or was damaged, with "
+            f"{nbytes:,} bytes left ({error}). Copy it again, or save the run again."
+        )
+    return f"is not a safetensors file: {error}. Expected one that run.save wrote."
+
+
+def _run(opened: Any, body: dict[str, Any]) -> Run:
     absent = [Absence(Site(path, port, leaf), why) for path, port, leaf, why in body["absent"]]
     names = [name for name in opened.keys() if name.startswith(PREFIX)]  # noqa: SIM118
     series = unpack({name: opened.get_tensor(name) for name in names}, body.get("series", {}))

@@ -369,7 +369,12 @@ class Run:
     def save(self, path: str | Path) -> Path:
         """Write the run into one safetensors file, which ``tt.open`` reads without the model.
 
-        Written beside the target and renamed, so a crash leaves no half file.
+        Written beside the target and renamed, so a crash leaves no half file. A directory that
+        is not there is made, and a file that is there replaced.
+
+        Raises:
+            RunError: there is a directory of that name, or a tensor has no values.
+            OSError: it cannot be written there.
         """
         from torchtap.store.file import save_run
 
