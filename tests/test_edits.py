@@ -480,11 +480,157 @@ def test_guided_relu_of_some_modules_leaves_the_others() -> None:
 
 def test_an_edit_shows_how_it_was_made() -> None:
     shown = {
-        repr(edits.zero()): "zero()",
-        repr(edits.scale(2.0, at={0: 1})): "scale(factor=2.0, at={0: 1})",
-        repr(edits.patch(torch.ones(2, 3))): "patch(source=float32[2, 3])",
-        repr(edits.clip_norm(1.0, over="all")): "clip_norm(max_norm=1.0, over='all')",
-        repr(edits.guided_relu()): "guided_relu()",
+        repr(edits.zero()): "tt.edits.zero()",
+        repr(edits.scale(2.0, at={0: 1})): "tt.edits.scale(factor=2.0, at={0: 1})",
+        repr(edits.patch(torch.ones(2, 3))): "tt.edits.patch(source=float32[2, 3])",
+        repr(edits.clip_norm(1.0, over="all")): "tt.edits.clip_norm(max_norm=1.0, over='all')",
+        repr(edits.guided_relu()): "tt.edits.guided_relu()",
     }
     for found, right in shown.items():
         assert found == right
+
+
+# --- arguments --------------------------------------------------------------------------------
+
+WRONG: dict[str, Any] = {
+    "clip_norm(max_norm='a'": lambda: edits.clip_norm("a"),  # type: ignore[arg-type]
+    "clip_norm(max_norm=True": lambda: edits.clip_norm(True),
+    "clip_norm(p='x'": lambda: edits.clip_norm(1.0, p="x"),  # type: ignore[arg-type]
+    "clip_norm(over='al'": lambda: edits.clip_norm(1.0, over="al"),  # type: ignore[arg-type]
+    "scale(factor=None": lambda: edits.scale(None),  # type: ignore[arg-type]
+    "add(value='a'": lambda: edits.add("a"),  # type: ignore[arg-type]
+    "clamp(min='a'": lambda: edits.clamp("a"),  # type: ignore[arg-type]
+    "clamp(max=[1]": lambda: edits.clamp(max=[1]),  # type: ignore[arg-type]
+    "replace(value=None": lambda: edits.replace(None),  # type: ignore[arg-type]
+    "mask(keep=[True]": lambda: edits.mask([True]),  # type: ignore[arg-type]
+    "noise(std=-1": lambda: edits.noise(-1),
+    "noise(seed=1.5": lambda: edits.noise(1.0, seed=1.5),  # type: ignore[arg-type]
+    "noise(relative='y'": lambda: edits.noise(1.0, relative="y"),  # type: ignore[arg-type]
+    "keep_topk(k=1.5": lambda: edits.keep_topk(1.5),
+    "keep_topk(k='a'": lambda: edits.keep_topk("a"),  # type: ignore[arg-type]
+    "keep_topk(dim='x'": lambda: edits.keep_topk(2, dim="x"),  # type: ignore[arg-type]
+    "mean_ablate(source='x'": lambda: edits.mean_ablate("x"),  # type: ignore[arg-type]
+    "mean_ablate(dim=1.5": lambda: edits.mean_ablate(dim=1.5),  # type: ignore[arg-type]
+    "patch(source=3": lambda: edits.patch(3),  # type: ignore[arg-type]
+    "patch(source=Linear": lambda: edits.patch(nn.Linear),  # type: ignore[arg-type]
+    "patch(step='a'": lambda: edits.patch(ROW, step="a"),  # type: ignore[arg-type]
+    "patch(call=0.5": lambda: edits.patch(ROW, call=0.5),  # type: ignore[arg-type]
+    "patch(site=3": lambda: edits.patch(ROW, site=3),  # type: ignore[arg-type]
+    "patch(model=3": lambda: edits.patch(inputs=ROW, model=3),  # type: ignore[arg-type]
+    "guided_relu(others='x'": lambda: edits.guided_relu(others="x"),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("call", list(WRONG))
+def test_an_argument_of_the_wrong_kind_is_refused_at_once(call: str) -> None:
+    with pytest.raises(tt.InputError) as caught:
+        WRONG[call]()
+    name, _, given = call.partition("(")
+    assert str(caught.value).startswith(f"tt.edits.{name} got {given}; expected ")
+
+
+@pytest.mark.parametrize(
+    "index", ["x", 1.5, None, [1.5], ["a"], True, ROW, torch.ones(2, 2, dtype=torch.bool)]
+)
+def test_a_place_that_is_none_is_refused_at_once(index: Any) -> None:
+    with pytest.raises(tt.InputError, match="is no place in dimension 0; expected whole numbers"):
+        edits.zero(at={0: index})
+
+
+@pytest.mark.parametrize("index", [range(1, 3), (1, 2), torch.tensor([1, 2]), slice(2, 0, -1)])
+def test_a_place_may_be_said_in_many_ways(index: Any) -> None:
+    exactly(done(edits.zero(at={0: index}), torch.ones(4)), [1.0, 0.0, 0.0, 1.0])
+
+
+@pytest.mark.parametrize("name", edits.__all__)
+def test_an_edit_that_was_not_called_is_recognised(name: str) -> None:
+    model = nn.Sequential(nn.Linear(2, 2))
+    for ask in (
+        lambda function: tt.edit(model, "0", function),
+        lambda function: tt.edit(model, {"0": [function]}),
+        lambda function: tt.sweep(model, torch.ones(1, 2), "0", function, torch.sum),
+    ):
+        with pytest.raises(tt.InputError) as caught:
+            ask(getattr(edits, name))
+        text = str(caught.value)
+        assert f"tt.edits.{name} makes an edit" in text
+        example = text.rpartition("write tt.edits.")[2].removesuffix(".")
+        known = {"run": {"0": torch.ones(1)}, "keep": torch.ones(2) > 0}
+        assert callable(eval(f"edits.{example}", {"edits": edits, **known}))
+
+
+def test_a_class_of_modules_is_no_edit() -> None:
+    with pytest.raises(tt.InputError, match=r"got the class ReLU. Write ReLU\(\)"):
+        tt.edit(nn.Linear(2, 2), ".", nn.ReLU)
+
+
+def test_an_edit_that_returns_an_edit_says_which() -> None:
+    model = nn.Linear(2, 2)
+    said = r"returned the function scale\(factor=2.0\) where"
+    with pytest.raises(tt.EditError, match=said), tt.edit(model, ".", lambda _: edits.scale(2.0)):
+        model(torch.ones(1, 2))
+
+
+# --- a source of another length ---------------------------------------------------------------
+
+SHORT, LONG = torch.arange(6.0).view(1, 3, 2), 10 + torch.arange(10.0).view(1, 5, 2)
+
+MOVES: dict[str, tuple[dict[str, Any], list[int], list[int]]] = {
+    "the same index of both": ({"at": {1: 2}}, [2], [2]),
+    "the last of each": ({"at": {1: -1}}, [2], [4]),
+    "counted from the end": ({"at": {-2: [-1, 0]}}, [2, 0], [4, 0]),
+    "the first two": ({"at": {1: slice(2)}}, [0, 1], [0, 1]),
+    "another of the source": ({"at": {1: 2}, "source_at": {1: 4}}, [2], [4]),
+    "in the order asked for": ({"at": {1: [2, 0]}, "source_at": {1: [1, 3]}}, [2, 0], [1, 3]),
+    "one for several": ({"at": {1: [0, 1]}, "source_at": {1: 4}}, [0, 1], [4, 4]),
+    "backwards": ({"at": {1: slice(3)}, "source_at": {1: slice(4, 1, -1)}}, [0, 1, 2], [4, 3, 2]),
+    "a mask": ({"at": {1: [True, False, True]}, "source_at": {1: [3, 4]}}, [0, 2], [3, 4]),
+}
+
+
+@pytest.mark.parametrize("move", list(MOVES))
+def test_a_patch_takes_places_of_a_source_of_another_length(move: str) -> None:
+    options, into, out_of = MOVES[move]
+    right = SHORT.clone()
+    right[:, into] = LONG[:, out_of]
+    exactly(done(edits.patch(LONG, **options), SHORT), right)
+
+
+def test_a_patch_may_move_within_one_length() -> None:
+    found = done(edits.patch(10 * SHORT, at={1: 0}, source_at={1: 2}), SHORT)
+    exactly(found[:, 0], 10 * SHORT[:, 2])
+    exactly(found[:, 1:], SHORT[:, 1:])
+
+
+def test_a_patch_of_other_inputs_may_be_longer() -> None:
+    model = nn.Sequential(nn.Linear(2, 2))
+    with tt.edit(model, "0", edits.patch(inputs=LONG, at={1: 0}, source_at={1: 3})):
+        found = model(SHORT)
+    close(found[:, 0], model(LONG)[:, 3])
+    close(found[:, 1:], model(SHORT)[:, 1:])
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({}, r"float32\[1, 5, 2\] for float32\[1, 3, 2\].*at=\{1: -1\} is the last of each"),
+        ({"at": {2: 0}}, r"at=\{1: -1\} is the last of each, and source_at="),
+        ({"at": {1: 2}, "source_at": {1: 7}}, r"takes 7 of dimension 1 of its source, which is fl"),
+        ({"at": {1: 2}, "source_at": {1: [1, 2]}}, r"takes 2 places .* into 1; expected as many"),
+        ({"at": {1: [True, False, True]}}, r"Say where to look with source_at=\{1: \.\.\.\}"),
+    ],
+)
+def test_a_source_that_does_not_fit_says_both_shapes_and_a_way_out(options: Any, said: str) -> None:
+    with pytest.raises(tt.EditError, match=said):
+        done(edits.patch(LONG, **options), SHORT)
+
+
+def test_a_place_of_the_source_needs_one_to_go_to() -> None:
+    with pytest.raises(tt.InputError, match=r"source_at for dimension 1, and at has none"):
+        edits.patch(LONG, source_at={1: 2})
+
+
+@pytest.mark.parametrize("source", [lambda record: None, {"m": 3}])
+def test_a_source_without_tensors_is_said(source: Any) -> None:
+    with pytest.raises(tt.EditError, match=r"its source gave .*; expected a tensor"):
+        done(edits.patch(source), SHORT)

@@ -189,6 +189,45 @@ def test_what_a_sweep_cannot_do_is_an_error() -> None:
         tt.sweep(mlp(), rows(), "0", tt.edits.zero(), torch.sum, batch=0)
 
 
+@pytest.mark.parametrize(
+    ("metric", "said"),
+    [
+        (lambda out: out, r"returned float32\[5, 3\]; expected a number.*as in \.mean\(\)"),
+        (lambda out: {"a": out}, r"returned float32\[5, 3\] under 'a'; expected a number"),
+        (lambda out: None, r"returned None; .*lack a return\?"),
+        (lambda out: "3", "returned str; expected a number"),
+        (lambda out: {}, "returned an empty dict"),
+        (lambda out: [1.0], "returned list; expected"),
+        (lambda out, target: 1.0, "metric is <lambda>; expected a function of the model's output"),
+        ("loss", "metric is 'loss'; expected a function"),
+    ],
+)
+def test_a_metric_that_is_no_number_is_refused(metric: Any, said: str) -> None:
+    model = nn.Sequential(nn.Linear(4, 3))
+    with pytest.raises(tt.InputError, match=said):
+        tt.sweep(model, torch.ones(5, 4), "0", tt.edits.zero(), metric)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"edit": [tt.edits.zero()]}, "a list of edits; expected one, or a dict"),
+        ({"edit": {}}, "an empty dict of edits"),
+        ({"edit": None}, "An edit needs a function"),
+        ({"batch": "a"}, "batch is 'a'; expected a whole number from 1"),
+    ],
+)
+def test_an_argument_of_a_sweep_that_does_not_fit_is_refused(options: Any, said: str) -> None:
+    given = {"edit": tt.edits.zero(), "metric": torch.sum, **options}
+    with pytest.raises(tt.InputError, match=said):
+        tt.sweep(nn.Linear(4, 3), torch.ones(5, 4), ".", **given)
+
+
+def test_gradients_are_not_swept_and_that_is_said() -> None:
+    with pytest.raises(tt.EditError, match=r"cannot be edited here.* edited by tt\.edit, around"):
+        tt.sweep(nn.Linear(4, 3), torch.ones(5, 4), ".:grad_output", tt.edits.zero(), torch.sum)
+
+
 def test_a_sweep_can_be_sorted_and_made_a_frame() -> None:
     table = tt.sweep(mlp(), rows(), "*", EDITS, measures)
     changes = [abs(row.change["first"]) for row in table.sorted("first")]

@@ -18,9 +18,9 @@ from torchtap.hooks.clipping import Clipping
 from torchtap.hooks.edited_gradients import GradientEdits
 from torchtap.hooks.editor import EDITABLE, Editor
 from torchtap.hooks.spots import Spot, Tap
-from torchtap.plan import Plan, Where, make_plan, modules_of
+from torchtap.plan import Plan, Where, make_plan, modules_of, several
 from torchtap.record import Absence
-from torchtap.site import Pattern, Site, did_you_mean
+from torchtap.site import Pattern, Site
 from torchtap.unseen import why_not_called
 from torchtap.untouched import untouched
 from torchtap.watching import watch
@@ -266,6 +266,7 @@ def edit(
     wants_call = _chooser(calls, "calls")
     editors = []
     for one, function in pairs:
+        refuse_asked(one)
         plan = make_plan(model, one)
         refuse_ports(plan)
         editor = _editor(model, plan, function, wants_call, scaler, name)
@@ -317,7 +318,7 @@ class TensorEdit:
             )
         self.fired = 0
         self._spot = Spot(Site(name, "grad_output"))
-        self._gradients = GradientEdits(Change(_callable(fn)), self._count)
+        self._gradients = GradientEdits(Change(edits.as_edit(fn)), self._count)
         self._gradients.of_tensor(self._spot, tensor, 0)
         self._gradients.leave(0, None, is_outermost=True)
 
@@ -359,7 +360,7 @@ def _pairs(where: Any, fn: Any) -> list[tuple[Where, Function]]:
         items = list(where.items())
     else:
         items = [(where, fn)]
-    return [(one, _callable(each)) for one, functions in items for each in _several(functions)]
+    return [(one, edits.as_edit(each)) for one, functions in items for each in _several(functions)]
 
 
 def _several(functions: Any) -> Sequence[Any]:
@@ -368,14 +369,6 @@ def _several(functions: Any) -> Sequence[Any]:
             raise InputError("tt.edit got an empty list of functions.")
         return functions
     return [functions]
-
-
-def _callable(function: Any) -> Function:
-    if callable(function):
-        return function  # type: ignore[no-any-return]
-    given = "nothing" if function is None else repr(function)
-    hint = " To put something in the tensor's place, write tt.edits.replace(...)."
-    raise InputError(f"An edit needs a function of (tensor, record); got {given}.{hint}")
 
 
 def _chooser(chosen: Chosen, name: str) -> Callable[[int], bool]:
@@ -398,18 +391,47 @@ def _chooser(chosen: Chosen, name: str) -> Callable[[int], bool]:
     return numbers.__contains__
 
 
+_INSTEAD = {
+    "param": "A parameter is changed by writing into it under torch.no_grad(), and held still by "
+    "tt.freeze; its gradient is edited at '{path}:param_grad'.",
+    "buffer": "A buffer is changed by writing into it under torch.no_grad(), and held still by "
+    "tt.freeze.",
+    "update": "The optimizer makes its update of the gradient, which is edited at "
+    "'{path}:param_grad'; tt.freeze holds a parameter still.",
+    "saved": "Autograd keeps what flows, which is edited at '{path}:input' or '{path}:output'.",
+}
+
+
+def refuse_asked(where: Where, editable: Sequence[str] = EDITABLE) -> None:
+    """Raises:
+    EditError: a pattern names a port that cannot be edited, whether or not something is there.
+    """
+    for item in several(where):
+        pattern = Pattern.parse(item) if isinstance(item, str) else item
+        if isinstance(pattern, Pattern) and not pattern.negate:
+            for port in pattern.effective_ports:
+                _refuse_port(str(pattern), pattern.path, port, editable)
+
+
 def refuse_ports(plan: Plan, editable: Sequence[str] = EDITABLE) -> None:
     """Raises:
     EditError: the plan holds a port that cannot be edited.
     """
     for planned in plan.taps:
         for port in planned.ports:
-            if port not in editable:
-                raise EditError(
-                    f"{Site(planned.path, port)} cannot be edited; ports that can are "
-                    f"{', '.join(editable)}. A parameter or buffer is changed by writing into it "
-                    f"under torch.no_grad(), and held still by tt.freeze."
-                )
+            _refuse_port(str(Site(planned.path, port)), planned.path or ".", port, editable)
+
+
+def _refuse_port(where: str, path: str, port: str, editable: Sequence[str]) -> None:
+    if port in editable:
+        return
+    instead = _INSTEAD.get(port, "").format(path=path)
+    if port in EDITABLE:  # By tt.edit, but not by who asks.
+        instead = "Gradients are edited by tt.edit, around a forward and a backward of your own."
+    raise EditError(
+        f"{where} cannot be edited{'' if editable is EDITABLE else ' here'}; ports that can are "
+        f"{', '.join(editable)}. {instead}"
+    )
 
 
 def _editor(
@@ -428,7 +450,7 @@ def _editor(
                 f"{', '.join(sorted(others))}. Select '*:param_grad'."
             )
         return Clipping(plan, function, edits.norm_of)
-    if isinstance(function, edits.Patch) and function.arguments is not None:
+    if isinstance(function, edits.Patch) and function.where is not None:
         function = _prepared(model, plan, function)
     nodes = function.nodes if isinstance(function, edits.GuidedRelu) else None
     change = Change(function, scaler, name)
@@ -437,7 +459,8 @@ def _editor(
 
 def _prepared(model: nn.Module, plan: Plan, patch: edits.Patch) -> edits.Patch:
     """Run a model on other inputs, and patch from that run."""
-    inputs, at, site, step, call = patch.arguments
+    assert patch.where is not None
+    inputs, site = patch.inputs, patch.where["site"]
     source = model if patch.model is None else patch.model
     wanted = list(plan.patterns) or [
         Pattern(planned.path or ".", planned.ports) for planned in plan.taps
@@ -452,7 +475,7 @@ def _prepared(model: nn.Module, plan: Plan, patch: edits.Patch) -> edits.Patch:
             source(**inputs)
         else:
             source(*(inputs if isinstance(inputs, tuple) else (inputs,)))
-    return edits.patch(seen.run, at=at, site=site, step=step, call=call)
+    return edits.patch(seen.run, **patch.where)
 
 
 # ---------------------------------------------------------------------- what did not happen
@@ -475,13 +498,13 @@ def _requests(plan: Plan) -> Iterator[tuple[str, Callable[[Site], bool]]]:
 
 def _never(name: str, wanted: str, editor: OneEdit, absent: Sequence[Absence]) -> str:
     reasons = [f"{entry.site}: {entry.reason}" for entry in absent[:3]]
-    marks = [mark for mark in editor.marks if mark]
-    if not reasons and editor.plan.unmatched:
-        near = did_you_mean(wanted.split(":")[0], [*marks, *editor.plan.types])
-        reasons = [f"there is no such module, and no tt.mark of that name was reached{near}"]
-    why = "; ".join(reasons) or "nothing of it came by"
+    pattern = next((one for one in editor.plan.unmatched if str(one) == wanted), None)
+    if pattern is not None:
+        hint = editor.plan.hint(pattern, editor.marks)
+        reasons = [f"There is no such module, and no tt.mark of that name was reached{hint}"]
+    why = ("; ".join(reasons) or "nothing of it came by").rstrip(".")
     return (
-        f"Edit {name!r} at {wanted!r} never happened. {why.rstrip('.')}. "
+        f"Edit {name!r} at {wanted!r} never happened. {why}{'' if why.endswith('?') else '.'} "
         f"If that is meant, pass missing='ignore'."
     )
 
@@ -501,13 +524,16 @@ def _why_never(editor: OneEdit, tap: Tap, port: str, spots: Sequence[Spot]) -> s
     if tap.reason is not None:
         return tap.reason
     if isinstance(editor, Clipping):
-        return "no optimizer made a step with a gradient of it (GradScaler skips steps, too)"
+        return (
+            "no optimizer made a step with a gradient of it (a GradScaler "
+            "skips the steps whose gradients hold inf or nan)"
+        )
     if port == "param_grad":
         return "no backward reached the parameter"
     if any(spot.armed for spot in spots):
         return "no gradient arrived: no backward was run, or the loss does not depend on it"
     if tap.has_run:
         side = "took" if port.endswith("input") else "returned"
-        return f"it {side} no tensor that fits, in no call that was chosen"
+        return f"it {side} no tensor that fits, in no call that was chosen{tap.instead(port)}"
     ran = editor.num_entries > 0
     return why_not_called(editor.plan, tap.path, model_ran=ran, verb="edit")

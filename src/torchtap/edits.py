@@ -18,19 +18,33 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from numbers import Integral, Number, Real
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
 from torchtap.errors import EditError, InputError
-from torchtap.hooks.change import kind_of, place, takes_record
+from torchtap.hooks.change import kind_of, place, short, takes_record
 from torchtap.hooks.guided import NodeEdit
-from torchtap.site import Site
+from torchtap.regions import At, check, moved, region
+from torchtap.site import Site, did_you_mean
 
 if TYPE_CHECKING:
     from torchtap.record import Record
     from torchtap.store.run import Run
+
+
+@runtime_checkable
+class Recorded(Protocol):
+    """What is asked of a run."""
+
+    def get(self, site: Site, *, step: int | None, call: int | None) -> Tensor:
+        """One value."""
+
+    def cat(self, site: Site) -> Tensor:
+        """All values of a site."""
+
 
 __all__ = [
     "add",
@@ -48,14 +62,14 @@ __all__ = [
     "zero",
 ]
 
-Index = int | slice | Sequence[int] | Tensor
-At = Mapping[int, Index] | None
+_KEEPS = "An edit keeps shape, dtype and device."
+
 Formula = Callable[[Tensor, "Record"], Tensor]
 Value = float | Tensor | Callable[..., Tensor]
 
 
 class Ready:
-    """One ready change. ``repr`` gives the call that made it.
+    """One ready change. ``repr`` gives the call that made it, and messages the end of that.
 
     Args:
         name: of the function that made it.
@@ -63,20 +77,90 @@ class Ready:
         formula: what it does.
     """
 
-    __slots__ = ("_formula", "_text")
+    __slots__ = ("__name__", "_formula")
 
     def __init__(self, name: str, arguments: Mapping[str, Any], formula: Formula) -> None:
         given = ", ".join(
-            f"{key}={_short(value)}" for key, value in arguments.items() if value is not None
+            f"{key}={short(value)}" for key, value in arguments.items() if value is not None
         )
-        self._text = f"{name}({given})"
+        self.__name__ = f"{name}({given})"
         self._formula = formula
 
     def __call__(self, tensor: Tensor, record: Record) -> Tensor:
         return self._formula(tensor, record)
 
     def __repr__(self) -> str:
-        return self._text
+        return f"tt.edits.{self.__name__}"
+
+
+_EXAMPLES = {
+    "add": "add(1.0)",
+    "clamp": "clamp(min=0)",
+    "clip_norm": "clip_norm(1.0)",
+    "guided_relu": "guided_relu()",
+    "keep_topk": "keep_topk(10)",
+    "mask": "mask(keep)",
+    "mean_ablate": "mean_ablate()",
+    "noise": "noise(0.1)",
+    "patch": "patch(run)",
+    "replace": "replace(0.0)",
+    "scale": "scale(0.5)",
+    "sign": "sign()",
+    "zero": "zero()",
+}
+
+
+def as_edit(function: Any) -> Callable[..., Any]:
+    """What was given as an edit, if it can be one.
+
+    Raises:
+        InputError: it is no function, or one that first makes the edit.
+    """
+    name = getattr(function, "__name__", "")
+    if name in _EXAMPLES and function is globals()[name]:
+        raise InputError(
+            f"tt.edits.{name} makes an edit and is none itself: write tt.edits.{_EXAMPLES[name]}."
+        )
+    if isinstance(function, type) and issubclass(function, nn.Module):
+        raise InputError(
+            f"An edit needs a function of (tensor, record); got the class {name}. Write {name}()."
+        )
+    if callable(function):
+        return function  # type: ignore[no-any-return]
+    given = "nothing" if function is None else short(function)
+    raise InputError(
+        f"An edit needs a function of (tensor, record); got {given}. To put something in the "
+        f"tensor's place, write tt.edits.replace(value)."
+    )
+
+
+def _expect(fits: bool, edit: str, argument: str, value: object, expected: str) -> None:
+    if not fits:
+        raise InputError(f"tt.edits.{edit} got {argument}={_shown(value)}; expected {expected}.")
+
+
+def _shown(value: object) -> str:
+    """An argument in a message: numbers and texts as they are, else what kind it is."""
+    if isinstance(value, str | int | float | complex | None):
+        return repr(value)
+    return short(value)
+
+
+def _expect_value(edit: str, value: object) -> None:
+    is_value = isinstance(value, Number | Tensor) or callable(value)
+    _expect(is_value, edit, "value", value, "a number, a tensor, or a function of the tensor")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, Number) and not isinstance(value, bool)
+
+
+def _is_real(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 # ---------------------------------------------------------------------- plain arithmetic
@@ -107,6 +191,8 @@ def scale(factor: float | Tensor, *, at: At = None) -> Ready:
         >>> tt.edits.scale(0.5)(torch.ones(2), None)
         tensor([0.5000, 0.5000])
     """
+    is_factor = _is_number(factor) or isinstance(factor, Tensor)
+    _expect(is_factor, "scale", "factor", factor, "a number or a tensor")
 
     def formula(tensor: Tensor, _: Record) -> Tensor:
         return _like(tensor, tensor * factor)
@@ -118,16 +204,20 @@ def clamp(min: float | None = None, max: float | None = None, *, at: At = None) 
     """Clamp every element into ``[min, max]``, as ``torch.clamp``; NaN stays NaN.
 
     Raises:
-        InputError: neither limit is given.
+        InputError: neither limit is given, or one is no number.
     """
     if min is None and max is None:
-        raise InputError("tt.edits.clamp needs min, max or both.")
+        raise InputError("tt.edits.clamp needs min, max or both, as in tt.edits.clamp(min=0).")
+    for name, limit in (("min", min), ("max", max)):
+        is_limit = limit is None or _is_real(limit) or isinstance(limit, Tensor)
+        _expect(is_limit, "clamp", name, limit, "a number or a tensor")
     arguments = {"min": min, "max": max, "at": at}
     return Ready("clamp", arguments, _within(at, lambda tensor, _: tensor.clamp(min, max)))
 
 
 def add(value: Value, *, at: At = None) -> Ready:
     """Add a number, a tensor that broadcasts, or what a function of the tensor returns."""
+    _expect_value("add", value)
 
     def formula(tensor: Tensor, record: Record) -> Tensor:
         return _like(tensor, tensor + _value(value, tensor, record))
@@ -146,6 +236,7 @@ def mask(keep: Tensor) -> Ready:
     Args:
         keep: bool, broadcasts to the tensor; a mask of numbers is multiplied.
     """
+    _expect(isinstance(keep, Tensor), "mask", "keep", keep, "a tensor, as torch.tensor makes it")
 
     def formula(tensor: Tensor, record: Record) -> Tensor:
         here = keep.to(tensor.device)
@@ -166,6 +257,7 @@ def replace(value: Value, *, at: At = None) -> Ready:
 
     Of a number and a tensor, the modules before get a gradient of zero through the replaced part.
     """
+    _expect_value("replace", value)
 
     def formula(tensor: Tensor, record: Record) -> Tensor:
         new = _value(value, tensor, record)
@@ -186,7 +278,13 @@ def noise(std: float, *, seed: int = 0, relative: bool = False, at: At = None) -
         seed: another seed, other noise.
         relative: in units of the tensor's own standard deviation.
         at: only there.
+
+    Raises:
+        InputError: an argument does not fit.
     """
+    _expect(_is_real(std) and std >= 0, "noise", "std", std, "a number from 0 on")
+    _expect(_is_whole(seed), "noise", "seed", seed, "a whole number")
+    _expect(isinstance(relative, bool), "noise", "relative", relative, "True or False")
 
     def formula(tensor: Tensor, record: Record) -> Tensor:
         generator = torch.Generator(tensor.device).manual_seed(_seed(seed, record))
@@ -211,10 +309,11 @@ def keep_topk(k: float, *, dim: int | None = None) -> Ready:
         dim: apart along this dimension; ``None`` over the whole tensor.
 
     Raises:
-        InputError: ``k`` is not positive.
+        InputError: ``k`` is neither a count nor a share, or ``dim`` no dimension.
     """
-    if not k > 0:
-        raise InputError(f"tt.edits.keep_topk got k={k!r}; expected a positive number.")
+    is_count = _is_real(k) and (0 < k < 1 or (k >= 1 and float(k).is_integer()))
+    _expect(is_count, "keep_topk", "k", k, "a positive whole number, or a share between 0 and 1")
+    _expect(dim is None or _is_whole(dim), "keep_topk", "dim", dim, "a whole number or None")
 
     def formula(tensor: Tensor, _: Record) -> Tensor:
         flat = tensor.reshape(-1) if dim is None else tensor
@@ -279,17 +378,20 @@ def clip_norm(
         p: which norm, as in ``torch.linalg.vector_norm``.
         over: ``tensor``: each by itself, when it comes by. ``all``: all selected parameters as
             one vector, just before the optimizer makes its step; for ``param_grad`` only. There
-            gradients are accumulated, averaged over ranks, and free of a ``GradScaler``'s factor.
+            gradients are accumulated, averaged over ranks, and free of a ``GradScaler``'s factor
+            (it skips the steps whose gradients hold inf or NaN, and so does the clipping).
+
+    With ``over="tensor"`` on gradients, under a ``GradScaler``, give it to ``tt.edit`` too
+    (``scaler=``): else the norm, and so ``max_norm``, are in its units.
 
     Raises:
         InputError: an argument does not fit.
     """
-    if not max_norm >= 0 or over not in ("tensor", "all"):
-        raise InputError(
-            f"tt.edits.clip_norm got max_norm={max_norm!r}, over={over!r}; expected a number from "
-            f"0 on, and 'tensor' or 'all'."
-        )
-    return ClipNorm(float(max_norm), p, over)
+    is_norm = _is_real(max_norm) and max_norm >= 0
+    _expect(is_norm, "clip_norm", "max_norm", max_norm, "a number from 0 on")
+    _expect(_is_real(p), "clip_norm", "p", p, "a number, as in torch.linalg.vector_norm")
+    _expect(over in ("tensor", "all"), "clip_norm", "over", over, "'tensor' or 'all'")
+    return ClipNorm(float(max_norm), float(p), over)
 
 
 def norm_of(tensor: Tensor, p: float) -> Tensor:
@@ -309,19 +411,21 @@ def norm_of(tensor: Tensor, p: float) -> Tensor:
 class Patch(Ready):
     """See :func:`patch`. Made complete by ``tt.edit`` where the values must first be computed."""
 
-    __slots__ = ("arguments", "model")
+    __slots__ = ("inputs", "model", "where")
 
     def __init__(
         self,
         formula: Formula,
         shown: Mapping[str, Any],
         *,
+        inputs: Any = None,
         model: nn.Module | None = None,
-        arguments: Any = None,
+        where: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__("patch", shown, formula)
+        self.inputs = inputs
         self.model = model
-        self.arguments = arguments
+        self.where = where
 
 
 def patch(
@@ -330,6 +434,7 @@ def patch(
     inputs: Any = None,
     model: nn.Module | None = None,
     at: At = None,
+    source_at: At = None,
     site: str | Callable[[Site], Site | str] | None = None,
     step: int | None = None,
     call: int | None = None,
@@ -342,13 +447,17 @@ def patch(
         inputs: instead of a source, run the model on these first (a tensor, or a tuple of
             arguments, or a dict of keywords), and take what flows there.
         model: run this model in place of the edited one.
-        at: only there, e.g. ``{0: row}``, ``{1: token}``, ``{-1: channels}``; the rest stays.
+        at: only there, e.g. ``{0: row}``, ``{1: token}``, ``{-1: channels}``; the rest stays. In
+            these dimensions the source may be of another length: the same indices of both are
+            meant, so ``{1: -1}`` is the last token of each.
+        source_at: where in the source to take it, for dimensions of ``at``, if it is elsewhere:
+            ``at={1: 2}, source_at={1: 5}`` puts token 5 of the source in the place of token 2.
         site: where in the source to look: a text, or a function of the edited site.
         step: which step of the run; the last if not given.
         call: which call; the same number as the edited one if not given.
 
     Raises:
-        InputError: there is not exactly one source.
+        InputError: there is not exactly one source, or an argument does not fit.
         EditError: (when it works) the source has nothing there, or something of another shape or
             dtype.
 
@@ -368,15 +477,66 @@ def patch(
             "tt.edits.patch needs either a source (a run, a mapping, a tensor, a function) or "
             "inputs=, on which to run the model first."
         )
-    shown = {"source": source, "inputs": inputs, "at": at, "site": site, "step": step, "call": call}
+    _expect_patch(source, model, site, step, call)
+    _expect_source_at(at, source_at)
+    shown = {"source": source, "inputs": inputs, "at": at, "source_at": source_at, "site": site}
+    shown |= {"step": step, "call": call}
     if source is None:
-        return Patch(_not_prepared, shown, model=model, arguments=(inputs, at, site, step, call))
+        where = {"at": at, "source_at": source_at, "site": site, "step": step, "call": call}
+        return Patch(_not_prepared, shown, inputs=inputs, model=model, where=where)
     look = _Lookup(source, site, step, call)
 
     def formula(tensor: Tensor, record: Record) -> Tensor:
-        return _joined(tensor, look(record), record)
+        found = look(record)
+        if at is not None:
+            found = moved(found, tensor, at, source_at, record)
+        return _joined(tensor, found, record, _another_shape(found, tensor))
 
     return Patch(_within(at, formula), shown)
+
+
+_SOURCES = (
+    "a run (watch.run, tt.open(path)), a mapping from sites to tensors, a tensor, or a function of "
+    "the record; inputs= and model= run a model first"
+)
+
+
+def _expect_patch(source: Any, model: Any, site: Any, step: Any, call: Any) -> None:
+    is_source = isinstance(source, Tensor | Mapping | Recorded | None) or callable(source)
+    is_source = is_source and not isinstance(source, nn.Module | type)
+    _expect(is_source, "patch", "source", source, _SOURCES)
+    is_model = model is None or (isinstance(model, nn.Module) and source is None)
+    _expect(is_model, "patch", "model", model, "an nn.Module, beside inputs=")
+    is_site = site is None or isinstance(site, str | Site) or callable(site)
+    _expect(is_site, "patch", "site", site, "a text, or a function of the edited site")
+    if isinstance(site, str):
+        Site.parse(site)
+    for name, number in (("step", step), ("call", call)):
+        _expect(number is None or _is_whole(number), "patch", name, number, "a whole number")
+
+
+def _expect_source_at(at: At, source_at: At) -> None:
+    check(at)
+    check(source_at, "source_at")
+    others = [dim for dim in source_at or () if dim not in (at or ())]
+    if others:
+        raise InputError(
+            f"tt.edits.patch got source_at for dimension {others[0]}, and at has none for it. Say "
+            f"where it is to go: at={{{others[0]}: ...}}."
+        )
+
+
+def _another_shape(source: Tensor, tensor: Tensor) -> str:
+    """A way out for a source of another length: a part that both have."""
+    if source.dim() != tensor.dim():
+        return _KEEPS
+    pairs = zip(source.shape, tensor.shape, strict=True)
+    dims = [dim for dim, (theirs, ours) in enumerate(pairs) if theirs not in (1, ours)]
+    at = ", ".join(f"{dim}: -1" for dim in dims)
+    return (
+        f"Patch places that both have: at={{{at}}} is the last of each, and source_at= beside it "
+        f"says another place of the source."
+    )
 
 
 def mean_ablate(
@@ -389,7 +549,14 @@ def mean_ablate(
             tensor: the mean itself. ``None``: the mean of the batch that flows, with its gradient.
         dim: the dimension of samples.
         at: only there.
+
+    Raises:
+        InputError: an argument does not fit.
     """
+    is_source = isinstance(source, Tensor | Mapping | Recorded | None)
+    expected = "a run (watch.run, tt.open(path)), a mapping from sites to means, or a tensor"
+    _expect(is_source, "mean_ablate", "source", source, expected)
+    _expect(_is_whole(dim), "mean_ablate", "dim", dim, "a whole number")
     look = None if source is None else _Mean(source, dim)
 
     def formula(tensor: Tensor, record: Record) -> Tensor:
@@ -411,6 +578,12 @@ class _Lookup:
         self._call = call
 
     def __call__(self, record: Record) -> Tensor:
+        found = self._found(record)
+        if not isinstance(found, Tensor):
+            raise _nothing_there(record, f"its source gave {kind_of(found)}; expected a tensor.")
+        return found
+
+    def _found(self, record: Record) -> Any:
         source = self._source
         if isinstance(source, Tensor):
             return source
@@ -418,20 +591,19 @@ class _Lookup:
         if isinstance(source, Mapping):
             known = [key for key in (str(site), site, site.path) if key in source]
             if not known:
-                raise _nothing_there(record, f"The mapping has no {str(site)!r}.")
-            found: Tensor = source[known[0]]
-            return found
+                texts = [str(key) for key in source]
+                hint = did_you_mean(str(site), texts)
+                raise _nothing_there(record, f"the mapping has no {str(site)!r}{hint}")
+            return source[known[0]]
         if callable(source):
-            made: Tensor = source(record)
-            return made
+            return source(record)
         call = record.call if self._call is None else self._call
         try:
-            value: Tensor = source.get(site, step=self._step, call=call)
+            return source.get(site, step=self._step, call=call)
         except LookupError as error:
             is_later = self._call is None and record.call > 0
             hint = " Pass call=0 to put in its first call everywhere." if is_later else ""
             raise _nothing_there(record, f"{error}{hint}") from error
-        return value
 
     def _site_of(self, record: Record) -> Site:
         site = self._site(record.site) if callable(self._site) else self._site
@@ -496,7 +668,12 @@ def guided_relu(*, others: Literal["refuse", "leave"] = "refuse") -> GuidedRelu:
 
     Source: Springenberg et al., "Striving for Simplicity: The All Convolutional Net" (2015),
     section 3.4.
+
+    Raises:
+        InputError: ``others`` is something else.
     """
+    is_known = others in ("refuse", "leave")
+    _expect(is_known, "guided_relu", "others", others, "'refuse' or 'leave'")
     return GuidedRelu(others)
 
 
@@ -560,58 +737,14 @@ def _lenient(node: Any) -> bool:
 
 def _within(at: At, formula: Formula) -> Formula:
     """The formula, only in a region."""
+    check(at)
     if at is None:
         return formula
-    if not isinstance(at, Mapping) or not all(isinstance(dim, int) for dim in at):
-        raise InputError(
-            f"at is {at!r}; expected dimension -> index, slice, list of indices or mask, as in "
-            f"at={{0: 3}}."
-        )
-    for dim, index in at.items():
-        if _is_nothing(index):
-            raise InputError(
-                f"at={{{dim}: {_short(index)}}} chooses nothing of dimension {dim}, so the edit "
-                f"would never do anything. Leave the edit out where nothing is chosen."
-            )
 
     def inside(tensor: Tensor, record: Record) -> Tensor:
-        return torch.where(_region(at, tensor, record), formula(tensor, record), tensor)
+        return torch.where(region(at, tensor, record), formula(tensor, record), tensor)
 
     return inside
-
-
-def _is_nothing(index: Index) -> bool:
-    if isinstance(index, Tensor):
-        return not bool(index.any()) if index.dtype == torch.bool else not index.numel()
-    return isinstance(index, list | tuple) and not any(entry is not False for entry in index)
-
-
-def _region(at: Mapping[int, Index], tensor: Tensor, record: Record) -> Tensor:
-    """A boolean mask that broadcasts to the tensor."""
-    region = torch.ones((), dtype=torch.bool, device=tensor.device)
-    for dim, index in at.items():
-        if not -tensor.dim() <= dim < tensor.dim():
-            raise EditError(
-                f"The edit at {place(record)} is asked to work in dimension {dim}, and the tensor "
-                f"is {kind_of(tensor)}."
-            )
-        chosen = torch.zeros(tensor.shape[dim], dtype=torch.bool, device=tensor.device)
-        if isinstance(index, list | tuple):
-            index = torch.as_tensor(index)
-        size = tensor.shape[dim]
-        try:
-            if size and isinstance(index, slice) and not range(*index.indices(size)):
-                raise IndexError  # Tensors take such slices for empty ones.
-            chosen[index] = True
-        except IndexError as error:
-            raise EditError(
-                f"The edit at {place(record)} is asked to work at {_short(index)} of dimension "
-                f"{dim}, and the tensor is {kind_of(tensor)}."
-            ) from error
-        shape = [1] * tensor.dim()
-        shape[dim] = -1
-        region = region & chosen.view(shape)
-    return region
 
 
 def _filled(tensor: Tensor, number: float) -> Tensor:
@@ -619,14 +752,14 @@ def _filled(tensor: Tensor, number: float) -> Tensor:
     return torch.where(_never(tensor), tensor, torch.full_like(tensor.detach(), number))
 
 
-def _joined(tensor: Tensor, new: Tensor, record: Record) -> Tensor:
+def _joined(tensor: Tensor, new: Tensor, record: Record, hint: str = _KEEPS) -> Tensor:
     """``new`` in the place of ``tensor``, in its graph."""
     if new.dtype != tensor.dtype:
         raise EditError(
             f"The edit at {place(record)} has {kind_of(new)} to put in the place of "
-            f"{kind_of(tensor)}. An edit keeps shape, dtype and device."
+            f"{kind_of(tensor)}. {_KEEPS}"
         )
-    here = _expanded(new.detach().to(tensor.device), tensor, record)
+    here = _expanded(new.detach().to(tensor.device), tensor, record, hint)
     return torch.where(_never(tensor), tensor, here)
 
 
@@ -639,13 +772,13 @@ def _never(tensor: Tensor) -> Tensor:
     return torch.zeros((), dtype=torch.bool, device=tensor.device)
 
 
-def _expanded(new: Tensor, tensor: Tensor, record: Record) -> Tensor:
+def _expanded(new: Tensor, tensor: Tensor, record: Record, hint: str = _KEEPS) -> Tensor:
     try:
         return new.expand(tensor.shape)
     except RuntimeError as error:
         raise EditError(
             f"The edit at {place(record)} has {kind_of(new)} for {kind_of(tensor)}, to which it "
-            f"does not broadcast. An edit keeps shape, dtype and device."
+            f"does not broadcast. {hint}"
         ) from error
 
 
@@ -661,10 +794,3 @@ def _seed(seed: int, record: Record) -> int:
     """A number for one place and time; Python's own hash differs between processes."""
     text = f"{seed} {record.step} {record.site} {record.call}"
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "little")
-
-
-def _short(value: Any) -> str:
-    if isinstance(value, Tensor):
-        return kind_of(value)
-    text = getattr(value, "__name__", None) or repr(value)
-    return text if len(text) <= 40 else f"<{type(value).__name__}>"

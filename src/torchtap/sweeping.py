@@ -15,11 +15,12 @@ from typing import Any, TextIO
 import torch
 from torch import Tensor, nn
 
-from torchtap.editing import refuse_ports
+from torchtap.editing import refuse_asked, refuse_ports
+from torchtap.edits import as_edit
 from torchtap.errors import EditError, InputError, MissingExtraError, RunError
-from torchtap.hooks.change import Change, Function, name_of, takes_record
+from torchtap.hooks.change import Change, Function, kind_of, name_of, takes_record
 from torchtap.hooks.editor import Editor
-from torchtap.plan import Plan, Where, make_plan, modules_of
+from torchtap.plan import Plan, Where, can_take, make_plan, modules_of
 from torchtap.record import Record
 from torchtap.site import Site
 from torchtap.tree import leaves, replace
@@ -27,6 +28,7 @@ from torchtap.tree import leaves, replace
 Metric = Callable[[Any], Any]
 Values = dict[str, float]
 
+_PORTS = ("input", "output")
 _VALUE = "metric"
 _PATIENCE = 2.0
 """Seconds before progress is shown."""
@@ -155,7 +157,8 @@ def sweep(
 
     Raises:
         SiteError: a pattern fits nothing.
-        EditError: a site never came by, or an edit does not fit.
+        EditError: a site never came by, or an edit does not fit, or a port is none of a forward.
+        InputError: an argument does not fit, or the metric returned no number.
         RunError: the file is of another sweep.
 
     Example:
@@ -165,7 +168,10 @@ def sweep(
         >>> [str(row.site) for row in table]
         ['.:output', '0:output', '1:output']
     """
-    edits = dict(edit) if isinstance(edit, Mapping) else {name_of(edit): edit}
+    if not isinstance(batch, int) or batch < 1:
+        raise InputError(f"batch is {batch!r}; expected a whole number from 1.")
+    edits = _named(edit)
+    _check_metric(metric)
     study = _Study(model, inputs, sites, edits, metric)
     log = _Log(path, study)
     with _Progress(len(study.trials) - len(log.done), progress) as shown, study.restored():
@@ -245,9 +251,7 @@ class _Study:
         edits: Mapping[str, Function],
         metric: Metric,
     ) -> None:
-        for name, function in edits.items():
-            if not callable(function):
-                raise InputError(f"Edit {name!r} is {function!r}; expected a function.")
+        refuse_asked(sites, _PORTS)
         self.model = model
         self.metric = metric
         self._modules, _ = modules_of(model)
@@ -323,20 +327,14 @@ class _Study:
         with torch.no_grad():
             measured = self.metric(output)
         values = measured if isinstance(measured, Mapping) else {_VALUE: measured}
-        try:
-            return {str(name): float(value) for name, value in values.items()}
-        except (TypeError, ValueError, RuntimeError) as error:
-            raise InputError(
-                f"The metric returned {type(measured).__name__}; expected a number, or a dict of "
-                f"numbers."
-            ) from error
+        if not values:
+            raise InputError("The metric returned an empty dict; expected a number in it.")
+        return {str(name): _number(name, value) for name, value in values.items()}
 
     # ------------------------------------------------------------------ several in one forward
 
     def width(self, batch: int, baseline: Values) -> tuple[int, str]:
         """How many edits fit in one forward, and why not more."""
-        if batch < 1:
-            raise InputError(f"batch is {batch!r}; expected a number from 1.")
         if batch == 1:
             return 1, ""
         if self.num_rows is None:
@@ -403,8 +401,54 @@ class _Study:
         }
 
 
+def _named(edit: Any) -> dict[str, Function]:
+    """The edits by name."""
+    if isinstance(edit, list | tuple):
+        raise InputError(
+            "tt.sweep got a list of edits; expected one, or a dict from a name to each: "
+            "{'zero': tt.edits.zero(), 'mean': tt.edits.mean_ablate()}."
+        )
+    if not isinstance(edit, Mapping):
+        return {name_of(as_edit(edit)): edit}
+    if not edit:
+        raise InputError("tt.sweep got an empty dict of edits; expected a name -> edit.")
+    return {str(name): as_edit(function) for name, function in edit.items()}
+
+
+def _check_metric(metric: Any) -> None:
+    if not callable(metric) or not can_take(metric, 1):
+        raise InputError(
+            f"metric is {name_of(metric)}; expected a function of the model's output alone, as in "
+            f"lambda out: out.mean()."
+        )
+
+
+def _number(name: str, value: Any) -> float:
+    """One value of a metric.
+
+    Raises:
+        InputError: it is no number.
+    """
+    where = "" if name == _VALUE else f" under {name!r}"
+    if isinstance(value, Tensor) and (value.numel() != 1 or value.is_complex()):
+        raise InputError(
+            f"The metric returned {kind_of(value)}{where}; expected a number, or a dict of "
+            f"numbers. Make one of it, as in .mean() or [0, 3]."
+        )
+    try:
+        if not isinstance(value, str | bytes):
+            return float(value)
+    except (TypeError, ValueError):
+        pass
+    hint = " Does the function lack a return?" if value is None else ""
+    raise InputError(
+        f"The metric returned {'None' if value is None else kind_of(value)}{where}; expected a "
+        f"number, or a dict of numbers.{hint}"
+    )
+
+
 def _one_by_one(plan: Plan) -> Iterator[tuple[Site, Plan]]:
-    refuse_ports(plan, ("input", "output"))
+    refuse_ports(plan, _PORTS)
     if plan.unmatched:
         raise InputError(
             f"tt.sweep edits modules; {str(plan.unmatched[0])!r} is none. A tt.mark is edited with "

@@ -123,7 +123,8 @@ def place(record: Record) -> str:
 def kind_of(value: object) -> str:
     """``float32[3, 8]``, or the class of what is no tensor."""
     if not isinstance(value, Tensor):
-        return type(value).__name__
+        is_function = callable(value) and not isinstance(value, torch.nn.Module | type)
+        return f"the function {name_of(value)}" if is_function else type(value).__name__
     kind = f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
     if value.layout is not torch.strided:
         kind = f"{str(value.layout).removeprefix('torch.')} {kind}"
@@ -133,6 +134,14 @@ def kind_of(value: object) -> str:
 def name_of(function: Any) -> str:
     """What a function is called."""
     return str(getattr(function, "__name__", None) or repr(function))
+
+
+def short(value: object) -> str:
+    """A value in a message: never longer than a few words."""
+    if isinstance(value, Tensor):
+        return kind_of(value)
+    text = getattr(value, "__name__", None) or repr(value)
+    return text if len(text) <= 40 else f"<{type(value).__name__}>"
 
 
 def takes_record(function: Function) -> bool:

@@ -16,6 +16,7 @@ from torch.optim.optimizer import (
 )
 
 from torchtap.errors import EditError
+from torchtap.hooks.change import name_of
 from torchtap.hooks.spots import Spot, Tap
 
 if TYPE_CHECKING:
@@ -105,9 +106,9 @@ class Clipping:
         # The optimizer itself stands first among the arguments of its hooks.
         if any(callable(one) for one in (*args[1:], *kwargs.values())):
             raise EditError(
-                f"Edit {self._clip!r}: {type(optimizer).__name__}.step was given a closure, which "
-                f"computes the gradients only inside the step. Clip in the closure, by "
-                f"torch.nn.utils.clip_grad_norm_."
+                f"Edit {name_of(self._clip)!r}: {type(optimizer).__name__}.step was given a "
+                f"closure, which computes the gradients only inside the step. Clip in the closure, "
+                f"by torch.nn.utils.clip_grad_norm_."
             )
         chosen = [(spot, param.grad) for spot, param in own if param.grad is not None]
         if chosen:
