@@ -7,7 +7,6 @@ installed.
 from __future__ import annotations
 
 import contextlib
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from torchtap.hooks.spots import Arrival, Tap
-from torchtap.record import FORWARD, UNVERSIONED, Record
+from torchtap.record import FORWARD, UNVERSIONED, Record, new_record
 
 if TYPE_CHECKING:
     from torchtap.hooks.engine import Engine
@@ -24,7 +23,6 @@ _current_task = torch._C._current_graph_task_id
 _saved_tensor_hooks = torch._C._autograd._top_saved_tensors_default_hooks
 _tracing_state = torch._C._get_tracing_state
 _transform_running = torch._C._functorch.peek_interpreter_stack
-_new_record = tuple.__new__  # A third of the price of calling the class.
 
 
 class Callback:
@@ -80,7 +78,7 @@ class Leave(Callback):
         if (
             type(output) is not Tensor
             or self.has_frame
-            or (grad_fn := output.grad_fn) is None
+            or output.grad_fn is None
             or ((is_view := output._is_view()) and not engine.is_inside())
             or (spot is not None and spot.copies is not False)
             or engine.busy
@@ -102,23 +100,14 @@ class Leave(Callback):
                     kept = output.detach()
                     version = kept._version
                 row = (spot.site, engine.step, call, FORWARD, -1, (), kept, version)
-                engine.emit(_new_record(Record, row))
+                engine.emit(new_record(Record, row))
         if spot_of_gradient is not None:
             if is_view:
                 hook = engine.gradients.of_view(spot_of_gradient, output, call)
             else:
                 spot_of_gradient.armed += 1
                 hook = Arrival(engine.deliver_gradient, spot_of_gradient, engine.step, call, ())
-            hooks: Any = output._backward_hooks
-            if hooks is None:
-                # What Tensor.register_hook does, less its handle: a third of the time.
-                hooks = OrderedDict()
-                output._backward_hooks = hooks
-                grad_fn._register_hook_dict(output)
-                engine.hooked.append(hooks)
-                hooks[hook] = hook
-            else:
-                engine.gradients.join(hooks, hook)
+            engine.on_tensors.put(output, hook)
 
 
 class EditCallback(Callback):

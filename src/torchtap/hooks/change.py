@@ -48,7 +48,8 @@ class Change:
         self._function = function
         self._takes_record = takes_record(function)
         self._scaler = scaler
-        self._proven: set[Site] = set()
+        # By id, which is cheap to ask for; the site itself, so that no other gets its id.
+        self._proven: dict[int, Site] = {}
 
     def __call__(self, tensor: Tensor, record: Record) -> Tensor | None:
         """The tensor to go on with; ``None`` if the function left it as it is.
@@ -69,7 +70,7 @@ class Change:
     def _checked(self, tensor: Tensor, record: Record) -> Tensor | None:
         version = -1 if tensor.is_inference() else tensor._version
         before = None
-        if record.site not in self._proven or version < 0:
+        if version < 0 or id(record.site) not in self._proven:
             # A write through .data or numpy leaves no version: seen the first time at each site.
             before = tensor.detach().clone()
         try:
@@ -82,7 +83,7 @@ class Change:
         if before is not None:
             if not _same_bits(before, tensor):
                 raise self._wrote(record)
-            self._proven.add(record.site)
+            self._proven[id(record.site)] = record.site
         if new is not None and new is not tensor:
             self._check(new, tensor, record)
         return new

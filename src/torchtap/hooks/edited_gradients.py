@@ -23,7 +23,8 @@ from torchtap.hooks.graph import (
 )
 from torchtap.hooks.order import put_gradient
 from torchtap.hooks.spots import Arrival, EditArrival, Spot
-from torchtap.record import FORWARD, UNVERSIONED, Record
+from torchtap.hooks.tensor_hooks import TensorHooks
+from torchtap.record import FORWARD, UNVERSIONED, Record, new_record
 from torchtap.tree import leaves
 
 _TWO_PARTS = (
@@ -40,10 +41,10 @@ _LOST = (
 class GradientEdit:
     """One gradient of one call that is to be changed when it comes."""
 
-    __slots__ = ("_edits", "_task", "call", "is_split", "labels", "pending", "spot", "step")
+    __slots__ = ("_task", "call", "edits", "is_split", "pending", "spot", "step")
 
     def __init__(self, edits: GradientEdits, spot: Spot, call: int) -> None:
-        self._edits = edits
+        self.edits = edits
         self._task = -1
         self.spot = spot
         self.step = edits.step
@@ -88,7 +89,7 @@ class GradientEdit:
         return hook
 
     def _change(self, gradient: Tensor) -> Tensor | None:
-        edits = self._edits
+        edits = self.edits
         if not edits.is_on:
             return None
         if is_batched(gradient):
@@ -102,7 +103,7 @@ class GradientEdit:
     def _cannot(self, reason: str) -> EditError:
         record = Record(self.spot.site, self.step, self.call, FORWARD, -1, (), None, UNVERSIONED)
         return EditError(
-            f"Edit {self._edits.name!r} cannot change the gradient at {place(record)}: {reason}."
+            f"Edit {self.edits.name!r} cannot change the gradient at {place(record)}: {reason}."
         )
 
 
@@ -146,6 +147,13 @@ class FollowedView:
         return node.register_hook(self.edit.on_overwritten(geometry_in_base(self.view)))
 
 
+class _Inside(threading.local):
+    """Views made within the calls that a thread is inside of."""
+
+    def __init__(self) -> None:
+        self.views: list[FollowedView] = []
+
+
 class GradientEdits:
     """All gradient changes that one editor waits for.
 
@@ -161,10 +169,11 @@ class GradientEdits:
         self.step = 0
         self.is_on = True
         self.name = change.name
+        self.on_tensors = TensorHooks(self._is_ours)
         self.backwards = Backwards(lambda: None)
         self._change = change
         self._fired = fired
-        self._local = threading.local()
+        self._local = _Inside()
         self._handles: list[Any] = []
         self._unfinished: list[FollowedView] = []
         self._prune_at = 256
@@ -174,9 +183,13 @@ class GradientEdits:
         """Call the user's function on a gradient that has arrived."""
         number = self.backwards.number()
         row = (spot.site, step, call, FORWARD, number, (), gradient, UNVERSIONED)
-        new = self._change(gradient, Record(*row))
+        new = self._change(gradient, new_record(Record, row))
         self._fired(spot, call, new is not None)
         return new
+
+    def _is_ours(self, hook: Arrival) -> bool:
+        owner = getattr(hook.func, "__self__", None)
+        return isinstance(owner, GradientEdit) and owner.edits is self
 
     # ------------------------------------------------------------------ where gradients come by
 
@@ -186,10 +199,14 @@ class GradientEdits:
             spot.reason = why_no_grad(tensor)
             return
         edit = GradientEdit(self, spot, call)
-        handle = tensor.register_hook(EditArrival(edit.on_tensor))  # type: ignore[no-untyped-call]
-        table: Any = tensor._backward_hooks
-        put_gradient(table, handle.id)
-        self._handles.append(handle)
+        hook = EditArrival(edit.on_tensor)
+        if type(tensor) is Tensor and not tensor.is_leaf:
+            self.on_tensors.put(tensor, hook)
+        else:
+            handle = tensor.register_hook(hook)  # type: ignore[no-untyped-call]
+            table: Any = tensor._backward_hooks
+            put_gradient(table, handle.id)
+            self._handles.append(handle)
         self._follow(tensor, edit)
 
     def announce(self, output: Any) -> None:
@@ -243,13 +260,13 @@ class GradientEdits:
     def _follow(self, tensor: Tensor, edit: GradientEdit) -> None:
         base = tensor._base if tensor._is_view() else None
         if base is not None and type(tensor) is Tensor:
-            self._views.append(FollowedView(tensor, edit))
+            self._local.views.append(FollowedView(tensor, edit))
 
     # ------------------------------------------------------------------ views
 
     def enter(self) -> int:
         """A call begins; returns what its :meth:`leave` asks for."""
-        return len(self._views)
+        return len(self._local.views)
 
     def leave(self, first: int, output: Any, *, is_outermost: bool) -> None:
         """A call ends: follow the views within it that were overwritten.
@@ -259,7 +276,7 @@ class GradientEdits:
             output: what the call returns; its caller may yet overwrite the tensors in it.
             is_outermost: there is no caller who would say.
         """
-        views = self._views
+        views = self._local.views
         if len(views) <= first:
             return
         returned = {id(tensor) for _, tensor in leaves(output)}
@@ -281,7 +298,7 @@ class GradientEdits:
 
     def drop_views(self) -> None:
         """Forget the calls that this thread was inside of."""
-        self._views.clear()
+        self._local.views.clear()
 
     def settle(self) -> None:
         """Note which gradients went another way; outside of any call and backward."""
@@ -291,26 +308,20 @@ class GradientEdits:
                 self.lost[edit.spot] = _LOST
         self._unfinished.clear()
 
-    @property
-    def _views(self) -> list[FollowedView]:
-        try:
-            return self._local.views  # type: ignore[no-any-return]
-        except AttributeError:
-            self._local.views = []
-            return self._local.views  # type: ignore[no-any-return]
-
     # ------------------------------------------------------------------ off
 
     def prune(self) -> None:
         """Forget the handles of graphs that are gone."""
-        if len(self._handles) >= self._prune_at:
+        if len(self._handles) + len(self.on_tensors.tables) >= self._prune_at:
+            self.on_tensors.prune()
             self._handles = [one for one in self._handles if one.hooks_dict_ref() is not None]
-            self._prune_at = 256 + 2 * len(self._handles)
+            self._prune_at = 256 + 2 * (len(self._handles) + len(self.on_tensors.tables))
 
     def release(self) -> None:
         """Take every hook off."""
         self.is_on = False
         self.settle()
+        self.on_tensors.release()
         for handle in self._handles:
             handle.remove()
         self._handles.clear()

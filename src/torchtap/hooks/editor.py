@@ -23,7 +23,7 @@ from torchtap.hooks.keep import obstacle
 from torchtap.hooks.marks import open_editors
 from torchtap.hooks.order import put_edit
 from torchtap.hooks.spots import Spot, Tap
-from torchtap.record import RECOMPUTE, UNVERSIONED, Record
+from torchtap.record import RECOMPUTE, UNVERSIONED, Record, new_record
 from torchtap.tree import replace, replace_arguments
 
 if TYPE_CHECKING:
@@ -36,7 +36,6 @@ MOST_CALLS = 1 << 16
 _transform_running = torch._C._functorch.peek_interpreter_stack
 _tracing_state = torch._C._get_tracing_state
 
-_ARGUMENTS = frozenset({"input", "grad_input"})
 _NO_VIEWS = 0
 _serials = itertools.count()
 
@@ -47,7 +46,7 @@ class _Call(Call):
     __slots__ = ("first_node", "first_view")
 
     def __init__(self, tap: Tap, number: int, phase: str, first_view: int) -> None:
-        super().__init__(tap, number, phase, depth=4)
+        Call.__init__(self, tap, number, phase, depth=4)
         self.first_view = first_view
         self.first_node = sequence_number()
 
@@ -175,7 +174,8 @@ class Editor:
         number, phase = self._numbering.number(tap, args, kwargs)
         call = _Call(tap, number, phase, self.gradients.enter())
         self._running.stack.append(call)
-        if not self._is_wanted(call) or tap.filters.keys().isdisjoint(_ARGUMENTS):
+        takes_arguments = "input" in tap.filters or "grad_input" in tap.filters
+        if not takes_arguments or not self._is_wanted(call):
             return None
         return replace_arguments(args, kwargs, partial(self._new_argument, call, {}))
 
@@ -205,7 +205,7 @@ class Editor:
             self.nodes.leave(tap, output, call.first_node, call.number)
             return None
         if type(output) is Tensor:
-            new = self._new_output(call, {}, "", output)
+            new = self._flowing_out(call, tap.plain_output, tap.plain_gradient, {}, output)
         else:
             new = replace(output, partial(self._new_output, call, {}))
         if not self._running.stack:  # What it returned itself is followed no further.
@@ -226,7 +226,9 @@ class Editor:
         number, phase = self._numbering.number(tap, (tensor,), {})
         call = _Call(tap, number, phase, _NO_VIEWS)
         call.first_node = 0  # Made by the module that marks it, not handed on by it.
-        return self._new_output(call, {}, "", tensor) if self._is_wanted(call) else tensor
+        if not self._is_wanted(call):
+            return tensor
+        return self._flowing_out(call, tap.plain_output, tap.plain_gradient, {}, tensor)
 
     def _enter_model(self) -> None:
         if self._running.stack and self._running.is_stale():
@@ -268,15 +270,23 @@ class Editor:
     def _new_output(
         self, call: _Call, known: dict[int, Tensor], leaf: str, tensor: Tensor
     ) -> Tensor:
-        tap = call.tap
-        spot = tap.spot("output", leaf)
+        spot, spot_of_gradient = call.tap.spot("output", leaf), call.tap.spot("grad_output", leaf)
+        return self._flowing_out(call, spot, spot_of_gradient, known, tensor)
+
+    def _flowing_out(
+        self,
+        call: _Call,
+        spot: Spot | None,
+        spot_of_gradient: Spot | None,
+        known: dict[int, Tensor],
+        tensor: Tensor,
+    ) -> Tensor:
         if spot is not None:
             tensor = self._changed(spot, tensor, call)
-        spot = tap.spot("grad_output", leaf)
-        if spot is None:
+        if spot_of_gradient is None:
             return tensor
         if id(tensor) not in known:
-            known[id(tensor)] = self._with_edited_gradient(spot, tensor, call)
+            known[id(tensor)] = self._with_edited_gradient(spot_of_gradient, tensor, call)
         return known[id(tensor)]
 
     def _with_edited_gradient(self, spot: Spot, tensor: Tensor, call: _Call) -> Tensor:
@@ -290,7 +300,7 @@ class Editor:
 
     def _changed(self, spot: Spot, tensor: Tensor, call: Call) -> Tensor:
         row = (spot.site, self.step, call.number, call.phase, -1, (), tensor, UNVERSIONED)
-        new = self.change(tensor, Record(*row))
+        new = self.change(tensor, new_record(Record, row))
         if call.phase is not RECOMPUTE:
             self.count(spot, call.number, new is not None)
         return tensor if new is None else new

@@ -109,7 +109,7 @@ class Engine:
         self.compiled = Compiled(self)
         # At hand for the hooks, which are called for every module.
         self.deliver_gradient = self.gradients.deliver
-        self.hooked = self.gradients.hooked
+        self.on_tensors = self.gradients.on_tensors
         self._model = weakref.ref(model)
         self._running: Running[_Frame] = Running()
         self._numbering = Numbering()

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable
 from functools import partial
-from sys import getrefcount
 from typing import Any
 
 import torch
@@ -35,15 +33,11 @@ from torchtap.hooks.graph import (
     sequence_number,
 )
 from torchtap.hooks.keep import Keeper
-from torchtap.hooks.order import put_gradient
 from torchtap.hooks.spots import Arrival, Spot, Tap
-from torchtap.record import FORWARD, Record
-
-_ONLY_OURS = 3
-"""References to the hook table of a tensor that is gone: list, loop variable, argument."""
+from torchtap.hooks.tensor_hooks import TensorHooks
+from torchtap.record import FORWARD, Record, new_record
 
 _saved_tensor_hooks = torch._C._autograd._top_saved_tensors_default_hooks
-_new_record = tuple.__new__  # A third of the price of calling the class.
 
 
 class Passage:
@@ -84,7 +78,7 @@ class Gradients:
         looks: ``after`` edits, or ``before`` them.
 
     Attributes:
-        hooked: the hook tables of tensors that hold a hook of ours.
+        on_tensors: our hooks on what operations made.
     """
 
     def __init__(
@@ -102,7 +96,7 @@ class Gradients:
         self._emit = emit
         self._grad_input = grad_input
         self._local = threading.local()
-        self.hooked: list[Any] = []
+        self.on_tensors = TensorHooks(self._is_ours)
         self._leaves: list[Any] = []
         self._handles: list[Any] = []
         self._prune_at = 1024
@@ -133,7 +127,7 @@ class Gradients:
             kept, version = self._keeper.keep(spot, gradient)
         number = self.backwards.number()
         row = (spot.site, step, call, FORWARD, number, labels, kept, version)
-        self._emit(_new_record(Record, row))
+        self._emit(new_record(Record, row))
 
     # ------------------------------------------------------------------ of a tensor as it is
 
@@ -332,23 +326,7 @@ class Gradients:
             else:
                 self._handles.append(handle)
             return
-        hooks: Any = tensor._backward_hooks
-        if hooks is None:
-            # What Tensor.register_hook does, less its handle: a third of the time.
-            hooks = OrderedDict()
-            tensor._backward_hooks = hooks
-            tensor.grad_fn._register_hook_dict(tensor)
-            self.hooked.append(hooks)
-            hooks[hook] = hook
-        else:
-            self.join(hooks, hook)
-
-    def join(self, hooks: Any, hook: Arrival) -> None:
-        """Put a hook into a table that others made, which is remembered once, to clean it."""
-        if not any(isinstance(other, Arrival) and self._is_ours(other) for other in hooks):
-            self.hooked.append(hooks)
-        hooks[hook] = hook
-        put_gradient(hooks, hook)
+        self.on_tensors.put(tensor, hook)
 
     def release_leaves(self, *, force: bool) -> None:
         """Take the hooks off tensors that outlive their graph; those that fired, or all."""
@@ -363,11 +341,7 @@ class Gradients:
     def release(self) -> None:
         """Take every hook off, also those on tensors of graphs that are still alive."""
         self.release_leaves(force=True)
-        for hooks in self.hooked:
-            for hook in list(hooks):
-                if isinstance(hook, Arrival) and self._is_ours(hook):
-                    del hooks[hook]
-        self.hooked.clear()
+        self.on_tensors.release()
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
@@ -383,11 +357,11 @@ class Gradients:
 
     def prune(self, *, force: bool) -> None:
         """Forget what belongs to graphs that are gone."""
-        if not force and len(self.hooked) + len(self._handles) < self._prune_at:
+        if not force and len(self.on_tensors.tables) + len(self._handles) < self._prune_at:
             return
-        self.hooked[:] = [hooks for hooks in self.hooked if getrefcount(hooks) > _ONLY_OURS]
+        self.on_tensors.prune()
         self._handles = [h for h in self._handles if h.hooks_dict_ref() is not None]
-        self._prune_at = 1024 + 2 * (len(self.hooked) + len(self._handles))
+        self._prune_at = 1024 + 2 * (len(self.on_tensors.tables) + len(self._handles))
 
 
 def _as_prehook(hook: Callable[[Any, Any], None], gradients: tuple[Tensor | None, ...]) -> None:
