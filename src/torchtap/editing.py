@@ -259,8 +259,7 @@ def edit(
         {'0:grad_output': 1}
     """
     pairs = _pairs(where, fn)
-    if missing not in ("error", "ignore"):
-        raise InputError(f"missing is {missing!r}; expected 'error' or 'ignore'.")
+    _check_missing(missing)
     if scaler is not None and not callable(getattr(scaler, "get_scale", None)):
         raise InputError(f"scaler is {type(scaler).__name__}; expected a torch.amp.GradScaler.")
     wants_call = _chooser(calls, "calls")
@@ -276,19 +275,22 @@ def edit(
     return done
 
 
-def edit_tensor(tensor: Tensor, fn: Function, *, name: str = "tensor") -> TensorEdit:
+def edit_tensor(
+    tensor: Tensor, fn: Function, *, name: str = "tensor", missing: Missing = "error"
+) -> TensorEdit:
     """Change the gradient of one tensor as it is now, over all its uses.
 
     Args:
         tensor: leaf or not; it must require grad.
         fn: as for :func:`edit`.
         name: what messages and the record's site call it.
+        missing: what to do when closing, if no gradient ever came: ``error``, or ``ignore``.
 
     Returns:
         a context manager and handle. Without closing it, the edit lasts as long as the tensor.
 
     Raises:
-        EditError: the tensor does not require grad.
+        EditError: the tensor does not require grad; or (when closing) no gradient came.
 
     Example:
         >>> import torch, torchtap as tt
@@ -298,7 +300,8 @@ def edit_tensor(tensor: Tensor, fn: Function, *, name: str = "tensor") -> Tensor
         >>> x.grad, e.fired
         (tensor([30., 30.]), 1)
     """
-    return TensorEdit(tensor, fn, name)
+    _check_missing(missing)
+    return TensorEdit(tensor, fn, name, missing)
 
 
 class TensorEdit:
@@ -308,7 +311,7 @@ class TensorEdit:
         fired: how often the gradient was replaced.
     """
 
-    def __init__(self, tensor: Tensor, fn: Function, name: str) -> None:
+    def __init__(self, tensor: Tensor, fn: Function, name: str, missing: Missing) -> None:
         if not isinstance(tensor, Tensor):
             raise InputError(f"tt.edit_tensor got {type(tensor).__name__}; expected a tensor.")
         if not tensor.requires_grad:
@@ -317,6 +320,8 @@ class TensorEdit:
                 f"gradient. Call it before the forward, on a tensor that takes part in the graph."
             )
         self.fired = 0
+        self._missing = missing
+        self._is_open = True
         self._spot = Spot(Site(name, "grad_output"))
         self._gradients = GradientEdits(Change(edits.as_edit(fn)), self._count)
         self._gradients.of_tensor(self._spot, tensor, 0)
@@ -329,26 +334,46 @@ class TensorEdit:
         """Take it off.
 
         Raises:
-            EditError: the tensor was a view that somebody overwrote, and the gradient went by.
+            EditError: no gradient came, or the tensor was a view that somebody overwrote, and the
+                gradient went by.
         """
+        self._close(raising=True)
+
+    def _close(self, *, raising: bool) -> None:
+        if not self._is_open:
+            return
+        self._is_open = False
         self._gradients.release()
+        if not raising:
+            return
+        name = self._spot.site.path
         for why in self._gradients.lost.values():
-            raise EditError(f"tt.edit_tensor {self._spot.site.path!r} did not happen: {why}.")
+            raise EditError(f"tt.edit_tensor {name!r} did not happen: {why}.")
+        if not self._spot.arrived and self._missing == "error":
+            raise EditError(
+                f"tt.edit_tensor {name!r} never happened: no gradient of the tensor came, because "
+                f"no backward was run, or the loss does not depend on it. If that is meant, pass "
+                f"missing='ignore'."
+            )
 
     def __enter__(self) -> TensorEdit:
+        if not self._is_open:
+            raise EditError("This edit is closed; call tt.edit_tensor again to go on.")
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
-        if error is None:
-            self.close()
-        else:
-            self._gradients.release()
+        self._close(raising=error is None)
 
     def __repr__(self) -> str:
         return f"<TensorEdit of {self._spot.site.path!r}, fired {self.fired} times>"
 
 
 # ---------------------------------------------------------------------- the request
+
+
+def _check_missing(missing: str) -> None:
+    if missing not in ("error", "ignore"):
+        raise InputError(f"missing is {missing!r}; expected 'error' or 'ignore'.")
 
 
 def _pairs(where: Any, fn: Any) -> list[tuple[Where, Function]]:

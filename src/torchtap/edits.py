@@ -197,7 +197,8 @@ def scale(factor: float | Tensor, *, at: At = None) -> Ready:
     def formula(tensor: Tensor, _: Record) -> Tensor:
         return _like(tensor, tensor * factor)
 
-    return Ready("scale", {"factor": factor, "at": at}, _within(at, formula))
+    # Times 1, what is infinite elsewhere does not reach the gradient of a factor that is learned.
+    return Ready("scale", {"factor": factor, "at": at}, _within(at, formula, outside=1.0))
 
 
 def clamp(min: float | None = None, max: float | None = None, *, at: At = None) -> Ready:
@@ -216,7 +217,11 @@ def clamp(min: float | None = None, max: float | None = None, *, at: At = None) 
 
 
 def add(value: Value, *, at: At = None) -> Ready:
-    """Add a number, a tensor that broadcasts, or what a function of the tensor returns."""
+    """Add a number, a tensor that broadcasts, or what a function of the tensor returns.
+
+    With ``at`` the function sees the whole tensor all the same. What it returns elsewhere counts
+    for nothing, but a gradient of NaN there (of ``log`` at 0) stays NaN.
+    """
     _expect_value("add", value)
 
     def formula(tensor: Tensor, record: Record) -> Tensor:
@@ -288,13 +293,12 @@ def noise(std: float, *, seed: int = 0, relative: bool = False, at: At = None) -
 
     def formula(tensor: Tensor, record: Record) -> Tensor:
         generator = torch.Generator(tensor.device).manual_seed(_seed(seed, record))
-        size = std * tensor.detach().float().std() if relative else std
-        drawn = torch.randn(
-            tensor.shape,
-            generator=generator,
-            device=tensor.device,
-            dtype=tensor.dtype if tensor.is_floating_point() else torch.float32,
-        )
+        given = tensor.detach()
+        wide = given if given.is_complex() else given.float()
+        size = std * wide.std() if relative else std
+        is_inexact = given.is_complex() or given.is_floating_point()
+        dtype = given.dtype if is_inexact else torch.float32
+        drawn = torch.randn(given.shape, generator=generator, device=given.device, dtype=dtype)
         return _like(tensor, tensor + size * drawn)
 
     arguments = {"std": std, "seed": seed or None, "relative": relative or None, "at": at}
@@ -628,7 +632,8 @@ class _Mean(_Lookup):
                 every = self._source.cat(record.site)
             except LookupError as error:
                 raise _nothing_there(record, str(error)) from error
-            mean = every.double().mean(self._dim, keepdim=True)
+            wide = torch.complex128 if every.is_complex() else torch.float64
+            mean = every.to(wide).mean(self._dim, keepdim=True)
             self._means[record.site] = mean.to(every.dtype)
         return self._means[record.site]
 
@@ -735,20 +740,31 @@ def _lenient(node: Any) -> bool:
 # ---------------------------------------------------------------------- regions and values
 
 
-def _within(at: At, formula: Formula) -> Formula:
-    """The formula, only in a region."""
+def _within(at: At, formula: Formula, outside: float | None = None) -> Formula:
+    """The formula, only in a region.
+
+    Args:
+        at: the region.
+        formula: the edit.
+        outside: what the formula gets there instead of the tensor, so that nothing comes back from
+            there in a backward either; ``None`` if it is to see the whole tensor.
+    """
     check(at)
     if at is None:
         return formula
 
     def inside(tensor: Tensor, record: Record) -> Tensor:
-        return torch.where(region(at, tensor, record), formula(tensor, record), tensor)
+        here = region(at, tensor, record)
+        given = tensor if outside is None else torch.where(here, tensor, outside)
+        return torch.where(here, formula(given, record), tensor)
 
     return inside
 
 
 def _filled(tensor: Tensor, number: float) -> Tensor:
     """A constant of the tensor's kind that still stands in its graph: the gradient is zero."""
+    if (tensor.is_nested or tensor.layout is not torch.strided) and not number:
+        return torch.zeros_like(tensor)  # Nothing that could stand in a graph is there.
     return torch.where(_never(tensor), tensor, torch.full_like(tensor.detach(), number))
 
 

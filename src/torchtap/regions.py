@@ -46,12 +46,19 @@ def region(at: Mapping[int, Index], tensor: Tensor, record: Record) -> Tensor:
         EditError: the tensor has no such place.
     """
     whole = torch.ones((), dtype=torch.bool, device=tensor.device)
+    seen: set[int] = set()
     for dim, index in at.items():
         if not -tensor.dim() <= dim < tensor.dim():
             raise EditError(
                 f"The edit at {place(record)} is asked to work in dimension {dim}, and the tensor "
                 f"is {kind_of(tensor)}."
             )
+        if dim % tensor.dim() in seen:
+            raise EditError(
+                f"The edit at {place(record)} names dimension {dim} of {kind_of(tensor)} twice, by "
+                f"its number from the front and from the back. Name it once."
+            )
+        seen.add(dim % tensor.dim())
         chosen = torch.zeros(tensor.shape[dim], dtype=torch.bool, device=tensor.device)
         try:
             chosen[_usable(index, tensor.shape[dim])] = True

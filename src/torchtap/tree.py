@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import types
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
 
 from torch import Tensor
 
+from torchtap.errors import EditError
+
+_NONE: frozenset[int] = frozenset()
 _ATOMS = (str, bytes, int, float, complex, bool, type(None))
 Leaf = tuple[str, Tensor]
 
@@ -95,8 +99,11 @@ def _parts(value: Any) -> list[tuple[str, Any]] | None:
 def replace(value: Any, function: Callable[[str, Tensor], Tensor]) -> Any:
     """The same nested value with every tensor replaced by ``function(leaf, tensor)``.
 
-    Containers are rebuilt with their own type; dataclasses and mappings that cannot be rebuilt
-    from their parts are copied shallowly and written into.
+    Tuples are rebuilt with their own type; lists, mappings and dataclasses are copied shallowly
+    and written into.
+
+    Raises:
+        EditError: a container contains itself, or cannot be made anew.
 
     Example:
         >>> import torch
@@ -136,7 +143,9 @@ def _telling_apart(function: Callable[[str, Tensor], Tensor]) -> Callable[[str, 
     return named
 
 
-def _rebuild(value: Any, name: str, function: Callable[[str, Tensor], Tensor]) -> Any:
+def _rebuild(
+    value: Any, name: str, function: Callable[[str, Tensor], Tensor], above: frozenset[int] = _NONE
+) -> Any:
     if isinstance(value, Tensor):
         return function(name, value)
     if isinstance(value, _ATOMS):
@@ -144,18 +153,77 @@ def _rebuild(value: Any, name: str, function: Callable[[str, Tensor], Tensor]) -
     parts = _parts(value)
     if parts is None:
         return value
-    new = [_rebuild(part, f"{name}.{one}" if name else one, function) for one, part in parts]
+    if id(value) in above:
+        raise EditError(f"{_named(value, name)} contains itself, and cannot be made anew.")
+    above = above | {id(value)}
+    new = [_rebuild(part, f"{name}.{one}" if name else one, function, above) for one, part in parts]
     if all(part is old for part, (_, old) in zip(new, parts, strict=True)):
         return value
+    twin = _twin(value, new, name)
+    made = _parts(twin)
+    if made is None or [id(part) for _, part in made] != [id(part) for part in new]:
+        raise EditError(f"{_named(value, name)} does not hold what it is made of. {_WAY_OUT}")
+    return twin
+
+
+def _twin(value: Any, new: list[Any], name: str) -> Any:
+    """A container of the same type, with other parts."""
     if isinstance(value, tuple):
-        return type(value)(*new) if hasattr(value, "_fields") else type(value)(new)
-    if isinstance(value, list):
-        return type(value)(new)
+        return _tuple_twin(value, new)
+    if isinstance(value, types.MappingProxyType):
+        return types.MappingProxyType(dict(zip(value, new, strict=True)))
     twin = copy.copy(value)
-    if isinstance(value, Mapping):
+    if isinstance(value, list):
+        twin[:] = new
+    elif isinstance(value, Mapping):
+        if not isinstance(value, MutableMapping):
+            raise EditError(f"{_named(value, name)} cannot be written into. {_WAY_OUT}")
+        twin = _apart(value, twin, new, name)
         for key, part in zip(value, new, strict=True):
             twin[key] = part
     else:
-        for (field, _), part in zip(parts, new, strict=True):
-            object.__setattr__(twin, field, part)
+        for field, part in zip(dataclasses.fields(value), new, strict=True):
+            object.__setattr__(twin, field.name, part)
     return twin
+
+
+def _tuple_twin(value: tuple[Any, ...], new: list[Any]) -> Any:
+    if hasattr(value, "_fields"):
+        return type(value)(*new)
+    try:
+        return type(value)(new)  # Also what PyTorch returns, as ``torch.return_types.max``.
+    except TypeError:  # A constructor of its own.
+        twin = tuple.__new__(type(value), new)
+        vars(twin).update(vars(value))
+        return twin
+
+
+def _apart(value: MutableMapping[Any, Any], twin: Any, new: list[Any], name: str) -> Any:
+    """A copy of a mapping that is written into without the original noticing.
+
+    ``copy.copy`` shares the store of a class that keeps its items in an attribute.
+    """
+    if _shares(value, twin, new):
+        for attribute, held in list(vars(twin).items()):
+            vars(twin)[attribute] = copy.copy(held)
+        if _shares(value, twin, new):
+            raise EditError(f"A copy of {_named(value, name)} shares its items with it. {_WAY_OUT}")
+    return twin
+
+
+def _shares(value: MutableMapping[Any, Any], twin: Any, new: list[Any]) -> bool:
+    """Whether what is written into the twin stands in the original; it is taken back there."""
+    changed = zip(value.items(), new, strict=True)
+    key, old, part = next((key, old, part) for (key, old), part in changed if part is not old)
+    twin[key] = part
+    is_shared = value[key] is part
+    if is_shared:
+        value[key] = old
+    return is_shared
+
+
+def _named(value: Any, name: str) -> str:
+    return f"The {type(value).__name__}" + (f" at [{name}]" if name else "")
+
+
+_WAY_OUT = "Edit the tensors in it where they are made, or return a tuple, list or dict."

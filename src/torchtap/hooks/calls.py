@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import sys
 import threading
+import weakref
 from collections.abc import Mapping
+from functools import partial
 from types import FrameType
 from typing import Any, Generic, TypeVar
 
 import torch
+from torch import nn
 
 from torchtap.hooks.backwards import current_task
 from torchtap.hooks.replay import Replay
@@ -60,6 +63,64 @@ class Numbering:
         tap.has_run = True
         self._replay.remember(tap, call, argument)
         return call, FORWARD
+
+
+class NestedCalls:
+    """Numbers the calls of a module that may call itself, in the order in which they were entered.
+
+    To be asked when a call is left, where nobody saw it being entered. The Python stack says how
+    many calls of the module it was inside of; those that were left since the last one at its own
+    depth were inside of it.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module = weakref.ref(module)
+        self._code = getattr(module.forward, "__code__", None)
+        self._num_left = 0
+        # (depth, how many were left there or deeper), of what may yet turn out to be inside.
+        self._left: list[tuple[int, int]] = []
+
+    def __iter__(self) -> NestedCalls:
+        return self
+
+    def __next__(self) -> int:
+        depth = self._depth()
+        num_inside = 0
+        while self._left and self._left[-1][0] > depth:
+            num_inside += self._left.pop()[1]
+        before = self._left.pop()[1] if self._left and self._left[-1][0] == depth else 0
+        self._left.append((depth, before + num_inside + 1))
+        number = depth + self._num_left - num_inside
+        self._num_left += 1
+        return number
+
+    def _depth(self) -> int:
+        module, code = self._module(), self._code
+        depth = 0
+        frame: FrameType | None = sys._getframe(2)
+        while frame is not None:
+            if frame.f_code is code and _is_about(frame, module):
+                depth += 1
+            frame = frame.f_back
+        return depth
+
+
+def _is_about(frame: FrameType, module: nn.Module | None) -> bool:
+    """Whether a frame of a forward (or of what wraps it) is one of this module."""
+    return any(
+        value is module or (type(value) is tuple and len(value) > 0 and value[0] is module)
+        for value in frame.f_locals.values()
+    )
+
+
+def number_when_left(tap: Tap, module: nn.Module) -> None:
+    """Nobody will see the calls of this tap being entered: number them all the same."""
+    stock = (
+        type(one).__module__.startswith("torch.nn.") and "forward" not in vars(one)
+        for one in module.modules()
+    )
+    if not all(stock):  # PyTorch's own do not call themselves.
+        tap.count = partial(NestedCalls, module)
 
 
 class Call:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from torchtap.errors import EditError
+from torchtap.hooks.keep import obstacle
 from torchtap.record import Record
 from torchtap.site import Site
 
@@ -69,6 +70,7 @@ class Change:
 
     def _checked(self, tensor: Tensor, record: Record) -> Tensor | None:
         version = -1 if tensor.is_inference() else tensor._version
+        is_tracked = tensor.requires_grad
         before = None
         if version < 0 or id(record.site) not in self._proven:
             # A write through .data or numpy leaves no version: seen the first time at each site.
@@ -78,7 +80,7 @@ class Change:
         except BaseException as error:
             error.add_note(f"In edit {self.name!r} at {place(record)}.")
             raise
-        if version >= 0 and tensor._version != version:
+        if (version >= 0 and tensor._version != version) or tensor.requires_grad is not is_tracked:
             raise self._wrote(record)
         if before is not None:
             if not _same_bits(before, tensor):
@@ -91,7 +93,7 @@ class Change:
     def _check(self, new: object, tensor: Tensor, record: Record) -> None:
         fits = (
             isinstance(new, Tensor)
-            and new.shape == tensor.shape
+            and _same_shape(new, tensor)
             and new.dtype == tensor.dtype
             and new.device == tensor.device
             and new.layout == tensor.layout
@@ -126,7 +128,10 @@ def kind_of(value: object) -> str:
     if not isinstance(value, Tensor):
         is_function = callable(value) and not isinstance(value, torch.nn.Module | type)
         return f"the function {name_of(value)}" if is_function else type(value).__name__
-    kind = f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+    dtype = str(value.dtype).removeprefix("torch.")
+    if value.is_nested:
+        return f"nested {dtype} of {value.size(0)} parts"
+    kind = f"{dtype}{list(value.shape)}"
     if value.layout is not torch.strided:
         kind = f"{str(value.layout).removeprefix('torch.')} {kind}"
     return kind if value.device.type == "cpu" else f"{kind} on {value.device}"
@@ -161,9 +166,17 @@ def takes_record(function: Function) -> bool:
     )
 
 
+def _same_shape(left: Tensor, right: Tensor) -> bool:
+    if left.is_nested and right.is_nested and left.layout is right.layout is torch.strided:
+        return torch.equal(left._nested_tensor_size(), right._nested_tensor_size())
+    return left.is_nested is right.is_nested and left.shape == right.shape
+
+
 def _same_bits(left: Tensor, right: Tensor) -> bool:
     if left.layout is not torch.strided or left.is_nested or left.is_quantized:
         return True  # Not every kind can be compared; the version still tells.
+    if left.is_meta or obstacle(left) is not None:
+        return True  # It has no values.
     if _transform_running() is not None:
         return True  # Under vmap there is no answer that holds for all rows.
     with torch.no_grad():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -14,14 +15,22 @@ from torch import Tensor, nn
 from torchtap.errors import EditError
 from torchtap.hooks.backwards import current_task
 from torchtap.hooks.callbacks import EditCallback, keep_dynamo_out
-from torchtap.hooks.calls import UNTOLD, Call, Numbering, Running
+from torchtap.hooks.calls import (
+    UNTOLD,
+    Call,
+    Numbering,
+    Running,
+    number_when_left,
+)
 from torchtap.hooks.change import Change
 from torchtap.hooks.edited_gradients import GradientEdits
 from torchtap.hooks.graph import sequence_number
+from torchtap.hooks.guards import HookGuards
 from torchtap.hooks.guided import NodeEdit, NodeEdits
 from torchtap.hooks.keep import obstacle
 from torchtap.hooks.marks import open_editors
 from torchtap.hooks.order import put_edit
+from torchtap.hooks.param_hooks import ParamHooks, owns
 from torchtap.hooks.spots import Spot, Tap
 from torchtap.record import RECOMPUTE, UNVERSIONED, Record, new_record
 from torchtap.tree import replace, replace_arguments
@@ -35,6 +44,9 @@ MOST_CALLS = 1 << 16
 
 _transform_running = torch._C._functorch.peek_interpreter_stack
 _tracing_state = torch._C._get_tracing_state
+
+Known = dict[int, tuple[Tensor, Tensor]]
+"""Id of a tensor of one call -> it (or another could get its id), and what goes on in its place."""
 
 _NO_VIEWS = 0
 _serials = itertools.count()
@@ -96,7 +108,8 @@ class Editor:
         self._numbering = Numbering()
         self._running: Running[_Call] = Running()
         self._handles: list[Any] = []
-        self._params: dict[tuple[str, str], tuple[Tensor, Any]] = {}
+        self._params = ParamHooks()
+        self._guards = HookGuards()
 
     # ------------------------------------------------------------------ on, step, off
 
@@ -108,6 +121,8 @@ class Editor:
                 tap.reason = "a ScriptModule takes no hooks"
                 continue
             before, after = self._sides(tap)
+            if not before:
+                number_when_left(tap, module)
             if before:
                 enter = EditEnter(self, tap)
                 handle = module.register_forward_pre_hook(enter, with_kwargs=True)
@@ -115,7 +130,7 @@ class Editor:
                 self._handles.append(handle)
             if after:
                 leave = EditLeave(self, tap, has_call=before)
-                handle = module.register_forward_hook(leave, with_kwargs=True, always_call=before)
+                handle = module.register_forward_hook(leave, with_kwargs=True, always_call=True)
                 put_edit(module._forward_hooks, handle.id)
                 self._handles.append(handle)
         self.hook_params()
@@ -141,16 +156,17 @@ class Editor:
         self.gradients.settle()
         for tap in (self.root, *self.taps.values(), *self.marks.values()):
             if tap is not None:
-                tap.calls = itertools.count()
+                tap.restart()
 
     def detach(self) -> None:
         """Take every hook off."""
         self.is_on = False
         open_editors.discard(self)
-        for handle in (*self._handles, *(handle for _, handle in self._params.values())):
+        for handle in self._handles:
             handle.remove()
         self._handles.clear()
-        self._params.clear()
+        self._params.release()
+        self._guards.release()
         self._running.stack.clear()
         self.gradients.release()
         if self.nodes is not None:
@@ -197,8 +213,10 @@ class Editor:
             call = _Call(tap, number, phase, _NO_VIEWS)
         else:
             self.gradients.leave(call.first_view, output, is_outermost=not self._running.stack)
-        if tap is self.root and self._params and current_task() == -1:
-            self.gradients.announce(output)
+        if tap is self.root:
+            self.hook_params()  # Lazy parameters exist only now.
+            if self._params and current_task() == -1:
+                self.gradients.announce(output)
         if output is None or not tap.filters or not self._is_wanted(call):
             return None
         if self.nodes is not None:
@@ -234,6 +252,7 @@ class Editor:
         if self._running.stack and self._running.is_stale():
             self._running.stack.clear()
         self.num_entries += 1
+        self._guards.hold()
         if current_task() == -1 and not self._running.stack:
             self.gradients.backwards.forget_failed()
             self.gradients.drop_views()  # Left behind by a KeyboardInterrupt.
@@ -252,9 +271,7 @@ class Editor:
 
     # ------------------------------------------------------------------ one tensor
 
-    def _new_argument(
-        self, call: _Call, known: dict[int, Tensor], leaf: str, tensor: Tensor
-    ) -> Tensor:
+    def _new_argument(self, call: _Call, known: Known, leaf: str, tensor: Tensor) -> Tensor:
         tap = call.tap
         spot = tap.spot("input", leaf)
         if spot is not None:
@@ -264,12 +281,10 @@ class Editor:
             return tensor
         # One tensor in several slots (self-attention) stays one: its gradient is the sum.
         if id(tensor) not in known:
-            known[id(tensor)] = self._check_gradients().isolated(spot, tensor, call.number)
-        return known[id(tensor)]
+            known[id(tensor)] = tensor, self._check_gradients().isolated(spot, tensor, call.number)
+        return known[id(tensor)][1]
 
-    def _new_output(
-        self, call: _Call, known: dict[int, Tensor], leaf: str, tensor: Tensor
-    ) -> Tensor:
+    def _new_output(self, call: _Call, known: Known, leaf: str, tensor: Tensor) -> Tensor:
         spot, spot_of_gradient = call.tap.spot("output", leaf), call.tap.spot("grad_output", leaf)
         return self._flowing_out(call, spot, spot_of_gradient, known, tensor)
 
@@ -278,7 +293,7 @@ class Editor:
         call: _Call,
         spot: Spot | None,
         spot_of_gradient: Spot | None,
-        known: dict[int, Tensor],
+        known: Known,
         tensor: Tensor,
     ) -> Tensor:
         if spot is not None:
@@ -286,8 +301,8 @@ class Editor:
         if spot_of_gradient is None:
             return tensor
         if id(tensor) not in known:
-            known[id(tensor)] = self._with_edited_gradient(spot_of_gradient, tensor, call)
-        return known[id(tensor)]
+            known[id(tensor)] = tensor, self._with_edited_gradient(spot_of_gradient, tensor, call)
+        return known[id(tensor)][1]
 
     def _with_edited_gradient(self, spot: Spot, tensor: Tensor, call: _Call) -> Tensor:
         gradients = self._check_gradients()
@@ -351,22 +366,27 @@ class Editor:
                     spot.reason = "another selected module owns the same parameter; edited there"
                     continue
                 seen.add(id(param))
-                self._hook_param(spot, (tap.path, name), param)
+                self._hook_param(spot, module, param)
 
-    def _hook_param(self, spot: Spot, key: tuple[str, str], param: Tensor) -> None:
-        old = self._params.get(key)
-        if old is not None and old[0] is param:
+    def _hook_param(self, spot: Spot, module: nn.Module, param: Tensor) -> None:
+        path, name = spot.site.path, spot.site.leaf
+        if self._params.has(path, name, param):
             return
-        if old is not None:
-            old[1].remove()
         if not param.requires_grad or not param.is_leaf:
             spot.reason = "it does not require grad" if param.is_leaf else "it is no leaf"
             return
-        hook = partial(self._change_param, spot)
-        self._params[key] = param, param.register_hook(hook)  # type: ignore[no-untyped-call]
+        hook = partial(self._change_param, spot, weakref.ref(module), weakref.ref(param))
+        handle = param.register_hook(hook)  # type: ignore[no-untyped-call]
+        self._params.add(path, name, param, handle)
 
-    def _change_param(self, spot: Spot, gradient: Tensor | None) -> Tensor | None:
-        if gradient is None or not self.is_on:
+    def _change_param(
+        self,
+        spot: Spot,
+        module: Callable[[], nn.Module | None],
+        param: Callable[[], Tensor | None],
+        gradient: Tensor | None,
+    ) -> Tensor | None:
+        if gradient is None or not self.is_on or not owns(module(), spot.site.leaf, param()):
             return None
         call = self.gradients.backwards.number()
         if not self._wants_call(call):

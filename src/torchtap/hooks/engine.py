@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 import weakref
 from collections.abc import Callable, Mapping
@@ -13,11 +12,12 @@ from torch import Tensor, nn
 
 from torchtap.hooks.backwards import current_task
 from torchtap.hooks.callbacks import Enter, Leave
-from torchtap.hooks.calls import Call, Numbering, Running
+from torchtap.hooks.calls import Call, Numbering, Running, number_when_left
 from torchtap.hooks.compiled import NO_GRAD_INPUT, CompilableEnter, CompilableLeave, Compiled
 from torchtap.hooks.fused import Aside
 from torchtap.hooks.gradients import Gradients, Passage
 from torchtap.hooks.graph import sequence_number
+from torchtap.hooks.guards import HookGuards
 from torchtap.hooks.keep import BORROW, Keeper, obstacle, storage_id
 from torchtap.hooks.marks import open_engines
 from torchtap.hooks.order import AFTER, put_watch
@@ -113,6 +113,7 @@ class Engine:
         self._model = weakref.ref(model)
         self._running: Running[_Frame] = Running()
         self._numbering = Numbering()
+        self._guards = HookGuards()
         self.saved = Saved()
         self._lock = threading.Lock()
         self._handles: list[Any] = []
@@ -131,6 +132,8 @@ class Engine:
             if isinstance(module, torch.jit.ScriptModule):
                 tap.reason = "a ScriptModule takes no hooks"
                 continue
+            if not has_frame:
+                number_when_left(tap, module)
             if has_frame:
                 enter = (CompilableEnter if self.borrows else Enter)(self, tap)
                 handle = module.register_forward_pre_hook(enter, with_kwargs=True)
@@ -139,9 +142,7 @@ class Engine:
             if has_frame or "output" in tap.filters or "grad_output" in tap.filters:
                 kind = CompilableLeave if self.borrows else Leave
                 leave = kind(self, tap, has_frame=has_frame)
-                handle = module.register_forward_hook(
-                    leave, with_kwargs=True, always_call=has_frame
-                )
+                handle = module.register_forward_hook(leave, with_kwargs=True, always_call=True)
                 put_watch(module._forward_hooks, handle.id)
                 self._handles.append(handle)
         self._handles += self.aside.attach(self, modules)
@@ -167,7 +168,7 @@ class Engine:
         self.aside.come_back()
         for tap in (self.root, *self.taps.values(), *self.marks.values()):
             if tap is not None:
-                tap.calls = itertools.count()
+                tap.restart()
 
     def detach(self) -> None:
         """Take every hook off."""
@@ -181,6 +182,7 @@ class Engine:
         self._handles.clear()
         self.state.release()
         self.gradients.release()
+        self._guards.release()
         self._running.stack.clear()
 
     def traced(self, tap: Tap) -> None:
@@ -281,6 +283,7 @@ class Engine:
 
     def _enter_model(self, tap: Tap, module: nn.Module, *, is_nested: bool) -> None:
         self.num_entries += 1
+        self._guards.hold()
         if current_task() == -1 and not is_nested:
             self.gradients.backwards.forget_failed()
             # A model may be called part by part: a pass ends where the first part comes again.

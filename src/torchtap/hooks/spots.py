@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -72,6 +72,7 @@ class Tap:
         plain_output: the spot of an output that is one bare tensor, if wanted.
         plain_gradient: the same of its gradient.
         calls: numbers the calls of the running step.
+        count: makes that anew for each step.
         has_run: whether any call was seen, in any step.
         reason: why calls were not recorded.
 
@@ -84,6 +85,7 @@ class Tap:
         "_copies",
         "_meter",
         "calls",
+        "count",
         "filters",
         "has_run",
         "path",
@@ -105,11 +107,16 @@ class Tap:
         self.path = path
         self.filters = filters
         self.spots: dict[tuple[str, str], Spot | None] = {}
-        self.calls = itertools.count()
+        self.count: Callable[[], Iterator[int]] = itertools.count
+        self.calls: Iterator[int] = self.count()
         self.has_run = False
         self.reason: str | None = None
         self.plain_output = self.spot("output", "")
         self.plain_gradient = self.spot("grad_output", "")
+
+    def restart(self) -> None:
+        """A new step: number calls anew."""
+        self.calls = self.count()
 
     def spot(self, port: str, leaf: str) -> Spot | None:
         """The spot of one site, or ``None`` if it is not wanted."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from torchtap.hooks.backwards import Backwards
 from torchtap.hooks.gradients import why_no_grad
 from torchtap.hooks.keep import obstacle
+from torchtap.hooks.param_hooks import ParamHooks, owns
 from torchtap.hooks.spots import Spot, Tap
 from torchtap.record import FORWARD, UNVERSIONED, Record
 
@@ -41,7 +43,7 @@ class State:
         self._taps = taps
         self._emit = emit
         self._borrows = borrows
-        self._hooked: dict[tuple[str, str], tuple[Tensor, Any]] = {}
+        self._hooks = ParamHooks()
         self._waiting: dict[Spot, Record] = {}
 
     def take(self) -> None:
@@ -68,7 +70,7 @@ class State:
     @property
     def hooks_params(self) -> bool:
         """Whether any parameter's gradient is waited for."""
-        return bool(self._hooked)
+        return bool(self._hooks)
 
     def hook_params(self, backwards: Backwards) -> None:
         """Hook parameters that are new: replaced since the last step, or lazy until now."""
@@ -77,24 +79,27 @@ class State:
                 spot = None if param is None else tap.spot("param_grad", name)
                 if spot is None or param is None or obstacle(param) is not None:
                     continue
-                old = self._hooked.get((tap.path, name))
-                if old is not None and old[0] is param:
+                if self._hooks.has(tap.path, name, param):
                     continue
-                if old is not None:
-                    old[1].remove()
                 if not param.requires_grad:
                     spot.reason = why_no_grad(param)
                     continue
                 if not param.is_leaf:
                     spot.reason = "the call put another tensor in the parameter's place"
                     continue
-                hook = partial(self._take_gradient, backwards, spot)
+                hook = partial(self._take_gradient, backwards, spot, weakref.ref(module))
                 handle = param.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
-                self._hooked[tap.path, name] = param, handle
+                self._hooks.add(tap.path, name, param, handle)
 
-    def _take_gradient(self, backwards: Backwards, spot: Spot, param: Tensor) -> None:
+    def _take_gradient(
+        self,
+        backwards: Backwards,
+        spot: Spot,
+        module: Callable[[], nn.Module | None],
+        param: Tensor,
+    ) -> None:
         gradient = param.grad
-        if gradient is None or not self.recording:
+        if gradient is None or not self.recording or not owns(module(), spot.site.leaf, param):
             return
         number, labels = backwards.number(), _reduction(gradient)
         if self._borrows:
@@ -117,9 +122,7 @@ class State:
 
     def release(self) -> None:
         """Take the hooks off."""
-        for _, handle in self._hooked.values():
-            handle.remove()
-        self._hooked.clear()
+        self._hooks.release()
 
     def _owners(self) -> Iterator[tuple[Tap, nn.Module]]:
         for planned in self._planned:

@@ -1,0 +1,48 @@
+"""Hooks on the gradients of parameters, also of those that come and go."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor, nn
+
+Ref = Callable[[], Tensor | None]
+
+
+class ParamHooks:
+    """The hooks on all tensors that a module has had under the name of a parameter.
+
+    A parameter may be replaced while its graph still waits for backward, and come back:
+    ``torch.func.functional_call`` lends a module other tensors for one call. So a hook stays as
+    long as its tensor, and counts when the module owns that tensor as the gradient arrives.
+    """
+
+    def __init__(self) -> None:
+        self._hooked: dict[tuple[str, str], list[tuple[Ref, Any]]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._hooked)
+
+    def has(self, path: str, name: str, param: Tensor) -> bool:
+        """Whether the tensor is hooked under this name."""
+        return any(ref() is param for ref, _ in self._hooked.get((path, name), ()))
+
+    def add(self, path: str, name: str, param: Tensor, handle: Any) -> None:
+        """Remember the hook of a tensor, and forget those of tensors that are gone."""
+        old = self._hooked.get((path, name), [])
+        alive = [(ref, handle) for ref, handle in old if ref() is not None]
+        self._hooked[path, name] = [*alive, (weakref.ref(param), handle)]
+
+    def release(self) -> None:
+        """Take all of them off."""
+        for hooked in self._hooked.values():
+            for _, handle in hooked:
+                handle.remove()
+        self._hooked.clear()
+
+
+def owns(module: nn.Module | None, name: str, param: Tensor | None) -> bool:
+    """Whether a tensor is the module's parameter of that name now."""
+    return module is not None and param is not None and module._parameters.get(name) is param
