@@ -80,6 +80,13 @@ class Stats:
                 raise InputError(
                     f"{one!r} is no statistic: expected name, init, update, merge and finish."
                 )
+        names = [one.name for one in statistics]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise InputError(
+                f"Two statistics are named {twice!r}, and extra holds one of each name. Give each "
+                f"its own: name='...'."
+            )
         odd = set(sample_mean) - set(FLOW_PORTS)
         if odd:
             raise InputError(

@@ -23,17 +23,22 @@ from torchtap.stats.statistics import (
 )
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Slices:
     """What :func:`along` finds: one number per slice, ``float64[slices]`` each.
+
+    Printing it shows one line. As in ``Statistics``, everything but the counts is over the finite
+    elements, and NaN where there are none. ``zeros`` and ``saturated`` are shares of all elements.
 
     Attributes:
         rows: ``float64[slices, 16]``, see :mod:`torchtap.stats.statistics`.
         saturated_elements: elements per slice whose magnitude reached ``bound``.
+        notes: what else is to be known: ``3 of 10 steps`` where a window was measured in part.
     """
 
     rows: Tensor
     saturated_elements: Tensor
+    notes: tuple[str, ...] = ()
 
     @property
     def numel(self) -> Tensor:
@@ -103,6 +108,11 @@ class Slices:
     @property
     def _some(self) -> Tensor:
         return self.rows[:, NUM_FINITE] > 0
+
+    def __repr__(self) -> str:
+        from torchtap.view.statistics import show_slices
+
+        return show_slices(self)
 
 
 @dataclass(frozen=True, slots=True)

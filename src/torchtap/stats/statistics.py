@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from torchtap.errors import InputError
+from torchtap.stats.extra import Extra
 from torchtap.stats.histogram import Histogram
 
 ROW_WIDTH = 16
@@ -81,7 +82,9 @@ class Statistics:
         weight_l2: of an ``update``, the norm of the parameter when the step began, if ``param``
             was watched too; else, and of several steps together, NaN.
         notes: what else is to be known, e.g. ``("by magnitude",)``.
-        extra: name -> result of the statistics that were asked for beside these.
+        extra: name -> result of the statistics that were asked for beside these. One that cannot
+            be had (of a step long ago, of a window of a saved run) raises ``RunError`` with the
+            reason when it is read.
     """
 
     numel: int = 0
@@ -104,7 +107,7 @@ class Statistics:
     nbytes: int = 0
     weight_l2: float = math.nan
     notes: tuple[str, ...] = ()
-    extra: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    extra: Mapping[str, Any] = field(default_factory=Extra, repr=False)
 
     @property
     def std(self) -> float:
@@ -277,7 +280,7 @@ def from_row(
     nbytes: int = 0,
     weight_l2: float = math.nan,
     notes: tuple[str, ...] = (),
-    extra: Mapping[str, Any] | None = None,
+    extra: Extra | None = None,
 ) -> Statistics:
     """A row as a value."""
     numbers: list[float] = row.tolist() if isinstance(row, Tensor) else row
@@ -303,7 +306,7 @@ def from_row(
         nbytes=nbytes,
         weight_l2=weight_l2,
         notes=notes,
-        extra=dict(extra or {}),
+        extra=Extra() if extra is None else extra,
     )
 
 

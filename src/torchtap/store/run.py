@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from torchtap.errors import RunError, SiteError
 from torchtap.record import FORWARD, Absence, Absences, Record, steps_there
 from torchtap.site import PORTS, Pattern, Site, did_you_mean, leaf_matches
-from torchtap.stats.series import Series
+from torchtap.stats.series import Series, part_of
 from torchtap.stats.statistics import NUMBERS, Statistics
 
 if TYPE_CHECKING:
@@ -282,7 +282,8 @@ class Run:
 
         Args:
             site: which.
-            step: the last one by default; several for them together; ``"all"`` for all.
+            step: the last one of the site by default; several for them together, of which
+                ``notes`` says if there are not all (``3 of 10 steps``); ``"all"`` for all.
 
         Raises:
             SiteError: nothing was recorded or measured there.
@@ -308,6 +309,8 @@ class Run:
             only = step if isinstance(step, int) else None
             raise SiteError(self._nothing_like(site, only, None, None, FORWARD))
         found = measure_all(row.value for row in rows)
+        if isinstance(step, list):
+            found = replace(found, notes=(*found.notes, *part_of({row.step for row in rows}, step)))
         if site.port != "update" or len({row.step for row in rows}) > 1:
             return found
         weight = self._index.get(Site(site.path, "param", site.leaf), ())

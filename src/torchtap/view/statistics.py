@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ from torchtap.view.cells import (
 from torchtap.view.columns import COLUMNS, DEFAULT_COLUMNS, sparkline
 
 if TYPE_CHECKING:
+    from torchtap.stats.slices import Slices
     from torchtap.stats.statistics import Statistics
     from torchtap.store.table import Table
 
@@ -42,6 +44,21 @@ def show_statistics(stats: Statistics) -> str:
         f"{head}{notes}: [{number(stats.min)}{bars}{number(stats.max)}] "
         f"mean {number(stats.mean)}, std {number(stats.std)}{said}"
     )
+
+
+def show_slices(slices: Slices) -> str:
+    """One line: how many slices, their largest magnitudes, and how many are dead or saturated."""
+    num = len(slices.rows)
+    if not num:
+        return "no slices"
+    most = max(int(one) for one in slices.numel.tolist())
+    absmax = [one for one in slices.absmax.tolist() if not math.isnan(one)]
+    ends = f"[{number(min(absmax))} .. {number(max(absmax))}]" if absmax else "nothing finite"
+    dead, saturated = len(slices.dead_slices()), len(slices.saturated_slices())
+    said = [f"{plural(num, 'slice')} of {plural(most, 'element')}: absmax {ends}"]
+    said += [f"{count(dead)} dead"] if dead else []
+    said += [f"{count(saturated)} saturated"] if saturated else []
+    return ", ".join([*said, *slices.notes])
 
 
 def show_stats_table(
