@@ -21,6 +21,7 @@ from torchtap.store.modules import module_rows
 from torchtap.store.run import Meta, Run
 from torchtap.view import cells
 from torchtap.view.html import run_html
+from torchtap.view.table import show_table
 from torchtap.view.text import (
     columns,
     show_absences,
@@ -29,7 +30,6 @@ from torchtap.view.text import (
     show_module_rows,
     show_modules,
     show_run,
-    show_table,
     tree,
 )
 from torchtap.watching import watch

@@ -24,6 +24,8 @@ from torchtap.stats.statistics import (
     LEANING,
     MAX,
     MIN,
+    NO_ONE_WEIGHT,
+    NOT_AN_UPDATE,
     NUM_TENSORS,
     NUMEL,
     ROW_WIDTH,
@@ -31,6 +33,7 @@ from torchtap.stats.statistics import (
     Statistics,
     from_row,
     merge_rows,
+    why_no_ratio,
 )
 
 Rows = NDArray[np.float64]
@@ -273,7 +276,7 @@ class Series:
         histogram = self._histogram(self._steps[step], place)
         why = self._why_no_states(step)
         extra = self._extra(f"{site} (step {step})", self._states_at(step, place), why)
-        return self._value(place, row, histogram, extra, self._weight_l2(site, step))
+        return self._value(place, row, histogram, extra, step)
 
     def whole(self, site: Site) -> Statistics:
         """Statistics of a site over all steps."""
@@ -306,9 +309,8 @@ class Series:
         where = f"{site} ({len(chosen)} steps from {chosen[0]} to {chosen[-1]})"
         why = self._why_no_states(lost[0]) if lost else ""
         extra = self._extra(where, states, why, notes)
-        # Of several steps there is no one parameter: it was another in each.
-        weight_l2 = merged.weight_l2 if len(chosen) == 1 else math.nan
-        return replace(merged, extra=extra, weight_l2=weight_l2, notes=(*merged.notes, *notes))
+        merged = replace(merged, extra=extra, notes=(*merged.notes, *notes))
+        return merged if len(chosen) == 1 else without_ratio(merged, site)
 
     def numbers_at(self, site: Site, step: int, *, histogram: bool = False) -> Statistics:
         """Statistics of a site in one step without ``extra``: quicker, where many are read."""
@@ -317,7 +319,7 @@ class Series:
         if row is None:
             return self.at(site, step)  # Says what is missing.
         counted = self._histogram(self._steps[step], place) if histogram else None
-        return self._value(place, row, counted, Extra(), self._weight_l2(site, step))
+        return self._value(place, row, counted, Extra(), step)
 
     def _row(self, step: int, place: int) -> Rows | None:
         rows = self._steps[step].rows if step in self._steps else ()
@@ -453,11 +455,17 @@ class Series:
                 results[one.name] = result
         return Extra(results, where=where, missing=missing)
 
-    def _weight_l2(self, site: Site, step: int) -> float:
-        """Norm of the parameter that an update belongs to, if it was measured in that step."""
-        place = self._places.get(Site(site.path, "param", site.leaf))
-        row = None if place is None or site.port != "update" else self._row(step, place)
-        return math.nan if row is None else math.sqrt(row[SUM_SQUARES])
+    def _weight_l2(self, site: Site, step: int | None) -> tuple[float, str]:
+        """Norm of the parameter that an update belongs to, and why there is no ratio to it."""
+        if site.port != "update":
+            return math.nan, NOT_AN_UPDATE
+        if step is None:
+            return math.nan, NO_ONE_WEIGHT
+        param = Site(site.path, "param", site.leaf)
+        place = self._places.get(param)
+        row = None if place is None else self._row(step, place)
+        weight_l2 = math.nan if row is None else math.sqrt(row[SUM_SQUARES])
+        return weight_l2, why_no_ratio(weight_l2, str(param))
 
     def _value(
         self,
@@ -465,9 +473,11 @@ class Series:
         row: Rows,
         histogram: Histogram | None,
         extra: Extra,
-        weight_l2: float = math.nan,
+        step: int | None = None,
     ) -> Statistics:
+        """Of one step, or of all."""
         measured = self.measured[place]
+        weight_l2, why = self._weight_l2(measured.site, step)
         is_leaning = histogram is not None and histogram.is_sample and measured.shape is None
         return from_row(
             row.tolist(),
@@ -476,6 +486,7 @@ class Series:
             shape=measured.shape,
             nbytes=int(row[NUMEL]) * measured.itemsize,
             weight_l2=weight_l2,
+            why_no_ratio=why,
             notes=(*measured.notes, LEANING) if is_leaning else measured.notes,
             extra=extra,
         )
@@ -516,6 +527,12 @@ def _merge(one: Histogram | None, two: Histogram | None) -> Histogram | None:
     if one is None or two is None:
         return two if one is None else one
     return one.merge(two)
+
+
+def without_ratio(stats: Statistics, site: Site) -> Statistics:
+    """The same of several steps: the parameter that an update is divided by was another in each."""
+    why = NO_ONE_WEIGHT if site.port == "update" else NOT_AN_UPDATE
+    return replace(stats, weight_l2=math.nan, why_no_ratio=why)
 
 
 def part_of(steps: Collection[int], wanted: Iterable[int]) -> tuple[str, ...]:
