@@ -88,7 +88,7 @@ def _text_of_number(row: Row, name: str, value: float) -> str | Cell:
     if name in _BAD:
         return Cell(count(int(value)), "bad" if value else "")
     if name in _SHARES:
-        return share(int(value), stats.numel)
+        return share(int(value), stats.numel) if stats.numel else NONE
     if name.endswith(("_underflow", "_overflow")):
         counted = 0 if stats.histogram is None else stats.histogram.num_counted
         return NONE if math.isnan(value) else share(round(value * counted), counted)
