@@ -3,6 +3,7 @@
 import collections
 import contextlib
 import copy
+import functools
 import itertools
 import math
 from pathlib import Path
@@ -1129,3 +1130,45 @@ def test_a_sampled_histogram_says_so_in_a_step_and_in_all(numel, is_sample):
             w.step()
     for step in (1, "all"):
         assert w.run.stats("", step=step).histogram.is_sample is is_sample
+
+
+@pytest.mark.parametrize("dims", [(4, 5), (3, 5, 2, 2), (2, 1)])
+def test_slices_merge_as_if_they_were_one_tensor(dims):
+    """Also where one tensor has more slices, where nothing is finite, and over many merges."""
+    statistic = tt.stats.along(1, bound=1.0)
+    generator = torch.Generator().manual_seed(len(dims))
+    parts = [torch.randn(dims, generator=generator) * 10.0**n + 100 * n for n in range(-2, 3)]
+    parts[1][:, 0] = math.nan
+    parts[2][0] = math.inf
+    short = parts[3][:, :1]
+    states = [statistic.update(statistic.init(), part) for part in [*parts, short]]
+    merged = functools.reduce(statistic.merge, states, statistic.init())
+    twice = functools.reduce(statistic.merge, [statistic.merge(*states[:2]), *states[2:]])
+    in_one = functools.reduce(statistic.update, [*parts, short], statistic.init())
+    for found in (merged, twice, in_one):
+        for place in range(dims[1]):
+            wide = torch.cat([part.double()[:, place].flatten() for part in parts])
+            if place == 0:
+                wide = torch.cat([wide, short.double().flatten()])
+            finite = wide[wide.isfinite()]
+            for name, truth in (
+                ("numel", wide.numel()),
+                ("mean", finite.mean()),
+                ("std", finite.std(correction=0)),
+                ("l1", finite.abs().sum()),
+                ("l2", finite.norm()),
+                ("min", finite.min()),
+                ("max", finite.max()),
+                ("saturated", (wide.abs() >= 1).double().mean()),
+            ):
+                number = float(getattr(found, name)[place])
+                assert number == EXACT(float(truth), rel=1e-12), (name, place)
+
+
+def test_merging_slices_changes_neither_part():
+    statistic = tt.stats.along(0)
+    one, two = (statistic.update(statistic.init(), torch.randn(3, 4)) for _ in range(2))
+    before = bits(one), bits(two)
+    for pair in ((one, two), (two, one), (one, statistic.init()), (statistic.init(), two)):
+        statistic.update(statistic.merge(*pair), torch.randn(3, 4))
+    assert (bits(one), bits(two)) == before
