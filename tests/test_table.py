@@ -125,6 +125,17 @@ def test_a_table_is_sorted_by_any_number(name, sign):
         assert found == (order if sign else order[::-1]) != list(range(NUM_SITES))
 
 
+@pytest.mark.parametrize("name", ["mean", "p99", "fp16_underflow", "absmax", "-std", "-max"])
+def test_what_has_no_number_comes_last_in_both_directions(name):
+    model = nn.ModuleList(nn.Identity() for _ in range(3))
+    with tt.watch(model, "?:output", to=tt.Stats()) as w:
+        model[0](torch.full((3,), math.nan))
+        model[1](torch.tensor([1e-9, 2.0]))
+        model[2](torch.tensor([-3.0, 3.0]))
+    for key in (name, name[1:] if name[0] == "-" else f"-{name}"):
+        assert str(w.run.table(sort=key).rows[-1].site) == "0:output"
+
+
 def test_a_table_is_sorted_by_words_too_and_not_by_pictures():
     run = run_of(tt.Stats())
     for key, numbers in (("site", range(NUM_SITES)), ("-site", range(NUM_SITES)[::-1])):
