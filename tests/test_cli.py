@@ -834,6 +834,13 @@ def test_what_slices_cannot_show_is_said(call, along):
         assert said in err
 
 
+def test_slices_of_a_file_of_the_first_format_say_what_they_are(call):
+    file = Path(__file__).parent / "data" / "format1.safetensors"
+    code, _, err = call("stats", str(file), "--slices", "units")
+    assert code == 2
+    assert "plain numbers" in err
+
+
 def test_further_statistics_of_a_saved_run_are_columns(call, along):
     assert "units  " in call("stats", "along.safetensors", "--columns", "?")[1]
     words = ("stats", "along.safetensors", "--columns", "cosine,units.zeros,top_k")
@@ -843,7 +850,7 @@ def test_further_statistics_of_a_saved_run_are_columns(call, along):
     truth = float(torch.nn.functional.cosine_similarity(one, two, dim=0))
     assert row.split()[1] == f"{truth:.4g}"
     assert "3 numbers [0 .. 1]" in row
-    assert row.endswith("value 3 place 1, 0 tensor 0")
+    assert row.endswith("3 at [1, 0]")
     (found,) = json.loads(call(*words, "--step", "1-2", "--json")[1])
     assert found["cosine"] == pytest.approx(truth)
     out = call(*words, "--step", "0")[1]

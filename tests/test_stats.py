@@ -6,6 +6,7 @@ import copy
 import functools
 import itertools
 import math
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -926,6 +927,10 @@ def test_a_window_that_takes_code_that_no_file_holds_says_so(tmp_path):
     said = r"'own' of 1:output \(2 steps from 4 to 5\) cannot be had: the run was saved, .*own code"
     with pytest.raises(tt.RunError, match=said):
         extra["own"]
+    for twin in (copy.deepcopy(extra), pickle.loads(pickle.dumps(extra))):
+        assert bits(dict(twin)) == bits(dict(extra))
+        with pytest.raises(tt.RunError, match=said):
+            twin["own"]
     with pytest.raises(tt.RunError, match=r"no further statistic 'ovn'.*did you mean 'own'"):
         extra["ovn"]
     for run in (live, opened):

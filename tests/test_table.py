@@ -286,7 +286,7 @@ def test_names_that_are_shortened_are_said_too():
     with tt.watch(model, "?*:output", to=tt.Stats()) as w:
         model(torch.ones(1))
     table = w.run.table()
-    assert "Cut: long names shortened." in str(table)
+    assert "Cut: long texts shortened." in str(table)
     assert f"{name}:output" not in str(table)
     assert f"{name}:output" in table.to_text(width=None)
     assert "Cut" not in table.to_text(width=None)

@@ -195,7 +195,7 @@ def test_no_line_is_wider_than_100_columns_or_breaks(name):
     lines = show_table(run.table()).split("\n")
     is_cut = "…" in lines[3]
     assert len(lines) == 4 + 2 * is_cut
-    assert any(line.startswith("Cut: long names shortened.") for line in lines) == is_cut
+    assert any(line.startswith("Cut: long texts shortened.") for line in lines) == is_cut
 
 
 def test_absent_sites_are_counted_and_reasons_joined():

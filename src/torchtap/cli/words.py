@@ -117,6 +117,11 @@ def slices_of(found: Statistics, name: str, site: str) -> Slices:
         return result
     if name in getattr(found.extra, "missing", {}):
         return found.extra[name]  # type: ignore[no-any-return]  # Raises, and says why.
+    if isinstance(result, dict):
+        raise InputError(
+            f"{name!r} at {site} is a dict of plain numbers, as files of format 1 hold it. Read it "
+            f"in Python: run.stats({site!r}).extra[{name!r}]."
+        )
     raise InputError(
         f"--slices is {name!r}, which is nothing that tt.stats.along found at {site}. "
         + (f"There is {', '.join(map(repr, there))}." if there else "There is nothing of the kind.")

@@ -10,7 +10,6 @@ from torchtap.view.cells import (
     NONE,
     Cell,
     count,
-    elide_end,
     nonfinite,
     number,
     shape,
@@ -45,7 +44,7 @@ def text_of(row: Row, name: str) -> str | Cell:
         return NONE
     value = value_of(row.stats, name)
     if name not in NAMES:
-        return elide_end(text_of_result(value), _ROOM)
+        return text_of_result(value)
     return _text_of_number(row, name, value)
 
 
@@ -58,6 +57,8 @@ def text_of_result(value: Any) -> str:
     """The result of a further statistic in a few words."""
     from torch import Tensor
 
+    from torchtap.stats.library import Element
+
     if value is None:
         return "none"
     if isinstance(value, Tensor):
@@ -66,14 +67,11 @@ def text_of_result(value: Any) -> str:
         return number(value)
     if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
         return ", ".join(map(text_of_result, value)) or "none"
-    if isinstance(value, tuple):  # With names: an element of top_k, say.
-        names = value._fields  # type: ignore[attr-defined]
-        return " ".join(f"{n} {text_of_result(one)}" for n, one in zip(names, value, strict=True))
+    if isinstance(value, Element):
+        return f"{number(value.value)} at {list(value.place)}"
     return str(value)
 
 
-_ROOM = 60
-"""Characters of a result in a table."""
 _COUNTS = ("numel", "num_finite", "num_tensors")
 _BAD = ("nan", "posinf", "neginf", "nonfinite")
 _SHARES = ("zeros", "subnormal")

@@ -62,10 +62,21 @@ def show_table(
         for row in rows
     ]
     align = "l" + "".join("l" if is_left(name) else "r" for name in names)
-    elastic = {0: 24, **{1 + place: 12 for place, name in enumerate(names) if name == "shape"}}
+    elastic = {0: 24, **{1 + place: _least(name) for place, name in enumerate(names)}}
+    elastic = {place: least for place, least in elastic.items() if least}
     lines = _laid_out(cells, ("site", *names), align, elastic, limit, width, color, way_out)
     title = paint(_title(table, dtypes), "head", color=color)
     return "\n".join([title, "", *lines, *_reasons(table, names, color=color)])
+
+
+def _least(name: str) -> int:
+    """To how many characters a column may be shortened; 0 where not at all."""
+    from torchtap.stats.names import NAMES
+    from torchtap.store.table import ROW_COLUMNS
+
+    if name == "shape":
+        return 12
+    return 0 if name in NAMES or name in ROW_COLUMNS else 24
 
 
 def _shown_columns(table: Table) -> list[str]:
@@ -182,7 +193,7 @@ def _laid_out(
     head, *lines = text.split("\n")
     front, left_out, back = middle(lines, limit)
     cut = [f"{plural(left_out, headers[0])} left out"] if left_out else []
-    cut += ["long names shortened"] if text.count("…") > whole.count("…") else []
+    cut += ["long texts shortened"] if text.count("…") > whole.count("…") else []
     between = [f"… {plural(left_out, f'more {headers[0]}')} …"] if left_out else []
     said = ["", *wrap(f"Cut: {', '.join(cut)}. {way_out} shows all.")] if cut else []
     return [head, *front, *between, *back, *said]
