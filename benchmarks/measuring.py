@@ -51,6 +51,8 @@ def gpt(rounds: int) -> list[Result]:
         ("the same without histograms", "-", {"histogram": False}, 1),
         ("and without means over samples", "-", {"histogram": False, "sample_mean": ()}, 1),
         ("tiny GPT, full default set, every=10", "1.04", {}, 10),
+        ("tiny GPT, and along(-1): per feature", "-", {"statistics": [tt.stats.along(-1)]}, 1),
+        ("the same, every=10", "-", {"statistics": [tt.stats.along(-1)]}, 10),
     ):
         plain, model = TinyGPT(), TinyGPT()
         watch = tt.watch(model, WHERE, to=tt.Stats(**how), every=every)
@@ -87,9 +89,9 @@ def compiled_gpt(rounds: int) -> Result:
     return ratio(name, "1.15", other, step, watch, rounds=rounds, repeats=10)
 
 
-def resnet(rounds: int) -> Result:
-    """ResNet-18, batch 8 of 64 px."""
-    plain, model = resnet18(num_classes=10), resnet18(num_classes=10)
+def resnet(rounds: int) -> list[Result]:
+    """ResNet-18, batch 8 of 64 px; and what further statistics add, above all per channel."""
+    rows = []
     batch = torch.randn(8, 3, 64, 64)
 
     def train(network: nn.Module) -> Step:
@@ -99,19 +101,25 @@ def resnet(rounds: int) -> Result:
 
         return step
 
-    watch = tt.watch(model, WHERE, to=tt.Stats())
-    name = "ResNet-18, 8 x 64 px, full default set"
-    return ratio(name, "1.08", train(plain), train(model), watch, rounds=rounds, repeats=2)
+    for name, wanted, more in (
+        ("ResNet-18, 8 x 64 px, full default set", "1.08", ()),
+        ("the same, and along(1): per channel", "-", (tt.stats.along(1),)),
+        ("the same, and along(1, bound=1)", "-", (tt.stats.along(1, bound=1.0),)),
+    ):
+        plain, model = resnet18(num_classes=10), resnet18(num_classes=10)
+        watch = tt.watch(model, WHERE, to=tt.Stats(statistics=more))
+        result = ratio(name, wanted, train(plain), train(model), watch, rounds=rounds, repeats=2)
+        rows.append(result)
+    return rows
 
 
-def linears(rounds: int) -> Result:
-    """8 x Linear(256) and ReLU, batch 64."""
+def linears(rounds: int) -> list[Result]:
+    """8 x Linear(256) and ReLU, batch 64; and what each further statistic adds."""
 
     def build() -> nn.Module:
         layers = [layer for _ in range(8) for layer in (nn.Linear(256, 256), nn.ReLU())]
         return nn.Sequential(*layers)
 
-    plain, model = build(), build()
     batch = torch.randn(64, 256)
 
     def train(network: nn.Module) -> Step:
@@ -121,9 +129,21 @@ def linears(rounds: int) -> Result:
 
         return step
 
-    watch = tt.watch(model, WHERE, to=tt.Stats())
-    name = "8 x Linear(256) + ReLU, batch 64, full default set"
-    return ratio(name, "1.3", train(plain), train(model), watch, rounds=rounds, repeats=20)
+    rows = []
+    for name, wanted, more in (
+        ("8 x Linear(256) + ReLU, batch 64, full default set", "1.3", ()),
+        ("the same, and along(1): per unit", "-", (tt.stats.along(1),)),
+        ("the same, and along(1, bound=1)", "-", (tt.stats.along(1, bound=1.0),)),
+        ("the same, and top_k(3)", "-", (tt.stats.top_k(3),)),
+        ("the same, and cosine()", "-", (tt.stats.cosine(),)),
+        ("the same, and effective_rank()", "-", (tt.stats.effective_rank(),)),
+    ):
+        plain, model = build(), build()
+        watch = tt.watch(model, WHERE, to=tt.Stats(statistics=more))
+        rows.append(
+            ratio(name, wanted, train(plain), train(model), watch, rounds=rounds, repeats=20)
+        )
+    return rows
 
 
 def main() -> None:
@@ -138,8 +158,8 @@ def main() -> None:
         *gpt(options.rounds),
         bare_hooks(options.rounds),
         compiled_gpt(options.rounds),
-        resnet(max(options.rounds // 2, 3)),
-        linears(options.rounds),
+        *resnet(max(options.rounds // 2, 3)),
+        *linears(options.rounds),
     ]
     text = table(rows)
     print(text)

@@ -628,7 +628,7 @@ def test_stats_shows_what_was_measured(call, measured):
     code, out, _ = call("stats", "measured.safetensors", "*:output", "--columns", "mean,p99,l2")
     assert code == 0
     lines = out.splitlines()
-    assert lines[0] == "4 sites, the last of 3 steps"
+    assert lines[0] == "4 sites, all float32, 1.172 KiB in 3 steps. Shown: step 2, the last."
     assert lines[2].split() == ["site", "mean", "p99", "l2"]
     assert all(breadth(line) <= 100 for line in lines)
 
@@ -665,7 +665,8 @@ def test_stats_of_all_steps_are_those_of_all_values_together(call, here):
         run.save("steps.safetensors")
         code, out, err = call("stats", "steps.safetensors", "--step", "all")
         assert code == 0, err
-        assert out.splitlines()[0] == "1 site, all of 3 steps"
+        said = "1 site, all float32, 288 B in 3 steps. Shown: all of them together, 0 to 2."
+        assert out.splitlines()[0] == said
         (row,) = json.loads(call("stats", "steps.safetensors", "--step", "all", "--json")[1])
         assert row["mean"] == pytest.approx(float(truth.mean()), rel=1e-9)
         assert row["std"] == pytest.approx(float(truth.std(correction=0)), rel=1e-9)
@@ -673,7 +674,7 @@ def test_stats_of_all_steps_are_those_of_all_values_together(call, here):
         assert row["zeros"] == int((truth == 0).sum())
         assert row["p99"] == pytest.approx(float(truth.flatten().quantile(0.99)), rel=0.05)
         assert run.table(steps="all").rows[0].stats.max == float(truth.max())
-        assert "all steps together" in repr(run.table(steps="all"))
+        assert repr(run.table(steps="all")).splitlines()[0] == said
         assert run.table(steps="all").sorted(lambda stats: stats.mean).is_merged
         with pytest.raises(torchtap.SiteError, match="step is 'al'; expected a number"):
             run.table(steps="al")
@@ -751,8 +752,18 @@ def test_ls_of_measured_sites_is_cut_and_all_shows_it(call, here):
     [
         (("--sort", "meen"), "no column 'meen'; did you mean 'mean'"),
         (("--columns", "mean,sdt"), "no column 'sdt'; did you mean 'std'"),
-        (("--sort", "histogram"), "no column 'histogram'"),
-        (("--step", "last"), "--step is 'last'; expected a number, or all."),
+        (("--sort", "histogram"), "'histogram' is a picture and has no order. Sort by std"),
+        (("--sort", "units.mean"), "no column 'units.mean'"),
+        (("--step", "2-1"), "--step is '2-1'; expected the smaller number first."),
+        (("--step", "7-9"), "has no step from 7 to 9. Its steps are [0, 1, 2]"),
+        (
+            ("--slices", "units"),
+            "There is no 'units' of .:output (step 2): no further statistic was",
+        ),
+        (
+            ("--step", "last"),
+            "--step is 'last'; expected a number, two with a dash (20-29), or all.",
+        ),
         (("--step", "9"), "has no step 9. Its steps are [0, 1, 2]"),
         (("nowhere",), "nowhere"),
     ],
@@ -763,9 +774,85 @@ def test_stats_says_what_was_wrong(call, measured, words, said):
     assert said in err
 
 
-def test_every_column_can_be_shown(call, measured):
-    names = call("stats", "x", "--columns", "?")[1].split()
-    assert "median" in names
-    assert "fp16_underflow" in names
-    for name in names:
-        assert call("stats", "measured.safetensors", "--columns", name)[0] == 0
+def test_every_column_can_be_shown_and_says_what_it_is(call, measured):
+    listed = call("stats", "x", "--columns", "?")[1].splitlines()
+    meanings = dict(line.split(maxsplit=1) for line in listed)
+    assert "median" in meanings
+    assert "(zeros too)" in meanings["fp16_underflow"]
+    for name in meanings:
+        code, out, err = call("stats", "measured.safetensors", "0:output", "--columns", name)
+        assert code == 0, err
+        assert out.splitlines()[2].split() == ["site", name]
+
+
+@pytest.fixture
+def along(here):
+    """Six steps of a layer whose unit 1 is dead in all of them and unit 2 in the last three."""
+    more = [
+        torchtap.stats.along(1, bound=2.0, name="units"),
+        torchtap.stats.cosine(),
+        torchtap.stats.top_k(1),
+    ]
+    model = torch.nn.Sequential(torch.nn.Identity(), torch.nn.ReLU())
+    sink = torchtap.Stats(statistics=more, keep=5)
+    with torchtap.watch(model, "*@ReLU", to=sink) as w:
+        for number in range(6):
+            model(torch.tensor([[1.0, -1.0, 2.5 - number], [3.0, -2.0, 2.5 - number]]))
+            w.step()
+    w.run.save(here / "along.safetensors")
+    return w.run
+
+
+def test_slices_of_a_saved_run_are_shown_one_by_one(call, along):
+    words = ("stats", "along.safetensors", "1:output", "--slices", "units")
+    out = call(*words, "--step", "4-5")[1].splitlines()
+    assert out[0].startswith("1:output: 3 slices of 4 elements: absmax [0 .. 3], 2 dead")
+    assert " ".join(out[2].split()) == "slice numel mean std absmax l2 zeros saturated"
+    assert [line.split()[-2] for line in out[3:]] == ["0", "100%", "100%"]
+    rows = json.loads(call(*words, "--step", "4-5", "--json")[1])
+    assert [row["mean"] for row in rows] == [2.0, 0.0, 0.0]
+    assert [row["l2"] for row in rows] == [pytest.approx(20**0.5), 0.0, 0.0]
+    rows = json.loads(call(*words, "--step", "1-2", "--sort", "-max", "--json")[1])
+    assert [(row["slice"], row["max"]) for row in rows] == [(1, 0.0), (2, 1.5), (0, 3.0)]
+    out = call(*words, "--step", "4-9", "--columns", "zeros", "--sort", "zeros")[1].splitlines()
+    assert "2 of 6 steps" in out[0]
+    assert [line.split() for line in out[3:]] == [["1", "100%"], ["2", "100%"], ["0", "0"]]
+
+
+def test_what_slices_cannot_show_is_said(call, along):
+    words = ("stats", "along.safetensors", "--slices")
+    for more, said in (
+        (("channels",), "--slices is 'channels', which is nothing that tt.stats.along found at"),
+        (("cosine",), "There is 'units'."),
+        (("units", "--columns", "meen"), "Slices have no column 'meen'; did you mean 'mean'"),
+        (("units", "--sort", "histogram"), "Slices have no column 'histogram'"),
+        (("units", "--step", "0"), "kept of the last 5 steps, from 1 on, and step 0 is older"),
+        (("units", "--step", "0-3"), "and step 0 is older"),
+    ):
+        code, out, err = call(*words, *more)
+        assert (code, out) == (2, "")
+        assert said in err
+
+
+def test_slices_of_a_file_of_the_first_format_say_what_they_are(call):
+    file = Path(__file__).parent / "data" / "format1.safetensors"
+    code, _, err = call("stats", str(file), "--slices", "units")
+    assert code == 2
+    assert "plain numbers" in err
+
+
+def test_further_statistics_of_a_saved_run_are_columns(call, along):
+    assert "units  " in call("stats", "along.safetensors", "--columns", "?")[1]
+    words = ("stats", "along.safetensors", "--columns", "cosine,units.zeros,top_k")
+    head, row = call(*words, "--step", "1-2")[1].splitlines()[2:4]
+    assert head.split() == ["site", "cosine", "units.zeros", "top_k"]
+    one, two = (torch.tensor([1.0, 0.0, 2.5 - n, 3.0, 0.0, 2.5 - n]) for n in (1, 2))
+    truth = float(torch.nn.functional.cosine_similarity(one, two, dim=0))
+    assert row.split()[1] == f"{truth:.4g}"
+    assert "3 numbers [0 .. 1]" in row
+    assert row.endswith("3 at [1, 0]")
+    (found,) = json.loads(call(*words, "--step", "1-2", "--json")[1])
+    assert found["cosine"] == pytest.approx(truth)
+    out = call(*words, "--step", "0")[1]
+    assert "no cosine: such results are kept of the last 5 steps" in " ".join(out.split())
+    assert "is no number but a list" in call(*words, "--sort", "top_k")[2]

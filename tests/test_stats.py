@@ -1,8 +1,13 @@
 """``tt.Stats`` while a model runs: the same numbers as from kept values, and nothing changed."""
 
+import collections
 import contextlib
 import copy
+import functools
+import itertools
 import math
+import pickle
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -815,26 +820,218 @@ def test_a_saved_series_reads_the_same(tmp_path):
     assert opened.mean_norm() == w.run.mean_norm()
 
 
-def test_saved_results_of_further_statistics_are_plain_values(tmp_path):
-    more = [tt.stats.along(1), tt.stats.top_k(2), tt.stats.cosine(), tt.stats.effective_rank()]
+def bits(value):
+    """A value as something that ``==`` compares to the bit: NaN equals NaN, -0 is not 0."""
+    if isinstance(value, torch.Tensor):
+        raw = value.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+        return str(value.dtype), tuple(value.shape), raw
+    if isinstance(value, np.ndarray | np.generic):
+        return type(value), value.dtype, value.shape, value.tobytes()
+    if isinstance(value, float):
+        return np.float64(value).tobytes()
+    if isinstance(value, complex):
+        return bits(value.real), bits(value.imag)
+    if isinstance(value, tt.stats.Slices):
+        return "Slices", bits(value.rows), bits(value.saturated_elements), value.notes
+    if isinstance(value, dict):
+        return "dict", [(bits(key), bits(one)) for key, one in value.items()]
+    if isinstance(value, list | tuple):
+        return type(value).__name__, getattr(value, "_fields", ()), [bits(one) for one in value]
+    return value
+
+
+ODD_NAN = np.array([0x7FF8_DEAD_0000_0001]).view(np.float64)[0]
+
+
+class Own:
+    """A statistic whose result holds something of everything that a file can keep."""
+
+    name = "own"
+    Pair = collections.namedtuple("Pair", "a b")
+
+    def init(self):
+        return 0.0
+
+    def update(self, state, tensor):
+        return state + float(tensor.sum())
+
+    def merge(self, one, two):
+        return one + two
+
+    def finish(self, state):
+        odd = np.array([state, -0.0, math.inf, math.nan])
+        return {
+            "float": state,
+            "odd": [math.nan, math.inf, -math.inf, -0.0, 5e-324, ODD_NAN, float(ODD_NAN)],
+            3: (None, True, 10**30, "text", 1 - 2j, frozenset({1})),
+            "tensors": [torch.tensor(odd, dtype=d) for d in (torch.bfloat16, torch.complex128)],
+            "shapes": [torch.zeros(0, 3), torch.tensor(7), torch.ones(2, 3).t(), torch.Size([2])],
+            "arrays": self.Pair(np.float32(state), odd.reshape(2, 2).astype("f4").T),
+        }
+
+
+def full_of_trouble(keep=4):
+    """A run of six steps with every statistic, over values with NaN, infinities and dead units."""
+    more = [tt.stats.along(1, bound=0.5), tt.stats.top_k(2), tt.stats.cosine(), Own()]
+    more += [tt.stats.along(-1, name="last"), tt.stats.effective_rank(1)]
     more.append(tt.stats.first_nonfinite())
-    model = nn.Tanh()
-    with tt.watch(model, to=tt.Stats(statistics=more)) as w:
-        for _ in range(2):
-            model(torch.randn(6, 3))
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 5), nn.ReLU())
+    with torch.no_grad():
+        model[0].bias[3] = -100
+    with tt.watch(model, "*:output,grad_output", to=tt.Stats(statistics=more, keep=keep)) as w:
+        for number in range(6):
+            x = torch.randn(4, 3)
+            if number % 2:
+                x[1, 0] = (math.nan, math.inf, -math.inf)[number // 2]
+            model(x).square().sum().backward()
             w.step()
+    return w.run
+
+
+def test_a_saved_run_answers_as_the_live_one_to_the_bit(tmp_path):
+    live = full_of_trouble()
+    opened = tt.open(live.save(tmp_path / "run.safetensors"))
+    again = tt.open(opened.save(tmp_path / "again.safetensors"))
+    for saved in (opened, again):
+        assert saved.sites == live.sites
+        for site in live.sites:
+            for number in (None, *range(6), "all"):
+                one, two = (run.stats(site, step=number) for run in (live, saved))
+                assert bits(dict(one.extra)) == bits(dict(two.extra))
+                assert one.extra.missing == two.extra.missing
+                assert bits(one.numbers()) == bits(two.numbers())
+                assert repr(one) == repr(two)
+    assert "own" in live.stats("1:output").extra
+    assert live.stats("1:output", step=4).extra["along(1)"].dead_slices() == [3]
+
+
+@pytest.mark.parametrize("window", [[4, 5], range(2, 6), range(5, 20)])
+def test_a_window_of_a_saved_run_is_that_of_the_live_one(window, tmp_path):
+    live = full_of_trouble()
+    opened = tt.open(live.save(tmp_path / "run.safetensors"))
+    for site in live.sites:
+        one, two = (dict(run.stats(site, step=window).extra) for run in (live, opened))
+        if len(set(window) & set(live.steps)) > 1:
+            del one["own"]
+        assert len(two) == len(one)
+        assert bits(one) == bits(two)
+
+
+def test_a_window_that_takes_code_that_no_file_holds_says_so(tmp_path):
+    live = full_of_trouble()
+    opened = tt.open(live.save(tmp_path / "run.safetensors"))
+    assert live.stats("1:output", step=[4, 5]).extra["own"]["float"] != 0
+    extra = opened.stats("1:output", step=[4, 5]).extra
+    assert "own" not in extra
+    said = r"'own' of 1:output \(2 steps from 4 to 5\) cannot be had: the run was saved, .*own code"
+    with pytest.raises(tt.RunError, match=said):
+        extra["own"]
+    for twin in (copy.deepcopy(extra), pickle.loads(pickle.dumps(extra))):
+        assert bits(dict(twin)) == bits(dict(extra))
+        with pytest.raises(tt.RunError, match=said):
+            twin["own"]
+    with pytest.raises(tt.RunError, match=r"no further statistic 'ovn'.*did you mean 'own'"):
+        extra["ovn"]
+    for run in (live, opened):
+        old = run.stats("1:output", step=1).extra
+        said = "kept of the last 4 steps, from 2 on, and step 1 is older.*keep="
+        with pytest.raises(tt.RunError, match=said):
+            old["cosine"]
+    with pytest.raises(tt.RunError, match="no further statistic was asked for"):
+        tt.measure(torch.ones(1)).extra["cosine"]
+
+
+def test_a_result_that_no_file_can_hold_is_said_absent_and_the_rest_is_saved(tmp_path):
+    class Odd(Own):
+        name = "odd"
+
+        def finish(self, state):
+            return {"where": tmp_path}
+
+    model = nn.Identity()
+    statistics = [Odd(), tt.stats.along(0)]
+    with tt.watch(model, to=tt.Stats(statistics=statistics)) as w:
+        model(torch.ones(3))
+    assert w.run.absent == []
     opened = tt.open(w.run.save(tmp_path / "run.safetensors"))
-    for step in (0, 1, "all"):
-        one, two = (run.stats(".:output", step=step).extra for run in (w.run, opened))
-        assert two["along(1)"]["mean"] == one["along(1)"].mean.tolist()
-        assert two["top_k"][0]["value"] == one["top_k"][0].value
-        assert tuple(two["top_k"][0]["place"]) == one["top_k"][0].place
-        assert two["effective_rank"] == one["effective_rank"]
-        assert two["first_nonfinite"] is one["first_nonfinite"] is None
-    assert (
-        opened.stats(".:output", step="all").extra["cosine"]
-        == (w.run.stats(".:output", step="all").extra["cosine"])
-    )
+    assert opened.stats(".:output").extra["along(0)"].numel.tolist() == [1, 1, 1]
+    with pytest.raises(tt.RunError, match=r"its result is a pathlib\.PosixPath, which a file"):
+        opened.stats(".:output").extra["odd"]
+    (entry,) = opened.absent
+    assert "of 'odd', its result is a pathlib.PosixPath" in entry.reason
+
+
+def test_what_further_statistics_found_costs_the_header_nothing(tmp_path):
+    """The header of a safetensors file may have 100 MB; a training has more than that to say."""
+    sizes = []
+    for units, steps in ((4, 2), (512, 40)):
+        model = nn.Sequential(*(nn.ReLU() for _ in range(3)))
+        statistics = [tt.stats.along(1), tt.stats.top_k(3)]
+        with tt.watch(model, "*", to=tt.Stats(statistics=statistics)) as w:
+            for _ in range(steps):
+                model(torch.randn(2, units))
+                w.step()
+        path = w.run.save(tmp_path / "run.safetensors")
+        with path.open("rb") as stream:
+            sizes.append(int.from_bytes(stream.read(8), "little"))
+    assert sizes[1] < sizes[0] + 200
+    assert path.stat().st_size > 512 * 40 * 3 * 8
+
+
+def test_a_file_of_the_first_format_opens(tmp_path):
+    """Written by the version before: what further statistics found were numbers and lists."""
+    opened = tt.open(Path(__file__).parent / "data" / "format1.safetensors")
+    values = [torch.tanh(torch.arange(6.0).reshape(2, 3) * (n + 1) / 4) for n in range(3)]
+    assert torch.equal(opened[".:output"], values[2])
+    for number, value in enumerate(values):
+        assert_same(opened.stats(".:output", step=number), tt.measure(value))
+    extra = opened.stats(".:output", step=2).extra
+    assert extra["units"]["max"] == values[2].double().amax(0).tolist()
+    assert extra["top_k"][0]["value"] == float(values[2].max())
+    truth = [
+        nn.functional.cosine_similarity(a.flatten(), b.flatten(), 0).item()
+        for a, b in itertools.pairwise(values)
+    ]
+    found = opened.stats(".:output", step="all").extra["cosine"]
+    assert found == EXACT(sum(truth) / 2, rel=1e-6)
+    with pytest.raises(tt.RunError, match="the run was saved"):
+        opened.stats(".:output", step=[1, 2]).extra["units"]
+    with pytest.raises(tt.RunError, match="step 0 is older"):
+        opened.stats(".:output", step=0).extra["units"]
+    again = tt.open(opened.save(tmp_path / "again.safetensors"))
+    assert again.stats(".:output", step=2).extra["units"] == extra["units"]
+
+
+def test_a_window_that_was_measured_in_part_says_so(tmp_path):
+    model = nn.ReLU()
+    units = tt.stats.along(1, name="units")
+    with tt.watch(model, to=[tt.Stats(statistics=[units]), tt.Memory()]) as w:
+        for number in range(13):
+            model(torch.full((2, 3), 1.0 - 2 * (number > 10)))
+            w.step()
+    for run in (w.run, tt.open(w.run.save(tmp_path / "run.safetensors"))):
+        whole, part = (run.stats(".:output", step=range(a, a + 10)) for a in (0, 10))
+        assert (whole.notes, whole.extra["units"].notes) == ((), ())
+        assert part.notes == part.extra["units"].notes == ("3 of 10 steps",)
+        assert "3 of 10 steps" in repr(part)
+        assert "3 of 10 steps" in repr(part.extra["units"])
+        assert part.extra["units"].numel.tolist() == [6, 6, 6]
+        assert part.numel == 18
+        assert run.stats(".:output", step=range(12, 22)).notes == ("1 of 10 steps",)
+        assert run.stats(".:output", step=[12]).notes == ()
+    with tt.watch(model, to=tt.Memory()) as w:
+        for _ in range(3):
+            model(torch.ones(2))
+            w.step()
+    assert w.run.stats(".:output", step=range(10)).notes == ("3 of 10 steps",)
+    assert w.run.stats(".:output", step=range(3)).notes == ()
+
+
+def test_slices_print_as_one_line():
+    slices = tt.stats.along(1, bound=2.0)
+    found = slices.update(slices.init(), torch.tensor([[0.0, 1.0, 2.0], [0.0, 1.0, -3.0]]))
+    assert repr(found) == "3 slices of 2 elements: absmax [0 .. 3], 1 dead, 1 saturated"
 
 
 def test_kept_values_can_be_measured_later():
@@ -865,6 +1062,7 @@ def test_values_that_were_measured_only_are_not_there_to_read():
         ({"keep": 0}, "keep is 0"),
         ({"statistics": [3]}, "3 is no statistic"),
         ({"sample_mean": ["param"]}, "sample_mean has 'param'"),
+        ({"statistics": [tt.stats.along(1), tt.stats.along(1)]}, r"Two .* named 'along\(1\)'"),
     ],
 )
 def test_bad_arguments_are_refused(how, said):
@@ -903,9 +1101,9 @@ def test_a_large_model_has_a_table_that_reads_well():
     tokens = torch.randint(0, 65, (2, 16))
     with tt.watch(model, "*:output,grad_output", to=tt.Stats()) as w:
         model(tokens).sum().backward()
-    from torchtap.view.statistics import show_stats_table
+    from torchtap.view.columns import DEFAULT_COLUMNS
 
-    lines = show_stats_table(w.run.table()).split("\n")
+    lines = str(w.run.table(columns=DEFAULT_COLUMNS)).split("\n")
     assert all(len(line) <= 100 for line in lines)
     assert "histogram" in lines[2]
 
@@ -937,3 +1135,45 @@ def test_a_sampled_histogram_says_so_in_a_step_and_in_all(numel, is_sample):
             w.step()
     for step in (1, "all"):
         assert w.run.stats("", step=step).histogram.is_sample is is_sample
+
+
+@pytest.mark.parametrize("dims", [(4, 5), (3, 5, 2, 2), (2, 1)])
+def test_slices_merge_as_if_they_were_one_tensor(dims):
+    """Also where one tensor has more slices, where nothing is finite, and over many merges."""
+    statistic = tt.stats.along(1, bound=1.0)
+    generator = torch.Generator().manual_seed(len(dims))
+    parts = [torch.randn(dims, generator=generator) * 10.0**n + 100 * n for n in range(-2, 3)]
+    parts[1][:, 0] = math.nan
+    parts[2][0] = math.inf
+    short = parts[3][:, :1]
+    states = [statistic.update(statistic.init(), part) for part in [*parts, short]]
+    merged = functools.reduce(statistic.merge, states, statistic.init())
+    twice = functools.reduce(statistic.merge, [statistic.merge(*states[:2]), *states[2:]])
+    in_one = functools.reduce(statistic.update, [*parts, short], statistic.init())
+    for found in (merged, twice, in_one):
+        for place in range(dims[1]):
+            wide = torch.cat([part.double()[:, place].flatten() for part in parts])
+            if place == 0:
+                wide = torch.cat([wide, short.double().flatten()])
+            finite = wide[wide.isfinite()]
+            for name, truth in (
+                ("numel", wide.numel()),
+                ("mean", finite.mean()),
+                ("std", finite.std(correction=0)),
+                ("l1", finite.abs().sum()),
+                ("l2", finite.norm()),
+                ("min", finite.min()),
+                ("max", finite.max()),
+                ("saturated", (wide.abs() >= 1).double().mean()),
+            ):
+                number = float(getattr(found, name)[place])
+                assert number == EXACT(float(truth), rel=1e-12), (name, place)
+
+
+def test_merging_slices_changes_neither_part():
+    statistic = tt.stats.along(0)
+    one, two = (statistic.update(statistic.init(), torch.randn(3, 4)) for _ in range(2))
+    before = bits(one), bits(two)
+    for pair in ((one, two), (two, one), (one, statistic.init()), (statistic.init(), two)):
+        statistic.update(statistic.merge(*pair), torch.randn(3, 4))
+    assert (bits(one), bits(two)) == before

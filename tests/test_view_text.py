@@ -21,6 +21,7 @@ from torchtap.store.modules import module_rows
 from torchtap.store.run import Meta, Run
 from torchtap.view import cells
 from torchtap.view.html import run_html
+from torchtap.view.table import show_table
 from torchtap.view.text import (
     columns,
     show_absences,
@@ -29,7 +30,6 @@ from torchtap.view.text import (
     show_module_rows,
     show_modules,
     show_run,
-    show_table,
     tree,
 )
 from torchtap.watching import watch
@@ -192,7 +192,10 @@ def test_no_line_is_wider_than_100_columns_or_breaks(name):
         for line in text.split("\n"):
             assert cells.breadth(line) <= 100, line
             assert "\x1b" not in line
-    assert len(show_table(run.table()).split("\n")) == 4
+    lines = show_table(run.table()).split("\n")
+    is_cut = "…" in lines[3]
+    assert len(lines) == 4 + 2 * is_cut
+    assert any(line.startswith("Cut: long texts shortened.") for line in lines) == is_cut
 
 
 def test_absent_sites_are_counted_and_reasons_joined():

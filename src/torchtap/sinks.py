@@ -10,9 +10,9 @@ from typing import Any
 import torch
 
 from torchtap.errors import InputError
+from torchtap.hooks.spots import Meter
 from torchtap.record import Record, Sink
 from torchtap.site import Site
-from torchtap.stats.meter import Meter
 from torchtap.stats.sink import Stats
 from torchtap.store.memory import Memory
 

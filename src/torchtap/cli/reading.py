@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
 import click
 
 from torchtap.cli.options import all_option, json_option
 from torchtap.cli.saying import print_json, wants_color, working
-from torchtap.cli.words import known_columns, open_saved, refuse_unknown_steps, step_of
+from torchtap.cli.words import open_saved, order_of, refuse_unknown_steps, slices_of, step_of
+
+if TYPE_CHECKING:
+    from torchtap.store.run import Run, Step
+    from torchtap.store.table import Table
 
 
 @click.command()
@@ -58,9 +66,7 @@ def show(
         text = show_module_rows(rows, limit=limit, color=wants_color())
         values = [row.as_dict() for row in rows]
     else:
-        from torchtap.view.text import show_table
-
-        text = show_table(table, limit=limit, color=wants_color())
+        text = _text_of(table, every=every)
         values = table.as_dicts()
     if as_json:
         print_json(values)
@@ -75,8 +81,13 @@ def show(
 @click.option("--columns", metavar="A,B,...", help="Which; --columns ? lists them.")
 @click.option(
     "--step",
-    metavar="N or all",
-    help="Which step, or all of them together; the last of each site by default.",
+    metavar="N, A-B or all",
+    help="Which step; A to B, or all of them, together. The last of each site by default.",
+)
+@click.option(
+    "--slices",
+    metavar="NAME",
+    help="One line per channel, unit or token: what tt.stats.along(..., name=NAME) found.",
 )
 @json_option
 @all_option
@@ -86,36 +97,106 @@ def stats(
     sort: str | None,
     columns: str | None,
     step: str | None,
+    slices: str | None,
     as_json: bool,
     every: bool,
 ) -> None:
     """Statistics of a saved RUN at WHERE: what was measured, or the kept values measured now.
 
     The table of `torchtap show` with columns to choose and to sort by, quantiles and histograms.
-    Columns to choose from and to sort by are listed with --columns '?'.
+    Columns to choose from and to sort by are listed with --columns '?', for a RUN that is there
+    together with its further statistics.
     """
-    from torchtap.view.columns import COLUMNS, DEFAULT_COLUMNS
-
     if columns == "?":
-        click.echo("\n".join(COLUMNS))
+        click.echo("\n".join(_listed_columns(path)))
         return
-    names = list(DEFAULT_COLUMNS) if columns is None else known_columns(columns.split(","), COLUMNS)
-    sortable = [name for name, column in COLUMNS.items() if column.key is not None]
-    key = None if sort is None else COLUMNS[known_columns([sort.lstrip("-")], sortable)[0]].key
-    if sort is not None and sort.lstrip("-") not in names:
-        names.insert(0, sort.lstrip("-"))
+    names = None if columns is None else columns.split(",")
     with working("measuring the run"):
         opened = open_saved(path)
-        chosen = None if step is None else step_of(path, opened, step)
-        table = opened.table(list(where) or None, steps=chosen, histogram=True)
-    if key is not None and sort is not None:
-        table = table.sorted(key, largest_first=not sort.startswith("-"))
+        steps = None if step is None else step_of(path, opened, step)
+        if slices is None:
+            values, text = _per_site(opened, where, names, sort, steps, every=every)
+        else:
+            values, text = _per_slice(opened, where, slices, names, sort, steps, every=every)
     if as_json:
-        keys = {name: column.key for name, column in COLUMNS.items() if column.key is not None}
-        numbers = [{name: key(row.stats) for name, key in keys.items()} for row in table]
-        print_json([{**a, **b} for a, b in zip(table.as_dicts(), numbers, strict=True)])
-        return
-    from torchtap.view.statistics import show_stats_table
+        print_json(values)
+    else:
+        click.echo(text)
 
-    limit = None if every else 40
-    click.echo(show_stats_table(table, names, limit=limit, color=wants_color()))
+
+def _listed_columns(path: str) -> list[str]:
+    """Every column with what it is; of a run that is there also its further statistics."""
+    from torchtap.stats.names import NAMES
+    from torchtap.store.table import ROW_COLUMNS
+
+    said = {**{name: one.meaning for name, one in NAMES.items()}, **ROW_COLUMNS}
+    if Path(path).is_file():
+        further = [one.name for one in open_saved(path).series.statistics]
+        said |= dict.fromkeys(further, "a further statistic of this run")
+    room = max(map(len, said))
+    return [f"{name:<{room}}  {what}" for name, what in said.items()]
+
+
+def _per_site(
+    opened: Run,
+    where: Sequence[str],
+    names: Sequence[str] | None,
+    sort: str | None,
+    steps: Step,
+    *,
+    every: bool,
+) -> tuple[list[dict[str, Any]], str]:
+    from torchtap.view.columns import DEFAULT_COLUMNS
+
+    table = opened.table(
+        list(where) or None,
+        steps=steps,
+        together=True,
+        histogram=True,
+        columns=DEFAULT_COLUMNS if names is None else names,
+        sort=sort,
+    )
+    return table.as_dicts(), _text_of(table, every=every)
+
+
+def _per_slice(
+    opened: Run,
+    where: Sequence[str],
+    slices: str,
+    names: Sequence[str] | None,
+    sort: str | None,
+    steps: Step,
+    *,
+    every: bool,
+) -> tuple[list[dict[str, Any]], str]:
+    from torchtap.view.table import SLICE_COLUMNS, show_slice_table
+
+    names = SLICE_COLUMNS if names is None else names
+    values, texts = [], []
+    for site in opened.select(list(where) or None):
+        found = slices_of(opened.stats(site, step=steps), slices, str(site))
+        order = order_of(found, sort, names)
+        numbers = found.as_dict()
+        values += [
+            {"site": str(site), "slice": n, **{key: of[n] for key, of in numbers.items()}}
+            for n in order
+        ]
+        texts.append(
+            show_slice_table(
+                str(site),
+                found,
+                names=names,
+                order=order,
+                limit=None if every else 40,
+                color=wants_color(),
+                way_out="--all",
+            )
+        )
+    return values, "\n\n".join(texts)
+
+
+def _text_of(table: Table, *, every: bool) -> str:
+    from torchtap.view.table import show_table
+
+    limit, width = (None, None) if every else (40, 100)
+    return show_table(table, limit=limit, width=width, color=wants_color(), way_out="--all")

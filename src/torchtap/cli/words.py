@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from torch import nn
 
     from torchtap.load import Batch
+    from torchtap.stats.slices import Slices
+    from torchtap.stats.statistics import Statistics
     from torchtap.store.run import Run
 
 
@@ -76,16 +78,22 @@ def refuse_unknown_steps(path: str, opened: Run, steps: Sequence[int]) -> None:
             raise InputError(f"{path} has no step {step}. {steps_there(known, step)}")
 
 
-def step_of(path: str, opened: Run, text: str) -> int | Literal["all"]:
-    """One step of a run, or all together."""
+def step_of(path: str, opened: Run, text: str) -> int | range | Literal["all"]:
+    """One step of a run, some together (``20-29``), or all."""
     if text == "all":
         return "all"
-    try:
-        step = int(text)
-    except ValueError:
-        raise InputError(f"--step is {text!r}; expected a number, or all.") from None
-    refuse_unknown_steps(path, opened, [step])
-    return step
+    first, dash, last = text.partition("-")
+    if not (first.isdecimal() and (last.isdecimal() or not dash)):
+        raise InputError(f"--step is {text!r}; expected a number, two with a dash (20-29), or all.")
+    if not dash:
+        refuse_unknown_steps(path, opened, [int(first)])
+        return int(first)
+    steps = range(int(first), int(last) + 1)
+    if not steps:
+        raise InputError(f"--step is {text!r}; expected the smaller number first.")
+    if not set(steps) & set(opened.steps):
+        raise InputError(f"{path} has no step from {first} to {last}. {steps_there(opened.steps)}")
+    return steps
 
 
 def is_run(source: str) -> bool:
@@ -99,14 +107,47 @@ def _numbers(name: str, text: str | None) -> list[float]:
         raise InputError(f"{name} is {text!r}; expected numbers with commas.") from None
 
 
-def known_columns(words: Sequence[str], columns: Collection[str]) -> list[str]:
-    from torchtap.site import did_you_mean
+def slices_of(found: Statistics, name: str, site: str) -> Slices:
+    """What ``tt.stats.along`` found of a site, under a name."""
+    from torchtap.stats.slices import Slices
 
-    for word in words:
-        if word not in columns:
-            near = did_you_mean(word, list(columns))
-            raise InputError(f"There is no column {word!r}{near} --columns '?' lists them.")
-    return list(words)
+    there = [other for other, one in found.extra.items() if isinstance(one, Slices)]
+    result = found.extra[name] if name in found.extra or not there else None
+    if isinstance(result, Slices):
+        return result
+    if name in getattr(found.extra, "missing", {}):
+        return found.extra[name]  # type: ignore[no-any-return]  # Raises, and says why.
+    if isinstance(result, dict):
+        raise InputError(
+            f"{name!r} at {site} is a dict of plain numbers, as files of format 1 hold it. Read it "
+            f"in Python: run.stats({site!r}).extra[{name!r}]."
+        )
+    raise InputError(
+        f"--slices is {name!r}, which is nothing that tt.stats.along found at {site}. "
+        + (f"There is {', '.join(map(repr, there))}." if there else "There is nothing of the kind.")
+    )
+
+
+def order_of(slices: Slices, sort: str | None, names: Sequence[str]) -> list[int]:
+    """Places of the slices, by a column; NaN comes last."""
+    import math
+
+    numbers = slices.as_dict()
+    known = [*numbers, "slice"]
+    for name in [*names, *([sort.removeprefix("-")] if sort else [])]:
+        if name not in known:
+            from torchtap.site import did_you_mean
+
+            raise InputError(
+                f"Slices have no column {name!r}{did_you_mean(name, known)} There are: "
+                f"{', '.join(known)}."
+            )
+    places = list(range(len(slices.rows)))
+    if not sort:
+        return places
+    sign = 1.0 if sort.startswith("-") else -1.0
+    values = {"slice": [float(place) for place in places], **numbers}[sort.removeprefix("-")]
+    return sorted(places, key=lambda place: (math.isnan(values[place]), sign * values[place]))
 
 
 def channels_of(text: str | None) -> int | list[int] | None:

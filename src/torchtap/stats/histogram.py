@@ -163,8 +163,9 @@ class Histogram:
                 ``fp16 bf16 e4m3 e5m2``.
 
         Returns:
-            0 to 1, NaN where nothing was counted. Magnitudes below 2^-130 cannot be told from
-            zero and are not counted; there are some in float64 and among float32's subnormals.
+            0 to 1, of all counted elements, zeros among them (NaN and infinite ones are not
+            counted); NaN where nothing was counted. Magnitudes below 2^-130 cannot be told from
+            zero and count as zeros; there are some in float64 and among float32's subnormals.
         """
         return self._share((self._smallest < _format(dtype).to_zero_below) & (self.middles != 0))
 
@@ -177,9 +178,9 @@ class Histogram:
             dtype: as in :meth:`underflow`.
 
         Returns:
-            0 to 1, NaN where nothing was counted. For ``float16`` elements from 65,520 to 65,536,
-            which lie inside a bin, are taken as fitting; the same holds for the last 0.2 % of
-            ``bfloat16``.
+            0 to 1, of all counted elements, zeros among them; NaN where nothing was counted. For
+            ``float16`` elements from 65,520 to 65,536, which lie inside a bin, are taken as
+            fitting; the same holds for the last 0.2 % of ``bfloat16``.
         """
         return self._share(self._smallest >= _format(dtype).to_inf_from)
 

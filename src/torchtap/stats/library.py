@@ -30,7 +30,14 @@ class Element(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class _Largest:
+class Largest:
+    """The largest elements so far, and of how many tensors.
+
+    Attributes:
+        elements: largest magnitude first.
+        num_tensors: how many were looked at.
+    """
+
     elements: tuple[Element, ...] = ()
     num_tensors: int = 0
 
@@ -42,11 +49,11 @@ class TopK:
     k: int
     name: str
 
-    def init(self) -> _Largest:
+    def init(self) -> Largest:
         """None."""
-        return _Largest()
+        return Largest()
 
-    def update(self, state: _Largest, tensor: Tensor) -> _Largest:
+    def update(self, state: Largest, tensor: Tensor) -> Largest:
         """Take in one more tensor."""
         sizes = magnitudes(tensor).flatten()
         # topk takes NaN for the largest; here it is none.
@@ -58,15 +65,15 @@ class TopK:
             for place in places
             if not math.isnan(float(flat[place]))
         ]
-        return self.merge(state, _Largest(tuple(found), 1))
+        return self.merge(state, Largest(tuple(found), 1))
 
-    def merge(self, one: _Largest, two: _Largest) -> _Largest:
+    def merge(self, one: Largest, two: Largest) -> Largest:
         """The largest of both."""
         shifted = [e._replace(tensor=e.tensor + one.num_tensors) for e in two.elements]
         ranked = sorted([*one.elements, *shifted], key=lambda e: -abs(e.value))
-        return _Largest(tuple(ranked[: self.k]), one.num_tensors + two.num_tensors)
+        return Largest(tuple(ranked[: self.k]), one.num_tensors + two.num_tensors)
 
-    def finish(self, state: _Largest) -> list[Element]:
+    def finish(self, state: Largest) -> list[Element]:
         """The elements, largest magnitude first."""
         return list(state.elements)
 
@@ -105,7 +112,7 @@ def _unravel(place: int, shape: torch.Size) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Trail:
+class Trail:
     """The vector of the first and of the last step, and the cosines between neighbours."""
 
     first: Tensor | None = None
@@ -120,18 +127,18 @@ class Cosine:
 
     name: str
 
-    def init(self) -> _Trail:
+    def init(self) -> Trail:
         """No vector."""
-        return _Trail()
+        return Trail()
 
-    def update(self, state: _Trail, tensor: Tensor) -> _Trail:
+    def update(self, state: Trail, tensor: Tensor) -> Trail:
         """Add one more tensor to the vector of the running step."""
         vector = _vector(tensor)
         if state.last is not None and state.last.shape == vector.shape:
             vector = state.last + vector
-        return _Trail(vector, vector)
+        return Trail(vector, vector)
 
-    def merge(self, one: _Trail, two: _Trail) -> _Trail:
+    def merge(self, one: Trail, two: Trail) -> Trail:
         """Two stretches of steps, the earlier first."""
         if one.last is None or two.first is None:
             return one if two.first is None else two
@@ -139,9 +146,9 @@ class Cosine:
         if one.last.shape == two.first.shape:
             cosine = torch.nn.functional.cosine_similarity(one.last, two.first, dim=0)
             total, count = total + float(cosine), count + 1
-        return _Trail(one.first, two.last, total, count)
+        return Trail(one.first, two.last, total, count)
 
-    def finish(self, state: _Trail) -> float:
+    def finish(self, state: Trail) -> float:
         """Mean cosine between neighbouring steps; NaN of a single step."""
         return state.total / state.count if state.count else math.nan
 
@@ -191,7 +198,7 @@ def _hash(numbers: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class _Covariance:
+class Covariance:
     """Of ``count`` rows: their mean, and the sum of the products of what deviates from it."""
 
     count: int = 0
@@ -207,11 +214,11 @@ class EffectiveRank:
     max_features: int
     name: str
 
-    def init(self) -> _Covariance:
+    def init(self) -> Covariance:
         """Nothing."""
-        return _Covariance()
+        return Covariance()
 
-    def update(self, state: _Covariance, tensor: Tensor) -> _Covariance:
+    def update(self, state: Covariance, tensor: Tensor) -> Covariance:
         """Add the rows of one more tensor."""
         if not -tensor.dim() <= self.dim < tensor.dim():
             return state
@@ -227,9 +234,9 @@ class EffectiveRank:
             return state
         mean = rows.mean(0)
         rows = rows - mean
-        return self.merge(state, _Covariance(len(rows), mean, rows.T @ rows))
+        return self.merge(state, Covariance(len(rows), mean, rows.T @ rows))
 
-    def merge(self, one: _Covariance, two: _Covariance) -> _Covariance:
+    def merge(self, one: Covariance, two: Covariance) -> Covariance:
         """Both together (Chan, Golub & LeVeque 1979): a large mean does not swallow the rest."""
         if one.mean is None or one.products is None:
             return two
@@ -238,11 +245,11 @@ class EffectiveRank:
         share = two.count / (one.count + two.count)
         delta = two.mean - one.mean
         between = torch.outer(delta, delta) * (one.count * share)
-        return _Covariance(
+        return Covariance(
             one.count + two.count, one.mean + delta * share, one.products + two.products + between
         )
 
-    def finish(self, state: _Covariance) -> float:
+    def finish(self, state: Covariance) -> float:
         """Participation ratio of the covariance's eigenvalues; NaN of fewer than two rows."""
         if state.products is None or state.count < 2:
             return math.nan

@@ -24,7 +24,7 @@ class Occurrence(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class _Search:
+class Search:
     """The call and the order of the first, -1 where there is none; on the tensors' device, so
     that nothing waits for it."""
 
@@ -39,27 +39,27 @@ class FirstNonfinite:
     name: str
     _order: Iterator[int] = field(default_factory=count, compare=False, repr=False)
 
-    def init(self) -> _Search:
+    def init(self) -> Search:
         """Nothing was seen."""
-        return _Search()
+        return Search()
 
-    def update(self, state: _Search, tensor: Tensor) -> _Search:
+    def update(self, state: Search, tensor: Tensor) -> Search:
         """Look at one more tensor."""
         is_bad = ~tensor.isfinite().all()
         here = torch.stack([torch.where(is_bad, 0, -1), torch.where(is_bad, next(self._order), -1)])
-        return self.merge(state, _Search(1, here))
+        return self.merge(state, Search(1, here))
 
-    def merge(self, one: _Search, two: _Search) -> _Search:
+    def merge(self, one: Search, two: Search) -> Search:
         """The first of both, the earlier stretch first."""
         total = one.num_tensors + two.num_tensors
         if one.found is None or two.found is None:
-            return _Search(total, two.found if one.found is None else one.found)
+            return Search(total, two.found if one.found is None else one.found)
         later = two.found.to(one.found.device)
         moved = torch.stack([later[0] + one.num_tensors, later[1]])
         later = torch.where(later[1] < 0, later, moved)
-        return _Search(total, torch.where(one.found[1] < 0, later, one.found))
+        return Search(total, torch.where(one.found[1] < 0, later, one.found))
 
-    def finish(self, state: _Search) -> Occurrence | None:
+    def finish(self, state: Search) -> Occurrence | None:
         """The first, or ``None``."""
         if state.found is None:
             return None

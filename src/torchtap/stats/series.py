@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -16,12 +16,16 @@ from torchtap.errors import RunError, SiteError
 from torchtap.record import steps_there
 from torchtap.site import Site
 from torchtap.stats import native
+from torchtap.stats.extra import Extra, Missing
 from torchtap.stats.histogram import NUM_BINS, Histogram, Histograms
 from torchtap.stats.own import Statistic
+from torchtap.stats.slices import Slices
 from torchtap.stats.statistics import (
     LEANING,
     MAX,
     MIN,
+    NO_ONE_WEIGHT,
+    NOT_AN_UPDATE,
     NUM_TENSORS,
     NUMEL,
     ROW_WIDTH,
@@ -29,16 +33,20 @@ from torchtap.stats.statistics import (
     Statistics,
     from_row,
     merge_rows,
+    why_no_ratio,
 )
 
 Rows = NDArray[np.float64]
 States = dict[int, list[Any]]
 """Place -> states of the further statistics."""
+Saved = Callable[[int, int], "list[Any] | None"]
+"""``(step, place)``: states of the further statistics that stand in a file."""
 ALL_STEPS = -1
 _TOGETHER = 16
 """Parts that are added to the totals at a time."""
 _NOBODY = -1
 """The place of a row whose numbers count no longer."""
+_FAILED = "nothing was measured for it: it failed there, or met no tensor that it can read."
 
 
 class Part(NamedTuple):
@@ -156,14 +164,13 @@ class _Step:
 
     Attributes:
         parts: histograms as they were taken, with the places of their rows; ``None`` when they
-            are kept no longer.
+            and the states are kept no longer.
     """
 
     step: int
     rows: Rows
     parts: list[Part] | None = None
     states: States = field(default_factory=dict)
-    finished: dict[int, dict[str, Any]] = field(default_factory=dict)
 
 
 class Series:
@@ -190,7 +197,7 @@ class Series:
         self._totals = _Totals()
         self._states: States = {}
         self._running: dict[int, States] = {}
-        self._finished: dict[int, dict[str, Any]] = {}
+        self._saved: Saved = _nothing_saved
 
     # ------------------------------------------------------------------ filled by the sink
 
@@ -214,7 +221,7 @@ class Series:
         self._totals.add(parts)
         while len(self._recent) > self.keep:
             old = self._recent.popleft()
-            old.parts, old.states, old.finished = None, {}, {}
+            old.parts, old.states = None, {}
 
     def show_states(self, step: int, states: States) -> None:
         """States of the further statistics in a step that goes on; the next take their place."""
@@ -260,28 +267,25 @@ class Series:
             SiteError: it was not measured in that step.
         """
         place = self._places[site]
-        steps = self.steps_of(site)
-        if step is None and steps:
-            step = steps[-1]
+        if step is None:
+            step = next(iter(self.steps_of(site)[-1:]), None)
         row = None if step is None else self._row(step, place)
         if step is None or row is None:
+            steps = self.steps_of(site)
             raise SiteError(f"{site} was not measured in step {step}. {steps_there(steps, step)}")
-        entry = self._steps[step]
-        histogram = self._histogram(entry, place)
-        extra = self._extra(self._states_at(step, place), entry.finished.get(place))
-        return self._value(place, row, histogram, extra, self._weight_l2(site, step))
+        histogram = self._histogram(self._steps[step], place)
+        why = self._why_no_states(step)
+        extra = self._extra(f"{site} (step {step})", self._states_at(step, place), why)
+        return self._value(place, row, histogram, extra, step)
 
     def whole(self, site: Site) -> Statistics:
         """Statistics of a site over all steps."""
         place = self._places[site]
-        states = self._states.get(place)
-        for running in self._running.values():
-            states = self._both(states, running.get(place))
-        extra = self._extra(states, self._finished.get(place))
+        extra = self._extra(f"{site} (all steps)", self._all_states(place), _FAILED)
         return self._value(place, self._merged_row(place), self.total(place), extra)
 
     def window(self, site: Site, steps: Iterable[int]) -> Statistics:
-        """Statistics of a site over some steps together.
+        """Statistics of a site over some steps together; ``notes`` says if it has not all of them.
 
         Raises:
             SiteError: it was measured in none of them.
@@ -292,21 +296,30 @@ class Series:
             raise SiteError(f"No step of {site} was asked for.")
         if not chosen:
             self.at(site, min(wanted))
-        if len(chosen) == 1:
+        if len(chosen) == len(wanted) == 1:
             return self.at(site, chosen[0])
+        notes = part_of(chosen, wanted)
         merged = Statistics()
         states: list[Any] | None = None
+        lost = [step for step in chosen if self._states_at(step, place) is None]
         for step in chosen:
-            merged = merged.merge(self.at(site, step))
-            states = self._both(states, self._states_at(step, place))
-        is_whole = all(self._states_at(step, place) is not None for step in chosen)
-        extra = self._extra(states if is_whole else None, None)
-        return replace(merged, extra=extra, weight_l2=math.nan)  # The parameter was another each.
+            merged = merged.merge(self.numbers_at(site, step, histogram=True))
+            if not lost:
+                states = self._both(states, self._states_at(step, place))
+        where = f"{site} ({len(chosen)} steps from {chosen[0]} to {chosen[-1]})"
+        why = self._why_no_states(lost[0]) if lost else ""
+        extra = self._extra(where, states, why, notes)
+        merged = replace(merged, extra=extra, notes=(*merged.notes, *notes))
+        return merged if len(chosen) == 1 else without_ratio(merged, site)
 
-    def numbers(self, site: Site, name: str) -> tuple[list[int], list[float]]:
-        """Steps of a site, and one of its statistics in each."""
-        steps = self.steps_of(site)
-        return steps, [getattr(self.at(site, step), name) for step in steps]
+    def numbers_at(self, site: Site, step: int, *, histogram: bool = False) -> Statistics:
+        """Statistics of a site in one step without ``extra``: quicker, where many are read."""
+        place = self._places[site]
+        row = self._row(step, place)
+        if row is None:
+            return self.at(site, step)  # Says what is missing.
+        counted = self._histogram(self._steps[step], place) if histogram else None
+        return self._value(place, row, counted, Extra(), step)
 
     def _row(self, step: int, place: int) -> Rows | None:
         rows = self._steps[step].rows if step in self._steps else ()
@@ -353,38 +366,68 @@ class Series:
                 if histogram is not None:
                     yield step, place, histogram
 
-    def extras(self) -> Iterator[tuple[int, int, Mapping[str, Any]]]:
-        """Step, place and results of the further statistics; under step -1 those of all steps."""
+    def states(self) -> Iterator[tuple[int, int, list[Any]]]:
+        """Step, place and states of the further statistics; under step -1 those of all steps."""
         for place, measured in enumerate(self.measured):
-            if measured.is_seen:
-                yield ALL_STEPS, place, self.whole(measured.site).extra
-                for step in self.steps_of(measured.site):
-                    yield step, place, self.at(measured.site, step).extra
+            if not measured.is_seen:
+                continue
+            whole = self._all_states(place)
+            if whole is not None:
+                yield ALL_STEPS, place, whole
+            for step in self.steps_of(measured.site):
+                states = self._states_at(step, place)
+                if states is not None:
+                    yield step, place, states
+
+    def is_kept(self, step: int) -> bool:
+        """Whether histograms and further statistics of a step are still kept."""
+        return self._steps[step].parts is not None
 
     def restore(
         self,
         steps: list[int],
         rows: Rows,
-        histograms: dict[int, dict[int, Histogram]],
-        extras: dict[int, dict[int, dict[str, Any]]],
+        kept: list[bool],
+        histograms: Mapping[int, Mapping[int, Histogram]],
+        saved: Saved,
     ) -> None:
-        """Take back what :meth:`as_array`, :meth:`histograms` and :meth:`extras` gave."""
-        self.has_histograms = bool(histograms)
-        for step, own in zip(steps, rows, strict=True):
+        """Take back what :meth:`as_array`, :meth:`is_kept`, :meth:`histograms` and :meth:`states`
+        gave."""
+        self._saved = saved
+        for step, own, is_kept in zip(steps, rows, kept, strict=True):
             known = histograms.get(step)
-            parts = None if known is None else [_part(known)]
-            self._steps[step] = _Step(step, own.copy(), parts, finished=extras.get(step, {}))
+            parts = [] if known is None else [_part(known)]
+            self._steps[step] = _Step(step, own.copy(), parts if is_kept else None)
             self._recent.append(self._steps[step])
         if ALL_STEPS in histograms:
             self._totals.add([_part(histograms[ALL_STEPS])])
-        self._finished = extras.get(ALL_STEPS, {})
 
     # ------------------------------------------------------------------ small things
 
     def _states_at(self, step: int, place: int) -> list[Any] | None:
         """Of a step that has ended, with what is running of it; ``None`` if kept no longer."""
-        return self._both(
-            self._steps[step].states.get(place), self._running.get(step, {}).get(place)
+        held = self._steps[step].states.get(place)
+        if held is None:
+            held = self._saved(step, place)
+        return self._both(held, self._running.get(step, {}).get(place))
+
+    def _all_states(self, place: int) -> list[Any] | None:
+        """Of all steps, with what is running."""
+        states = self._states.get(place)
+        if states is None:
+            states = self._saved(ALL_STEPS, place)
+        for running in self._running.values():
+            states = self._both(states, running.get(place))
+        return states
+
+    def _why_no_states(self, step: int) -> str:
+        if self.is_kept(step):
+            return _FAILED
+        kept = [one for one in self.steps if self.is_kept(one)]
+        first = f", from {kept[0]} on" if kept else ""
+        return (
+            f"such results are kept of the last {self.keep} steps{first}, and step {step} is "
+            f"older. Watch with a larger tt.Stats(keep=...)."
         )
 
     def _both(self, one: list[Any] | None, two: list[Any] | None) -> list[Any] | None:
@@ -396,29 +439,45 @@ class Series:
         return [s.merge(a, b) for s, a, b in zip(self.statistics, one, two, strict=True)]
 
     def _extra(
-        self, states: list[Any] | None, finished: dict[str, Any] | None
-    ) -> Mapping[str, Any]:
+        self, where: str, states: list[Any] | None, why: str, notes: tuple[str, ...] = ()
+    ) -> Extra:
+        """Results of some states; where there are none, ``why``."""
         if states is None:
-            return finished or {}
-        return {
-            one.name: one.finish(state) for one, state in zip(self.statistics, states, strict=True)
-        }
+            return Extra(where=where, missing={one.name: why for one in self.statistics})
+        results, missing = {}, {}
+        for one, state in zip(self.statistics, states, strict=True):
+            result = state if isinstance(state, Missing) else one.finish(state)
+            if isinstance(result, Missing):
+                missing[one.name] = result.why
+            elif isinstance(result, Slices):
+                results[one.name] = replace(result, notes=notes)
+            else:
+                results[one.name] = result
+        return Extra(results, where=where, missing=missing)
 
-    def _weight_l2(self, site: Site, step: int) -> float:
-        """Norm of the parameter that an update belongs to, if it was measured in that step."""
-        place = self._places.get(Site(site.path, "param", site.leaf))
-        row = None if place is None or site.port != "update" else self._row(step, place)
-        return math.nan if row is None else math.sqrt(row[SUM_SQUARES])
+    def _weight_l2(self, site: Site, step: int | None) -> tuple[float, str]:
+        """Norm of the parameter that an update belongs to, and why there is no ratio to it."""
+        if site.port != "update":
+            return math.nan, NOT_AN_UPDATE
+        if step is None:
+            return math.nan, NO_ONE_WEIGHT
+        param = Site(site.path, "param", site.leaf)
+        place = self._places.get(param)
+        row = None if place is None else self._row(step, place)
+        weight_l2 = math.nan if row is None else math.sqrt(row[SUM_SQUARES])
+        return weight_l2, why_no_ratio(weight_l2, str(param))
 
     def _value(
         self,
         place: int,
         row: Rows,
         histogram: Histogram | None,
-        extra: Mapping[str, Any],
-        weight_l2: float = math.nan,
+        extra: Extra,
+        step: int | None = None,
     ) -> Statistics:
+        """Of one step, or of all."""
         measured = self.measured[place]
+        weight_l2, why = self._weight_l2(measured.site, step)
         is_leaning = histogram is not None and histogram.is_sample and measured.shape is None
         return from_row(
             row.tolist(),
@@ -427,6 +486,7 @@ class Series:
             shape=measured.shape,
             nbytes=int(row[NUMEL]) * measured.itemsize,
             weight_l2=weight_l2,
+            why_no_ratio=why,
             notes=(*measured.notes, LEANING) if is_leaning else measured.notes,
             extra=extra,
         )
@@ -467,6 +527,27 @@ def _merge(one: Histogram | None, two: Histogram | None) -> Histogram | None:
     if one is None or two is None:
         return two if one is None else one
     return one.merge(two)
+
+
+def without_ratio(stats: Statistics, site: Site) -> Statistics:
+    """The same of several steps: the parameter that an update is divided by was another in each."""
+    why = NO_ONE_WEIGHT if site.port == "update" else NOT_AN_UPDATE
+    return replace(stats, weight_l2=math.nan, why_no_ratio=why)
+
+
+def part_of(steps: Collection[int], wanted: Iterable[int]) -> tuple[str, ...]:
+    """What to note of a window that was measured in some of its steps only.
+
+    Example:
+        >>> part_of([90, 91, 92], range(90, 100)), part_of([0, 1], range(2))
+        (('3 of 10 steps',), ())
+    """
+    num, most = len(set(steps)), len(set(wanted))
+    return () if num == most else (f"{num} of {most} steps",)
+
+
+def _nothing_saved(step: int, place: int) -> None:
+    """Of a run that is in no file."""
 
 
 def _part(known: Mapping[int, Histogram]) -> Part:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -28,6 +29,11 @@ from torchtap.stats.meter import Clock, Meter, Sums
 from torchtap.stats.own import Statistic
 from torchtap.stats.series import Part, Series, States
 from torchtap.stats.statistics import NUM_TENSORS, SUBNORMAL
+
+
+def _declines(tensor: Tensor, step: int) -> bool:
+    """A meter that leaves every tensor to :meth:`Stats.take`."""
+    return False
 
 
 class Stats:
@@ -80,6 +86,13 @@ class Stats:
                 raise InputError(
                     f"{one!r} is no statistic: expected name, init, update, merge and finish."
                 )
+        names = [one.name for one in statistics]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise InputError(
+                f"Two statistics are named {twice!r}, and extra holds one of each name. Give each "
+                f"its own: name='...'."
+            )
         odd = set(sample_mean) - set(FLOW_PORTS)
         if odd:
             raise InputError(
@@ -104,8 +117,12 @@ class Stats:
 
     # ------------------------------------------------------------------ as a sink
 
-    def meter(self, site: Site) -> Meter:
+    def meter(self, site: Site) -> Callable[[Tensor, int], bool]:
         """What measures the tensors of a site; hooks may call it in place of :meth:`take`."""
+        # What further statistics do is somebody's code: it runs where a failing sink is put aside.
+        return _declines if self._statistics else self._meter(site)
+
+    def _meter(self, site: Site) -> Meter:
         meter = self._meters.get(site)
         if meter is None:
             place = self.series.place_of(site)
@@ -117,13 +134,15 @@ class Stats:
         site = record.site
         known = self._by_id.get(id(site))
         if known is None:
-            known = self._by_id[id(site)] = site, self.meter(site)
+            known = self._by_id[id(site)] = site, self._meter(site)
         if record.phase is not FORWARD:
             return
         if record.labels:
             self.series.measured[known[1].place].note(record.labels)
         if not known[1](record.kept, record.step):
             self._take_carefully(known[1], record)
+        elif self._statistics:
+            self._take_further(known[1], record)
 
     def close_step(self, step: int) -> None:
         """The step has ended: copy its numbers, and read those of the step before."""
@@ -189,7 +208,14 @@ class Stats:
             )
             block.rows[meter.index, SUBNORMAL] += narrow_subnormals(tensor, values)
             self._add_samples(meter, values, notes)
-            self._update_states(meter, values)
+            self._update_states(meter, values, record.step)
+
+    def _take_further(self, meter: Meter, record: Record) -> None:
+        """Only the further statistics: the rest was measured the quick way."""
+        is_cast = torch.is_autocast_enabled("cpu")
+        quiet = torch.autocast("cpu", enabled=False) if is_cast else contextlib.nullcontext()
+        with self._clock.lock, torch.no_grad(), quiet:
+            self._update_states(meter, record.kept.detach(), record.step)
 
     def _change_step(self, step: int) -> None:
         """A gradient of a step that was closed, or records that came without ``close_step``."""
@@ -217,7 +243,7 @@ class Stats:
             meter.varies = meter.varies or meter.shape != shape_of(tensor)
         meter.shape = shape_of(tensor)
         measured.note(notes)
-        if not notes and not self._statistics:
+        if not notes:
             meter.trust(tensor)
         else:
             meter.distrust()
@@ -251,10 +277,10 @@ class Stats:
         total = values.sum(0, dtype=torch.float64) if values.dim() else values
         sums.total += total.to(sums.total.device)
 
-    def _update_states(self, meter: Meter, values: Tensor) -> None:
+    def _update_states(self, meter: Meter, values: Tensor, step: int) -> None:
         if not self._statistics:
             return
-        by_place = self._states.setdefault(self._clock.step, {})
+        by_place = self._states.setdefault(step, {})
         states = by_place.get(meter.place)
         if states is None or meter.is_replaced:
             states = by_place[meter.place] = [one.init() for one in self._statistics]

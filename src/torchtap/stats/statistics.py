@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from torchtap.errors import InputError
+from torchtap.stats.extra import Extra
 from torchtap.stats.histogram import Histogram
 
 ROW_WIDTH = 16
@@ -43,6 +44,9 @@ use, 1 where that is not known, 0 where what was counted stands in lists alone.
 
 LEANING = "histogram leans to the smaller tensors"
 """Said where tensors of several sizes were sampled: all of them give equally many elements."""
+
+NOT_AN_UPDATE = "only an update has one"
+NO_ONE_WEIGHT = "of several steps there is no one parameter to divide by"
 
 NUMBERS = (
     *("numel", "num_finite", "mean", "std", "rms", "l1", "l2", "min", "max", "absmax"),
@@ -80,8 +84,12 @@ class Statistics:
         nbytes: bytes of the tensors together; of mixed dtypes as if all were of the first.
         weight_l2: of an ``update``, the norm of the parameter when the step began, if ``param``
             was watched too; else, and of several steps together, NaN.
-        notes: what else is to be known, e.g. ``("by magnitude",)``.
-        extra: name -> result of the statistics that were asked for beside these.
+        why_no_ratio: why there is no ``update_ratio``; empty where there is one.
+        notes: what else is to be known, e.g. ``("by magnitude",)``, or ``("3 of 10 steps",)`` of a
+            window that was measured in part.
+        extra: name -> result of the statistics that were asked for beside these. One that cannot
+            be had (of a step long ago, of a window of a saved run) raises ``RunError`` with the
+            reason when it is read.
     """
 
     numel: int = 0
@@ -103,8 +111,9 @@ class Statistics:
     shape: tuple[int, ...] | None = None
     nbytes: int = 0
     weight_l2: float = math.nan
+    why_no_ratio: str = NOT_AN_UPDATE
     notes: tuple[str, ...] = ()
-    extra: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    extra: Mapping[str, Any] = field(default_factory=Extra, repr=False)
 
     @property
     def std(self) -> float:
@@ -135,7 +144,11 @@ class Statistics:
     def update_ratio(self) -> float:
         """Norm of an ``update`` over the norm of the parameter when the step began.
 
-        NaN elsewhere, and where ``param`` was not watched together with ``update``.
+        Both over finite elements. NaN where there is none, and ``why_no_ratio`` says why: of
+        anything but an ``update``; of several steps together; where ``param`` was not watched
+        together with ``update``; and where the parameter was all zero, as a fresh bias is. A step
+        that the optimizer (or ``GradScaler``) passed over has no update at all: it is not among
+        the steps of ``run.over_steps``, and ``absent`` names it with its reason.
         """
         return self.l2 / self.weight_l2 if self.weight_l2 else math.nan
 
@@ -167,12 +180,13 @@ class Statistics:
     def underflow(self, dtype: str) -> float:
         """Share of the finite elements that are not zero and would be in ``dtype``.
 
-        See :meth:`Histogram.underflow`.
+        The whole are all finite elements, zeros too. Of those that are not zero it is
+        ``underflow(dtype) / (1 - zeros / num_finite)``. See :meth:`Histogram.underflow`.
         """
         return self._counted().underflow(dtype)
 
     def overflow(self, dtype: str) -> float:
-        """Share of the finite elements that lie beyond the range of ``dtype``.
+        """Share of the finite elements, zeros too, that lie beyond the range of ``dtype``.
 
         See :meth:`Histogram.overflow`.
         """
@@ -217,6 +231,7 @@ class Statistics:
             shape=shape,
             nbytes=self.nbytes + other.nbytes,
             weight_l2=other.weight_l2 if math.isnan(self.weight_l2) else self.weight_l2,
+            why_no_ratio=(self if self.num_tensors else other).why_no_ratio,
             notes=tuple(dict.fromkeys(notes)),
         )
 
@@ -240,6 +255,13 @@ class Statistics:
         from torchtap.view.statistics import show_statistics
 
         return show_statistics(self)
+
+
+def why_no_ratio(weight_l2: float, param: str) -> str:
+    """Why an update of one step has no ratio to ``param``; empty where it has one."""
+    if math.isnan(weight_l2):
+        return f"{param} was not watched beside it in that step"
+    return "" if weight_l2 else "the parameter was all zero when the step began"
 
 
 def _common(one: Statistics, two: Statistics, a: Any, b: Any, different: Any) -> Any:
@@ -276,8 +298,9 @@ def from_row(
     shape: tuple[int, ...] | None = None,
     nbytes: int = 0,
     weight_l2: float = math.nan,
+    why_no_ratio: str = NOT_AN_UPDATE,
     notes: tuple[str, ...] = (),
-    extra: Mapping[str, Any] | None = None,
+    extra: Extra | None = None,
 ) -> Statistics:
     """A row as a value."""
     numbers: list[float] = row.tolist() if isinstance(row, Tensor) else row
@@ -302,8 +325,9 @@ def from_row(
         shape=shape,
         nbytes=nbytes,
         weight_l2=weight_l2,
+        why_no_ratio=why_no_ratio,
         notes=notes,
-        extra=dict(extra or {}),
+        extra=Extra() if extra is None else extra,
     )
 
 

@@ -6,6 +6,7 @@ of the model stand as JSON in the header's metadata under ``torchtap``.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 from collections.abc import Container, Iterator, Sequence
@@ -23,9 +24,10 @@ from torch import Tensor
 from torchtap.errors import RunError
 from torchtap.record import UNVERSIONED, Absence, Record
 from torchtap.site import Site, nearest, one_of
-from torchtap.store.listing import FORMAT, PREFIX, check_format
-from torchtap.store.packed import pack, unpack
+from torchtap.store.listing import FORMAT, check_format
+from torchtap.store.packed import is_small, pack, unpack
 from torchtap.store.run import Meta, Run
+from torchtap.store.values import ALL
 
 
 class _Header(NamedTuple):
@@ -72,14 +74,14 @@ def save_run(run: Run, path: Path) -> Path:
                 "real_view": real_view,
             }
         )
-    measured, series = pack(run.series)
+    measured, series, unwritten = pack(run.series)
     tensors.update(measured)
     body: dict[str, Any] = {
         "format": FORMAT,
         "series": series,
         "meta": asdict(run.meta),
         "records": headers,
-        "absent": [[*_parts(entry.site), entry.reason] for entry in run.absent],
+        "absent": [[*_parts(entry.site), entry.reason] for entry in (*run.absent, *unwritten)],
     }
     _write(path, tensors, json.dumps(body))
     return path
@@ -182,10 +184,20 @@ def _no_safetensors(file: Path, error: Exception) -> str:
 
 def _run(opened: Any, body: dict[str, Any]) -> Run:
     absent = [Absence(Site(path, port, leaf), why) for path, port, leaf, why in body["absent"]]
-    names = [name for name in opened.keys() if name.startswith(PREFIX)]  # noqa: SIM118
-    series = unpack({name: opened.get_tensor(name) for name in names}, body.get("series", {}))
+    read = functools.partial(_read, opened)
+    small = (name for name in opened.keys() if is_small(name))  # noqa: SIM118
+    series = unpack({name: opened.get_tensor(name) for name in small}, body.get("series"), read)
     rows = _Rows(opened, body["records"])
     return Run(rows, _meta(body["meta"]), lambda: absent, lambda: series)
+
+
+def _read(opened: Any, name: str, start: int, end: int) -> Tensor:
+    """Elements of a flat tensor of the file, without the others."""
+    if (start, end) == (0, ALL):
+        whole: Tensor = opened.get_tensor(name)
+        return whole
+    part: Tensor = opened.get_slice(name)[start:end]
+    return part
 
 
 class _Rows(Sequence[Record]):

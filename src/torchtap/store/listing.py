@@ -16,8 +16,9 @@ from torchtap.site import PORTS, Site
 if TYPE_CHECKING:
     from torchtap.store.run import Run
 
-FORMAT = 1
-"""Of the JSON in a file's metadata; files of a later one are refused."""
+FORMAT = 2
+"""Of a file's metadata; files of a later one are refused. 1 held what further statistics found as
+JSON in the header; 2 holds it in tensors."""
 
 _MOST_HEADER_BYTES = 100_000_000
 """The limit that safetensors itself sets."""
@@ -25,7 +26,7 @@ _MOST_HEADER_BYTES = 100_000_000
 PREFIX = "torchtap.stats"
 """Names of what was measured begin so; no record's can, since it has a colon before a hash."""
 
-_DTYPES = {
+DTYPES = {
     "BOOL": "bool",
     "U8": "uint8",
     "I8": "int8",
@@ -215,7 +216,7 @@ def _read_header(file: Path) -> dict[str, Any]:
 
 def _value(entry: dict[str, Any], tensor: dict[str, Any]) -> _Value:
     begin, end = tensor["data_offsets"]
-    dtype, dims = _DTYPES.get(tensor["dtype"], tensor["dtype"].lower()), tensor["shape"]
+    dtype, dims = DTYPES.get(tensor["dtype"], tensor["dtype"].lower()), tensor["shape"]
     if entry["real_view"]:
         dtype, dims = "complex128", dims[:-1]
     site = Site(*entry["site"])

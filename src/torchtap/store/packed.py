@@ -2,61 +2,188 @@
 
 from __future__ import annotations
 
+import functools
+import json
 from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from torchtap.record import Absence
 from torchtap.site import Site
+from torchtap.stats.extra import Finished, Missing
 from torchtap.stats.histogram import Histogram
-from torchtap.stats.series import Measured, Series
-from torchtap.stats.slices import Slices
+from torchtap.stats.library import Cosine, EffectiveRank, TopK
+from torchtap.stats.nonfinite import FirstNonfinite
+from torchtap.stats.own import Statistic
+from torchtap.stats.series import Measured, Saved, Series
+from torchtap.stats.slices import Along
 from torchtap.store.listing import PREFIX
+from torchtap.store.values import ALL, Read, Reader, UnwritableError, Writer
+
+FURTHER = f"{PREFIX}.further"
+"""Names of what the further statistics found begin so. Under this very name stands JSON as UTF-8
+bytes: it grows with steps and sites, and a header may not."""
+
+_OURS: Mapping[str, type[Any]] = {
+    kind.__name__: kind for kind in (Along, TopK, Cosine, EffectiveRank, FirstNonfinite)
+}
+"""Statistics whose states are written, so that any window of steps can be merged later. Of one of
+somebody's own only the results are: its merge is code, and a file holds none."""
 
 
-def pack(series: Series) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """A series as named tensors and what JSON can hold.
+def pack(series: Series) -> tuple[dict[str, Tensor], dict[str, Any], list[Absence]]:
+    """A series as named tensors, what JSON can hold, and what cannot be written.
 
     ``rows`` is ``float64[steps, sites, 16]``. Histograms stand one after the other as bins and
-    counts; ``histograms`` in the JSON says whose they are and how many bins each has. Results of
-    further statistics stand in the JSON, tensors as lists.
+    counts; ``index``, ``int64[histograms, 4]``, says of which step and site each is, how many bins
+    it has, and whether it is a sample. For what the further statistics found see
+    :mod:`torchtap.store.values`.
     """
     if not series.measured:
-        return {}, {}
+        return {}, {}, []
     steps, rows = series.as_array()
-    tensors = {f"{PREFIX}.steps": torch.tensor(steps), f"{PREFIX}.rows": torch.from_numpy(rows)}
-    bins, counts, index = [], [], []
-    for step, place, histogram in series.histograms():
-        bins.append(histogram.bins.astype(np.int16))
-        counts.append(histogram.counts)
-        index.append([step, place, len(histogram.bins), histogram.is_sample])
-    if bins:
-        tensors[f"{PREFIX}.bins"] = torch.from_numpy(np.concatenate(bins))
-        tensors[f"{PREFIX}.counts"] = torch.from_numpy(np.concatenate(counts))
+    kept = torch.tensor([series.is_kept(step) for step in steps], dtype=torch.bool)
+    tensors = {
+        f"{PREFIX}.steps": torch.tensor(steps, dtype=torch.int64),
+        f"{PREFIX}.rows": torch.from_numpy(rows),
+        f"{PREFIX}.kept": kept,
+        **_packed_histograms(series),
+    }
     for place, measured in enumerate(series.measured):
         if measured.mean_sum is not None:
             total = np.ascontiguousarray(measured.mean_sum)
             tensors[f"{PREFIX}.sum.{place}"] = torch.from_numpy(total)
-    return tensors, {
+    flat, further, absent = _packed_states(series)
+    body = {
         "keep": series.keep,
+        "has_histograms": series.has_histograms,
         "sites": [_flat(measured) for measured in series.measured],
-        "histograms": index,
-        "extras": [
-            [step, place, {name: _readable(value) for name, value in extra.items()}]
-            for step, place, extra in series.extras()
-            if extra
-        ],
+        "further": further,
     }
+    return {**tensors, **flat}, body, absent
 
 
-def unpack(tensors: Mapping[str, Tensor], body: Mapping[str, Any]) -> Series:
-    """The series again."""
-    series = Series(body.get("keep", 1))
+def is_small(name: str) -> bool:
+    """Whether a tensor of a file is of a series and read at once; others are when asked for."""
+    return name.startswith(PREFIX) and not name.startswith(FURTHER)
+
+
+def unpack(tensors: Mapping[str, Tensor], body: Mapping[str, Any] | None, read: Read) -> Series:
+    """The series again.
+
+    Args:
+        tensors: its tensors by name, but for those of the further statistics.
+        body: its JSON.
+        read: ``(name, start, end)`` gives elements of those, when they are asked for.
+    """
     if not body:
-        return series
-    for place, entry in enumerate(body["sites"]):
+        return Series(1)
+    if "extras" in body:
+        statistics, saved = _states_of_format_1(body["extras"])
+        index = body["histograms"]
+        kept = sorted({step for step, *_ in index} | {step for step, *_ in body["extras"]})
+        is_kept = [step in kept for step in tensors[f"{PREFIX}.steps"].tolist()]
+        has_histograms = bool(index)
+    else:
+        statistics, saved = _states_of(body["further"], read)
+        index = tensors[f"{PREFIX}.index"].tolist()
+        is_kept = tensors[f"{PREFIX}.kept"].tolist()
+        has_histograms = body["has_histograms"]
+    series = Series(body["keep"], statistics)
+    series.has_histograms = has_histograms
+    _fill_sites(series, tensors, body["sites"])
+    by_step: dict[int, dict[int, Histogram]] = {}
+    for step, place, histogram in _histograms(tensors, index):
+        by_step.setdefault(step, {})[place] = histogram
+    steps, rows = tensors[f"{PREFIX}.steps"].tolist(), tensors[f"{PREFIX}.rows"].numpy()
+    series.restore(steps, rows, is_kept, by_step, saved)
+    return series
+
+
+# ---------------------------------------------------------------------- further statistics
+
+
+def _packed_states(
+    series: Series,
+) -> tuple[dict[str, Tensor], list[dict[str, Any]], list[Absence]]:
+    writer = Writer()
+    entries = []
+    absent: dict[Absence, None] = {}
+    for step, place, states in series.states():
+        nodes = []
+        for one, state in zip(series.statistics, states, strict=True):
+            is_ours = type(one).__name__ in _OURS and _OURS[type(one).__name__] is type(one)
+            try:
+                nodes.append(writer.node(state if is_ours else one.finish(state)))
+            except UnwritableError as error:
+                why = _unwritable(str(error))
+                nodes.append(writer.node(Missing(why)))
+                absent[Absence(series.measured[place].site, f"of {one.name!r}, {why}")] = None
+        entries.append([step, place, nodes])
+    statistics = [_described(one, writer) for one in series.statistics]
+    text = np.frombuffer(json.dumps(entries).encode(), dtype=np.uint8).copy()
+    tensors = {f"{FURTHER}.{name}": flat for name, flat in writer.tensors().items()}
+    return {FURTHER: torch.from_numpy(text), **tensors}, statistics, list(absent)
+
+
+def _described(one: Statistic, writer: Writer) -> dict[str, Any]:
+    """What a statistic is made again from: the arguments of one of ours, a name of another."""
+    kind = type(one)
+    if _OURS.get(kind.__name__) is not kind:
+        return {"kind": None, "arguments": [str(one.name)]}
+    names = [entry.name for entry in fields(kind) if not entry.name.startswith("_")]
+    return {"kind": kind.__name__, "arguments": [writer.node(getattr(one, n)) for n in names]}
+
+
+def _states_of(further: list[dict[str, Any]], read: Read) -> tuple[list[Statistic], Saved]:
+    reader = Reader(lambda dtype, start, end: read(f"{FURTHER}.{dtype}", start, end))
+    statistics: list[Any] = [
+        _OURS.get(entry["kind"], Finished)(*reader.all(entry["arguments"])) for entry in further
+    ]
+
+    @functools.cache
+    def entries() -> dict[tuple[int, int], list[Any]]:
+        text = read(FURTHER, 0, ALL).numpy().tobytes()
+        return {(step, place): nodes for step, place, nodes in json.loads(text)}
+
+    def saved(step: int, place: int) -> list[Any] | None:
+        nodes = entries().get((step, place)) if statistics else None
+        return None if nodes is None else reader.all(nodes)
+
+    return statistics, saved
+
+
+def _states_of_format_1(extras: list[list[Any]]) -> tuple[list[Any], Saved]:
+    """The first format held results, as numbers and lists in its JSON."""
+    by_key = {(step, place): found for step, place, found in extras}
+    names = list(dict.fromkeys(name for found in by_key.values() for name in found))
+    absent = Missing("the file does not hold it.")
+
+    def saved(step: int, place: int) -> list[Any] | None:
+        found = by_key.get((step, place))
+        return None if found is None else [found.get(name, absent) for name in names]
+
+    return [Finished(name) for name in names], saved
+
+
+def _unwritable(what: str) -> str:
+    return (
+        f"its result is a {what}, which a file without pickle cannot hold. Let finish() return "
+        f"numbers, texts, tensors, arrays, or lists, tuples, sets and dicts of them."
+    )
+
+
+# ---------------------------------------------------------------------- sites and histograms
+
+
+def _fill_sites(
+    series: Series, tensors: Mapping[str, Tensor], entries: list[dict[str, Any]]
+) -> None:
+    for place, entry in enumerate(entries):
         measured = series.measured[series.place_of(Site(*entry["site"]))]
         measured.dtype, measured.itemsize = entry["dtype"], entry["itemsize"]
         measured.shape = None if entry["shape"] is None else tuple(entry["shape"])
@@ -64,32 +191,19 @@ def unpack(tensors: Mapping[str, Tensor], body: Mapping[str, Any]) -> Series:
         measured.why_no_mean = entry["why_no_mean"]
         total = tensors.get(f"{PREFIX}.sum.{place}")
         measured.mean_sum = None if total is None else total.numpy()
-    by_step: dict[int, dict[int, Histogram]] = {}
-    for step, place, histogram in _histograms(tensors, body["histograms"]):
-        by_step.setdefault(step, {})[place] = histogram
-    extras: dict[int, dict[int, dict[str, Any]]] = {}
-    for step, place, extra in body.get("extras", ()):
-        extras.setdefault(step, {})[place] = extra
-    steps, rows = tensors[f"{PREFIX}.steps"].tolist(), tensors[f"{PREFIX}.rows"].numpy()
-    series.restore(steps, rows, by_step, extras)
-    return series
 
 
-def _readable(value: Any) -> Any:
-    """What JSON can hold of a statistic's result; what it cannot, as text."""
-    if value is None or isinstance(value, str | bool | int | float):
-        return value
-    if isinstance(value, Slices):
-        return value.as_dict()
-    if isinstance(value, Tensor | np.ndarray | np.generic):
-        return value.tolist()
-    if isinstance(value, tuple) and hasattr(value, "_asdict"):
-        return _readable(value._asdict())
-    if isinstance(value, Mapping):
-        return {str(key): _readable(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_readable(one) for one in value]
-    return str(value)
+def _packed_histograms(series: Series) -> dict[str, Tensor]:
+    bins, counts, index = [], [], []
+    for step, place, histogram in series.histograms():
+        bins.append(histogram.bins.astype(np.int16))
+        counts.append(histogram.counts)
+        index.append([step, place, len(histogram.bins), histogram.is_sample])
+    found = {f"{PREFIX}.index": torch.tensor(index, dtype=torch.int64).reshape(-1, 4)}
+    if bins:
+        found[f"{PREFIX}.bins"] = torch.from_numpy(np.concatenate(bins))
+        found[f"{PREFIX}.counts"] = torch.from_numpy(np.concatenate(counts))
+    return found
 
 
 def _histograms(
@@ -101,7 +215,7 @@ def _histograms(
     start = 0
     for step, place, length, is_sample in index:
         end = start + length
-        yield step, place, Histogram.sparse(bins[start:end], counts[start:end], is_sample)
+        yield step, place, Histogram.sparse(bins[start:end], counts[start:end], bool(is_sample))
         start = end
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import index
@@ -11,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from torchtap.errors import RunError, SiteError
 from torchtap.record import FORWARD, Absence, Absences, Record, steps_there
 from torchtap.site import PORTS, Pattern, Site, did_you_mean, leaf_matches
-from torchtap.stats.series import Series
-from torchtap.stats.statistics import NUMBERS, Statistics
+from torchtap.stats.names import NAMES, further_of, value_of
+from torchtap.stats.series import Series, part_of, without_ratio
+from torchtap.stats.statistics import Statistics, why_no_ratio
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -282,7 +284,8 @@ class Run:
 
         Args:
             site: which.
-            step: the last one by default; several for them together; ``"all"`` for all.
+            step: the last one of the site by default; several for them together, of which
+                ``notes`` says if there are not all (``3 of 10 steps``); ``"all"`` for all.
 
         Raises:
             SiteError: nothing was recorded or measured there.
@@ -308,33 +311,53 @@ class Run:
             only = step if isinstance(step, int) else None
             raise SiteError(self._nothing_like(site, only, None, None, FORWARD))
         found = measure_all(row.value for row in rows)
-        if site.port != "update" or len({row.step for row in rows}) > 1:
+        if isinstance(step, list):
+            found = replace(found, notes=(*found.notes, *part_of({row.step for row in rows}, step)))
+        if site.port != "update":
             return found
-        weight = self._index.get(Site(site.path, "param", site.leaf), ())
-        norms = [measure_all([row.value]).l2 for row in weight if row.step == rows[0].step]
-        return replace(found, weight_l2=norms[0]) if norms else found
+        if len({row.step for row in rows}) > 1:
+            return without_ratio(found, site)
+        param = Site(site.path, "param", site.leaf)
+        rows = [row for row in self._index.get(param, ()) if row.step == rows[0].step]
+        norm = measure_all([rows[0].value], histogram=False).l2 if rows else math.nan
+        return replace(found, weight_l2=norm, why_no_ratio=why_no_ratio(norm, str(param)))
 
     def quantile(self, site: str | Site, q: float, *, step: Step = None) -> float:
         """One quantile of a site, right to 1/33 (3.1 %); see :meth:`Statistics.quantile`."""
         return self.stats(site, step=step).quantile(q)
 
-    def over_steps(self, site: str | Site, name: str) -> tuple[list[int], list[float]]:
+    def over_steps(self, site: str | Site, name: str) -> tuple[list[int], list[Any]]:
         """One statistic of a site over the steps.
 
         Args:
             site: which.
-            name: an attribute of :class:`Statistics`, such as ``l2`` or ``update_ratio``.
+            name: of a number, such as ``l2``, ``p99`` or ``update_ratio``: as the columns of
+                :meth:`table` and ``to_frame()``, which docs/statistics.md lists. Or of a further
+                statistic (``cosine``), or of a part of its result (``units.zeros``, one
+                ``float64[slices]`` per step).
 
         Returns:
-            the steps, and its value in each.
+            the steps, ascending, and its value in each. Steps in which the site was not measured
+            are left out (an ``update`` that the optimizer passed over; ``absent`` says why). What
+            is kept of the last steps only (quantiles, shares and further statistics; see
+            ``tt.Stats(keep=...)``) is that of those steps.
+
+        Raises:
+            SiteError: there is no such statistic.
+            RunError: it was asked for, and cannot be had in any step.
         """
-        if callable(getattr(Statistics, name, len)):  # A method, or nothing at all.
-            raise SiteError(f"There is no statistic {name!r}{did_you_mean(name, NUMBERS)}")
-        place = self._resolve(site)
-        steps = self.series.steps_of(place) if place in self.series else None
-        if steps is None:
+        series, place = self.series, self._resolve(site)
+        further = [one.name for one in series.statistics]
+        if name not in NAMES:
+            further_of(name, further)
+        if place not in series:
             steps = sorted({row.step for row in self._index[place] if row.phase == FORWARD})
-        return steps, [getattr(self.stats(place, step=step), name) for step in steps]
+            return steps, [value_of(self.stats(place, step=step), name) for step in steps]
+        steps = series.steps_of(place)
+        if name in NAMES and not NAMES[name].needs_histogram:
+            return steps, [value_of(series.numbers_at(place, step), name) for step in steps]
+        kept = [step for step in steps if series.is_kept(step)] or steps[-1:]
+        return kept, [value_of(series.at(place, step), name) for step in kept]
 
     # ------------------------------------------------------------------ tables and files
 
@@ -343,7 +366,10 @@ class Run:
         where: Where = None,
         *,
         steps: Step = None,
+        together: bool = False,
         histogram: bool = False,
+        columns: Sequence[str] | None = None,
+        sort: str | None = None,
     ) -> Table:
         """One row per site: calls, shape, dtype, bytes, and statistics of the values.
 
@@ -353,14 +379,40 @@ class Run:
             where: as in :meth:`records`.
             steps: of these the last one of each site; ``None`` for the last of all. ``"all"``
                 for all of them together, merged as if their values were one.
+            together: merge ``steps`` instead of taking the last one of them.
             histogram: also count histograms of values that were kept.
+            columns: what is shown of each site: numbers as in :meth:`over_steps`, further
+                statistics and parts of them (``cosine``, ``units.mean``), and ``type shape dtype
+                calls steps step NaN/Inf histogram``. docs/statistics.md lists them.
+            sort: by which column, largest first; ``"-l2"`` for smallest first. NaN comes last.
 
         Raises:
             SiteError: nothing was recorded or measured that fits ``where``.
+            InputError: there is no such column, or it has no order.
+
+        Example:
+            >>> import torch, torchtap as tt
+            >>> model = torch.nn.Sequential(torch.nn.ReLU(), torch.nn.Tanh())
+            >>> with tt.watch(model, "?", to=tt.Stats()) as w:
+            ...     _ = model(torch.tensor([-3.0, 4.0]))
+            >>> print(w.run.table(columns=["absmax", "l2"], sort="l2"))
+            2 sites, all float32, 16 B, step 0
+            <BLANKLINE>
+            site      absmax      l2
+            0:output       4       4
+            1:output  0.9993  0.9993
         """
         from torchtap.store.table import measure_table
 
-        return measure_table(self, where, _as_step(steps), histogram=histogram)
+        return measure_table(
+            self,
+            where,
+            _as_step(steps),
+            together=together,
+            histogram=histogram,
+            columns=columns,
+            sort=sort,
+        )
 
     def to_frame(self, where: Where = None) -> Any:
         """The table as a pandas (or else polars) data frame; needs the extra ``frame``."""

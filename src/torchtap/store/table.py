@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from torchtap.errors import MissingExtraError
+from torchtap.errors import InputError, MissingExtraError
 from torchtap.record import Record
-from torchtap.site import Site
+from torchtap.site import Site, did_you_mean
 from torchtap.stats.measure import measure_all, shape_of
+from torchtap.stats.names import NAMES, missing_of, number_of
+from torchtap.stats.series import part_of
 from torchtap.stats.statistics import Statistics
 
 if TYPE_CHECKING:
@@ -28,8 +30,9 @@ class Row:
         steps: number of steps with a record.
         shape: shape of the last value; of what was measured, ``None`` if it varies.
         dtype: of the last value, without ``torch.``.
-        nbytes: bytes of all values together.
-        stats: over all values of the last step; in a merged table, of all steps.
+        nbytes: bytes of all values together, of all steps.
+        stats: over all values of one step; in a merged table, of all steps.
+        step: which step ``stats`` are of, the last of this site; ``None`` in a merged table.
     """
 
     site: Site
@@ -40,6 +43,23 @@ class Row:
     dtype: str
     nbytes: int
     stats: Statistics
+    step: int | None = None
+
+
+ROW_COLUMNS: Mapping[str, str] = {
+    "type": "class name of the module",
+    "shape": "shape of the last value",
+    "dtype": "of the last value",
+    "calls": "most calls in one step",
+    "steps": "number of steps with a value",
+    "step": "which step the numbers are of; none where steps are merged",
+    "NaN/Inf": "NaN, Inf and -Inf elements, in words; sorts by nonfinite",
+    "histogram": "a picture from the 1st to the 99th percentile",
+}
+"""Columns beside the numbers of ``NAMES`` and the further statistics, and what they are."""
+
+TABLE_COLUMNS = ("shape", "mean", "std", "min", "max", "zeros", "NaN/Inf")
+"""Columns where none are chosen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +68,17 @@ class Table:
 
     Attributes:
         rows: one per site.
-        is_merged: whether statistics are over all steps together, and not of the last one.
+        columns: what is shown of each.
+        steps: the steps in which any of the sites has a value, of those that were asked for.
+        is_merged: whether statistics are over these steps together, and not of the last one.
+        notes: what else is to be known, such as ``3 of 10 steps``.
     """
 
     rows: tuple[Row, ...]
+    columns: tuple[str, ...] = TABLE_COLUMNS
+    steps: tuple[int, ...] = ()
     is_merged: bool = False
+    notes: tuple[str, ...] = ()
 
     def __iter__(self) -> Iterator[Row]:
         return iter(self.rows)
@@ -60,21 +86,53 @@ class Table:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def sorted(self, key: Callable[[Statistics], float], *, largest_first: bool = True) -> Table:
-        """The same rows by a statistic; NaN comes last."""
+    def sorted(
+        self, key: str | Callable[[Statistics], float], *, largest_first: bool = True
+    ) -> Table:
+        """The same rows in another order; NaN comes last.
+
+        Args:
+            key: a column, or a function of :class:`Statistics`. With ``-`` before it (``-l2``) a
+                column is sorted the other way round.
+            largest_first: of numbers; texts go from a to z.
+
+        Raises:
+            InputError: there is no such column, or it has no order.
+        """
+        if isinstance(key, str):
+            if key.startswith("-"):
+                key, largest_first = key[1:], not largest_first
+            _refuse_unknown([*_known(self), "site"], [key])
+            if key == "histogram":
+                raise InputError(
+                    "'histogram' is a picture and has no order. Sort by std, absmax or p99."
+                )
+            if key in _TEXTS:
+                rows = sorted(self.rows, key=_TEXTS[key], reverse=not largest_first)
+                return replace(self, rows=tuple(rows))
+            of = _row_number(key)
+        else:
+            of = _function_of_stats(key)
 
         def rank(row: Row) -> tuple[bool, float]:
-            value = key(row.stats)
+            value = of(row)
             return math.isnan(value), -value if largest_first else value
 
         return replace(self, rows=tuple(sorted(self.rows, key=rank)))
 
     def as_dicts(self) -> list[dict[str, Any]]:
-        """Plain dictionaries of text and numbers, ready for JSON or a data frame."""
+        """Plain dictionaries of text and numbers, ready for JSON or a data frame.
+
+        Besides the site and the columns of :data:`ROW_COLUMNS` that are no pictures they hold every
+        number of docs/statistics.md, under the names of ``run.over_steps``, and every further
+        statistic whose result is one number.
+        """
         return [_flat(row) for row in self.rows]
 
     def to_frame(self) -> Any:
         """A pandas data frame, or a polars one where only polars is installed.
+
+        The columns are the keys of :meth:`as_dicts`.
 
         Raises:
             MissingExtraError: neither is installed.
@@ -94,55 +152,152 @@ class Table:
             ) from error
         return polars.DataFrame(self.as_dicts())
 
+    def to_text(self, *, limit: int | None = 40, width: int | None = 100) -> str:
+        """The table as text; ``print(table)`` shows it with the defaults.
+
+        Args:
+            limit: most rows; ``None`` for all. What is left out is counted.
+            width: columns of the terminal, to which names and shapes are shortened; ``None`` for
+                whole ones.
+        """
+        from torchtap.view.table import show_table
+
+        return show_table(self, limit=limit, width=width)
+
     def __repr__(self) -> str:
-        from torchtap.view.text import show_table
-
-        return show_table(self)
+        return self.to_text()
 
 
-def measure_table(run: Run, where: Where, steps: Step, *, histogram: bool) -> Table:
+def measure_table(
+    run: Run,
+    where: Where,
+    steps: Step,
+    *,
+    together: bool,
+    histogram: bool,
+    columns: Sequence[str] | None,
+    sort: str | None,
+) -> Table:
     """Build the table of a run.
 
     What was kept is measured now, reading every value of the last step of each site once (of all
     steps for a merged table); what was measured while it ran is taken as it is.
     """
-    is_merged = isinstance(steps, str)
-    wanted = {steps} if isinstance(steps, int) else None
-    if steps is not None and not isinstance(steps, str | int):
-        wanted = set(steps)
+    names = _chosen(run, columns, sort)
+    histogram = histogram or any(_needs_histogram(name) for name in names)
+    is_merged = isinstance(steps, str) or (together and steps is not None)
+    wanted = _wanted(steps)
     groups: dict[Site, list[Record]] = {site: [] for site in run.select(where)}
     for record in run.records(steps=wanted):
         if record.site in groups:
             groups[record.site].append(record)
-    rows = []
+    series, rows, seen = run.series, [], set()
     for site, group in groups.items():
         if group:
             rows.append(_row(run, site, group, histogram=histogram, is_merged=is_merged))
-        elif site in run.series:
-            rows += _measured_row(run, site, wanted, is_merged=is_merged)
-    return Table(tuple(rows), is_merged)
+            seen |= {record.step for record in group}
+        elif site in series:
+            own = [step for step in series.steps_of(site) if wanted is None or step in wanted]
+            seen |= set(own)
+            rows += [_measured_row(run, site, own, wanted, is_merged=is_merged)] if own else []
+    table = Table(tuple(rows), names, tuple(sorted(seen)), is_merged, _notes(seen, wanted))
+    return table if sort is None else table.sorted(sort)
+
+
+def refuse_unknown_columns(run: Run, names: Sequence[str]) -> None:
+    """Raise ``InputError`` for a column that a table of this run cannot have."""
+    _refuse_unknown([*NAMES, *ROW_COLUMNS, *(one.name for one in run.series.statistics)], names)
+
+
+# ---------------------------------------------------------------------- which columns
+
+
+def _chosen(run: Run, columns: Sequence[str] | None, sort: str | None) -> tuple[str, ...]:
+    if isinstance(columns, str):
+        columns = [columns]
+    names = list(TABLE_COLUMNS if columns is None else columns)
+    key = None if sort is None else sort.removeprefix("-")
+    if key is not None and key not in (*names, "site"):
+        names.insert(0, key)
+    refuse_unknown_columns(run, names)
+    return tuple(names)
+
+
+def _refuse_unknown(known: Sequence[str], names: Sequence[str]) -> None:
+    for name in names:
+        if name not in known and name.rpartition(".")[0] not in known:
+            near = did_you_mean(name, known)
+            raise InputError(
+                f"There is no column {name!r}{near} torchtap stats --columns '?' lists them, and "
+                f"docs/statistics.md."
+            )
+
+
+def _known(table: Table) -> list[str]:
+    further = [name for row in table for name in (*row.stats.extra, *missing_of(row.stats))]
+    return [*NAMES, *ROW_COLUMNS, *dict.fromkeys(further)]
+
+
+def _needs_histogram(name: str) -> bool:
+    return name == "histogram" or (name in NAMES and NAMES[name].needs_histogram)
+
+
+_TEXTS: Mapping[str, Callable[[Row], Any]] = {
+    "site": lambda row: str(row.site),
+    "type": lambda row: row.type,
+    "dtype": lambda row: row.dtype,
+    "shape": lambda row: (row.shape is None, row.shape),
+}
+
+
+def _row_number(key: str) -> Callable[[Row], float]:
+    if key == "NaN/Inf":
+        key = "nonfinite"
+    if key in ("calls", "steps", "step"):
+        return lambda row: math.nan if getattr(row, key) is None else getattr(row, key)
+    return lambda row: number_of(row.stats, key)
+
+
+def _function_of_stats(key: Callable[[Statistics], float]) -> Callable[[Row], float]:
+    return lambda row: key(row.stats)
+
+
+# ---------------------------------------------------------------------- which steps
+
+
+def _wanted(steps: Step) -> set[int] | None:
+    if steps is None or isinstance(steps, str):
+        return None
+    return {steps} if isinstance(steps, int) else set(steps)
+
+
+def _notes(seen: Collection[int], wanted: Collection[int] | None) -> tuple[str, ...]:
+    return () if wanted is None else part_of(seen, wanted)
+
+
+# ---------------------------------------------------------------------- rows
 
 
 def _measured_row(
-    run: Run, site: Site, wanted: Collection[int] | None, *, is_merged: bool
-) -> list[Row]:
-    steps = [s for s in run.series.steps_of(site) if wanted is None or s in wanted]
-    if not steps:
-        return []
-    per_step = [run.series.at(site, step) for step in steps]
-    stats = run.series.whole(site) if is_merged else per_step[-1]
-    return [
-        Row(
-            site=site,
-            type=run.meta.type_name(site.path),
-            calls=max(stats.num_tensors for stats in per_step),
-            steps=len(steps),
-            shape=stats.shape,
-            dtype=stats.dtype,
-            nbytes=sum(stats.nbytes for stats in per_step),
-            stats=stats,
-        )
-    ]
+    run: Run, site: Site, steps: list[int], wanted: Collection[int] | None, *, is_merged: bool
+) -> Row:
+    series = run.series
+    per_step = [series.numbers_at(site, step) for step in steps]
+    if not is_merged:
+        stats = series.at(site, steps[-1])
+    else:
+        stats = series.whole(site) if wanted is None else series.window(site, wanted)
+    return Row(
+        site=site,
+        type=run.meta.type_name(site.path),
+        calls=max(stats.num_tensors for stats in per_step),
+        steps=len(steps),
+        shape=stats.shape,
+        dtype=stats.dtype,
+        nbytes=sum(stats.nbytes for stats in per_step),
+        stats=stats,
+        step=None if is_merged else steps[-1],
+    )
 
 
 def _row(run: Run, site: Site, records: list[Record], *, histogram: bool, is_merged: bool) -> Row:
@@ -152,8 +307,8 @@ def _row(run: Run, site: Site, records: list[Record], *, histogram: bool, is_mer
     for record in records:
         per_step[record.step] += 1
     shown = chosen[-1].kept
-    if site.port == "update":
-        stats = run.stats(site, step=chosen[-1].step)  # With the norm of its parameter.
+    if site.port == "update":  # With the norm of its parameter, or why there is none.
+        stats = run.stats(site, step=sorted(per_step) if is_merged else last_step)
     else:
         values = (record.value for record in chosen if not record.overwritten)
         stats = measure_all(values, histogram=histogram)
@@ -166,10 +321,14 @@ def _row(run: Run, site: Site, records: list[Record], *, histogram: bool, is_mer
         dtype=str(shown.dtype).removeprefix("torch."),
         nbytes=sum(record.nbytes for record in records),
         stats=stats,
+        step=None if is_merged else last_step,
     )
 
 
 def _flat(row: Row) -> dict[str, Any]:
+    further = {
+        name: value for name, value in row.stats.extra.items() if isinstance(value, int | float)
+    }
     return {
         "site": str(row.site),
         "path": row.site.path,
@@ -178,8 +337,10 @@ def _flat(row: Row) -> dict[str, Any]:
         "type": row.type,
         "calls": row.calls,
         "steps": row.steps,
+        "step": row.step,
         "shape": None if row.shape is None else list(row.shape),
         "dtype": row.dtype,
-        "nbytes": row.nbytes,
-        **row.stats.numbers(),
+        **{name: number.of(row.stats) for name, number in NAMES.items()},
+        "total_nbytes": row.nbytes,
+        **further,
     }

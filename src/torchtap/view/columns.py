@@ -1,35 +1,29 @@
-"""The columns that a table of statistics can have: what each shows, and what it sorts by."""
+"""The columns that a table of statistics can have: how each is written."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from torchtap.view.cells import NONE, Cell, count, nonfinite, number, shape, share, size
+from torchtap.view.cells import (
+    NONE,
+    Cell,
+    count,
+    nonfinite,
+    number,
+    shape,
+    share,
+    short_count,
+    size,
+)
 
 if TYPE_CHECKING:
     from torchtap.stats.statistics import Statistics
+    from torchtap.store.table import Row
 
 _BARS = " ▁▂▃▄▅▆▇█"
 _NUM_CELLS = 12
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """One column.
-
-    Attributes:
-        show: what stands in it.
-        key: the number it stands for; ``None`` if it is none.
-        left: whether it is aligned to the left.
-    """
-
-    show: Callable[[Statistics], str | Cell]
-    key: Callable[[Statistics], float] | None = None
-    left: bool = False
 
 
 def sparkline(stats: Statistics, num_cells: int = _NUM_CELLS) -> str:
@@ -40,81 +34,91 @@ def sparkline(stats: Statistics, num_cells: int = _NUM_CELLS) -> str:
     return "".join(_BARS[-(-one * (len(_BARS) - 1) // top)] for one in cells)
 
 
-def _attribute(stats: Statistics, name: str) -> float:
-    value: float = getattr(stats, name)
-    return value
+def text_of(row: Row, name: str) -> str | Cell:
+    """What stands in a column of a row."""
+    if name in _WORDS:
+        return _WORDS[name](row)
+    from torchtap.stats.names import NAMES, is_there, value_of
+
+    if not is_there(row.stats, name):
+        return NONE
+    value = value_of(row.stats, name)
+    if name not in NAMES:
+        return text_of_result(value)
+    return _text_of_number(row, name, value)
 
 
-def _quantile(stats: Statistics, q: float) -> float:
-    return math.nan if stats.histogram is None else stats.quantile(q)
+def is_left(name: str) -> bool:
+    """Whether a column is aligned to the left."""
+    return name in ("type", "shape", "dtype", "histogram")
 
 
-def _beyond(stats: Statistics, side: str, dtype: str) -> float:
-    share_of: Callable[[str], float] = getattr(stats, side)
-    return math.nan if stats.histogram is None else share_of(dtype)
+def text_of_result(value: Any) -> str:
+    """The result of a further statistic in a few words."""
+    from torch import Tensor
+
+    from torchtap.stats.library import Element
+
+    if value is None:
+        return "none"
+    if isinstance(value, Tensor):
+        return _text_of_vector(value)
+    if isinstance(value, float):
+        return number(value)
+    if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
+        return ", ".join(map(text_of_result, value)) or "none"
+    if isinstance(value, Element):
+        return f"{number(value.value)} at {list(value.place)}"
+    return str(value)
 
 
-def _number(key: Callable[[Statistics], float]) -> Column:
-    def show(stats: Statistics) -> str:
-        return number(key(stats)) if stats.num_finite else NONE
-
-    return Column(show, key)
+_COUNTS = ("numel", "num_finite", "num_tensors")
+_BAD = ("nan", "posinf", "neginf", "nonfinite")
+_SHARES = ("zeros", "subnormal")
 
 
-def _count(name: str, *, bad: bool = False) -> Column:
-    key = partial(_attribute, name=name)
-
-    def show(stats: Statistics) -> Cell:
-        value = int(key(stats))
-        return Cell(count(value), "bad" if bad and value else "")
-
-    return Column(show, key)
-
-
-def _share_of(key: Callable[[Statistics], float]) -> Column:
-    def show(stats: Statistics) -> str:
-        part = key(stats)
-        counted = stats.histogram.num_counted if stats.histogram is not None else 0
-        return NONE if math.isnan(part) else share(round(part * counted), counted)
-
-    return Column(show, key)
-
-
-def _elements(name: str) -> Column:
-    key = partial(_attribute, name=name)
-    return Column(lambda stats: share(int(key(stats)), stats.numel), key)
+def _text_of_number(row: Row, name: str, value: float) -> str | Cell:
+    stats = row.stats
+    if name == "nbytes":
+        return size(int(value))
+    if name in _COUNTS:
+        return count(int(value))
+    if name in _BAD:
+        return Cell(count(int(value)), "bad" if value else "")
+    if name in _SHARES:
+        return share(int(value), stats.numel) if stats.numel else NONE
+    if name.endswith(("_underflow", "_overflow")):
+        counted = 0 if stats.histogram is None else stats.histogram.num_counted
+        return NONE if math.isnan(value) else share(round(value * counted), counted)
+    if name in ("update_ratio", "weight_l2") and row.site.port != "update":
+        return NONE
+    return number(value) if stats.num_finite and _is_counted(stats, name) else NONE
 
 
-COLUMNS: Mapping[str, Column] = {
-    "shape": Column(lambda stats: shape(stats.shape), left=True),
-    "dtype": Column(lambda stats: stats.dtype, left=True),
-    "calls": _count("num_tensors"),
-    "bytes": Column(lambda stats: size(stats.nbytes), partial(_attribute, name="nbytes")),
-    "numel": _count("numel"),
-    "num_finite": _count("num_finite"),
-    **{
-        name: _number(partial(_attribute, name=name))
-        for name in ("mean", "std", "rms", "l1", "l2", "min", "max", "absmax", "update_ratio")
-    },
-    "zeros": _elements("zeros"),
-    "subnormal": _elements("subnormal"),
-    "nan": _count("nan", bad=True),
-    "posinf": _count("posinf", bad=True),
-    "neginf": _count("neginf", bad=True),
-    "NaN/Inf": Column(
-        lambda stats: nonfinite(stats.nan, stats.posinf, stats.neginf),
-        partial(_attribute, name="nonfinite"),
-    ),
-    **{
-        name: _number(partial(_quantile, q=q))
-        for name, q in (("p1", 0.01), ("p25", 0.25), ("median", 0.5), ("p75", 0.75), ("p99", 0.99))
-    },
-    **{
-        f"{short}_{side}": _share_of(partial(_beyond, side=side, dtype=short))
-        for short in ("fp16", "bf16", "e4m3", "e5m2")
-        for side in ("underflow", "overflow")
-    },
-    "histogram": Column(sparkline, left=True),
+def _is_counted(stats: Statistics, name: str) -> bool:
+    from torchtap.stats.names import NAMES
+
+    return stats.histogram is not None or not NAMES[name].needs_histogram
+
+
+def _text_of_vector(value: Any) -> str:
+    """``8 numbers [0.1 .. 3]``."""
+    if value.numel() == 1:
+        return number(float(value))
+    finite = [one for one in value.flatten().tolist() if math.isfinite(abs(one))]
+    ends = f"[{number(min(finite))} .. {number(max(finite))}]" if finite else "nothing finite"
+    return f"{short_count(value.numel())} numbers {ends}"
+
+
+_WORDS: Mapping[str, Callable[[Row], str | Cell]] = {
+    "type": lambda row: row.type or NONE,
+    "shape": lambda row: shape(row.shape),
+    "dtype": lambda row: row.dtype,
+    "calls": lambda row: count(row.calls),
+    "steps": lambda row: count(row.steps),
+    "step": lambda row: NONE if row.step is None else str(row.step),
+    "NaN/Inf": lambda row: nonfinite(row.stats.nan, row.stats.posinf, row.stats.neginf),
+    "histogram": lambda row: sparkline(row.stats),
 }
-"""What ``torchtap stats --columns`` can show, by name."""
 DEFAULT_COLUMNS = ("shape", "mean", "std", "absmax", "l2", "zeros", "NaN/Inf", "histogram")
+"""Columns of ``torchtap stats`` where none are chosen."""

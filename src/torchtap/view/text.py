@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from torchtap.store.listing import Listing, SiteEntry
     from torchtap.store.modules import ModuleRow
     from torchtap.store.run import Run
-    from torchtap.store.table import Table
     from torchtap.summarizing import Row as SummaryRow, Summary
 
 __all__ = [
@@ -46,7 +45,6 @@ __all__ = [
     "show_modules",
     "show_run",
     "show_summary",
-    "show_table",
 ]
 
 _MOST_ROWS = 40
@@ -190,35 +188,6 @@ def _steps(steps: Sequence[int]) -> str:
 
 
 # ---------------------------------------------------------------------- statistics
-
-
-def show_table(table: Table, *, limit: int | None = _MOST_ROWS, color: bool = False) -> str:
-    """Statistics per site."""
-    rows = list(table)
-    if not rows:
-        return "The table is empty."
-    dtypes = list(dict.fromkeys(row.dtype for row in rows))
-    one_dtype = f", all {dtypes[0]}" if len(dtypes) == 1 else ""
-    total = f"{plural(len(rows), 'site')}{one_dtype}, {size(sum(row.nbytes for row in rows))}"
-    if table.is_merged:
-        total += ", all steps together"
-    several = len(dtypes) > 1
-    cells = [
-        (
-            str(row.site),
-            f"{row.dtype} {shape(row.shape)}" if several else shape(row.shape),
-            *_stat_cells(row.stats),
-        )
-        for row in rows
-    ]
-    text = columns(
-        cells,
-        ("site", "shape", *_STATS),
-        "ll" + "r" * len(_STATS),
-        elastic={0: 24, 1: 12},
-        color=color,
-    )
-    return "\n".join([paint(total, "head", color=color), "", *_cut(text, limit, "site")])
 
 
 _STATS = ("mean", "std", "min", "max", "zeros", "NaN/Inf")

@@ -1,0 +1,82 @@
+"""Results of the further statistics, and what stands where there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from torchtap.errors import RunError
+from torchtap.site import did_you_mean
+
+
+class Extra(dict[str, Any]):
+    """Name -> result of the further statistics; reading one that is missing says why it is.
+
+    Args:
+        results: name -> result.
+        where: of which site and step, for messages.
+        missing: name -> why it cannot be had.
+    """
+
+    def __init__(
+        self,
+        results: Mapping[str, Any] | None = None,
+        *,
+        where: str = "",
+        missing: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(results or {})
+        self.where = where
+        self.missing = dict(missing or {})
+
+    def __missing__(self, name: str) -> Any:
+        here = f" of {self.where}" if self.where else ""
+        if name in self.missing:
+            raise RunError(f"{name!r}{here} cannot be had: {self.missing[name]}")
+        known = [*self, *self.missing]
+        if not known:
+            raise RunError(
+                f"There is no {name!r}{here}: no further statistic was asked for. Measure with "
+                f"tt.Stats(statistics=[...])."
+            )
+        raise RunError(f"There is no further statistic {name!r}{here}{did_you_mean(name, known)}")
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """Stands in the place of a result that cannot be had."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A statistic of somebody's own in a saved run: its results are known, and not its functions.
+
+    What is a state elsewhere is the result here.
+    """
+
+    name: str
+
+    def init(self) -> Missing:
+        """Nothing."""
+        return Missing("nothing was measured.")
+
+    def update(self, state: Any, tensor: Tensor) -> Any:
+        """A saved run measures no more."""
+        raise RunError(f"{self.name!r} is of a saved run, which measures no more.")
+
+    def merge(self, one: Any, two: Any) -> Missing:
+        """Its merge is not in the file."""
+        return Missing(
+            "the run was saved, and the file holds its result in each step and over all of them. "
+            "Merging some takes the statistic's own code: ask the run for this window before it "
+            "is saved."
+        )
+
+    def finish(self, state: Any) -> Any:
+        """The result."""
+        return state
