@@ -29,6 +29,7 @@ benchmark: $(VENV)/.test
 	$(BIN)/python benchmarks/watching.py
 	$(BIN)/python benchmarks/measuring.py
 	$(BIN)/python benchmarks/kernel.py
+	$(BIN)/python benchmarks/editing.py
 	$(BIN)/python benchmarks/offloading.py
 
 $(VENV)/.venv:

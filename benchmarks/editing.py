@@ -7,13 +7,10 @@ As in ``watching.py``, each row alternates blocks of both sides and compares the
 
 from __future__ import annotations
 
-import argparse
-import platform
-from pathlib import Path
-
 import torch
+from report import Result, begin, parser, show
 from torch import Tensor, nn
-from watching import Result, Step, TinyGPT, compare, gpt_step, table
+from watching import Step, TinyGPT, compare, gpt_step
 
 import torchtap as tt
 from torchtap.demo import _model as load_efficientnet
@@ -123,29 +120,15 @@ def swept_gpt(rounds: int) -> Result:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--rounds", type=int, default=25)
-    parser.add_argument("--markdown", type=Path)
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    torch.manual_seed(0)
+    options = begin(parser(__doc__))
     rows = [
         *none_edits(options.rounds),
         scaled_gpt(options.rounds),
         early_features(options.rounds),
         swept_gpt(options.rounds),
     ]
-    text = table(rows)
-    print(text)
-    if options.markdown:
-        options.markdown.write_text(
-            f"# What editing costs\n\n"
-            f"`python benchmarks/editing.py --rounds {options.rounds}`: torch "
-            f"{torch.__version__}, Python {platform.python_version()}, {platform.machine()}, "
-            f"{options.threads} thread(s), torchtap {tt.__version__}.\n\n"
-            f"Ratios of the fastest blocks of both sides, run in turns.\n\n{text}\n"
-        )
+    how = "Ratios of the fastest blocks of both sides, run in turns."
+    show(rows, options, "What editing costs", __file__, how)
 
 
 if __name__ == "__main__":

@@ -7,8 +7,6 @@ Each row alternates blocks of plain and watched steps and compares the fastest b
 
 from __future__ import annotations
 
-import argparse
-import platform
 import sys
 from pathlib import Path
 
@@ -20,7 +18,8 @@ import torchtap as tt
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 sys.path.insert(0, str(Path(__file__).parent))
 from models import TinyGPT, resnet18
-from watching import Result, Step, compare, gpt_step, table
+from report import Result, begin, parser, show
+from watching import Step, compare, gpt_step
 
 WHERE = "*:output,grad_output"
 
@@ -147,13 +146,7 @@ def linears(rounds: int) -> list[Result]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--rounds", type=int, default=25)
-    parser.add_argument("--markdown", type=Path)
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    torch.manual_seed(0)
+    options = begin(parser(__doc__))
     rows = [
         *gpt(options.rounds),
         bare_hooks(options.rounds),
@@ -161,18 +154,12 @@ def main() -> None:
         *resnet(max(options.rounds // 2, 3)),
         *linears(options.rounds),
     ]
-    text = table(rows)
-    print(text)
-    if options.markdown:
-        options.markdown.write_text(
-            f"# What measuring a training costs\n\n"
-            f"`python benchmarks/measuring.py --rounds {options.rounds}`: torch "
-            f"{torch.__version__}, Python {platform.python_version()}, {platform.machine()}, "
-            f"{options.threads} thread(s), torchtap {tt.__version__}.\n\n"
-            f"All outputs and their gradients of all modules, measured every step, the closing of "
-            f"the step included. Ratios of the fastest blocks of plain and watched steps, run in "
-            f"turns.\n\n{text}\n"
-        )
+    how = (
+        "All outputs and their gradients of all modules, measured every step, the closing "
+        "of the step included. Ratios of the fastest blocks of plain and watched steps, "
+        "run in turns."
+    )
+    show(rows, options, "What measuring a training costs", __file__, how)
 
 
 if __name__ == "__main__":

@@ -8,14 +8,11 @@ is what is left when other programs on the machine are quiet. The table goes to 
 
 from __future__ import annotations
 
-import argparse
 import gc
-import platform
 import sys
 import time
 import tracemalloc
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -25,18 +22,9 @@ import torchtap as tt
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from models import TinyGPT, resnet18
+from report import Result, begin, parser, show
 
 Step = Callable[[], object]
-
-
-@dataclass(frozen=True)
-class Result:
-    """One row of the table."""
-
-    what: str
-    measured: str
-    wanted: str
-    detail: str
 
 
 def fastest(step: Step, repeats: int) -> float:
@@ -208,22 +196,10 @@ def flat_memory(steps: int) -> Result:
     return Result(f"{steps:,} steps, Python memory", f"{growth / 1024:+.1f} KiB", "flat", detail)
 
 
-def table(rows: list[Result]) -> str:
-    """The rows as a Markdown table."""
-    lines = ["| what | measured | at most | detail |", "|---|---|---|---|"]
-    lines += [f"| {r.what} | {r.measured} | {r.wanted} | {r.detail} |" for r in rows]
-    return "\n".join(lines)
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--rounds", type=int, default=25)
-    parser.add_argument("--steps", type=int, default=2000)
-    parser.add_argument("--markdown", type=Path)
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    torch.manual_seed(0)
+    flags = parser(__doc__)
+    flags.add_argument("--steps", type=int, default=2000)
+    options = begin(flags)
     rows = [
         *watched_gpt(options.rounds),
         *watched_calls(options.rounds),
@@ -231,16 +207,8 @@ def main() -> None:
         watched_resnet(max(options.rounds // 3, 3)),
         flat_memory(options.steps),
     ]
-    text = table(rows)
-    print(text)
-    if options.markdown:
-        options.markdown.write_text(
-            f"# What watching costs\n\n"
-            f"`python benchmarks/watching.py --rounds {options.rounds}`: torch "
-            f"{torch.__version__}, Python {platform.python_version()}, {platform.machine()}, "
-            f"{options.threads} thread(s), torchtap {tt.__version__}.\n\n"
-            f"Ratios of the fastest blocks of plain and watched steps, run in turns.\n\n{text}\n"
-        )
+    how = "Ratios of the fastest blocks of plain and watched steps, run in turns."
+    show(rows, options, "What watching costs", __file__, how)
 
 
 if __name__ == "__main__":
