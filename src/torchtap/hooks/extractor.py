@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from torchtap.hooks.callbacks import keep_dynamo_out
 from torchtap.hooks.marks import open_editors
+from torchtap.hooks.stand_ins import settle_stand_ins
 from torchtap.plan import Filter
 from torchtap.site import Site
 from torchtap.tree import Leaf, argument_leaves, leaves
@@ -78,6 +79,7 @@ class Extractor:
         except _Enough as enough:
             if enough.extractor is not self:
                 raise
+            settle_stand_ins()
         finally:
             open_editors.discard(self)
             for handle in handles:
