@@ -448,6 +448,10 @@ class _Mean(_Lookup):
         self._dim = dim
         self._means: dict[Site, Tensor] = {}
 
+    def __getstate__(self) -> dict[str, Any]:
+        # The same, whether it was used or not.
+        return {**self.__dict__, "_means": {}}
+
     def __call__(self, record: Record) -> Tensor:
         if isinstance(self._source, Tensor | Mapping):
             return super().__call__(record)

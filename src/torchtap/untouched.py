@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
@@ -11,28 +11,53 @@ from torch import Tensor, nn
 
 
 @contextmanager
-def untouched(modules: Mapping[str, nn.Module]) -> Iterator[None]:
+def untouched(modules: Mapping[str, nn.Module]) -> Iterator[Callable[[], None]]:
     """Give forwards copies of the buffers and put the very tensors back; and the generators.
 
     Args:
         modules: path -> module, each once.
+
+    Yields:
+        a function that makes copies and generators again what they were, for one more forward.
     """
     originals = {path: dict(module._buffers) for path, module in modules.items()}
     copies: dict[int, Tensor] = {}
-    numbers = random.getstate()
     devices = sorted({p.device.index or 0 for m in modules.values() for p in _cuda_tensors(m)})
+    numbers = random.getstate()
     with torch.random.fork_rng(devices=devices):
+        drawn = torch.random.get_rng_state(), [torch.cuda.get_rng_state(one) for one in devices]
+
+        def rewind() -> None:
+            for path, module in modules.items():
+                for name, buffer in originals[path].items():
+                    module._buffers[name] = None if buffer is None else _lent(buffer, copies)
+            random.setstate(numbers)
+            torch.random.set_rng_state(drawn[0])
+            for device, state in zip(devices, drawn[1], strict=True):
+                torch.cuda.set_rng_state(state, device)
+
         try:
-            for module in modules.values():
-                for name, buffer in module._buffers.items():
-                    if buffer is not None:
-                        module._buffers[name] = copies.setdefault(id(buffer), buffer.clone())
-            yield
+            rewind()
+            yield rewind
         finally:
             random.setstate(numbers)
             for path, module in modules.items():
                 module._buffers.clear()
                 module._buffers.update(originals[path])
+
+
+def _lent(buffer: Tensor, copies: dict[int, Tensor]) -> Tensor:
+    """A copy of a buffer: the one that is there, unless a forward changed it."""
+    copy = copies.get(id(buffer))
+    if copy is None or not _is_same(copy, buffer):
+        copy = copies[id(buffer)] = buffer.clone()
+    return copy
+
+
+def _is_same(copy: Tensor, buffer: Tensor) -> bool:
+    # Versions would not do: statistics of one's own are often written through .data.
+    is_plain = copy.layout is torch.strided and not (copy.is_meta or copy.is_nested)
+    return is_plain and torch.equal(copy, buffer)
 
 
 def _cuda_tensors(module: nn.Module) -> Iterator[Tensor]:
