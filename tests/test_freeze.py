@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import pickle
 import threading
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ import torch.distributed as dist
 from models import seeded
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim import optimizer as home
 from torch.utils.checkpoint import checkpoint
 
 import bits
@@ -632,6 +634,22 @@ def test_a_tied_weight_cannot_be_held_by_one_name_and_free_by_the_other(where: A
         assert not model[0].weight.requires_grad and model[0].bias.requires_grad
 
 
+def test_a_freeze_whose_handle_is_dropped_lives_as_long_as_the_model() -> None:
+    tables = home._global_optimizer_pre_hooks, home._global_optimizer_post_hooks
+    gc.collect()
+    before = [dict(table) for table in tables]
+    model = mlp()
+    model(rows()).sum().backward()
+    weight = model[0].weight.detach().clone()
+    tt.freeze(model, "0", keep_grad=True)
+    gc.collect()
+    train(model, SGD(model.parameters(), lr=0.1), set_to_none=True)
+    assert torch.equal(model[0].weight, weight)
+    del model
+    gc.collect()
+    assert [dict(table) for table in tables] == before
+
+
 def test_another_models_optimizer_is_left_alone() -> None:
     model, other = mlp(), mlp()
     with tt.freeze(model):
@@ -640,15 +658,11 @@ def test_another_models_optimizer_is_left_alone() -> None:
 
 
 def test_no_hook_stays_on_optimizers() -> None:
-    from torch.optim import optimizer as home
-
-    before = dict(home._global_optimizer_pre_hooks), dict(home._global_optimizer_post_hooks)
+    tables = home._global_optimizer_pre_hooks, home._global_optimizer_post_hooks
+    before = [dict(table) for table in tables]
     with tt.freeze(mlp()):
-        pass
-    assert before == (
-        dict(home._global_optimizer_pre_hooks),
-        dict(home._global_optimizer_post_hooks),
-    )
+        assert [dict(table) for table in tables] != before
+    assert [dict(table) for table in tables] == before
 
 
 def test_an_optimizer_step_that_raises_leaves_the_gradient_in_place() -> None:

@@ -52,6 +52,7 @@ class Frozen:
     def attach(self) -> None:
         """Freeze."""
         for planned, module in self._owners():
+            _keepers.setdefault(module, set()).add(self)
             tap = Tap(planned.path, planned.filters)
             for name, param in _chosen(tap, "param", module._parameters).items():
                 self.params[str(Site(tap.path, "param", name))] = param
@@ -85,6 +86,8 @@ class Frozen:
         for key in list(self._steps):  # Of optimizers whose step raised.
             self._steps.pop(key).show()
         _open.discard(self)
+        for _, module in self._owners():
+            _keepers.get(module, set()).discard(self)
         for key, (param, required) in self._required.items():
             others = [other for other in _open if key in other._required]
             if others:  # Still held; who closes last gives it back.
@@ -111,10 +114,13 @@ class Frozen:
             if frozen is not None:
                 frozen._after(optimizer)
 
-        self._handles += [
+        guards = [
             register_optimizer_step_pre_hook(before),
             register_optimizer_step_post_hook(after),
         ]
+        self._handles += guards
+        for guard in guards:
+            weakref.finalize(self, guard.remove)
 
     def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
         """A step begins: the arguments to make it with, where they are others."""
@@ -211,6 +217,9 @@ class _Step:
                 param.data.copy_(value)
         return moved
 
+
+# Whoever drops the handle means the freeze to stay, as long as there is a model.
+_keepers: weakref.WeakKeyDictionary[nn.Module, set[Frozen]] = weakref.WeakKeyDictionary()
 
 # Several may hold one parameter.
 _open: weakref.WeakSet[Frozen] = weakref.WeakSet()
