@@ -21,37 +21,38 @@ def untouched(modules: Mapping[str, nn.Module]) -> Iterator[Callable[[], None]]:
         a function that makes copies and generators again what they were, for one more forward.
     """
     originals = {path: dict(module._buffers) for path, module in modules.items()}
-    copies: dict[int, Tensor] = {}
+    buffers = {
+        id(one): one for own in originals.values() for one in own.values() if one is not None
+    }
+    copies = {key: buffer.clone() for key, buffer in buffers.items()}
     devices = sorted({p.device.index or 0 for m in modules.values() for p in _cuda_tensors(m)})
     numbers = random.getstate()
     with torch.random.fork_rng(devices=devices):
         drawn = torch.random.get_rng_state(), [torch.cuda.get_rng_state(one) for one in devices]
 
-        def rewind() -> None:
+        def lend() -> None:
             for path, module in modules.items():
                 for name, buffer in originals[path].items():
-                    module._buffers[name] = None if buffer is None else _lent(buffer, copies)
+                    module._buffers[name] = None if buffer is None else copies[id(buffer)]
+
+        def rewind() -> None:
+            for key, buffer in buffers.items():
+                if not _is_same(copies[key], buffer):
+                    copies[key] = buffer.clone()
+            lend()
             random.setstate(numbers)
             torch.random.set_rng_state(drawn[0])
             for device, state in zip(devices, drawn[1], strict=True):
                 torch.cuda.set_rng_state(state, device)
 
         try:
-            rewind()
+            lend()
             yield rewind
         finally:
             random.setstate(numbers)
             for path, module in modules.items():
                 module._buffers.clear()
                 module._buffers.update(originals[path])
-
-
-def _lent(buffer: Tensor, copies: dict[int, Tensor]) -> Tensor:
-    """A copy of a buffer: the one that is there, unless a forward changed it."""
-    copy = copies.get(id(buffer))
-    if copy is None or not _is_same(copy, buffer):
-        copy = copies[id(buffer)] = buffer.clone()
-    return copy
 
 
 def _is_same(copy: Tensor, buffer: Tensor) -> bool:
