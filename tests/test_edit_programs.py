@@ -95,6 +95,33 @@ def test_a_call_that_raised_has_a_number_whatever_else_is_edited() -> None:
         assert [row.call for row in w.run.records("divide:output")] == [1, 2], ports
 
 
+def test_the_first_edit_that_raises_is_the_last_that_is_asked() -> None:
+    model, asked = nn.Sequential(nn.Identity()), []
+
+    def fails(tensor: Tensor) -> Tensor:
+        raise KeyError("mine")
+
+    def note(tensor: Tensor) -> None:
+        asked.append(tensor)
+
+    for ports in ("output", "input,output"):
+        with (
+            tt.edit(model, "0:output", fails, missing="ignore"),
+            tt.edit(model, f"0:{ports}", note, missing="ignore"),
+        ):
+            with pytest.raises(KeyError, match="mine"):
+                model(torch.ones(1))
+            assert len(asked) == (ports != "output")
+        asked.clear()
+        with tt.edit(model, f"0:{ports}", note):
+            try:
+                raise ValueError
+            except ValueError:  # Somebody else's trouble, further out.
+                model(torch.ones(1))
+        assert len(asked) == len(ports.split(","))
+        asked.clear()
+
+
 def halves(tensor: Tensor) -> Tensor:
     """Times 2, and a view at the end: the tensor it makes is held by nobody else."""
     return (tensor.reshape(-1, 2) * 2).view(tensor.shape)

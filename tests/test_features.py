@@ -11,6 +11,7 @@ import pytest
 import torch
 from models import resnet18, seeded
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 import bits
 import torchtap as tt
@@ -209,6 +210,44 @@ def test_a_copy_works_on_its_own_model(copied: Any, frozen: bool) -> None:
     assert torch.equal(features(images())["layer1"], right["layer1"])
 
 
+@pytest.mark.parametrize("copied", COPIES.values(), ids=list(COPIES))
+def test_a_copy_of_frozen_features_holds_its_own_model_until_it_is_closed(copied: Any) -> None:
+    body = resnet().train()
+    body.bn1.eval()
+    body.fc.bias.requires_grad_(False)
+    modes = [module.training for module in body.modules()]
+    required = [param.requires_grad for param in body.parameters()]
+    features = tt.features(body, "fc", frozen=True)
+    twin = copied(nn.Sequential(features))[0]
+    features.close()
+    assert [module.training for module in body.modules()] == modes
+    twin.train()
+    assert not any(module.training for module in twin.model.modules())
+    assert not any(param.requires_grad for param in twin.parameters())
+    optimizer = torch.optim.SGD(twin.parameters(), lr=0.1, weight_decay=0.1)
+    before = bits.state(twin.model)
+    for param in twin.parameters():
+        param.grad = torch.ones_like(param)
+    optimizer.step()
+    for param in twin.parameters():
+        param.grad = None
+    assert bits.differences(before, bits.state(twin.model)) == []
+    twin.close()
+    assert [module.training for module in twin.model.modules()] == modes
+    assert [param.requires_grad for param in twin.parameters()] == required
+
+
+def test_closed_features_go_on_as_those_of_a_free_model() -> None:
+    features = tt.features(resnet(), "fc", frozen=True)
+    right = features(images())["fc"]
+    features.close()
+    assert "no longer frozen" in repr(features)
+    found = features(images())["fc"]
+    assert torch.equal(found, right) and found.requires_grad
+    features.train()
+    assert all(module.training for module in features.model.modules())
+
+
 def test_the_state_dict_is_the_models_and_can_be_loaded() -> None:
     features, other = tt.features(resnet(), "layer1"), tt.features(resnet(), "layer1")
     state = features.state_dict()
@@ -277,6 +316,52 @@ def test_an_edit_is_seen_by_features() -> None:
     model = chain()
     with tt.edit(model, "1", tt.edits.scale(10.0)):
         assert tt.features(model, "1")(torch.zeros(1))["1"].item() == 20.0
+
+
+class Checkpointed(nn.Module):
+    def __init__(self, *, use_reentrant: bool) -> None:
+        super().__init__()
+        self.body = seeded(lambda: nn.Sequential(nn.Linear(3, 3), nn.Tanh()))
+        self.head = nn.Linear(3, 1)
+        self.use_reentrant = use_reentrant
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(checkpoint(self.body, x, use_reentrant=self.use_reentrant))
+
+
+@pytest.mark.parametrize("stop", [True, False])
+@pytest.mark.parametrize("site", ["body", "body.0", "body.1:input", "head", "head:input"])
+@pytest.mark.parametrize("use_reentrant", [True, False])
+def test_features_in_a_checkpoint_have_a_graph_or_are_an_error(
+    use_reentrant: bool, site: str, stop: bool
+) -> None:
+    model = Checkpointed(use_reentrant=use_reentrant)
+    features = tt.features(model, site, stop=stop)
+    x = torch.randn(2, 3, requires_grad=True)
+    hidden = model.body[0](x)
+    right = {"body": hidden.tanh(), "head:input": hidden.tanh(), "head": model.head(hidden.tanh())}
+    expected = right.get(site, hidden)
+    if use_reentrant and "head" not in site:
+        with pytest.raises(tt.CaptureError, match=f"{site}.* is inside a reentrant checkpoint"):
+            features(x)
+        assert bits.hooks(model) == bits.hooks(copy.deepcopy(model))
+    else:
+        features(x)[site].sum().backward()
+        torch.testing.assert_close(x.grad, torch.autograd.grad(expected.sum(), x)[0])
+    with torch.no_grad():
+        assert torch.equal(features(x)[site], expected)
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs")
+def test_frozen_features_in_a_reentrant_checkpoint_need_no_graph() -> None:
+    model, x = Checkpointed(use_reentrant=True), torch.ones(2, 3)
+    found = tt.features(model, "body", frozen=True)(x)["body"]
+    assert torch.equal(found, model.body(x)) and not found.requires_grad
+
+
+def test_a_model_that_wants_no_graph_gets_none() -> None:
+    model = Net(lambda m, x: m.b(torch.no_grad()(m.a)(x)), a=nn.Linear(3, 3), b=nn.Linear(3, 3))
+    assert not tt.features(model, "a")(torch.ones(1, 3, requires_grad=True))["a"].requires_grad
 
 
 def test_features_of_features() -> None:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import random
+import re
 import signal
 import subprocess
 import sys
+import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +22,7 @@ from torch import Tensor, nn
 
 import bits
 import torchtap as tt
+from torchtap.fingerprint import fingerprint
 from torchtap.testing import Net
 
 
@@ -162,6 +167,56 @@ def test_a_sweep_leaves_the_model_as_it_was(training: bool) -> None:
     assert first.as_dicts() == again.as_dicts()
     same = tt.sweep(model, rows(), "*", lambda t: t, torch.sum)
     assert all(row.change["metric"] == 0 for row in same)
+
+
+class Draws(nn.Module):
+    """Counts its forwards, keeps a state of its own, and draws numbers from both generators."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.a = nn.Linear(3, 3)
+        self.b = nn.Linear(3, 3)
+        self.how = how
+        self.register_buffer("count", torch.ones(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.how == "counts":
+            self.count.add_(1)
+        elif self.how == "counts through data":
+            self.count.data.add_(1)
+        elif self.how == "counts anew":
+            self.count = self.count + 1
+        x = self.a(x) * self.count[0]
+        x = x + torch.randn_like(x) if self.how == "draws" else x
+        return self.b(x) * (random.random() if self.how == "draws in Python" else 1)
+
+
+DRAWS = ["counts", "counts through data", "counts anew", "draws", "draws in Python"]
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("how", DRAWS)
+def test_nothing_but_the_edit_differs_between_forwards(how: str, training: bool) -> None:
+    model = seeded(lambda: Draws(how)).train(training)
+    count, state, numbers = model.count, torch.get_rng_state(), random.getstate()
+    out = (model.b(rows()) * count[0]).sum()  # A graph that saved the buffer.
+
+    def metric(output: Tensor) -> Tensor:
+        return (output + torch.rand(())).sum()  # Draws, too.
+
+    table = tt.sweep(
+        model, rows(), ["a", "b"], {"same": lambda t: t, "two": lambda t: t * 2}, metric
+    )
+    assert [row.change["metric"] == 0 for row in table] == [True, False] * 2
+    assert model.count is count and count.tolist() == [1, 1] and count._version == 0
+    assert torch.equal(torch.get_rng_state(), state) and random.getstate() == numbers
+    out.backward()
+    # By hand: one forward from here, with a hook.
+    handle = model.b.register_forward_hook(lambda m, a, out: out * 2)
+    with torch.no_grad():
+        right = metric(model(rows())).item()
+    handle.remove()
+    assert table.rows[3].values["metric"] == pytest.approx(right, rel=1e-6)
 
 
 def test_a_sweep_that_fails_leaves_the_model_as_it_was() -> None:
@@ -337,12 +392,159 @@ def other_weights() -> nn.Module:
     return model
 
 
+def first_is(tensor: Tensor, weight: float = 1.0) -> Any:
+    return lambda output: {"sum": (output * tensor).sum() * weight, "first": output[0, 0]}
+
+
+class Caller:
+    def __init__(self, by: float) -> None:
+        self.by = by
+
+    def __call__(self, tensor: Tensor) -> Tensor:
+        return tensor * self.by
+
+
+def keywords(tensor: Tensor, *, by: float) -> Tensor:
+    return tensor * by
+
+
+def code(text: str) -> Any:
+    """A function as of a script: its names are global there."""
+    names: dict[str, Any] = {"__name__": "script"}
+    exec(text, names)
+    return names["f"]
+
+
+ALIKE: dict[str, tuple[Any, Any]] = {
+    "a tensor": (tt.edits.scale(torch.tensor([2.0])), tt.edits.scale(torch.tensor([3.0]))),
+    "a tensor of another kind": (
+        tt.edits.replace(torch.zeros(1)),
+        tt.edits.replace(torch.zeros(1, 1)),
+    ),
+    "code": (lambda t: t * 2, lambda t: t / 2),
+    "a number": (lambda t: t * 2, lambda t: t * 3),
+    "a default": (lambda t, by=2: t * by, lambda t, by=3: t * by),
+    "what it closes over": (first_is(torch.zeros(1)), first_is(torch.ones(1))),
+    "a function inside": (tt.edits.add(lambda t: t * 2), tt.edits.add(lambda t: t * 3)),
+    "a partial": (partial(keywords, by=2.0), partial(keywords, by=3.0)),
+    "a callable": (Caller(2.0), Caller(3.0)),
+    "a method": (Caller(2.0).__call__, Caller(3.0).__call__),
+    "a global": (code("by = 2\nf = lambda t: t * by"), code("by = 3\nf = lambda t: t * by")),
+    "a function it calls": (
+        code("g = lambda t: t\ndef f(t):\n    return [g(x) for x in t]"),
+        code("g = lambda t: -t\ndef f(t):\n    return [g(x) for x in t]"),
+    ),
+    "a module": (seeded(lambda: nn.Linear(4, 4), 0), seeded(lambda: nn.Linear(4, 4), 1)),
+    "a mapping": (
+        tt.edits.patch({"0": torch.zeros(5, 4)}),
+        tt.edits.patch({"0": torch.ones(5, 4)}),
+    ),
+    "a function of torch": (torch.sin, torch.cos),
+}
+
+
+@pytest.mark.parametrize("what", ALIKE)
+def test_functions_that_hold_something_else_are_told_apart(what: str) -> None:
+    one, other = ALIKE[what]
+    assert fingerprint(one) == fingerprint(one) != fingerprint(other)
+
+
+def test_functions_that_hold_the_same_are_the_same() -> None:
+    def made() -> list[Any]:
+        itself: list[Any] = [torch.arange(3.0), {"a", "b", "c"}, {"k": (1, None)}]
+        itself.append(itself)
+        return [
+            first_is(torch.ones(2)),
+            tt.edits.scale(torch.ones(2), at={-1: slice(0, 2)}),
+            Caller(2.0),
+            partial(keywords, by=2.0),
+            code("def f(n):\n    return n and f(n - 1)"),
+            seeded(lambda: nn.Linear(2, 2)),
+            itself,
+            torch.eye(3).to_sparse(),
+            torch.ones(2, dtype=torch.complex64).conj(),
+            torch.ones(2, dtype=torch.bfloat16),
+            Path("a"),
+            re.compile("a+"),
+        ]
+
+    assert [fingerprint(one) for one in made()] == [fingerprint(one) for one in made()]
+    assert len({fingerprint(one) for one in made()}) == len(made())
+
+
+def test_runs_are_told_apart_by_what_was_recorded() -> None:
+    model, runs = mlp(), []
+    for seed in (0, 0, 1):
+        with tt.watch(model, "*") as w:
+            model(rows(seed))
+        runs.append(w.run)
+    edits = [tt.edits.mean_ablate(run) for run in runs]
+    first = fingerprint(edits[0])
+    tt.sweep(model, rows(), "0", edits[0], torch.sum)  # Which keeps the mean that it computed.
+    assert first == fingerprint(edits[0]) == fingerprint(edits[1]) != fingerprint(edits[2])
+
+
+_HASHING = """
+import sys, torch, torchtap as tt
+from torchtap.fingerprint import fingerprint
+
+names, table = {"a", "b", "c"}, torch.arange(4.0)
+
+class Own:
+    def __call__(self, x):
+        return x * table if "b" in {"a", "b", "c"} else x
+
+def metric(output):
+    return {name: (output * table).sum() for name in names}
+
+print(fingerprint([metric, Own(), tt.edits.noise(0.5, at={0: 1}), lambda x: x in {1, 2, "c"}]))
+"""
+
+
+@pytest.mark.slow
+def test_a_fingerprint_is_the_same_in_another_process() -> None:
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", _HASHING],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={**os.environ, "PYTHONHASHSEED": seed},
+        ).stdout
+        for seed in ("1", "2", "3")
+    }
+    assert len(found) == 1
+
+
+def test_what_cannot_be_told_again_is_refused_and_only_for_a_file(tmp_path: Path) -> None:
+    lock = threading.Lock()
+
+    def edit(tensor: Tensor) -> Tensor:
+        with lock:
+            return tensor * 2
+
+    path = tmp_path / "sweep.jsonl"
+    with pytest.raises(tt.InputError, match=r"Edit 'zero' holds an object of class lock"):
+        swept(path, edit={"zero": edit})
+    generator = (one for one in "a")
+    with pytest.raises(tt.InputError, match="The metric holds an object of class generator"):
+        swept(path, metric=lambda out: next(generator) and out.sum())
+    assert not path.exists()
+    assert len(tt.sweep(mlp(), rows(), "0", edit, torch.sum)) == 1
+
+
 OTHERS: dict[str, tuple[Any, str]] = {
     "sites": (lambda path: swept(path, sites="0"), "trials"),
     "edits": (lambda path: swept(path, edit=tt.edits.zero()), "trials"),
-    "inputs": (lambda path: swept(path, inputs=rows(1)), "fingerprint"),
-    "weights": (lambda path: swept(path, other_weights()), "fingerprint"),
-    "order of inputs": (lambda path: swept(path, inputs=rows().flip(0)), "fingerprint"),
+    "edits of one name": (
+        lambda path: swept(path, edit={**EDITS, "zero": tt.edits.scale(0.5)}),
+        "edits",
+    ),
+    "inputs": (lambda path: swept(path, inputs=rows(1)), "inputs"),
+    "weights": (lambda path: swept(path, other_weights()), "weights"),
+    "order of inputs": (lambda path: swept(path, inputs=rows().flip(0)), "inputs"),
+    "metric": (lambda path: swept(path, metric=first_is(torch.ones(1))), "metric"),
+    "modes": (lambda path: swept(path, mlp().eval()), "modes"),
 }
 
 
@@ -351,8 +553,16 @@ def test_a_file_of_another_sweep_is_refused(tmp_path: Path, what: str) -> None:
     path = tmp_path / "sweep.jsonl"
     swept(path)
     change, name = OTHERS[what]
-    with pytest.raises(tt.RunError, match=f"another sweep: .*{name}"):
+    with pytest.raises(tt.RunError, match=f"another sweep, with other .*{name}"):
         change(path)
+
+
+def test_a_metric_with_other_names_is_an_error() -> None:
+    def metric(output: Tensor) -> dict[str, Any]:
+        return {"sum": 1.0} if output.any() else {"total": 0.0}
+
+    with pytest.raises(tt.InputError, match=r"'total' with 'zero\(\)' at 4:output, and 'sum' for"):
+        tt.sweep(mlp(), rows(), "4", tt.edits.zero(), metric)
 
 
 def test_nan_goes_through_a_file(tmp_path: Path) -> None:

@@ -624,6 +624,10 @@ class _Mean(_Lookup):
         self._dim = dim
         self._means: dict[Site, Tensor] = {}
 
+    def __getstate__(self) -> dict[str, Any]:
+        # The same, whether it was used or not.
+        return {**self.__dict__, "_means": {}}
+
     def __call__(self, record: Record) -> Tensor:
         if isinstance(self._source, Tensor | Mapping):
             return super().__call__(record)
@@ -664,12 +668,19 @@ class GuidedRelu(Ready):
 def guided_relu(*, others: Literal["refuse", "leave"] = "refuse") -> GuidedRelu:
     """Guided backpropagation: only positive gradients flow back through rectifiers.
 
-    Works on autograd's own nodes of the selected modules, so ``nn.ReLU``, ``F.relu``, in-place
-    ones, ``clamp(min=0)`` and ReLU6 are all covered, whatever they are called in the model.
+    Works on autograd's own nodes of the selected modules, so ``nn.ReLU``, ``F.relu``, ReLU6,
+    ``nn.Threshold`` and ``clamp(min=...)`` from zero on are all covered, in place or not, whatever
+    they are called in the model.
 
     Args:
-        others: what to do about activations for which it has no meaning (SiLU, GELU, leaky
-            rectifiers, functions of somebody's own): ``refuse`` or ``leave`` them alone.
+        others: what to do about what stands in a rectifier's place and lets negative values
+            through (SiLU, GELU, ELU, SELU, CELU, PReLU, leaky and randomised ReLU, softplus, Mish,
+            hardswish), and about functions of somebody's own, of which nothing is known:
+            ``refuse`` or ``leave`` them alone.
+
+    All else keeps its ordinary gradient, as in the paper: what is no rectifier (tanh, sigmoid and
+    the gates made of them, softmax, hardtanh below zero, shrinking), and arithmetic that amounts
+    to one (``torch.where``, ``torch.maximum``, a product with a mask).
 
     Source: Springenberg et al., "Striving for Simplicity: The All Convolutional Net" (2015),
     section 3.4.
@@ -686,18 +697,20 @@ def _flow(tensor: Tensor, record: Record) -> Tensor:
     return tensor
 
 
-_SMOOTH = {
-    "SiluBackward0": "SiLU",
-    "GeluBackward0": "GELU",
-    "EluBackward0": "ELU",
-    "CeluBackward0": "CELU",
-    "LeakyReluBackward0": "a leaky ReLU",
-    "RreluWithNoiseBackward0": "a randomised ReLU",
-    "PreluKernelBackward0": "PReLU",
-    "SoftplusBackward0": "softplus",
-    "MishBackward0": "Mish",
-    "HardswishBackward0": "hardswish",
+_SOFT = {
+    "SiluBackward": "SiLU",
+    "GeluBackward": "GELU",
+    "EluBackward": "ELU or SELU",
+    "CeluBackward": "CELU",
+    "LeakyReluBackward": "a leaky ReLU",
+    "RreluWithNoiseBackward": "a randomised ReLU",
+    "PreluKernelBackward": "PReLU",
+    "SoftplusBackward": "softplus",
+    "MishBackward": "Mish",
+    "HardswishBackward": "hardswish",
 }
+"""What stands in a rectifier's place and lets more through; in-place ones count on (``...1``)."""
+
 _OPAQUE = {
     "CompiledFunctionBackward": "a compiled graph, which hides its nodes; run the model eagerly",
     "CheckpointFunctionBackward": (
@@ -715,26 +728,37 @@ def _rectifier(node: Any) -> bool | str:
     kind = "CopySlices" if node.name() == "torch::autograd::CopySlices" else type(node).__name__
     if kind in _OPAQUE:
         return _OPAQUE[kind]
-    if kind in _SMOOTH:
-        return f"{_SMOOTH[kind]}, which lets negative values through: guided ReLU has no meaning"
+    if _family(node) in _SOFT:
+        name = _SOFT[_family(node)]
+        return f"{name}, which lets negative values through: guided ReLU has no meaning"
     if isinstance(node, torch.autograd.function.BackwardCFunction):
         return f"{kind}, a function of the model's own, of which nothing is known"
     return _lenient(node)
 
 
+def _family(node: Any) -> str:
+    """The name of a node without the number, which tells its variants apart."""
+    return type(node).__name__.rstrip("0123456789")
+
+
 def _lenient(node: Any) -> bool:
-    kind = type(node).__name__
-    if kind == "ReluBackward0":
+    family = _family(node)
+    if family == "ReluBackward":
         return True
-    if kind == "ThresholdBackward0":
+    if family == "ThresholdBackward":
         return bool(node._saved_threshold >= 0)
-    if kind == "HardtanhBackward0":
+    if family == "HardtanhBackward":
         return bool(node._saved_min_val >= 0)
-    if kind == "ClampMinBackward0":
-        return bool(node._saved_min >= 0)
-    if kind == "ClampBackward1":
-        return bool(node._saved_min is not None and node._saved_min >= 0)
+    if family in ("ClampBackward", "ClampMinBackward"):
+        return _is_rectifying(node._saved_min)
     return False
+
+
+def _is_rectifying(limit: float | Tensor | None) -> bool:
+    """Whether a lower limit lets nothing negative through."""
+    if isinstance(limit, Tensor):
+        return limit.numel() > 0 and bool((limit >= 0).all())
+    return limit is not None and limit >= 0
 
 
 # ---------------------------------------------------------------------- regions and values

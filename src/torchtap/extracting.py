@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -48,6 +49,28 @@ class SiteDict(dict[str, Tensor]):
         return show_features(self)
 
 
+@dataclass(frozen=True, slots=True)
+class _State:
+    """What a freeze changes of a model, by path."""
+
+    modes: dict[str, bool]
+    required: dict[str, bool]
+
+    @classmethod
+    def of(cls, model: nn.Module) -> _State:
+        """As it is now."""
+        modes = {path: module.training for path, module in model.named_modules()}
+        return cls(modes, {name: one.requires_grad for name, one in model.named_parameters()})
+
+    def set_modes(self, model: nn.Module) -> None:
+        for path, module in model.named_modules():
+            module.training = self.modes.get(path, module.training)
+
+    def set_required(self, model: nn.Module) -> None:
+        for name, param in model.named_parameters():
+            param.requires_grad_(self.required.get(name, param.requires_grad))
+
+
 class Features(nn.Module):
     """What ``tt.features`` returns: call it as the model, get ``{site: tensor}``.
 
@@ -72,14 +95,14 @@ class Features(nn.Module):
         self._call = call
         self._stop = stop
         self._plan: Plan | None = None
-        self._freeze: Freeze | None = freeze(model) if frozen else None
+        self._freeze: Freeze | None = None
         self._was_closed = False
-        self._modes = {id(module): module.training for module in model.modules()}
         self.model = model
+        self._before = _State.of(model)
         self._planned()
         self.training = model.training
         if frozen:
-            model.eval()
+            self._hold()
 
     def forward(self, *args: Any, **kwargs: Any) -> SiteDict:
         """Run the model as far as needed.
@@ -88,7 +111,7 @@ class Features(nn.Module):
             site text -> tensor, in the order asked for; differentiable.
 
         Raises:
-            CaptureError: a site was not reached.
+            CaptureError: a site was not reached, or has no graph in a reentrant checkpoint.
         """
         plan, modules = self._planned()
         extractor = Extractor(plan, self._call, may_stop=self._may_stop)
@@ -118,8 +141,11 @@ class Features(nn.Module):
             self._freeze.close()
             self._freeze = None
             self._was_closed = True
-            for module in self.model.modules():
-                module.training = self._modes.get(id(module), module.training)
+            self._before.set_modes(self.model)
+
+    def _hold(self) -> None:
+        self._freeze = freeze(self.model)
+        self.model.eval()
 
     def extra_repr(self) -> str:
         """The sites, for ``repr``."""
@@ -143,8 +169,14 @@ class Features(nn.Module):
         return self._plan, modules_of(self.model)[0]
 
     def __getstate__(self) -> dict[str, Any]:
-        # A plan refers to modules, and what is frozen is frozen here only.
-        return {**self.__dict__, "_plan": None, "_freeze": None}
+        # A plan refers to modules, and a freeze to tensors.
+        return {**self.__dict__, "_plan": None, "_freeze": self._freeze is not None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__({**state, "_freeze": None})  # type: ignore[no-untyped-call]
+        if state["_freeze"]:  # A copy holds its own model, and gives it back as that was.
+            self._before.set_required(self.model)
+            self._hold()
 
     def _check(self, plan: Plan, extractor: Extractor) -> None:
         for planned in plan.taps:
@@ -172,7 +204,8 @@ def features(
         call: which call of a module within the forward, from 0; -1 for the last, which needs the
             whole forward.
         frozen: the model's parameters do not require grad and it stays in eval mode, also after
-            ``train()`` of what is built on it; until :meth:`Features.close`.
+            ``train()`` of what is built on it; until :meth:`Features.close`. A copy holds its
+            own model, until it is closed itself.
         stop: leave the forward when the last feature is there. Not done under DDP and FSDP, whose
             wrappers must run to the end.
 
@@ -183,7 +216,8 @@ def features(
 
     Raises:
         SiteError: a pattern fits nothing.
-        CaptureError: (when called) a site was not reached.
+        CaptureError: (when called) a site was not reached; or it is inside a reentrant checkpoint,
+            which makes no graph, where one is wanted.
 
     Example:
         >>> import torch, torchtap as tt

@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parameter import is_lazy
 
 from torchtap.errors import EditError, SiteError
-from torchtap.hooks.frozen import Frozen
+from torchtap.hooks.frozen import Frozen, Gradients
 from torchtap.plan import Plan, Where, make_plan, modules_of, several
 from torchtap.site import Pattern, Site
 
-Held = set[tuple[str, str, str]]
-"""Path, port and name of what is to be held."""
+Name = tuple[str, str, str]
+"""Path, port and the tensor's own name."""
 
-_PORTS = ("param", "buffer")
+Held = set[Name]
+
+_KINDS = {"param": "parameter", "buffer": "buffer"}
 
 
 class Freeze:
@@ -66,22 +69,38 @@ def freeze(model: nn.Module, where: Where = "*", *, keep_grad: bool | None = Non
         where: modules, whose parameters are held with those of all modules inside; ``!`` takes
             away in the same way. With a port, just that: ``fc:param[bias]``, ``*:param[bias]``,
             and for running statistics ``*@_BatchNorm:param,buffer`` (buffers are held against
-            what the forward writes).
-        keep_grad: leave ``requires_grad`` alone, so that gradients are still computed; only
-            optimizers are kept from using them. By default where ``model`` is a DDP wrapper,
-            which waits for all gradients that it knew of when it was made.
+            what the forward of their module writes: it works on copies).
+        keep_grad: ``True`` leaves ``requires_grad`` alone and gradients where they are computed;
+            only optimizers are kept from using them. ``False`` switches ``requires_grad`` off. By
+            default the latter; and where ``model`` is a DDP wrapper, which waits for all
+            gradients that it knew of when it was made, the gradients come and are zeros.
 
     Returns:
         a context manager and handle.
 
     Raises:
         SiteError: a pattern fits nothing, or nothing that owns parameters.
-        EditError: a tied parameter is selected by one name and taken away by the other; a port
-            other than ``param`` and ``buffer``; or (at an optimizer step) an optimizer moved a
-            parameter that had no gradient.
+        EditError: a tied tensor is selected by one name and taken away by the other; a port other
+            than ``param`` and ``buffer``; a lazy module that has not run yet; or (at a step with
+            a closure) an optimizer moved a parameter by what it remembered, and ran the closure
+            with it moved. It is put back then, too.
 
-    Optimizers that do not derive from ``torch.optim.Optimizer`` are not heard of; they see
-    ``requires_grad=False``, and a ``.grad`` that was left from before.
+    What may move a parameter that has no gradient is put back bit by bit after the step, from a
+    copy that lives as long as the step: of those held parameters that were given to an optimizer
+    which is not PyTorch's own, which has step hooks, or whose step is given a closure. Leave them
+    out of its parameters where that memory is short. What such an optimizer keeps for itself
+    (momentum, slow weights) may change.
+
+    Only steps of a ``torch.optim.Optimizer`` and forwards are guarded. Whoever else writes into
+    what is held does: ``load_state_dict``, ``AveragedModel.update_parameters``, your own lines.
+    Optimizers of other kinds see ``requires_grad=False``, and a ``.grad`` that was left from
+    before.
+
+    With ``keep_grad=True`` the gradients stand in ``.grad``, so ``clip_grad_norm_`` over all
+    parameters counts them: give it those that are trained, or use ``tt.edits.clip_norm`` with
+    ``over="all"``, which leaves out what is frozen. An optimizer of which everything is frozen has
+    no gradients for ``GradScaler.step``, which then raises ``AssertionError``, as it does for
+    ``requires_grad=False``: do not make that step, or pass ``keep_grad=True``.
 
     Example:
         >>> import torch, torchtap as tt
@@ -93,9 +112,13 @@ def freeze(model: nn.Module, where: Where = "*", *, keep_grad: bool | None = Non
     """
     held = _held(model, where)
     plan = make_plan(model, lambda site, _: (site.path, site.port, site.leaf) in held)
+    return Freeze(Frozen(plan, _gradients(model, keep_grad)))
+
+
+def _gradients(model: nn.Module, keep_grad: bool | None) -> Gradients:
     if keep_grad is None:
-        keep_grad = isinstance(model, DistributedDataParallel)
-    return Freeze(Frozen(plan, keep_grad=keep_grad))
+        return "zero" if isinstance(model, DistributedDataParallel) else "none"
+    return "keep" if keep_grad else "none"
 
 
 def _held(model: nn.Module, where: Where) -> Held:
@@ -118,26 +141,46 @@ def _held(model: nn.Module, where: Where) -> Held:
             f"parameters, or all were taken away. Select modules that own some; "
             f"model.named_parameters() names them."
         )
-    _refuse_torn(model, held - taken, taken)
-    return held - taken
+    return _with_twins(model, held - taken, taken)
 
 
-def _refuse_torn(model: nn.Module, held: Held, taken: Held) -> None:
-    """A parameter with two names cannot be frozen by one and left free by the other."""
-    modules, _ = modules_of(model)
-    names: dict[int, tuple[str, str, str]] = {}
-    for path, port, name in sorted(held):
-        tensor = modules[path]._parameters.get(name) if port == "param" else None
+def _with_twins(model: nn.Module, held: Held, taken: Held) -> Held:
+    """All names of what is held.
+
+    Raises:
+        EditError: a tensor with two names is to be held by one and free by the other; or it is
+            not there yet.
+    """
+    names: dict[int, Name] = {}
+    tensors = dict(_tensors(model))
+    for name in sorted(held):
+        tensor = tensors.get(name)
         if tensor is not None:
-            names[id(tensor)] = path, port, name
-    for path, port, name in sorted(taken):
-        tensor = modules[path]._parameters.get(name) if port == "param" else None
-        if tensor is not None and id(tensor) in names:
-            raise EditError(
-                f"tt.freeze: {Site(path, port, name)} is to stay free, and it is the same "
-                f"parameter as {Site(*names[id(tensor)])}, which is to be frozen. Take both away, "
-                f"or neither."
-            )
+            names[id(tensor)] = name
+            _refuse_lazy(name, tensor)
+    twins = {name for name, tensor in tensors.items() if id(tensor) in names}
+    for name in sorted(twins & taken):
+        raise EditError(
+            f"tt.freeze: {Site(*name)} is to stay free, and it is the same {_KINDS[name[1]]} as "
+            f"{Site(*names[id(tensors[name])])}, which is to be frozen. Take both away, or neither."
+        )
+    return held | {name for name in twins if name[1] == "buffer"}
+
+
+def _tensors(model: nn.Module) -> Iterator[tuple[Name, Tensor]]:
+    for path, module in modules_of(model)[0].items():
+        for port, own in (("param", module._parameters), ("buffer", module._buffers)):
+            for name, tensor in own.items():
+                if tensor is not None:
+                    yield (path, port, name), tensor
+
+
+def _refuse_lazy(name: Name, tensor: Tensor) -> None:
+    if is_lazy(tensor):
+        raise EditError(
+            f"tt.freeze: {Site(*name)} has no values yet; a lazy module makes them in its first "
+            f"forward. Run the model once on a batch, then freeze."
+        )
 
 
 def _chosen(model: nn.Module, item: Any) -> Held:
@@ -161,7 +204,7 @@ def _named(plan: Plan) -> Iterator[tuple[str, str, str]]:
         module = planned.module()
         assert module is not None
         for port, chosen in planned.filters.items():
-            if port not in _PORTS:
+            if port not in _KINDS:
                 raise EditError(
                     f"{Site(planned.path, port)} cannot be frozen; a parameter (port 'param') or "
                     f"a buffer can."

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace as replaced
 from pathlib import Path
 from typing import Any, TextIO
@@ -18,12 +18,14 @@ from torch import Tensor, nn
 from torchtap.editing import refuse_asked, refuse_ports
 from torchtap.edits import as_edit
 from torchtap.errors import EditError, InputError, MissingExtraError, RunError
+from torchtap.fingerprint import NoFingerprintError, fingerprint
 from torchtap.hooks.change import Change, Function, kind_of, name_of, takes_record
 from torchtap.hooks.editor import Editor
 from torchtap.plan import Plan, Where, can_take, make_plan, modules_of
 from torchtap.record import Record
 from torchtap.site import Site
 from torchtap.tree import leaves, replace
+from torchtap.untouched import untouched
 
 Metric = Callable[[Any], Any]
 Values = dict[str, float]
@@ -139,7 +141,8 @@ def sweep(
     """Make one edit after the other, run the model each time, and measure what it does.
 
     Args:
-        model: any module. It is left as it was found: random state and buffers are put back.
+        model: any module. It is left as it was found. Every forward finds the buffers and random
+            state of the first, in either mode.
         inputs: a tensor, a tuple of arguments, or a dict of keywords.
         sites: patterns as for ``tt.watch``, ports ``output`` (default) and ``input``. Each site
             that they select is edited by itself.
@@ -149,7 +152,8 @@ def sweep(
             dimension 0. If the model mixes rows (as batch norm in training does), which is tried
             first, it falls back to 1 and says so in ``note``.
         path: a file that keeps what is done line by line; if it is there, the sweep goes on from
-            it.
+            it. Its head tells weights, inputs, modes, edits and metric, of functions their code
+            and the values that they use.
         progress: show it on stderr, after two seconds; by default if that is a terminal.
 
     Returns:
@@ -158,7 +162,9 @@ def sweep(
     Raises:
         SiteError: a pattern fits nothing.
         EditError: a site never came by, or an edit does not fit, or a port is none of a forward.
-        InputError: an argument does not fit, or the metric returned no number.
+        InputError: an argument does not fit, the metric returned no number, or other names than for
+            the unedited model; or, with ``path``, an edit or metric holds a file, a lock or the
+            like, which cannot be told again.
         RunError: the file is of another sweep.
 
     Example:
@@ -188,11 +194,25 @@ def sweep(
             trial.site,
             trial.name,
             log.done[trial.key],
-            {name: value - baseline[name] for name, value in log.done[trial.key].items()},
+            _change(trial, log.done[trial.key], baseline),
         )
         for trial in study.trials
     ]
     return Sweep(tuple(rows), baseline, width, note)
+
+
+def _change(trial: _Trial, values: Values, baseline: Values) -> Values:
+    if values.keys() != baseline.keys():
+        raise InputError(
+            f"tt.sweep: the metric returned {_names(values)} with {trial.name!r} at {trial.site}, "
+            f"and {_names(baseline)} for the unedited model. Return the same names each time, nan "
+            f"for what there is not."
+        )
+    return {name: value - baseline[name] for name, value in values.items()}
+
+
+def _names(values: Values) -> str:
+    return ", ".join(map(repr, values)) or "nothing"
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,6 +275,7 @@ class _Study:
         self.model = model
         self.metric = metric
         self._modules, _ = modules_of(model)
+        self._rewind: Callable[[], None] = lambda: None
         self.args: tuple[Any, ...] = inputs if isinstance(inputs, tuple) else (inputs,)
         self.kwargs: dict[str, Any] = {}
         if isinstance(inputs, Mapping):
@@ -306,6 +327,7 @@ class _Study:
             for trial, function in zip(trials, functions, strict=True)
         ]
         try:
+            self._rewind()
             for editor in editors:
                 editor.attach(self._modules)
                 editor.begin_step(0, is_on=True)
@@ -314,7 +336,6 @@ class _Study:
         finally:
             for editor in editors:
                 editor.detach()
-            self._put_back()
         for trial, editor in zip(trials, editors, strict=True):
             if not editor.reached:
                 raise EditError(
@@ -371,33 +392,29 @@ class _Study:
 
     # ------------------------------------------------------------------ leaving no trace
 
-    def restored(self) -> Any:
-        """Whatever runs inside draws from the random state of now, which is put back."""
-        self._buffers = {name: one.clone() for name, one in self.model.named_buffers()}
-        self._is_random = any(module.training for module in self.model.modules())
-        self._random = torch.random.get_rng_state()
-        return torch.random.fork_rng()
-
-    def _put_back(self) -> None:
-        if self._is_random:  # In eval mode neither is used.
-            torch.random.set_rng_state(self._random)
-            with torch.no_grad():
-                for name, buffer in self.model.named_buffers():
-                    buffer.copy_(self._buffers[name])
+    @contextmanager
+    def restored(self) -> Iterator[None]:
+        """Buffers and random state are put back in the end, and for each forward inside."""
+        with untouched(self._modules) as self._rewind:
+            yield
 
     def fingerprint(self) -> dict[str, Any]:
-        """What must be the same for a sweep to go on from a file."""
-        seen = hashlib.blake2b(digest_size=16)
-        state = (*self.model.named_parameters(), *self.model.named_buffers())
-        for _, tensor in (*leaves((self.args, self.kwargs)), *state):
-            seen.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
-            flat = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
-            seen.update(flat.view(torch.uint8).numpy().data)
+        """What must be the same for a sweep to go on from a file.
+
+        Raises:
+            InputError: of a part, that cannot be told.
+        """
+        state = {**dict(self.model.named_parameters()), **dict(self.model.named_buffers())}
+        functions = {trial.name: trial.function for trial in self.trials}
         return {
             "torchtap": "sweep",
             "model": type(self._modules[""]).__name__,
             "trials": [list(trial.key) for trial in self.trials],
-            "fingerprint": seen.hexdigest(),
+            "weights": _told("The model", state),
+            "inputs": _told("The input", (self.args, self.kwargs)),
+            "modes": _told("The model", [module.training for module in self._modules.values()]),
+            "edits": {name: _told(f"Edit {name!r}", one) for name, one in functions.items()},
+            "metric": _told("The metric", self.metric),
         }
 
 
@@ -445,6 +462,17 @@ def _number(name: str, value: Any) -> float:
         f"The metric returned {'None' if value is None else kind_of(value)}{where}; expected a "
         f"number, or a dict of numbers.{hint}"
     )
+
+
+def _told(what: str, value: Any) -> str:
+    try:
+        return fingerprint(value)
+    except NoFingerprintError as error:
+        raise InputError(
+            f"tt.sweep(path=...): {what} holds {error}, so nobody could tell whether it is the "
+            f"same when the sweep goes on from the file. Hand over tensors, plain values and "
+            f"functions of them, or leave path= out."
+        ) from error
 
 
 def _one_by_one(plan: Plan) -> Iterator[tuple[Site, Plan]]:
@@ -523,8 +551,8 @@ class _Log:
         if found != head:
             different = [key for key in head if found.get(key) != head[key]]
             raise RunError(
-                f"{path} is of another sweep: {', '.join(different)} differ. Give another path, or "
-                f"delete it."
+                f"{path} is of another sweep, with other {', '.join(different)}. Give another "
+                f"path, or delete it."
             )
         kept = [line for line in lines if line.endswith("\n")]
         if len(kept) < len(lines):  # Killed in the middle of a line.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
@@ -11,28 +11,54 @@ from torch import Tensor, nn
 
 
 @contextmanager
-def untouched(modules: Mapping[str, nn.Module]) -> Iterator[None]:
+def untouched(modules: Mapping[str, nn.Module]) -> Iterator[Callable[[], None]]:
     """Give forwards copies of the buffers and put the very tensors back; and the generators.
 
     Args:
         modules: path -> module, each once.
+
+    Yields:
+        a function that makes copies and generators again what they were, for one more forward.
     """
     originals = {path: dict(module._buffers) for path, module in modules.items()}
-    copies: dict[int, Tensor] = {}
-    numbers = random.getstate()
+    buffers = {
+        id(one): one for own in originals.values() for one in own.values() if one is not None
+    }
+    copies = {key: buffer.clone() for key, buffer in buffers.items()}
     devices = sorted({p.device.index or 0 for m in modules.values() for p in _cuda_tensors(m)})
+    numbers = random.getstate()
     with torch.random.fork_rng(devices=devices):
+        drawn = torch.random.get_rng_state(), [torch.cuda.get_rng_state(one) for one in devices]
+
+        def lend() -> None:
+            for path, module in modules.items():
+                for name, buffer in originals[path].items():
+                    module._buffers[name] = None if buffer is None else copies[id(buffer)]
+
+        def rewind() -> None:
+            for key, buffer in buffers.items():
+                if not _is_same(copies[key], buffer):
+                    copies[key] = buffer.clone()
+            lend()
+            random.setstate(numbers)
+            torch.random.set_rng_state(drawn[0])
+            for device, state in zip(devices, drawn[1], strict=True):
+                torch.cuda.set_rng_state(state, device)
+
         try:
-            for module in modules.values():
-                for name, buffer in module._buffers.items():
-                    if buffer is not None:
-                        module._buffers[name] = copies.setdefault(id(buffer), buffer.clone())
-            yield
+            lend()
+            yield rewind
         finally:
             random.setstate(numbers)
             for path, module in modules.items():
                 module._buffers.clear()
                 module._buffers.update(originals[path])
+
+
+def _is_same(copy: Tensor, buffer: Tensor) -> bool:
+    # Versions would not do: statistics of one's own are often written through .data.
+    is_plain = copy.layout is torch.strided and not (copy.is_meta or copy.is_nested)
+    return is_plain and torch.equal(copy, buffer)
 
 
 def _cuda_tensors(module: nn.Module) -> Iterator[Tensor]:

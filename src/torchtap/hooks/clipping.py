@@ -17,6 +17,7 @@ from torch.optim.optimizer import (
 
 from torchtap.errors import EditError
 from torchtap.hooks.change import name_of
+from torchtap.hooks.frozen import is_held
 from torchtap.hooks.spots import Spot, Tap
 
 if TYPE_CHECKING:
@@ -110,7 +111,9 @@ class Clipping:
                 f"closure, which computes the gradients only inside the step. Clip in the closure, "
                 f"by torch.nn.utils.clip_grad_norm_."
             )
-        chosen = [(spot, param.grad) for spot, param in own if param.grad is not None]
+        # What is frozen gets no step, and so is no part of the norm, whoever listened first.
+        free = [(spot, param) for spot, param in own if not is_held(param)]
+        chosen = [(spot, param.grad) for spot, param in free if param.grad is not None]
         if chosen:
             self._clip_all(chosen, getattr(optimizer, "grad_scale", None))
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import sys
 import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -420,7 +422,15 @@ class EditLeave(EditCallback):
         editor = self.editor
         if not editor.is_on:
             return None
+        error = sys.exception()
+        if error is not None and _is_caught_in(sys._getframe(1), error):
+            output = None  # The module raised, or a hook before this one: nothing flows on.
         return editor.leave(self.tap, args, kwargs, output, has_call=self.has_call)
+
+
+def _is_caught_in(frame: FrameType, error: BaseException) -> bool:
+    """Whether a frame is handling the error now, and not somebody further out."""
+    return error.__traceback__ is not None and error.__traceback__.tb_frame is frame
 
 
 keep_dynamo_out(EditEnter.__call__, EditLeave.__call__)

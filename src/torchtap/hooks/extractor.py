@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import itertools
+import sys
 import threading
 from collections import Counter
 from collections.abc import Mapping
 from functools import partial
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import CheckpointFunction
 
+from torchtap.errors import CaptureError
 from torchtap.hooks.callbacks import keep_dynamo_out
 from torchtap.hooks.marks import open_editors
+from torchtap.hooks.stand_ins import settle_stand_ins
 from torchtap.plan import Filter
 from torchtap.site import Site
 from torchtap.tree import Leaf, argument_leaves, leaves
@@ -57,12 +63,18 @@ class Extractor:
         self._waiting: set[Any] = {(tap.path, port) for tap in plan.taps for port in tap.ports}
         self._waiting |= set(plan.unmatched)
         self._thread = threading.get_ident()
+        self._wants_graph = False
 
     def run(
         self, model: nn.Module, modules: Mapping[str, nn.Module], args: Any, kwargs: Any
     ) -> None:
-        """Call the model as far as needed."""
+        """Call the model as far as needed.
+
+        Raises:
+            CaptureError: a feature is asked for where a graph is wanted and cannot be had.
+        """
         handles: list[Any] = []
+        self._wants_graph = torch.is_grad_enabled()
         try:
             for tap in self._plan.taps:
                 module = modules[tap.path]
@@ -80,6 +92,7 @@ class Extractor:
         except _Enough as enough:
             if enough.extractor is not self:
                 raise
+            settle_stand_ins()
         finally:
             open_editors.discard(self)
             for handle in handles:
@@ -102,6 +115,7 @@ class Extractor:
 
         Raises:
             _Enough: it was the last.
+            CaptureError: a graph is wanted, and a reentrant checkpoint makes none.
         """
         if threading.get_ident() != self._thread:
             return
@@ -109,6 +123,12 @@ class Extractor:
         self.counts[place] += 1
         if self._call not in (number, LAST):
             return
+        if self._wants_graph and not torch.is_grad_enabled() and _is_in_reentrant_checkpoint():
+            raise CaptureError(
+                f"{Site(*place)} is inside a reentrant checkpoint, which runs it without a graph, "
+                f"so the feature could not be differentiated. Use checkpoint(use_reentrant=False), "
+                f"or take features under torch.no_grad()."
+            )
         self._waiting.discard(place)
         is_enough = self._may_stop and not self._waiting
         for leaf, tensor in found:
@@ -121,6 +141,18 @@ class Extractor:
 
 
 _last = itertools.count(1 << 62)
+
+
+def _is_in_reentrant_checkpoint() -> bool:
+    """Whether a graph is kept back from us; without grad mode, which a model may also switch off.
+
+    Where nothing that is given to the checkpoint requires grad, PyTorch makes none either.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code is not CheckpointFunction.forward.__code__:
+        frame = frame.f_back
+    given = leaves(frame.f_locals["args"]) if frame is not None else ()
+    return any(tensor.requires_grad for _, tensor in given)
 
 
 def _entered(

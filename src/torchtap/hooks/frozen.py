@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -15,83 +15,79 @@ from torch.optim.optimizer import (
 )
 
 from torchtap.errors import EditError
-from torchtap.hooks.callbacks import EditCallback
 from torchtap.hooks.spots import Tap
+from torchtap.hooks.stand_ins import StandIns
 from torchtap.site import Site
 
 if TYPE_CHECKING:
     from torchtap.plan import Plan
 
-
-class _Away(NamedTuple):
-    """A gradient that is out of sight while an optimizer makes its step.
-
-    Attributes:
-        value: of the parameter before, where its version does not tell.
-    """
-
-    param: Tensor
-    gradient: Tensor | None
-    version: int
-    value: Tensor | None
-
-    @property
-    def has_moved(self) -> bool:
-        """Whether the optimizer changed the parameter all the same."""
-        if self.param._version == self.version:
-            return False
-        return self.value is None or not torch.equal(self.param, self.value)
+Gradients = Literal["none", "zero", "keep"]
+"""What becomes of the gradients of what is held: none is asked for, they are zeros, they stay."""
 
 
 class Frozen:
     """Holds what a plan selects (ports ``param`` and ``buffer``) still, until it is detached.
 
-    Parameters: no gradient is asked for, and an optimizer that makes a step does not see one, so
-    that neither momentum nor decay moves them. Buffers: what a forward writes is put back.
+    Parameters: an optimizer that makes a step sees no gradient of theirs, so that neither momentum
+    nor decay moves them, and one that might move them all the same finds them put back. Buffers:
+    forwards write into copies.
 
     Args:
         plan: what is selected.
-        keep_grad: leave ``requires_grad`` as it is; only the optimizer is kept off.
+        gradients: what becomes of them.
     """
 
-    def __init__(self, plan: Plan, *, keep_grad: bool) -> None:
+    def __init__(self, plan: Plan, gradients: Gradients) -> None:
         self.plan = plan
         self.params: dict[str, Tensor] = {}
         self.buffers: dict[str, Tensor] = {}
-        self._keep_grad = keep_grad
+        self._gradients = gradients
+        self._ids: frozenset[int] = frozenset()
         self._required: dict[int, tuple[Tensor, bool]] = {}
-        self._away: dict[int, list[_Away]] = {}
+        self._steps: dict[int, _Step] = {}
         self._handles: list[Any] = []
+        self._stand_ins: list[StandIns] = []
 
     def attach(self) -> None:
         """Freeze."""
         for planned, module in self._owners():
+            _keepers.setdefault(module, set()).add(self)
             tap = Tap(planned.path, planned.filters)
-            for name, param in module._parameters.items():
-                if param is not None and tap.spot("param", name) is not None:
-                    self.params[str(Site(planned.path, "param", name))] = param
-            names = [
-                name
-                for name, buffer in module._buffers.items()
-                if buffer is not None and tap.spot("buffer", name) is not None
-            ]
-            if names:
-                self._hold_buffers(module, tap, names)
-        if not self._keep_grad:
-            for held in self.params.values():
-                self._required.setdefault(id(held), (held, held.requires_grad))
-                held.requires_grad_(False)
+            for name, param in _chosen(tap, "param", module._parameters).items():
+                self.params[str(Site(tap.path, "param", name))] = param
+            buffers = _chosen(tap, "buffer", module._buffers)
+            for name, buffer in buffers.items():
+                self.buffers[str(Site(tap.path, "buffer", name))] = buffer
+            if buffers:
+                self._stand_ins.append(StandIns(tap, module, buffers))
+        self._ids = frozenset(id(param) for param in self.params.values())
+        for param in {id(one): one for one in self.params.values()}.values():
+            self._hold(param)
         self._guard_optimizers()
         _open.add(self)
+
+    def _hold(self, param: Tensor) -> None:
+        if self._gradients == "none":
+            self._required[id(param)] = param, param.requires_grad
+            param.requires_grad_(False)
+        elif self._gradients == "zero" and param.requires_grad:
+            handle = param.register_hook(torch.zeros_like)  # type: ignore[no-untyped-call]
+            self._handles.append(handle)
 
     def detach(self) -> None:
         """Give everything back."""
         for handle in self._handles:
             handle.remove()
+        for stand_ins in self._stand_ins:
+            stand_ins.detach()
         self._handles.clear()
-        for key in list(self._away):  # Of optimizers whose step raised.
-            self._give_back(self._away.pop(key))
+        self._stand_ins.clear()
+        for key in list(self._steps):  # Of optimizers whose step raised.
+            self._steps.pop(key).show()
         _open.discard(self)
+        for _, module in self._owners():
+            _keepers.get(module, set()).discard(self)
         for key, (param, required) in self._required.items():
             others = [other for other in _open if key in other._required]
             if others:  # Still held; who closes last gives it back.
@@ -100,71 +96,66 @@ class Frozen:
                 param.requires_grad_(required)
         self._required.clear()
 
+    def holds(self, param: Tensor) -> bool:
+        """Whether a parameter is among those held."""
+        return id(param) in self._ids
+
     # ------------------------------------------------------------------ optimizers
 
     def _guard_optimizers(self) -> None:
         me = weakref.ref(self)
 
-        def before(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        def before(optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
             frozen = me()
-            if frozen is not None:
-                # The optimizer itself stands first among the arguments of its hooks.
-                has_closure = any(callable(one) for one in (*args[1:], *kwargs.values()))
-                frozen._hide(optimizer, has_closure=has_closure)
+            return None if frozen is None else frozen._before(optimizer, args, kwargs)
 
         def after(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
             frozen = me()
             if frozen is not None:
-                frozen._bring_back(optimizer)
+                frozen._after(optimizer)
 
-        self._handles += [
+        guards = [
             register_optimizer_step_pre_hook(before),
             register_optimizer_step_post_hook(after),
         ]
+        self._handles += guards
+        for guard in guards:
+            weakref.finalize(self, guard.remove)
 
-    def _hide(self, optimizer: Optimizer, *, has_closure: bool) -> None:
-        """No gradient, no step: optimizers pass over what has none."""
-        self._give_back(self._away.pop(id(optimizer), ()))  # Its last step raised.
-        held = {id(param) for param in self.params.values()}
-        away = []
-        for group in optimizer.param_groups:
-            for param in group["params"]:
-                if id(param) in held:
-                    # Those that work with closures (LBFGS) write into all parameters, but what is
-                    # written need not be new.
-                    value = param.detach().clone() if has_closure else None
-                    away.append(_Away(param, param.grad, param._version, value))
-                    param.grad = None
-        self._away[id(optimizer)] = away
+    def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+        """A step begins: the arguments to make it with, where they are others."""
+        if id(optimizer) in self._steps:  # Its last one raised.
+            self._steps.pop(id(optimizer)).show()
+        every = [param for group in optimizer.param_groups for param in group["params"]]
+        held = [param for param in every if self.holds(param)]
+        if not held:
+            return None
+        # The optimizer itself stands first among the arguments of its hooks.
+        has_closure = any(callable(one) for one in (*args[1:], *kwargs.values()))
+        step = _Step(held, has_closure=has_closure, is_known=_passes_over(optimizer))
+        self._steps[id(optimizer)] = step
+        step.hide()
+        if not has_closure:
+            return None
+        positional = (one if not callable(one) else step.around(one) for one in args[1:])
+        named = {name: step.around(one) if callable(one) else one for name, one in kwargs.items()}
+        return (args[0], *positional), named
 
-    def _bring_back(self, optimizer: Optimizer) -> None:
-        away = self._away.pop(id(optimizer), ())
-        self._give_back(away)
-        moved = {id(one.param) for one in away if one.has_moved}
+    def _after(self, optimizer: Optimizer) -> None:
+        step = self._steps.pop(id(optimizer), None)
+        if step is None:
+            return
+        step.show()
+        moved = step.put_back()
         if moved:
             names = [text for text, param in self.params.items() if id(param) in moved]
+            kind = type(optimizer).__name__
             raise EditError(
-                f"tt.freeze: {type(optimizer).__name__} moved {', '.join(names[:3])} although it "
-                f"has no gradient. Leave it out of this optimizer's parameters."
+                f"tt.freeze: {kind} moved {', '.join(names[:3])} although it has no gradient, and "
+                f"called its closure with it moved. It has its value again, but what {kind} did to "
+                f"the others rests on that. Make a new {kind} when something is frozen: this one "
+                f"remembers steps from before."
             )
-
-    @staticmethod
-    def _give_back(away: Iterable[_Away]) -> None:
-        for one in away:
-            if one.param.grad is None:  # A closure may have computed a new one.
-                one.param.grad = one.gradient
-
-    # ------------------------------------------------------------------ buffers
-
-    def _hold_buffers(self, module: nn.Module, tap: Tap, names: list[str]) -> None:
-        kept: dict[str, Tensor] = {}
-        for name in names:
-            buffer = module._buffers[name]
-            assert buffer is not None
-            kept[name] = buffer.detach().clone()
-            self.buffers[str(Site(tap.path, "buffer", name))] = buffer
-        hook = _PutBack(self, tap, kept)
-        self._handles.append(module.register_forward_hook(hook, always_call=True))
 
     def _owners(self) -> Iterator[tuple[Any, nn.Module]]:
         for planned in self.plan.taps:
@@ -173,22 +164,86 @@ class Frozen:
                 yield planned, module
 
 
+class _Step:
+    """One step of an optimizer, in which what is held has no gradient.
+
+    Args:
+        params: what is held of the optimizer's parameters.
+        has_closure: whether the step computes gradients itself, perhaps several times.
+        is_known: whether the optimizer leaves alone what has no gradient. If so, and without a
+            closure, no copy is made.
+    """
+
+    def __init__(self, params: list[Tensor], *, has_closure: bool, is_known: bool) -> None:
+        self._params = params
+        self._gradients: list[Tensor | None] = [None] * len(params)
+        self._has_closure = has_closure
+        self._values: list[Tensor] = []
+        if has_closure or not is_known:
+            self._values = [param.detach().clone() for param in params]
+
+    def hide(self) -> None:
+        """No gradient, no step: optimizers pass over what has none."""
+        self._gradients = [param.grad for param in self._params]
+        for param in self._params:
+            param.grad = None
+
+    def show(self) -> None:
+        """The gradients are there again."""
+        for param, gradient in zip(self._params, self._gradients, strict=True):
+            if param.grad is None:
+                param.grad = gradient
+
+    def around(self, closure: Callable[[], Any]) -> Callable[[], Any]:
+        """The closure, which finds the gradients that it left, and whose gradients are hidden."""
+
+        def guarded() -> Any:
+            self.show()
+            try:
+                return closure()
+            finally:
+                self.hide()
+
+        return guarded
+
+    def put_back(self) -> set[int]:
+        """Every value is what it was; the ids of those with which a closure ran moved."""
+        moved = set()
+        with torch.no_grad():
+            for param, value in zip(self._params, self._values, strict=False):
+                if self._has_closure and not _is_same(param, value):
+                    moved.add(id(param))
+                # Not seen by autograd: for it nothing has happened.
+                param.data.copy_(value)
+        return moved
+
+
+# Whoever drops the handle means the freeze to stay, as long as there is a model.
+_keepers: weakref.WeakKeyDictionary[nn.Module, set[Frozen]] = weakref.WeakKeyDictionary()
+
 # Several may hold one parameter.
 _open: weakref.WeakSet[Frozen] = weakref.WeakSet()
 
 
-class _PutBack(EditCallback):
-    """Forward hook: buffers are again what they were when they were frozen."""
+def is_held(param: Tensor) -> bool:
+    """Whether anybody holds a parameter now."""
+    return any(frozen.holds(param) for frozen in _open)
 
-    __slots__ = ("_kept",)
 
-    def __init__(self, frozen: Frozen, tap: Tap, kept: dict[str, Tensor]) -> None:
-        super().__init__(frozen, tap)
-        self._kept = kept
+def _chosen(tap: Tap, port: str, tensors: Any) -> dict[str, Tensor]:
+    """Those that are selected, by name."""
+    return {
+        name: tensor
+        for name, tensor in tensors.items()
+        if tensor is not None and tap.spot(port, name) is not None
+    }
 
-    def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
-        with torch.no_grad():
-            for name, value in self._kept.items():
-                buffer = module._buffers.get(name)
-                if buffer is not None and not torch.equal(buffer, value):
-                    buffer.copy_(value)
+
+def _passes_over(optimizer: Optimizer) -> bool:
+    """Whether an optimizer is known to leave alone what has no gradient: PyTorch's own are."""
+    has_hooks = optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks
+    return type(optimizer).__module__.startswith("torch.optim.") and not has_hooks
+
+
+def _is_same(left: Tensor, right: Tensor) -> bool:
+    return torch.equal(left, right) or bool(((left == right) | left.isnan() & right.isnan()).all())
