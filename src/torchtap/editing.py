@@ -11,7 +11,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from torchtap import edits
+from torchtap.edits import as_edit
+from torchtap.edits.elsewhere import Patch, patch
+from torchtap.edits.norms import ClipNorm, norm_of
+from torchtap.edits.rectifiers import GuidedRelu
 from torchtap.errors import EditError, InputError
 from torchtap.hooks.change import Change, Function, Scaler, name_of
 from torchtap.hooks.clipping import Clipping
@@ -323,7 +326,7 @@ class TensorEdit:
         self._missing = missing
         self._is_open = True
         self._spot = Spot(Site(name, "grad_output"))
-        self._gradients = GradientEdits(Change(edits.as_edit(fn)), self._count)
+        self._gradients = GradientEdits(Change(as_edit(fn)), self._count)
         self._gradients.of_tensor(self._spot, tensor, 0)
         self._gradients.leave(0, None, is_outermost=True)
 
@@ -385,7 +388,7 @@ def _pairs(where: Any, fn: Any) -> list[tuple[Where, Function]]:
         items = list(where.items())
     else:
         items = [(where, fn)]
-    return [(one, edits.as_edit(each)) for one, functions in items for each in _several(functions)]
+    return [(one, as_edit(each)) for one, functions in items for each in _several(functions)]
 
 
 def _several(functions: Any) -> Sequence[Any]:
@@ -467,26 +470,26 @@ def _editor(
     scaler: Scaler | None,
     name: str | None,
 ) -> OneEdit:
-    if isinstance(function, edits.ClipNorm) and function.over_all:
+    if isinstance(function, ClipNorm) and function.over_all:
         others = {port for planned in plan.taps for port in planned.ports} - {"param_grad"}
         if others:
             raise EditError(
                 f"{function!r} works on parameters at the optimizer step; it cannot edit "
                 f"{', '.join(sorted(others))}. Select '*:param_grad'."
             )
-        return Clipping(plan, function, edits.norm_of)
-    if isinstance(function, edits.Patch) and function.where is not None:
+        return Clipping(plan, function, norm_of)
+    if isinstance(function, Patch) and function.where is not None:
         function = _prepared(model, plan, function)
-    nodes = function.nodes if isinstance(function, edits.GuidedRelu) else None
+    nodes = function.nodes if isinstance(function, GuidedRelu) else None
     change = Change(function, scaler, name)
     return Editor(plan, change, wants_call=wants_call, nodes=nodes)
 
 
-def _prepared(model: nn.Module, plan: Plan, patch: edits.Patch) -> edits.Patch:
+def _prepared(model: nn.Module, plan: Plan, asked: Patch) -> Patch:
     """Run a model on other inputs, and patch from that run."""
-    assert patch.where is not None
-    inputs, site = patch.inputs, patch.where["site"]
-    source = model if patch.model is None else patch.model
+    assert asked.where is not None
+    inputs, site = asked.inputs, asked.where["site"]
+    source = model if asked.model is None else asked.model
     wanted = list(plan.patterns) or [
         Pattern(planned.path or ".", planned.ports) for planned in plan.taps
     ]
@@ -500,7 +503,7 @@ def _prepared(model: nn.Module, plan: Plan, patch: edits.Patch) -> edits.Patch:
             source(**inputs)
         else:
             source(*(inputs if isinstance(inputs, tuple) else (inputs,)))
-    return edits.patch(seen.run, **patch.where)
+    return patch(seen.run, **asked.where)
 
 
 # ---------------------------------------------------------------------- what did not happen

@@ -1,0 +1,122 @@
+"""Guided backpropagation, through the nodes of rectifiers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import Tensor
+
+from torchtap.edits.ready import Ready, expect
+from torchtap.hooks.guided import NodeEdit
+
+if TYPE_CHECKING:
+    from torchtap.record import Record
+
+
+class GuidedRelu(Ready):
+    """See :func:`guided_relu`."""
+
+    __slots__ = ("nodes",)
+
+    def __init__(self, others: str) -> None:
+        super().__init__("guided_relu", {"others": None if others == "refuse" else others}, _flow)
+        self.nodes = NodeEdit(
+            lambda gradient: gradient.clamp(min=0), _rectifier if others == "refuse" else _lenient
+        )
+
+
+def guided_relu(*, others: Literal["refuse", "leave"] = "refuse") -> GuidedRelu:
+    """Guided backpropagation: only positive gradients flow back through rectifiers.
+
+    Works on autograd's own nodes of the selected modules, so ``nn.ReLU``, ``F.relu``, ReLU6,
+    ``nn.Threshold`` and ``clamp(min=...)`` from zero on are all covered, in place or not, whatever
+    they are called in the model.
+
+    Args:
+        others: what to do about what stands in a rectifier's place and lets negative values
+            through (SiLU, GELU, ELU, SELU, CELU, PReLU, leaky and randomised ReLU, softplus, Mish,
+            hardswish), and about functions of somebody's own, of which nothing is known:
+            ``refuse`` or ``leave`` them alone.
+
+    All else keeps its ordinary gradient, as in the paper: what is no rectifier (tanh, sigmoid and
+    the gates made of them, softmax, hardtanh below zero, shrinking), and arithmetic that amounts
+    to one (``torch.where``, ``torch.maximum``, a product with a mask).
+
+    Source: Springenberg et al., "Striving for Simplicity: The All Convolutional Net" (2015),
+    section 3.4.
+
+    Raises:
+        InputError: ``others`` is something else.
+    """
+    is_known = others in ("refuse", "leave")
+    expect(is_known, "guided_relu", "others", others, "'refuse' or 'leave'")
+    return GuidedRelu(others)
+
+
+def _flow(tensor: Tensor, record: Record) -> Tensor:
+    return tensor
+
+
+_SOFT = {
+    "SiluBackward": "SiLU",
+    "GeluBackward": "GELU",
+    "EluBackward": "ELU or SELU",
+    "CeluBackward": "CELU",
+    "LeakyReluBackward": "a leaky ReLU",
+    "RreluWithNoiseBackward": "a randomised ReLU",
+    "PreluKernelBackward": "PReLU",
+    "SoftplusBackward": "softplus",
+    "MishBackward": "Mish",
+    "HardswishBackward": "hardswish",
+}
+"""What stands in a rectifier's place and lets more through; in-place ones count on (``...1``)."""
+
+_OPAQUE = {
+    "CompiledFunctionBackward": "a compiled graph, which hides its nodes; run the model eagerly",
+    "CheckpointFunctionBackward": (
+        "a reentrant checkpoint, which hides its nodes; use use_reentrant=False"
+    ),
+    "CopySlices": (
+        "an in-place operation on a view, which hides what it computed; give the rectifier "
+        "inplace=False"
+    ),
+}
+
+
+def _rectifier(node: Any) -> bool | str:
+    """Whether a node is that of a rectifier; a text says why that cannot be told."""
+    kind = "CopySlices" if node.name() == "torch::autograd::CopySlices" else type(node).__name__
+    if kind in _OPAQUE:
+        return _OPAQUE[kind]
+    if _family(node) in _SOFT:
+        name = _SOFT[_family(node)]
+        return f"{name}, which lets negative values through: guided ReLU has no meaning"
+    if isinstance(node, torch.autograd.function.BackwardCFunction):
+        return f"{kind}, a function of the model's own, of which nothing is known"
+    return _lenient(node)
+
+
+def _family(node: Any) -> str:
+    """The name of a node without the number, which tells its variants apart."""
+    return type(node).__name__.rstrip("0123456789")
+
+
+def _lenient(node: Any) -> bool:
+    family = _family(node)
+    if family == "ReluBackward":
+        return True
+    if family == "ThresholdBackward":
+        return bool(node._saved_threshold >= 0)
+    if family == "HardtanhBackward":
+        return bool(node._saved_min_val >= 0)
+    if family in ("ClampBackward", "ClampMinBackward"):
+        return _is_rectifying(node._saved_min)
+    return False
+
+
+def _is_rectifying(limit: float | Tensor | None) -> bool:
+    """Whether a lower limit lets nothing negative through."""
+    if isinstance(limit, Tensor):
+        return limit.numel() > 0 and bool((limit >= 0).all())
+    return limit is not None and limit >= 0
