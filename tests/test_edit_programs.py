@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator, MutableMapping
 from typing import Any
 
@@ -368,3 +369,15 @@ def test_of_equal_compiled_blocks_each_is_edited_and_watched(where: str) -> None
     assert set(fired.values()) == {2} and not w.absent
     assert torch._dynamo.config.skip_nnmodule_hook_guards is before
     torch.testing.assert_close(compiled(x), plain)
+
+
+@pytest.mark.usefixtures("_compiler")
+def test_a_watch_that_nobody_closed_lets_the_compilers_setting_go() -> None:
+    before = torch._dynamo.config.skip_nnmodule_hook_guards
+    model = nn.Sequential(nn.Linear(2, 2))
+    w = tt.watch(model, "0")
+    model(torch.ones(1, 2))
+    assert torch._dynamo.config.skip_nnmodule_hook_guards is False
+    del w, model
+    gc.collect()
+    assert torch._dynamo.config.skip_nnmodule_hook_guards is before

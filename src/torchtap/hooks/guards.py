@@ -10,7 +10,7 @@ import sys
 import threading
 from typing import Any
 
-_lock = threading.Lock()
+_lock = threading.RLock()  # The collector may finish a holder while another one is counted.
 _num_holders = 0
 _before: bool | None = None
 
@@ -35,11 +35,17 @@ class HookGuards:
             self._is_held = False
             _count(-1)
 
+    def __del__(self) -> None:
+        self.release()  # Of a watch that nobody closed.
+
 
 def _count(change: int) -> None:
     """The first to come changes the setting, and the last to go changes it back."""
     global _num_holders, _before
-    config: Any = sys.modules["torch._dynamo"].config
+    dynamo: Any = sys.modules.get("torch._dynamo")
+    if dynamo is None:  # The interpreter is going down.
+        return
+    config = dynamo.config
     with _lock:
         _num_holders += change
         if _num_holders == 1 and change == 1:
