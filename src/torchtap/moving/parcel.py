@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import deque
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.multiprocessing.reductions import StorageWeakRef
 
-from torchtap.moving.form import Form
+from torchtap.moving.form import Form, nothing
 from torchtap.moving.streams import Ticket
 from torchtap.moving.tiers import Tier
 from torchtap.packing import overwritten
@@ -17,6 +17,10 @@ from torchtap.packing import overwritten
 HERE, LEAVING, AWAY = "here", "leaving", "away"
 AHEAD = "ahead"
 """What is away, and fetched before it is asked for."""
+
+Identity = tuple[int, int, int, tuple[Any, ...]]
+"""What saved tensors share exactly if they are the same numbers in the same memory: the memory's
+object, its version, where they begin in it, and marks of their form."""
 
 
 class Parcel:
@@ -27,8 +31,9 @@ class Parcel:
     under way while the tensor left is only counted when it ends.
 
     Attributes:
-        number: in which order it was packed within its step.
-        storage: weakly, the memory it was packed from.
+        storage: weakly, the memory it was packed from: an address is used again once that is gone.
+        identity: under which it is known.
+        number: which it was of those that are fetched ahead; -1 if it is not.
         state: ``here``, ``leaving`` or ``away``.
         ticket: of the copy that takes it away.
         ahead: what was fetched of it before it was asked for.
@@ -41,6 +46,8 @@ class Parcel:
         "alias",
         "form",
         "handle",
+        "identity",
+        "nbytes",
         "number",
         "small",
         "state",
@@ -54,15 +61,17 @@ class Parcel:
         self,
         tensor: Tensor,
         form: Form,
-        storage: StorageWeakRef,
-        number: int,
-        freed: deque[tuple[str, int]],
+        storage: weakref.ref[torch.UntypedStorage],
+        identity: Identity,
+        freed: deque[tuple[str, int, Any]],
     ) -> None:
         self.alias = tensor.detach()
-        self.version = self.alias._version
+        self.version = identity[1]
         self.form = form
+        self.nbytes = form.nbytes
         self.storage = storage
-        self.number = number
+        self.identity = identity
+        self.number = -1
         self.state = HERE
         self.ticket: Ticket | None = None
         self.tier: Tier | None = None
@@ -70,11 +79,6 @@ class Parcel:
         self.small = 0
         self.ahead: Any = None
         self._freed = freed
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the tensor."""
-        return self.form.nbytes
 
     @property
     def is_overwritten(self) -> bool:
@@ -87,27 +91,25 @@ class Parcel:
         Raises:
             RuntimeError: it was overwritten, in autograd's own words.
         """
-        if self.is_overwritten:
+        if self.alias._version != self.version:
             raise overwritten(self.alias, self.form.size, self.version)
 
     def let_go(self) -> None:
         """It is away: its memory is needed no more."""
         self.state = AWAY
-        empty = self.alias.detach()  # Backward may just have been handed the alias itself.
-        empty.data = torch.empty(0, dtype=self.form.dtype, device=self.form.device)
-        self.alias = empty
+        self.alias.data = nothing(self.form.dtype, self.form.device)
 
     def __del__(self) -> None:
         # The collector may call this at any moment: it takes no lock.
-        self._freed.append((self.state, self.nbytes))
+        self._freed.append((self.state, self.nbytes, self.identity))
         if self.ahead is not None:
-            self._freed.append((AHEAD, self.nbytes))
+            self._freed.append((AHEAD, self.nbytes, self.number))
         if self.tier is not None:
             self.tier.drop(self.handle, self.small)
 
 
 class Packed:
-    """What autograd holds in a tensor's place: a parcel, and how this tensor lies in it."""
+    """What autograd holds in place of a tensor that shares a parcel with others."""
 
     __slots__ = ("form", "parcel")
 

@@ -7,7 +7,7 @@ import threading
 import time
 import weakref
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -15,27 +15,22 @@ import torch
 from torch import Tensor
 
 from torchtap.errors import OffloadError
-from torchtap.moving.form import (
-    Form,
-    flat,
-    form_of,
-    identity_of,
-    is_of_parameter,
-    restored,
-    why_not_movable,
-)
-from torchtap.moving.parcel import AHEAD, AWAY, HERE, LEAVING, Packed, Parcel
+from torchtap.hooks.graph import num_casts
+from torchtap.moving.attach import Places
+from torchtap.moving.forks import forks
+from torchtap.moving.form import Form, flat, form_of, restored, why_not_movable
+from torchtap.moving.parcel import AHEAD, AWAY, HERE, LEAVING, Identity, Packed, Parcel
 from torchtap.moving.streams import Ticket
 from torchtap.moving.tally import OffloadReport, OffloadRow, Tally
 from torchtap.moving.tiers import Tier
-from torchtap.packing import Guard, Pair
+from torchtap.packing import Pair, checked, guarded
 
 IN_FLIGHT = 256 << 20
 """Bytes that may be on their way at one time, where no budget says otherwise."""
 NUM_AHEAD = 8
 """Tensors that are fetched before they are asked for."""
 NUM_THREADS = 2
-INLINE = 256 << 10
+AT_ONCE = 256 << 10
 """Up to so many bytes it takes longer to wake a thread than to hand them to the system."""
 
 _current_task = torch._C._current_graph_task_id
@@ -60,9 +55,8 @@ class Session:
         max_bytes: most bytes in memory: kept, leaving, fetched ahead.
         keep_last: bytes of the latest tensors that stay as long as no later ones come.
         on_full: ``wait``, ``keep`` or ``raise``.
-        wants: whether a tensor is to be moved at all, besides the rest.
-        path: what runs now.
-        below: the pair of hooks that ours stands on, if any.
+        wants: why a tensor is not to be moved at all, besides the rest, or ``None``.
+        places: what runs now, and the pair of hooks that ours stands on.
     """
 
     def __init__(
@@ -73,9 +67,8 @@ class Session:
         max_bytes: int | None,
         keep_last: int,
         on_full: str,
-        wants: Callable[[Tensor], str | None],
-        path: Callable[[], str],
-        below: Callable[[], Pair | None],
+        wants: Callable[[Tensor], str | None] | None,
+        places: Places,
     ) -> None:
         self.tiers = tiers
         self.is_open = True
@@ -85,52 +78,57 @@ class Session:
         self._room = min(keep_last, self._limit)
         self._on_full = on_full
         self._wants = wants
-        self._path = path
-        self._below = below
+        self._places = places
         self._new_lock()
-        self._known: weakref.WeakValueDictionary[Any, Parcel] = weakref.WeakValueDictionary()
+        self._takers: dict[tuple[torch.dtype, torch.device], tuple[Tier, ...]] = {}
+        self._known: dict[Identity, weakref.ref[Parcel]] = {}
         self._queue: deque[weakref.ref[Parcel]] = deque()
-        self._leaving: list[Parcel] = []
+        self._leaving: deque[Parcel] = deque()
         self._carried: weakref.WeakSet[Parcel] = weakref.WeakSet()
-        self._freed: deque[tuple[str, int]] = deque()
-        self._bytes: Counter[str] = Counter()
-        self._ahead = _Ahead(self)
+        self._freed: deque[tuple[str, int, Any]] = deque()
+        self._waits: deque[float] = deque()
+        self._bytes = {HERE: 0, LEAVING: 0, AHEAD: 0}
+        self._ahead = _Ahead()
         self._threads: tuple[int, ThreadPoolExecutor] | None = None
         self._full: set[str] = set()
         self._tallies: defaultdict[str, Tally] = defaultdict(Tally)
         self._moved: Counter[str] = Counter()
         self._small = self._fetched = self._peak = self._plain = self._plain_peak = 0
-        self._num_waited = 0
+        self._num_ahead = self._num_waited = 0
         self._blocked = self._spent = 0.0
         self._began: float | None = None
         self._has_unpacked = False
-        self._number = 0
 
     # ------------------------------------------------------------------ hooks
 
     def pack(self, tensor: Tensor) -> Any:
         """Autograd is about to save a tensor."""
-        self._after_fork()
+        if self._forks != forks.count:
+            self._after_fork()
         nbytes = tensor.numel() * tensor.element_size()
         reason = self._why_kept(tensor, nbytes)
+        places = self._places
         with self._lock:
-            tally = self._tallies[self._path()]
+            tally = self._tallies[places.paths[-1]]
             tally.count += 1
             tally.seen += nbytes
             if reason is None:
                 return self._take(tensor, tally)
             tally.kept[reason] += nbytes
-        below = self._below()
-        return Guard(tensor) if below is None else Handed(below, tensor)
+        below = places.below[-1] if places.below else None
+        return guarded(tensor) if below is None else Handed(below, tensor)
 
     def unpack(self, packed: Any) -> Tensor:
         """Backward asks for a tensor. May happen any number of times, in any thread."""
-        if type(packed) is Guard:
-            return packed.get()
-        if type(packed) is Handed:
-            return packed.unpack(packed.packed)
-        self._has_unpacked = True
-        return self._tensor_of(packed.parcel, packed.form)
+        kind = type(packed)
+        if kind is tuple:
+            return checked(packed)
+        if kind is Parcel:
+            return self._tensor_of(packed, packed.form)
+        if kind is Packed:
+            return self._tensor_of(packed.parcel, packed.form)
+        tensor: Tensor = packed.unpack(packed.packed)
+        return tensor
 
     def _why_kept(self, tensor: Tensor, nbytes: int) -> str | None:
         if nbytes < self._min_bytes:
@@ -139,48 +137,60 @@ class Session:
             return "after closing"
         if _current_task() != -1:
             return "inside a backward"
-        reason = why_not_movable(tensor) or self._wants(tensor)
+        reason = why_not_movable(tensor)
+        if reason is None and self._wants is not None:
+            reason = self._wants(tensor)
         if reason is not None:
             return reason
-        if is_of_parameter(tensor):
+        if num_casts(tensor) is not None:
             return "parameter"
-        form = form_of(tensor)
-        takers = [tier for tier in self.tiers if tier.accepts(form)]
-        if takers and all(tier.name in self._full for tier in takers):
+        takers = self._takers_of(tensor.dtype, tensor.device)
+        if self._full and takers and all(tier.name in self._full for tier in takers):
             return f"{takers[0].name} full"
         return None if takers else "no tier takes it"
 
-    def _take(self, tensor: Tensor, tally: Tally) -> Packed:
+    def _takers_of(self, dtype: torch.dtype, device: torch.device) -> tuple[Tier, ...]:
+        takers = self._takers.get((dtype, device))
+        if takers is None:
+            takers = tuple(tier for tier in self.tiers if tier.accepts(dtype, device))
+            self._takers[dtype, device] = takers
+        return takers
+
+    def _take(self, tensor: Tensor, tally: Tally) -> Parcel | Packed:
         form = form_of(tensor)
-        identity, storage = identity_of(tensor, form)
-        self._begin_step()
-        known = self._known.get(identity)
-        # An address is used again once its memory is gone.
-        if known is not None and not known.storage.expired():  # type: ignore[no-untyped-call]
+        storage = tensor.untyped_storage()
+        identity = (id(storage), tensor._version, int(tensor.storage_offset()), form.marks)
+        if self._has_unpacked or self._began is None:
+            self._begin_step()
+        self._settle()
+        reference = self._known.get(identity)
+        known = None if reference is None else reference()
+        # The number of an object is used again once it is gone.
+        if known is not None and known.storage() is storage:
             tally.shared += form.nbytes
             return Packed(known, form)
-        parcel = Parcel(tensor, form, storage, self._number, self._freed)
-        self._number += 1
-        self._known[identity] = parcel
-        self._queue.append(weakref.ref(parcel))
-        self._ahead.packed(parcel)
+        parcel = Parcel(tensor, form, weakref.ref(storage), identity, self._freed)
+        reference = weakref.ref(parcel)
+        self._known[identity] = reference
+        self._queue.append(reference)
+        if not self._goes_at_once(self._takers[form.dtype, form.device][0], form):
+            self._ahead.packed(parcel)
         self._bytes[HERE] += form.nbytes
         self._plain += form.nbytes
         tally.packed += form.nbytes
         self._make_room()
-        return Packed(parcel, form)
+        return parcel
 
     # ------------------------------------------------------------------ out
 
     def _make_room(self) -> None:
         """Send the oldest away until the budget holds; they are needed last."""
-        self._settle()
         self._note_peak()
         while self._bytes[HERE] > self._room and self._queue:
             parcel = self._queue.popleft()()
             if parcel is not None and parcel.state == HERE:
                 self._send(parcel)
-        if self._in_memory() > self._limit and self._bytes[LEAVING]:
+        if self._bytes[LEAVING] and self._in_memory() > self._limit:
             self._when_full()
 
     def _when_full(self) -> None:
@@ -198,42 +208,45 @@ class Session:
         self._blocked += time.perf_counter() - start
 
     def _await_one(self) -> None:
-        tickets = [parcel.ticket for parcel in self._leaving if parcel.ticket is not None]
-        if tickets:
-            tickets[0].wait()
+        if self._leaving:
+            ticket = self._leaving[0].ticket
+            assert ticket is not None
+            ticket.wait()
         else:
             self._arrived.wait(timeout=1.0)
         self._settle()
 
     def _send(self, parcel: Parcel) -> None:
-        tier = self._tier_for(parcel.form)
+        form = parcel.form
+        tier = self._tier_for(form)
         if tier is None:
             return  # No room anywhere: it stays.
-        self._bytes[HERE] -= parcel.nbytes
-        self._bytes[LEAVING] += parcel.nbytes
+        self._bytes[HERE] -= form.nbytes
+        self._bytes[LEAVING] += form.nbytes
         parcel.state = LEAVING
-        if tier.is_slow and parcel.form.device.type == "cpu" and parcel.nbytes <= INLINE:
-            start = time.perf_counter()
-            self._carry(parcel, tier, None)
-            self._blocked += time.perf_counter() - start
-            return
-        if tier.is_slow:
-            ready = _event_after(parcel.form.device)
+        if tier.is_slow and not self._goes_at_once(tier, form):
             self._carried.add(parcel)
-            self._pool().submit(self._carry, parcel, tier, ready)
+            self._pool().submit(self._carry, parcel, tier, _event_after(form.device))
             return
         start = time.perf_counter()
         try:
             ticket = self._put(parcel, tier)
-        except BaseException:
-            self._stay(parcel, tier)
-            raise
-        self._blocked += time.perf_counter() - start
-        if ticket is None:
-            self._gone(parcel)
+        except BaseException as error:
+            self._stay(parcel, tier, error)
+            if not (tier.is_slow and isinstance(error, OSError)):
+                raise
         else:
-            parcel.ticket = ticket
-            self._leaving.append(parcel)
+            if ticket is None:
+                self._gone(parcel)
+            else:
+                parcel.ticket = ticket
+                self._leaving.append(parcel)
+        self._blocked += time.perf_counter() - start
+
+    @staticmethod
+    def _goes_at_once(tier: Tier, form: Form) -> bool:
+        """Whether it is written to a slow tier, and read, where it is asked for."""
+        return tier.is_slow and form.nbytes <= AT_ONCE and form.on_cpu
 
     def _put(self, parcel: Parcel, tier: Tier) -> Ticket | None:
         handle, small, ticket = tier.put(flat(parcel.alias, parcel.form))
@@ -246,107 +259,138 @@ class Session:
             if ready is not None:
                 ready.synchronize()
             self._put(parcel, tier)
-        except OSError as error:
-            with self._lock:
-                self._full.add(tier.name)
-                self.notes[f"{tier.name} is full ({error.strerror}): kept in memory"] = None
-                self._stay(parcel, tier)
         except BaseException as error:
             with self._lock:
-                self.notes[f"moving to {tier.name} failed: {error!r}; kept in memory"] = None
-                self._stay(parcel, tier)
-            raise
+                self._stay(parcel, tier, error)
+                self._arrived.notify_all()
+            if not isinstance(error, OSError):
+                raise
         else:
             with self._lock:
                 self._gone(parcel)
+                self._arrived.notify_all()
 
     def _gone(self, parcel: Parcel) -> None:
         """The copy has ended: let go of the memory, unless it was overwritten meanwhile."""
-        self._bytes[LEAVING] -= parcel.nbytes
-        self._carried.discard(parcel)
+        nbytes = parcel.nbytes
+        self._bytes[LEAVING] -= nbytes
+        parcel.ticket = None
         if parcel.is_overwritten:
             parcel.state = HERE  # It raises when it is asked for.
-            self._bytes[HERE] += parcel.nbytes
-        else:
-            assert parcel.tier is not None
-            self._moved[parcel.tier.name] += parcel.nbytes
-            self._small += parcel.small
-            parcel.let_go()
-        parcel.ticket = None
-        self._arrived.notify_all()
+            self._bytes[HERE] += nbytes
+            return
+        assert parcel.tier is not None
+        self._moved[parcel.tier.name] += nbytes
+        self._small += parcel.small
+        parcel.let_go()
 
-    def _stay(self, parcel: Parcel, tier: Tier) -> None:
+    def _stay(self, parcel: Parcel, tier: Tier, error: BaseException) -> None:
+        """It could not be moved."""
+        if tier.is_slow and isinstance(error, OSError):
+            self._full.add(tier.name)
+            self.notes[f"{tier.name} is full ({error.strerror}): kept in memory"] = None
+        elif tier.is_slow:
+            self.notes[f"moving to {tier.name} failed: {error!r}; kept in memory"] = None
         tier.give_up(parcel.form)
         self._bytes[LEAVING] -= parcel.nbytes
         self._bytes[HERE] += parcel.nbytes
         parcel.state = HERE
-        self._arrived.notify_all()
 
     def _settle(self) -> None:
         """Take note of what the collector freed, and of copies that have ended."""
         while self._freed:
-            state, nbytes = self._freed.popleft()
-            if state != AWAY:
-                self._bytes[state] -= nbytes
-            if state != AHEAD:
-                self._plain -= nbytes
-        done = [one for one in self._leaving if one.ticket is None or one.ticket.is_done()]
-        for parcel in done:
-            self._leaving.remove(parcel)
-            self._gone(parcel)
+            self._forget(*self._freed.popleft())
+        while self._waits:
+            self._blocked += self._waits.popleft()
+        # Copies end in the order in which they began.
+        while self._leaving and self._leaving[0].ticket.is_done():  # type: ignore[union-attr]
+            self._gone(self._leaving.popleft())
+
+    def _forget(self, state: str, nbytes: int, name: Any) -> None:
+        """A parcel is gone, or what was fetched of it is."""
+        if state != AWAY:
+            self._bytes[state] -= nbytes
+        if state == AHEAD:
+            self._ahead.ready.pop(name, None)
+            return
+        self._plain -= nbytes
+        reference = self._known.get(name)
+        if reference is not None and reference() is None:
+            del self._known[name]
 
     def _tier_for(self, form: Form) -> Tier | None:
-        for tier in self.tiers:
-            if tier.name not in self._full and tier.accepts(form) and tier.claim(form):
+        for tier in self._takers[form.dtype, form.device]:
+            if tier.name not in self._full and tier.claim(form):
                 return tier
         return None
 
     # ------------------------------------------------------------------ back
 
     def _tensor_of(self, parcel: Parcel, form: Form) -> Tensor:
-        self._after_fork()
+        if self._forks != forks.count:
+            self._after_fork()
         start = time.perf_counter()
         with self._lock:
+            self._has_unpacked = True
             self._settle()
             parcel.check()
-            self._ahead.asked(parcel)
-            if parcel.state != AWAY:
-                self._ahead.fetch_more()
-                if form is parcel.form or not form.is_dense:
-                    return parcel.alias
-                return restored(flat(parcel.alias, parcel.form), form)
-            fetched = self._ahead.take(parcel)
+            fetched = parcel.ahead
+            is_away = parcel.state == AWAY
+            if is_away:
+                self._fetched += parcel.nbytes
+                self._num_waited += fetched is None
+            if fetched is not None:
+                self._take_ahead(parcel)
+                self._num_ahead += 1
+            if parcel.number >= 0:
+                self._ahead.asked(parcel)
+                if fetched is not None or not is_away:
+                    self._fetch_more()
+            if not is_away:  # A handle of its own: what the alias shows is gone once it has left.
+                return _seen_as(parcel.alias.detach(), parcel.form, form)
         if fetched is None:
-            self._num_waited += 1
             fetched = self.get(parcel)
+            if parcel.number >= 0:
+                with self._lock:
+                    self._fetch_more()  # Only now, since this one is needed first.
         elements, ticket = fetched.result() if isinstance(fetched, Future) else fetched
         if ticket is not None:
             ticket.join()
-        with self._lock:
-            self._fetched += parcel.nbytes
-            self._ahead.fetch_more()
-            self._blocked += time.perf_counter() - start
-        return restored(elements, form)
+        self._waits.append(time.perf_counter() - start)
+        return elements if form is parcel.form and form.is_plain else restored(elements, form)
 
     def get(self, parcel: Parcel) -> tuple[Tensor, Ticket | None]:
         """The elements of a parcel that is away."""
         assert parcel.tier is not None
         return parcel.tier.get(parcel.handle, parcel.form)
 
-    def get_soon(self, parcel: Parcel) -> Any:
-        """The same, beside what runs now."""
-        assert parcel.tier is not None
-        return self._pool().submit(self.get, parcel) if parcel.tier.is_slow else self.get(parcel)
+    def _fetch_more(self) -> None:
+        """Begin to fetch what comes next, as far as there is room."""
+        if not self.is_open:
+            return
+        for parcel in self._ahead.coming():
+            room = (self._limit - self._in_memory()) // 2
+            if parcel.nbytes > room or len(self._ahead.ready) >= NUM_AHEAD:
+                return
+            assert parcel.tier is not None
+            soon = self._pool().submit if parcel.tier.is_slow else _now
+            parcel.ahead = soon(self.get, parcel)
+            self._ahead.ready[parcel.number] = weakref.ref(parcel)
+            self._bytes[AHEAD] += parcel.nbytes
+            self._note_peak()
 
-    @property
-    def room_ahead(self) -> int:
-        """Bytes that may be fetched before they are asked for."""
-        return max(0, self._limit - self._in_memory()) // 2
+    def _take_ahead(self, parcel: Parcel) -> None:
+        """What was fetched of it is in use, or is not wanted any more."""
+        parcel.ahead = None
+        del self._ahead.ready[parcel.number]
+        self._bytes[AHEAD] -= parcel.nbytes
 
-    def count_ahead(self, nbytes: int) -> None:
-        """Bytes that were fetched ahead, or taken from there."""
-        self._bytes[AHEAD] += nbytes
-        self._note_peak()
+    def _forget_ahead(self) -> None:
+        """Let go of all that was fetched ahead."""
+        for reference in list(self._ahead.ready.values()):
+            parcel = reference()
+            if parcel is not None:
+                self._take_ahead(parcel)
 
     # ------------------------------------------------------------------ small things
 
@@ -354,19 +398,21 @@ class Session:
         return self._bytes[HERE] + self._bytes[LEAVING] + self._bytes[AHEAD]
 
     def _note_peak(self) -> None:
-        self._peak = max(self._peak, self._in_memory())
-        self._plain_peak = max(self._plain_peak, self._plain)
+        in_memory = self._in_memory()
+        if in_memory > self._peak:
+            self._peak = in_memory
+        if self._plain > self._plain_peak:
+            self._plain_peak = self._plain
 
     def _begin_step(self) -> None:
         """The first pack after an unpack begins a step."""
         now = time.perf_counter()
-        if self._began is None:
-            self._began = now
-        elif self._has_unpacked:
+        if self._began is not None:
             self._spent += now - self._began
-            self._began = now
-            self._number = 0
+            self._forget_ahead()
             self._ahead.restart()
+            self._queue = deque(one for one in self._queue if one() is not None)
+        self._began = now
         self._has_unpacked = False
 
     def _pool(self) -> ThreadPoolExecutor:
@@ -377,16 +423,16 @@ class Session:
         return self._threads[1]
 
     def _new_lock(self) -> None:
-        self._pid = os.getpid()
+        self._forks = forks.count
         self._lock = threading.RLock()
         self._arrived = threading.Condition(self._lock)
 
     def _after_fork(self) -> None:
         """In a child no thread goes on with what is under way, nor lets go of the lock."""
-        if self._pid == os.getpid():
+        if self._forks == forks.count:
             return
         self._new_lock()
-        self._ahead.forget_all()
+        self._forget_ahead()
         for parcel in [one for one in self._carried if one.state == LEAVING]:
             parcel.state = HERE
             self._bytes[LEAVING] -= parcel.nbytes
@@ -404,7 +450,7 @@ class Session:
         self.is_open = False
         self.flush()
         with self._lock:
-            self._ahead.restart()
+            self._forget_ahead()
 
     def report(self) -> OffloadReport:
         """What happened so far."""
@@ -430,7 +476,7 @@ class Session:
                 fetched_nbytes=self._fetched,
                 peak_nbytes=self._peak,
                 plain_peak_nbytes=self._plain_peak,
-                num_ahead=self._ahead.num_taken,
+                num_ahead=self._num_ahead,
                 num_waited=self._num_waited,
                 blocked_seconds=self._blocked,
                 step_seconds=self._spent or running,
@@ -439,68 +485,47 @@ class Session:
 
 
 class _Ahead:
-    """Fetches what backward will ask for next: as in the step before, or else the latest first.
+    """What backward will ask for next: as in the step before, or else the latest first.
 
-    Only a hint: what is not there is fetched when it is asked for.
+    Only a hint: what was not fetched ahead is fetched when it is asked for.
+
+    Attributes:
+        ready: number -> what was fetched ahead. Parcels hold what was fetched of them, so that it
+            goes when the graph goes.
     """
 
-    def __init__(self, session: Session) -> None:
-        self.num_taken = 0
-        self._session = weakref.ref(session)
-        self._parcels: dict[int, weakref.ref[Parcel]] = {}
+    def __init__(self) -> None:
+        self.ready: dict[int, weakref.ref[Parcel]] = {}
+        self._first = 0
+        self._parcels: list[weakref.ref[Parcel]] = []
         self._order: deque[int] = deque(maxlen=1 << 16)
         self._last_order: list[int] = []
         self._places: dict[int, int] = {}
-        self._ready: list[weakref.ref[Parcel]] = []
 
     def restart(self) -> None:
         """A step begins; what the last one asked for is what this one will ask for."""
         self._last_order = list(self._order)
         self._order.clear()
-        self._places = {number: place for place, number in enumerate(self._last_order)}
+        self._places = {index: place for place, index in enumerate(self._last_order)}
+        self._first += len(self._parcels)
         self._parcels.clear()
-        self.forget_all()
-
-    def forget_all(self) -> None:
-        """Let go of what was fetched."""
-        for parcel in self._fetched():
-            self._forget(parcel)
 
     def packed(self, parcel: Parcel) -> None:
         """A parcel was made."""
-        self._parcels[parcel.number] = weakref.ref(parcel)
+        parcel.number = self._first + len(self._parcels)
+        self._parcels.append(weakref.ref(parcel))
 
     def asked(self, parcel: Parcel) -> None:
         """A parcel is asked for."""
-        self._order.append(parcel.number)
+        if parcel.number >= self._first:
+            self._order.append(parcel.number - self._first)
 
-    def take(self, parcel: Parcel) -> Any:
-        """What was fetched of it, or ``None``."""
-        fetched = parcel.ahead
-        if fetched is not None:
-            self.num_taken += 1
-            self._forget(parcel)
-        return fetched
-
-    def fetch_more(self) -> None:
-        """Begin to fetch what comes next, as far as there is room."""
-        session = self._session()
-        if session is None or not session.is_open:
-            return
-        free = NUM_AHEAD - len(self._fetched())
-        for number in self._next():
-            if free <= 0:
-                return
-            reference = self._parcels.get(number)
-            parcel = None if reference is None else reference()
-            if parcel is None or parcel.state != AWAY or parcel.ahead is not None:
-                continue
-            if parcel.nbytes > session.room_ahead:
-                return
-            parcel.ahead = session.get_soon(parcel)
-            free -= 1
-            self._ready.append(weakref.ref(parcel))
-            session.count_ahead(parcel.nbytes)
+    def coming(self) -> Iterator[Parcel]:
+        """What is away and will be asked for soon, unless it was fetched already."""
+        for index in self._next():
+            parcel = self._parcels[index]() if index < len(self._parcels) else None
+            if parcel is not None and parcel.state == AWAY and parcel.ahead is None:
+                yield parcel
 
     def _next(self) -> Sequence[int]:
         last = self._order[-1] if self._order else -1
@@ -509,18 +534,14 @@ class _Ahead:
             return self._last_order[place + 1 : place + 1 + NUM_AHEAD]
         return range(last - 1, max(-1, last - 1 - NUM_AHEAD), -1)
 
-    def _fetched(self) -> list[Parcel]:
-        """Parcels hold what was fetched of them, so that it goes when the graph goes."""
-        found = [(reference, reference()) for reference in self._ready]
-        alive = [(ref, one) for ref, one in found if one is not None and one.ahead is not None]
-        self._ready = [reference for reference, _ in alive]
-        return [parcel for _, parcel in alive]
 
-    def _forget(self, parcel: Parcel) -> None:
-        parcel.ahead = None
-        session = self._session()
-        if session is not None:
-            session.count_ahead(-parcel.nbytes)
+def _seen_as(tensor: Tensor, form: Form, wanted: Form) -> Tensor:
+    """A tensor that is here, as another one that shares its memory."""
+    return tensor if wanted is form or not wanted.is_dense else restored(flat(tensor, form), wanted)
+
+
+def _now(call: Callable[..., Any], *args: Any) -> Any:
+    return call(*args)
 
 
 def _event_after(device: torch.device) -> Any:

@@ -6,7 +6,7 @@ import errno
 import os
 import tempfile
 import threading
-from collections import deque
+from contextlib import suppress
 from pathlib import Path
 
 from torchtap.errors import InputError
@@ -47,24 +47,28 @@ class Slab:
     Args:
         folder: where; the file takes no name there.
 
-    Attributes:
-        pid: the process that made it. A child after a fork may read, and must not write.
-        used: bytes that are in use.
+    Room that was given back is used again by what is as long, without a search: training asks for
+    the same lengths over and over. Neighbours become one only when the room comes to an end.
 
     Raises:
         OSError: the folder cannot be written.
     """
 
     def __init__(self, folder: Path) -> None:
-        self.pid = os.getpid()
-        self.used = 0
         self._file = -1
         self._file = _anonymous(folder)
         self._end = 0
         self._lock = threading.Lock()
         self._room = Room()
         # Finalisers may run at any moment, also while the lock is held, so they only append here.
-        self._dropped: deque[Extent] = deque()
+        self._spare: dict[int, list[Extent]] = {}
+
+    @property
+    def used(self) -> int:
+        """Bytes that are in use."""
+        with self._lock:
+            spare = sum(length * len(extents) for length, extents in self._spare.items())
+            return self._end - self._room.free - spare
 
     def reserve(self, nbytes: int) -> Extent:
         """Find room.
@@ -73,15 +77,30 @@ class Slab:
             OSError: the disk is full.
         """
         wanted = aligned(nbytes)
-        with self._lock:
-            self._take_back()
+        try:
+            return self._spare[wanted].pop()  # One step, so without the lock.
+        except (KeyError, IndexError):
+            with self._lock:
+                return self._cut(wanted)
+
+    def _cut(self, wanted: int) -> Extent:
+        offset = self._room.take(wanted)
+        if offset is None:
+            self._join()
             offset = self._room.take(wanted)
-            if offset is None:
-                self._grow(wanted)
-                offset = self._room.take(wanted)
-                assert offset is not None
-            self.used += wanted
+        if offset is None:
+            self._grow(wanted)
+            offset = self._room.take(wanted)
+            assert offset is not None
+        self._spare.setdefault(wanted, [])
         return Extent((offset, wanted))
+
+    def _join(self) -> None:
+        """Put what was given back next to its neighbours."""
+        for extents in self._spare.values():
+            with suppress(IndexError):  # Others may take from it meanwhile.
+                while True:
+                    self._room.give(*extents.pop())
 
     def _grow(self, wanted: int) -> None:
         by = max(wanted, GROWTH)
@@ -95,26 +114,20 @@ class Slab:
         self._room.give(self._end, by)
         self._end += by
 
-    def _take_back(self) -> None:
-        while self._dropped:
-            extent = self._dropped.popleft()
-            self.used -= extent.nbytes
-            self._room.give(*extent)
-
     def drop(self, extent: Extent) -> None:
         """The bytes are needed no more. Takes no lock."""
-        self._dropped.append(extent)
+        self._spare[extent[1]].append(extent)
 
     def write(self, extent: Extent, data: memoryview) -> None:
         """Write bytes to the start of an extent."""
-        offset = extent.offset
+        offset, _ = extent
         while data:
             done = os.pwrite(self._file, data, offset)
             data, offset = data[done:], offset + done
 
     def read(self, extent: Extent, data: memoryview) -> None:
         """Read bytes from the start of an extent."""
-        offset = extent.offset
+        offset, _ = extent
         while data:
             done = os.preadv(self._file, [data], offset)
             if not done:
