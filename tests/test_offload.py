@@ -746,6 +746,7 @@ def test_a_graph_that_is_dropped_frees_everything() -> None:
     del loss, middle
     gc.collect()
     assert not any(reference() for reference in parcels)
+    off.flush()
     assert off._session.tiers[0].used == 0
 
 
@@ -1062,6 +1063,7 @@ def test_a_chain_fills_the_first_and_goes_on(capacity: int, monkeypatch: Any) ->
     assert same(torch.autograd.grad(loss, x)[0], gradient_of_chain(x, 8))
     del loss
     gc.collect()
+    disk.flush()
     assert [tier.used for tier in disk._session.tiers] == [0, 0]
 
 

@@ -358,8 +358,8 @@ def test_nothing_grows(tmp_path: Path, num_steps: int) -> None:
                 loss.backward()
             x.grad = None
         del loss
-        off.flush()
         gc.collect()
+        off.flush()
 
     steps(20)
     tracemalloc.start()

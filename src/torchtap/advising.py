@@ -19,7 +19,7 @@ from torchtap.errors import InputError
 from torchtap.hooks.graph import num_casts
 from torchtap.hooks.keep import storage_id
 from torchtap.moving.attach import Attachment
-from torchtap.moving.form import why_not_movable
+from torchtap.moving.form import form_of
 from torchtap.moving.slab import Slab, folder_for
 from torchtap.packing import Guarded, checked, guarded
 from torchtap.plan import make_plan, modules_of
@@ -280,7 +280,7 @@ class _Recorder:
         saved = self._memory_of(tensor, now)
         saved.paths[path] = None
         is_small = tensor.numel() * tensor.element_size() < self._min_bytes
-        if is_small or why_not_movable(tensor) or num_casts(tensor) is not None:
+        if is_small or isinstance(form_of(tensor), str) or num_casts(tensor) is not None:
             saved.is_movable = False
         return guard, path, saved
 

@@ -188,25 +188,20 @@ def num_casts(tensor: Tensor) -> int | None:
     autocast hands to an operation.
     """
     base = tensor._base
-    if _is_parameter(tensor) or (base is not None and _is_parameter(base)):
+    if type(tensor) is not Tensor and isinstance(tensor, torch.nn.Parameter):
+        return 0  # The type first, since a parameter's isinstance() runs Python.
+    if base is not None and isinstance(base, torch.nn.Parameter):
         return 0
     node: Node = tensor.grad_fn
     number = 0
     while node is not None:
-        name = node.name()
-        if name in _TURNS:
-            number += name == _CAST
-            node = node.next_functions[0][0]
-        elif name.endswith("AccumulateGrad"):
-            return number if isinstance(node.variable, torch.nn.Parameter) else None
-        else:
-            return None
+        name = type(node).__name__  # As node.name(), which makes a string anew.
+        if name not in _TURNS:
+            is_leaf = name == "AccumulateGrad" and isinstance(node.variable, torch.nn.Parameter)
+            return number if is_leaf else None
+        number += name == _CAST
+        node = node.next_functions[0][0]
     return None
-
-
-def _is_parameter(tensor: Tensor) -> bool:
-    # A look at the type first: Parameter's own isinstance() runs Python.
-    return type(tensor) is not Tensor and isinstance(tensor, torch.nn.Parameter)
 
 
 _CAST = "ToCopyBackward0"

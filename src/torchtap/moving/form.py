@@ -7,23 +7,30 @@ import itertools
 import math
 import operator
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
+SMALL = 256 << 10
+"""Bytes that are written and read where it is asked for: to wake a thread takes longer."""
 
-class Form(NamedTuple):
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Form:
     """Everything about a tensor but its numbers.
 
     Attributes:
+        kind: dtype and device, by which tiers choose.
         length: elements that are moved.
         nbytes: bytes that are moved.
         is_dense: the moved elements are a stretch of memory, with the tensor's strides; if not,
             they are its elements in order, each once, and the strides are given back.
         is_plain: it lies as a new tensor does, without lazy bits: its elements are what it is.
-        on_cpu: where it is.
+        is_small: it is on the CPU, and to wake a thread takes longer than to hand it to the system.
         marks: what two tensors share if the same stretch of memory has the same numbers to them.
+        nothing: a tensor without memory, to be the data of what has left.
     """
 
     dtype: torch.dtype
@@ -32,12 +39,14 @@ class Form(NamedTuple):
     stride: tuple[int, ...]
     is_conj: bool
     is_neg: bool
+    kind: tuple[torch.dtype, torch.device]
     length: int
     nbytes: int
     is_dense: bool
     is_plain: bool
-    on_cpu: bool
+    is_small: bool
     marks: tuple[Any, ...]
+    nothing: Tensor
 
     @property
     def core(self) -> tuple[int, ...]:
@@ -45,8 +54,14 @@ class Form(NamedTuple):
         return _core(self.size, self.stride)
 
 
-def form_of(tensor: Tensor) -> Form:
-    """The form of a plain strided tensor with at least one element."""
+def form_of(tensor: Tensor) -> Form | str:
+    """The form of a tensor, or why it must stay where it is."""
+    if type(tensor) is not Tensor and type(tensor) is not torch.nn.Parameter:
+        return "another class of tensor"
+    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        return "inside a torch.func transform"
+    if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized:
+        return "sparse, nested or quantised"
     return _form(
         tensor.dtype,
         tensor.device,
@@ -65,12 +80,17 @@ def _form(
     stride: tuple[int, ...],
     is_conj: bool,
     is_neg: bool,
-) -> Form:
+) -> Form | str:
     """Training saves the same forms over and over."""
+    if device.type not in ("cpu", "cuda"):
+        return f"on {device.type}"
+    if not size or not math.prod(size):
+        return "a single number, or empty"
     numel = math.prod(_core(size, stride))
     reach = 1 + sum((length - 1) * step for length, step in zip(size, stride, strict=True))
     is_dense = reach <= numel  # Also where elements overlap, as windows of ``unfold`` do.
     length = reach if is_dense else numel
+    nbytes = length * dtype.itemsize
     shape = None if is_dense else (size, stride)
     return Form(
         dtype,
@@ -79,12 +99,14 @@ def _form(
         stride,
         is_conj,
         is_neg,
-        length,
-        length * dtype.itemsize,
-        is_dense,
+        kind=(dtype, device),
+        length=length,
+        nbytes=nbytes,
+        is_dense=is_dense,
         is_plain=stride == _steps(size) and not (is_conj or is_neg),
-        on_cpu=device.type == "cpu",
+        is_small=nbytes <= SMALL and device.type == "cpu",
         marks=(length, shape, is_conj, is_neg, dtype),
+        nothing=torch.empty(0, dtype=dtype, device=device),
     )
 
 
@@ -128,12 +150,6 @@ def space_for(form: Form, device: torch.device) -> Tensor:
     return torch.empty_strided((form.length,), (1,), dtype=form.dtype, device=device)
 
 
-@functools.lru_cache(maxsize=64)
-def nothing(dtype: torch.dtype, device: torch.device) -> Tensor:
-    """A tensor without memory, to be the data of what has left."""
-    return torch.empty(0, dtype=dtype, device=device)
-
-
 def restored(elements: Tensor, form: Form) -> Tensor:
     """The tensor again, from elements that nobody else uses."""
     if form.is_plain and elements.shape == form.size:
@@ -146,18 +162,3 @@ def restored(elements: Tensor, form: Form) -> Tensor:
     if form.is_neg:
         tensor = torch._neg_view(tensor)
     return tensor.conj() if form.is_conj else tensor
-
-
-def why_not_movable(tensor: Tensor) -> str | None:
-    """Why a saved tensor must stay where it is, or ``None``."""
-    if type(tensor) is not Tensor and type(tensor) is not torch.nn.Parameter:
-        return "another class of tensor"
-    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
-        return "inside a torch.func transform"
-    if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized:
-        return "sparse, nested or quantised"
-    if not (tensor.is_cpu or tensor.is_cuda):
-        return f"on {tensor.device.type}"
-    if tensor.dim() == 0 or not tensor.numel():
-        return "a single number, or empty"
-    return None

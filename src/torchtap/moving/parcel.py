@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtap.moving.form import Form, nothing
+from torchtap.moving.form import Form
 from torchtap.moving.streams import Ticket
 from torchtap.moving.tiers import Tier
 from torchtap.packing import overwritten
@@ -21,6 +21,8 @@ AHEAD = "ahead"
 Identity = tuple[int, int, int, tuple[Any, ...]]
 """What saved tensors share exactly if they are the same numbers in the same memory: the memory's
 object, its version, where they begin in it, and marks of their form."""
+Freed = tuple[str, int, Any, Tier | None, int]
+"""What a parcel leaves behind: its state, bytes, identity, tier, and bytes there."""
 
 
 class Parcel:
@@ -31,6 +33,7 @@ class Parcel:
     under way while the tensor left is only counted when it ends.
 
     Attributes:
+        alias: shares memory with the tensor, and has no graph.
         storage: weakly, the memory it was packed from: an address is used again once that is gone.
         identity: under which it is known.
         number: which it was of those that are fetched ahead; -1 if it is not.
@@ -47,28 +50,24 @@ class Parcel:
         "form",
         "handle",
         "identity",
-        "nbytes",
         "number",
         "small",
         "state",
         "storage",
         "ticket",
         "tier",
-        "version",
     )
 
     def __init__(
         self,
-        tensor: Tensor,
+        alias: Tensor,
         form: Form,
         storage: weakref.ref[torch.UntypedStorage],
         identity: Identity,
-        freed: deque[tuple[str, int, Any]],
+        freed: deque[Freed],
     ) -> None:
-        self.alias = tensor.detach()
-        self.version = identity[1]
+        self.alias = alias
         self.form = form
-        self.nbytes = form.nbytes
         self.storage = storage
         self.identity = identity
         self.number = -1
@@ -83,7 +82,7 @@ class Parcel:
     @property
     def is_overwritten(self) -> bool:
         """Whether anything wrote into the tensor since it was saved."""
-        return bool(self.alias._version != self.version)
+        return bool(self.alias._version != self.identity[1])
 
     def check(self) -> None:
         """Do what autograd does before it hands out a tensor.
@@ -91,21 +90,22 @@ class Parcel:
         Raises:
             RuntimeError: it was overwritten, in autograd's own words.
         """
-        if self.alias._version != self.version:
-            raise overwritten(self.alias, self.form.size, self.version)
+        if self.alias._version != self.identity[1]:
+            raise overwritten(self.alias, self.form.size, self.identity[1])
 
     def let_go(self) -> None:
         """It is away: its memory is needed no more."""
         self.state = AWAY
-        self.alias.data = nothing(self.form.dtype, self.form.device)
+        self.alias.data = self.form.nothing
 
     def __del__(self) -> None:
         # The collector may call this at any moment: it takes no lock.
-        self._freed.append((self.state, self.nbytes, self.identity))
+        nbytes, tier = self.form.nbytes, self.tier
+        self._freed.append((self.state, nbytes, self.identity, tier, self.small))
         if self.ahead is not None:
-            self._freed.append((AHEAD, self.nbytes, self.number))
-        if self.tier is not None:
-            self.tier.drop(self.handle, self.small)
+            self._freed.append((AHEAD, nbytes, self.number, None, 0))
+        if tier is not None:
+            tier.drop(self.handle)
 
 
 class Packed:

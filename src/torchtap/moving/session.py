@@ -18,8 +18,8 @@ from torchtap.errors import OffloadError
 from torchtap.hooks.graph import num_casts
 from torchtap.moving.attach import Places
 from torchtap.moving.forks import forks
-from torchtap.moving.form import Form, flat, form_of, restored, why_not_movable
-from torchtap.moving.parcel import AHEAD, AWAY, HERE, LEAVING, Identity, Packed, Parcel
+from torchtap.moving.form import Form, flat, form_of, restored
+from torchtap.moving.parcel import AHEAD, AWAY, HERE, LEAVING, Freed, Identity, Packed, Parcel
 from torchtap.moving.streams import Ticket
 from torchtap.moving.tally import OffloadReport, OffloadRow, Tally
 from torchtap.moving.tiers import Tier
@@ -30,8 +30,6 @@ IN_FLIGHT = 256 << 20
 NUM_AHEAD = 8
 """Tensors that are fetched before they are asked for."""
 NUM_THREADS = 2
-AT_ONCE = 256 << 10
-"""Up to so many bytes it takes longer to wake a thread than to hand them to the system."""
 
 _current_task = torch._C._current_graph_task_id
 
@@ -85,14 +83,14 @@ class Session:
         self._queue: deque[weakref.ref[Parcel]] = deque()
         self._leaving: deque[Parcel] = deque()
         self._carried: weakref.WeakSet[Parcel] = weakref.WeakSet()
-        self._freed: deque[tuple[str, int, Any]] = deque()
+        self._freed: deque[Freed] = deque()
         self._waits: deque[float] = deque()
         self._bytes = {HERE: 0, LEAVING: 0, AHEAD: 0}
         self._ahead = _Ahead()
         self._threads: tuple[int, ThreadPoolExecutor] | None = None
         self._full: set[str] = set()
         self._tallies: defaultdict[str, Tally] = defaultdict(Tally)
-        self._moved: Counter[str] = Counter()
+        self._moved = {tier.name: 0 for tier in tiers}
         self._small = self._fetched = self._peak = self._plain = self._plain_peak = 0
         self._num_ahead = self._num_waited = 0
         self._blocked = self._spent = 0.0
@@ -105,16 +103,16 @@ class Session:
         """Autograd is about to save a tensor."""
         if self._forks != forks.count:
             self._after_fork()
-        nbytes = tensor.numel() * tensor.element_size()
-        reason = self._why_kept(tensor, nbytes)
+        nbytes = tensor.numel() * tensor.itemsize
+        form = self._form_or_reason(tensor, nbytes)
         places = self._places
         with self._lock:
             tally = self._tallies[places.paths[-1]]
             tally.count += 1
             tally.seen += nbytes
-            if reason is None:
-                return self._take(tensor, tally)
-            tally.kept[reason] += nbytes
+            if not isinstance(form, str):
+                return self._take(tensor, form, tally)
+            tally.kept[form] += nbytes
         below = places.below[-1] if places.below else None
         return guarded(tensor) if below is None else Handed(below, tensor)
 
@@ -130,38 +128,38 @@ class Session:
         tensor: Tensor = packed.unpack(packed.packed)
         return tensor
 
-    def _why_kept(self, tensor: Tensor, nbytes: int) -> str | None:
+    def _form_or_reason(self, tensor: Tensor, nbytes: int) -> Form | str:
+        """How a tensor lies that is to be moved, or why it is kept."""
         if nbytes < self._min_bytes:
             return "small"
         if not self.is_open:
             return "after closing"
         if _current_task() != -1:
             return "inside a backward"
-        reason = why_not_movable(tensor)
-        if reason is None and self._wants is not None:
-            reason = self._wants(tensor)
-        if reason is not None:
+        form = form_of(tensor)
+        if isinstance(form, str):
+            return form
+        if self._wants is not None and (reason := self._wants(tensor)) is not None:
             return reason
         if num_casts(tensor) is not None:
             return "parameter"
-        takers = self._takers_of(tensor.dtype, tensor.device)
+        takers = self._takers_of(form)
         if self._full and takers and all(tier.name in self._full for tier in takers):
             return f"{takers[0].name} full"
-        return None if takers else "no tier takes it"
+        return form if takers else "no tier takes it"
 
-    def _takers_of(self, dtype: torch.dtype, device: torch.device) -> tuple[Tier, ...]:
-        takers = self._takers.get((dtype, device))
+    def _takers_of(self, form: Form) -> tuple[Tier, ...]:
+        takers = self._takers.get(form.kind)
         if takers is None:
-            takers = tuple(tier for tier in self.tiers if tier.accepts(dtype, device))
-            self._takers[dtype, device] = takers
+            takers = tuple(tier for tier in self.tiers if tier.accepts(*form.kind))
+            self._takers[form.kind] = takers
         return takers
 
-    def _take(self, tensor: Tensor, tally: Tally) -> Parcel | Packed:
-        form = form_of(tensor)
-        storage = tensor.untyped_storage()
-        identity = (id(storage), tensor._version, int(tensor.storage_offset()), form.marks)
+    def _take(self, tensor: Tensor, form: Form, tally: Tally) -> Parcel | Packed:
         if self._has_unpacked or self._began is None:
             self._begin_step()
+        storage = tensor.untyped_storage()
+        identity = (id(storage), tensor._version, int(tensor.storage_offset()), form.marks)
         self._settle()
         reference = self._known.get(identity)
         known = None if reference is None else reference()
@@ -169,29 +167,31 @@ class Session:
         if known is not None and known.storage() is storage:
             tally.shared += form.nbytes
             return Packed(known, form)
-        parcel = Parcel(tensor, form, weakref.ref(storage), identity, self._freed)
-        reference = weakref.ref(parcel)
-        self._known[identity] = reference
-        self._queue.append(reference)
-        if not self._goes_at_once(self._takers[form.dtype, form.device][0], form):
+        parcel = Parcel(tensor.detach(), form, weakref.ref(storage), identity, self._freed)
+        self._known[identity] = reference = weakref.ref(parcel)
+        if not (form.is_small and self._takers[form.kind][0].is_slow):
             self._ahead.packed(parcel)
         self._bytes[HERE] += form.nbytes
         self._plain += form.nbytes
         tally.packed += form.nbytes
-        self._make_room()
+        self._note_peak()
+        if self._room:
+            self._queue.append(reference)
+            self._send_oldest()
+        else:
+            self._send(parcel)
+        if self._bytes[LEAVING] and self._in_memory() > self._limit:
+            self._when_full()
         return parcel
 
     # ------------------------------------------------------------------ out
 
-    def _make_room(self) -> None:
+    def _send_oldest(self) -> None:
         """Send the oldest away until the budget holds; they are needed last."""
-        self._note_peak()
         while self._bytes[HERE] > self._room and self._queue:
             parcel = self._queue.popleft()()
             if parcel is not None and parcel.state == HERE:
                 self._send(parcel)
-        if self._bytes[LEAVING] and self._in_memory() > self._limit:
-            self._when_full()
 
     def _when_full(self) -> None:
         if self._on_full == "raise":
@@ -221,10 +221,8 @@ class Session:
         tier = self._tier_for(form)
         if tier is None:
             return  # No room anywhere: it stays.
-        self._bytes[HERE] -= form.nbytes
-        self._bytes[LEAVING] += form.nbytes
-        parcel.state = LEAVING
-        if tier.is_slow and not self._goes_at_once(tier, form):
+        if tier.is_slow and not form.is_small:
+            self._leaves(parcel)
             self._carried.add(parcel)
             self._pool().submit(self._carry, parcel, tier, _event_after(form.device))
             return
@@ -240,13 +238,14 @@ class Session:
                 self._gone(parcel)
             else:
                 parcel.ticket = ticket
+                self._leaves(parcel)
                 self._leaving.append(parcel)
         self._blocked += time.perf_counter() - start
 
-    @staticmethod
-    def _goes_at_once(tier: Tier, form: Form) -> bool:
-        """Whether it is written to a slow tier, and read, where it is asked for."""
-        return tier.is_slow and form.nbytes <= AT_ONCE and form.on_cpu
+    def _leaves(self, parcel: Parcel) -> None:
+        parcel.state = LEAVING
+        self._bytes[HERE] -= parcel.form.nbytes
+        self._bytes[LEAVING] += parcel.form.nbytes
 
     def _put(self, parcel: Parcel, tier: Tier) -> Ticket | None:
         handle, small, ticket = tier.put(flat(parcel.alias, parcel.form))
@@ -272,8 +271,8 @@ class Session:
 
     def _gone(self, parcel: Parcel) -> None:
         """The copy has ended: let go of the memory, unless it was overwritten meanwhile."""
-        nbytes = parcel.nbytes
-        self._bytes[LEAVING] -= nbytes
+        nbytes = parcel.form.nbytes
+        self._bytes[parcel.state] -= nbytes
         parcel.ticket = None
         if parcel.is_overwritten:
             parcel.state = HERE  # It raises when it is asked for.
@@ -291,9 +290,9 @@ class Session:
             self.notes[f"{tier.name} is full ({error.strerror}): kept in memory"] = None
         elif tier.is_slow:
             self.notes[f"moving to {tier.name} failed: {error!r}; kept in memory"] = None
-        tier.give_up(parcel.form)
-        self._bytes[LEAVING] -= parcel.nbytes
-        self._bytes[HERE] += parcel.nbytes
+        tier.used -= tier.room(parcel.form)
+        self._bytes[parcel.state] -= parcel.form.nbytes
+        self._bytes[HERE] += parcel.form.nbytes
         parcel.state = HERE
 
     def _settle(self) -> None:
@@ -306,8 +305,10 @@ class Session:
         while self._leaving and self._leaving[0].ticket.is_done():  # type: ignore[union-attr]
             self._gone(self._leaving.popleft())
 
-    def _forget(self, state: str, nbytes: int, name: Any) -> None:
+    def _forget(self, state: str, nbytes: int, name: Any, tier: Tier | None, small: int) -> None:
         """A parcel is gone, or what was fetched of it is."""
+        if tier is not None:
+            tier.used -= small
         if state != AWAY:
             self._bytes[state] -= nbytes
         if state == AHEAD:
@@ -319,8 +320,11 @@ class Session:
             del self._known[name]
 
     def _tier_for(self, form: Form) -> Tier | None:
-        for tier in self._takers[form.dtype, form.device]:
-            if tier.name not in self._full and tier.claim(form):
+        for tier in self._takers[form.kind]:
+            room = tier.room(form)
+            has_room = tier.capacity is None or tier.used + room <= tier.capacity
+            if has_room and tier.name not in self._full:
+                tier.used += room
                 return tier
         return None
 
@@ -337,7 +341,7 @@ class Session:
             fetched = parcel.ahead
             is_away = parcel.state == AWAY
             if is_away:
-                self._fetched += parcel.nbytes
+                self._fetched += parcel.form.nbytes
                 self._num_waited += fetched is None
             if fetched is not None:
                 self._take_ahead(parcel)
@@ -370,20 +374,20 @@ class Session:
             return
         for parcel in self._ahead.coming():
             room = (self._limit - self._in_memory()) // 2
-            if parcel.nbytes > room or len(self._ahead.ready) >= NUM_AHEAD:
+            if parcel.form.nbytes > room or len(self._ahead.ready) >= NUM_AHEAD:
                 return
             assert parcel.tier is not None
             soon = self._pool().submit if parcel.tier.is_slow else _now
             parcel.ahead = soon(self.get, parcel)
             self._ahead.ready[parcel.number] = weakref.ref(parcel)
-            self._bytes[AHEAD] += parcel.nbytes
+            self._bytes[AHEAD] += parcel.form.nbytes
             self._note_peak()
 
     def _take_ahead(self, parcel: Parcel) -> None:
         """What was fetched of it is in use, or is not wanted any more."""
         parcel.ahead = None
         del self._ahead.ready[parcel.number]
-        self._bytes[AHEAD] -= parcel.nbytes
+        self._bytes[AHEAD] -= parcel.form.nbytes
 
     def _forget_ahead(self) -> None:
         """Let go of all that was fetched ahead."""
@@ -435,13 +439,14 @@ class Session:
         self._forget_ahead()
         for parcel in [one for one in self._carried if one.state == LEAVING]:
             parcel.state = HERE
-            self._bytes[LEAVING] -= parcel.nbytes
-            self._bytes[HERE] += parcel.nbytes
+            self._bytes[LEAVING] -= parcel.form.nbytes
+            self._bytes[HERE] += parcel.form.nbytes
 
     def flush(self) -> None:
         """Wait until all that is leaving has left."""
         self._after_fork()
         with self._lock:
+            self._settle()
             while self._bytes[LEAVING] > 0:
                 self._await_one()
 
@@ -471,7 +476,7 @@ class Session:
                 kept_nbytes=dict(kept),
                 packed_nbytes=sum(row.packed for row in rows),
                 shared_nbytes=sum(row.shared for row in rows),
-                moved_nbytes=dict(self._moved),
+                moved_nbytes={name: nbytes for name, nbytes in self._moved.items() if nbytes},
                 small_nbytes=self._small,
                 fetched_nbytes=self._fetched,
                 peak_nbytes=self._peak,

@@ -40,6 +40,10 @@ class Extent(tuple[int, int]):
     def nbytes(self) -> int:
         return self[1]
 
+    def after(self, nbytes: int) -> Extent:
+        """What follows its first bytes."""
+        return Extent((self[0] + nbytes, self[1] - nbytes))
+
 
 class Slab:
     """A file without a name, with free lists.
@@ -120,19 +124,17 @@ class Slab:
 
     def write(self, extent: Extent, data: memoryview) -> None:
         """Write bytes to the start of an extent."""
-        offset, _ = extent
-        while data:
-            done = os.pwrite(self._file, data, offset)
-            data, offset = data[done:], offset + done
+        done = os.pwrite(self._file, data, extent[0])
+        if done < len(data):
+            self.write(extent.after(done), data[done:])
 
     def read(self, extent: Extent, data: memoryview) -> None:
         """Read bytes from the start of an extent."""
-        offset, _ = extent
-        while data:
-            done = os.preadv(self._file, [data], offset)
-            if not done:
-                raise OSError(errno.EIO, "the slab ended early")
-            data, offset = data[done:], offset + done
+        done = os.preadv(self._file, (data,), extent[0])
+        if not done:
+            raise OSError(errno.EIO, "the slab ended early")
+        if done < len(data):
+            self.read(extent.after(done), data[done:])
 
     def sync(self) -> None:
         """Wait until all is on the disk."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-from collections import deque
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -25,25 +24,21 @@ class Tier(Protocol):
     Attributes:
         name: for reports.
         capacity: bytes that it may hold, or ``None``.
-        used: bytes that it holds, and those that were claimed.
-        is_slow: ``put`` and ``get`` wait for a disk, so they run in a thread of their own.
+        used: bytes that it holds, and those that were claimed; the session counts them.
+        is_slow: ``put`` and ``get`` wait for a disk, so they run in a thread of their own, but for
+            what is small.
     """
 
     name: str
     capacity: int | None
+    used: int
     is_slow: bool
-
-    @property
-    def used(self) -> int: ...
 
     def accepts(self, dtype: torch.dtype, device: torch.device) -> bool:
         """Whether it takes such tensors."""
 
-    def claim(self, form: Form) -> bool:
-        """Count a tensor in before it is put, if there is room for it."""
-
-    def give_up(self, form: Form) -> None:
-        """What was claimed could not be put."""
+    def room(self, form: Form) -> int:
+        """Bytes to count in before a tensor is put."""
 
     def put(self, elements: Tensor) -> tuple[Any, int, Ticket | None]:
         """Take contiguous elements; returns a handle, its bytes, and what to wait for."""
@@ -51,32 +46,8 @@ class Tier(Protocol):
     def get(self, handle: Any, form: Form) -> tuple[Tensor, Ticket | None]:
         """The elements again, in memory of their own, and what to wait for."""
 
-    def drop(self, handle: Any, nbytes: int) -> None:
+    def drop(self, handle: Any) -> None:
         """They are needed no more. Takes no lock: finalisers call it."""
-
-
-class _Count:
-    """Bytes in use. Changes are only appended, and added up when asked, so no lock is taken."""
-
-    def __init__(self) -> None:
-        self._bytes = 0
-        self._changes: deque[int] = deque()
-
-    def add(self, nbytes: int) -> None:
-        self._changes.append(nbytes)
-
-    def claim(self, nbytes: int, capacity: int | None) -> bool:
-        has_room = self.value + nbytes <= (capacity or 0) or capacity is None
-        if has_room:
-            self._bytes += nbytes
-        return has_room
-
-    @property
-    def value(self) -> int:
-        """Only one thread at a time may ask; a session does so under its lock."""
-        while self._changes:
-            self._bytes += self._changes.popleft()
-        return self._bytes
 
 
 class DiskTier:
@@ -90,24 +61,15 @@ class DiskTier:
         self._folder = folder
         self._slab = Slab(folder)
         self._forks = forks.count
-        self._count = _Count()
-
-    @property
-    def used(self) -> int:
-        """Bytes on the disk."""
-        return self._count.value
+        self.used = 0
 
     def accepts(self, dtype: torch.dtype, device: torch.device) -> bool:
         """Everything."""
         return True
 
-    def claim(self, form: Form) -> bool:
-        """Count it in before it is put."""
-        return self._count.claim(aligned(form.nbytes), self.capacity)
-
-    def give_up(self, form: Form) -> None:
-        """It could not be put."""
-        self._count.add(-aligned(form.nbytes))
+    def room(self, form: Form) -> int:
+        """Whole pages."""
+        return aligned(form.nbytes)
 
     def put(self, elements: Tensor) -> tuple[tuple[Slab, Extent], int, None]:
         """Write; raises OSError where the disk is full."""
@@ -128,13 +90,12 @@ class DiskTier:
         slab, extent = handle
         elements = space_for(form, _CPU)
         slab.read(extent, _bytes_of(elements))
-        return elements if form.on_cpu else elements.to(form.device), None
+        return elements if form.device == _CPU else elements.to(form.device), None
 
-    def drop(self, handle: tuple[Slab, Extent], nbytes: int) -> None:
+    def drop(self, handle: tuple[Slab, Extent]) -> None:
         """Give the room back."""
         slab, extent = handle
         slab.drop(extent)
-        self._count.add(-nbytes)
 
     def sync(self) -> None:
         """Wait until all is on the disk."""
@@ -150,24 +111,15 @@ class HostTier:
     def __init__(self, streams: Streams, capacity: int | None = None) -> None:
         self.capacity = capacity
         self._streams = streams
-        self._count = _Count()
-
-    @property
-    def used(self) -> int:
-        """Bytes in host memory."""
-        return self._count.value
+        self.used = 0
 
     def accepts(self, dtype: torch.dtype, device: torch.device) -> bool:
         """What is not there already."""
         return self._streams.serves(device)
 
-    def claim(self, form: Form) -> bool:
-        """Count it in before it is put."""
-        return self._count.claim(form.nbytes, self.capacity)
-
-    def give_up(self, form: Form) -> None:
-        """It could not be put."""
-        self._count.add(-form.nbytes)
+    def room(self, form: Form) -> int:
+        """All of it."""
+        return form.nbytes
 
     def put(self, elements: Tensor) -> tuple[Any, int, Ticket]:
         """Begin to copy out."""
@@ -179,10 +131,9 @@ class HostTier:
         elements = space_for(form, form.device)
         return elements, self._streams.back(handle, elements)
 
-    def drop(self, handle: Any, nbytes: int) -> None:
+    def drop(self, handle: Any) -> None:
         """Let the memory be used again."""
         self._streams.drop(handle)
-        self._count.add(-nbytes)
 
 
 class CodecTier:
@@ -194,31 +145,22 @@ class CodecTier:
         self.name = codec.name
         self.capacity = capacity
         self._codec = codec
-        self._count = _Count()
-
-    @property
-    def used(self) -> int:
-        """Bytes of the smaller forms."""
-        return self._count.value
+        self.used = 0
 
     def accepts(self, dtype: torch.dtype, device: torch.device) -> bool:
         """What the codec takes."""
         return self._codec.accepts(dtype)
 
-    def claim(self, form: Form) -> bool:
-        """Count it in before it is put."""
-        return self._count.claim(form.nbytes, self.capacity)
-
-    def give_up(self, form: Form) -> None:
-        """It could not be put."""
-        self._count.add(-form.nbytes)
+    def room(self, form: Form) -> int:
+        """All of it."""
+        return form.nbytes
 
     def put(self, elements: Tensor) -> tuple[tuple[Tensor, ...], int, None]:
         """Encode."""
         with torch.no_grad():
             parts = self._codec.encode(elements.view(-1))
         nbytes = sum(part.nbytes for part in parts)
-        self._count.add(nbytes - elements.nbytes)  # The whole was claimed.
+        self.used += nbytes - elements.nbytes  # The whole was counted in.
         return parts, nbytes, None
 
     def get(self, handle: tuple[Tensor, ...], form: Form) -> tuple[Tensor, None]:
@@ -227,9 +169,8 @@ class CodecTier:
             elements = self._codec.decode(handle, form.length, form.dtype)
         return elements.view(form.size) if form.is_plain else elements, None
 
-    def drop(self, handle: Any, nbytes: int) -> None:
+    def drop(self, handle: Any) -> None:
         """They go with the graph."""
-        self._count.add(-nbytes)
 
 
 def _bytes_of(elements: Tensor) -> memoryview:
@@ -237,5 +178,4 @@ def _bytes_of(elements: Tensor) -> memoryview:
 
     By its address: numpy knows fewer dtypes, and takes five times as long.
     """
-    kind = ctypes.c_char * elements.nbytes
-    return memoryview(kind.from_address(elements.data_ptr()))
+    return memoryview((ctypes.c_char * elements.nbytes).from_address(elements.data_ptr()))
