@@ -79,11 +79,6 @@ class Parcel:
         self.ahead: Any = None
         self._freed = freed
 
-    @property
-    def is_overwritten(self) -> bool:
-        """Whether anything wrote into the tensor since it was saved."""
-        return bool(self.alias._version != self.identity[1])
-
     def check(self) -> None:
         """Do what autograd does before it hands out a tensor.
 

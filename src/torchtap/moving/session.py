@@ -9,6 +9,7 @@ import weakref
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -104,7 +105,7 @@ class Session:
         if self._forks != forks.count:
             self._after_fork()
         nbytes = tensor.numel() * tensor.itemsize
-        form = self._form_or_reason(tensor, nbytes)
+        form = "small" if nbytes < self._min_bytes else self._form_or_reason(tensor)
         places = self._places
         with self._lock:
             tally = self._tallies[places.paths[-1]]
@@ -128,10 +129,8 @@ class Session:
         tensor: Tensor = packed.unpack(packed.packed)
         return tensor
 
-    def _form_or_reason(self, tensor: Tensor, nbytes: int) -> Form | str:
+    def _form_or_reason(self, tensor: Tensor) -> Form | str:
         """How a tensor lies that is to be moved, or why it is kept."""
-        if nbytes < self._min_bytes:
-            return "small"
         if not self.is_open:
             return "after closing"
         if _current_task() != -1:
@@ -143,17 +142,13 @@ class Session:
             return reason
         if num_casts(tensor) is not None:
             return "parameter"
-        takers = self._takers_of(form)
-        if self._full and takers and all(tier.name in self._full for tier in takers):
-            return f"{takers[0].name} full"
-        return form if takers else "no tier takes it"
-
-    def _takers_of(self, form: Form) -> tuple[Tier, ...]:
         takers = self._takers.get(form.kind)
         if takers is None:
             takers = tuple(tier for tier in self.tiers if tier.accepts(*form.kind))
             self._takers[form.kind] = takers
-        return takers
+        if self._full and takers and all(tier.name in self._full for tier in takers):
+            return f"{takers[0].name} full"
+        return form if takers else "no tier takes it"
 
     def _take(self, tensor: Tensor, form: Form, tally: Tally) -> Parcel | Packed:
         if self._has_unpacked or self._began is None:
@@ -170,7 +165,7 @@ class Session:
         parcel = Parcel(tensor.detach(), form, weakref.ref(storage), identity, self._freed)
         self._known[identity] = reference = weakref.ref(parcel)
         if not (form.is_small and self._takers[form.kind][0].is_slow):
-            self._ahead.packed(parcel)
+            self._ahead.packed(parcel, reference)
         self._bytes[HERE] += form.nbytes
         self._plain += form.nbytes
         tally.packed += form.nbytes
@@ -274,7 +269,7 @@ class Session:
         nbytes = parcel.form.nbytes
         self._bytes[parcel.state] -= nbytes
         parcel.ticket = None
-        if parcel.is_overwritten:
+        if parcel.alias._version != parcel.identity[1]:
             parcel.state = HERE  # It raises when it is asked for.
             self._bytes[HERE] += nbytes
             return
@@ -321,10 +316,9 @@ class Session:
 
     def _tier_for(self, form: Form) -> Tier | None:
         for tier in self._takers[form.kind]:
-            room = tier.room(form)
-            has_room = tier.capacity is None or tier.used + room <= tier.capacity
-            if has_room and tier.name not in self._full:
-                tier.used += room
+            used = tier.used + tier.room(form)
+            if tier.name not in self._full and (tier.capacity is None or used <= tier.capacity):
+                tier.used = used
                 return tier
         return None
 
@@ -347,7 +341,7 @@ class Session:
                 self._take_ahead(parcel)
                 self._num_ahead += 1
             if parcel.number >= 0:
-                self._ahead.asked(parcel)
+                self._ahead.asked(parcel, was_ready=fetched is not None)
                 if fetched is not None or not is_away:
                     self._fetch_more()
             if not is_away:  # A handle of its own: what the alias shows is gone once it has left.
@@ -374,7 +368,7 @@ class Session:
             return
         for parcel in self._ahead.coming():
             room = (self._limit - self._in_memory()) // 2
-            if parcel.form.nbytes > room or len(self._ahead.ready) >= NUM_AHEAD:
+            if parcel.form.nbytes > room:
                 return
             assert parcel.tier is not None
             soon = self._pool().submit if parcel.tier.is_slow else _now
@@ -402,7 +396,8 @@ class Session:
         return self._bytes[HERE] + self._bytes[LEAVING] + self._bytes[AHEAD]
 
     def _note_peak(self) -> None:
-        in_memory = self._in_memory()
+        held = self._bytes
+        in_memory = held[HERE] + held[LEAVING] + held[AHEAD]
         if in_memory > self._peak:
             self._peak = in_memory
         if self._plain > self._plain_peak:
@@ -504,40 +499,40 @@ class _Ahead:
         self._first = 0
         self._parcels: list[weakref.ref[Parcel]] = []
         self._order: deque[int] = deque(maxlen=1 << 16)
-        self._last_order: list[int] = []
-        self._places: dict[int, int] = {}
+        self._after: dict[int, int] = {}
+        self._place = -1
 
     def restart(self) -> None:
         """A step begins; what the last one asked for is what this one will ask for."""
-        self._last_order = list(self._order)
+        self._after = dict(pairwise(self._order))
         self._order.clear()
-        self._places = {index: place for place, index in enumerate(self._last_order)}
         self._first += len(self._parcels)
         self._parcels.clear()
+        self._place = -1
 
-    def packed(self, parcel: Parcel) -> None:
+    def packed(self, parcel: Parcel, reference: weakref.ref[Parcel]) -> None:
         """A parcel was made."""
         parcel.number = self._first + len(self._parcels)
-        self._parcels.append(weakref.ref(parcel))
+        self._parcels.append(reference)
 
-    def asked(self, parcel: Parcel) -> None:
+    def asked(self, parcel: Parcel, *, was_ready: bool) -> None:
         """A parcel is asked for."""
-        if parcel.number >= self._first:
-            self._order.append(parcel.number - self._first)
+        place = parcel.number - self._first
+        if place >= 0:
+            self._order.append(place)
+            if not was_ready:  # Else we are further already.
+                self._place = place
 
     def coming(self) -> Iterator[Parcel]:
-        """What is away and will be asked for soon, unless it was fetched already."""
-        for index in self._next():
-            parcel = self._parcels[index]() if index < len(self._parcels) else None
+        """What is away and will be asked for soon, from where it was fetched up to."""
+        for _ in range(NUM_AHEAD):
+            place = self._after.get(self._place, self._place - 1)
+            if len(self.ready) >= NUM_AHEAD or not 0 <= place < len(self._parcels):
+                return
+            parcel = self._parcels[place]()
             if parcel is not None and parcel.state == AWAY and parcel.ahead is None:
                 yield parcel
-
-    def _next(self) -> Sequence[int]:
-        last = self._order[-1] if self._order else -1
-        place = self._places.get(last)
-        if place is not None:
-            return self._last_order[place + 1 : place + 1 + NUM_AHEAD]
-        return range(last - 1, max(-1, last - 1 - NUM_AHEAD), -1)
+            self._place = place
 
 
 def _seen_as(tensor: Tensor, form: Form, wanted: Form) -> Tensor:
