@@ -120,10 +120,10 @@ class Session:
     def unpack(self, packed: Any) -> Tensor:
         """Backward asks for a tensor. May happen any number of times, in any thread."""
         kind = type(packed)
-        if kind is tuple:
-            return checked(packed)
         if kind is Parcel:
             return self._tensor_of(packed, packed.form)
+        if kind is tuple:
+            return checked(packed)
         if kind is Packed:
             return self._tensor_of(packed.parcel, packed.form)
         tensor: Tensor = packed.unpack(packed.packed)
@@ -243,8 +243,9 @@ class Session:
         self._bytes[LEAVING] += parcel.form.nbytes
 
     def _put(self, parcel: Parcel, tier: Tier) -> Ticket | None:
-        handle, small, ticket = tier.put(flat(parcel.alias, parcel.form))
-        parcel.handle, parcel.small, parcel.tier = handle, small, tier
+        form = parcel.form
+        parcel.handle, parcel.small, ticket = tier.put(flat(parcel.alias, form), form)
+        parcel.tier = tier
         return ticket
 
     def _carry(self, parcel: Parcel, tier: Tier, ready: Any) -> None:
@@ -293,26 +294,23 @@ class Session:
     def _settle(self) -> None:
         """Take note of what the collector freed, and of copies that have ended."""
         while self._freed:
-            self._forget(*self._freed.popleft())
+            state, nbytes, name, tier, small = self._freed.popleft()
+            if tier is not None:
+                tier.used -= small
+            if state != AWAY:
+                self._bytes[state] -= nbytes
+            if state == AHEAD:
+                self._ahead.ready.pop(name, None)
+                continue
+            self._plain -= nbytes
+            reference = self._known.get(name)
+            if reference is not None and reference() is None:
+                del self._known[name]
         while self._waits:
             self._blocked += self._waits.popleft()
         # Copies end in the order in which they began.
         while self._leaving and self._leaving[0].ticket.is_done():  # type: ignore[union-attr]
             self._gone(self._leaving.popleft())
-
-    def _forget(self, state: str, nbytes: int, name: Any, tier: Tier | None, small: int) -> None:
-        """A parcel is gone, or what was fetched of it is."""
-        if tier is not None:
-            tier.used -= small
-        if state != AWAY:
-            self._bytes[state] -= nbytes
-        if state == AHEAD:
-            self._ahead.ready.pop(name, None)
-            return
-        self._plain -= nbytes
-        reference = self._known.get(name)
-        if reference is not None and reference() is None:
-            del self._known[name]
 
     def _tier_for(self, form: Form) -> Tier | None:
         for tier in self._takers[form.kind]:
@@ -347,7 +345,7 @@ class Session:
             if not is_away:  # A handle of its own: what the alias shows is gone once it has left.
                 return _seen_as(parcel.alias.detach(), parcel.form, form)
         if fetched is None:
-            fetched = self.get(parcel)
+            fetched = self._get(parcel)
             if parcel.number >= 0:
                 with self._lock:
                     self._fetch_more()  # Only now, since this one is needed first.
@@ -357,7 +355,7 @@ class Session:
         self._waits.append(time.perf_counter() - start)
         return elements if form is parcel.form and form.is_plain else restored(elements, form)
 
-    def get(self, parcel: Parcel) -> tuple[Tensor, Ticket | None]:
+    def _get(self, parcel: Parcel) -> tuple[Tensor, Ticket | None]:
         """The elements of a parcel that is away."""
         assert parcel.tier is not None
         return parcel.tier.get(parcel.handle, parcel.form)
@@ -372,7 +370,7 @@ class Session:
                 return
             assert parcel.tier is not None
             soon = self._pool().submit if parcel.tier.is_slow else _now
-            parcel.ahead = soon(self.get, parcel)
+            parcel.ahead = soon(self._get, parcel)
             self._ahead.ready[parcel.number] = weakref.ref(parcel)
             self._bytes[AHEAD] += parcel.form.nbytes
             self._note_peak()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import tempfile
@@ -12,6 +13,7 @@ from pathlib import Path
 from torchtap.errors import InputError
 from torchtap.moving.room import Room
 
+Data = memoryview | ctypes.Array[ctypes.c_char]
 ALIGNMENT = 4096
 GROWTH = 64 << 20
 """Bytes by which the file grows at least, so that the disk can lay it out in one piece."""
@@ -122,19 +124,19 @@ class Slab:
         """The bytes are needed no more. Takes no lock."""
         self._spare[extent[1]].append(extent)
 
-    def write(self, extent: Extent, data: memoryview) -> None:
+    def write(self, extent: Extent, data: Data) -> None:
         """Write bytes to the start of an extent."""
         done = os.pwrite(self._file, data, extent[0])
         if done < len(data):
-            self.write(extent.after(done), data[done:])
+            self.write(extent.after(done), memoryview(data)[done:])
 
-    def read(self, extent: Extent, data: memoryview) -> None:
+    def read(self, extent: Extent, data: Data) -> None:
         """Read bytes from the start of an extent."""
         done = os.preadv(self._file, (data,), extent[0])
         if not done:
             raise OSError(errno.EIO, "the slab ended early")
         if done < len(data):
-            self.read(extent.after(done), data[done:])
+            self.read(extent.after(done), memoryview(data)[done:])
 
     def sync(self) -> None:
         """Wait until all is on the disk."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -11,7 +10,7 @@ from torch import Tensor
 
 from torchtap.moving.codecs import Codec
 from torchtap.moving.forks import forks
-from torchtap.moving.form import Form, space_for
+from torchtap.moving.form import Form, bytes_of, space_for
 from torchtap.moving.slab import Extent, Slab, aligned
 from torchtap.moving.streams import Streams, Ticket
 
@@ -40,7 +39,7 @@ class Tier(Protocol):
     def room(self, form: Form) -> int:
         """Bytes to count in before a tensor is put."""
 
-    def put(self, elements: Tensor) -> tuple[Any, int, Ticket | None]:
+    def put(self, elements: Tensor, form: Form) -> tuple[Any, int, Ticket | None]:
         """Take contiguous elements; returns a handle, its bytes, and what to wait for."""
 
     def get(self, handle: Any, form: Form) -> tuple[Tensor, Ticket | None]:
@@ -71,15 +70,15 @@ class DiskTier:
         """Whole pages."""
         return aligned(form.nbytes)
 
-    def put(self, elements: Tensor) -> tuple[tuple[Slab, Extent], int, None]:
+    def put(self, elements: Tensor, form: Form) -> tuple[tuple[Slab, Extent], int, None]:
         """Write; raises OSError where the disk is full."""
         if self._forks != forks.count:  # A child must not write into its parent's.
             self._slab, self._forks = Slab(self._folder), forks.count
         slab = self._slab
         host = elements.cpu() if elements.is_cuda else elements
-        extent = slab.reserve(host.nbytes)
+        extent = slab.reserve(form.nbytes)
         try:
-            slab.write(extent, _bytes_of(host))
+            slab.write(extent, bytes_of(host, form))
         except BaseException:
             slab.drop(extent)
             raise
@@ -89,7 +88,7 @@ class DiskTier:
         """Read."""
         slab, extent = handle
         elements = space_for(form, _CPU)
-        slab.read(extent, _bytes_of(elements))
+        slab.read(extent, bytes_of(elements, form))
         return elements if form.device == _CPU else elements.to(form.device), None
 
     def drop(self, handle: tuple[Slab, Extent]) -> None:
@@ -121,7 +120,7 @@ class HostTier:
         """All of it."""
         return form.nbytes
 
-    def put(self, elements: Tensor) -> tuple[Any, int, Ticket]:
+    def put(self, elements: Tensor, form: Form) -> tuple[Any, int, Ticket]:
         """Begin to copy out."""
         held, ticket = self._streams.out(elements)
         return held, elements.nbytes, ticket
@@ -155,7 +154,7 @@ class CodecTier:
         """All of it."""
         return form.nbytes
 
-    def put(self, elements: Tensor) -> tuple[tuple[Tensor, ...], int, None]:
+    def put(self, elements: Tensor, form: Form) -> tuple[tuple[Tensor, ...], int, None]:
         """Encode."""
         with torch.no_grad():
             parts = self._codec.encode(elements.view(-1))
@@ -171,11 +170,3 @@ class CodecTier:
 
     def drop(self, handle: Any) -> None:
         """They go with the graph."""
-
-
-def _bytes_of(elements: Tensor) -> memoryview:
-    """The memory of contiguous elements on the CPU, which must live longer than this.
-
-    By its address: numpy knows fewer dtypes, and takes five times as long.
-    """
-    return memoryview((ctypes.c_char * elements.nbytes).from_address(elements.data_ptr()))
