@@ -17,6 +17,8 @@ Data = memoryview | ctypes.Array[ctypes.c_char]
 ALIGNMENT = 4096
 GROWTH = 64 << 20
 """Bytes by which the file grows at least, so that the disk can lay it out in one piece."""
+WINDOW = 1 << 20
+"""Bytes that the system is asked to read ahead."""
 
 _IN_MEMORY = ("tmpfs", "ramfs")
 
@@ -64,6 +66,7 @@ class Slab:
         self._file = -1
         self._file = _anonymous(folder)
         self._end = 0
+        self._window = -1
         self._lock = threading.Lock()
         self._room = Room()
         # Finalisers may run at any moment, also while the lock is held, so they only append here.
@@ -137,6 +140,18 @@ class Slab:
             raise OSError(errno.EIO, "the slab ended early")
         if done < len(data):
             self.read(extent.after(done), memoryview(data)[done:])
+
+    def expect(self, extent: Extent) -> None:
+        """An extent is about to be read, and then those before it: let the system read ahead.
+
+        Backward asks for the latest first, and what is saved later lies later. It costs a call of
+        the system for each window, and takes no memory that is counted as ours.
+        """
+        window = extent[0] // WINDOW
+        if window != self._window and hasattr(os, "posix_fadvise"):  # Not on macOS.
+            self._window = window
+            start = max(window - 1, 0) * WINDOW
+            os.posix_fadvise(self._file, start, 2 * WINDOW, os.POSIX_FADV_WILLNEED)
 
     def sync(self) -> None:
         """Wait until all is on the disk."""

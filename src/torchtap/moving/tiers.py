@@ -87,6 +87,8 @@ class DiskTier:
     def get(self, handle: tuple[Slab, Extent], form: Form) -> tuple[Tensor, None]:
         """Read."""
         slab, extent = handle
+        if form.is_small:
+            slab.expect(extent)
         elements = space_for(form, _CPU)
         slab.read(extent, bytes_of(elements, form))
         return elements if form.device == _CPU else elements.to(form.device), None
