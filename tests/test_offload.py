@@ -761,7 +761,7 @@ def test_what_was_fetched_ahead_goes_with_the_graph() -> None:
     off._session._threads = None
     assert off._session._bytes["ahead"] > 0
     fetched = [ref() for ref in off._session._ahead.ready.values()]
-    arrived = [weakref.ref(one.ahead.result()[0]) for one in fetched if one is not None]
+    arrived = [weakref.ref(one.parcel.ahead.result()[0]) for one in fetched if one is not None]
     del loss, fetched
     gc.collect()
     assert arrived and not any(reference() for reference in arrived)
@@ -1041,7 +1041,7 @@ def test_the_latest_are_kept() -> None:
     with off:
         loss = chain(x, 5)
     off.flush()
-    parcels = [ref() for ref in off._session._known.values()]
+    parcels = [ref().parcel for ref in off._session._known.values()]
     states = [one.state for one in sorted(parcels, key=lambda p: p.number)]
     assert states == ["away"] * (len(states) - 3) + ["here"] * 3
     loss.backward()

@@ -26,7 +26,7 @@ Freed = tuple[str, int, Any, Tier | None, int]
 
 
 class Parcel:
-    """Owned by the graph, through what ``pack`` returned; everybody else holds it weakly.
+    """Owned by the graph, through what ``pack`` returned.
 
     It holds an alias of the tensor, and with it its version: what was overwritten is never handed
     out. Once it is away, the alias has no memory any more, but still the version: a write that was
@@ -43,7 +43,6 @@ class Parcel:
     """
 
     __slots__ = (
-        "__weakref__",
         "_freed",
         "ahead",
         "alias",
@@ -103,11 +102,24 @@ class Parcel:
             tier.drop(self.handle)
 
 
-class Packed:
-    """What autograd holds in place of a tensor that shares a parcel with others."""
+class Owner:
+    """What autograd holds: as long as one lives, its parcel does; everybody else holds it weakly.
 
-    __slots__ = ("form", "parcel")
+    It is not the parcel itself, because that has a finaliser: until that has run, a weak reference
+    brings back what is dying. One to an owner is empty before.
+    """
 
-    def __init__(self, parcel: Parcel, form: Form) -> None:
+    __slots__ = ("__weakref__", "parcel")
+
+    def __init__(self, parcel: Parcel) -> None:
         self.parcel = parcel
+
+
+class Packed:
+    """What autograd holds for a tensor that shares a parcel with others."""
+
+    __slots__ = ("form", "owner")
+
+    def __init__(self, owner: Owner, form: Form) -> None:
+        self.owner = owner
         self.form = form

@@ -20,7 +20,17 @@ from torchtap.hooks.graph import num_casts
 from torchtap.moving.attach import Places
 from torchtap.moving.forks import forks
 from torchtap.moving.form import Form, flat, form_of, restored
-from torchtap.moving.parcel import AHEAD, AWAY, HERE, LEAVING, Freed, Identity, Packed, Parcel
+from torchtap.moving.parcel import (
+    AHEAD,
+    AWAY,
+    HERE,
+    LEAVING,
+    Freed,
+    Identity,
+    Owner,
+    Packed,
+    Parcel,
+)
 from torchtap.moving.streams import Ticket
 from torchtap.moving.tally import OffloadReport, OffloadRow, Tally
 from torchtap.moving.tiers import Tier
@@ -80,10 +90,10 @@ class Session:
         self._places = places
         self._new_lock()
         self._takers: dict[tuple[torch.dtype, torch.device], tuple[Tier, ...]] = {}
-        self._known: dict[Identity, weakref.ref[Parcel]] = {}
-        self._queue: deque[weakref.ref[Parcel]] = deque()
+        self._known: dict[Identity, weakref.ref[Owner]] = {}
+        self._queue: deque[weakref.ref[Owner]] = deque()
         self._leaving: deque[Parcel] = deque()
-        self._carried: weakref.WeakSet[Parcel] = weakref.WeakSet()
+        self._carried: set[Parcel] = set()
         self._freed: deque[Freed] = deque()
         self._waits: deque[float] = deque()
         self._bytes = {HERE: 0, LEAVING: 0, AHEAD: 0}
@@ -120,12 +130,12 @@ class Session:
     def unpack(self, packed: Any) -> Tensor:
         """Backward asks for a tensor. May happen any number of times, in any thread."""
         kind = type(packed)
-        if kind is Parcel:
-            return self._tensor_of(packed, packed.form)
+        if kind is Owner:
+            return self._tensor_of(packed.parcel, packed.parcel.form)
         if kind is tuple:
             return checked(packed)
         if kind is Packed:
-            return self._tensor_of(packed.parcel, packed.form)
+            return self._tensor_of(packed.owner.parcel, packed.form)
         tensor: Tensor = packed.unpack(packed.packed)
         return tensor
 
@@ -150,7 +160,7 @@ class Session:
             return f"{takers[0].name} full"
         return form if takers else "no tier takes it"
 
-    def _take(self, tensor: Tensor, form: Form, tally: Tally) -> Parcel | Packed:
+    def _take(self, tensor: Tensor, form: Form, tally: Tally) -> Owner | Packed:
         if self._has_unpacked or self._began is None:
             self._begin_step()
         storage = tensor.untyped_storage()
@@ -159,11 +169,12 @@ class Session:
         reference = self._known.get(identity)
         known = None if reference is None else reference()
         # The number of an object is used again once it is gone.
-        if known is not None and known.storage() is storage:
+        if known is not None and known.parcel.storage() is storage:
             tally.shared += form.nbytes
             return Packed(known, form)
         parcel = Parcel(tensor.detach(), form, weakref.ref(storage), identity, self._freed)
-        self._known[identity] = reference = weakref.ref(parcel)
+        owner = Owner(parcel)
+        self._known[identity] = reference = weakref.ref(owner)
         if not (form.is_small and self._takers[form.kind][0].is_slow):
             self._ahead.packed(parcel, reference)
         self._bytes[HERE] += form.nbytes
@@ -177,16 +188,16 @@ class Session:
             self._send(parcel)
         if self._bytes[LEAVING] and self._in_memory() > self._limit:
             self._when_full()
-        return parcel
+        return owner
 
     # ------------------------------------------------------------------ out
 
     def _send_oldest(self) -> None:
         """Send the oldest away until the budget holds; they are needed last."""
         while self._bytes[HERE] > self._room and self._queue:
-            parcel = self._queue.popleft()()
-            if parcel is not None and parcel.state == HERE:
-                self._send(parcel)
+            owner = self._queue.popleft()()
+            if owner is not None and owner.parcel.state == HERE:
+                self._send(owner.parcel)
 
     def _when_full(self) -> None:
         if self._on_full == "raise":
@@ -257,12 +268,14 @@ class Session:
         except BaseException as error:
             with self._lock:
                 self._stay(parcel, tier, error)
+                self._carried.discard(parcel)
                 self._arrived.notify_all()
             if not isinstance(error, OSError):
                 raise
         else:
             with self._lock:
                 self._gone(parcel)
+                self._carried.discard(parcel)
                 self._arrived.notify_all()
 
     def _gone(self, parcel: Parcel) -> None:
@@ -364,14 +377,15 @@ class Session:
         """Begin to fetch what comes next, as far as there is room."""
         if not self.is_open:
             return
-        for parcel in self._ahead.coming():
+        for owner in self._ahead.coming():
+            parcel = owner.parcel
             room = (self._limit - self._in_memory()) // 2
             if parcel.form.nbytes > room:
                 return
             assert parcel.tier is not None
             soon = self._pool().submit if parcel.tier.is_slow else _now
             parcel.ahead = soon(self._get, parcel)
-            self._ahead.ready[parcel.number] = weakref.ref(parcel)
+            self._ahead.ready[parcel.number] = weakref.ref(owner)
             self._bytes[AHEAD] += parcel.form.nbytes
             self._note_peak()
 
@@ -384,9 +398,9 @@ class Session:
     def _forget_ahead(self) -> None:
         """Let go of all that was fetched ahead."""
         for reference in list(self._ahead.ready.values()):
-            parcel = reference()
-            if parcel is not None:
-                self._take_ahead(parcel)
+            owner = reference()
+            if owner is not None:
+                self._take_ahead(owner.parcel)
 
     # ------------------------------------------------------------------ small things
 
@@ -434,6 +448,7 @@ class Session:
             parcel.state = HERE
             self._bytes[LEAVING] -= parcel.form.nbytes
             self._bytes[HERE] += parcel.form.nbytes
+        self._carried.clear()
 
     def flush(self) -> None:
         """Wait until all that is leaving has left."""
@@ -493,9 +508,9 @@ class _Ahead:
     """
 
     def __init__(self) -> None:
-        self.ready: dict[int, weakref.ref[Parcel]] = {}
+        self.ready: dict[int, weakref.ref[Owner]] = {}
         self._first = 0
-        self._parcels: list[weakref.ref[Parcel]] = []
+        self._owners: list[weakref.ref[Owner]] = []
         self._order: deque[int] = deque(maxlen=1 << 16)
         self._after: dict[int, int] = {}
         self._place = -1
@@ -504,14 +519,14 @@ class _Ahead:
         """A step begins; what the last one asked for is what this one will ask for."""
         self._after = dict(pairwise(self._order))
         self._order.clear()
-        self._first += len(self._parcels)
-        self._parcels.clear()
+        self._first += len(self._owners)
+        self._owners.clear()
         self._place = -1
 
-    def packed(self, parcel: Parcel, reference: weakref.ref[Parcel]) -> None:
+    def packed(self, parcel: Parcel, reference: weakref.ref[Owner]) -> None:
         """A parcel was made."""
-        parcel.number = self._first + len(self._parcels)
-        self._parcels.append(reference)
+        parcel.number = self._first + len(self._owners)
+        self._owners.append(reference)
 
     def asked(self, parcel: Parcel, *, was_ready: bool) -> None:
         """A parcel is asked for."""
@@ -521,15 +536,15 @@ class _Ahead:
             if not was_ready:  # Else we are further already.
                 self._place = place
 
-    def coming(self) -> Iterator[Parcel]:
+    def coming(self) -> Iterator[Owner]:
         """What is away and will be asked for soon, from where it was fetched up to."""
         for _ in range(NUM_AHEAD):
             place = self._after.get(self._place, self._place - 1)
-            if len(self.ready) >= NUM_AHEAD or not 0 <= place < len(self._parcels):
+            if len(self.ready) >= NUM_AHEAD or not 0 <= place < len(self._owners):
                 return
-            parcel = self._parcels[place]()
-            if parcel is not None and parcel.state == AWAY and parcel.ahead is None:
-                yield parcel
+            owner = self._owners[place]()
+            if owner is not None and owner.parcel.state == AWAY and owner.parcel.ahead is None:
+                yield owner
             self._place = place
 
 
