@@ -114,24 +114,24 @@ _DONE = Done()
 
 def copies(numel: int) -> Step:
     """What copying as many out and back takes by itself."""
-    source = torch.ones(numel)
+    sources = [torch.ones(numel) for _ in range(CALLS)]  # As in training, each of its own.
 
     def step() -> None:
-        held = [torch.empty_like(source).copy_(source) for _ in range(CALLS)]
+        held = [torch.empty_like(source).copy_(source) for source in sources]
         for one in held:
-            torch.empty_like(source).copy_(one)
+            torch.empty_like(one).copy_(one)
 
     return step
 
 
 def transfers(numel: int, folder: Path) -> Step:
     """What writing and reading as many takes by itself."""
-    slab, data = Slab(folder), memoryview(bytearray(4 * numel))
+    slab, sources = Slab(folder), [memoryview(bytearray(4 * numel)) for _ in range(CALLS)]
 
     def step() -> None:
         extents = [slab.reserve(4 * numel) for _ in range(CALLS)]
-        for extent in extents:
-            slab.write(extent, data)
+        for extent, source in zip(extents, sources, strict=True):
+            slab.write(extent, source)
         for extent in extents:
             slab.read(extent, memoryview(torch.empty(4 * numel, dtype=torch.uint8).numpy()))
             slab.drop(extent)
