@@ -28,7 +28,7 @@ from watching import Result, Step, compare, fastest, table
 
 import torchtap as tt
 from torchtap.moving.slab import Extent, Slab, folder_for
-from torchtap.moving.streams import FakeStreams
+from torchtap.moving.streams import Ticket
 
 MIB = 1 << 20
 CALLS = 200
@@ -41,8 +41,7 @@ Around = Callable[[], AbstractContextManager[object]]
 def per_tensor(rounds: int, folder: Path) -> list[Result]:
     """Microseconds that one saved tensor costs more, from its saving to its use."""
     rows = []
-    streams = FakeStreams(delay=0)
-    host = tt.offload("cpu", streams=streams, min_bytes=0)
+    host = tt.offload("cpu", streams=Copies(), min_bytes=0)
     slab = tt.offload("disk", dir=folder, min_bytes=0)
     stays = tt.offload("disk", dir=folder, min_bytes=0, max_bytes=256 * MIB, keep_last=256 * MIB)
     cases: list[tuple[str, int, str, Around, Step | None]] = [
@@ -80,26 +79,59 @@ def saving(numel: int, around: Around) -> Step:
     return step
 
 
+class Copies:
+    """Streams that copy at once, and nothing more: what is left is our own."""
+
+    def serves(self, device: torch.device) -> bool:
+        return True
+
+    def out(self, elements: Tensor) -> tuple[Tensor, Ticket]:
+        return torch.empty_like(elements).copy_(elements), _DONE
+
+    def back(self, held: Tensor, like: Tensor) -> Ticket:
+        like.copy_(held)
+        return _DONE
+
+    def drop(self, held: Tensor) -> None:
+        pass
+
+
+class Done:
+    """The ticket of a copy that has ended."""
+
+    def is_done(self) -> bool:
+        return True
+
+    def wait(self) -> None:
+        pass
+
+    def join(self) -> None:
+        pass
+
+
+_DONE = Done()
+
+
 def copies(numel: int) -> Step:
     """What copying as many out and back takes by itself."""
-    source = torch.ones(numel)
+    sources = [torch.ones(numel) for _ in range(CALLS)]  # As in training, each of its own.
 
     def step() -> None:
-        held = [torch.empty_like(source).copy_(source) for _ in range(CALLS)]
+        held = [torch.empty_like(source).copy_(source) for source in sources]
         for one in held:
-            torch.empty_like(source).copy_(one)
+            torch.empty_like(one).copy_(one)
 
     return step
 
 
 def transfers(numel: int, folder: Path) -> Step:
     """What writing and reading as many takes by itself."""
-    slab, data = Slab(folder), memoryview(bytearray(4 * numel))
+    slab, sources = Slab(folder), [memoryview(bytearray(4 * numel)) for _ in range(CALLS)]
 
     def step() -> None:
         extents = [slab.reserve(4 * numel) for _ in range(CALLS)]
-        for extent in extents:
-            slab.write(extent, data)
+        for extent, source in zip(extents, sources, strict=True):
+            slab.write(extent, source)
         for extent in extents:
             slab.read(extent, memoryview(torch.empty(4 * numel, dtype=torch.uint8).numpy()))
             slab.drop(extent)

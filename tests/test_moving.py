@@ -32,6 +32,20 @@ def test_many_that_leave_and_come_back_at_once_are_right(numel):
     assert off.report().moved_nbytes["disk"] == 5 * 40 * numel * 4
 
 
+def test_what_is_dying_is_not_found_any_more():
+    """A weak reference to something with a finaliser brings it back while that runs."""
+    x = torch.randn(1000, requires_grad=True)
+    with tt.offload("disk", min_bytes=0) as off:
+        y = x.exp()
+    (reference,) = off._session._known.values()
+    assert reference() is not None
+    found = []
+    tier = off._session.tiers[0]
+    tier.drop = lambda handle: found.append(reference())
+    del y
+    assert found == [None]
+
+
 def test_small_ones_are_written_at_once_and_large_ones_beside():
     x = torch.randn(1000, requires_grad=True)
     with tt.offload("disk", min_bytes=0) as off:

@@ -741,17 +741,18 @@ def test_a_graph_that_is_dropped_frees_everything() -> None:
     off.flush()
     middle = loss.grad_fn.next_functions[0][0]
     torch.autograd.grad(loss, x, retain_graph=True)
-    parcels = [weakref.ref(one) for one in off._session._known.values()]
+    parcels = list(off._session._known.values())
     assert parcels and middle is not None
     del loss, middle
     gc.collect()
     assert not any(reference() for reference in parcels)
+    off.flush()
     assert off._session.tiers[0].used == 0
 
 
 def test_what_was_fetched_ahead_goes_with_the_graph() -> None:
-    x = noise(100, 100).requires_grad_()
-    off = offloads(max_bytes=1 << 20, keep_last=0)
+    x = noise(300, 300).requires_grad_()  # Small ones are not fetched ahead.
+    off = offloads(max_bytes=8 << 20, keep_last=0)
     with off:
         loss = chain(x)
     off.flush()
@@ -759,8 +760,8 @@ def test_what_was_fetched_ahead_goes_with_the_graph() -> None:
     off._session._pool().shutdown(wait=True)
     off._session._threads = None
     assert off._session._bytes["ahead"] > 0
-    fetched = [ref() for ref in off._session._ahead._ready]
-    arrived = [weakref.ref(one.ahead.result()[0]) for one in fetched if one is not None]
+    fetched = [ref() for ref in off._session._ahead.ready.values()]
+    arrived = [weakref.ref(one.parcel.ahead.result()[0]) for one in fetched if one is not None]
     del loss, fetched
     gc.collect()
     assert arrived and not any(reference() for reference in arrived)
@@ -1035,12 +1036,13 @@ def test_a_budget_is_kept_seen_from_outside() -> None:
 
 
 def test_the_latest_are_kept() -> None:
-    x = noise(100, 100).requires_grad_()
+    x = noise(300, 300).requires_grad_()
     off = offloads(keep_last=3 * x.nbytes)
     with off:
         loss = chain(x, 5)
     off.flush()
-    states = [one.state for one in sorted(off._session._known.values(), key=lambda p: p.number)]
+    parcels = [ref().parcel for ref in off._session._known.values()]
+    states = [one.state for one in sorted(parcels, key=lambda p: p.number)]
     assert states == ["away"] * (len(states) - 3) + ["here"] * 3
     loss.backward()
 
@@ -1061,6 +1063,7 @@ def test_a_chain_fills_the_first_and_goes_on(capacity: int, monkeypatch: Any) ->
     assert same(torch.autograd.grad(loss, x)[0], gradient_of_chain(x, 8))
     del loss
     gc.collect()
+    disk.flush()
     assert [tier.used for tier in disk._session.tiers] == [0, 0]
 
 

@@ -99,6 +99,31 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert slab.used == sum(extent.nbytes for extent in contents)
 
 
+def test_what_is_expected_is_what_was_written(tmp_path: Path) -> None:
+    slab = Slab(tmp_path)
+    extents = [slab.reserve(300_000) for _ in range(20)]
+    for number, extent in enumerate(extents):
+        slab.write(extent, memoryview(bytes([number]) * 300_000))
+    slab.sync()
+    slab.forget()
+    for number, extent in reversed(list(enumerate(extents))):
+        slab.expect(extent)
+        found = bytearray(300_000)
+        slab.read(extent, memoryview(found))
+        assert found == bytes([number]) * 300_000
+
+
+def test_room_of_many_lengths_is_joined_before_the_file_grows(tmp_path: Path) -> None:
+    slab = Slab(tmp_path)
+    for nbytes in (ALIGNMENT, 3 * ALIGNMENT, GROWTH // 4, GROWTH // 2, GROWTH):
+        extents = [slab.reserve(nbytes) for _ in range(GROWTH // nbytes)]
+        assert len(set(extents)) == len(extents)
+        for extent in extents:
+            slab.drop(extent)
+    assert slab.used == 0
+    assert os.fstat(slab._file).st_size == GROWTH
+
+
 def test_reading_beyond_the_end_is_an_error(tmp_path: Path) -> None:
     slab = Slab(tmp_path)
     extent = slab.reserve(1)
@@ -358,8 +383,8 @@ def test_nothing_grows(tmp_path: Path, num_steps: int) -> None:
                 loss.backward()
             x.grad = None
         del loss
-        off.flush()
         gc.collect()
+        off.flush()
 
     steps(20)
     tracemalloc.start()

@@ -16,11 +16,12 @@ from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from torchtap.errors import InputError
+from torchtap.hooks.graph import num_casts
 from torchtap.hooks.keep import storage_id
 from torchtap.moving.attach import Attachment
-from torchtap.moving.form import is_of_parameter, why_not_movable
+from torchtap.moving.form import form_of
 from torchtap.moving.slab import Slab, folder_for
-from torchtap.packing import Guard
+from torchtap.packing import Guarded, checked, guarded
 from torchtap.plan import make_plan, modules_of
 from torchtap.untouched import untouched
 
@@ -253,7 +254,7 @@ class _Saved:
         return self.is_movable and moved.issuperset(self.paths)
 
 
-_Packed = tuple[Guard, str, _Saved | None]
+_Packed = tuple[Guarded, str, _Saved | None]
 
 
 class _Recorder:
@@ -271,7 +272,7 @@ class _Recorder:
 
     def pack(self, tensor: Tensor) -> _Packed:
         path = self._attachment.path()
-        guard = Guard(tensor)
+        guard = guarded(tensor)
         now = _now(tensor)
         self.saves.append((now, path))
         if storage_id(tensor) in self._params:
@@ -279,13 +280,13 @@ class _Recorder:
         saved = self._memory_of(tensor, now)
         saved.paths[path] = None
         is_small = tensor.numel() * tensor.element_size() < self._min_bytes
-        if is_small or why_not_movable(tensor) or is_of_parameter(tensor):
+        if is_small or isinstance(form_of(tensor), str) or num_casts(tensor) is not None:
             saved.is_movable = False
         return guard, path, saved
 
     def unpack(self, packed: _Packed) -> Tensor:
         guard, path, saved = packed
-        tensor = guard.get()
+        tensor = checked(guard)
         now = _now(tensor)
         self.uses.append((now, path))
         if saved is not None:

@@ -246,9 +246,8 @@ def offload(
         max_bytes=max_bytes if max_bytes is not None or keep_last is None else 2 * keep_last,
         keep_last=kept,
         on_full=on_full,
-        wants=_everything if only is None else _checkpoint_inputs,
-        path=attachment.path,
-        below=attachment.below,
+        wants=None if only is None else _checkpoint_inputs,
+        places=attachment.places,
     )
     attachment.pair = (session.pack, session.unpack)
     if model is not None:
@@ -362,10 +361,6 @@ def _attach(attachment: Attachment, model: nn.Module, where: Where) -> None:
     if any(planned.path == "" for planned in plan.taps):
         modules = {**modules, "": model}  # The wrapper itself: a compiled graph has no modules.
     attachment.attach(plan, modules, around=True)
-
-
-def _everything(tensor: Tensor) -> str | None:
-    return None
 
 
 def _checkpoint_inputs(tensor: Tensor) -> str | None:

@@ -5,7 +5,7 @@ handle ourselves is handed to the pair below, and a pair is taken off by what it
 stands: somebody else's may have come on top of it.
 
 Any pair of hooks switches off autograd's own check for saved tensors that are overwritten; a
-:class:`Guard` does it in its place.
+:func:`guarded` tensor is checked in its place.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from torch import Tensor
 Pack = Callable[[Tensor], Any]
 Unpack = Callable[[Any], Tensor]
 Pair = tuple[Pack, Unpack]
+Guarded = tuple[Tensor, int]
+"""An alias of a saved tensor, and the version at which it was saved."""
 
 _push = torch._C._autograd._push_saved_tensors_default_hooks
 _pop = torch._C._autograd._pop_saved_tensors_default_hooks
@@ -57,30 +59,23 @@ def is_of_checkpoint(pair: Pair | None) -> bool:
     return home == "torch.utils.checkpoint"
 
 
-class Guard:
+def guarded(tensor: Tensor) -> Guarded:
     """A saved tensor that stays where it is, watched for being overwritten."""
+    # Detached, since the graph would otherwise hold itself; it shares the version counter.
+    alias = tensor.detach()
+    return alias, alias._version
 
-    __slots__ = ("alias", "version")
 
-    def __init__(self, tensor: Tensor) -> None:
-        # Detached, since the graph would otherwise hold itself; it shares the version counter.
-        self.alias = tensor.detach()
-        self.version = self.alias._version
+def checked(guarded: Guarded) -> Tensor:
+    """The tensor again.
 
-    @property
-    def is_overwritten(self) -> bool:
-        """Whether anything wrote into it since."""
-        return bool(self.alias._version != self.version)
-
-    def get(self) -> Tensor:
-        """The tensor.
-
-        Raises:
-            RuntimeError: it was overwritten, in autograd's own words.
-        """
-        if self.is_overwritten:
-            raise overwritten(self.alias, self.alias.shape, self.version)
-        return self.alias
+    Raises:
+        RuntimeError: it was overwritten, in autograd's own words.
+    """
+    alias, version = guarded
+    if alias._version != version:
+        raise overwritten(alias, alias.shape, version)
+    return alias
 
 
 def overwritten(tensor: Tensor, size: Sequence[int], expected: int) -> RuntimeError:

@@ -1,4 +1,4 @@
-"""Reads the autograd graph: where a module's arguments enter it, and what became of a view."""
+"""Reads the autograd graph: where arguments enter it, and what became of a view or a parameter."""
 
 from __future__ import annotations
 
@@ -179,3 +179,49 @@ def overwriting_node(view: Tensor, first: int) -> Node | None:
             return None
         found, node = node, node.next_functions[0][0]
     return found
+
+
+def num_casts(tensor: Tensor) -> int | None:
+    """How many casts made a tensor of a parameter, if only views and casts did, else ``None``.
+
+    It is 0 for a parameter and for its views (``weight.t()``, which ``Linear`` saves), 1 for what
+    autocast hands to an operation.
+    """
+    base = tensor._base
+    if type(tensor) is not Tensor and isinstance(tensor, torch.nn.Parameter):
+        return 0  # The type first, since a parameter's isinstance() runs Python.
+    if base is not None and isinstance(base, torch.nn.Parameter):
+        return 0
+    node: Node = tensor.grad_fn
+    number = 0
+    while node is not None:
+        name = type(node).__name__  # As node.name(), which makes a string anew.
+        if name not in _TURNS:
+            is_leaf = name == "AccumulateGrad" and isinstance(node.variable, torch.nn.Parameter)
+            return number if is_leaf else None
+        number += name == _CAST
+        node = node.next_functions[0][0]
+    return None
+
+
+_CAST = "ToCopyBackward0"
+_TURNS = frozenset(
+    {
+        _CAST,
+        "ExpandBackward0",
+        "PermuteBackward0",
+        "ReshapeAliasBackward0",
+        "SelectBackward0",
+        "SliceBackward0",
+        "SplitBackward0",
+        "SplitWithSizesBackward0",
+        "SqueezeBackward0",
+        "SqueezeBackward1",
+        "TBackward0",
+        "TransposeBackward0",
+        "UnbindBackward0",
+        "UnsafeViewBackward0",
+        "UnsqueezeBackward0",
+        "ViewBackward0",
+    }
+)

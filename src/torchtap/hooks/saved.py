@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
-from torchtap.hooks.graph import Node
+from torchtap.hooks.graph import Node, num_casts
 from torchtap.hooks.keep import storage_id
 from torchtap.hooks.spots import Spot, Tap
 
@@ -24,8 +24,6 @@ DUPLICATE = "duplicate"
 """Label of a saved tensor whose memory was counted before."""
 
 _RAW = "_raw_saved_"
-_CASTS = frozenset({"ToCopyBackward0", "TBackward0", "ViewBackward0", "TransposeBackward0"})
-_CASTS |= {"PermuteBackward0", "SliceBackward0"}
 
 Take = Callable[[Spot, Tensor, tuple[str, ...]], None]
 
@@ -91,7 +89,7 @@ class Saved:
         storage = storage_id(tensor)
         if storage in params and storage:
             return (PARAMETER,)
-        if _is_cast(tensor):
+        if num_casts(tensor):
             return (CAST,)
         if storage and storage in self._storages:
             return (DUPLICATE,)
@@ -131,18 +129,3 @@ def _own_nodes(outputs: Iterable[Tensor], first: int) -> list[Node]:
 
 def _number(node: Node) -> int:
     return int(node._sequence_nr())
-
-
-def _is_cast(tensor: Tensor) -> bool:
-    """Whether it is a parameter, cast and maybe turned, as autocast hands it to an operation."""
-    node: Node = tensor.grad_fn
-    has_cast = False
-    while node is not None:
-        name = node.name()
-        if name.endswith("AccumulateGrad"):
-            return has_cast and isinstance(node.variable, nn.Parameter)
-        if name not in _CASTS:
-            return False
-        has_cast = has_cast or name == "ToCopyBackward0"
-        node = node.next_functions[0][0]
-    return False

@@ -24,7 +24,7 @@ class Places(threading.local):
     """Where this thread is: paths of the modules that run, and the pairs below ours.
 
     Attributes:
-        paths: the innermost last.
+        paths: the innermost last; first of all none.
         below: the pair that ours stands on, if ours is on.
         blocks: for each block that was begun and not ended, whether it put ours on.
         num_pauses: of the blocks that want nothing put on.
@@ -32,7 +32,7 @@ class Places(threading.local):
     """
 
     def __init__(self) -> None:
-        self.paths: list[str] = []
+        self.paths: list[str] = [""]
         self.below: list[Pair | None] = []
         self.blocks: list[bool] = []
         self.num_pauses = 0
@@ -44,6 +44,7 @@ class Attachment:
 
     Attributes:
         pair: ours.
+        places: where each thread is.
         inside_checkpoint: paths of modules that ran inside a non-reentrant checkpoint, where we
             keep away: it computes again what we would move.
     """
@@ -51,27 +52,19 @@ class Attachment:
     def __init__(self) -> None:
         self.pair: Pair | None = None
         self.inside_checkpoint: dict[str, None] = {}
-        self._places = Places()
+        self.places = Places()
         self._handles: list[Any] = []
-
-    # ------------------------------------------------------------------ what a session asks
 
     def path(self) -> str:
         """The innermost attached module that runs in this thread."""
-        paths = self._places.paths
-        return paths[-1] if paths else ""
-
-    def below(self) -> Pair | None:
-        """The pair of hooks that ours stands on in this thread."""
-        below = self._places.below
-        return below[-1] if below else None
+        return self.places.paths[-1]
 
     # ------------------------------------------------------------------ for a block
 
     def begin(self) -> None:
         """Put the pair on, in this thread; once is enough."""
         assert self.pair is not None
-        places, below = self._places, top()
+        places, below = self.places, top()
         puts_on = not places.below and not self._is_inside_checkpoint(below, ".")
         places.blocks.append(puts_on)
         if puts_on:
@@ -81,17 +74,17 @@ class Attachment:
     def end(self) -> None:
         """Take it off."""
         assert self.pair is not None
-        if self._places.blocks and self._places.blocks.pop():
+        if self.places.blocks and self.places.blocks.pop():
             remove(self.pair)
-            self._places.below.clear()
+            self.places.below.clear()
 
     def pause(self) -> None:
         """Put nothing on in this thread, until ``resume``."""
-        self._places.num_pauses += 1
+        self.places.num_pauses += 1
 
     def resume(self) -> None:
         """A block that wanted nothing put on has ended."""
-        self._places.num_pauses -= 1
+        self.places.num_pauses -= 1
 
     # ------------------------------------------------------------------ for modules
 
@@ -116,12 +109,12 @@ class Attachment:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
-        while self._places.calls:
-            self._unwind(self._places.calls[-1][0])
+        while self.places.calls:
+            self._unwind(self.places.calls[-1][0])
 
     def enter(self, tap: Tap, *, around: bool) -> None:
         """A module is entered."""
-        places = self._places
+        places = self.places
         if any(call[0] is tap for call in places.calls) and self._is_stale():
             self._unwind(places.calls[0][0])
         puts_on = around and not places.below and self._may_put_on(tap)
@@ -132,7 +125,7 @@ class Attachment:
 
     def leave(self, tap: Tap) -> None:
         """It returned, or raised."""
-        if any(call[0] is tap for call in self._places.calls):
+        if any(call[0] is tap for call in self.places.calls):
             self._unwind(tap)
 
     def _is_stale(self) -> bool:
@@ -140,14 +133,14 @@ class Attachment:
 
         It is left behind by a KeyboardInterrupt, which runs no hooks.
         """
-        callers = [caller for _, caller in self._places.calls if caller is not None]
+        callers = [caller for _, caller in self.places.calls if caller is not None]
         python: FrameType | None = sys._getframe(1)
         while python is not None and not any(python is caller for caller in callers):
             python = python.f_back
         return python is None
 
     def _may_put_on(self, tap: Tap) -> bool:
-        if self._places.num_pauses or not _may_push():
+        if self.places.num_pauses or not _may_push():
             return False  # Inside torch.func, which allows no hooks, or where the user wants none.
         if _current_task() != -1:
             return False  # A checkpoint computes again; what it saves is used at once.
@@ -162,7 +155,7 @@ class Attachment:
 
     def _unwind(self, tap: Tap) -> None:
         """Leave the innermost call of ``tap``, and all inside it that raised."""
-        places = self._places
+        places = self.places
         while places.calls:
             found, caller = places.calls.pop()
             places.paths.pop()

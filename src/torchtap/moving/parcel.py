@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import deque
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.multiprocessing.reductions import StorageWeakRef
 
 from torchtap.moving.form import Form
 from torchtap.moving.streams import Ticket
@@ -18,51 +18,58 @@ HERE, LEAVING, AWAY = "here", "leaving", "away"
 AHEAD = "ahead"
 """What is away, and fetched before it is asked for."""
 
+Identity = tuple[int, int, int, tuple[Any, ...]]
+"""What saved tensors share exactly if they are the same numbers in the same memory: the memory's
+object, its version, where they begin in it, and marks of their form."""
+Freed = tuple[str, int, Any, Tier | None, int]
+"""What a parcel leaves behind: its state, bytes, identity, tier, and bytes there."""
+
 
 class Parcel:
-    """Owned by the graph, through what ``pack`` returned; everybody else holds it weakly.
+    """Owned by the graph, through what ``pack`` returned.
 
     It holds an alias of the tensor, and with it its version: what was overwritten is never handed
     out. Once it is away, the alias has no memory any more, but still the version: a write that was
     under way while the tensor left is only counted when it ends.
 
     Attributes:
-        number: in which order it was packed within its step.
-        storage: weakly, the memory it was packed from.
+        alias: shares memory with the tensor, and has no graph.
+        storage: weakly, the memory it was packed from: an address is used again once that is gone.
+        identity: under which it is known.
+        number: which it was of those that are fetched ahead; -1 if it is not.
         state: ``here``, ``leaving`` or ``away``.
         ticket: of the copy that takes it away.
         ahead: what was fetched of it before it was asked for.
     """
 
     __slots__ = (
-        "__weakref__",
         "_freed",
         "ahead",
         "alias",
         "form",
         "handle",
+        "identity",
         "number",
         "small",
         "state",
         "storage",
         "ticket",
         "tier",
-        "version",
     )
 
     def __init__(
         self,
-        tensor: Tensor,
+        alias: Tensor,
         form: Form,
-        storage: StorageWeakRef,
-        number: int,
-        freed: deque[tuple[str, int]],
+        storage: weakref.ref[torch.UntypedStorage],
+        identity: Identity,
+        freed: deque[Freed],
     ) -> None:
-        self.alias = tensor.detach()
-        self.version = self.alias._version
+        self.alias = alias
         self.form = form
         self.storage = storage
-        self.number = number
+        self.identity = identity
+        self.number = -1
         self.state = HERE
         self.ticket: Ticket | None = None
         self.tier: Tier | None = None
@@ -71,46 +78,48 @@ class Parcel:
         self.ahead: Any = None
         self._freed = freed
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the tensor."""
-        return self.form.nbytes
-
-    @property
-    def is_overwritten(self) -> bool:
-        """Whether anything wrote into the tensor since it was saved."""
-        return bool(self.alias._version != self.version)
-
     def check(self) -> None:
         """Do what autograd does before it hands out a tensor.
 
         Raises:
             RuntimeError: it was overwritten, in autograd's own words.
         """
-        if self.is_overwritten:
-            raise overwritten(self.alias, self.form.size, self.version)
+        if self.alias._version != self.identity[1]:
+            raise overwritten(self.alias, self.form.size, self.identity[1])
 
     def let_go(self) -> None:
         """It is away: its memory is needed no more."""
         self.state = AWAY
-        empty = self.alias.detach()  # Backward may just have been handed the alias itself.
-        empty.data = torch.empty(0, dtype=self.form.dtype, device=self.form.device)
-        self.alias = empty
+        self.alias.data = self.form.nothing
 
     def __del__(self) -> None:
         # The collector may call this at any moment: it takes no lock.
-        self._freed.append((self.state, self.nbytes))
+        nbytes, tier = self.form.nbytes, self.tier
+        self._freed.append((self.state, nbytes, self.identity, tier, self.small))
         if self.ahead is not None:
-            self._freed.append((AHEAD, self.nbytes))
-        if self.tier is not None:
-            self.tier.drop(self.handle, self.small)
+            self._freed.append((AHEAD, nbytes, self.number, None, 0))
+        if tier is not None:
+            tier.drop(self.handle)
+
+
+class Owner:
+    """What autograd holds: as long as one lives, its parcel does; everybody else holds it weakly.
+
+    It is not the parcel itself, because that has a finaliser: until that has run, a weak reference
+    brings back what is dying. One to an owner is empty before.
+    """
+
+    __slots__ = ("__weakref__", "parcel")
+
+    def __init__(self, parcel: Parcel) -> None:
+        self.parcel = parcel
 
 
 class Packed:
-    """What autograd holds in a tensor's place: a parcel, and how this tensor lies in it."""
+    """What autograd holds for a tensor that shares a parcel with others."""
 
-    __slots__ = ("form", "parcel")
+    __slots__ = ("form", "owner")
 
-    def __init__(self, parcel: Parcel, form: Form) -> None:
-        self.parcel = parcel
+    def __init__(self, owner: Owner, form: Form) -> None:
+        self.owner = owner
         self.form = form

@@ -21,6 +21,11 @@ class Room:
     def __init__(self) -> None:
         self._free: list[tuple[int, int]] = []
 
+    @property
+    def free(self) -> int:
+        """How much is free."""
+        return sum(length for _, length in self._free)
+
     def take(self, length: int) -> int | None:
         """The start of a free stretch, which is free no more; ``None`` if none is long enough.
 

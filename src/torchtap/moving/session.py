@@ -7,36 +7,40 @@ import threading
 import time
 import weakref
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from torchtap.errors import OffloadError
-from torchtap.moving.form import (
-    Form,
-    flat,
-    form_of,
-    identity_of,
-    is_of_parameter,
-    restored,
-    why_not_movable,
+from torchtap.hooks.graph import num_casts
+from torchtap.moving.attach import Places
+from torchtap.moving.forks import forks
+from torchtap.moving.form import Form, flat, form_of, restored
+from torchtap.moving.parcel import (
+    AHEAD,
+    AWAY,
+    HERE,
+    LEAVING,
+    Freed,
+    Identity,
+    Owner,
+    Packed,
+    Parcel,
 )
-from torchtap.moving.parcel import AHEAD, AWAY, HERE, LEAVING, Packed, Parcel
 from torchtap.moving.streams import Ticket
 from torchtap.moving.tally import OffloadReport, OffloadRow, Tally
 from torchtap.moving.tiers import Tier
-from torchtap.packing import Guard, Pair
+from torchtap.packing import Pair, checked, guarded
 
 IN_FLIGHT = 256 << 20
 """Bytes that may be on their way at one time, where no budget says otherwise."""
 NUM_AHEAD = 8
 """Tensors that are fetched before they are asked for."""
 NUM_THREADS = 2
-INLINE = 256 << 10
-"""Up to so many bytes it takes longer to wake a thread than to hand them to the system."""
 
 _current_task = torch._C._current_graph_task_id
 
@@ -60,9 +64,8 @@ class Session:
         max_bytes: most bytes in memory: kept, leaving, fetched ahead.
         keep_last: bytes of the latest tensors that stay as long as no later ones come.
         on_full: ``wait``, ``keep`` or ``raise``.
-        wants: whether a tensor is to be moved at all, besides the rest.
-        path: what runs now.
-        below: the pair of hooks that ours stands on, if any.
+        wants: why a tensor is not to be moved at all, besides the rest, or ``None``.
+        places: what runs now, and the pair of hooks that ours stands on.
     """
 
     def __init__(
@@ -73,9 +76,8 @@ class Session:
         max_bytes: int | None,
         keep_last: int,
         on_full: str,
-        wants: Callable[[Tensor], str | None],
-        path: Callable[[], str],
-        below: Callable[[], Pair | None],
+        wants: Callable[[Tensor], str | None] | None,
+        places: Places,
     ) -> None:
         self.tiers = tiers
         self.is_open = True
@@ -85,103 +87,117 @@ class Session:
         self._room = min(keep_last, self._limit)
         self._on_full = on_full
         self._wants = wants
-        self._path = path
-        self._below = below
+        self._places = places
         self._new_lock()
-        self._known: weakref.WeakValueDictionary[Any, Parcel] = weakref.WeakValueDictionary()
-        self._queue: deque[weakref.ref[Parcel]] = deque()
-        self._leaving: list[Parcel] = []
-        self._carried: weakref.WeakSet[Parcel] = weakref.WeakSet()
-        self._freed: deque[tuple[str, int]] = deque()
-        self._bytes: Counter[str] = Counter()
-        self._ahead = _Ahead(self)
+        self._takers: dict[tuple[torch.dtype, torch.device], tuple[Tier, ...]] = {}
+        self._known: dict[Identity, weakref.ref[Owner]] = {}
+        self._queue: deque[weakref.ref[Owner]] = deque()
+        self._leaving: deque[Parcel] = deque()
+        self._carried: set[Parcel] = set()
+        self._freed: deque[Freed] = deque()
+        self._waits: deque[float] = deque()
+        self._bytes = {HERE: 0, LEAVING: 0, AHEAD: 0}
+        self._ahead = _Ahead()
         self._threads: tuple[int, ThreadPoolExecutor] | None = None
         self._full: set[str] = set()
         self._tallies: defaultdict[str, Tally] = defaultdict(Tally)
-        self._moved: Counter[str] = Counter()
+        self._moved = {tier.name: 0 for tier in tiers}
         self._small = self._fetched = self._peak = self._plain = self._plain_peak = 0
-        self._num_waited = 0
+        self._num_ahead = self._num_waited = 0
         self._blocked = self._spent = 0.0
         self._began: float | None = None
         self._has_unpacked = False
-        self._number = 0
 
     # ------------------------------------------------------------------ hooks
 
     def pack(self, tensor: Tensor) -> Any:
         """Autograd is about to save a tensor."""
-        self._after_fork()
-        nbytes = tensor.numel() * tensor.element_size()
-        reason = self._why_kept(tensor, nbytes)
+        if self._forks != forks.count:
+            self._after_fork()
+        nbytes = tensor.numel() * tensor.itemsize
+        form = "small" if nbytes < self._min_bytes else self._form_or_reason(tensor)
+        places = self._places
         with self._lock:
-            tally = self._tallies[self._path()]
+            tally = self._tallies[places.paths[-1]]
             tally.count += 1
             tally.seen += nbytes
-            if reason is None:
-                return self._take(tensor, tally)
-            tally.kept[reason] += nbytes
-        below = self._below()
-        return Guard(tensor) if below is None else Handed(below, tensor)
+            if not isinstance(form, str):
+                return self._take(tensor, form, tally)
+            tally.kept[form] += nbytes
+        below = places.below[-1] if places.below else None
+        return guarded(tensor) if below is None else Handed(below, tensor)
 
     def unpack(self, packed: Any) -> Tensor:
         """Backward asks for a tensor. May happen any number of times, in any thread."""
-        if type(packed) is Guard:
-            return packed.get()
-        if type(packed) is Handed:
-            return packed.unpack(packed.packed)
-        self._has_unpacked = True
-        return self._tensor_of(packed.parcel, packed.form)
+        kind = type(packed)
+        if kind is Owner:
+            return self._tensor_of(packed.parcel, packed.parcel.form)
+        if kind is tuple:
+            return checked(packed)
+        if kind is Packed:
+            return self._tensor_of(packed.owner.parcel, packed.form)
+        tensor: Tensor = packed.unpack(packed.packed)
+        return tensor
 
-    def _why_kept(self, tensor: Tensor, nbytes: int) -> str | None:
-        if nbytes < self._min_bytes:
-            return "small"
+    def _form_or_reason(self, tensor: Tensor) -> Form | str:
+        """How a tensor lies that is to be moved, or why it is kept."""
         if not self.is_open:
             return "after closing"
         if _current_task() != -1:
             return "inside a backward"
-        reason = why_not_movable(tensor) or self._wants(tensor)
-        if reason is not None:
+        form = form_of(tensor)
+        if isinstance(form, str):
+            return form
+        if self._wants is not None and (reason := self._wants(tensor)) is not None:
             return reason
-        if is_of_parameter(tensor):
+        if num_casts(tensor) is not None:
             return "parameter"
-        form = form_of(tensor)
-        takers = [tier for tier in self.tiers if tier.accepts(form)]
-        if takers and all(tier.name in self._full for tier in takers):
+        takers = self._takers.get(form.kind)
+        if takers is None:
+            takers = tuple(tier for tier in self.tiers if tier.accepts(*form.kind))
+            self._takers[form.kind] = takers
+        if self._full and takers and all(tier.name in self._full for tier in takers):
             return f"{takers[0].name} full"
-        return None if takers else "no tier takes it"
+        return form if takers else "no tier takes it"
 
-    def _take(self, tensor: Tensor, tally: Tally) -> Packed:
-        form = form_of(tensor)
-        identity, storage = identity_of(tensor, form)
-        self._begin_step()
-        known = self._known.get(identity)
-        # An address is used again once its memory is gone.
-        if known is not None and not known.storage.expired():  # type: ignore[no-untyped-call]
+    def _take(self, tensor: Tensor, form: Form, tally: Tally) -> Owner | Packed:
+        if self._has_unpacked or self._began is None:
+            self._begin_step()
+        storage = tensor.untyped_storage()
+        identity = (id(storage), tensor._version, int(tensor.storage_offset()), form.marks)
+        self._settle()
+        reference = self._known.get(identity)
+        known = None if reference is None else reference()
+        # The number of an object is used again once it is gone.
+        if known is not None and known.parcel.storage() is storage:
             tally.shared += form.nbytes
             return Packed(known, form)
-        parcel = Parcel(tensor, form, storage, self._number, self._freed)
-        self._number += 1
-        self._known[identity] = parcel
-        self._queue.append(weakref.ref(parcel))
-        self._ahead.packed(parcel)
+        parcel = Parcel(tensor.detach(), form, weakref.ref(storage), identity, self._freed)
+        owner = Owner(parcel)
+        self._known[identity] = reference = weakref.ref(owner)
+        if not (form.is_small and self._takers[form.kind][0].is_slow):
+            self._ahead.packed(parcel, reference)
         self._bytes[HERE] += form.nbytes
         self._plain += form.nbytes
         tally.packed += form.nbytes
-        self._make_room()
-        return Packed(parcel, form)
+        self._note_peak()
+        if self._room:
+            self._queue.append(reference)
+            self._send_oldest()
+        else:
+            self._send(parcel)
+        if self._bytes[LEAVING] and self._in_memory() > self._limit:
+            self._when_full()
+        return owner
 
     # ------------------------------------------------------------------ out
 
-    def _make_room(self) -> None:
+    def _send_oldest(self) -> None:
         """Send the oldest away until the budget holds; they are needed last."""
-        self._settle()
-        self._note_peak()
         while self._bytes[HERE] > self._room and self._queue:
-            parcel = self._queue.popleft()()
-            if parcel is not None and parcel.state == HERE:
-                self._send(parcel)
-        if self._in_memory() > self._limit and self._bytes[LEAVING]:
-            self._when_full()
+            owner = self._queue.popleft()()
+            if owner is not None and owner.parcel.state == HERE:
+                self._send(owner.parcel)
 
     def _when_full(self) -> None:
         if self._on_full == "raise":
@@ -198,46 +214,49 @@ class Session:
         self._blocked += time.perf_counter() - start
 
     def _await_one(self) -> None:
-        tickets = [parcel.ticket for parcel in self._leaving if parcel.ticket is not None]
-        if tickets:
-            tickets[0].wait()
+        if self._leaving:
+            ticket = self._leaving[0].ticket
+            assert ticket is not None
+            ticket.wait()
         else:
             self._arrived.wait(timeout=1.0)
         self._settle()
 
     def _send(self, parcel: Parcel) -> None:
-        tier = self._tier_for(parcel.form)
+        form = parcel.form
+        tier = self._tier_for(form)
         if tier is None:
             return  # No room anywhere: it stays.
-        self._bytes[HERE] -= parcel.nbytes
-        self._bytes[LEAVING] += parcel.nbytes
-        parcel.state = LEAVING
-        if tier.is_slow and parcel.form.device.type == "cpu" and parcel.nbytes <= INLINE:
-            start = time.perf_counter()
-            self._carry(parcel, tier, None)
-            self._blocked += time.perf_counter() - start
-            return
-        if tier.is_slow:
-            ready = _event_after(parcel.form.device)
+        if tier.is_slow and not form.is_small:
+            self._leaves(parcel)
             self._carried.add(parcel)
-            self._pool().submit(self._carry, parcel, tier, ready)
+            self._pool().submit(self._carry, parcel, tier, _event_after(form.device))
             return
         start = time.perf_counter()
         try:
             ticket = self._put(parcel, tier)
-        except BaseException:
-            self._stay(parcel, tier)
-            raise
-        self._blocked += time.perf_counter() - start
-        if ticket is None:
-            self._gone(parcel)
+        except BaseException as error:
+            self._stay(parcel, tier, error)
+            if not (tier.is_slow and isinstance(error, OSError)):
+                raise
         else:
-            parcel.ticket = ticket
-            self._leaving.append(parcel)
+            if ticket is None:
+                self._gone(parcel)
+            else:
+                parcel.ticket = ticket
+                self._leaves(parcel)
+                self._leaving.append(parcel)
+        self._blocked += time.perf_counter() - start
+
+    def _leaves(self, parcel: Parcel) -> None:
+        parcel.state = LEAVING
+        self._bytes[HERE] -= parcel.form.nbytes
+        self._bytes[LEAVING] += parcel.form.nbytes
 
     def _put(self, parcel: Parcel, tier: Tier) -> Ticket | None:
-        handle, small, ticket = tier.put(flat(parcel.alias, parcel.form))
-        parcel.handle, parcel.small, parcel.tier = handle, small, tier
+        form = parcel.form
+        parcel.handle, parcel.small, ticket = tier.put(flat(parcel.alias, form), form)
+        parcel.tier = tier
         return ticket
 
     def _carry(self, parcel: Parcel, tier: Tier, ready: Any) -> None:
@@ -246,107 +265,142 @@ class Session:
             if ready is not None:
                 ready.synchronize()
             self._put(parcel, tier)
-        except OSError as error:
-            with self._lock:
-                self._full.add(tier.name)
-                self.notes[f"{tier.name} is full ({error.strerror}): kept in memory"] = None
-                self._stay(parcel, tier)
         except BaseException as error:
             with self._lock:
-                self.notes[f"moving to {tier.name} failed: {error!r}; kept in memory"] = None
-                self._stay(parcel, tier)
-            raise
+                self._stay(parcel, tier, error)
+                self._carried.discard(parcel)
+                self._arrived.notify_all()
+            if not isinstance(error, OSError):
+                raise
         else:
             with self._lock:
                 self._gone(parcel)
+                self._carried.discard(parcel)
+                self._arrived.notify_all()
 
     def _gone(self, parcel: Parcel) -> None:
         """The copy has ended: let go of the memory, unless it was overwritten meanwhile."""
-        self._bytes[LEAVING] -= parcel.nbytes
-        self._carried.discard(parcel)
-        if parcel.is_overwritten:
-            parcel.state = HERE  # It raises when it is asked for.
-            self._bytes[HERE] += parcel.nbytes
-        else:
-            assert parcel.tier is not None
-            self._moved[parcel.tier.name] += parcel.nbytes
-            self._small += parcel.small
-            parcel.let_go()
+        nbytes = parcel.form.nbytes
+        self._bytes[parcel.state] -= nbytes
         parcel.ticket = None
-        self._arrived.notify_all()
+        if parcel.alias._version != parcel.identity[1]:
+            parcel.state = HERE  # It raises when it is asked for.
+            self._bytes[HERE] += nbytes
+            return
+        assert parcel.tier is not None
+        self._moved[parcel.tier.name] += nbytes
+        self._small += parcel.small
+        parcel.let_go()
 
-    def _stay(self, parcel: Parcel, tier: Tier) -> None:
-        tier.give_up(parcel.form)
-        self._bytes[LEAVING] -= parcel.nbytes
-        self._bytes[HERE] += parcel.nbytes
+    def _stay(self, parcel: Parcel, tier: Tier, error: BaseException) -> None:
+        """It could not be moved."""
+        if tier.is_slow and isinstance(error, OSError):
+            self._full.add(tier.name)
+            self.notes[f"{tier.name} is full ({error.strerror}): kept in memory"] = None
+        elif tier.is_slow:
+            self.notes[f"moving to {tier.name} failed: {error!r}; kept in memory"] = None
+        tier.used -= tier.room(parcel.form)
+        self._bytes[parcel.state] -= parcel.form.nbytes
+        self._bytes[HERE] += parcel.form.nbytes
         parcel.state = HERE
-        self._arrived.notify_all()
 
     def _settle(self) -> None:
         """Take note of what the collector freed, and of copies that have ended."""
         while self._freed:
-            state, nbytes = self._freed.popleft()
+            state, nbytes, name, tier, small = self._freed.popleft()
+            if tier is not None:
+                tier.used -= small
             if state != AWAY:
                 self._bytes[state] -= nbytes
-            if state != AHEAD:
-                self._plain -= nbytes
-        done = [one for one in self._leaving if one.ticket is None or one.ticket.is_done()]
-        for parcel in done:
-            self._leaving.remove(parcel)
-            self._gone(parcel)
+            if state == AHEAD:
+                self._ahead.ready.pop(name, None)
+                continue
+            self._plain -= nbytes
+            reference = self._known.get(name)
+            if reference is not None and reference() is None:
+                del self._known[name]
+        while self._waits:
+            self._blocked += self._waits.popleft()
+        # Copies end in the order in which they began.
+        while self._leaving and self._leaving[0].ticket.is_done():  # type: ignore[union-attr]
+            self._gone(self._leaving.popleft())
 
     def _tier_for(self, form: Form) -> Tier | None:
-        for tier in self.tiers:
-            if tier.name not in self._full and tier.accepts(form) and tier.claim(form):
+        for tier in self._takers[form.kind]:
+            used = tier.used + tier.room(form)
+            if tier.name not in self._full and (tier.capacity is None or used <= tier.capacity):
+                tier.used = used
                 return tier
         return None
 
     # ------------------------------------------------------------------ back
 
     def _tensor_of(self, parcel: Parcel, form: Form) -> Tensor:
-        self._after_fork()
+        if self._forks != forks.count:
+            self._after_fork()
         start = time.perf_counter()
         with self._lock:
+            self._has_unpacked = True
             self._settle()
             parcel.check()
-            self._ahead.asked(parcel)
-            if parcel.state != AWAY:
-                self._ahead.fetch_more()
-                if form is parcel.form or not form.is_dense:
-                    return parcel.alias
-                return restored(flat(parcel.alias, parcel.form), form)
-            fetched = self._ahead.take(parcel)
+            fetched = parcel.ahead
+            is_away = parcel.state == AWAY
+            if is_away:
+                self._fetched += parcel.form.nbytes
+                self._num_waited += fetched is None
+            if fetched is not None:
+                self._take_ahead(parcel)
+                self._num_ahead += 1
+            if parcel.number >= 0:
+                self._ahead.asked(parcel, was_ready=fetched is not None)
+                if fetched is not None or not is_away:
+                    self._fetch_more()
+            if not is_away:  # A handle of its own: what the alias shows is gone once it has left.
+                return _seen_as(parcel.alias.detach(), parcel.form, form)
         if fetched is None:
-            self._num_waited += 1
-            fetched = self.get(parcel)
+            fetched = self._get(parcel)
+            if parcel.number >= 0:
+                with self._lock:
+                    self._fetch_more()  # Only now, since this one is needed first.
         elements, ticket = fetched.result() if isinstance(fetched, Future) else fetched
         if ticket is not None:
             ticket.join()
-        with self._lock:
-            self._fetched += parcel.nbytes
-            self._ahead.fetch_more()
-            self._blocked += time.perf_counter() - start
-        return restored(elements, form)
+        self._waits.append(time.perf_counter() - start)
+        return elements if form is parcel.form and form.is_plain else restored(elements, form)
 
-    def get(self, parcel: Parcel) -> tuple[Tensor, Ticket | None]:
+    def _get(self, parcel: Parcel) -> tuple[Tensor, Ticket | None]:
         """The elements of a parcel that is away."""
         assert parcel.tier is not None
         return parcel.tier.get(parcel.handle, parcel.form)
 
-    def get_soon(self, parcel: Parcel) -> Any:
-        """The same, beside what runs now."""
-        assert parcel.tier is not None
-        return self._pool().submit(self.get, parcel) if parcel.tier.is_slow else self.get(parcel)
+    def _fetch_more(self) -> None:
+        """Begin to fetch what comes next, as far as there is room."""
+        if not self.is_open:
+            return
+        for owner in self._ahead.coming():
+            parcel = owner.parcel
+            room = (self._limit - self._in_memory()) // 2
+            if parcel.form.nbytes > room:
+                return
+            assert parcel.tier is not None
+            soon = self._pool().submit if parcel.tier.is_slow else _now
+            parcel.ahead = soon(self._get, parcel)
+            self._ahead.ready[parcel.number] = weakref.ref(owner)
+            self._bytes[AHEAD] += parcel.form.nbytes
+            self._note_peak()
 
-    @property
-    def room_ahead(self) -> int:
-        """Bytes that may be fetched before they are asked for."""
-        return max(0, self._limit - self._in_memory()) // 2
+    def _take_ahead(self, parcel: Parcel) -> None:
+        """What was fetched of it is in use, or is not wanted any more."""
+        parcel.ahead = None
+        del self._ahead.ready[parcel.number]
+        self._bytes[AHEAD] -= parcel.form.nbytes
 
-    def count_ahead(self, nbytes: int) -> None:
-        """Bytes that were fetched ahead, or taken from there."""
-        self._bytes[AHEAD] += nbytes
-        self._note_peak()
+    def _forget_ahead(self) -> None:
+        """Let go of all that was fetched ahead."""
+        for reference in list(self._ahead.ready.values()):
+            owner = reference()
+            if owner is not None:
+                self._take_ahead(owner.parcel)
 
     # ------------------------------------------------------------------ small things
 
@@ -354,19 +408,22 @@ class Session:
         return self._bytes[HERE] + self._bytes[LEAVING] + self._bytes[AHEAD]
 
     def _note_peak(self) -> None:
-        self._peak = max(self._peak, self._in_memory())
-        self._plain_peak = max(self._plain_peak, self._plain)
+        held = self._bytes
+        in_memory = held[HERE] + held[LEAVING] + held[AHEAD]
+        if in_memory > self._peak:
+            self._peak = in_memory
+        if self._plain > self._plain_peak:
+            self._plain_peak = self._plain
 
     def _begin_step(self) -> None:
         """The first pack after an unpack begins a step."""
         now = time.perf_counter()
-        if self._began is None:
-            self._began = now
-        elif self._has_unpacked:
+        if self._began is not None:
             self._spent += now - self._began
-            self._began = now
-            self._number = 0
+            self._forget_ahead()
             self._ahead.restart()
+            self._queue = deque(one for one in self._queue if one() is not None)
+        self._began = now
         self._has_unpacked = False
 
     def _pool(self) -> ThreadPoolExecutor:
@@ -377,25 +434,27 @@ class Session:
         return self._threads[1]
 
     def _new_lock(self) -> None:
-        self._pid = os.getpid()
+        self._forks = forks.count
         self._lock = threading.RLock()
         self._arrived = threading.Condition(self._lock)
 
     def _after_fork(self) -> None:
         """In a child no thread goes on with what is under way, nor lets go of the lock."""
-        if self._pid == os.getpid():
+        if self._forks == forks.count:
             return
         self._new_lock()
-        self._ahead.forget_all()
+        self._forget_ahead()
         for parcel in [one for one in self._carried if one.state == LEAVING]:
             parcel.state = HERE
-            self._bytes[LEAVING] -= parcel.nbytes
-            self._bytes[HERE] += parcel.nbytes
+            self._bytes[LEAVING] -= parcel.form.nbytes
+            self._bytes[HERE] += parcel.form.nbytes
+        self._carried.clear()
 
     def flush(self) -> None:
         """Wait until all that is leaving has left."""
         self._after_fork()
         with self._lock:
+            self._settle()
             while self._bytes[LEAVING] > 0:
                 self._await_one()
 
@@ -404,7 +463,7 @@ class Session:
         self.is_open = False
         self.flush()
         with self._lock:
-            self._ahead.restart()
+            self._forget_ahead()
 
     def report(self) -> OffloadReport:
         """What happened so far."""
@@ -425,12 +484,12 @@ class Session:
                 kept_nbytes=dict(kept),
                 packed_nbytes=sum(row.packed for row in rows),
                 shared_nbytes=sum(row.shared for row in rows),
-                moved_nbytes=dict(self._moved),
+                moved_nbytes={name: nbytes for name, nbytes in self._moved.items() if nbytes},
                 small_nbytes=self._small,
                 fetched_nbytes=self._fetched,
                 peak_nbytes=self._peak,
                 plain_peak_nbytes=self._plain_peak,
-                num_ahead=self._ahead.num_taken,
+                num_ahead=self._num_ahead,
                 num_waited=self._num_waited,
                 blocked_seconds=self._blocked,
                 step_seconds=self._spent or running,
@@ -439,88 +498,63 @@ class Session:
 
 
 class _Ahead:
-    """Fetches what backward will ask for next: as in the step before, or else the latest first.
+    """What backward will ask for next: as in the step before, or else the latest first.
 
-    Only a hint: what is not there is fetched when it is asked for.
+    Only a hint: what was not fetched ahead is fetched when it is asked for.
+
+    Attributes:
+        ready: number -> what was fetched ahead. Parcels hold what was fetched of them, so that it
+            goes when the graph goes.
     """
 
-    def __init__(self, session: Session) -> None:
-        self.num_taken = 0
-        self._session = weakref.ref(session)
-        self._parcels: dict[int, weakref.ref[Parcel]] = {}
+    def __init__(self) -> None:
+        self.ready: dict[int, weakref.ref[Owner]] = {}
+        self._first = 0
+        self._owners: list[weakref.ref[Owner]] = []
         self._order: deque[int] = deque(maxlen=1 << 16)
-        self._last_order: list[int] = []
-        self._places: dict[int, int] = {}
-        self._ready: list[weakref.ref[Parcel]] = []
+        self._after: dict[int, int] = {}
+        self._place = -1
 
     def restart(self) -> None:
         """A step begins; what the last one asked for is what this one will ask for."""
-        self._last_order = list(self._order)
+        self._after = dict(pairwise(self._order))
         self._order.clear()
-        self._places = {number: place for place, number in enumerate(self._last_order)}
-        self._parcels.clear()
-        self.forget_all()
+        self._first += len(self._owners)
+        self._owners.clear()
+        self._place = -1
 
-    def forget_all(self) -> None:
-        """Let go of what was fetched."""
-        for parcel in self._fetched():
-            self._forget(parcel)
-
-    def packed(self, parcel: Parcel) -> None:
+    def packed(self, parcel: Parcel, reference: weakref.ref[Owner]) -> None:
         """A parcel was made."""
-        self._parcels[parcel.number] = weakref.ref(parcel)
+        parcel.number = self._first + len(self._owners)
+        self._owners.append(reference)
 
-    def asked(self, parcel: Parcel) -> None:
+    def asked(self, parcel: Parcel, *, was_ready: bool) -> None:
         """A parcel is asked for."""
-        self._order.append(parcel.number)
+        place = parcel.number - self._first
+        if place >= 0:
+            self._order.append(place)
+            if not was_ready:  # Else we are further already.
+                self._place = place
 
-    def take(self, parcel: Parcel) -> Any:
-        """What was fetched of it, or ``None``."""
-        fetched = parcel.ahead
-        if fetched is not None:
-            self.num_taken += 1
-            self._forget(parcel)
-        return fetched
-
-    def fetch_more(self) -> None:
-        """Begin to fetch what comes next, as far as there is room."""
-        session = self._session()
-        if session is None or not session.is_open:
-            return
-        free = NUM_AHEAD - len(self._fetched())
-        for number in self._next():
-            if free <= 0:
+    def coming(self) -> Iterator[Owner]:
+        """What is away and will be asked for soon, from where it was fetched up to."""
+        for _ in range(NUM_AHEAD):
+            place = self._after.get(self._place, self._place - 1)
+            if len(self.ready) >= NUM_AHEAD or not 0 <= place < len(self._owners):
                 return
-            reference = self._parcels.get(number)
-            parcel = None if reference is None else reference()
-            if parcel is None or parcel.state != AWAY or parcel.ahead is not None:
-                continue
-            if parcel.nbytes > session.room_ahead:
-                return
-            parcel.ahead = session.get_soon(parcel)
-            free -= 1
-            self._ready.append(weakref.ref(parcel))
-            session.count_ahead(parcel.nbytes)
+            owner = self._owners[place]()
+            if owner is not None and owner.parcel.state == AWAY and owner.parcel.ahead is None:
+                yield owner
+            self._place = place
 
-    def _next(self) -> Sequence[int]:
-        last = self._order[-1] if self._order else -1
-        place = self._places.get(last)
-        if place is not None:
-            return self._last_order[place + 1 : place + 1 + NUM_AHEAD]
-        return range(last - 1, max(-1, last - 1 - NUM_AHEAD), -1)
 
-    def _fetched(self) -> list[Parcel]:
-        """Parcels hold what was fetched of them, so that it goes when the graph goes."""
-        found = [(reference, reference()) for reference in self._ready]
-        alive = [(ref, one) for ref, one in found if one is not None and one.ahead is not None]
-        self._ready = [reference for reference, _ in alive]
-        return [parcel for _, parcel in alive]
+def _seen_as(tensor: Tensor, form: Form, wanted: Form) -> Tensor:
+    """A tensor that is here, as another one that shares its memory."""
+    return tensor if wanted is form or not wanted.is_dense else restored(flat(tensor, form), wanted)
 
-    def _forget(self, parcel: Parcel) -> None:
-        parcel.ahead = None
-        session = self._session()
-        if session is not None:
-            session.count_ahead(-parcel.nbytes)
+
+def _now(call: Callable[..., Any], *args: Any) -> Any:
+    return call(*args)
 
 
 def _event_after(device: torch.device) -> Any:

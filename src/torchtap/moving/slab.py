@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import tempfile
 import threading
-from collections import deque
+from contextlib import suppress
 from pathlib import Path
 
 from torchtap.errors import InputError
 from torchtap.moving.room import Room
 
+Data = memoryview | ctypes.Array[ctypes.c_char]
 ALIGNMENT = 4096
 GROWTH = 64 << 20
 """Bytes by which the file grows at least, so that the disk can lay it out in one piece."""
+WINDOW = 1 << 20
+"""Bytes that the system is asked to read ahead."""
 
 _IN_MEMORY = ("tmpfs", "ramfs")
 
@@ -40,6 +44,10 @@ class Extent(tuple[int, int]):
     def nbytes(self) -> int:
         return self[1]
 
+    def after(self, nbytes: int) -> Extent:
+        """What follows its first bytes."""
+        return Extent((self[0] + nbytes, self[1] - nbytes))
+
 
 class Slab:
     """A file without a name, with free lists.
@@ -47,24 +55,29 @@ class Slab:
     Args:
         folder: where; the file takes no name there.
 
-    Attributes:
-        pid: the process that made it. A child after a fork may read, and must not write.
-        used: bytes that are in use.
+    Room that was given back is used again by what is as long, without a search: training asks for
+    the same lengths over and over. Neighbours become one only when the room comes to an end.
 
     Raises:
         OSError: the folder cannot be written.
     """
 
     def __init__(self, folder: Path) -> None:
-        self.pid = os.getpid()
-        self.used = 0
         self._file = -1
         self._file = _anonymous(folder)
         self._end = 0
+        self._window = -1
         self._lock = threading.Lock()
         self._room = Room()
         # Finalisers may run at any moment, also while the lock is held, so they only append here.
-        self._dropped: deque[Extent] = deque()
+        self._spare: dict[int, list[Extent]] = {}
+
+    @property
+    def used(self) -> int:
+        """Bytes that are in use."""
+        with self._lock:
+            spare = sum(length * len(extents) for length, extents in self._spare.items())
+            return self._end - self._room.free - spare
 
     def reserve(self, nbytes: int) -> Extent:
         """Find room.
@@ -73,15 +86,30 @@ class Slab:
             OSError: the disk is full.
         """
         wanted = aligned(nbytes)
-        with self._lock:
-            self._take_back()
+        try:
+            return self._spare[wanted].pop()  # One step, so without the lock.
+        except (KeyError, IndexError):
+            with self._lock:
+                return self._cut(wanted)
+
+    def _cut(self, wanted: int) -> Extent:
+        offset = self._room.take(wanted)
+        if offset is None:
+            self._join()
             offset = self._room.take(wanted)
-            if offset is None:
-                self._grow(wanted)
-                offset = self._room.take(wanted)
-                assert offset is not None
-            self.used += wanted
+        if offset is None:
+            self._grow(wanted)
+            offset = self._room.take(wanted)
+            assert offset is not None
+        self._spare.setdefault(wanted, [])
         return Extent((offset, wanted))
+
+    def _join(self) -> None:
+        """Put what was given back next to its neighbours."""
+        for extents in self._spare.values():
+            with suppress(IndexError):  # Others may take from it meanwhile.
+                while True:
+                    self._room.give(*extents.pop())
 
     def _grow(self, wanted: int) -> None:
         by = max(wanted, GROWTH)
@@ -95,31 +123,35 @@ class Slab:
         self._room.give(self._end, by)
         self._end += by
 
-    def _take_back(self) -> None:
-        while self._dropped:
-            extent = self._dropped.popleft()
-            self.used -= extent.nbytes
-            self._room.give(*extent)
-
     def drop(self, extent: Extent) -> None:
         """The bytes are needed no more. Takes no lock."""
-        self._dropped.append(extent)
+        self._spare[extent[1]].append(extent)
 
-    def write(self, extent: Extent, data: memoryview) -> None:
+    def write(self, extent: Extent, data: Data) -> None:
         """Write bytes to the start of an extent."""
-        offset = extent.offset
-        while data:
-            done = os.pwrite(self._file, data, offset)
-            data, offset = data[done:], offset + done
+        done = os.pwrite(self._file, data, extent[0])
+        if done < len(data):
+            self.write(extent.after(done), memoryview(data)[done:])
 
-    def read(self, extent: Extent, data: memoryview) -> None:
+    def read(self, extent: Extent, data: Data) -> None:
         """Read bytes from the start of an extent."""
-        offset = extent.offset
-        while data:
-            done = os.preadv(self._file, [data], offset)
-            if not done:
-                raise OSError(errno.EIO, "the slab ended early")
-            data, offset = data[done:], offset + done
+        done = os.preadv(self._file, (data,), extent[0])
+        if not done:
+            raise OSError(errno.EIO, "the slab ended early")
+        if done < len(data):
+            self.read(extent.after(done), memoryview(data)[done:])
+
+    def expect(self, extent: Extent) -> None:
+        """An extent is about to be read, and then those before it: let the system read ahead.
+
+        Backward asks for the latest first, and what is saved later lies later. It costs a call of
+        the system for each window, and takes no memory that is counted as ours.
+        """
+        window = extent[0] // WINDOW
+        if window != self._window and hasattr(os, "posix_fadvise"):  # Not on macOS.
+            self._window = window
+            start = max(window - 1, 0) * WINDOW
+            os.posix_fadvise(self._file, start, 2 * WINDOW, os.POSIX_FADV_WILLNEED)
 
     def sync(self) -> None:
         """Wait until all is on the disk."""

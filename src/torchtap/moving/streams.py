@@ -38,7 +38,10 @@ class Streams(Protocol):
         """Whether it can copy from and to this device."""
 
     def out(self, elements: Tensor) -> tuple[Any, Ticket]:
-        """Begin to copy to the host; the source must live, unchanged, until it is done."""
+        """Begin to copy contiguous elements to the host.
+
+        They must live, unchanged, until it is done.
+        """
 
     def back(self, held: Any, like: Tensor) -> Ticket:
         """Begin to copy into ``like``, on the device."""
@@ -95,14 +98,14 @@ class CudaStreams:
     def out(self, elements: Tensor) -> tuple[_Pinned, Ticket]:
         """Copy to pinned memory on a stream of its own."""
         pinned = self._take(elements.nbytes)
-        target = pinned.view[: elements.nbytes].view(elements.dtype)
+        target = pinned.view[: elements.nbytes].view(elements.dtype).view(elements.shape)
         event = self._on(elements.device, "out", lambda: target.copy_(elements, non_blocking=True))
         pinned.last = event
         return pinned, _CudaTicket(event)
 
     def back(self, held: _Pinned, like: Tensor) -> Ticket:
         """Copy into a tensor on the device, on a stream of its own."""
-        source = held.view[: like.nbytes].view(like.dtype)
+        source = held.view[: like.nbytes].view(like.dtype).view(like.shape)
         event = self._on(like.device, "back", lambda: like.copy_(source, non_blocking=True))
         held.last = event
         return _CudaTicket(event)
@@ -118,7 +121,7 @@ class CudaStreams:
             stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
             self._streams[device, side] = stream
         stream.wait_stream(computing)
-        with torch.cuda.stream(stream), torch.no_grad():
+        with torch.cuda.stream(stream):
             copy()
             event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             event.record(stream)
@@ -190,8 +193,7 @@ class _FakeTicket:
 
     def wait(self) -> None:
         if self._copy is not None:
-            with torch.no_grad():
-                self._copy()
+            self._copy()
             self._copy = None
 
     def join(self) -> None:

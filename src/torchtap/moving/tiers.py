@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from collections import deque
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -11,9 +9,12 @@ import torch
 from torch import Tensor
 
 from torchtap.moving.codecs import Codec
-from torchtap.moving.form import Form
+from torchtap.moving.forks import forks
+from torchtap.moving.form import Form, bytes_of, space_for
 from torchtap.moving.slab import Extent, Slab, aligned
 from torchtap.moving.streams import Streams, Ticket
+
+_CPU = torch.device("cpu")
 
 
 class Tier(Protocol):
@@ -22,58 +23,30 @@ class Tier(Protocol):
     Attributes:
         name: for reports.
         capacity: bytes that it may hold, or ``None``.
-        used: bytes that it holds, and those that were claimed.
-        is_slow: ``put`` and ``get`` wait for a disk, so they run in a thread of their own.
+        used: bytes that it holds, and those that were claimed; the session counts them.
+        is_slow: ``put`` and ``get`` wait for a disk, so they run in a thread of their own, but for
+            what is small.
     """
 
     name: str
     capacity: int | None
+    used: int
     is_slow: bool
 
-    @property
-    def used(self) -> int: ...
+    def accepts(self, dtype: torch.dtype, device: torch.device) -> bool:
+        """Whether it takes such tensors."""
 
-    def accepts(self, form: Form) -> bool:
-        """Whether it takes such a tensor."""
+    def room(self, form: Form) -> int:
+        """Bytes to count in before a tensor is put."""
 
-    def claim(self, form: Form) -> bool:
-        """Count a tensor in before it is put, if there is room for it."""
-
-    def give_up(self, form: Form) -> None:
-        """What was claimed could not be put."""
-
-    def put(self, elements: Tensor) -> tuple[Any, int, Ticket | None]:
-        """Take elements; returns a handle, its bytes, and what to wait for."""
+    def put(self, elements: Tensor, form: Form) -> tuple[Any, int, Ticket | None]:
+        """Take contiguous elements; returns a handle, its bytes, and what to wait for."""
 
     def get(self, handle: Any, form: Form) -> tuple[Tensor, Ticket | None]:
         """The elements again, in memory of their own, and what to wait for."""
 
-    def drop(self, handle: Any, nbytes: int) -> None:
+    def drop(self, handle: Any) -> None:
         """They are needed no more. Takes no lock: finalisers call it."""
-
-
-class _Count:
-    """Bytes in use. Changes are only appended, and added up when asked, so no lock is taken."""
-
-    def __init__(self) -> None:
-        self._bytes = 0
-        self._changes: deque[int] = deque()
-
-    def add(self, nbytes: int) -> None:
-        self._changes.append(nbytes)
-
-    def claim(self, nbytes: int, capacity: int | None) -> bool:
-        has_room = capacity is None or self.value + nbytes <= capacity
-        if has_room:
-            self.add(nbytes)
-        return has_room
-
-    @property
-    def value(self) -> int:
-        """Only one thread at a time may ask; a session does so under its lock."""
-        for _ in range(len(self._changes)):
-            self._bytes += self._changes.popleft()
-        return self._bytes
 
 
 class DiskTier:
@@ -86,51 +59,44 @@ class DiskTier:
         self.capacity = capacity
         self._folder = folder
         self._slab = Slab(folder)
-        self._count = _Count()
+        self._forks = forks.count
+        self.used = 0
 
-    @property
-    def used(self) -> int:
-        """Bytes on the disk."""
-        return self._count.value
-
-    def accepts(self, form: Form) -> bool:
+    def accepts(self, dtype: torch.dtype, device: torch.device) -> bool:
         """Everything."""
         return True
 
-    def claim(self, form: Form) -> bool:
-        """Count it in before it is put."""
-        return self._count.claim(aligned(form.nbytes), self.capacity)
+    def room(self, form: Form) -> int:
+        """Whole pages."""
+        return aligned(form.nbytes)
 
-    def give_up(self, form: Form) -> None:
-        """It could not be put."""
-        self._count.add(-aligned(form.nbytes))
-
-    def put(self, elements: Tensor) -> tuple[tuple[Slab, Extent], int, None]:
+    def put(self, elements: Tensor, form: Form) -> tuple[tuple[Slab, Extent], int, None]:
         """Write; raises OSError where the disk is full."""
-        if self._slab.pid != os.getpid():
-            self._slab = Slab(self._folder)  # A child after a fork must not write into it.
+        if self._forks != forks.count:  # A child must not write into its parent's.
+            self._slab, self._forks = Slab(self._folder), forks.count
         slab = self._slab
         host = elements.cpu() if elements.is_cuda else elements
-        extent = slab.reserve(host.nbytes)
+        extent = slab.reserve(form.nbytes)
         try:
-            slab.write(extent, _bytes_of(host))
+            slab.write(extent, bytes_of(host, form))
         except BaseException:
             slab.drop(extent)
             raise
-        return (slab, extent), extent.nbytes, None
+        return (slab, extent), extent[1], None
 
     def get(self, handle: tuple[Slab, Extent], form: Form) -> tuple[Tensor, None]:
         """Read."""
         slab, extent = handle
-        elements = torch.empty(form.length, dtype=form.dtype)
-        slab.read(extent, _bytes_of(elements))
-        return elements if form.device.type == "cpu" else elements.to(form.device), None
+        if form.is_small:
+            slab.expect(extent)
+        elements = space_for(form, _CPU)
+        slab.read(extent, bytes_of(elements, form))
+        return elements if form.device == _CPU else elements.to(form.device), None
 
-    def drop(self, handle: tuple[Slab, Extent], nbytes: int) -> None:
+    def drop(self, handle: tuple[Slab, Extent]) -> None:
         """Give the room back."""
         slab, extent = handle
         slab.drop(extent)
-        self._count.add(-nbytes)
 
     def sync(self) -> None:
         """Wait until all is on the disk."""
@@ -146,39 +112,29 @@ class HostTier:
     def __init__(self, streams: Streams, capacity: int | None = None) -> None:
         self.capacity = capacity
         self._streams = streams
-        self._count = _Count()
+        self.used = 0
 
-    @property
-    def used(self) -> int:
-        """Bytes in host memory."""
-        return self._count.value
-
-    def accepts(self, form: Form) -> bool:
+    def accepts(self, dtype: torch.dtype, device: torch.device) -> bool:
         """What is not there already."""
-        return self._streams.serves(form.device)
+        return self._streams.serves(device)
 
-    def claim(self, form: Form) -> bool:
-        """Count it in before it is put."""
-        return self._count.claim(form.nbytes, self.capacity)
+    def room(self, form: Form) -> int:
+        """All of it."""
+        return form.nbytes
 
-    def give_up(self, form: Form) -> None:
-        """It could not be put."""
-        self._count.add(-form.nbytes)
-
-    def put(self, elements: Tensor) -> tuple[Any, int, Ticket]:
+    def put(self, elements: Tensor, form: Form) -> tuple[Any, int, Ticket]:
         """Begin to copy out."""
         held, ticket = self._streams.out(elements)
         return held, elements.nbytes, ticket
 
     def get(self, handle: Any, form: Form) -> tuple[Tensor, Ticket]:
         """Begin to copy back."""
-        elements = torch.empty(form.length, dtype=form.dtype, device=form.device)
+        elements = space_for(form, form.device)
         return elements, self._streams.back(handle, elements)
 
-    def drop(self, handle: Any, nbytes: int) -> None:
+    def drop(self, handle: Any) -> None:
         """Let the memory be used again."""
         self._streams.drop(handle)
-        self._count.add(-nbytes)
 
 
 class CodecTier:
@@ -190,42 +146,29 @@ class CodecTier:
         self.name = codec.name
         self.capacity = capacity
         self._codec = codec
-        self._count = _Count()
+        self.used = 0
 
-    @property
-    def used(self) -> int:
-        """Bytes of the smaller forms."""
-        return self._count.value
-
-    def accepts(self, form: Form) -> bool:
+    def accepts(self, dtype: torch.dtype, device: torch.device) -> bool:
         """What the codec takes."""
-        return self._codec.accepts(form.dtype)
+        return self._codec.accepts(dtype)
 
-    def claim(self, form: Form) -> bool:
-        """Count it in before it is put."""
-        return self._count.claim(form.nbytes, self.capacity)
+    def room(self, form: Form) -> int:
+        """All of it."""
+        return form.nbytes
 
-    def give_up(self, form: Form) -> None:
-        """It could not be put."""
-        self._count.add(-form.nbytes)
-
-    def put(self, elements: Tensor) -> tuple[tuple[Tensor, ...], int, None]:
+    def put(self, elements: Tensor, form: Form) -> tuple[tuple[Tensor, ...], int, None]:
         """Encode."""
         with torch.no_grad():
-            parts = self._codec.encode(elements)
+            parts = self._codec.encode(elements.view(-1))
         nbytes = sum(part.nbytes for part in parts)
-        self._count.add(nbytes - elements.nbytes)  # The whole was claimed.
+        self.used += nbytes - elements.nbytes  # The whole was counted in.
         return parts, nbytes, None
 
     def get(self, handle: tuple[Tensor, ...], form: Form) -> tuple[Tensor, None]:
         """Decode."""
         with torch.no_grad():
-            return self._codec.decode(handle, form.length, form.dtype), None
+            elements = self._codec.decode(handle, form.length, form.dtype)
+        return elements.view(form.size) if form.is_plain else elements, None
 
-    def drop(self, handle: Any, nbytes: int) -> None:
+    def drop(self, handle: Any) -> None:
         """They go with the graph."""
-        self._count.add(-nbytes)
-
-
-def _bytes_of(elements: Tensor) -> memoryview:
-    return memoryview(elements.view(torch.uint8).numpy())  # type: ignore[arg-type]
