@@ -17,7 +17,8 @@ from torchtap.packing import Pair, is_of_checkpoint, push, remove, top
 from torchtap.plan import Plan
 
 _current_task = torch._C._current_graph_task_id
-_may_push = torch._C._autograd._saved_tensors_hooks_is_enabled  # type: ignore[attr-defined]
+may_push = torch._C._autograd._saved_tensors_hooks_is_enabled  # type: ignore[attr-defined]
+"""Whether saved-tensor hooks are allowed here: ``torch.func``, or the user, may forbid them."""
 
 
 class Places(threading.local):
@@ -147,7 +148,7 @@ class Attachment:
         return python is None
 
     def _may_put_on(self, tap: Tap) -> bool:
-        if self._places.num_pauses or not _may_push():
+        if self._places.num_pauses or not may_push():
             return False  # Inside torch.func, which allows no hooks, or where the user wants none.
         if _current_task() != -1:
             return False  # A checkpoint computes again; what it saves is used at once.
