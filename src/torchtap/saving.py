@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from torchtap.errors import InputError
 from torchtap.hooks.saved import BUFFER, CAST, DUPLICATE, PARAMETER, Counted, is_cast
 from torchtap.moving.attach import Attachment, may_push
 from torchtap.moving.memory import Buffers, blocks_of, covered, is_for_checkpoint, spans_of
@@ -72,6 +73,7 @@ class SavedReport:
             the caller may hold as well.
         absent: what is not kept or could not be seen, with reasons.
         notes: what else there is to know of these numbers.
+        depth: as it was asked for.
 
     Example:
         >>> import torch, torchtap as tt
@@ -89,6 +91,7 @@ class SavedReport:
     input_nbytes: int = 0
     absent: tuple[Absence, ...] = ()
     notes: tuple[str, ...] = ()
+    depth: int | None = None
 
     @property
     def peak(self) -> int:
@@ -110,7 +113,11 @@ class SavedReport:
 
 
 def saved_report(
-    model: nn.Module, *args: Any, loss: Callable[[Any], Any] | None = None, **kwargs: Any
+    model: nn.Module,
+    *args: Any,
+    loss: Callable[[Any], Any] | None = None,
+    depth: int | None = None,
+    **kwargs: Any,
 ) -> SavedReport:
     """Run one forward and say what autograd keeps for backward, and which module keeps it.
 
@@ -120,6 +127,8 @@ def saved_report(
         model: any module.
         *args: what it is called with.
         loss: a function of the output; what it saves counts under the root.
+        depth: show modules down to this depth (0 is the root alone), each with what is below it;
+            ``None`` for all, each by itself.
         **kwargs: what it is called with.
 
     Returns:
@@ -129,13 +138,18 @@ def saved_report(
         attribute), and the inputs of activation checkpoints. What those compute again is not kept,
         and is listed in ``absent``. What a compiled module keeps counts under that module.
 
+    Raises:
+        InputError: ``depth`` is negative.
+
     Example:
         >>> import torch, torchtap as tt
         >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU())
         >>> [(row.path, row.nbytes) for row in tt.saved_report(model, torch.ones(3, 4)).rows]
         [('0', 48), ('1', 96)]
     """
-    call = _Call(model, loss, args, kwargs)
+    if depth is not None and depth < 0:
+        raise InputError(f"depth is {depth}; expected a number from 0, or None for all.")
+    call = _Call(model, loss, depth, args, kwargs)
     with ExitStack() as stack:
         if torch.is_inference_mode_enabled():
             stack.enter_context(torch.inference_mode(False))
@@ -154,6 +168,7 @@ class _Call:
 
     model: nn.Module
     loss: Callable[[Any], Any] | None
+    depth: int | None
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
 
@@ -186,10 +201,10 @@ def _look(call: _Call, *, hooks: bool) -> SavedReport:
         ):
             kept = whole(*call.args, **call.kwargs)  # The graph must live until all is counted.
             absent = tuple(_absences(seen.absent))
-        ledger = _Ledger(meter.saved(), call.tensors)
+        ledger = _Ledger(meter.saved(), call.tensors, call.depth)
         notes = (*runs.notes(), *_notes(ledger, call, kept, hooks=hooks))
         del kept
-    return _report(ledger, modules, absent, notes)
+    return replace(_report(ledger, modules, absent, notes), depth=call.depth)
 
 
 def _report(
@@ -243,6 +258,11 @@ def _notes(ledger: _Ledger, call: _Call, kept: Any, *, hooks: bool) -> Iterator[
 
 
 def _why_nothing(call: _Call) -> str:
+    if any(param.is_inference() for param in call.model.parameters()):
+        return (
+            "nothing is kept: the model was made in torch.inference_mode, so no gradient can reach "
+            "its parameters; make it outside"
+        )
     inputs = any(tensor.requires_grad for tensor in call.tensors)
     if not inputs and not any(param.requires_grad for param in call.model.parameters()):
         return (
@@ -320,8 +340,8 @@ class _Runs:
             names = ", ".join(path or "." for path in self.compiled[:3])
             more = f" and {len(self.compiled) - 3} more" if len(self.compiled) > 3 else ""
             yield (
-                f"{names}{more} is compiled: what it keeps counts there, since the modules in it do "
-                f"not run one by one"
+                f"{names}{more} is compiled: what it keeps counts there, since the modules in it "
+                f"do not run one by one"
             )
 
 
@@ -364,7 +384,8 @@ class _Meter:
         """The watch found a node that keeps a tensor."""
         if not self._hooks:
             path = _own_path(record.site.path)
-            one = Counted(Guard(record.kept), path, record.labels)
+            labels = tuple(label for label in record.labels if label != DUPLICATE)
+            one = Counted(Guard(record.kept), path, labels)
             one.leaf = record.site.leaf.partition("~")[0]
             self._of_nodes.append(one)
 
@@ -401,11 +422,14 @@ class _Ledger:
         unreached_nbytes: their bytes, without what others keep as well.
     """
 
-    def __init__(self, saved: Iterable[Counted], inputs: Iterable[Tensor]) -> None:
+    def __init__(
+        self, saved: Iterable[Counted], inputs: Iterable[Tensor], depth: int | None
+    ) -> None:
         self.counts: Counter[str] = Counter()
         self.spans: dict[str, list[tuple[int, int, int]]] = {PARAMETER: [], BUFFER: []}
         self.input_nbytes = self.num_unreached = self.unreached_nbytes = 0
         self._inputs = {number for tensor in inputs for number, _ in blocks_of(tensor)}
+        self._depth = depth
         self._known: set[int] = set()
         self._labels: Counter[tuple[str, str]] = Counter()
         self._nbytes: dict[str, Counter[str]] = {}
@@ -414,23 +438,20 @@ class _Ledger:
             self._add(one)
 
     def _add(self, one: Counted) -> None:
-        tensor = one.guard.alias
-        self.counts[one.path] += 1
-        own = next((label for label in (PARAMETER, BUFFER) if label in one.labels), None)
-        if own is not None:
-            self._labels[one.path, own] += 1
-            self.spans[own].extend(spans_of(tensor))
-            nbytes = 0
-        else:
-            nbytes = self._hold(one, tensor)
+        path = one.path if self._depth is None else ".".join(one.path.split(".")[: self._depth])
+        self.counts[path] += 1
+        for label in one.labels:
+            self._labels[path, label] += 1
+        own = [label for label in one.labels if label in self.spans]
+        if own:
+            self.spans[own[0]].extend(spans_of(one.guard.alias))
+        nbytes = 0 if own else self._hold(path, one.leaf, one.guard.alias)
         if not one.leaf:
             self.num_unreached += 1
             self.unreached_nbytes += nbytes
 
-    def _hold(self, one: Counted, tensor: Tensor) -> int:
-        path = one.path
-        if CAST in one.labels:
-            self._labels[path, CAST] += 1
+    def _hold(self, path: str, leaf: str, tensor: Tensor) -> int:
+        """Count memory that is there because of it, and of no other before."""
         fresh = [block for block in blocks_of(tensor) if block[0] not in self._known]
         if not fresh:
             self._labels[path, DUPLICATE] += 1
@@ -438,7 +459,7 @@ class _Ledger:
         self._known.update(number for number, _ in fresh if number)
         nbytes = sum(size for _, size in fresh)
         self.input_nbytes += sum(size for number, size in fresh if number in self._inputs)
-        self._nbytes.setdefault(path, Counter())[one.leaf] += nbytes
+        self._nbytes.setdefault(path, Counter())[leaf] += nbytes
         self._dtypes.setdefault(path, {})[str(tensor.dtype).removeprefix("torch.")] = None
         return nbytes
 

@@ -31,7 +31,6 @@ _CASTS = frozenset({"ToCopyBackward0", "TBackward0", "ViewBackward0", "Transpose
 _CASTS |= {"PermuteBackward0", "SliceBackward0"}
 
 
-
 class Counted:
     """A saved tensor that was packed for no other reason than to be counted.
 
