@@ -467,7 +467,7 @@ def test_what_does_not_lead_to_the_output_is_said() -> None:
     assert not tt.saved_report(linear(), x).notes
 
 
-@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support", "ignore:Sparse invariant checks")
 @pytest.mark.parametrize("layout", ["coo", "csr"])
 def test_a_sparse_matrix_counts_what_it_stores(layout: str) -> None:
     rows, ones = torch.arange(65), torch.ones(64)

@@ -396,7 +396,7 @@ class _Meter:
 
     def _pack(self, tensor: Tensor) -> Counted:
         one = Counted(Guard(tensor), self._attachment.path(), self._labels(tensor))
-        if is_for_checkpoint(1):
+        if is_for_checkpoint():
             one.leaf = "checkpoint.input"  # A closure of Python holds it, which no node shows.
         self._saved.append(weakref.ref(one))
         return one

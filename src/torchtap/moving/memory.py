@@ -82,14 +82,14 @@ def covered(spans: Iterable[tuple[int, int, int]]) -> int:
     return nbytes
 
 
-def is_for_checkpoint(depth: int) -> bool:
+def is_for_checkpoint() -> bool:
     """Whether an activation checkpoint is what saves: its file is a few frames up.
 
-    Args:
-        depth: frames between this function and the hook that autograd called.
+    Between are the functions of ours that autograd called, and ``Function.apply``. What runs inside
+    a checkpoint never gets here: it has hooks of its own on top, or is in a backward.
     """
-    frame: FrameType | None = sys._getframe(depth + 1)
-    for _ in range(4):
+    frame: FrameType | None = sys._getframe(1)
+    for _ in range(8):
         if frame is not None and frame.f_code.co_filename == _CHECKPOINT_FILE:
             return True
         frame = None if frame is None else frame.f_back
