@@ -137,8 +137,8 @@ def advise_offload(
         model: any module.
         step_fn: runs the forward and the backward once, and no optimizer. Gradients, buffers and
             random numbers are put back.
-        budget_bytes: most bytes of saved tensors in memory, parameters and buffers aside. What is on its way
-            counts: room for two of the largest moved tensors is kept free.
+        budget_bytes: most bytes of saved tensors in memory, parameters and buffers aside. What is
+            on its way counts: room for two of the largest moved tensors is kept free.
         min_bytes: smaller tensors stay; as for ``tt.offload``.
         dir: folder of the file; as for ``tt.offload``.
         allow_tmpfs: also measure a folder that lives in memory.

@@ -116,8 +116,8 @@ def _check_room(pairs: Sequence[tuple[Any, int | None]], min_bytes: int) -> None
     )
     raise InputError(
         f"to gives budgets in which no tensor has room (bytes: {budgets}): the smallest that "
-        f"leaves has {least:,} bytes (min_bytes={min_bytes:,}), and takes {aligned(least):,} on a disk. "
-        f"Give more, or a smaller min_bytes."
+        f"leaves has {least:,} bytes (min_bytes={min_bytes:,}), and takes {aligned(least):,} on a "
+        f"disk. Give more, or a smaller min_bytes."
     )
 
 
