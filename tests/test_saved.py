@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import weakref
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -407,6 +408,28 @@ def test_the_report_counts_what_plain_hooks_count(name: str) -> None:
     expected = counted_by_hand(model, lambda: model(x))
     found = tt.saved_report(model, x)
     assert counted_by_us(found) == expected
+    assert sum(row.nbytes for row in found.rows) == found.nbytes
+
+
+@pytest.mark.parametrize("specimen", SPECIMENS, ids=str)
+def test_a_specimen_keeps_what_plain_hooks_hold_at_the_end(specimen: Specimen) -> None:
+    """Held weakly, since what the forward dropped is not kept."""
+    held: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    class Holds:
+        def __init__(self, tensor: Tensor) -> None:
+            self.tensor = tensor.detach()
+            held.add(self)
+
+    model = seeded(specimen.build)
+    args, kwargs = specimen.inputs()
+    with torch.random.fork_rng(devices=[]), saved_tensors_hooks(Holds, lambda kept: kept.tensor):
+        kept = model(*args, **kwargs)
+    expected = len(held)
+    assert kept is not None
+    args, kwargs = specimen.inputs()
+    found = tt.saved_report(seeded(specimen.build), *args, **kwargs)
+    assert found.count == expected
     assert sum(row.nbytes for row in found.rows) == found.nbytes
 
 

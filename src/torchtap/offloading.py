@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torchtap.errors import InputError, OffloadError
 from torchtap.moving.attach import Attachment
 from torchtap.moving.chain import To, check_serves, is_number, make_chain
-from torchtap.moving.memory import Buffers, blocks_of, is_for_checkpoint
+from torchtap.moving.memory import Buffers, is_for_checkpoint
 from torchtap.moving.outcome import named, notes_of, why_nothing
 from torchtap.moving.session import Session
 from torchtap.moving.streams import Streams
@@ -447,7 +447,7 @@ def _wants(buffers: Buffers | None, only: str | None) -> Callable[[Tensor], str 
     """A function that says why a tensor that could be moved is to stay."""
 
     def wants(tensor: Tensor) -> str | None:
-        if buffers is not None and any(number in buffers for number, _ in blocks_of(tensor)):
+        if buffers is not None and tensor.untyped_storage()._cdata in buffers:
             return "buffer"
         if only is not None and not is_for_checkpoint():
             return "not the input of a checkpoint"

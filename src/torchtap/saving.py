@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from torchtap.errors import InputError
 from torchtap.hooks.saved import BUFFER, CAST, DUPLICATE, PARAMETER, Counted, is_cast
@@ -202,7 +203,7 @@ def _look(call: _Call, *, hooks: bool) -> SavedReport:
             kept = whole(*call.args, **call.kwargs)  # The graph must live until all is counted.
             absent = tuple(_absences(seen.absent))
         ledger = _Ledger(meter.saved(), call.tensors, call.depth)
-        notes = (*runs.notes(), *_notes(ledger, call, kept, hooks=hooks))
+        notes = (*runs.notes(), *_notes(ledger, call, kept, absent, hooks=hooks))
         del kept
     return replace(_report(ledger, modules, absent, notes), depth=call.depth)
 
@@ -239,7 +240,9 @@ def _absences(found: Iterable[Absence]) -> Iterator[Absence]:
             yield entry._replace(site=site)
 
 
-def _notes(ledger: _Ledger, call: _Call, kept: Any, *, hooks: bool) -> Iterator[str]:
+def _notes(
+    ledger: _Ledger, call: _Call, kept: Any, absent: Sequence[Absence], *, hooks: bool
+) -> Iterator[str]:
     if not hooks:
         yield (
             "saved-tensor hooks are forbidden here (torch.func does so, and "
@@ -247,7 +250,7 @@ def _notes(ledger: _Ledger, call: _Call, kept: Any, *, hooks: bool) -> Iterator[
         )
     if inspect.isgenerator(kept):
         yield "the model returned a generator, which has not run: use it up in loss="
-    elif not sum(ledger.counts.values()):
+    elif not sum(ledger.counts.values()) and not absent:
         yield _why_nothing(call)
     if ledger.num_unreached:
         yield (
@@ -362,7 +365,8 @@ class _Meter:
         self._of_nodes: list[Counted] = []
         self._buffers = Buffers(modules.items())
         params = (param for module in modules.values() for param in module.parameters(False))
-        self._params = {number for param in params for number, _ in blocks_of(param)} - {0}
+        made = (param for param in params if not is_lazy(param))
+        self._params = {number for param in made for number, _ in blocks_of(param)} - {0}
 
     @contextmanager
     def counting(self, model: nn.Module, followed: Mapping[str, nn.Module]) -> Iterator[None]:

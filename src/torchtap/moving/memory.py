@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
+from torch.nn.parameter import is_lazy
 
 _COMPRESSED = {
     torch.sparse_csr: ("crow_indices", "col_indices"),
@@ -130,7 +131,7 @@ class Buffers:
     def _tensors(self, owners: Sequence[tuple[str, nn.Module]]) -> Iterator[Tensor]:
         for _, module in owners:
             for tensor in module._buffers.values():
-                if tensor is not None and tensor.nbytes >= self._min_bytes:
+                if tensor is not None and not is_lazy(tensor) and tensor.nbytes >= self._min_bytes:
                     yield tensor
 
     def __contains__(self, storage: int) -> bool:
