@@ -122,8 +122,9 @@ def test_a_module_that_was_never_called() -> None:
         tt.offload("disk", model=model),
     ):
         pass
-    with tt.offload("disk", model=model, missing="ignore"):
+    with tt.offload("disk", model=model, missing="ignore") as off:
         pass
+    assert off.report().notes[0].startswith("none of the 3 modules that it was attached to")
 
 
 def test_an_exception_of_the_users_is_the_one_to_see() -> None:

@@ -16,7 +16,7 @@ from torchtap.errors import InputError, OffloadError
 from torchtap.moving.attach import Attachment
 from torchtap.moving.chain import To, check_serves, is_number, make_chain
 from torchtap.moving.memory import Buffers, is_for_checkpoint
-from torchtap.moving.outcome import named, notes_of, why_nothing
+from torchtap.moving.outcome import named, never_called, notes_of, why_nothing
 from torchtap.moving.session import Session
 from torchtap.moving.streams import Streams
 from torchtap.moving.tally import OffloadReport
@@ -81,6 +81,8 @@ class Offload:
             budgets = []
         found = notes_of(report, self._attachment, room=self._room, budgets=budgets)
         notes = [*report.notes, *found]
+        if self._is_attached and not self._is_open and not self._attachment.entered:
+            notes.append(never_called(len(self._paths)))
         if self._is_attached or self._was_entered:
             places = {path or ".": place for place, path in enumerate(self._paths)}
             rows = sorted(report.rows, key=lambda row: places.get(row.path, -1))

@@ -37,8 +37,11 @@ def notes_of(
 
 def _refused(report: OffloadReport, attachment: Attachment) -> Iterator[str]:
     served = [row.path for row in report.rows if row.count]
+    known = attachment.refused.get(CHECKPOINT, {})
     for reason, paths in attachment.refused.items():
-        unserved = [one for one in paths if reason == CHECKPOINT or not _is_served(one, served)]
+        unserved = list(paths)
+        if reason != CHECKPOINT:  # What that computes again runs inside a backward too.
+            unserved = [one for one in paths if one not in known and not _is_served(one, served)]
         if unserved:
             yield f"{named(unserved)} {reason}"
 
@@ -89,6 +92,11 @@ def why_nothing(report: OffloadReport, attachment: Attachment, num_attached: int
         return refused[0]
     if attachment.entered:
         return None  # With gradients off, say: nothing is saved, and nothing to move.
+    return never_called(num_attached)
+
+
+def never_called(num_attached: int) -> str:
+    """That none of the attached modules ran, and what that may come from."""
     compiled = (
         "; or a graph that was compiled before runs in its place: attach to the compiled module, "
         "with model=compiled, where='.'"
