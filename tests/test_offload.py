@@ -108,7 +108,7 @@ def test_offloading_changes_nothing(specimen: Specimen, to: str) -> None:
 def test_an_attached_offload_leaves_nothing_on_the_model() -> None:
     model = NETWORKS["resnet18"][0]()
     before = bits.hooks(model)
-    off = offloads(model=model)
+    off = offloads(model=model, missing="ignore")
     assert bits.hooks(model) != before
     off.close()
     off.close()
@@ -298,7 +298,10 @@ def test_inside_a_checkpoint_it_keeps_away_and_says_so() -> None:
     model = seeded(lambda: Checkpointed(use_reentrant=False))
     x = noise(8, 16).requires_grad_()
     expected = gradients(model, model(x).sum())
-    with offloads(model=model, where="blocks.*") as off:
+    with (
+        pytest.raises(OffloadError, match="non-reentrant checkpoint"),
+        offloads(model=model, where="blocks.*") as off,
+    ):
         found = gradients(model, model(x).sum())
     assert same(found, expected)
     report = off.report()
@@ -622,6 +625,7 @@ def test_each_version_of_a_tensor_is_a_tensor_of_its_own() -> None:
         first.backward()
 
 
+@pytest.mark.filterwarnings("ignore:.*[Ss]parse CSR", "ignore:.*quantize", "ignore:.*nested")
 @pytest.mark.parametrize("kind", ["sparse coo", "0-d", "subclass", "parameter"])
 def test_what_is_passed_through_is_watched_as_well(kind: str) -> None:
     tensor = odd_kinds()[kind]
@@ -982,7 +986,7 @@ def test_an_attached_offload_keeps_out_of_torch_func() -> None:
 
     params = dict(model.named_parameters())
     expected = torch.func.grad(of)(params)
-    with offloads(model=model):
+    with pytest.raises(OffloadError, match="hooks are forbidden"), offloads(model=model):
         assert same(list(torch.func.grad(of)(params).values()), list(expected.values()))
 
 
@@ -1125,7 +1129,55 @@ def test_int8_by_hand(block: int, dtype: torch.dtype) -> None:
         slack = {torch.bfloat16: 2**-8, torch.float16: 2**-10}.get(dtype, 1e-6)
         assert float(error) <= largest * (1 / 254 + slack)
     num_blocks = -(-1000 // block)
-    assert off.report().small_nbytes == num_blocks * block + 4 * num_blocks
+    scale = 8 if dtype is torch.float64 else 4
+    assert off.report().small_nbytes == num_blocks * (block + scale)
+
+
+@pytest.mark.parametrize(("name", "digits"), [("bf16", 8), ("fp16", 11)])
+def test_casts_err_by_half_of_their_last_digit(name: str, digits: int) -> None:
+    """All significands of two more digits: the worst is 2^-p, just above a power of two."""
+    tensor = 1 + torch.arange(2 ** (digits + 1)).double() / 2 ** (digits + 1)
+    found, _ = coded(getattr(tt.codecs, name)(), tensor.float())
+    worst = float(((found.double() - tensor) / tensor).abs().max())
+    assert 2**-digits * 0.98 < worst <= 2**-digits
+
+
+def test_fp16_has_an_end_on_both_sides() -> None:
+    codec = tt.codecs.fp16()
+    tensor = torch.logspace(-12, math.log10(2**-14), 1000, dtype=torch.float64)
+    error = (coded(codec, tensor)[0] - tensor).abs()
+    assert 2**-25 * 0.9 < float(error.max()) <= 2**-25
+    assert coded(codec, torch.tensor([2**-26, 65504.0, 65536.0]))[0].tolist() == [
+        0,
+        65504,
+        math.inf,
+    ]
+    lost = (coded(codec, torch.full((4,), 1e-6))[0] - 1e-6).abs() / 1e-6
+    assert float(lost.max()) > 0.01
+
+
+def test_bf16_reaches_as_far_as_float32() -> None:
+    numbers = torch.tensor([3.3e38, 1e-38, 1e39, 4.5e-41], dtype=torch.float64)
+    large, small, beyond, below = coded(tt.codecs.bf16(), numbers)[0].tolist()
+    assert large == pytest.approx(3.3e38, rel=2**-8) and small == pytest.approx(1e-38, rel=2**-7)
+    assert (beyond, below) == (math.inf, 0)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "scales"),
+    [
+        (torch.float32, [3.402823e38, 1.0, 1e-30, 1e-36, 1.9e-43, 1e-45]),
+        (torch.float64, [1.7e308, 1e300, 1.0, 1e-60, 1e-305, 5e-324]),
+    ],
+)
+def test_int8_over_the_whole_range(dtype: torch.dtype, scales: list[float]) -> None:
+    least = torch.finfo(dtype).tiny / 2
+    for scale in scales:
+        tensor = torch.linspace(-1, 1, 128, dtype=torch.float64).mul(scale).to(dtype)
+        found, _ = coded(tt.codecs.int8(), tensor)
+        wide = 2.0**-600 if scale > 1e300 else 1.0  # So that the difference does not overflow.
+        error = float((found.double() * wide - tensor.double() * wide).abs().max()) / wide
+        assert error <= max(scale / 254 * (1 + 1e-5), least)
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
@@ -1159,9 +1211,10 @@ def test_codecs_are_given_nothing_else() -> None:
     assert same(found, noise(100)) and off.report().packed_nbytes == 0
 
 
-def test_no_block_of_int8_is_refused() -> None:
-    with pytest.raises(InputError, match="block=0"):
-        tt.codecs.int8(block=0)
+@pytest.mark.parametrize("block", [0, -1, 1.5, "a", None, True])
+def test_no_block_of_int8_is_refused(block: Any) -> None:
+    with pytest.raises(InputError, match=f"block={block!r}"):
+        tt.codecs.int8(block=block)
 
 
 class Fails:
@@ -1305,4 +1358,5 @@ def test_the_report() -> None:
         report.kept_nbytes.values()
     )
     assert report.as_dict()["moved_nbytes"] == report.moved_nbytes
-    assert "blocks" in repr(report) and repr(off).startswith("module")
+    assert "blocks" in repr(report)
+    assert repr(off).startswith("<tt.offload of 20 modules of TinyGPT, closed: ")

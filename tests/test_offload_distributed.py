@@ -42,9 +42,13 @@ class Checkpointed(Block):
         return checkpoint(super().forward, x, use_reentrant=False)
 
 
-def build():
+def bare():
     torch.manual_seed(0)
-    model = nn.Sequential(Block(), Checkpointed(), Block(), nn.Linear(16, 3))
+    return nn.Sequential(Block(), Checkpointed(), Block(), nn.Linear(16, 3))
+
+
+def build():
+    model = bare()
     if sys.argv[1] == "ddp":
         return DistributedDataParallel(model)
     mesh = init_device_mesh("cpu", (distributed.get_world_size(),))
@@ -86,6 +90,11 @@ def steps(**offload):
         assert report.fetched_nbytes > 0, report
     return found
 
+
+x = torch.randn(5, 16)
+one, other = tt.saved_report(bare(), x), tt.saved_report(build(), x)
+for name in ("count", "nbytes", "param_nbytes"):
+    assert getattr(one, name) == getattr(other, name) > 0, (one, other)
 
 plain = steps()
 WAYS = ({"to": "disk"}, {"to": "cpu", "streams": FakeStreams(4)}, {"to": "disk", "max_bytes": 4000})

@@ -20,6 +20,7 @@ from torchtap.hooks.graph import num_casts
 from torchtap.hooks.keep import storage_id
 from torchtap.moving.attach import Attachment
 from torchtap.moving.form import form_of
+from torchtap.moving.memory import Buffers
 from torchtap.moving.slab import Slab, folder_for
 from torchtap.packing import Guarded, checked, guarded
 from torchtap.plan import make_plan, modules_of
@@ -35,7 +36,8 @@ class AdviceRow:
     Attributes:
         path: of the module; ``"."`` for the root.
         type: class name.
-        nbytes: bytes that it is the first to save, each memory once, without parameters.
+        nbytes: bytes that it is the first to save, each memory once, without parameters and
+            buffers.
         movable_nbytes: those of them that ``tt.offload`` can take in hand.
         seconds: time that it computes: from each of its saves to the next save, and from each of
             its uses to the next use.
@@ -64,7 +66,7 @@ class OffloadAdvice:
         where: patterns for ``tt.offload``; empty if all fits as it is.
         max_bytes: for ``tt.offload``: what the budget leaves for tensors on their way.
         budget: bytes, as asked.
-        nbytes: bytes saved in all, without parameters.
+        nbytes: bytes saved in all, without parameters and buffers.
         kept_nbytes: those that stay.
         write_speed: bytes per second that the disk took, until they were on it.
         fetch_speed: bytes per second that it gave back.
@@ -136,8 +138,8 @@ def advise_offload(
         model: any module.
         step_fn: runs the forward and the backward once, and no optimizer. Gradients, buffers and
             random numbers are put back.
-        budget_bytes: most bytes of saved tensors in memory, parameters aside. What is on its way
-            counts: room for two of the largest moved tensors is kept free.
+        budget_bytes: most bytes of saved tensors in memory, parameters and buffers aside. What is
+            on its way counts: room for two of the largest moved tensors is kept free.
         min_bytes: smaller tensors stay; as for ``tt.offload``.
         dir: folder of the file; as for ``tt.offload``.
         allow_tmpfs: also measure a folder that lives in memory.
@@ -268,6 +270,7 @@ class _Recorder:
         self._min_bytes = min_bytes
         self._attachment = attachment
         self._params = {storage_id(param) for param in model.parameters()} - {0}
+        self._buffers = Buffers(modules_of(model)[0].items())
         self._known: dict[int, tuple[_Saved, StorageWeakRef]] = {}
 
     def pack(self, tensor: Tensor) -> _Packed:
@@ -275,7 +278,8 @@ class _Recorder:
         guard = guarded(tensor)
         now = _now(tensor)
         self.saves.append((now, path))
-        if storage_id(tensor) in self._params:
+        storage = storage_id(tensor)
+        if storage in self._params or storage in self._buffers:
             return guard, path, None
         saved = self._memory_of(tensor, now)
         saved.paths[path] = None
@@ -323,11 +327,12 @@ def _profile(
     min_bytes: int,
 ) -> _Recorder:
     attachment = Attachment()
-    recorder = _Recorder(model, min_bytes, attachment)
-    attachment.pair = (recorder.pack, recorder.unpack)
-    attachment.attach(make_plan(model, "*"), modules, around=True)
+    # The wrapper itself, since the modules in a compiled graph do not run one by one.
+    attachment.attach(make_plan(model, "*"), {**modules, "": model}, around=True)
     try:
         with untouched(modules), _gradients_put_back(model):
+            recorder = _Recorder(model, min_bytes, attachment)
+            attachment.pair = (recorder.pack, recorder.unpack)
             recorder.begin = time.perf_counter()
             step_fn()
             recorder.end = time.perf_counter()

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from types import FrameType
+from dataclasses import replace
+from types import TracebackType
 from typing import Any, Literal
 
 import torch
@@ -14,23 +14,23 @@ from torch import Tensor, nn
 
 from torchtap.errors import InputError, OffloadError
 from torchtap.moving.attach import Attachment
-from torchtap.moving.codecs import Codec
+from torchtap.moving.chain import To, check_serves, is_number, make_chain
+from torchtap.moving.memory import Buffers, is_for_checkpoint
+from torchtap.moving.outcome import named, never_called, notes_of, why_nothing
 from torchtap.moving.session import Session
-from torchtap.moving.slab import folder_for
-from torchtap.moving.streams import CudaStreams, Streams
+from torchtap.moving.streams import Streams
 from torchtap.moving.tally import OffloadReport
-from torchtap.moving.tiers import CodecTier, DiskTier, HostTier, Tier
+from torchtap.moving.tiers import CodecTier, Tier
 from torchtap.packing import Pair, push, remove, top
-from torchtap.plan import Where, make_plan, modules_of
+from torchtap.plan import Where, make_plan, modules_of, several
+from torchtap.site import Pattern
 from torchtap.untouched import untouched
 
-OneTo = Literal["cpu", "disk"] | str | Codec
-To = OneTo | Sequence[OneTo | tuple[OneTo, int | None]]
 OnFull = Literal["wait", "keep", "raise"]
+Missing = Literal["error", "ignore"]
 
 _CHECKPOINT = "checkpoint_inputs"
 _open_attachments: list[Attachment] = []
-_CHECKPOINT_FILE = torch.utils.checkpoint.__file__
 
 
 class Offload:
@@ -50,29 +50,44 @@ class Offload:
     """
 
     def __init__(
-        self, session: Session, attachment: Attachment, model: nn.Module | None, *, attached: bool
+        self,
+        session: Session,
+        attachment: Attachment,
+        model: nn.Module | None,
+        *,
+        paths: Sequence[str],
+        room: int,
+        missing: Missing,
     ) -> None:
         self._session = session
         self._attachment = attachment
         self._model = model
-        self._is_attached = attached
+        self._paths = paths
+        self._room = room
+        self._missing = missing
+        self._is_attached = model is not None
         self._num_blocks = 0
+        self._was_entered = False
         self._is_open = True
-        if attached:
+        if self._is_attached:
             _open_attachments.append(attachment)
 
     def report(self) -> OffloadReport:
         """What it gained and what it cost so far; print it, or take ``.line()`` while training."""
         report = self._session.report()
-        if self._attachment.inside_checkpoint:
-            names = [path or "." for path in self._attachment.inside_checkpoint]
-            note = (
-                f"{', '.join(names[:3])} ran inside a non-reentrant checkpoint, which keeps "
-                f"nothing but its inputs; offload around it, not in it"
-            )
-            self._session.notes[note] = None
-            report = self._session.report()
-        return report
+        tiers = self._session.tiers
+        budgets = [tier.capacity for tier in tiers if tier.capacity is not None]
+        if len(budgets) < len(tiers) or (self._is_open and (self._is_attached or self._num_blocks)):
+            budgets = []
+        found = notes_of(report, self._attachment, room=self._room, budgets=budgets)
+        notes = [*report.notes, *found]
+        if self._is_attached and not self._is_open and not self._attachment.entered:
+            notes.append(never_called(len(self._paths)))
+        if self._is_attached or self._was_entered:
+            places = {path or ".": place for place, path in enumerate(self._paths)}
+            rows = sorted(report.rows, key=lambda row: places.get(row.path, -1))
+            return replace(report, rows=tuple(rows), notes=tuple(notes))
+        return replace(report, notes=(*notes, _NEVER_ENTERED))
 
     def verify(self, loss: Callable[[], Tensor], model: nn.Module | None = None) -> Gradients:
         """Run a step without and with offloading, and compare the gradients.
@@ -86,7 +101,8 @@ class Offload:
             path -> relative error of its gradient: norm of the difference to norm, in float64.
 
         Raises:
-            InputError: no model is known.
+            InputError: no model is known, none of its parameters is trainable, or the loss is no
+                single number that depends on them.
             OffloadError: it is closed.
         """
         if not self._is_open:
@@ -94,22 +110,33 @@ class Offload:
         chosen = self._model if model is None else model
         if chosen is None:
             raise InputError("Offload.verify needs a model: pass the one whose loss it is.")
-        names = [name for name, param in chosen.named_parameters() if param.requires_grad]
-        params = [param for param in chosen.parameters() if param.requires_grad]
+        trainable = {name: one for name, one in chosen.named_parameters() if one.requires_grad}
+        if not trainable:
+            raise InputError(
+                f"No parameter of {type(chosen).__name__} requires a gradient, so there is nothing "
+                f"to verify. Verify before freezing, or compare the gradients of inputs yourself."
+            )
         modules, _ = modules_of(chosen)
 
         def gradients() -> tuple[Tensor | None, ...]:
             with untouched(modules):
-                return torch.autograd.grad(loss(), params, allow_unused=True)
+                value = _one_number(loss())
+                return torch.autograd.grad(value, list(trainable.values()), allow_unused=True)
 
         with suspend_offload():
             plain = gradients()
+        before = self._session.report()
         with ExitStack() as stack:
             if not self._is_attached:
                 stack.enter_context(self._block())
             moved = gradients()
-        pairs = zip(names, plain, moved, strict=True)
-        return Gradients({name: _relative(a, b) for name, a, b in pairs})
+        after = self._session.report()
+        pairs = list(zip(trainable, plain, moved, strict=True))
+        return Gradients(
+            {name: _relative(a, b) for name, a, b in pairs},
+            spoiled=tuple(name for name, a, b in pairs if _is_finite(a) and not _is_finite(b)),
+            packed_nbytes=after.packed_nbytes - before.packed_nbytes,
+        )
 
     @contextmanager
     def _block(self) -> Iterator[None]:
@@ -124,7 +151,16 @@ class Offload:
         self._session.flush()
 
     def close(self) -> None:
-        """Take the hooks off, and wait for what is on its way."""
+        """Take the hooks off, and wait for what is on its way.
+
+        Raises:
+            OffloadError: nothing at all was offloaded, for another reason than that it was small or
+                that nothing was saved: no attached module was called, say, or nothing of the kind
+                that was asked for was saved. Not with ``missing="ignore"``.
+        """
+        self._close(raising=True)
+
+    def _close(self, *, raising: bool) -> None:
         if not self._is_open:
             return
         self._is_open = False
@@ -132,6 +168,20 @@ class Offload:
             _open_attachments.remove(self._attachment)
         self._attachment.detach()
         self._session.close()
+        if raising and self._missing == "error":
+            self._raise_missing()
+
+    def _raise_missing(self) -> None:
+        if self._is_attached:
+            report = self._session.report()
+            reason = why_nothing(report, self._attachment, len(self._paths))
+        else:
+            reason = None if self._was_entered else _NEVER_ENTERED
+        if reason is not None:
+            raise OffloadError(
+                f"Nothing was offloaded: {reason}. Gradients are as without it. If that is meant, "
+                f"pass missing='ignore'."
+            )
 
     def __enter__(self) -> Offload:
         if not self._is_open:
@@ -140,22 +190,53 @@ class Offload:
             self._attachment.begin()
             _open_attachments.append(self._attachment)
         self._num_blocks += 1
+        self._was_entered = True
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
         self._num_blocks -= 1
         if self._is_attached:
-            self.close()
+            # An exception of the user's is the one to see; ours would hide it.
+            self._close(raising=error is None)
             return
         self._attachment.end()
         _open_attachments.remove(self._attachment)
 
     def __repr__(self) -> str:
-        return repr(self.report())
+        from torchtap.view.cells import plural
+
+        where = "a block"
+        if self._model is not None:
+            where = f"{plural(len(self._paths), 'module')} of {type(self._model).__name__}"
+        state = "" if self._is_open else ", closed"
+        return f"<tt.offload of {where}{state}: {self.report().line()}>"
+
+
+_NEVER_ENTERED = (
+    "it was never entered: without model= it works in its block only; write `with off:` around the "
+    "forward"
+)
 
 
 class Gradients(dict[str, float]):
-    """Path of a parameter -> relative error of its gradient. Printing it shows the worst."""
+    """Path of a parameter -> relative error of its gradient. Printing it shows the worst.
+
+    Attributes:
+        spoiled: parameters whose gradient is finite without offloading and not with it.
+        packed_nbytes: bytes that were taken in hand meanwhile. With 0 nothing is proved.
+    """
+
+    def __init__(
+        self, errors: Mapping[str, float], *, spoiled: tuple[str, ...], packed_nbytes: int
+    ) -> None:
+        super().__init__(errors)
+        self.spoiled = spoiled
+        self.packed_nbytes = packed_nbytes
 
     @property
     def worst(self) -> float:
@@ -165,7 +246,7 @@ class Gradients(dict[str, float]):
     def __repr__(self) -> str:
         from torchtap.view.offload import show_gradients
 
-        return show_gradients(self)
+        return show_gradients(self, packed_nbytes=self.packed_nbytes)
 
 
 def offload(
@@ -182,12 +263,13 @@ def offload(
     verify: Callable[[], Tensor] | None = None,
     allow_tmpfs: bool = False,
     streams: Streams | None = None,
+    missing: Missing = "error",
 ) -> Offload:
     """Move what autograd saves for backward, and bring it back when backward asks.
 
     Gradients are equal to the bit for ``cpu`` and ``disk``. Parameters, their views and casts,
-    small tensors, and kinds that cannot be moved stay where they are, watched for being
-    overwritten as autograd does.
+    buffers of ``model``, small tensors, and kinds that cannot be moved stay where they are, watched
+    for being overwritten as autograd does.
 
     Args:
         to: ``cpu`` (from a GPU to pinned host memory, beside the computation), ``disk`` (one
@@ -207,17 +289,21 @@ def offload(
         on_full: when more is on its way than fits: ``wait``, ``keep`` it in memory, or ``raise``.
         only: ``checkpoint_inputs``: nothing but what activation checkpoints keep.
         verify: a function that runs the forward and returns the loss: run it plain and offloaded
-            now, and raise if gradients differ (``cpu``, ``disk``) or are not finite (codecs). Needs
-            ``model``.
+            now, and raise if gradients differ (``cpu``, ``disk``) or are no longer finite (codecs),
+            or if nothing was offloaded. Needs ``model``.
         allow_tmpfs: also write to a folder that lives in memory.
         streams: how copies to host memory run; for tests without a GPU,
             ``torchtap.moving.streams.FakeStreams()``.
+        missing: what to do when ``to`` can move nothing on this machine, and when closing, if
+            nothing at all was offloaded, other than for its size: ``error``, or ``ignore``.
 
     Returns:
         a context manager; attached to a model also a handle. ``.report()`` says what it gained.
 
     Raises:
-        InputError: an argument does not fit, or the folder cannot be used.
+        InputError: an argument does not fit, the folder cannot be used, or nothing could ever be
+            moved: ``cpu`` on a machine without a GPU, a budget that is too small for any tensor.
+        OffloadError: ``verify`` found a difference.
         SiteError: a pattern fits no module.
 
     Example:
@@ -235,10 +321,15 @@ def offload(
     _check(min_bytes=min_bytes, max_bytes=max_bytes, keep_last=keep_last, on_full=on_full)
     if only not in (None, _CHECKPOINT):
         raise InputError(f"only is {only!r}; expected {_CHECKPOINT!r}.")
-    tiers = _tiers(to, dir, allow_tmpfs=allow_tmpfs, streams=streams)
+    if missing not in ("error", "ignore"):
+        raise InputError(f"missing is {missing!r}; expected 'error' or 'ignore'.")
     if model is None and where != "*":
         raise InputError(f"where is {where!r}, which chooses modules of a model: pass model=.")
+    tiers = make_chain(to, dir, allow_tmpfs=allow_tmpfs, streams=streams, min_bytes=min_bytes)
+    if missing == "error":
+        check_serves(tiers, streams)
     attachment = Attachment()
+    buffers = None if model is None else _buffers_of(model, min_bytes)
     kept = (max_bytes or 0) * 3 // 4 if keep_last is None else keep_last
     session = Session(
         tiers,
@@ -246,18 +337,17 @@ def offload(
         max_bytes=max_bytes if max_bytes is not None or keep_last is None else 2 * keep_last,
         keep_last=kept,
         on_full=on_full,
-        wants=None if only is None else _checkpoint_inputs,
+        wants=_wants(buffers, only),
         places=attachment.places,
     )
     attachment.pair = (session.pack, session.unpack)
-    if model is not None:
-        _attach(attachment, model, where)
-    done = Offload(session, attachment, model, attached=model is not None)
+    paths = [] if model is None else _attach(attachment, model, where, buffers)
+    done = Offload(session, attachment, model, paths=paths, room=kept, missing=missing)
     if verify is not None:
         try:
             _prove(done, verify, tiers)
         except BaseException:
-            done.close()
+            done._close(raising=False)
             raise
     return done
 
@@ -267,7 +357,7 @@ def suspend_offload() -> Iterator[None]:
     """Take all offloading off in this thread while the block runs.
 
     ``torch.func`` (``grad``, ``vjp``, ``jacrev``, ...) raises where any saved-tensor hooks are on;
-    other people's stay on.
+    other people's stay on, so where there are any it still raises.
 
     Example:
         >>> import torch, torchtap as tt
@@ -308,80 +398,108 @@ def suspend_offload() -> Iterator[None]:
 def _check(**given: Any) -> None:
     for name in ("min_bytes", "max_bytes", "keep_last"):
         value = given[name]
-        is_optional = name != "min_bytes" and value is None
-        if not is_optional and (not isinstance(value, int) or value < 0):
+        if not (value is None and name != "min_bytes") and not is_number(value):
             raise InputError(f"{name} is {value!r}; expected a number of bytes from 0.")
     if given["on_full"] not in ("wait", "keep", "raise"):
         raise InputError(f"on_full is {given['on_full']!r}; expected 'wait', 'keep' or 'raise'.")
-
-
-def _tiers(to: Any, folder: Any, *, allow_tmpfs: bool, streams: Streams | None) -> list[Tier]:
-    chain = list(to) if isinstance(to, list | tuple) else [to]
-    if not chain:
-        raise InputError("to is an empty list; expected 'cpu', 'disk', a codec, or several.")
-    tiers: list[Tier] = []
-    for item in chain:
-        one, capacity = _with_budget(item)
-        if one == "disk":
-            tiers.append(_disk(folder, capacity, allow_tmpfs=allow_tmpfs))
-        elif one == "cpu":
-            tiers.append(HostTier(CudaStreams() if streams is None else streams, capacity))
-        elif hasattr(one, "encode") and hasattr(one, "decode"):
-            tiers.append(CodecTier(one, capacity))
-        else:
-            raise InputError(
-                f"to holds {one!r}; expected 'cpu', 'disk', or one of tt.codecs, e.g. "
-                f"tt.codecs.bf16()."
-            )
-    return tiers
-
-
-def _with_budget(item: Any) -> tuple[Any, int | None]:
-    if not isinstance(item, tuple):
-        return item, None
-    if len(item) == 2 and (item[1] is None or (isinstance(item[1], int) and item[1] >= 0)):
-        return item
-    raise InputError(f"to holds {item!r}; expected a pair, of where to and a number of bytes.")
-
-
-def _disk(folder: Any, capacity: int | None, *, allow_tmpfs: bool) -> DiskTier:
-    where = folder_for(folder, allow_memory=allow_tmpfs)
-    try:
-        return DiskTier(where, capacity)
-    except OSError as error:
+    most, last = given["max_bytes"], given["keep_last"]
+    if most is not None and last is not None and last > most:
         raise InputError(
-            f"dir is {str(where)!r}, where no file can be made ({error.strerror}). Give another "
-            f"folder."
-        ) from error
+            f"keep_last is {last:,} and max_bytes {most:,}: more is to be kept than may be in "
+            f"memory. Give keep_last at most max_bytes; a quarter less leaves room for what is on "
+            f"its way."
+        )
 
 
-def _attach(attachment: Attachment, model: nn.Module, where: Where) -> None:
+def _check_no_ports(where: Where) -> None:
+    for item in several(where):
+        pattern = Pattern.parse(item) if isinstance(item, str) else item
+        if isinstance(pattern, Pattern) and (pattern.ports is not None or pattern.leaf):
+            bare = replace(pattern, ports=None, leaf="")
+            raise InputError(
+                f"where holds {str(pattern)!r}, with a port; offloading takes whole modules. Write "
+                f"{str(bare)!r}."
+            )
+
+
+def _attach(
+    attachment: Attachment, model: nn.Module, where: Where, buffers: Buffers | None
+) -> list[str]:
+    """Hook the modules; returns their paths."""
     plan = make_plan(model, where)
+    _check_no_ports(where)
     modules, _ = modules_of(model)
-    if any(planned.path == "" for planned in plan.taps):
+    paths = [planned.path for planned in plan.taps]
+    if "" in paths:
         modules = {**modules, "": model}  # The wrapper itself: a compiled graph has no modules.
+    if buffers is not None:
+        owners = {path: buffers.inside(path) for path in paths}
+        attachment.on_begin = lambda path: buffers.look(owners[path])
     attachment.attach(plan, modules, around=True)
+    return paths
 
 
-def _checkpoint_inputs(tensor: Tensor) -> str | None:
-    """Checkpoints save from a file of their own, a few frames up."""
-    frame: FrameType | None = sys._getframe(3)
-    for _ in range(4):
-        if frame is not None and frame.f_code.co_filename == _CHECKPOINT_FILE:
-            return None
-        frame = None if frame is None else frame.f_back
-    return "not the input of a checkpoint"
+def _buffers_of(model: nn.Module, min_bytes: int) -> Buffers:
+    make_plan(model, "*")  # Says it if it is no module.
+    return Buffers(modules_of(model)[0].items(), min_bytes)
+
+
+def _wants(buffers: Buffers | None, only: str | None) -> Callable[[Tensor], str | None]:
+    """A function that says why a tensor that could be moved is to stay."""
+
+    def wants(tensor: Tensor) -> str | None:
+        if buffers is not None and tensor.untyped_storage()._cdata in buffers:
+            return "buffer"
+        if only is not None and not is_for_checkpoint():
+            return "not the input of a checkpoint"
+        return None
+
+    return wants
+
+
+# ---------------------------------------------------------------------- the proof
 
 
 def _prove(done: Offload, loss: Callable[[], Tensor], tiers: Sequence[Tier]) -> None:
     errors = done.verify(loss)
-    is_exact = not any(isinstance(tier, CodecTier) for tier in tiers)
-    wrong = [name for name, error in errors.items() if error if is_exact or error != error]
-    if wrong:
+    if not errors.packed_nbytes:
+        notes = "; ".join(done.report().notes) or "the loss saved nothing in an attached module"
+        raise OffloadError(f"verify= proves nothing: nothing was offloaded. {notes}.")
+    codecs = [tier.name for tier in tiers if isinstance(tier, CodecTier)]
+    if codecs and errors.spoiled:
+        way_out = "Leave those modules out with where=."
+        if any(not name.startswith("bf16") for name in codecs):
+            way_out = (
+                "tt.codecs.bf16() reaches as far as float32; or leave modules out with where=."
+            )
         raise OffloadError(
-            f"Offloading changed the gradients of {', '.join(wrong[:3])}: relative error up to "
+            f"With {', '.join(codecs)} the gradients of {named(errors.spoiled)} are infinite or "
+            f"NaN, and finite without: a saved value is beyond what the smaller form can hold. "
+            f"{way_out}"
+        )
+    wrong = [name for name, error in errors.items() if error]
+    if wrong and not codecs:
+        raise OffloadError(
+            f"Offloading changed the gradients of {named(wrong)}: relative error up to "
             f"{errors.worst:.3g}. Does the loss do the same each time that it is run?"
         )
+
+
+def _one_number(value: Any) -> Tensor:
+    if isinstance(value, Tensor) and value.numel() == 1 and value.requires_grad:
+        return value
+    found = type(value).__name__
+    if isinstance(value, Tensor):
+        dtype = str(value.dtype).removeprefix("torch.")
+        found = f"{dtype}{list(value.shape)}" + ("" if value.requires_grad else " without a graph")
+    raise InputError(
+        f"The loss to verify with returned {found}; expected one number as a tensor that depends "
+        f"on the parameters, as in lambda: model(x).mean()."
+    )
+
+
+def _is_finite(gradient: Tensor | None) -> bool:
+    return gradient is None or bool(_wide(gradient).isfinite().all())
 
 
 def _relative(plain: Tensor | None, moved: Tensor | None) -> float:

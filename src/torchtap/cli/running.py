@@ -113,8 +113,6 @@ def record(
 @json_option
 def summary(model: str, depth: int | None, saved: bool, as_json: bool, **options: Any) -> None:
     """Shapes, parameters, mult-adds and activation bytes of MODEL."""
-    if saved and depth is not None:
-        raise click.UsageError("--depth does not go with --saved, which shows every module.")
     found: Any
     with working("running the model"):
         from torchtap.saving import saved_report
@@ -123,7 +121,7 @@ def summary(model: str, depth: int | None, saved: bool, as_json: bool, **options
         built, batch = model_and_batch(model, options)
         with explained(model, built, batch, options):
             if saved:
-                found = saved_report(built, *batch.args, **batch.kwargs)
+                found = saved_report(built, *batch.args, depth=depth, **batch.kwargs)
             else:
                 found = summarize(built, *batch.args, depth=depth, **batch.kwargs)
     if as_json:

@@ -34,6 +34,14 @@ class Callback:
         self.engine = engine
         self.tap = tap
 
+    def __getattr__(self, name: str) -> Any:
+        if name == "__name__":  # By which torch.jit.script would look for the source.
+            raise AttributeError(
+                "torch.jit.script cannot compile the hooks of torchtap: close what is attached to "
+                "the model first"
+            )
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
     def __deepcopy__(self, memo: object) -> Callable[..., None]:
         return contextlib.nullcontext().__exit__
 

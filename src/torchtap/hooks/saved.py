@@ -1,7 +1,8 @@
 """The port ``saved``: what autograd keeps for backward, read from the nodes that a module made.
 
 Reading changes nothing: no hook is put on saved tensors, so autograd goes on noticing when one is
-overwritten, and activation checkpointing is not disturbed.
+overwritten, and activation checkpointing is not disturbed. ``tt.saved_report``, which runs no
+backward, puts a pair on to count all that is saved; what it packed is seen through.
 """
 
 from __future__ import annotations
@@ -20,10 +21,37 @@ PARAMETER = "parameter"
 """Label of a saved tensor that shares the memory of a parameter: it costs nothing more."""
 CAST = "parameter cast"
 """Label of a saved tensor that is a parameter in another dtype, as autocast makes it."""
+BUFFER = "buffer"
+"""Label of a saved tensor that shares the memory of a buffer: it costs nothing more."""
 DUPLICATE = "duplicate"
 """Label of a saved tensor whose memory was counted before."""
 
 _RAW = "_raw_saved_"
+
+
+class Counted:
+    """A saved tensor that was packed for no other reason than to be counted.
+
+    Attributes:
+        guard: an alias of the tensor, and its version: it is watched for being overwritten.
+        path: of the module that saved it.
+        labels: what is known of it when it is saved.
+        leaf: operation and slot, once a node was found that keeps it.
+    """
+
+    __slots__ = ("__weakref__", "guard", "labels", "leaf", "path")
+
+    def __init__(self, guard: tuple[Tensor, int], path: str, labels: tuple[str, ...]) -> None:
+        self.guard = guard
+        self.path = path
+        self.labels = labels
+        self.leaf = ""
+
+    @property
+    def alias(self) -> Tensor:
+        """It, without its graph."""
+        return self.guard[0]
+
 
 Take = Callable[[Spot, Tensor, tuple[str, ...]], None]
 
@@ -64,10 +92,13 @@ class Saved:
                 spot = tap.spot("saved", leaf)
                 if spot is None:
                     continue
-                if raw.unpack_hook is not None:
+                tensor = raw.data
+                if type(tensor) is Counted:
+                    tensor.leaf, tensor = name, tensor.alias
+                elif raw.unpack_hook is not None:
                     spot.reason = _packed(raw.unpack_hook)
                     continue
-                take(spot, raw.data, self._labels(raw.data, params))
+                take(spot, tensor, self._labels(tensor, params))
 
     def _raws(self, node: Node) -> Iterator[tuple[str, Any]]:
         """What a node keeps: ``op.slot`` and autograd's own handle."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Mapping
-from types import FrameType
+from collections.abc import Callable, Mapping
+from types import FrameType, GeneratorType
 from typing import Any
 
 import torch
@@ -16,8 +16,25 @@ from torchtap.hooks.spots import Tap
 from torchtap.packing import Pair, is_of_checkpoint, push, remove, top
 from torchtap.plan import Plan
 
+CHECKPOINT = (
+    "ran inside a non-reentrant checkpoint, which keeps nothing but its inputs; offload around it, "
+    "not in it"
+)
+BACKWARD = (
+    "ran inside a backward, as what a reentrant checkpoint computes again does, and is used at "
+    "once; offload around it, not in it"
+)
+FORBIDDEN = (
+    "ran where saved-tensor hooks are forbidden, as torch.func and disable_saved_tensors_hooks do"
+)
+GENERATOR = (
+    "returned a generator, whose body runs when the module has returned; take tt.offload without "
+    "model=, as a block around the loop"
+)
+
 _current_task = torch._C._current_graph_task_id
-_may_push = torch._C._autograd._saved_tensors_hooks_is_enabled  # type: ignore[attr-defined]
+may_push = torch._C._autograd._saved_tensors_hooks_is_enabled  # type: ignore[attr-defined]
+"""Whether saved-tensor hooks are allowed here: ``torch.func``, or the user, may forbid them."""
 
 
 class Places(threading.local):
@@ -45,13 +62,16 @@ class Attachment:
     Attributes:
         pair: ours.
         places: where each thread is.
-        inside_checkpoint: paths of modules that ran inside a non-reentrant checkpoint, where we
-            keep away: it computes again what we would move.
+        entered: paths of modules that were called.
+        refused: reason -> paths of modules that ran where we keep away.
+        on_begin: called with the path of a module that puts ours on.
     """
 
     def __init__(self) -> None:
         self.pair: Pair | None = None
-        self.inside_checkpoint: dict[str, None] = {}
+        self.entered: set[str] = set()
+        self.refused: dict[str, dict[str, None]] = {}
+        self.on_begin: Callable[[str], None] | None = None
         self.places = Places()
         self._handles: list[Any] = []
 
@@ -118,15 +138,22 @@ class Attachment:
         if any(call[0] is tap for call in places.calls) and self._is_stale():
             self._unwind(places.calls[0][0])
         puts_on = around and not places.below and self._may_put_on(tap)
+        self.entered.add(tap.path)
         places.calls.append((tap, sys._getframe(2) if puts_on else None))
         places.paths.append(tap.path)
         if puts_on:
+            if self.on_begin is not None:
+                self.on_begin(tap.path)
             self.begin()
 
     def leave(self, tap: Tap) -> None:
         """It returned, or raised."""
         if any(call[0] is tap for call in self.places.calls):
             self._unwind(tap)
+
+    def refuse(self, path: str, reason: str) -> None:
+        """A module runs where we keep away."""
+        self.refused.setdefault(reason, {})[path] = None
 
     def _is_stale(self) -> bool:
         """Whether the call that put ours on is not on Python's stack any more.
@@ -140,17 +167,21 @@ class Attachment:
         return python is None
 
     def _may_put_on(self, tap: Tap) -> bool:
-        if self.places.num_pauses or not _may_push():
-            return False  # Inside torch.func, which allows no hooks, or where the user wants none.
+        if self.places.num_pauses:
+            return False  # Where the user wants none.
+        if not may_push():
+            self.refuse(tap.path, FORBIDDEN)
+            return False
         if _current_task() != -1:
-            return False  # A checkpoint computes again; what it saves is used at once.
+            self.refuse(tap.path, BACKWARD)
+            return False
         return not self._is_inside_checkpoint(top(), tap.path)
 
     def _is_inside_checkpoint(self, pair: Pair | None, path: str) -> bool:
         """It would keep what the checkpoint computes again, and confuse it."""
         is_inside = is_of_checkpoint(pair)
         if is_inside and _current_task() == -1:
-            self.inside_checkpoint[path] = None
+            self.refuse(path, CHECKPOINT)
         return is_inside
 
     def _unwind(self, tap: Tap) -> None:
@@ -181,6 +212,8 @@ class _Leave(EditCallback):
 
     def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
         self.editor.leave(self.tap)
+        if isinstance(output, GeneratorType):
+            self.editor.refuse(self.tap.path, GENERATOR)
 
 
 keep_dynamo_out(_Enter.__call__, _Leave.__call__)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from torchtap.view.cells import NONE, columns, count, size
-from torchtap.view.text import tree
+from torchtap.view.cells import NONE, columns, count, plural, size, wrap
+from torchtap.view.text import outline
 
 if TYPE_CHECKING:
     from torchtap.advising import OffloadAdvice
@@ -19,8 +19,12 @@ _HEADERS = ("module", "saved", "bytes", "packed", "shared", "kept", "why kept")
 
 def show_offload(report: OffloadReport) -> str:
     """One line per module, totals below."""
-    rows = [row for row in report.rows if row.count][:_MOST_ROWS]
-    labels = tree([row.path for row in rows])
+    rows = [row for row in report.rows if row.count]
+    notes = [line for note in report.notes for line in wrap(f"Note: {note}.", rest="  ")]
+    if not rows:
+        return "\n".join(["Nothing was saved for backward while offloading was on.", *notes])
+    shown = rows[:_MOST_ROWS]
+    labels = _labels([row.path for row in shown])
     cells = [
         (
             label,
@@ -31,41 +35,71 @@ def show_offload(report: OffloadReport) -> str:
             size(sum(row.kept.values())) if row.kept else NONE,
             ", ".join(row.kept),
         )
-        for label, row in zip(labels, rows, strict=True)
+        for label, row in zip(labels, shown, strict=True)
     ]
     table = columns(cells, _HEADERS, "lrrrrrl", elastic={0: 16, 6: 12})
-    more = len(report.rows) - len(rows)
+    more = len(rows) - len(shown)
     lines = [table, *([f"... and {more} more modules"] if more > 0 else []), ""]
+    return "\n".join([*lines, *_totals(report), *notes])
+
+
+def _totals(report: OffloadReport) -> list[str]:
     kept = ", ".join(f"{size(nbytes)} {why}" for why, nbytes in report.kept_nbytes.items())
-    moved = ", ".join(f"{size(nbytes)} to {name}" for name, nbytes in report.moved_nbytes.items())
-    lines += [
-        f"Saved    {size(report.seen_nbytes)}, of which {size(report.shared_nbytes)} twice",
-        f"Kept     {kept or 'nothing'}",
-        f"Moved    {moved or 'nothing'}, where they take {size(report.small_nbytes)}",
-        f"Fetched  {size(report.fetched_nbytes)}; {count(report.num_ahead)} were there when asked "
-        f"for, {count(report.num_waited)} were waited for",
+    twice = f", of which {size(report.shared_nbytes)} twice" if report.shared_nbytes else ""
+    lines = [f"Saved    {size(report.seen_nbytes)}{twice}", f"Kept     {kept or 'nothing'}"]
+    if not report.packed_nbytes:
+        return [*lines, "Moved    nothing"]
+    ahead, waited = count(report.num_ahead), count(report.num_waited)
+    back = f"; {ahead} were there when asked for, {waited} were waited for"
+    return [
+        *lines,
+        f"Moved    {_moved(report, 'nothing')}"
+        + (f", where they take {size(report.small_nbytes)}" if report.moved_nbytes else ""),
+        f"Fetched  {size(report.fetched_nbytes)}{back if report.fetched_nbytes else ''}",
         f"Peak     {size(report.peak_nbytes)} in memory; plain {size(report.plain_peak_nbytes)}",
-        f"Time     {report.blocked_seconds:.3f} s waited in {report.step_seconds:.3f} s"
+        f"Time     {report.blocked_seconds:.3f} s waited{_threads(report)} in "
+        f"{report.step_seconds:.3f} s"
         + ("" if math.isnan(report.slow_down) else f": {report.slow_down:.2f}x"),
     ]
-    return "\n".join([*lines, *(f"Note: {note}." for note in report.notes)])
+
+
+def _moved(report: OffloadReport, none: str) -> str:
+    moved = [f"{size(nbytes)} to {name}" for name, nbytes in report.moved_nbytes.items()]
+    return ", ".join(moved) or none
+
+
+def _threads(report: OffloadReport) -> str:
+    """Several threads can wait for more than the time that passes."""
+    is_more = report.blocked_seconds > report.step_seconds > 0
+    return ", all threads together," if is_more else ""
 
 
 def show_line(report: OffloadReport) -> str:
     """All in one line."""
-    moved = ", ".join(f"{size(nbytes)} to {name}" for name, nbytes in report.moved_nbytes.items())
-    waited = report.blocked_seconds / report.step_seconds if report.step_seconds else 0.0
+    if report.packed_nbytes:
+        peak = f", peak {size(report.peak_nbytes)} of {size(report.plain_peak_nbytes)}"
+    else:
+        peak = ""
+    share = report.blocked_seconds / report.step_seconds if report.step_seconds else 0.0
+    waited = f"{share:.0%}" if share <= 1 else f"{report.blocked_seconds:.3f} s{_threads(report)}"
+    notes = f"; {plural(len(report.notes), 'note')} in the report" if report.notes else ""
     return (
-        f"offload: {size(report.seen_nbytes)} saved, {moved or 'nothing moved'}, peak "
-        f"{size(report.peak_nbytes)} of {size(report.plain_peak_nbytes)}, waited {waited:.0%}"
+        f"offload: {size(report.seen_nbytes)} saved, {_moved(report, 'nothing moved')}{peak}, "
+        f"waited {waited.rstrip(',')}{notes}"
     )
 
 
-def show_gradients(errors: Mapping[str, float]) -> str:
+def _labels(paths: Sequence[str]) -> list[str]:
+    return outline(["" if path == "." else path for path in paths])
+
+
+def show_gradients(errors: Mapping[str, float], *, packed_nbytes: int) -> str:
     """The worst first."""
     worst = sorted(errors.items(), key=lambda item: -item[1])[:20]
     exact = sum(error == 0 for error in errors.values())
     head = f"Gradients of {len(errors)} parameters: {exact} equal to the bit"
+    if not packed_nbytes:
+        head += "; but nothing was offloaded, so this proves nothing"
     lines = [f"{name}  {error:.2e}" for name, error in worst if error]
     return "\n  ".join([head, *lines])
 
@@ -76,7 +110,7 @@ _ADVICE = ("module", "type", "saved", "movable", "compute", "free time", "wait a
 def show_advice(advice: OffloadAdvice) -> str:
     """One line per module, the advice below."""
     rows = advice.rows[:_MOST_ROWS]
-    labels = tree([row.path for row in rows])
+    labels = _labels([row.path for row in rows])
     cells = [
         (
             label,
@@ -96,7 +130,8 @@ def show_advice(advice: OffloadAdvice) -> str:
         columns(cells, _ADVICE, "lerrrrrl", elastic={0: 16, 1: 9}),
         *([f"... and {more} more modules"] if more > 0 else []),
         "",
-        f"Saved   {size(advice.nbytes)} without parameters; the budget is {size(advice.budget)}",
+        f"Saved   {size(advice.nbytes)} without parameters and buffers; the budget is "
+        f"{size(advice.budget)}",
         f"Disk    write {speeds}, in {advice.folder}",
     ]
     if not advice.where:

@@ -256,6 +256,24 @@ def tree(paths: Sequence[str]) -> list[str]:
     return ["  " * labels[path][1] + labels[path][0] for path in paths]
 
 
+def outline(paths: Sequence[str]) -> list[str]:
+    """As a tree where each path comes right below what it is in; in any other order, whole paths.
+
+    Example:
+        >>> outline(["", "a", "a.0"]), outline(["a.0", "a"])
+        (['.', '  a', '    0'], ['a.0', 'a'])
+    """
+    known, open_paths = set(paths), list[str]()
+    for path in paths:
+        above = _above(path, known)
+        while open_paths and open_paths[-1] != above:
+            open_paths.pop()
+        if above is not None and not open_paths:
+            return [one or "." for one in paths]
+        open_paths.append(path)
+    return tree(paths)
+
+
 def _above(path: str, known: Iterable[str]) -> str | None:
     known = set(known)
     while path:

@@ -1,0 +1,6 @@
+"""``python -m torchtap``."""
+
+from torchtap.cli import main
+
+if __name__ == "__main__":
+    main()

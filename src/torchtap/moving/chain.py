@@ -1,0 +1,140 @@
+"""The chain of tiers that ``to`` asks for. What could never do anything is refused."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import torch
+
+from torchtap.errors import InputError
+from torchtap.moving.codecs import Codec
+from torchtap.moving.slab import aligned, folder_for
+from torchtap.moving.streams import CudaStreams, Streams
+from torchtap.moving.tiers import CodecTier, DiskTier, HostTier, Tier
+
+OneTo = Literal["cpu", "disk"] | str | Codec
+To = OneTo | Sequence[OneTo | tuple[OneTo, int | None]]
+Folder = str | os.PathLike[str] | None
+
+_EXPECTED = "expected 'cpu', 'disk', or one of tt.codecs, e.g. tt.codecs.bf16()."
+_METHODS = ("accepts", "encode", "decode")
+
+
+def make_chain(
+    to: Any, folder: Folder, *, allow_tmpfs: bool, streams: Streams | None, min_bytes: int
+) -> list[Tier]:
+    """Make the tiers.
+
+    Raises:
+        InputError: ``to`` names none, or one has no room for any tensor, or an argument belongs to
+            a tier that is not asked for.
+    """
+    chain = list(to) if isinstance(to, list | tuple) else [to]
+    if not chain:
+        raise InputError("to is an empty list; expected 'cpu', 'disk', a codec, or several.")
+    pairs = [_with_budget(item) for item in chain]
+    for one, _ in pairs:
+        _check_kind(one)
+    _check_belongs([one for one, _ in pairs], folder, allow_tmpfs=allow_tmpfs, streams=streams)
+    _check_room(pairs, min_bytes)
+    host = CudaStreams() if streams is None else streams
+    return [_tier(one, capacity, folder, host, allow_tmpfs=allow_tmpfs) for one, capacity in pairs]
+
+
+def check_serves(tiers: Sequence[Tier], streams: Streams | None) -> None:
+    """Refuse what can move nothing on this machine.
+
+    Raises:
+        InputError: all would go to host memory, and there is no device to come from.
+    """
+    has_source = torch.cuda.is_available() or (
+        streams is not None and streams.serves(torch.device("cpu"))
+    )
+    if not has_source and all(isinstance(tier, HostTier) for tier in tiers):
+        raise InputError(
+            "to is 'cpu', which moves what a GPU saves to host memory, and this machine has no "
+            "GPU: from CPU to CPU nothing can be moved. Pass to='disk', or a smaller form as "
+            "to=tt.codecs.bf16(). Where doing nothing is meant, pass missing='ignore'."
+        )
+
+
+def _with_budget(item: Any) -> tuple[Any, int | None]:
+    if not isinstance(item, tuple):
+        return item, None
+    if len(item) == 2 and (item[1] is None or is_number(item[1])):
+        return item
+    raise InputError(f"to holds {item!r}; expected a pair, of where to and a number of bytes.")
+
+
+def is_number(value: object) -> bool:
+    """Whether it is a number of bytes."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _check_kind(one: Any) -> None:
+    if one in ("cpu", "disk"):
+        return
+    has = [name for name in _METHODS if callable(getattr(one, name, None))]
+    if not has or isinstance(one, str | type):
+        raise InputError(f"to holds {one!r}; {_EXPECTED}")
+    missing = [name for name in _METHODS if name not in has]
+    if not isinstance(getattr(one, "name", None), str):
+        missing.append("name")
+    if missing:
+        raise InputError(
+            f"to holds a codec, {type(one).__name__}, without {' and '.join(missing)}; a codec has "
+            f"a name, accepts(dtype), encode(elements) and decode(parts, length, dtype)."
+        )
+
+
+def _check_belongs(
+    kinds: Sequence[Any], folder: Folder, *, allow_tmpfs: bool, streams: Streams | None
+) -> None:
+    given = (
+        ("dir", folder is not None, "disk"),
+        ("allow_tmpfs", allow_tmpfs, "disk"),
+        ("streams", streams is not None, "cpu"),
+    )
+    for name, is_given, wanted in given:
+        if is_given and wanted not in kinds:
+            raise InputError(
+                f"{name} is given, and only {wanted!r} uses it, which is not among to. Leave it "
+                f"out, or pass to={wanted!r}."
+            )
+
+
+def _check_room(pairs: Sequence[tuple[Any, int | None]], min_bytes: int) -> None:
+    """Some tier must have room for the smallest tensor that leaves."""
+    least = max(1, min_bytes)
+    for one, capacity in pairs:
+        if capacity is None or capacity >= (aligned(least) if one == "disk" else least):
+            return
+    budgets = ", ".join(
+        f"{one if isinstance(one, str) else one.name} {capacity:,}" for one, capacity in pairs
+    )
+    raise InputError(
+        f"to gives budgets in which no tensor has room (bytes: {budgets}): the smallest that "
+        f"leaves has {least:,} bytes (min_bytes={min_bytes:,}), and takes {aligned(least):,} on a "
+        f"disk. Give more, or a smaller min_bytes."
+    )
+
+
+def _tier(
+    one: Any, capacity: int | None, folder: Folder, streams: Streams, *, allow_tmpfs: bool
+) -> Tier:
+    if one == "disk":
+        return _disk(folder, capacity, allow_tmpfs=allow_tmpfs)
+    return HostTier(streams, capacity) if one == "cpu" else CodecTier(one, capacity)
+
+
+def _disk(folder: Folder, capacity: int | None, *, allow_tmpfs: bool) -> DiskTier:
+    where = folder_for(folder, allow_memory=allow_tmpfs)
+    try:
+        return DiskTier(where, capacity)
+    except OSError as error:
+        raise InputError(
+            f"dir is {str(where)!r}, where no file can be made ({error.strerror}). Give another "
+            f"folder."
+        ) from error

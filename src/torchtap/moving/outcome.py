@@ -1,0 +1,119 @@
+"""What came of an offload: what was asked for and did not happen, in words."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+
+from torchtap.moving.attach import CHECKPOINT, Attachment
+from torchtap.moving.tally import OffloadReport
+
+_HINTS = {
+    "no tier takes it": "'cpu' takes what is on a GPU, a codec its own dtypes; 'disk' takes all",
+    "not the input of a checkpoint": "leave out only=, or run parts of the model in "
+    "torch.utils.checkpoint",
+    "inside a backward": "offload around what a checkpoint computes again, not in it",
+}
+_NOTHING_TO_MOVE = {"a single number, or empty", "parameter", "buffer", "after closing"}
+
+
+def notes_of(
+    report: OffloadReport, attachment: Attachment, *, room: int, budgets: Sequence[int]
+) -> list[str]:
+    """What went another way than asked, besides what the session noticed itself.
+
+    Args:
+        report: of the session.
+        attachment: where it was on.
+        room: bytes that need not leave.
+        budgets: of the tiers, if all have one and nothing is on its way any more.
+    """
+    return [
+        *_refused(report, attachment),
+        *_nothing(report),
+        *_never_left(report, room, budgets),
+    ]
+
+
+def _refused(report: OffloadReport, attachment: Attachment) -> Iterator[str]:
+    served = [row.path for row in report.rows if row.count]
+    known = attachment.refused.get(CHECKPOINT, {})
+    for reason, paths in attachment.refused.items():
+        unserved = list(paths)
+        if reason != CHECKPOINT:  # What that computes again runs inside a backward too.
+            unserved = [one for one in paths if one not in known and not _is_served(one, served)]
+        if unserved:
+            yield f"{named(unserved)} {reason}"
+
+
+def _is_served(path: str, served: Iterable[str]) -> bool:
+    """Whether it, or a module around it, had anything saved while we were on."""
+    return any(one in (".", path) or path.startswith(f"{one}.") for one in served)
+
+
+def _nothing(report: OffloadReport) -> Iterator[str]:
+    if report.packed_nbytes or not report.kept_nbytes:
+        return
+    hints = [_HINTS[reason] for reason in report.kept_nbytes if reason in _HINTS]
+    more = "".join(f"; {hint}" for hint in hints)
+    if "small" in report.kept_nbytes:
+        more += "; what is small leaves with a smaller min_bytes="
+    yield f"nothing was moved, all that was saved stayed ({_shares(report)}){more}"
+
+
+def _never_left(report: OffloadReport, room: int, budgets: Sequence[int]) -> Iterator[str]:
+    if not report.packed_nbytes or report.moved_nbytes:
+        return
+    if report.plain_peak_nbytes <= room:
+        yield "nothing had to leave: all of it fitted into keep_last= or max_bytes="
+    elif budgets:
+        yield (
+            f"nothing has left: {report.packed_nbytes:,} bytes were to be moved; if no tensor of "
+            f"them fits the budgets in to= ({', '.join(f'{one:,}' for one in budgets)} bytes), "
+            f"give more"
+        )
+
+
+def why_nothing(report: OffloadReport, attachment: Attachment, num_attached: int) -> str | None:
+    """Why nothing at all was offloaded, if that is no matter of size or of grad mode.
+
+    Args:
+        report: at the end.
+        attachment: where it was on.
+        num_attached: modules that it was attached to.
+    """
+    if report.packed_nbytes or report.shared_nbytes:
+        return None
+    if report.kept_nbytes:
+        is_odd = "small" not in report.kept_nbytes and set(report.kept_nbytes) - _NOTHING_TO_MOVE
+        return next(_nothing(report)) if is_odd else None
+    refused = list(_refused(report, attachment))
+    if refused:
+        return refused[0]
+    if attachment.entered:
+        return None  # With gradients off, say: nothing is saved, and nothing to move.
+    return never_called(num_attached)
+
+
+def never_called(num_attached: int) -> str:
+    """That none of the attached modules ran, and what that may come from."""
+    compiled = (
+        "; or a graph that was compiled before runs in its place: attach to the compiled module, "
+        "with model=compiled, where='.'"
+        if "torch._dynamo" in sys.modules
+        else ""
+    )
+    number = "the module" if num_attached == 1 else f"none of the {num_attached:,} modules"
+    was = "was never called" if num_attached == 1 else "was called"
+    return f"{number} that it was attached to {was}{compiled}"
+
+
+def named(paths: Iterable[str]) -> str:
+    """The first few paths."""
+    names = [path or "." for path in paths]
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(names[:3]) + more
+
+
+def _shares(report: OffloadReport) -> str:
+    return ", ".join(f"{nbytes:,} bytes {why}" for why, nbytes in report.kept_nbytes.items())
