@@ -74,6 +74,9 @@ class Attachment:
         self.on_begin: Callable[[str], None] | None = None
         self.places = Places()
         self._handles: list[Any] = []
+        self._leaves: list[Any] = []
+        self._inside: set[int] = set()
+        self._is_off = False
 
     def path(self) -> str:
         """The innermost attached module that runs in this thread."""
@@ -86,10 +89,10 @@ class Attachment:
         assert self.pair is not None
         places, below = self.places, top()
         puts_on = not places.below and not self._is_inside_checkpoint(below, ".")
-        places.blocks.append(puts_on)
         if puts_on:
+            push(self.pair)  # Raises where hooks are forbidden: nothing has begun, then.
             places.below.append(below)
-            push(self.pair)
+        places.blocks.append(puts_on)
 
     def end(self) -> None:
         """Take it off."""
@@ -122,15 +125,26 @@ class Attachment:
                 continue
             enter, leave = _Enter(self, tap, around=around), _Leave(self, tap)
             self._handles.append(module.register_forward_pre_hook(enter))
-            self._handles.append(module.register_forward_hook(leave, always_call=True))
+            self._leaves.append(module.register_forward_hook(leave, always_call=True))
 
     def detach(self) -> None:
-        """Take the hooks off."""
+        """Take the hooks off.
+
+        Those that other threads need to leave the modules that they are inside of stay till then.
+        """
+        self._is_off = True
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
         while self.places.calls:
             self._unwind(self.places.calls[-1][0])
+        self._take_leaves_off()
+
+    def _take_leaves_off(self) -> None:
+        if self._is_off and not self._inside:
+            for handle in self._leaves:
+                handle.remove()
+            self._leaves.clear()
 
     def enter(self, tap: Tap, *, around: bool) -> None:
         """A module is entered."""
@@ -139,6 +153,7 @@ class Attachment:
             self._unwind(places.calls[0][0])
         puts_on = around and not places.below and self._may_put_on(tap)
         self.entered.add(tap.path)
+        self._inside.add(threading.get_ident())
         places.calls.append((tap, sys._getframe(2) if puts_on else None))
         places.paths.append(tap.path)
         if puts_on:
@@ -150,6 +165,7 @@ class Attachment:
         """It returned, or raised."""
         if any(call[0] is tap for call in self.places.calls):
             self._unwind(tap)
+            self._take_leaves_off()
 
     def refuse(self, path: str, reason: str) -> None:
         """A module runs where we keep away."""
@@ -192,6 +208,8 @@ class Attachment:
             places.paths.pop()
             if caller is not None:
                 self.end()
+            if not places.calls:
+                self._inside.discard(threading.get_ident())
             if found is tap:
                 return
 

@@ -66,6 +66,8 @@ def form_of(tensor: Tensor) -> Form | str:
         return "inside a torch.func transform"
     if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized:
         return "sparse, nested or quantised"
+    if tensor._is_zerotensor():
+        return "zeros without memory"  # Of a forward-mode derivative.
     return _form(
         tensor.dtype,
         tensor.device,

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from torchtap.errors import OffloadError
 from torchtap.hooks.graph import num_casts
+from torchtap.moving import heap
 from torchtap.moving.attach import Places
 from torchtap.moving.forks import forks
 from torchtap.moving.form import Form, flat, form_of, restored
@@ -31,6 +32,7 @@ from torchtap.moving.parcel import (
     Packed,
     Parcel,
 )
+from torchtap.moving.slab import FULL
 from torchtap.moving.streams import Ticket
 from torchtap.moving.tally import OffloadReport, OffloadRow, Tally
 from torchtap.moving.tiers import Tier
@@ -103,7 +105,7 @@ class Session:
         self._tallies: defaultdict[str, Tally] = defaultdict(Tally)
         self._moved = {tier.name: 0 for tier in tiers}
         self._small = self._fetched = self._peak = self._plain = self._plain_peak = 0
-        self._num_ahead = self._num_waited = 0
+        self._num_ahead = self._num_waited = self._freed_nbytes = 0
         self._blocked = self._spent = 0.0
         self._began: float | None = None
         self._has_unpacked = False
@@ -169,7 +171,7 @@ class Session:
         reference = self._known.get(identity)
         known = None if reference is None else reference()
         # The number of an object is used again once it is gone.
-        if known is not None and known.parcel.storage() is storage:
+        if known is not None and known.parcel.storage() is storage and _is_same(known, storage):
             tally.shared += form.nbytes
             return Packed(known, form)
         parcel = Parcel(tensor.detach(), form, weakref.ref(storage), identity, self._freed)
@@ -291,12 +293,14 @@ class Session:
         self._moved[parcel.tier.name] += nbytes
         self._small += parcel.small
         parcel.let_go()
+        self._frees(parcel.form)
 
     def _stay(self, parcel: Parcel, tier: Tier, error: BaseException) -> None:
         """It could not be moved."""
         if tier.is_slow and isinstance(error, OSError):
             self._full.add(tier.name)
-            self.notes[f"{tier.name} is full ({error.strerror}): kept in memory"] = None
+            what = "is full" if error.errno in FULL else "cannot be written"
+            self.notes[f"{tier.name} {what} ({error.strerror}): kept in memory"] = None
         elif tier.is_slow:
             self.notes[f"moving to {tier.name} failed: {error!r}; kept in memory"] = None
         tier.used -= tier.room(parcel.form)
@@ -346,6 +350,7 @@ class Session:
             fetched = parcel.ahead
             is_away = parcel.state == AWAY
             if is_away:
+                self._frees(parcel.form)  # Once the backward has used it.
                 self._fetched += parcel.form.nbytes
                 self._num_waited += fetched is None
             if fetched is not None:
@@ -426,6 +431,15 @@ class Session:
         self._began = now
         self._has_unpacked = False
 
+    def _frees(self, form: Form) -> None:
+        """A tensor's memory is free, or soon will be; let the system have it, now and then."""
+        if form.device.type != "cpu" or not heap.can_give_back:
+            return
+        self._freed_nbytes += form.nbytes
+        if self._freed_nbytes > heap.EVERY and self.is_open:
+            self._freed_nbytes = 0
+            self._pool().submit(heap.give_back)
+
     def _pool(self) -> ThreadPoolExecutor:
         # Threads do not survive a fork.
         if self._threads is None or self._threads[0] != os.getpid():
@@ -464,6 +478,13 @@ class Session:
         self.flush()
         with self._lock:
             self._forget_ahead()
+            self._settle()
+            if self._threads is not None and self._threads[0] == os.getpid():
+                self._threads[1].shutdown(wait=False)
+            self._threads = None
+            for tier in self.tiers:
+                if not tier.used:
+                    tier.end()
 
     def report(self) -> OffloadReport:
         """What happened so far."""
@@ -546,6 +567,15 @@ class _Ahead:
             if owner is not None and owner.parcel.state == AWAY and owner.parcel.ahead is None:
                 yield owner
             self._place = place
+
+
+def _is_same(known: Owner, storage: torch.UntypedStorage) -> bool:
+    """Whether a parcel holds what is in its memory now.
+
+    Memory that PyTorch did not allocate (of numpy, a loader, a file) is refilled by others without
+    being counted: what has left it may be the batch before.
+    """
+    return known.parcel.state == HERE or storage.resizable()
 
 
 def _seen_as(tensor: Tensor, form: Form, wanted: Form) -> Tensor:

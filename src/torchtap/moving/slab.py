@@ -23,7 +23,7 @@ WINDOW = 1 << 20
 _IN_MEMORY = ("tmpfs", "ramfs")
 
 
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def aligned(nbytes: int) -> int:
@@ -116,7 +116,7 @@ class Slab:
         try:
             os.posix_fallocate(self._file, self._end, by)
         except OSError as error:
-            if by == wanted or error.errno not in _FULL:
+            if by == wanted or error.errno not in FULL:
                 raise
             by = wanted  # Maybe there is room for this one.
             os.posix_fallocate(self._file, self._end, by)

@@ -48,6 +48,9 @@ class Tier(Protocol):
     def drop(self, handle: Any) -> None:
         """They are needed no more. Takes no lock: finalisers call it."""
 
+    def end(self) -> None:
+        """Nothing is held any more, and nothing will come."""
+
 
 class DiskTier:
     """A slab on a disk."""
@@ -98,6 +101,10 @@ class DiskTier:
         slab, extent = handle
         slab.drop(extent)
 
+    def end(self) -> None:
+        """Give the disk its room back."""
+        self._slab.close()
+
     def sync(self) -> None:
         """Wait until all is on the disk."""
         self._slab.sync()
@@ -136,6 +143,9 @@ class HostTier:
         """Let the memory be used again."""
         self._streams.drop(handle)
 
+    def end(self) -> None:
+        """The streams are everybody's."""
+
 
 class CodecTier:
     """A smaller form, where the tensor is."""
@@ -172,3 +182,6 @@ class CodecTier:
 
     def drop(self, handle: Any) -> None:
         """They go with the graph."""
+
+    def end(self) -> None:
+        """Nothing to do."""

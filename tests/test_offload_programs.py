@@ -1,0 +1,178 @@
+"""Offloading in programs of unusual form, and what is left of it afterwards."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.autograd import forward_ad
+
+import torchtap as tt
+from torchtap.moving import heap
+from torchtap.packing import top
+
+
+def wide(num: int = 2) -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(*(layer for _ in range(num) for layer in (nn.Linear(64, 64), nn.Tanh())))
+
+
+def gradients(model: nn.Module, loss: Tensor) -> list[Tensor]:
+    return list(torch.autograd.grad(loss, list(model.parameters())))
+
+
+def test_a_buffer_of_numpy_that_is_filled_again_is_not_taken_for_the_batch_before() -> None:
+    buffer = numpy.ones((32, 64), dtype=numpy.float32)
+    x, model = torch.from_numpy(buffer), wide()
+    with tt.offload("disk", min_bytes=0) as off:
+        kept = model(x).sum()  # Nobody runs its backward, and nobody lets go of it.
+        off.flush()
+        buffer[:] = numpy.random.default_rng(0).normal(size=buffer.shape)
+        found = gradients(model, model(x).sum())
+    right = gradients(model, model(torch.from_numpy(buffer.copy())).sum())
+    assert all(map(torch.equal, found, right))
+    assert kept.requires_grad
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")  # PyTorch's own use of it.
+@pytest.mark.parametrize("attached", [True, False])
+def test_forward_mode_derivatives_are_those_without_offloading(attached: bool) -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5), nn.Tanh(), nn.Linear(8, 2)).eval()
+    x, tangent = torch.randn(4, 8), torch.randn(4, 8)
+
+    def derivative() -> Tensor:
+        with forward_ad.dual_level():
+            return forward_ad.unpack_dual(model(forward_ad.make_dual(x, tangent))).tangent
+
+    right = derivative()
+    with tt.offload("disk", model=model if attached else None, min_bytes=0, missing="ignore"):
+        found = derivative()
+    assert torch.equal(found, right)
+
+
+def test_a_block_that_could_not_begin_can_begin_later() -> None:
+    off, model = tt.offload("disk", min_bytes=0), wide()
+    with torch.autograd.graph.disable_saved_tensors_hooks("not here"):
+        with pytest.raises(RuntimeError, match="not here"), off:
+            pass
+        assert top() is None
+    with off:
+        model(torch.ones(2, 64)).sum().backward()
+    off.flush()
+    assert off.report().moved_nbytes["disk"] > 0 and top() is None
+
+
+def test_closing_from_another_thread_takes_the_hooks_off_there_too() -> None:
+    inside, go_on = threading.Event(), threading.Event()
+    found: dict[str, Any] = {}
+
+    class Waits(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            inside.set()
+            assert go_on.wait(20)
+            return x.sin()
+
+    model = nn.Sequential(nn.Linear(64, 64), Waits(), nn.Linear(64, 64))
+    off = tt.offload("disk", model=model, min_bytes=0)
+
+    def run() -> None:
+        loss = model(torch.ones(2, 64)).sum()
+        found["top"] = top()
+        loss.backward()
+        found["again"] = torch.func.grad(torch.sin)(torch.tensor(0.0)).item()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    assert inside.wait(20)
+    off.close()
+    go_on.set()
+    thread.join(20)
+    assert found == {"top": None, "again": 1.0}
+    assert not any(module._forward_hooks for module in model.modules())
+
+
+def test_a_closed_handle_holds_no_thread_and_no_file() -> None:
+    model, x = wide(), torch.ones(4096, 64)  # 1 MiB: too large to be written at once.
+
+    def run() -> tt.Offload:
+        off = tt.offload("disk", model=model)
+        model(x).sum().backward()
+        off.close()
+        return off
+
+    run()  # Whatever is made once is made now.
+    files, threads = len(os.listdir("/proc/self/fd")), threading.active_count()
+    kept = [run() for _ in range(5)]
+    for thread in threading.enumerate():  # They end by themselves, in a moment.
+        if thread.name.startswith("torchtap-offload"):
+            thread.join(20)
+    assert len(os.listdir("/proc/self/fd")) == files and threading.active_count() <= threads
+    assert all(off.report().moved_nbytes["disk"] > 0 for off in kept)
+
+
+def test_what_is_packed_at_closing_can_be_unpacked_later() -> None:
+    model, x = wide(), torch.ones(4096, 64)
+    right = gradients(model, model(x).sum())
+    off = tt.offload("disk", model=model)
+    loss = model(x).sum()
+    off.close()
+    assert all(map(torch.equal, gradients(model, loss), right))
+
+
+def test_a_folder_that_cannot_be_written_is_not_called_full(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fails(*_: object) -> None:
+        raise FileNotFoundError(2, "No such file or directory")
+
+    monkeypatch.setattr("torchtap.moving.slab.Slab.write", fails)
+    model = wide()
+    off = tt.offload("disk", model=model, min_bytes=0, missing="ignore")
+    model(torch.ones(4, 64)).sum().backward()
+    off.close()
+    (note,) = [note for note in off.report().notes if "disk" in note]
+    assert "cannot be written (No such file or directory)" in note and "full" not in note
+
+
+MEMORY = """
+import sys, torch, torchtap as tt
+from torch import nn
+
+torch.set_num_threads(1)
+model = nn.Sequential(*(one for _ in range(24) for one in (nn.Linear(256, 256), nn.GELU())))
+off = tt.offload("disk", model=model) if sys.argv[1] == "disk" else None
+
+def anonymous():
+    with open("/proc/self/status") as lines:
+        return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon"))
+
+before, most = anonymous(), 0
+for _ in range(5):
+    loss = model(torch.randn(4096, 256)).sum()
+    most = max(most, anonymous())
+    loss.backward()
+    most = max(most, anonymous())
+    model.zero_grad()
+print(most - before)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not heap.can_give_back, reason="this C library keeps what is freed")
+def test_the_process_is_smaller_with_offloading_than_without() -> None:
+    def grown(how: str) -> int:
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(
+            [sys.executable, "-c", MEMORY, how],
+            env=environment, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        return int(done.stdout)
+
+    assert grown("disk") < 0.85 * grown("plain")
