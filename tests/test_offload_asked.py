@@ -42,13 +42,16 @@ def data() -> Tensor:
 
 
 @no_gpu
-@pytest.mark.parametrize("model", [None, nn.Linear(2, 2)], ids=["block", "model"])
 @pytest.mark.parametrize("to", ["cpu", ["cpu"], [("cpu", MIB)]])
-def test_from_cpu_to_cpu_nothing_can_be_moved(to: Any, model: Any) -> None:
-    with pytest.raises(InputError, match=r"from CPU to CPU nothing can be moved. Pass to='disk'"):
-        tt.offload(to, model=model)
-    tt.offload(to, model=model, missing="ignore").close()
-    tt.offload([*([to] if isinstance(to, str) else to), "disk"], model=model, missing="ignore")
+def test_from_cpu_to_cpu_nothing_is_moved_and_it_is_said(to: Any) -> None:
+    model = two()
+    with tt.offload(to, model=model) as off:
+        runs(model, data())
+    report = off.report()
+    assert not report.moved_nbytes and report.kept_nbytes["in host memory already"] > 0
+    assert "from the CPU, to='disk' and codecs do" in repr(report)
+    with pytest.raises(OffloadError, match="nothing"):  # A proof of nothing is none.
+        tt.offload(to, model=model, verify=lambda: model(data()).sum())
 
 
 class WithoutAccepts:
@@ -113,16 +116,13 @@ def test_nothing_of_that_kind_was_saved(kwargs: dict[str, Any], words: str) -> N
     assert "nothing was moved" in repr(off.report())
 
 
-def test_a_module_that_was_never_called() -> None:
+def test_a_module_that_was_never_called_is_noted() -> None:
     model = two()
-    with pytest.raises(OffloadError, match="the module that it was attached to was never called"):
-        tt.offload("disk", model=model, where="1").close()
-    with (
-        pytest.raises(OffloadError, match="none of the 3 modules"),
-        tt.offload("disk", model=model),
-    ):
-        pass
-    with tt.offload("disk", model=model, missing="ignore") as off:
+    off = tt.offload("disk", model=model, where="1")
+    off.close()
+    (note,) = off.report().notes
+    assert note.startswith("the module that it was attached to was never called")
+    with tt.offload("disk", model=model) as off:
         pass
     assert off.report().notes[0].startswith("none of the 3 modules that it was attached to")
 
@@ -136,8 +136,7 @@ def test_a_block_that_was_never_entered() -> None:
     off = tt.offload("disk")
     runs(two(), data())
     assert "write `with off:`" in repr(off.report()) and "1 note" in off.report().line()
-    with pytest.raises(OffloadError, match="never entered"):
-        off.close()
+    off.close()
 
 
 def test_where_hooks_are_forbidden() -> None:
@@ -164,8 +163,7 @@ def test_inside_a_reentrant_checkpoint_nothing_is_gained() -> None:
     off = tt.offload("disk", model=model, where="inside.*")
     runs(model, x)
     assert any("what a reentrant checkpoint computes again" in one for one in off.report().notes)
-    with pytest.raises(OffloadError, match=r"inside.0, inside.1 ran inside a backward"):
-        off.close()
+    off.close()
     with tt.offload("disk", model=model) as around:
         runs(model, x)
     assert around.report().notes == ()  # Its input, and that of sin.

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from torchtap.errors import InputError, OffloadError
 from torchtap.moving.attach import Attachment
-from torchtap.moving.chain import To, check_serves, is_number, make_chain
+from torchtap.moving.chain import To, is_number, make_chain
 from torchtap.moving.memory import Buffers, is_for_checkpoint
 from torchtap.moving.outcome import named, never_called, notes_of, why_nothing
 from torchtap.moving.session import Session
@@ -154,9 +154,9 @@ class Offload:
         """Take the hooks off, and wait for what is on its way.
 
         Raises:
-            OffloadError: nothing at all was offloaded, for another reason than that it was small or
-                that nothing was saved: no attached module was called, say, or nothing of the kind
-                that was asked for was saved. Not with ``missing="ignore"``.
+            OffloadError: something was saved, and nothing of it could be offloaded as asked: it is
+                of another kind, or hooks are forbidden where it was saved. Not with
+                ``missing="ignore"``, nor where it was small or in host memory already.
         """
         self._close(raising=True)
 
@@ -172,11 +172,7 @@ class Offload:
             self._raise_missing()
 
     def _raise_missing(self) -> None:
-        if self._is_attached:
-            report = self._session.report()
-            reason = why_nothing(report, self._attachment, len(self._paths))
-        else:
-            reason = None if self._was_entered else _NEVER_ENTERED
+        reason = why_nothing(self._session.report(), self._attachment)
         if reason is not None:
             raise OffloadError(
                 f"Nothing was offloaded: {reason}. Gradients are as without it. If that is meant, "
@@ -302,8 +298,8 @@ def offload(
 
     Raises:
         InputError: an argument does not fit, the folder cannot be used, or nothing could ever be
-            moved: ``cpu`` on a machine without a GPU, a budget that is too small for any tensor.
-        OffloadError: ``verify`` found a difference.
+            moved: a budget that is too small for any tensor.
+        OffloadError: ``verify`` found a difference, or nothing that was moved.
         SiteError: a pattern fits no module.
 
     Example:
@@ -326,8 +322,6 @@ def offload(
     if model is None and where != "*":
         raise InputError(f"where is {where!r}, which chooses modules of a model: pass model=.")
     tiers = make_chain(to, dir, allow_tmpfs=allow_tmpfs, streams=streams, min_bytes=min_bytes)
-    if missing == "error":
-        check_serves(tiers, streams)
     attachment = Attachment()
     buffers = None if model is None else _buffers_of(model, min_bytes)
     kept = (max_bytes or 0) * 3 // 4 if keep_last is None else keep_last

@@ -6,8 +6,6 @@ import os
 from collections.abc import Sequence
 from typing import Any, Literal
 
-import torch
-
 from torchtap.errors import InputError
 from torchtap.moving.codecs import Codec
 from torchtap.moving.slab import aligned, folder_for
@@ -41,23 +39,6 @@ def make_chain(
     _check_room(pairs, min_bytes)
     host = CudaStreams() if streams is None else streams
     return [_tier(one, capacity, folder, host, allow_tmpfs=allow_tmpfs) for one, capacity in pairs]
-
-
-def check_serves(tiers: Sequence[Tier], streams: Streams | None) -> None:
-    """Refuse what can move nothing on this machine.
-
-    Raises:
-        InputError: all would go to host memory, and there is no device to come from.
-    """
-    has_source = torch.cuda.is_available() or (
-        streams is not None and streams.serves(torch.device("cpu"))
-    )
-    if not has_source and all(isinstance(tier, HostTier) for tier in tiers):
-        raise InputError(
-            "to is 'cpu', which moves what a GPU saves to host memory, and this machine has no "
-            "GPU: from CPU to CPU nothing can be moved. Pass to='disk', or a smaller form as "
-            "to=tt.codecs.bf16(). Where doing nothing is meant, pass missing='ignore'."
-        )
 
 
 def _with_budget(item: Any) -> tuple[Any, int | None]:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 
-from torchtap.moving.attach import CHECKPOINT, Attachment
-from torchtap.moving.tally import OffloadReport
+from torchtap.moving.attach import BACKWARD, CHECKPOINT, Attachment
+from torchtap.moving.tally import IN_HOST, OffloadReport
 
 _HINTS = {
-    "no tier takes it": "'cpu' takes what is on a GPU, a codec its own dtypes; 'disk' takes all",
+    "no tier takes it": "a codec takes its own dtypes; 'disk' takes all",
+    IN_HOST: "'cpu' takes what is on a GPU; from the CPU, to='disk' and codecs do",
     "not the input of a checkpoint": "leave out only=, or run parts of the model in "
     "torch.utils.checkpoint",
     "inside a backward": "offload around what a checkpoint computes again, not in it",
 }
-_NOTHING_TO_MOVE = {"a single number, or empty", "parameter", "buffer", "after closing"}
+_NOTHING_TO_MOVE = {"a single number, or empty", "parameter", "buffer", "after closing", IN_HOST}
+_GAINS_NOTHING = (CHECKPOINT, BACKWARD)
 
 
 def notes_of(
@@ -74,25 +76,24 @@ def _never_left(report: OffloadReport, room: int, budgets: Sequence[int]) -> Ite
         )
 
 
-def why_nothing(report: OffloadReport, attachment: Attachment, num_attached: int) -> str | None:
-    """Why nothing at all was offloaded, if that is no matter of size or of grad mode.
+def why_nothing(report: OffloadReport, attachment: Attachment) -> str | None:
+    """Why nothing at all was offloaded, if something was saved that another request would move.
+
+    Nothing is wrong where nothing ran, where all was small, or on this machine in host memory
+    already, or where a checkpoint has made offloading needless: a note says so.
 
     Args:
         report: at the end.
         attachment: where it was on.
-        num_attached: modules that it was attached to.
     """
     if report.packed_nbytes or report.shared_nbytes:
         return None
     if report.kept_nbytes:
         is_odd = "small" not in report.kept_nbytes and set(report.kept_nbytes) - _NOTHING_TO_MOVE
         return next(_nothing(report)) if is_odd else None
-    refused = list(_refused(report, attachment))
-    if refused:
-        return refused[0]
-    if attachment.entered:
-        return None  # With gradients off, say: nothing is saved, and nothing to move.
-    return never_called(num_attached)
+    if set(attachment.refused) <= set(_GAINS_NOTHING):
+        return None
+    return next(_refused(report, attachment), None)
 
 
 def never_called(num_attached: int) -> str:

@@ -34,7 +34,7 @@ from torchtap.moving.parcel import (
 )
 from torchtap.moving.slab import FULL
 from torchtap.moving.streams import Ticket
-from torchtap.moving.tally import OffloadReport, OffloadRow, Tally
+from torchtap.moving.tally import IN_HOST, OffloadReport, OffloadRow, Tally
 from torchtap.moving.tiers import Tier
 from torchtap.packing import Pair, checked, guarded
 
@@ -160,7 +160,10 @@ class Session:
             self._takers[form.kind] = takers
         if self._full and takers and all(tier.name in self._full for tier in takers):
             return f"{takers[0].name} full"
-        return form if takers else "no tier takes it"
+        if takers:
+            return form
+        is_there = form.device.type == "cpu" and any(tier.name == "cpu" for tier in self.tiers)
+        return IN_HOST if is_there else "no tier takes it"
 
     def _take(self, tensor: Tensor, form: Form, tally: Tally) -> Owner | Packed:
         if self._has_unpacked or self._began is None:

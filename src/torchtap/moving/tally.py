@@ -26,6 +26,10 @@ class Tally:
         self.kept: Counter[str] = Counter()
 
 
+IN_HOST = "in host memory already"
+"""Why a tensor stays that is where it was to go."""
+
+
 @dataclass(frozen=True, slots=True)
 class OffloadRow:
     """One module.
