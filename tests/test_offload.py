@@ -298,10 +298,7 @@ def test_inside_a_checkpoint_it_keeps_away_and_says_so() -> None:
     model = seeded(lambda: Checkpointed(use_reentrant=False))
     x = noise(8, 16).requires_grad_()
     expected = gradients(model, model(x).sum())
-    with (
-        pytest.raises(OffloadError, match="non-reentrant checkpoint"),
-        offloads(model=model, where="blocks.*") as off,
-    ):
+    with offloads(model=model, where="blocks.*") as off:
         found = gradients(model, model(x).sum())
     assert same(found, expected)
     report = off.report()
