@@ -348,6 +348,7 @@ class Block(nn.Module):
 
 @pytest.fixture
 def _compiler() -> Iterator[None]:
+    gc.collect()  # Watches that other tests left open hold the compiler's setting.
     torch._dynamo.reset()
     yield
     torch._dynamo.reset()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import io
 import os
 import pickle
@@ -142,6 +143,7 @@ def test_the_state_dict_of_a_watched_model_is_unchanged() -> None:
 
 @pytest.fixture
 def fresh_compiler() -> Iterator[None]:
+    gc.collect()  # Watches that other tests left open hold the compiler's setting.
     # The compiler looks at .grad of whatever passes from one graph to the next.
     warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf")
     torch.compiler.reset()

@@ -21,6 +21,7 @@ from torchtap.errors import EditError, InputError, MissingExtraError, RunError
 from torchtap.fingerprint import NoFingerprintError, fingerprint
 from torchtap.hooks.change import Change, Function, kind_of, name_of, takes_record
 from torchtap.hooks.editor import Editor
+from torchtap.hooks.guards import HookGuards
 from torchtap.plan import Plan, Where, can_take, make_plan, modules_of
 from torchtap.record import Record
 from torchtap.site import Site
@@ -276,6 +277,7 @@ class _Study:
         self.metric = metric
         self._modules, _ = modules_of(model)
         self._rewind: Callable[[], None] = lambda: None
+        self._changes: dict[int, Change] = {}
         self.args: tuple[Any, ...] = inputs if isinstance(inputs, tuple) else (inputs,)
         self.kwargs: dict[str, Any] = {}
         if isinstance(inputs, Mapping):
@@ -315,6 +317,14 @@ class _Study:
             self._metrics(_rows(output, place * num, num, whole)) for place in range(len(trials))
         ]
 
+    def _change_of(self, function: Function) -> Change:
+        """One for all sites: to look at a function's signature takes longer than to edit."""
+        if isinstance(function, _Rows):
+            return Change(function)
+        if id(function) not in self._changes:
+            self._changes[id(function)] = Change(function)  # Which holds the function.
+        return self._changes[id(function)]
+
     def _run(
         self,
         trials: Sequence[_Trial],
@@ -323,7 +333,7 @@ class _Study:
         kwargs: Mapping[str, Any],
     ) -> Any:
         editors = [
-            Editor(trial.plan, Change(function), wants_call=lambda _: True)
+            Editor(trial.plan, self._change_of(function), wants_call=lambda _: True)
             for trial, function in zip(trials, functions, strict=True)
         ]
         try:
@@ -395,8 +405,13 @@ class _Study:
     @contextmanager
     def restored(self) -> Iterator[None]:
         """Buffers and random state are put back in the end, and for each forward inside."""
-        with untouched(self._modules) as self._rewind:
-            yield
+        guards = HookGuards()
+        guards.hold()  # Once, and not for each trial.
+        try:
+            with untouched(self._modules) as self._rewind:
+                yield
+        finally:
+            guards.release()
 
     def fingerprint(self) -> dict[str, Any]:
         """What must be the same for a sweep to go on from a file.

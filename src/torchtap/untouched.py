@@ -21,6 +21,7 @@ def untouched(modules: Mapping[str, nn.Module]) -> Iterator[Callable[[], None]]:
         a function that makes copies and generators again what they were, for one more forward.
     """
     originals = {path: dict(module._buffers) for path, module in modules.items()}
+    owners = [(modules[path], own) for path, own in originals.items() if own]
     buffers = {
         id(one): one for own in originals.values() for one in own.values() if one is not None
     }
@@ -31,8 +32,8 @@ def untouched(modules: Mapping[str, nn.Module]) -> Iterator[Callable[[], None]]:
         drawn = torch.random.get_rng_state(), [torch.cuda.get_rng_state(one) for one in devices]
 
         def lend() -> None:
-            for path, module in modules.items():
-                for name, buffer in originals[path].items():
+            for module, own in owners:
+                for name, buffer in own.items():
                     module._buffers[name] = None if buffer is None else copies[id(buffer)]
 
         def rewind() -> None:

@@ -32,7 +32,7 @@ class Ready:
         formula: what it does.
     """
 
-    __slots__ = ("__name__", "_formula")
+    __slots__ = ("__name__", "_formula", "writes_nothing")
 
     def __init__(self, name: str, arguments: Mapping[str, Any], formula: Formula) -> None:
         given = ", ".join(
@@ -40,6 +40,8 @@ class Ready:
         )
         self.__name__ = f"{name}({given})"
         self._formula = formula
+        # Nobody has to look, but for a function of the user's inside.
+        self.writes_nothing = not any(map(callable, arguments.values()))
 
     def __call__(self, tensor: Tensor, record: Record) -> Tensor:
         return self._formula(tensor, record)

@@ -40,7 +40,7 @@ class Change:
         name: what messages call it.
     """
 
-    __slots__ = ("_function", "_proven", "_scaler", "_takes_record", "name")
+    __slots__ = ("_function", "_is_known", "_proven", "_scaler", "_takes_record", "name")
 
     def __init__(
         self, function: Function, scaler: Scaler | None = None, name: str | None = None
@@ -48,6 +48,7 @@ class Change:
         self.name = name or name_of(function)
         self._function = function
         self._takes_record = takes_record(function)
+        self._is_known = getattr(function, "writes_nothing", False)
         self._scaler = scaler
         # By id, which is cheap to ask for; the site itself, so that no other gets its id.
         self._proven: dict[int, Site] = {}
@@ -72,7 +73,7 @@ class Change:
         version = -1 if tensor.is_inference() else tensor._version
         is_tracked = tensor.requires_grad
         before = None
-        if version < 0 or id(record.site) not in self._proven:
+        if not self._is_known and (version < 0 or id(record.site) not in self._proven):
             # A write through .data or numpy leaves no version: seen the first time at each site.
             before = tensor.detach().clone()
         try:
