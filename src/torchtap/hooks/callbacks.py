@@ -62,6 +62,19 @@ class Enter(Callback):
             self.engine.enter(self.tap, module, args, kwargs)
 
 
+class Count(Callback):
+    """Forward pre-hook of a module that may call itself, where its end is all that is wanted."""
+
+    __slots__ = ()
+
+    def __init__(self, owner: Any, tap: Tap) -> None:
+        super().__init__(owner, tap)  # An engine or an editor: both say whether they record.
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        if self.engine.recording:
+            self.tap.calls.enter()  # type: ignore[attr-defined]
+
+
 class Leave(Callback):
     """Forward hook. What it does per call decides what watching costs.
 
@@ -152,4 +165,4 @@ def keep_dynamo_out(*functions: Any) -> None:
         function._torchdynamo_disable = True
 
 
-keep_dynamo_out(Enter.__call__, Leave.__call__, StepAside.__call__)
+keep_dynamo_out(Enter.__call__, Count.__call__, Leave.__call__, StepAside.__call__)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 import threading
-import weakref
+from collections import deque
 from collections.abc import Mapping
-from functools import partial
 from types import FrameType
 from typing import Any, Generic, TypeVar
 
@@ -65,62 +65,42 @@ class Numbering:
         return call, FORWARD
 
 
-class NestedCalls:
-    """Numbers the calls of a module that may call itself, in the order in which they were entered.
+class EnteredCalls:
+    """Numbers calls as they are entered, for whoever asks when they are left.
 
-    To be asked when a call is left, where nobody saw it being entered. The Python stack says how
-    many calls of the module it was inside of; those that were left since the last one at its own
-    depth were inside of it.
+    Of a module that may call itself, the call that is left is not the last that was entered.
     """
 
-    def __init__(self, module: nn.Module) -> None:
-        self._module = weakref.ref(module)
-        self._code = getattr(module.forward, "__code__", None)
-        self._num_left = 0
-        # (depth, how many were left there or deeper), of what may yet turn out to be inside.
-        self._left: list[tuple[int, int]] = []
+    def __init__(self) -> None:
+        self._count = itertools.count()
+        self._entered = _Entered()
 
-    def __iter__(self) -> NestedCalls:
+    def __iter__(self) -> EnteredCalls:
         return self
 
     def __next__(self) -> int:
-        depth = self._depth()
-        num_inside = 0
-        while self._left and self._left[-1][0] > depth:
-            num_inside += self._left.pop()[1]
-        before = self._left.pop()[1] if self._left and self._left[-1][0] == depth else 0
-        self._left.append((depth, before + num_inside + 1))
-        number = depth + self._num_left - num_inside
-        self._num_left += 1
-        return number
+        numbers = self._entered.numbers
+        return numbers.pop() if numbers else next(self._count)
 
-    def _depth(self) -> int:
-        module, code = self._module(), self._code
-        depth = 0
-        frame: FrameType | None = sys._getframe(2)
-        while frame is not None:
-            if frame.f_code is code and _is_about(frame, module):
-                depth += 1
-            frame = frame.f_back
-        return depth
+    def enter(self) -> None:
+        """A call is entered. What a checkpoint runs again has a number already."""
+        if current_task() == -1:
+            self._entered.numbers.append(next(self._count))
 
 
-def _is_about(frame: FrameType, module: nn.Module | None) -> bool:
-    """Whether a frame of a forward (or of what wraps it) is one of this module."""
+class _Entered(threading.local):
+    """Numbers of the calls that a thread is inside of; an interrupt leaves its own behind."""
+
+    def __init__(self) -> None:
+        self.numbers: deque[int] = deque(maxlen=1 << 12)
+
+
+def may_call_itself(module: nn.Module) -> bool:
+    """Whether anything runs inside that is not PyTorch's own."""
     return any(
-        value is module or (type(value) is tuple and len(value) > 0 and value[0] is module)
-        for value in frame.f_locals.values()
-    )
-
-
-def number_when_left(tap: Tap, module: nn.Module) -> None:
-    """Nobody will see the calls of this tap being entered: number them all the same."""
-    stock = (
-        type(one).__module__.startswith("torch.nn.") and "forward" not in vars(one)
+        not type(one).__module__.startswith("torch.nn.") or "forward" in vars(one)
         for one in module.modules()
     )
-    if not all(stock):  # PyTorch's own do not call themselves.
-        tap.count = partial(NestedCalls, module)
 
 
 class Call:

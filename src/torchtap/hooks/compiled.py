@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch._higher_order_ops.effects import _EffectType as EffectType, _register_effectful_op
 
-from torchtap.hooks.callbacks import Enter, Leave
+from torchtap.hooks.callbacks import Count, Enter, Leave
 from torchtap.hooks.spots import Spot, Tap
 from torchtap.record import FORWARD, UNVERSIONED, Record
 from torchtap.tree import argument_leaves, leaves
@@ -112,6 +112,16 @@ class CompilableEnter(Enter):
     def number(self, port: str, leaf: str) -> int:
         """Asked while the graph is traced."""
         return self.engine.compiled.number(self.tap, port, leaf)
+
+
+class CompilableCount(Count):
+    """Forward pre-hook that can be traced: a compiled graph numbers no calls."""
+
+    __slots__ = ()
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        if not torch.compiler.is_compiling():
+            Count.__call__(self, module, args)
 
 
 class CompilableLeave(Leave):

@@ -16,13 +16,14 @@ from torch import Tensor, nn
 
 from torchtap.errors import EditError
 from torchtap.hooks.backwards import current_task
-from torchtap.hooks.callbacks import EditCallback, keep_dynamo_out
+from torchtap.hooks.callbacks import Count, EditCallback, keep_dynamo_out
 from torchtap.hooks.calls import (
     UNTOLD,
     Call,
+    EnteredCalls,
     Numbering,
     Running,
-    number_when_left,
+    may_call_itself,
 )
 from torchtap.hooks.change import Change
 from torchtap.hooks.edited_gradients import GradientEdits
@@ -123,8 +124,9 @@ class Editor:
                 tap.reason = "a ScriptModule takes no hooks"
                 continue
             before, after = self._sides(tap)
-            if not before:
-                number_when_left(tap, module)
+            if after and not before and may_call_itself(module):
+                tap.count = EnteredCalls
+                self._handles.append(module.register_forward_pre_hook(Count(self, tap)))
             if before:
                 enter = EditEnter(self, tap)
                 handle = module.register_forward_pre_hook(enter, with_kwargs=True)
@@ -173,6 +175,11 @@ class Editor:
         self.gradients.release()
         if self.nodes is not None:
             self.nodes.release()
+
+    @property
+    def recording(self) -> bool:
+        """Whether calls count."""
+        return self.is_on
 
     @property
     def lost(self) -> dict[Spot, str]:

@@ -11,9 +11,15 @@ import torch
 from torch import Tensor, nn
 
 from torchtap.hooks.backwards import current_task
-from torchtap.hooks.callbacks import Enter, Leave
-from torchtap.hooks.calls import Call, Numbering, Running, number_when_left
-from torchtap.hooks.compiled import NO_GRAD_INPUT, CompilableEnter, CompilableLeave, Compiled
+from torchtap.hooks.callbacks import Count, Enter, Leave
+from torchtap.hooks.calls import Call, EnteredCalls, Numbering, Running, may_call_itself
+from torchtap.hooks.compiled import (
+    NO_GRAD_INPUT,
+    CompilableCount,
+    CompilableEnter,
+    CompilableLeave,
+    Compiled,
+)
 from torchtap.hooks.fused import Aside
 from torchtap.hooks.gradients import Gradients, Passage
 from torchtap.hooks.graph import sequence_number
@@ -129,17 +135,20 @@ class Engine:
         for path in dict.fromkeys(["", *self.taps]):
             tap, module = self.taps.get(path, self.root), modules[path]
             has_frame = path == "" or not tap.filters.keys().isdisjoint(_NEED_ENTRY)
+            is_left = has_frame or "output" in tap.filters or "grad_output" in tap.filters
             if isinstance(module, torch.jit.ScriptModule):
                 tap.reason = "a ScriptModule takes no hooks"
                 continue
-            if not has_frame:
-                number_when_left(tap, module)
+            if is_left and not has_frame and may_call_itself(module):
+                tap.count = EnteredCalls
+                count = (CompilableCount if self.borrows else Count)(self, tap)
+                self._handles.append(module.register_forward_pre_hook(count))
             if has_frame:
                 enter = (CompilableEnter if self.borrows else Enter)(self, tap)
                 handle = module.register_forward_pre_hook(enter, with_kwargs=True)
                 put_watch(module._forward_pre_hooks, handle.id)
                 self._handles.append(handle)
-            if has_frame or "output" in tap.filters or "grad_output" in tap.filters:
+            if is_left:
                 kind = CompilableLeave if self.borrows else Leave
                 leave = kind(self, tap, has_frame=has_frame)
                 handle = module.register_forward_hook(leave, with_kwargs=True, always_call=True)
