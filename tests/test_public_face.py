@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from face import SNAPSHOT, face
 
 import torchtap as tt
 
@@ -94,6 +95,10 @@ for name in tt.__all__:
 
 def test_importing_every_submodule_first_changes_no_name_of_the_face() -> None:
     assert python(_SHOW, *MODULES) == python(_SHOW)
+
+
+def test_a_change_of_a_signature_shows_in_the_snapshot() -> None:
+    assert face() == SNAPSHOT.read_text(), "meant so? Run `python tests/face.py` and commit it."
 
 
 def test_every_error_of_ours_is_in_the_face() -> None:
