@@ -1231,7 +1231,8 @@ def test_a_codec_that_raises_leaves_nothing_hanging() -> None:
     x = noise(100).requires_grad_()
     off = tt.offload(Fails(), min_bytes=0)
     with pytest.raises(ArithmeticError) as caught, off:
-        x.sin()
+        y = x.sin()
+    assert y.requires_grad  # Without its graph nothing would be moved.
     off.close()  # While the traceback still holds everything.
     assert caught.value is not None and off._session.tiers[0].used == 0
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Literal
@@ -118,18 +118,15 @@ class Offload:
             )
         modules, _ = modules_of(chosen)
 
-        def gradients() -> tuple[Tensor | None, ...]:
+        def gradients(around: AbstractContextManager[None]) -> tuple[Tensor | None, ...]:
             with untouched(modules):
-                value = _one_number(loss())
+                with around:
+                    value = _one_number(loss())
                 return torch.autograd.grad(value, list(trainable.values()), allow_unused=True)
 
-        with suspend_offload():
-            plain = gradients()
+        plain = gradients(suspend_offload())
         before = self._session.report()
-        with ExitStack() as stack:
-            if not self._is_attached:
-                stack.enter_context(self._block())
-            moved = gradients()
+        moved = gradients(nullcontext() if self._is_attached else self._block())
         after = self._session.report()
         pairs = list(zip(trainable, plain, moved, strict=True))
         return Gradients(
@@ -145,6 +142,7 @@ class Offload:
             yield
         finally:
             self._attachment.end()
+        self._session.release()
 
     def flush(self) -> None:
         """Wait until all that is on its way has arrived."""
@@ -202,6 +200,7 @@ class Offload:
             return
         self._attachment.end()
         _open_attachments.remove(self._attachment)
+        self._session.release()
 
     def __repr__(self) -> str:
         from torchtap.view.cells import plural
@@ -335,6 +334,7 @@ def offload(
         places=attachment.places,
     )
     attachment.pair = (session.pack, session.unpack)
+    attachment.on_end = session.release
     paths = [] if model is None else _attach(attachment, model, where, buffers)
     done = Offload(session, attachment, model, paths=paths, room=kept, missing=missing)
     if verify is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Mapping
 from types import FrameType, GeneratorType
 from typing import Any
@@ -13,6 +14,7 @@ from torch import nn
 
 from torchtap.hooks.callbacks import EditCallback, keep_dynamo_out
 from torchtap.hooks.spots import Tap
+from torchtap.moving.parcel import Owner
 from torchtap.packing import Pair, is_of_checkpoint, push, remove, top
 from torchtap.plan import Plan
 
@@ -46,6 +48,8 @@ class Places(threading.local):
         blocks: for each block that was begun and not ended, whether it put ours on.
         num_pauses: of the blocks that want nothing put on.
         calls: module calls that were entered; those that put ours on with ``nn.Module``'s own call.
+        node: number that autograd's next node had when the latest tensor was packed.
+        unfinished: what was packed since it has that number: the operation may not have ended.
     """
 
     def __init__(self) -> None:
@@ -54,6 +58,8 @@ class Places(threading.local):
         self.blocks: list[bool] = []
         self.num_pauses = 0
         self.calls: list[tuple[Tap, FrameType | None]] = []
+        self.node = -1
+        self.unfinished: list[weakref.ref[Owner]] = []
 
 
 class Attachment:
@@ -65,6 +71,7 @@ class Attachment:
         entered: paths of modules that were called.
         refused: reason -> paths of modules that ran where we keep away.
         on_begin: called with the path of a module that puts ours on.
+        on_end: called when that module has been left.
     """
 
     def __init__(self) -> None:
@@ -72,6 +79,7 @@ class Attachment:
         self.entered: set[str] = set()
         self.refused: dict[str, dict[str, None]] = {}
         self.on_begin: Callable[[str], None] | None = None
+        self.on_end: Callable[[], None] | None = None
         self.places = Places()
         self._handles: list[Any] = []
         self._leaves: list[Any] = []
@@ -164,8 +172,11 @@ class Attachment:
     def leave(self, tap: Tap) -> None:
         """It returned, or raised."""
         if any(call[0] is tap for call in self.places.calls):
+            was_on = bool(self.places.below)
             self._unwind(tap)
             self._take_leaves_off()
+            if was_on and not self.places.below and self.on_end is not None:
+                self.on_end()
 
     def refuse(self, path: str, reason: str) -> None:
         """A module runs where we keep away."""
