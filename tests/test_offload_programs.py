@@ -176,3 +176,85 @@ def test_the_process_is_smaller_with_offloading_than_without() -> None:
         return int(done.stdout)
 
     assert grown("disk") < 0.85 * grown("plain")
+
+
+# --- the fused kernel of encoder layers --------------------------------------------------------
+
+
+@pytest.fixture
+def num_fused(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Counts the calls of the kernel."""
+    kernel, calls = torch._transformer_encoder_layer_fwd, [0]
+
+    def counted(*args: Any) -> Tensor:
+        calls[0] += 1
+        return kernel(*args)
+
+    monkeypatch.setattr(torch, "_transformer_encoder_layer_fwd", counted)
+    return calls
+
+
+def encoder(num_layers: int = 2) -> nn.TransformerEncoder:
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+    return nn.TransformerEncoder(layer, num_layers).eval()
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("lengths", [(3, 5), (0, 4), (0, 0)])
+def test_an_encoder_keeps_its_fused_kernel(lengths: tuple[int, int], num_fused: list[int]) -> None:
+    layer = encoder().layers[0]
+    batch = torch.nested.nested_tensor([torch.randn(length, 16) for length in lengths])
+    with torch.no_grad():
+        right = layer(batch)
+        with tt.offload("disk", model=layer, min_bytes=0, missing="ignore"):
+            found = layer(batch)
+    assert num_fused == [2]
+    assert all(map(torch.equal, found.unbind(), right.unbind()))
+
+
+def test_an_encoder_keeps_its_fused_kernel_beside_watches(num_fused: list[int]) -> None:
+    model, x = encoder(), torch.randn(2, 4, 16)
+    with torch.no_grad():
+        right = model(x)
+        with (
+            tt.watch(model, "layers.*") as first,
+            tt.offload("disk", model=model, min_bytes=0, missing="ignore") as off,
+            tt.watch(model, "*:output,input") as second,
+        ):
+            assert torch.equal(model(x), right)
+            assert num_fused == [4]
+            off.close()  # Its hooks are gone, and those of the others are not.
+            assert torch.equal(model(x), right)
+    assert num_fused == [6]
+    for w in (first, second):
+        values = [one.value for one in w.run.records() if str(one.site) == "layers.1:output"]
+        assert len(values) == 2
+        assert all(torch.equal(value, right) for value in values)
+        assert "fused kernel" in str(w.absent)
+
+
+def test_an_encoder_that_trains_is_offloaded_after_it_was_fused(num_fused: list[int]) -> None:
+    model, x = encoder(), torch.randn(2, 4, 16)
+    right = gradients(model, model(x).sum())
+    with tt.offload("disk", model=model, min_bytes=0) as off:
+        with torch.no_grad():
+            model(x)
+        assert num_fused == [2]
+        assert off.report().packed_nbytes == 0
+        assert all(map(torch.equal, gradients(model, model(x).sum()), right))
+    assert num_fused == [2]
+    assert off.report().packed_nbytes > 0
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+
+
+def test_a_fused_call_that_raises_leaves_the_hooks_where_they_were(num_fused: list[int]) -> None:
+    layer = encoder().layers[0]
+    with tt.watch(layer) as w, tt.offload("disk", model=layer, min_bytes=0, missing="ignore"):
+        before = [dict(m._forward_hooks) for m in layer.modules()]
+        with torch.no_grad(), pytest.raises(RuntimeError, match="embed_dim 16"):
+            layer(torch.randn(2, 4, 15))
+        assert [dict(m._forward_hooks) for m in layer.modules()] == before
+        layer(torch.randn(2, 4, 16)).sum().backward()
+    assert num_fused == [1]
+    assert len(list(w.run.records())) > 0

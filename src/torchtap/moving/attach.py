@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from torchtap.hooks.callbacks import EditCallback, keep_dynamo_out
+from torchtap.hooks.callbacks import Callback, keep_dynamo_out
+from torchtap.hooks.fused import Aside
 from torchtap.hooks.spots import Tap
 from torchtap.moving.parcel import Owner
 from torchtap.packing import Pair, is_of_checkpoint, push, remove, top
@@ -85,6 +86,7 @@ class Attachment:
         self._leaves: list[Any] = []
         self._inside: set[int] = set()
         self._is_off = False
+        self._aside: Aside | None = None
 
     def path(self) -> str:
         """The innermost attached module that runs in this thread."""
@@ -127,13 +129,16 @@ class Attachment:
             modules: path -> module.
             around: put the pair on; if not, only follow which module runs.
         """
-        for planned in plan.taps:
-            module, tap = modules[planned.path], Tap(planned.path, planned.filters)
+        taps = {planned.path: Tap(planned.path, planned.filters) for planned in plan.taps}
+        for path, tap in taps.items():
+            module = modules[path]
             if isinstance(module, torch.jit.ScriptModule):
                 continue
             enter, leave = _Enter(self, tap, around=around), _Leave(self, tap)
             self._handles.append(module.register_forward_pre_hook(enter))
             self._leaves.append(module.register_forward_hook(leave, always_call=True))
+        self._aside = Aside(self, taps)
+        self._handles += self._aside.attach(modules)
 
     def detach(self) -> None:
         """Take the hooks off.
@@ -141,6 +146,8 @@ class Attachment:
         Those that other threads need to leave the modules that they are inside of stay till then.
         """
         self._is_off = True
+        if self._aside is not None:
+            self._aside.come_back()
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
@@ -225,7 +232,22 @@ class Attachment:
                 return
 
 
-class _Enter(EditCallback):
+class _Follow(Callback):
+    """A hook that tells an attachment which module runs."""
+
+    __slots__ = ("_attachment",)
+
+    def __init__(self, attachment: Attachment, tap: Tap) -> None:
+        self._attachment = attachment
+        self.tap = tap
+
+    @property
+    def owner(self) -> object:
+        """Who put it on."""
+        return self._attachment
+
+
+class _Enter(_Follow):
     __slots__ = ("_around",)
 
     def __init__(self, attachment: Attachment, tap: Tap, *, around: bool) -> None:
@@ -233,16 +255,16 @@ class _Enter(EditCallback):
         self._around = around
 
     def __call__(self, module: nn.Module, args: Any) -> None:
-        self.editor.enter(self.tap, around=self._around)
+        self._attachment.enter(self.tap, around=self._around)
 
 
-class _Leave(EditCallback):
+class _Leave(_Follow):
     __slots__ = ()
 
     def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
-        self.editor.leave(self.tap)
+        self._attachment.leave(self.tap)
         if isinstance(output, GeneratorType):
-            self.editor.refuse(self.tap.path, GENERATOR)
+            self._attachment.refuse(self.tap.path, GENERATOR)
 
 
 keep_dynamo_out(_Enter.__call__, _Leave.__call__)
