@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
 import threading
+import weakref
 from typing import Any
 
 import numpy
@@ -258,3 +260,39 @@ def test_a_fused_call_that_raises_leaves_the_hooks_where_they_were(num_fused: li
         layer(torch.randn(2, 4, 16)).sum().backward()
     assert num_fused == [1]
     assert len(list(w.run.records())) > 0
+
+
+# --- closed handles ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("where", ["*", "0"])
+def test_a_closed_offload_keeps_no_model_alive(where: str) -> None:
+    model = nn.Sequential(nn.Linear(64, 64), nn.BatchNorm1d(64))
+    off = tt.offload("disk", model=model, where=where, min_bytes=0)
+    model(torch.ones(64, 64)).sum().backward()
+    off.close()
+    alive = [weakref.ref(one) for one in (model, model[0], model[0].weight, model[1].running_var)]
+    del model
+    gc.collect()
+    assert [one() for one in alive] == [None] * 4
+    assert "Sequential, closed" in repr(off)
+    assert off.report().packed_nbytes > 0
+
+
+def test_a_closed_offload_keeps_no_file_open_longer_than_the_graph() -> None:
+    def files() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    before = files()
+    x = torch.randn(64, 64, requires_grad=True)
+    off = tt.offload("disk", min_bytes=0)
+    with off:
+        loss = x.exp().sum()
+    off.close()
+    assert files() == before + 1
+    loss.backward()
+    assert torch.equal(x.grad, x.detach().exp())
+    del loss
+    gc.collect()
+    assert files() == before
+    assert off.report().moved_nbytes == {"disk": x.nbytes}

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from torchtap.errors import InputError, OffloadError
+from torchtap.hooks.callbacks import keep_dynamo_out
 from torchtap.moving.attach import Attachment
 from torchtap.moving.chain import To, is_number, make_chain
 from torchtap.moving.memory import Buffers, is_for_checkpoint
@@ -62,6 +63,8 @@ class Offload:
         self._session = session
         self._attachment = attachment
         self._model = model
+        self._kind = type(model).__name__
+        self._capacities = [tier.capacity for tier in session.tiers]
         self._paths = paths
         self._room = room
         self._missing = missing
@@ -75,9 +78,10 @@ class Offload:
     def report(self) -> OffloadReport:
         """What it gained and what it cost so far; print it, or take ``.line()`` while training."""
         report = self._session.report()
-        tiers = self._session.tiers
-        budgets = [tier.capacity for tier in tiers if tier.capacity is not None]
-        if len(budgets) < len(tiers) or (self._is_open and (self._is_attached or self._num_blocks)):
+        budgets = [capacity for capacity in self._capacities if capacity is not None]
+        if len(budgets) < len(self._capacities) or (
+            self._is_open and (self._is_attached or self._num_blocks)
+        ):
             budgets = []
         found = notes_of(report, self._attachment, room=self._room, budgets=budgets)
         notes = [*report.notes, *found]
@@ -162,6 +166,7 @@ class Offload:
         if not self._is_open:
             return
         self._is_open = False
+        self._model = None
         if self._is_attached:
             _open_attachments.remove(self._attachment)
         self._attachment.detach()
@@ -206,8 +211,8 @@ class Offload:
         from torchtap.view.cells import plural
 
         where = "a block"
-        if self._model is not None:
-            where = f"{plural(len(self._paths), 'module')} of {type(self._model).__name__}"
+        if self._is_attached:
+            where = f"{plural(len(self._paths), 'module')} of {self._kind}"
         state = "" if self._is_open else ", closed"
         return f"<tt.offload of {where}{state}: {self.report().line()}>"
 
@@ -344,6 +349,13 @@ def offload(
             done._close(raising=False)
             raise
     return done
+
+
+keep_dynamo_out(offload)
+offload._torchdynamo_disable_msg = (  # type: ignore[attr-defined]
+    "torchtap: tt.offload is called inside of what is compiled. Call it outside, around the call, "
+    "or compile with fullgraph=False"
+)
 
 
 @contextmanager

@@ -34,6 +34,12 @@ GENERATOR = (
     "returned a generator, whose body runs when the module has returned; take tt.offload without "
     "model=, as a block around the loop"
 )
+INSIDE_A_GRAPH = (
+    "torchtap: tt.offload(model=...) has hooks on modules inside of what is compiled. Attach it to "
+    "the compiled module, model=compiled and where='.', or put `with tt.offload(...):` around the "
+    "call, or compile with fullgraph=False"
+)
+"""What the error of ``fullgraph=True`` says."""
 
 _current_task = torch._C._current_graph_task_id
 may_push = torch._C._autograd._saved_tensors_hooks_is_enabled  # type: ignore[attr-defined]
@@ -146,6 +152,7 @@ class Attachment:
         Those that other threads need to leave the modules that they are inside of stay till then.
         """
         self._is_off = True
+        self.on_begin = None
         if self._aside is not None:
             self._aside.come_back()
         for handle in self._handles:
@@ -267,4 +274,7 @@ class _Leave(_Follow):
             self._attachment.refuse(self.tap.path, GENERATOR)
 
 
-keep_dynamo_out(_Enter.__call__, _Leave.__call__)
+_hooks: tuple[Any, ...] = _Enter.__call__, _Leave.__call__
+keep_dynamo_out(*_hooks)
+for _hook in _hooks:
+    _hook._torchdynamo_disable_msg = INSIDE_A_GRAPH

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from torchtap.errors import OffloadError
+from torchtap.hooks.callbacks import keep_dynamo_out
 from torchtap.hooks.graph import num_casts, sequence_number
 from torchtap.moving import heap
 from torchtap.moving.attach import Places
@@ -350,7 +351,7 @@ class Session:
             self._gone(self._leaving.popleft())
 
     def _tier_for(self, form: Form) -> Tier | None:
-        for tier in self._takers[form.kind]:
+        for tier in self._takers.get(form.kind, ()):
             used = tier.used + tier.room(form)
             if tier.name not in self._full and (tier.capacity is None or used <= tier.capacity):
                 tier.used = used
@@ -503,9 +504,12 @@ class Session:
             if self._threads is not None and self._threads[0] == os.getpid():
                 self._threads[1].shutdown(wait=False)
             self._threads = None
-            for tier in self.tiers:
-                if not tier.used:
-                    tier.end()
+            # What is away holds its tier: a file or pinned memory goes when the last of it does.
+            self.tiers = ()
+            self._takers.clear()
+            self._freed = deque()
+            self._known.clear()
+            self._wants = None
 
     def report(self) -> OffloadReport:
         """What happened so far."""
@@ -537,6 +541,9 @@ class Session:
                 step_seconds=self._spent or running,
                 notes=tuple(self.notes),
             )
+
+
+keep_dynamo_out(Session.pack, Session.unpack)
 
 
 class _Ahead:
