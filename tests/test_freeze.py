@@ -6,6 +6,7 @@ import copy
 import gc
 import pickle
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -679,3 +680,16 @@ def test_an_optimizer_step_that_raises_leaves_the_gradient_in_place() -> None:
             optimizer.step()
         plain.step()
     assert model[0].weight.grad is gradient
+
+
+@pytest.mark.parametrize("where", ["0", "1", "*:param,buffer"])
+def test_a_closed_freeze_keeps_nothing_alive(where: str) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+    frozen = tt.freeze(model, where)
+    model(torch.randn(3, 4, requires_grad=True)).sum().backward()
+    frozen.close()
+    alive = [weakref.ref(one) for one in (model, *model.parameters(), *model.buffers())]
+    del model
+    gc.collect()
+    assert [one() for one in alive] == [None] * len(alive)
+    assert frozen.params

@@ -29,7 +29,8 @@ def test_many_that_leave_and_come_back_at_once_are_right(numel):
             for out in reversed(outs):
                 (grad,) = torch.autograd.grad(out.sum(), x)
                 assert torch.equal(grad, truth)
-    assert off.report().moved_nbytes["disk"] == 5 * 40 * numel * 4
+    # But what the latest operation saved: it stays until another one saves, or the block ends.
+    assert off.report().moved_nbytes["disk"] == 5 * 39 * numel * 4
 
 
 def test_what_is_dying_is_not_found_any_more():
@@ -50,5 +51,6 @@ def test_small_ones_are_written_at_once_and_large_ones_beside():
     x = torch.randn(1000, requires_grad=True)
     with tt.offload("disk", min_bytes=0) as off:
         outs = [x.exp() for _ in range(10)]
-        assert off.report().moved_nbytes == {"disk": 10 * 4000}  # Without a flush.
+        assert off.report().moved_nbytes == {"disk": 9 * 4000}
+    assert off.report().moved_nbytes == {"disk": 10 * 4000}  # Without a flush.
     del outs

@@ -1230,10 +1230,12 @@ class Fails:
 def test_a_codec_that_raises_leaves_nothing_hanging() -> None:
     x = noise(100).requires_grad_()
     off = tt.offload(Fails(), min_bytes=0)
+    (tier,) = off._session.tiers
     with pytest.raises(ArithmeticError) as caught, off:
-        x.sin()
+        y = x.sin()
+    assert y.requires_grad  # Without its graph nothing would be moved.
     off.close()  # While the traceback still holds everything.
-    assert caught.value is not None and off._session.tiers[0].used == 0
+    assert caught.value is not None and tier.used == 0
 
 
 # --- verify -----------------------------------------------------------------------------------

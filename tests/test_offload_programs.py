@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
 import threading
+import weakref
 from typing import Any
 
 import numpy
@@ -176,3 +178,121 @@ def test_the_process_is_smaller_with_offloading_than_without() -> None:
         return int(done.stdout)
 
     assert grown("disk") < 0.85 * grown("plain")
+
+
+# --- the fused kernel of encoder layers --------------------------------------------------------
+
+
+@pytest.fixture
+def num_fused(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Counts the calls of the kernel."""
+    kernel, calls = torch._transformer_encoder_layer_fwd, [0]
+
+    def counted(*args: Any) -> Tensor:
+        calls[0] += 1
+        return kernel(*args)
+
+    monkeypatch.setattr(torch, "_transformer_encoder_layer_fwd", counted)
+    return calls
+
+
+def encoder(num_layers: int = 2) -> nn.TransformerEncoder:
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+    return nn.TransformerEncoder(layer, num_layers).eval()
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("lengths", [(3, 5), (0, 4), (0, 0)])
+def test_an_encoder_keeps_its_fused_kernel(lengths: tuple[int, int], num_fused: list[int]) -> None:
+    layer = encoder().layers[0]
+    batch = torch.nested.nested_tensor([torch.randn(length, 16) for length in lengths])
+    with torch.no_grad():
+        right = layer(batch)
+        with tt.offload("disk", model=layer, min_bytes=0, missing="ignore"):
+            found = layer(batch)
+    assert num_fused == [2]
+    assert all(map(torch.equal, found.unbind(), right.unbind()))
+
+
+def test_an_encoder_keeps_its_fused_kernel_beside_watches(num_fused: list[int]) -> None:
+    model, x = encoder(), torch.randn(2, 4, 16)
+    with torch.no_grad():
+        right = model(x)
+        with (
+            tt.watch(model, "layers.*") as first,
+            tt.offload("disk", model=model, min_bytes=0, missing="ignore") as off,
+            tt.watch(model, "*:output,input") as second,
+        ):
+            assert torch.equal(model(x), right)
+            assert num_fused == [4]
+            off.close()  # Its hooks are gone, and those of the others are not.
+            assert torch.equal(model(x), right)
+    assert num_fused == [6]
+    for w in (first, second):
+        values = [one.value for one in w.run.records() if str(one.site) == "layers.1:output"]
+        assert len(values) == 2
+        assert all(torch.equal(value, right) for value in values)
+        assert "fused kernel" in str(w.absent)
+
+
+def test_an_encoder_that_trains_is_offloaded_after_it_was_fused(num_fused: list[int]) -> None:
+    model, x = encoder(), torch.randn(2, 4, 16)
+    right = gradients(model, model(x).sum())
+    with tt.offload("disk", model=model, min_bytes=0) as off:
+        with torch.no_grad():
+            model(x)
+        assert num_fused == [2]
+        assert off.report().packed_nbytes == 0
+        assert all(map(torch.equal, gradients(model, model(x).sum()), right))
+    assert num_fused == [2]
+    assert off.report().packed_nbytes > 0
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+
+
+def test_a_fused_call_that_raises_leaves_the_hooks_where_they_were(num_fused: list[int]) -> None:
+    layer = encoder().layers[0]
+    with tt.watch(layer) as w, tt.offload("disk", model=layer, min_bytes=0, missing="ignore"):
+        before = [dict(m._forward_hooks) for m in layer.modules()]
+        with torch.no_grad(), pytest.raises(RuntimeError, match="embed_dim 16"):
+            layer(torch.randn(2, 4, 15))
+        assert [dict(m._forward_hooks) for m in layer.modules()] == before
+        layer(torch.randn(2, 4, 16)).sum().backward()
+    assert num_fused == [1]
+    assert len(list(w.run.records())) > 0
+
+
+# --- closed handles ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("where", ["*", "0"])
+def test_a_closed_offload_keeps_no_model_alive(where: str) -> None:
+    model = nn.Sequential(nn.Linear(64, 64), nn.BatchNorm1d(64))
+    off = tt.offload("disk", model=model, where=where, min_bytes=0)
+    model(torch.ones(64, 64)).sum().backward()
+    off.close()
+    alive = [weakref.ref(one) for one in (model, model[0], model[0].weight, model[1].running_var)]
+    del model
+    gc.collect()
+    assert [one() for one in alive] == [None] * 4
+    assert "Sequential, closed" in repr(off)
+    assert off.report().packed_nbytes > 0
+
+
+def test_a_closed_offload_keeps_no_file_open_longer_than_the_graph() -> None:
+    def files() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    before = files()
+    x = torch.randn(64, 64, requires_grad=True)
+    off = tt.offload("disk", min_bytes=0)
+    with off:
+        loss = x.exp().sum()
+    off.close()
+    assert files() == before + 1
+    loss.backward()
+    assert torch.equal(x.grad, x.detach().exp())
+    del loss
+    gc.collect()
+    assert files() == before
+    assert off.report().moved_nbytes == {"disk": x.nbytes}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Literal
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from torchtap.errors import InputError, OffloadError
+from torchtap.hooks.callbacks import keep_dynamo_out
 from torchtap.moving.attach import Attachment
 from torchtap.moving.chain import To, is_number, make_chain
 from torchtap.moving.memory import Buffers, is_for_checkpoint
@@ -62,6 +63,8 @@ class Offload:
         self._session = session
         self._attachment = attachment
         self._model = model
+        self._kind = type(model).__name__
+        self._capacities = [tier.capacity for tier in session.tiers]
         self._paths = paths
         self._room = room
         self._missing = missing
@@ -75,9 +78,10 @@ class Offload:
     def report(self) -> OffloadReport:
         """What it gained and what it cost so far; print it, or take ``.line()`` while training."""
         report = self._session.report()
-        tiers = self._session.tiers
-        budgets = [tier.capacity for tier in tiers if tier.capacity is not None]
-        if len(budgets) < len(tiers) or (self._is_open and (self._is_attached or self._num_blocks)):
+        budgets = [capacity for capacity in self._capacities if capacity is not None]
+        if len(budgets) < len(self._capacities) or (
+            self._is_open and (self._is_attached or self._num_blocks)
+        ):
             budgets = []
         found = notes_of(report, self._attachment, room=self._room, budgets=budgets)
         notes = [*report.notes, *found]
@@ -118,18 +122,15 @@ class Offload:
             )
         modules, _ = modules_of(chosen)
 
-        def gradients() -> tuple[Tensor | None, ...]:
+        def gradients(around: AbstractContextManager[None]) -> tuple[Tensor | None, ...]:
             with untouched(modules):
-                value = _one_number(loss())
+                with around:
+                    value = _one_number(loss())
                 return torch.autograd.grad(value, list(trainable.values()), allow_unused=True)
 
-        with suspend_offload():
-            plain = gradients()
+        plain = gradients(suspend_offload())
         before = self._session.report()
-        with ExitStack() as stack:
-            if not self._is_attached:
-                stack.enter_context(self._block())
-            moved = gradients()
+        moved = gradients(nullcontext() if self._is_attached else self._block())
         after = self._session.report()
         pairs = list(zip(trainable, plain, moved, strict=True))
         return Gradients(
@@ -145,6 +146,7 @@ class Offload:
             yield
         finally:
             self._attachment.end()
+        self._session.release()
 
     def flush(self) -> None:
         """Wait until all that is on its way has arrived."""
@@ -164,6 +166,7 @@ class Offload:
         if not self._is_open:
             return
         self._is_open = False
+        self._model = None
         if self._is_attached:
             _open_attachments.remove(self._attachment)
         self._attachment.detach()
@@ -202,13 +205,14 @@ class Offload:
             return
         self._attachment.end()
         _open_attachments.remove(self._attachment)
+        self._session.release()
 
     def __repr__(self) -> str:
         from torchtap.view.cells import plural
 
         where = "a block"
-        if self._model is not None:
-            where = f"{plural(len(self._paths), 'module')} of {type(self._model).__name__}"
+        if self._is_attached:
+            where = f"{plural(len(self._paths), 'module')} of {self._kind}"
         state = "" if self._is_open else ", closed"
         return f"<tt.offload of {where}{state}: {self.report().line()}>"
 
@@ -335,6 +339,7 @@ def offload(
         places=attachment.places,
     )
     attachment.pair = (session.pack, session.unpack)
+    attachment.on_end = session.release
     paths = [] if model is None else _attach(attachment, model, where, buffers)
     done = Offload(session, attachment, model, paths=paths, room=kept, missing=missing)
     if verify is not None:
@@ -344,6 +349,13 @@ def offload(
             done._close(raising=False)
             raise
     return done
+
+
+keep_dynamo_out(offload)
+offload._torchdynamo_disable_msg = (  # type: ignore[attr-defined]
+    "torchtap: tt.offload is called inside of what is compiled. Call it outside, around the call, "
+    "or compile with fullgraph=False"
+)
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from torchtap.record import FORWARD, UNVERSIONED, Record, new_record
 
 if TYPE_CHECKING:
     from torchtap.hooks.engine import Engine
+    from torchtap.hooks.fused import Aside
 
 _current_task = torch._C._current_graph_task_id
 _saved_tensor_hooks = torch._C._autograd._top_saved_tensors_default_hooks
@@ -33,6 +34,11 @@ class Callback:
     def __init__(self, engine: Engine, tap: Tap) -> None:
         self.engine = engine
         self.tap = tap
+
+    @property
+    def owner(self) -> object:
+        """Who put it on."""
+        return self.engine
 
     def __getattr__(self, name: str) -> Any:
         if name == "__name__":  # By which torch.jit.script would look for the source.
@@ -140,15 +146,28 @@ class EditCallback(Callback):
         self.editor = editor
         self.tap = tap
 
+    @property
+    def owner(self) -> object:
+        """Who put it on."""
+        return self.editor
+
 
 class StepAside(Callback):
-    """Pre-hook of a ``TransformerEncoderLayer``: takes our hooks off for a fused call."""
+    """Pre-hook of a ``TransformerEncoderLayer``: takes its owner's hooks off for a fused call."""
 
-    __slots__ = ()
+    __slots__ = ("_aside",)
+
+    def __init__(self, aside: Aside) -> None:
+        self._aside = aside
+
+    @property
+    def owner(self) -> object:
+        """Who put it on."""
+        return self._aside.owner
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         assert isinstance(module, nn.TransformerEncoderLayer)
-        self.engine.aside.step_aside(module, args, kwargs)
+        self._aside.step_aside(module, args, kwargs)
 
 
 def keep_dynamo_out(*functions: Any) -> None:

@@ -111,7 +111,7 @@ class Engine:
         self.state = State(plan, self.taps, emit, borrows=self.borrows)
         self.updates = Updates(plan, self.taps, emit)
         self.gradients = Gradients(self.keeper, emit, self.state.deliver, grad_input, looks)
-        self.aside = Aside(self.taps)
+        self.aside = Aside(self, {"": self.root, **self.taps})
         self.compiled = Compiled(self)
         # At hand for the hooks, which are called for every module.
         self.deliver_gradient = self.gradients.deliver
@@ -154,7 +154,7 @@ class Engine:
                 handle = module.register_forward_hook(leave, with_kwargs=True, always_call=True)
                 put_watch(module._forward_hooks, handle.id)
                 self._handles.append(handle)
-        self._handles += self.aside.attach(self, modules)
+        self._handles += self.aside.attach(modules)
         self._handles += self.updates.attach()
         open_engines.add(self)
 

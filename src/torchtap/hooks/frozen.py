@@ -95,6 +95,9 @@ class Frozen:
             else:
                 param.requires_grad_(required)
         self._required.clear()
+        self.params.clear()
+        self.buffers.clear()
+        self._ids = frozenset()
 
     def holds(self, param: Tensor) -> bool:
         """Whether a parameter is among those held."""

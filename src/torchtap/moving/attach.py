@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Mapping
 from types import FrameType, GeneratorType
 from typing import Any
@@ -11,8 +12,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from torchtap.hooks.callbacks import EditCallback, keep_dynamo_out
+from torchtap.hooks.callbacks import Callback, keep_dynamo_out
+from torchtap.hooks.fused import Aside
 from torchtap.hooks.spots import Tap
+from torchtap.moving.parcel import Owner
 from torchtap.packing import Pair, is_of_checkpoint, push, remove, top
 from torchtap.plan import Plan
 
@@ -31,6 +34,12 @@ GENERATOR = (
     "returned a generator, whose body runs when the module has returned; take tt.offload without "
     "model=, as a block around the loop"
 )
+INSIDE_A_GRAPH = (
+    "torchtap: tt.offload(model=...) has hooks on modules inside of what is compiled. Attach it to "
+    "the compiled module, model=compiled and where='.', or put `with tt.offload(...):` around the "
+    "call, or compile with fullgraph=False"
+)
+"""What the error of ``fullgraph=True`` says."""
 
 _current_task = torch._C._current_graph_task_id
 may_push = torch._C._autograd._saved_tensors_hooks_is_enabled  # type: ignore[attr-defined]
@@ -46,6 +55,8 @@ class Places(threading.local):
         blocks: for each block that was begun and not ended, whether it put ours on.
         num_pauses: of the blocks that want nothing put on.
         calls: module calls that were entered; those that put ours on with ``nn.Module``'s own call.
+        node: number that autograd's next node had when the latest tensor was packed.
+        unfinished: what was packed since it has that number: the operation may not have ended.
     """
 
     def __init__(self) -> None:
@@ -54,6 +65,8 @@ class Places(threading.local):
         self.blocks: list[bool] = []
         self.num_pauses = 0
         self.calls: list[tuple[Tap, FrameType | None]] = []
+        self.node = -1
+        self.unfinished: list[weakref.ref[Owner]] = []
 
 
 class Attachment:
@@ -65,6 +78,7 @@ class Attachment:
         entered: paths of modules that were called.
         refused: reason -> paths of modules that ran where we keep away.
         on_begin: called with the path of a module that puts ours on.
+        on_end: called when that module has been left.
     """
 
     def __init__(self) -> None:
@@ -72,11 +86,13 @@ class Attachment:
         self.entered: set[str] = set()
         self.refused: dict[str, dict[str, None]] = {}
         self.on_begin: Callable[[str], None] | None = None
+        self.on_end: Callable[[], None] | None = None
         self.places = Places()
         self._handles: list[Any] = []
         self._leaves: list[Any] = []
         self._inside: set[int] = set()
         self._is_off = False
+        self._aside: Aside | None = None
 
     def path(self) -> str:
         """The innermost attached module that runs in this thread."""
@@ -119,13 +135,16 @@ class Attachment:
             modules: path -> module.
             around: put the pair on; if not, only follow which module runs.
         """
-        for planned in plan.taps:
-            module, tap = modules[planned.path], Tap(planned.path, planned.filters)
+        taps = {planned.path: Tap(planned.path, planned.filters) for planned in plan.taps}
+        for path, tap in taps.items():
+            module = modules[path]
             if isinstance(module, torch.jit.ScriptModule):
                 continue
             enter, leave = _Enter(self, tap, around=around), _Leave(self, tap)
             self._handles.append(module.register_forward_pre_hook(enter))
             self._leaves.append(module.register_forward_hook(leave, always_call=True))
+        self._aside = Aside(self, taps)
+        self._handles += self._aside.attach(modules)
 
     def detach(self) -> None:
         """Take the hooks off.
@@ -133,6 +152,9 @@ class Attachment:
         Those that other threads need to leave the modules that they are inside of stay till then.
         """
         self._is_off = True
+        self.on_begin = None
+        if self._aside is not None:
+            self._aside.come_back()
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
@@ -164,8 +186,11 @@ class Attachment:
     def leave(self, tap: Tap) -> None:
         """It returned, or raised."""
         if any(call[0] is tap for call in self.places.calls):
+            was_on = bool(self.places.below)
             self._unwind(tap)
             self._take_leaves_off()
+            if was_on and not self.places.below and self.on_end is not None:
+                self.on_end()
 
     def refuse(self, path: str, reason: str) -> None:
         """A module runs where we keep away."""
@@ -214,7 +239,22 @@ class Attachment:
                 return
 
 
-class _Enter(EditCallback):
+class _Follow(Callback):
+    """A hook that tells an attachment which module runs."""
+
+    __slots__ = ("_attachment",)
+
+    def __init__(self, attachment: Attachment, tap: Tap) -> None:
+        self._attachment = attachment
+        self.tap = tap
+
+    @property
+    def owner(self) -> object:
+        """Who put it on."""
+        return self._attachment
+
+
+class _Enter(_Follow):
     __slots__ = ("_around",)
 
     def __init__(self, attachment: Attachment, tap: Tap, *, around: bool) -> None:
@@ -222,16 +262,19 @@ class _Enter(EditCallback):
         self._around = around
 
     def __call__(self, module: nn.Module, args: Any) -> None:
-        self.editor.enter(self.tap, around=self._around)
+        self._attachment.enter(self.tap, around=self._around)
 
 
-class _Leave(EditCallback):
+class _Leave(_Follow):
     __slots__ = ()
 
     def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
-        self.editor.leave(self.tap)
+        self._attachment.leave(self.tap)
         if isinstance(output, GeneratorType):
-            self.editor.refuse(self.tap.path, GENERATOR)
+            self._attachment.refuse(self.tap.path, GENERATOR)
 
 
-keep_dynamo_out(_Enter.__call__, _Leave.__call__)
+_hooks: tuple[Any, ...] = _Enter.__call__, _Leave.__call__
+keep_dynamo_out(*_hooks)
+for _hook in _hooks:
+    _hook._torchdynamo_disable_msg = INSIDE_A_GRAPH

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from torchtap.errors import OffloadError
-from torchtap.hooks.graph import num_casts
+from torchtap.hooks.callbacks import keep_dynamo_out
+from torchtap.hooks.graph import num_casts, sequence_number
 from torchtap.moving import heap
 from torchtap.moving.attach import Places
 from torchtap.moving.forks import forks
@@ -173,10 +174,17 @@ class Session:
         self._settle()
         reference = self._known.get(identity)
         known = None if reference is None else reference()
-        # The number of an object is used again once it is gone.
-        if known is not None and known.parcel.storage() is storage and _is_same(known, storage):
+        # The number of an object is used again once it is gone. What has begun to leave may be
+        # other numbers than are in its memory now: not every write raises the version.
+        if known is not None and known.parcel.state == HERE and known.parcel.storage() is storage:
             tally.shared += form.nbytes
             return Packed(known, form)
+        places = self._places
+        if (node := sequence_number()) != places.node:
+            places.node = node
+            self._release(self._room - form.nbytes)
+        if self._bytes[LEAVING] and self._in_memory() + form.nbytes > self._limit:
+            self._when_full(form.nbytes)
         parcel = Parcel(tensor.detach(), form, weakref.ref(storage), identity, self._freed)
         owner = Owner(parcel)
         self._known[identity] = reference = weakref.ref(owner)
@@ -185,36 +193,46 @@ class Session:
         self._bytes[HERE] += form.nbytes
         self._plain += form.nbytes
         tally.packed += form.nbytes
+        places.unfinished.append(reference)
         self._note_peak()
-        if self._room:
-            self._queue.append(reference)
-            self._send_oldest()
-        else:
-            self._send(parcel)
-        if self._bytes[LEAVING] and self._in_memory() > self._limit:
-            self._when_full()
         return owner
 
     # ------------------------------------------------------------------ out
 
-    def _send_oldest(self) -> None:
-        """Send the oldest away until the budget holds; they are needed last."""
-        while self._bytes[HERE] > self._room and self._queue:
+    def release(self) -> None:
+        """No operation of this thread is running: what it saved may leave."""
+        self._after_fork()
+        with self._lock:
+            self._release(self._room)
+
+    def _release(self, room: int) -> None:
+        """The last operation of this thread is over; keep no more than ``room`` bytes.
+
+        Autograd saves some tensors before the kernel fills them (the noise of ``rrelu``). Nothing
+        tells when it has but that the thread goes on, and makes another node.
+        """
+        self._queue.extend(self._places.unfinished)
+        self._places.unfinished.clear()
+        self._send_oldest(room)
+
+    def _send_oldest(self, room: int) -> None:
+        """Send the oldest away until the rest fits; they are needed last."""
+        while self._bytes[HERE] > room and self._queue:
             owner = self._queue.popleft()()
             if owner is not None and owner.parcel.state == HERE:
                 self._send(owner.parcel)
 
-    def _when_full(self) -> None:
+    def _when_full(self, coming: int) -> None:
         if self._on_full == "raise":
             raise OffloadError(
-                f"Offloading holds {self._in_memory():,} bytes, and {self._limit:,} are allowed: "
-                f"{self._bytes[LEAVING]:,} are still on their way. Give more with max_bytes=, or "
-                f"wait with on_full='wait'."
+                f"Offloading holds {self._in_memory():,} bytes, {coming:,} come, and "
+                f"{self._limit:,} are allowed: {self._bytes[LEAVING]:,} are still on their way. "
+                f"Give more with max_bytes=, or wait with on_full='wait'."
             )
         if self._on_full == "keep":
             return
         start = time.perf_counter()
-        while self._in_memory() > self._limit and self._bytes[LEAVING]:
+        while self._in_memory() + coming > self._limit and self._bytes[LEAVING]:
             self._await_one()
         self._blocked += time.perf_counter() - start
 
@@ -333,7 +351,7 @@ class Session:
             self._gone(self._leaving.popleft())
 
     def _tier_for(self, form: Form) -> Tier | None:
-        for tier in self._takers[form.kind]:
+        for tier in self._takers.get(form.kind, ()):
             used = tier.used + tier.room(form)
             if tier.name not in self._full and (tier.capacity is None or used <= tier.capacity):
                 tier.used = used
@@ -471,6 +489,7 @@ class Session:
         """Wait until all that is leaving has left."""
         self._after_fork()
         with self._lock:
+            self._release(self._room)
             self._settle()
             while self._bytes[LEAVING] > 0:
                 self._await_one()
@@ -485,9 +504,12 @@ class Session:
             if self._threads is not None and self._threads[0] == os.getpid():
                 self._threads[1].shutdown(wait=False)
             self._threads = None
-            for tier in self.tiers:
-                if not tier.used:
-                    tier.end()
+            # What is away holds its tier: a file or pinned memory goes when the last of it does.
+            self.tiers = ()
+            self._takers.clear()
+            self._freed = deque()
+            self._known.clear()
+            self._wants = None
 
     def report(self) -> OffloadReport:
         """What happened so far."""
@@ -519,6 +541,9 @@ class Session:
                 step_seconds=self._spent or running,
                 notes=tuple(self.notes),
             )
+
+
+keep_dynamo_out(Session.pack, Session.unpack)
 
 
 class _Ahead:
@@ -570,15 +595,6 @@ class _Ahead:
             if owner is not None and owner.parcel.state == AWAY and owner.parcel.ahead is None:
                 yield owner
             self._place = place
-
-
-def _is_same(known: Owner, storage: torch.UntypedStorage) -> bool:
-    """Whether a parcel holds what is in its memory now.
-
-    Memory that PyTorch did not allocate (of numpy, a loader, a file) is refilled by others without
-    being counted: what has left it may be the batch before.
-    """
-    return known.parcel.state == HERE or storage.resizable()
 
 
 def _seen_as(tensor: Tensor, form: Form, wanted: Form) -> Tensor:

@@ -48,9 +48,6 @@ class Tier(Protocol):
     def drop(self, handle: Any) -> None:
         """They are needed no more. Takes no lock: finalisers call it."""
 
-    def end(self) -> None:
-        """Nothing is held any more, and nothing will come."""
-
 
 class DiskTier:
     """A slab on a disk."""
@@ -101,10 +98,6 @@ class DiskTier:
         slab, extent = handle
         slab.drop(extent)
 
-    def end(self) -> None:
-        """Give the disk its room back."""
-        self._slab.close()
-
     def sync(self) -> None:
         """Wait until all is on the disk."""
         self._slab.sync()
@@ -143,9 +136,6 @@ class HostTier:
         """Let the memory be used again."""
         self._streams.drop(handle)
 
-    def end(self) -> None:
-        """The streams are everybody's."""
-
 
 class CodecTier:
     """A smaller form, where the tensor is."""
@@ -182,6 +172,3 @@ class CodecTier:
 
     def drop(self, handle: Any) -> None:
         """They go with the graph."""
-
-    def end(self) -> None:
-        """Nothing to do."""
