@@ -294,14 +294,31 @@ class Twin:
         whole: gradients of the tensor at the origin, over all its uses, likewise.
         failure: why it computes something else than the model, if it does.
         recomputed: paths of modules that ran within a backward.
+
+    Args:
+        trial: what is run.
+        modules: path -> those that are watched.
+        plain: what the model gives.
+        writes_back: where a module overwrote an argument, give the caller's tensor that value too.
     """
 
-    def __init__(self, trial: Trial, modules: Mapping[str, nn.Module], plain: Outcome) -> None:
+    def __init__(
+        self,
+        trial: Trial,
+        modules: Mapping[str, nn.Module],
+        plain: Outcome,
+        *,
+        writes_back: bool = False,
+    ) -> None:
         self.through: dict[Place, list[Tensor]] = {}
         self.whole: dict[Place, list[Tensor]] = {}
         self.failure: str | None = None
         self._origins: dict[int, tuple[Tensor, int, Tensor]] = {}
         self._handles: list[Any] = []
+        self._writes_back = writes_back
+        # Of each call that runs: what the caller gave, what the module got instead, its version.
+        self._lent: dict[str, list[list[tuple[Tensor, Tensor, int]]]] = {}
+        self._overwriters: dict[str, None] = {}
         self._calls = _Calls()
         try:
             with interposed(modules, self._enter, self._leave):
@@ -315,10 +332,7 @@ class Twin:
                 mismatch(tensor.detach(), plain.outputs[leaf], exact=False)
                 for leaf, tensor in leaves(output)
             ):
-                self.failure = (
-                    "modules share memory on purpose (one overwrites what another reads), so a "
-                    "twin without shared memory computes something else"
-                )
+                self.failure = self._why_different()
         finally:
             for handle in self._handles:  # Some are on tensors of the user's.
                 handle.remove()
@@ -328,13 +342,30 @@ class Twin:
     def _enter(self, path: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
         bare = len(args) == 1 and not kwargs
         call = self._calls.enter(path)
+        self._lent.setdefault(path, []).append([])
         swap = self._swap(path, "grad_input", call)
         if bare:
             return (replace(args[0], swap),), kwargs
         return replace(args, swap), replace(kwargs, swap)
 
     def _leave(self, path: str, output: Any) -> Any:
+        returned = {id(tensor) for _, tensor in leaves(output)}
+        for tensor, handed, version in self._lent[path].pop():
+            if handed._version == version:
+                continue
+            if id(handed) not in returned:
+                self._overwriters[path] = None
+            if self._writes_back:
+                tensor.copy_(handed)
         return replace(output, self._swap(path, "grad_output", self._calls.leave(path)))
+
+    def _why_different(self) -> str:
+        reason = "modules share memory on purpose (one overwrites what another reads)"
+        if self._overwriters:
+            paths = [path or "." for path in self._overwriters]
+            names = ", ".join(paths[:3]) + (" and more" if len(paths) > 3 else "")
+            reason += f", as {names}, which overwrite{'s' * (len(paths) == 1)} an argument"
+        return f"{reason}, so a twin without shared memory computes something else"
 
     def _swap(self, path: str, port: str, call: int) -> Callable[[str, Tensor], Tensor]:
         clones: dict[int, tuple[Tensor, Tensor]] = {}
@@ -345,6 +376,8 @@ class Twin:
             # One tensor in several slots stays one tensor, as modules further in may ask.
             clone, handed = clones.get(id(tensor)) or _clones(tensor)
             clones[id(tensor)] = clone, handed
+            if port == "grad_input":
+                self._lent[path][-1].append((tensor, handed, handed._version))
             if call >= 0:
                 place = Site(path, port, leaf), call
                 origin = self._origin_of(tensor)
@@ -372,6 +405,16 @@ class Twin:
         """What the records of a call must be, one for each backward; empty if it is not known."""
         is_whole = "total" in labels or site.port == "grad_output"
         return (self.whole if is_whole else self.through).get((site, call), [])
+
+
+def make_twin(trial: Trial, modules: Mapping[str, nn.Module], plain: Outcome) -> Twin:
+    """A twin; if the model reads what a module of it overwrote, one that does so as well."""
+    twin = Twin(trial, modules, plain)
+    if twin.failure is not None:
+        sharing = Twin(trial, modules, plain, writes_back=True)
+        if sharing.failure is None:
+            return sharing
+    return twin
 
 
 def _clones(tensor: Tensor) -> tuple[Tensor, Tensor]:

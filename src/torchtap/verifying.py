@@ -17,7 +17,7 @@ from torchtap.record import FORWARD, Absence, Key, Record
 from torchtap.sameness import mismatch
 from torchtap.site import Site
 from torchtap.store.memory import Memory
-from torchtap.trial import Loss, Outcome, Place, Trial, Twin, true_values
+from torchtap.trial import Loss, Outcome, Place, Trial, Twin, make_twin, true_values
 from torchtap.watching import watch
 
 
@@ -134,7 +134,7 @@ def _verify(trial: Trial, where: Where) -> Verification:
         has_gradients = any(record.backward >= 0 for record in memory.rows)
         twin = None
         if plain.loss is not None or has_gradients:
-            twin = Twin(trial, tapped, plain)
+            twin = make_twin(trial, tapped, plain)
     proof = _Proof(trial, values, twin)
     for record in memory.rows:
         proof.check(record)
