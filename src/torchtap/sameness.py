@@ -37,7 +37,7 @@ def num_differing(one: Tensor, two: Tensor) -> int:
 def parts(tensor: Tensor) -> list[Tensor]:
     """The strided tensors in which the numbers are; none where there is no memory."""
     tensor = tensor.detach()
-    if tensor.is_meta or type(tensor).__name__ == "FakeTensor":
+    if not has_memory(tensor):
         return []
     if tensor.is_nested:
         return [part for one in tensor.unbind() for part in parts(one)]
@@ -53,14 +53,27 @@ def parts(tensor: Tensor) -> list[Tensor]:
     if _is_wrapper(tensor):
         names, _ = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
         return [part for name in names for part in parts(getattr(tensor, name))]
+    inner = [value for value in vars(tensor).values() if isinstance(value, Tensor)]
+    if inner and _has_own_dispatch(tensor):
+        return [part for one in inner for part in parts(one)]
     if tensor.is_quantized:
         return [tensor.int_repr(), *_scales(tensor)]
     with torch._C.DisableTorchFunctionSubclass():
         return [tensor.resolve_conj().resolve_neg()]
 
 
+def _has_own_dispatch(tensor: Tensor) -> bool:
+    """Whether its class says what operations on it do, as of one that wraps others."""
+    return type(tensor).__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl
+
+
 def _is_wrapper(tensor: Tensor) -> bool:
     return is_traceable_wrapper_subclass(tensor)
+
+
+def has_memory(tensor: Tensor) -> bool:
+    """Whether there are numbers; on the meta device there is a shape only."""
+    return not tensor.is_meta and type(tensor).__name__ != "FakeTensor"
 
 
 def _scales(tensor: Tensor) -> list[Tensor]:
@@ -70,7 +83,7 @@ def _scales(tensor: Tensor) -> list[Tensor]:
 
 
 def _num_differing(one: Tensor, two: Tensor) -> int:
-    if type(one).__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl:
+    if _has_own_dispatch(one):
         return 0 if torch.equal(one, two) else 1  # How it keeps its numbers is its own affair.
     with torch._C.DisableTorchFunctionSubclass(), torch.no_grad():
         if one.is_complex():
@@ -122,7 +135,7 @@ def mismatch(value: Tensor, truth: Tensor, *, exact: bool) -> str | None:
     if exact:
         whole = sum(part.numel() for part in parts(value))
         return f"{num_differing(value, truth):,} of {whole:,} elements differ"
-    one, two = _wide(value), _wide(truth)
+    one, two = wide(value), wide(truth)
     if one.shape != two.shape:
         return "other elements are filled"
     finite = two.isfinite()
@@ -130,15 +143,22 @@ def mismatch(value: Tensor, truth: Tensor, *, exact: bool) -> str | None:
         return "NaN or Inf stand elsewhere"
     scale = torch.linalg.vector_norm(two[finite])
     error = torch.linalg.vector_norm((one - two)[finite])
-    limit = _TOLERANCE.get(value.dtype, _COARSE)
+    limit = tolerance(value.dtype)
     if float(error) <= limit * float(scale) + torch.finfo(value.dtype).tiny:
         return None
     return f"relative error {float(error / scale):.2e}, at most {limit:.0e} was expected"
 
 
-def _wide(tensor: Tensor) -> Tensor:
+def tolerance(dtype: torch.dtype) -> float:
+    """Relative error (in norm) that sums in another order may have."""
+    return _TOLERANCE.get(dtype, _COARSE)
+
+
+def wide(tensor: Tensor) -> Tensor:
     """All numbers in one row, in double precision."""
     dtype = torch.complex128 if tensor.is_complex() else torch.float64
     is_sparse = not tensor.is_nested and tensor.layout is not torch.strided
     found = parts(tensor.detach().to_dense() if is_sparse else tensor)
+    if not found:
+        return torch.empty(0, dtype=dtype, device="cpu")
     return torch.cat([part.reshape(-1).to(dtype) for part in found])

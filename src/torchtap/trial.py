@@ -18,9 +18,9 @@ from torchtap.errors import InputError
 from torchtap.hooks import interposed
 from torchtap.hooks.backwards import Backwards, current_task
 from torchtap.plan import modules_of
-from torchtap.sameness import mismatch, same
+from torchtap.sameness import same
 from torchtap.site import Site
-from torchtap.tree import argument_leaves, leaves, replace
+from torchtap.tree import argument_leaves, leaves
 from torchtap.untouched import RandomState, same_states
 
 Place = tuple[Site, int]
@@ -221,7 +221,7 @@ def _dense(tensor: Tensor) -> list[Tensor]:
 def true_values(trial: Trial, modules: Mapping[str, nn.Module]) -> dict[Place, Tensor]:
     """Every input and output, cloned by a plain hook at the moment of the call."""
     found: dict[Place, Tensor] = {}
-    calls = _Calls()
+    calls = Calls()
 
     def note(place: tuple[str, str, int], tensors: list[tuple[str, Tensor]]) -> None:
         path, port, call = place
@@ -240,7 +240,12 @@ def true_values(trial: Trial, modules: Mapping[str, nn.Module]) -> dict[Place, T
     return found
 
 
-class _Calls:
+def is_in_transform() -> bool:
+    """Whether torch.func is transforming what runs."""
+    return torch._C._functorch.peek_interpreter_stack() is not None
+
+
+class Calls:
     """Numbers the calls of each module in the order in which they are entered.
 
     Attributes:
@@ -254,7 +259,9 @@ class _Calls:
 
     def enter(self, path: str) -> int:
         call = -1
-        if current_task() == -1:
+        if is_in_transform():  # Where tensors stand for others, and the engine looks away.
+            pass
+        elif current_task() == -1:
             call = self._next[path] = self._next.get(path, -1) + 1
         else:  # A checkpoint computing again.
             self.recomputed.add(path)
@@ -276,148 +283,3 @@ def _is_fused(path: str, trial: Trial) -> bool:
     ) and not any(
         param.requires_grad and torch.is_grad_enabled() for param in trial.model.parameters()
     )
-
-
-# ---------------------------------------------------------------------- the gradients
-
-
-class Twin:
-    """The model run out of place: what each gradient must be.
-
-    Each tensor that goes in or out of a module is replaced by a clone; a tensor that the model
-    hands on unchanged through several modules is a chain of clones, known by its origin. Of each
-    there is a list, since every backward that passes (as where a model differentiates inside its
-    forward) brings a gradient of its own.
-
-    Attributes:
-        through: gradients of the clone that a module got, in the order of the backwards.
-        whole: gradients of the tensor at the origin, over all its uses, likewise.
-        failure: why it computes something else than the model, if it does.
-        recomputed: paths of modules that ran within a backward.
-
-    Args:
-        trial: what is run.
-        modules: path -> those that are watched.
-        plain: what the model gives.
-        writes_back: where a module overwrote an argument, give the caller's tensor that value too.
-    """
-
-    def __init__(
-        self,
-        trial: Trial,
-        modules: Mapping[str, nn.Module],
-        plain: Outcome,
-        *,
-        writes_back: bool = False,
-    ) -> None:
-        self.through: dict[Place, list[Tensor]] = {}
-        self.whole: dict[Place, list[Tensor]] = {}
-        self.failure: str | None = None
-        self._origins: dict[int, tuple[Tensor, int, Tensor]] = {}
-        self._handles: list[Any] = []
-        self._writes_back = writes_back
-        # Of each call that runs: what the caller gave, what the module got instead, its version.
-        self._lent: dict[str, list[list[tuple[Tensor, Tensor, int]]]] = {}
-        self._overwriters: dict[str, None] = {}
-        self._calls = _Calls()
-        try:
-            with interposed(modules, self._enter, self._leave):
-                output, loss = trial.forward()
-                if loss is not None:
-                    loss.backward()  # type: ignore[no-untyped-call]
-        except RuntimeError as error:
-            self.failure = f"the twin run failed: {error}"
-        else:
-            if any(
-                mismatch(tensor.detach(), plain.outputs[leaf], exact=False)
-                for leaf, tensor in leaves(output)
-            ):
-                self.failure = self._why_different()
-        finally:
-            for handle in self._handles:  # Some are on tensors of the user's.
-                handle.remove()
-        self.recomputed = self._calls.recomputed
-        self._origins.clear()
-
-    def _enter(self, path: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
-        bare = len(args) == 1 and not kwargs
-        call = self._calls.enter(path)
-        self._lent.setdefault(path, []).append([])
-        swap = self._swap(path, "grad_input", call)
-        if bare:
-            return (replace(args[0], swap),), kwargs
-        return replace(args, swap), replace(kwargs, swap)
-
-    def _leave(self, path: str, output: Any) -> Any:
-        returned = {id(tensor) for _, tensor in leaves(output)}
-        for tensor, handed, version in self._lent[path].pop():
-            if handed._version == version:
-                continue
-            if id(handed) not in returned:
-                self._overwriters[path] = None
-            if self._writes_back:
-                tensor.copy_(handed)
-        return replace(output, self._swap(path, "grad_output", self._calls.leave(path)))
-
-    def _why_different(self) -> str:
-        reason = "modules share memory on purpose (one overwrites what another reads)"
-        if self._overwriters:
-            paths = [path or "." for path in self._overwriters]
-            names = ", ".join(paths[:3]) + (" and more" if len(paths) > 3 else "")
-            reason += f", as {names}, which overwrite{'s' * (len(paths) == 1)} an argument"
-        return f"{reason}, so a twin without shared memory computes something else"
-
-    def _swap(self, path: str, port: str, call: int) -> Callable[[str, Tensor], Tensor]:
-        clones: dict[int, tuple[Tensor, Tensor]] = {}
-
-        def swap(leaf: str, tensor: Tensor) -> Tensor:
-            if not tensor.requires_grad or not torch.is_grad_enabled():
-                return tensor
-            # One tensor in several slots stays one tensor, as modules further in may ask.
-            clone, handed = clones.get(id(tensor)) or _clones(tensor)
-            clones[id(tensor)] = clone, handed
-            if port == "grad_input":
-                self._lent[path][-1].append((tensor, handed, handed._version))
-            if call >= 0:
-                place = Site(path, port, leaf), call
-                origin = self._origin_of(tensor)
-                self._hear(clone, self.through, place)
-                self._hear(origin, self.whole, place)
-                self._origins[id(handed)] = handed, handed._version, origin
-            return handed
-
-        return swap
-
-    def _hear(self, tensor: Tensor, heard: dict[Place, list[Tensor]], place: Place) -> None:
-        def hear(gradient: Tensor | None) -> None:
-            if gradient is not None:
-                heard.setdefault(place, []).append(gradient.detach().clone())
-
-        self._handles.append(tensor.register_hook(hear))  # type: ignore[no-untyped-call]
-
-    def _origin_of(self, tensor: Tensor) -> Tensor:
-        known = self._origins.get(id(tensor))
-        if known is None or known[0]._version != known[1]:
-            return tensor
-        return known[2]
-
-    def gradients(self, site: Site, call: int, labels: tuple[str, ...] = ()) -> list[Tensor]:
-        """What the records of a call must be, one for each backward; empty if it is not known."""
-        is_whole = "total" in labels or site.port == "grad_output"
-        return (self.whole if is_whole else self.through).get((site, call), [])
-
-
-def make_twin(trial: Trial, modules: Mapping[str, nn.Module], plain: Outcome) -> Twin:
-    """A twin; if the model reads what a module of it overwrote, one that does so as well."""
-    twin = Twin(trial, modules, plain)
-    if twin.failure is not None:
-        sharing = Twin(trial, modules, plain, writes_back=True)
-        if sharing.failure is None:
-            return sharing
-    return twin
-
-
-def _clones(tensor: Tensor) -> tuple[Tensor, Tensor]:
-    """A clone, and a clone of it to be handed on, which may be overwritten."""
-    clone = tensor.clone()
-    return clone, clone.clone()

@@ -14,11 +14,15 @@ from torch import Tensor, nn
 
 from torchtap.plan import Plan, Where, make_plan
 from torchtap.record import FORWARD, Absence, Key, Record
-from torchtap.sameness import mismatch
+from torchtap.sameness import has_memory, mismatch
 from torchtap.site import Site
 from torchtap.store.memory import Memory
-from torchtap.trial import Loss, Outcome, Place, Trial, Twin, make_twin, true_values
+from torchtap.trial import Loss, Outcome, Place, Trial, true_values
+from torchtap.twin import Twin, make_twin
 from torchtap.watching import watch
+
+_DOUBTS = 6
+"""How often a model is run again to see whether it is steady, where something is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,20 +129,11 @@ def _verify(trial: Trial, where: Where) -> Verification:
             unsteady = plain.differences(trial.run())
         if not unsteady:
             changed, memory, absent = _watched(trial, where, plain)
-            if changed:  # By the watch, or by chance?
-                unsteady = trial.run().differences(trial.run())
+            proof = _proof(trial, plan, plain, memory, absent)
+            if changed or proof.wrong:  # Because of the watch, or by chance?
+                unsteady = _unsteady(trial)
         if unsteady:
             return Verification(name, 0, 0, (), (), (), (), tuple(unsteady), notes=notes)
-        tapped = {tap.path: trial.modules[tap.path] for tap in plan.taps}
-        values = true_values(trial, tapped)
-        has_gradients = any(record.backward >= 0 for record in memory.rows)
-        twin = None
-        if plain.loss is not None or has_gradients:
-            twin = make_twin(trial, tapped, plain)
-    proof = _Proof(trial, values, twin)
-    for record in memory.rows:
-        proof.check(record)
-    proof.look_for_missing(plan, memory, absent)
     return Verification(
         model=name,
         num_values=proof.num_values,
@@ -151,6 +146,31 @@ def _verify(trial: Trial, where: Where) -> Verification:
         hollow=tuple(proof.hollow()),
         notes=notes,
     )
+
+
+def _unsteady(trial: Trial) -> list[str]:
+    """What differs between plain runs. They are compared among themselves.
+
+    Were they compared with the first one, a trace that watching left would be taken for chance.
+    """
+    first = trial.run()
+    found = [name for _ in range(_DOUBTS) for name in first.differences(trial.run())]
+    return list(dict.fromkeys(found))
+
+
+def _proof(
+    trial: Trial, plan: Plan, plain: Outcome, memory: Memory, absent: Iterable[Absence]
+) -> _Proof:
+    tapped = {tap.path: trial.modules[tap.path] for tap in plan.taps}
+    values = true_values(trial, tapped)
+    twin = None
+    if plain.loss is not None or any(record.backward >= 0 for record in memory.rows):
+        twin = make_twin(trial, tapped, plain)
+    proof = _Proof(trial, values, twin)
+    for record in memory.rows:
+        proof.check(record)
+    proof.look_for_missing(plan, memory, absent)
+    return proof
 
 
 def _watched(
@@ -205,8 +225,8 @@ def _notes(model: nn.Module) -> Iterator[str]:
     if compiled:
         more = f" and {len(compiled) - 3} more" if len(compiled) > 3 else ""
         yield (
-            f"{', '.join(compiled[:3])}{more} is compiled and was proved uncompiled: plain hooks "
-            f"see nothing inside of a compiled graph, so there is nothing to compare with"
+            f"compiled, and run uncompiled for this proof: {', '.join(compiled[:3])}{more}. Plain "
+            f"hooks see nothing inside of a compiled graph, so there is nothing to compare with"
         )
 
 
@@ -247,10 +267,15 @@ class _Proof:
         if truth is None:
             self.unverified[Absence(record.site, self._why_unverified(record))] = None
             return
+        what = mismatch(record.value, truth, exact=not _is_flow_gradient(record.site))
+        if what is None and not has_memory(truth):
+            self.unverified[Absence(record.site, "it has no memory to compare, only a shape")] = (
+                None
+            )
+            return
         is_exact = not _is_flow_gradient(record.site)
         self.num_values += is_exact
         self.num_gradients += not is_exact
-        what = mismatch(record.value, truth, exact=is_exact)
         if what is not None:
             self.wrong.append(Wrong(record.site, record.call, what))
 

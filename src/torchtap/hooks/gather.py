@@ -228,7 +228,7 @@ def take_over(
 def add_crossings(
     gather: Gather,
     found: list[Crossing],
-    shape: torch.Size,
+    shape: torch.Size | None,
     dtype: torch.dtype,
     grad_inputs: tuple[Tensor | None, ...],
     _: Any,
@@ -253,7 +253,7 @@ def add_crossings(
         if crossing.geometry is not None:
             part = crossing.geometry.cut(part.detach())
         # The engine reduces and casts to the argument's kind only after this hook.
-        if part.shape != shape:
+        if shape is not None and part.shape != shape:
             part = part.detach().sum_to_size(shape)
         if part.dtype != dtype:
             part = part.detach().to(dtype)
