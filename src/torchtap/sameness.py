@@ -13,7 +13,22 @@ def same(one: Tensor | None, two: Tensor | None) -> bool:
     """Bit for bit, except that NaN is equal to NaN. Tensors without memory have a kind only."""
     if one is None or two is None:
         return one is two
+    if _are_same_plain(one, two):
+        return True
     return one is two or (kind(one) == kind(two) and num_differing(one, two) == 0)
+
+
+def _are_same_plain(one: Tensor, two: Tensor) -> bool:
+    """A quick look at what buffers are, which a sweep compares before each of its forwards."""
+    if not (_is_plain(one) and _is_plain(two)):
+        return False
+    has_shape = one.dtype == two.dtype and one.shape == two.shape
+    return has_shape and torch.equal(_words(one), _words(two))
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    is_odd = tensor.is_nested or tensor.is_meta or tensor.is_quantized or tensor.is_complex()
+    return type(tensor) is Tensor and tensor.layout is torch.strided and not is_odd
 
 
 def kind(tensor: Tensor) -> str:
@@ -104,7 +119,7 @@ def _differing(one: Tensor, two: Tensor) -> Tensor:
 
 
 def _words(tensor: Tensor) -> Tensor:
-    return tensor.contiguous().view(_WORDS[tensor.dtype.itemsize])
+    return tensor.resolve_neg().contiguous().view(_WORDS[tensor.dtype.itemsize])
 
 
 def _is_nan(tensor: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The model run out of place, where nothing is overwritten or shared: what each gradient must be."""
+"""The model run out of place, nothing overwritten or shared: what each gradient must be."""
 
 from __future__ import annotations
 
