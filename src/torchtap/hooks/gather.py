@@ -240,6 +240,11 @@ def add_crossings(
         gather.give_up(PARTIAL)
     if gather.given_up == current_task():
         return
+    # With create_graph the graph grows, also where this backward passes for other arguments only.
+    if torch.is_grad_enabled() and any(
+        one is not None and one.requires_grad for one in grad_inputs
+    ):
+        gather.graph_task = current_task()
     total: Tensor | None = None
     for crossing in found:
         part = grad_inputs[crossing.slot]
@@ -248,8 +253,6 @@ def add_crossings(
         if is_batched(part):
             gather.add(part)
             return
-        if part.requires_grad:
-            gather.graph_task = current_task()
         if crossing.geometry is not None:
             part = crossing.geometry.cut(part.detach())
         # The engine reduces and casts to the argument's kind only after this hook.
