@@ -308,7 +308,7 @@ count = 0
 def metric(output):
     global count
     count += 1
-    if count > 6 and sys.argv[2] == "slowly":
+    if count > 7 and sys.argv[2] == "slowly":  # Twice without an edit, and five edits.
         print("there", flush=True)
         time.sleep(60)
     return output.sum()

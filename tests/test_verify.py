@@ -511,7 +511,7 @@ def test_a_text_about_anything_fits_into_100_columns(monkeypatch: pytest.MonkeyP
     unsteady = Net(lambda m, x: m.a(x) * next(count), a=deep(12))
     text = repr(tt.verify(unsteady, rows()))
     assert_fits(text)
-    assert "Two plain runs already differ" in text
+    assert "Two plain runs already differ in" in text
     monkeypatch.setattr(Keeper, "keep", lambda self, spot, tensor, *_: (tensor * 2, UNVERSIONED))
     text = repr(tt.verify(deep(12), rows()))
     assert_fits(text)

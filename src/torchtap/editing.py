@@ -496,7 +496,7 @@ def _prepared(model: nn.Module, plan: Plan, asked: Patch) -> Patch:
     if site is not None:
         wanted = ["*:input,output"]  # type: ignore[list-item]
     with ExitStack() as stack:
-        stack.enter_context(untouched(modules_of(source)[0]))
+        stack.enter_context(untouched(modules_of(source)[0], inputs))
         stack.enter_context(torch.no_grad())
         seen = stack.enter_context(watch(source, wanted, copy="always"))
         if isinstance(inputs, Mapping):

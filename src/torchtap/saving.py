@@ -195,7 +195,7 @@ def _look(call: _Call, *, hooks: bool) -> SavedReport:
     modules, _ = modules_of(call.model)
     runs = _Runs.of(call.model, modules)
     whole = _Whole(call.model, call.loss)
-    with untouched(modules):
+    with untouched(modules, call.args, call.kwargs):
         meter = _Meter(modules, hooks=hooks)
         with (
             meter.counting(call.model, runs.followed),

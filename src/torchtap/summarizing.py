@@ -135,7 +135,7 @@ def summary(model: nn.Module, *args: Any, depth: int | None = None, **kwargs: An
     # The fused encoder kernel hides the modules in it, and the FLOP counter does not know it.
     fastpath = torch.backends.mha.get_fastpath_enabled()
     with ExitStack() as stack:
-        stack.enter_context(untouched(modules))
+        stack.enter_context(untouched(modules, args, kwargs))
         stack.callback(torch.backends.mha.set_fastpath_enabled, fastpath)
         torch.backends.mha.set_fastpath_enabled(False)
         stack.enter_context(torch.no_grad())

@@ -33,6 +33,7 @@ Values = dict[str, float]
 
 _PORTS = ("input", "output")
 _VALUE = "metric"
+_ONE = "one forward per edit, since "
 _PATIENCE = 2.0
 """Seconds before progress is shown."""
 
@@ -62,7 +63,7 @@ class Sweep:
         rows: one per site and edit, in the order of modules.
         baseline: the metrics of the unedited model.
         batched: how many sites ran in one forward.
-        note: why fewer than was asked for, if so.
+        note: why fewer than was asked for, if so, or that the model itself is not steady.
 
     Example:
         >>> import torch, torchtap as tt
@@ -143,7 +144,9 @@ def sweep(
 
     Args:
         model: any module. It is left as it was found. Every forward finds the buffers and random
-            state of the first, in either mode.
+            state of the first, in either mode: of PyTorch on all devices, Python, NumPy, and
+            generators that modules hold as attributes. If two runs of the unedited model differ
+            all the same, ``note`` says so.
         inputs: a tensor, a tuple of arguments, or a dict of keywords.
         sites: patterns as for ``tt.watch``, ports ``output`` (default) and ``input``. Each site
             that they select is edited by itself.
@@ -183,7 +186,8 @@ def sweep(
     log = _Log(path, study)
     with _Progress(len(study.trials) - len(log.done), progress) as shown, study.restored():
         baseline = study.measure([])[0]
-        width, note = study.width(batch, baseline)
+        note = _unsteadiness(baseline, study.measure([])[0])
+        width, note = (1, note) if note else study.width(batch, baseline)
         todo = [trial for trial in study.trials if trial.key not in log.done]
         for first in range(0, len(todo), width):
             group = todo[first : first + width]
@@ -200,6 +204,20 @@ def sweep(
         for trial in study.trials
     ]
     return Sweep(tuple(rows), baseline, width, note)
+
+
+def _unsteadiness(one: Values, two: Values) -> str:
+    """What to say where two runs of the unedited model differ; empty where they do not."""
+    for name in one.keys() & two.keys():
+        first, second = one[name], two[name]
+        if first != second and not (math.isnan(first) and math.isnan(second)):
+            return (
+                f"two runs of the unedited model already differ ({name} is {first:.6g} and "
+                f"{second:.6g}), so changes of this size say nothing: it keeps state outside of "
+                f"its buffers, draws from a generator of random numbers that torchtap does not "
+                f"know (in a closure or a global variable), or is not deterministic"
+            )
+    return ""
 
 
 def _change(trial: _Trial, values: Values, baseline: Values) -> Values:
@@ -369,15 +387,15 @@ class _Study:
         if batch == 1:
             return 1, ""
         if self.num_rows is None:
-            return 1, "the inputs do not share their dimension 0, so they cannot be repeated"
+            return 1, f"{_ONE}the inputs do not share their dimension 0, so they cannot be repeated"
         try:
             twin = self._beside_another(self.num_rows)
         except _MixedRowsError:
-            return 1, "the model's output does not have the samples in dimension 0"
+            return 1, f"{_ONE}the model's output does not have the samples in dimension 0"
         for name, value in baseline.items():
             if not math.isclose(twin[name], value, rel_tol=1e-3, abs_tol=1e-5):
                 return 1, (
-                    f"the model mixes the rows of a batch: {name} is {value:.6g} alone and "
+                    f"{_ONE}the model mixes the rows of a batch: {name} is {value:.6g} alone and "
                     f"{twin[name]:.6g} beside another"
                 )
         return batch, ""
@@ -408,7 +426,7 @@ class _Study:
         guards = HookGuards()
         guards.hold()  # Once, and not for each trial.
         try:
-            with untouched(self._modules) as self._rewind:
+            with untouched(self._modules, self.args, self.kwargs) as self._rewind:
                 yield
         finally:
             guards.release()
@@ -427,7 +445,9 @@ class _Study:
             "trials": [list(trial.key) for trial in self.trials],
             "weights": _told("The model", state),
             "inputs": _told("The input", (self.args, self.kwargs)),
-            "modes": _told("The model", [module.training for module in self._modules.values()]),
+            "modes": _told(
+                "The model", [getattr(one, "training", None) for one in self._modules.values()]
+            ),
             "edits": {name: _told(f"Edit {name!r}", one) for name, one in functions.items()},
             "metric": _told("The metric", self.metric),
         }

@@ -18,13 +18,13 @@ def why_not_called(plan: Plan, path: str, *, model_ran: bool, verb: str) -> str:
         model_ran: whether the model itself was called.
         verb: what is done to it, ``watch`` or ``edit``.
     """
+    if is_container(plan, path):
+        return "it has no forward: a container is never called"
     compiled = "torch._dynamo" in sys.modules
     first = f"{verb} before the first compiled call, or call torch.compiler.reset()"
     if not model_ran:
         hint = f" (or it was compiled before: {first})" if compiled else ""
         return f"the model was not called in a step that was {verb}ed{hint}"
-    if _is_container(plan, path):
-        return "it has no forward: a container is never called"
     hint = (
         f". Or it ran in a graph that was compiled without our hooks, before or for another model "
         f"of this class: {first}"
@@ -35,7 +35,7 @@ def why_not_called(plan: Plan, path: str, *, model_ran: bool, verb: str) -> str:
     )
 
 
-def _is_container(plan: Plan, path: str) -> bool:
+def is_container(plan: Plan, path: str) -> bool:
     """Whether the module cannot be called at all, as ``nn.ModuleList``."""
     planned = next((one for one in plan.taps if one.path == path), None)
     module = None if planned is None else planned.module()

@@ -3,19 +3,116 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from torchtap.sameness import same
+
+Access = tuple[Callable[[], Any], Callable[[Any], object]]
+"""How the state of one generator is read, and how it is written."""
+
+
+class RandomState:
+    """The state of every generator of random numbers that can be found.
+
+    These are PyTorch's own on the CPU and on each device in use, Python's, NumPy's global one, and
+    the ``torch.Generator``, ``numpy.random.Generator``, ``numpy.random.RandomState`` and
+    ``random.Random`` objects that modules hold as attributes, also in lists and dicts. Generators
+    that only a closure, a global variable or foreign code holds are not found.
+
+    Args:
+        modules: whose attributes are looked at.
+        held: further values that are looked at, such as the arguments of the model.
+    """
+
+    def __init__(self, modules: Iterable[nn.Module], *held: Any) -> None:
+        attributes = [vars(module) for module in modules]
+        self._generators = [*_global_generators(), *_held_generators([attributes, held])]
+        self._states = self.read()
+
+    def read(self) -> list[Any]:
+        """The states as they are now; compare them with :func:`same_states`."""
+        return [read() for read, _ in self._generators]
+
+    def put_back(self) -> None:
+        """Make all states what they were when this object was made."""
+        for (_, write), state in zip(self._generators, self._states, strict=True):
+            write(state)
+
+
+def same_states(one: Any, two: Any) -> bool:
+    """Whether what :meth:`RandomState.read` gave at two times is equal."""
+    if isinstance(one, Tensor):
+        return torch.equal(one, two)
+    if isinstance(one, dict):
+        return one.keys() == two.keys() and all(same_states(one[key], two[key]) for key in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(two) and all(map(same_states, one, two))
+    if hasattr(one, "tobytes"):  # An array of NumPy.
+        return bool(one.tobytes() == two.tobytes())
+    return bool(one == two)
+
+
+def _global_generators() -> Iterator[Access]:
+    yield torch.get_rng_state, torch.set_rng_state
+    yield random.getstate, random.setstate
+    if "numpy" in sys.modules:
+        import numpy.random
+
+        yield numpy.random.get_state, numpy.random.set_state
+    found = torch.accelerator.current_accelerator()
+    for name in dict.fromkeys(["cuda", "xpu", *([] if found is None else [found.type])]):
+        device: Any = getattr(torch, name, None)
+        # Where it is not in use there is no state, and asking for one would start the device.
+        if hasattr(device, "get_rng_state_all") and device.is_initialized():
+            yield device.get_rng_state_all, device.set_rng_state_all
+    if torch.backends.mps.is_available():
+        yield torch.mps.get_rng_state, torch.mps.set_rng_state
+
+
+def _held_generators(values: Iterable[Any]) -> Iterator[Access]:
+    """Of the generators in nested containers."""
+    numpy: Any = sys.modules.get("numpy")
+    seen: set[int] = set()
+    waiting = list(values)
+    while waiting:
+        value = waiting.pop()
+        if id(value) in seen:
+            continue
+        if isinstance(value, dict):
+            seen.add(id(value))
+            waiting += value.values()
+        elif isinstance(value, list | tuple | set):
+            seen.add(id(value))
+            waiting += value
+        elif isinstance(value, torch.Generator):
+            yield value.get_state, value.set_state
+        elif isinstance(value, random.Random) and not isinstance(value, random.SystemRandom):
+            yield value.getstate, value.setstate
+        elif numpy is None:
+            continue
+        elif isinstance(value, numpy.random.RandomState):
+            yield value.get_state, value.set_state
+        elif isinstance(value, numpy.random.Generator):
+            yield _of_bit_generator(value.bit_generator)
+
+
+def _of_bit_generator(bits: Any) -> Access:
+    return (lambda: bits.state), (lambda state: setattr(bits, "state", state))
+
 
 @contextmanager
-def untouched(modules: Mapping[str, nn.Module]) -> Iterator[Callable[[], None]]:
+def untouched(modules: Mapping[str, nn.Module], *held: Any) -> Iterator[Callable[[], None]]:
     """Give forwards copies of the buffers and put the very tensors back; and the generators.
 
     Args:
         modules: path -> module, each once.
+        held: what else may hold generators, such as the arguments of the model.
 
     Yields:
         a function that makes copies and generators again what they were, for one more forward.
@@ -26,43 +123,26 @@ def untouched(modules: Mapping[str, nn.Module]) -> Iterator[Callable[[], None]]:
         id(one): one for own in originals.values() for one in own.values() if one is not None
     }
     copies = {key: buffer.clone() for key, buffer in buffers.items()}
-    devices = sorted({p.device.index or 0 for m in modules.values() for p in _cuda_tensors(m)})
-    numbers = random.getstate()
-    with torch.random.fork_rng(devices=devices):
-        drawn = torch.random.get_rng_state(), [torch.cuda.get_rng_state(one) for one in devices]
+    numbers = RandomState(modules.values(), held)
 
-        def lend() -> None:
-            for module, own in owners:
-                for name, buffer in own.items():
-                    module._buffers[name] = None if buffer is None else copies[id(buffer)]
+    def lend() -> None:
+        for module, own in owners:
+            for name, buffer in own.items():
+                module._buffers[name] = None if buffer is None else copies[id(buffer)]
 
-        def rewind() -> None:
-            for key, buffer in buffers.items():
-                if not _is_same(copies[key], buffer):
-                    copies[key] = buffer.clone()
-            lend()
-            random.setstate(numbers)
-            torch.random.set_rng_state(drawn[0])
-            for device, state in zip(devices, drawn[1], strict=True):
-                torch.cuda.set_rng_state(state, device)
+    def rewind() -> None:
+        for key, buffer in buffers.items():
+            # Versions would not do: statistics of one's own are often written through .data.
+            if not same(copies[key], buffer):
+                copies[key] = buffer.clone()
+        lend()
+        numbers.put_back()
 
-        try:
-            lend()
-            yield rewind
-        finally:
-            random.setstate(numbers)
-            for path, module in modules.items():
-                module._buffers.clear()
-                module._buffers.update(originals[path])
-
-
-def _is_same(copy: Tensor, buffer: Tensor) -> bool:
-    # Versions would not do: statistics of one's own are often written through .data.
-    is_plain = copy.layout is torch.strided and not (copy.is_meta or copy.is_nested)
-    return is_plain and torch.equal(copy, buffer)
-
-
-def _cuda_tensors(module: nn.Module) -> Iterator[Tensor]:
-    for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
-        if tensor.is_cuda:
-            yield tensor
+    try:
+        lend()
+        yield rewind
+    finally:
+        numbers.put_back()
+        for path, module in modules.items():
+            module._buffers.clear()
+            module._buffers.update(originals[path])

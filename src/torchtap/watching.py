@@ -21,7 +21,7 @@ from torchtap.sinks import Delivery, as_sinks
 from torchtap.site import FLOW_PORTS, STATE_PORTS, Site
 from torchtap.stats.series import Series
 from torchtap.store.run import Meta, Run
-from torchtap.unseen import why_not_called
+from torchtap.unseen import is_container, why_not_called
 
 Every = int | Callable[[int], bool]
 To = Sink | Callable[[Record], object] | Iterable[Sink | Callable[[Record], object]] | None
@@ -193,7 +193,8 @@ class Watch:
         if tap.has_run:
             side = "took" if port.endswith("input") else "returned"
             return f"it {side} no tensor that fits{tap.instead(port)}"
-        if self._was_compiled and not self._engine.num_entries:
+        is_late = self._was_compiled and not self._engine.num_entries
+        if is_late and not is_container(self.plan, tap.path):
             return (
                 "the model was compiled before it was watched, and a compiled model ignores hooks "
                 "put on later: watch it before its first compiled call, or call "

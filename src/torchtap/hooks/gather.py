@@ -228,7 +228,7 @@ def take_over(
 def add_crossings(
     gather: Gather,
     found: list[Crossing],
-    shape: torch.Size,
+    shape: torch.Size | None,
     dtype: torch.dtype,
     grad_inputs: tuple[Tensor | None, ...],
     _: Any,
@@ -240,6 +240,11 @@ def add_crossings(
         gather.give_up(PARTIAL)
     if gather.given_up == current_task():
         return
+    # With create_graph the graph grows, also where this backward passes for other arguments only.
+    if torch.is_grad_enabled() and any(
+        one is not None and one.requires_grad for one in grad_inputs
+    ):
+        gather.graph_task = current_task()
     total: Tensor | None = None
     for crossing in found:
         part = grad_inputs[crossing.slot]
@@ -248,12 +253,10 @@ def add_crossings(
         if is_batched(part):
             gather.add(part)
             return
-        if part.requires_grad:
-            gather.graph_task = current_task()
         if crossing.geometry is not None:
             part = crossing.geometry.cut(part.detach())
         # The engine reduces and casts to the argument's kind only after this hook.
-        if part.shape != shape:
+        if shape is not None and part.shape != shape:
             part = part.detach().sum_to_size(shape)
         if part.dtype != dtype:
             part = part.detach().to(dtype)

@@ -302,7 +302,9 @@ class Gradients:
         labels = passage.labels.get(place, ())
         gather = Gather(self, passage.spots[place], passage.call, labels, len(nodes))
         for node, found in nodes.items():
-            hook = partial(add_crossings, gather, found, tensor.shape, tensor.dtype)
+            # A nested tensor is never broadcast, and one of strided memory has no shape.
+            shape = None if tensor.is_nested else tensor.shape
+            hook = partial(add_crossings, gather, found, shape, tensor.dtype)
             if self._looks_before and node.metadata.get(EDITED) == passage.path:
                 handle = node.register_prehook(partial(_as_prehook, hook))
             else:

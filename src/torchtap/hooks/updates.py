@@ -126,14 +126,18 @@ class Updates:
         if self.recording and has_run and self.is_wanted:
             for spot, param in self._tapped():
                 if not self._calls[spot]:
-                    self._note_skipped(spot, param.grad)
+                    self._note_skipped(spot, param)
         self._calls.clear()
         self._running.clear()
 
-    def _note_skipped(self, spot: Spot, gradient: Tensor | None) -> None:
+    def _note_skipped(self, spot: Spot, param: Tensor) -> None:
         skipped = self._skipped.setdefault(spot, [])
         skipped.append(self.step)
         spot.armed += 1
+        gradient = param.grad
+        if not param.requires_grad:
+            spot.reason = "it does not require grad, and no optimizer made a step with it"
+            return
         shown = ", ".join(map(str, skipped[:6])) + (" and more" if len(skipped) > 6 else "")
         is_finite = gradient is None or _is_finite(gradient)
         spot.reason = f"no optimizer made a step with it in step {shown}" + (

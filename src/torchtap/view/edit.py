@@ -69,5 +69,5 @@ def show_sweep(sweep: Sweep) -> str:
     lines = [columns([base, *rows], head, "ll" + "r" * (len(head) - 2), elastic={0: 20, 1: 12})]
     more = len(sweep.rows) - len(rows)
     lines += [f"... and {more} more rows"] if more else []
-    lines += [f"One forward per edit: {sweep.note}."] if sweep.note else []
+    lines += [f"Note: {sweep.note}."] if sweep.note else []
     return "\n".join(lines)

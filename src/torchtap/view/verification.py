@@ -13,6 +13,13 @@ if TYPE_CHECKING:
     from torchtap.verifying import Verification
 
 _MOST = 8
+_UNSTEADY = (
+    "Two plain runs, without torchtap, already differ, so nothing can be said about watching. The "
+    "model keeps state outside of its parameters and buffers, or draws from a generator of random "
+    "numbers that torchtap does not know (known are those of PyTorch, Python and NumPy, and "
+    "generators that modules hold as attributes), or an operation in it is not deterministic "
+    "(torch.use_deterministic_algorithms finds it)."
+)
 
 
 def show_verification(result: Verification) -> str:
@@ -20,14 +27,19 @@ def show_verification(result: Verification) -> str:
     verdict = "holds" if result else "FAILS"
     if result.unsteady:
         verdict = "is not possible"
-    lines = [
-        *wrap(f"Watching {result.model}: the proof {verdict}."),
-        f"{result.num_values:,} values bit for bit, {result.num_gradients:,} gradients within "
-        f"rounding of an out-of-place twin.",
-    ]
-    lines += _block(
-        "Two plain runs already differ (make the model deterministic first)", result.unsteady
-    )
+    elif result.hollow and not (result.changed or result.wrong):
+        verdict = "does not hold: it is incomplete"
+    lines = [*wrap(f"Watching {result.model}: the proof {verdict}.")]
+    if result.unsteady:
+        lines += wrap(_UNSTEADY)
+    else:
+        lines.append(
+            f"{result.num_values:,} values bit for bit, {result.num_gradients:,} gradients within "
+            f"rounding of an out-of-place twin."
+        )
+    lines += _block("Note", result.notes)
+    lines += _block("Two plain runs already differ in", result.unsteady)
+    lines += _block("Not proved", result.hollow)
     lines += _block("Watching changed", result.changed)
     lines += _block("Records that are not the truth", [str(one) for one in result.wrong])
     lines += _reasons("Without an independent truth", result.unverified)

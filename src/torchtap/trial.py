@@ -1,0 +1,285 @@
+"""Runs one model on one batch again and again from the same state, and finds what is true there.
+
+Everything here is done by plain hooks, so that ``verify`` can measure the engine against it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from torchtap.errors import InputError
+from torchtap.hooks import interposed
+from torchtap.hooks.backwards import Backwards, current_task
+from torchtap.plan import modules_of
+from torchtap.sameness import same
+from torchtap.site import Site
+from torchtap.tree import argument_leaves, leaves
+from torchtap.untouched import RandomState, same_states
+
+Place = tuple[Site, int]
+"""A site and the call there."""
+Loss = Callable[[Any], Tensor]
+
+
+# ---------------------------------------------------------------------- running the model
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """All that one run of a model has made."""
+
+    outputs: dict[str, Tensor]
+    loss: Tensor | None
+    gradients: dict[str, Tensor | None]
+    parameters: dict[str, Tensor]
+    buffers: dict[str, Tensor]
+    random: list[Any]
+    modes: dict[str, bool | None]
+
+    def differences(self, other: Outcome) -> list[str]:
+        """What is not the same, to the bit, in another run."""
+        found = []
+        for what in ("outputs", "gradients", "parameters", "buffers"):
+            one, two = getattr(self, what), getattr(other, what)
+            names = [name for name in {**one, **two} if not same(one.get(name), two.get(name))]
+            found += [f"{what}[{name}]" for name in names]
+        if not same(self.loss, other.loss):
+            found.append("loss")
+        if not same_states(self.random, other.random):
+            found.append("random state")
+        if self.modes != other.modes:
+            found.append("modes")
+        return found
+
+
+class Trial:
+    """One model with one batch, run several times from the same state.
+
+    Attributes:
+        modules: path -> module.
+        params: name -> value of each parameter at the start, under every name that it has.
+        buffers: likewise.
+        accumulated: name of a parameter -> its ``.grad`` after each backward of the last run.
+    """
+
+    def __init__(
+        self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], loss: Loss | None
+    ) -> None:
+        self.model = model
+        self.modules, _ = modules_of(model)
+        self.args = args
+        self.kwargs = kwargs
+        self.loss = loss
+        self.arguments = argument_leaves(args, kwargs)
+        self.params = {name: one.detach().clone() for name, one in self._own("_parameters")}
+        self.buffers = {name: one.clone() for name, one in self._own("_buffers")}
+        self.accumulated: dict[str, list[Tensor]] = {}
+        self._found_buffers = [(module, dict(module._buffers)) for module in self.modules.values()]
+        self._values = [tensor.detach().clone() for _, tensor in self.arguments]
+        self._grads = [(holder, holder.grad) for holder in self._holders().values()]
+        self._random = RandomState(self.modules.values(), args, kwargs)
+
+    def _own(self, table: str) -> Iterator[tuple[str, Tensor]]:
+        """Parameters or buffers with their names, also where a module contains itself."""
+        for path, module in self.modules.items():
+            for name, tensor in getattr(module, table).items():
+                if tensor is not None:
+                    yield (f"{path}.{name}" if path else name), tensor
+
+    def run(self) -> Outcome:
+        """Run forward and backward from the first state."""
+        output, loss = self.forward()
+        if loss is not None:
+            loss.backward()  # type: ignore[no-untyped-call]
+        return Outcome(
+            outputs={leaf: tensor.detach().clone() for leaf, tensor in leaves(output)},
+            loss=None if loss is None else loss.detach().clone(),
+            gradients={
+                name: None if holder.grad is None else holder.grad.clone()
+                for name, holder in self._holders().items()
+            },
+            parameters={
+                name: param.detach().clone()
+                for name, param in self._own("_parameters")
+                if not same(param, self.params.get(name))
+            },
+            buffers={name: buffer.clone() for name, buffer in self._own("_buffers")},
+            random=self._random.read(),
+            modes={path: getattr(one, "training", None) for path, one in self.modules.items()},
+        )
+
+    def forward(self) -> tuple[Any, Tensor | None]:
+        """The output and the loss (``None`` where nothing requires grad)."""
+        self.rewind()
+        output = self.model(*self.args, **self.kwargs)
+        loss = self.loss(output) if self.loss is not None else default_loss(output)
+        is_scalar = isinstance(loss, Tensor) and loss.numel() == 1
+        if not is_scalar and (loss is not None or self.loss is not None):
+            raise InputError(
+                f"loss must return a scalar tensor, not {type(loss).__name__}"
+                f"{list(loss.shape) if isinstance(loss, Tensor) else ''}."
+            )
+        return output, loss if loss is not None and loss.requires_grad else None
+
+    def rewind(self) -> None:
+        """Back to the state in which the model was found, with no gradients."""
+        for module, buffers in self._found_buffers:
+            module._buffers.clear()
+            module._buffers.update(buffers)
+        with torch.no_grad():
+            for name, param in self._own("_parameters"):
+                _write(param, self.params.get(name))
+            for name, buffer in self._own("_buffers"):
+                _write(buffer, self.buffers[name])
+            for (_, tensor), value in zip(self.arguments, self._values, strict=True):
+                _write(tensor, value)
+        for holder in self._holders().values():
+            holder.grad = None
+        self._random.put_back()
+
+    @contextlib.contextmanager
+    def restored(self) -> Iterator[None]:
+        """Leave everything as it was, whatever happens inside."""
+        try:
+            yield
+        finally:
+            self.rewind()
+            for holder, gradient in self._grads:
+                holder.grad = gradient
+
+    @contextlib.contextmanager
+    def accumulating(self) -> Iterator[None]:
+        """Note the ``.grad`` of each parameter after each backward."""
+        backwards = Backwards(lambda: None)
+        numbers: dict[str, int] = {}
+
+        def note(name: str, param: Tensor) -> None:
+            assert param.grad is not None
+            found = self.accumulated.setdefault(name, [])
+            number = backwards.number()
+            if numbers.get(name) == number:  # A reentrant checkpoint accumulates several times.
+                found.pop()
+            numbers[name] = number
+            found.append(param.grad.detach().clone())
+
+        handles = [
+            param.register_post_accumulate_grad_hook(partial(note, name))  # type: ignore[no-untyped-call]
+            for name, param in self._own("_parameters")
+            if param.requires_grad and param.is_leaf
+        ]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _holders(self) -> dict[str, Tensor]:
+        """Whatever may receive a ``.grad``: parameters, and arguments that are leaves."""
+        found = dict(self._own("_parameters"))
+        for leaf, tensor in self.arguments:
+            if tensor.is_leaf and tensor.requires_grad:
+                found[f"argument {leaf or '0'}"] = tensor
+        return found
+
+
+def _write(target: Tensor, value: Tensor | None) -> None:
+    # Nothing is written where nothing changed: a version that grows would be seen by autograd.
+    if value is not None and not same(target, value):
+        target.copy_(value)
+
+
+def default_loss(output: Any) -> Tensor | None:
+    """Every floating element weighted by cosines, for a gradient that is nowhere constant.
+
+    (A plain mean would be blind behind a normalisation, where its gradient vanishes.)
+    """
+    parts = []
+    for _, tensor in leaves(output):
+        for part in _dense(tensor) if tensor.requires_grad else ():
+            wide = (part.abs() if part.is_complex() else part).double()
+            places = torch.arange(wide.numel(), dtype=wide.dtype, device=wide.device)
+            parts.append((wide * places.cos().reshape(wide.shape)).sum() / max(wide.numel(), 1))
+    return torch.stack(parts).sum() if parts else None
+
+
+def _dense(tensor: Tensor) -> list[Tensor]:
+    if tensor.is_nested:
+        return list(tensor.unbind())
+    return [tensor if tensor.layout is torch.strided else tensor.to_dense()]
+
+
+# ---------------------------------------------------------------------- the values
+
+
+def true_values(trial: Trial, modules: Mapping[str, nn.Module]) -> dict[Place, Tensor]:
+    """Every input and output, cloned by a plain hook at the moment of the call."""
+    found: dict[Place, Tensor] = {}
+    calls = Calls()
+
+    def note(place: tuple[str, str, int], tensors: list[tuple[str, Tensor]]) -> None:
+        path, port, call = place
+        for leaf, tensor in tensors if call >= 0 else ():
+            found[Site(path, port, leaf), call] = tensor.detach().clone()
+
+    def enter(path: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        note((path, "input", calls.enter(path)), argument_leaves(args, kwargs))
+
+    def leave(path: str, output: Any) -> None:
+        note((path, "output", calls.leave(path)), leaves(output))
+
+    fused = {path for path in modules if _is_fused(path, trial)}
+    with interposed(modules, enter, leave, fused=fused):
+        trial.forward()
+    return found
+
+
+def is_in_transform() -> bool:
+    """Whether torch.func is transforming what runs."""
+    return torch._C._functorch.peek_interpreter_stack() is not None
+
+
+class Calls:
+    """Numbers the calls of each module in the order in which they are entered.
+
+    Attributes:
+        recomputed: paths of modules that ran within a backward.
+    """
+
+    def __init__(self) -> None:
+        self.recomputed: set[str] = set()
+        self._next: dict[str, int] = {}
+        self._open: dict[str, list[int]] = {}
+
+    def enter(self, path: str) -> int:
+        call = -1
+        if is_in_transform():  # Where tensors stand for others, and the engine looks away.
+            pass
+        elif current_task() == -1:
+            call = self._next[path] = self._next.get(path, -1) + 1
+        else:  # A checkpoint computing again.
+            self.recomputed.add(path)
+        self._open.setdefault(path, []).append(call)
+        return call
+
+    def leave(self, path: str) -> int:
+        if not self._open.get(path):
+            self.enter(path)  # A fused module is not seen on entering.
+        return self._open[path].pop()
+
+
+def _is_fused(path: str, trial: Trial) -> bool:
+    modules = trial.modules
+    above = [path[:cut] for cut in range(len(path) + 1) if cut == len(path) or path[cut] == "."]
+    return any(
+        isinstance(modules.get(one), nn.TransformerEncoderLayer) and not modules[one].training
+        for one in {"", *above}
+    ) and not any(
+        param.requires_grad and torch.is_grad_enabled() for param in trial.model.parameters()
+    )
