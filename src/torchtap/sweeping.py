@@ -333,7 +333,7 @@ class _Study:
         kwargs: Mapping[str, Any],
     ) -> Any:
         editors = [
-            Editor(trial.plan, self._change_of(function), wants_call=lambda _: True)
+            Editor(trial.plan, self._change_of(function), wants_call=None)
             for trial, function in zip(trials, functions, strict=True)
         ]
         try:
