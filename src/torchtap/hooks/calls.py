@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from torchtap.hooks.backwards import current_task
-from torchtap.hooks.replay import FUNCTION, OTHER, Replay, what_runs
+from torchtap.hooks.replay import FUNCTION, OTHER, Replay, is_in_function, what_runs
 from torchtap.hooks.spots import Tap
 from torchtap.record import BACKWARD, FORWARD, RECOMPUTE
 from torchtap.tree import argument_leaves
@@ -36,10 +36,15 @@ class Numbering:
 
     def __init__(self) -> None:
         self._replay = Replay()
+        self._may_differentiate = True
 
     def restart(self) -> None:
         """A new step."""
         self._replay = Replay()
+
+    def enter_model(self) -> None:
+        """The outermost call begins."""
+        self._may_differentiate = torch.is_grad_enabled() or is_in_function()
 
     def number(self, tap: Tap, args: Any, kwargs: Mapping[str, Any]) -> tuple[int, str]:
         """Which call this is, and in which phase.
@@ -61,7 +66,7 @@ class Numbering:
         if is_inside_backward:
             return self._inside_backward(tap, arguments, may_recur=may_recur)
         call = next(tap.calls)
-        self._replay.remember(tap, call, FORWARD, arguments)
+        self._remember(tap, call, FORWARD, arguments)
         return call, FORWARD
 
     def _inside_backward(
@@ -73,11 +78,16 @@ class Numbering:
             if place is not None and place.phase is FORWARD:
                 return place.call, RECOMPUTE
             if place is None and runner is not FUNCTION:
+                self._remember(tap, UNTOLD, BACKWARD, arguments)
                 return UNTOLD, RECOMPUTE
         call = next(tap.calls_in_backward)
         if may_recur:
-            self._replay.remember(tap, call, BACKWARD, arguments)
+            self._remember(tap, call, BACKWARD, arguments)
         return call, BACKWARD
+
+    def _remember(self, tap: Tap, call: int, phase: str, arguments: Sequence[Tensor]) -> None:
+        may = self._may_differentiate
+        self._replay.remember(tap, call, phase, arguments, may_differentiate=may)
 
 
 class EnteredCalls:

@@ -267,6 +267,7 @@ class Editor:
         self._guards.hold()
         if current_task() == -1 and not self._running.stack:
             self.gradients.backwards.forget_failed()
+            self._numbering.enter_model()
             self.gradients.drop_views()  # Left behind by a KeyboardInterrupt.
             self.gradients.settle()
             self.gradients.prune()

@@ -306,6 +306,7 @@ class Engine:
         self._guards.hold()
         if current_task() == -1 and not is_nested:
             self.gradients.backwards.forget_failed()
+            self._numbering.enter_model()
             # A model may be called part by part: a pass ends where the first part comes again.
             if self._head in (None, tap):
                 self.keeper.learn()

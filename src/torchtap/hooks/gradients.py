@@ -34,11 +34,10 @@ from torchtap.hooks.graph import (
     sequence_number,
 )
 from torchtap.hooks.keep import Keeper
+from torchtap.hooks.replay import NON_REENTRANT, what_runs
 from torchtap.hooks.spots import Arrival, Spot
 from torchtap.hooks.tensor_hooks import TensorHooks
 from torchtap.record import FORWARD, Record, new_record
-
-_saved_tensor_hooks = torch._C._autograd._top_saved_tensors_default_hooks
 
 
 class Passage:
@@ -408,5 +407,4 @@ def is_discarded_graph() -> bool:
     """Whether a non-reentrant checkpoint is computing again: only for its saved tensors."""
     if current_task() == -1:
         return False
-    hooks = _saved_tensor_hooks(True)
-    return hooks is not None and "_recomputation_hook" in getattr(hooks[0], "__qualname__", "")
+    return what_runs(torch._C._current_autograd_node()) is NON_REENTRANT

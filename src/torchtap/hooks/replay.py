@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.autograd import graph
-from torch.autograd.function import BackwardCFunction
+from torch.autograd.function import BackwardCFunction, Function
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from torchtap.hooks.backwards import current_task
@@ -42,6 +42,7 @@ _SAMPLE = 16
 """Elements of an argument that stand for its content."""
 
 _CHECKPOINTS = "torch.utils.checkpoint"
+_APPLY_CODE = Function.apply.__func__.__code__  # type: ignore[attr-defined]
 _FUNCTION_CODE = BackwardCFunction.apply.__code__
 _BACKWARD_CODE = graph._engine_run_backward.__code__
 _transform_running = torch._C._functorch.peek_interpreter_stack
@@ -67,6 +68,14 @@ def what_runs(node: Any) -> str:
             return OTHER
         frame = frame.f_back
     return OTHER  # A thread of the engine.
+
+
+def is_in_function() -> bool:
+    """Whether this thread is inside the forward of a custom function."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code is not _APPLY_CODE:
+        frame = frame.f_back
+    return frame is not None
 
 
 class Content(NamedTuple):
@@ -102,16 +111,14 @@ def contents(arguments: Sequence[Tensor]) -> Contents:
         return ()  # What we ask of the tensors would be seen.
     found = []
     for argument in arguments:
-        is_plain = type(argument) in (Tensor, torch.nn.Parameter) and not argument.is_conj()
-        if not is_plain or argument.layout is not torch.strided or not storage_id(argument):
+        storage = storage_id(argument)
+        if not storage or not argument.is_contiguous() or argument.is_conj() or argument.is_neg():
             return ()
-        if argument.is_neg() or not argument.is_contiguous():
-            return ()
-        size = argument.numel()
-        number, offset = min(size, _SAMPLE), int(argument.storage_offset())
-        with torch.no_grad():
-            sample = argument.as_strided((number,), (max(1, size // _SAMPLE),), offset).clone()
-        found.append(Content(storage_id(argument), offset, argument.shape, sample))
+        shape, offset = argument.shape, int(argument.storage_offset())
+        size = shape.numel()
+        number, stride = min(size, _SAMPLE), max(1, size // _SAMPLE)
+        sample = argument.detach().as_strided((number,), (stride,), offset).clone()
+        found.append(Content(storage, offset, shape, sample))
     return tuple(found)
 
 
@@ -132,6 +139,7 @@ class Replay:
         "_calls",
         "_first",
         "_has_strayed",
+        "_has_threads",
         "_held",
         "_numbers",
         "_origins",
@@ -150,10 +158,28 @@ class Replay:
         self._position = -1
         self._has_strayed = False
         self._burst: tuple[Any, int, str] = (None, -1, OTHER)
+        # Each thread numbers its nodes by itself.
         self._first = sequence_number()
+        self._has_threads = False
 
-    def remember(self, tap: Any, call: int, phase: str, arguments: Sequence[Tensor]) -> None:
-        """Write down a call of the first pass (or of an outer recomputation)."""
+    def remember(
+        self,
+        tap: Any,
+        call: int,
+        phase: str,
+        arguments: Sequence[Tensor],
+        *,
+        may_differentiate: bool,
+    ) -> None:
+        """Write down a call of the first pass (or of an outer recomputation).
+
+        Args:
+            tap: of the module.
+            call: its number.
+            phase: of the call.
+            arguments: of the call.
+            may_differentiate: whether a function around it may be differentiated.
+        """
         if len(self._calls) >= _HISTORY:
             self._calls.clear()
             self._origins.clear()
@@ -162,8 +188,9 @@ class Replay:
             self._places.clear()
         place = len(self._calls)
         self._calls.append(Place(tap, call, phase, ()))
+        self._has_threads = self._has_threads or sequence_number() < self._first
         self._note_memory(tap, arguments, place)
-        self._note_number(place, arguments)
+        self._note_number(place, arguments if may_differentiate else ())
 
     def find(self, tap: Any, arguments: Sequence[Tensor], runner: str) -> Place | None:
         """Which call of ``tap`` is running again; ``None`` if it cannot be told.
@@ -178,6 +205,8 @@ class Replay:
         if burst != self._burst:
             self._burst, self._position = burst, -1
             self._has_strayed = False
+        if node._sequence_nr() < self._first and not self._has_threads:
+            return None  # Made in an earlier step.
         if runner is FUNCTION:
             place = self._in_function(tap, node, arguments)
         else:
@@ -205,7 +234,7 @@ class Replay:
         number = sequence_number()
         self._numbers.append(number)
         self._places.append(place)
-        if number != self._first:  # Or no node was made yet, so no function can be running.
+        if arguments and number != self._first:  # Or no node was made, so no function can run.
             self._calls[place] = self._calls[place]._replace(contents=contents(arguments))
 
     # ------------------------------------------------------------------ in a checkpoint
@@ -228,8 +257,6 @@ class Replay:
 
     def _in_segment(self, tap: Any, node: Any) -> int | None:
         """The next call of ``tap`` since the reentrant checkpoint of that node was made."""
-        if node._sequence_nr() < self._first:
-            return None  # Of an earlier step.
         start = bisect.bisect_right(self._numbers, node._sequence_nr())
         for number in range(start, len(self._places)):
             place = self._places[number]
@@ -258,8 +285,6 @@ class Replay:
         if self._position >= 0:
             place = self._position + 1
             return place if place < len(self._calls) else None
-        if node._sequence_nr() < self._first:
-            return None  # Of an earlier step.
         # It was made just before its forward ran, and that ran without grad, so it made none.
         number = node._sequence_nr() + 1
         start = bisect.bisect_left(self._numbers, number)
