@@ -56,6 +56,22 @@ def untouched(modules: Mapping[str, nn.Module]) -> Iterator[Callable[[], None]]:
                 module._buffers.update(originals[path])
 
 
+def mode_of(module: nn.Module) -> bool | None:
+    """Whether a module is in training mode; ``None`` if it has no mode, which PyTorch allows."""
+    if isinstance(module, torch.jit.ScriptModule):
+        return module.training
+    mode: bool | None = vars(module).get("training")  # A module's own __getattr__ may raise.
+    return mode
+
+
+def set_mode(module: nn.Module, mode: bool | None) -> None:
+    """Give a module the mode that :func:`mode_of` told."""
+    if mode is not None:
+        module.training = mode
+    elif mode_of(module) is not None:
+        del module.training
+
+
 def _is_same(copy: Tensor, buffer: Tensor) -> bool:
     # Versions would not do: statistics of one's own are often written through .data.
     is_plain = copy.layout is torch.strided and not (copy.is_meta or copy.is_nested)

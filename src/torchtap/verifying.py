@@ -17,6 +17,7 @@ from torchtap.record import FORWARD, Absence, Key, Record
 from torchtap.site import Site
 from torchtap.store.memory import Memory
 from torchtap.tree import argument_leaves, leaves, replace
+from torchtap.untouched import mode_of
 from torchtap.watching import watch
 
 Place = tuple[Site, int]
@@ -146,7 +147,7 @@ class _Outcome:
     gradients: dict[str, Tensor | None]
     buffers: dict[str, Tensor]
     random: Tensor
-    modes: dict[str, bool]
+    modes: dict[str, bool | None]
 
 
 class _Trial:
@@ -187,7 +188,7 @@ class _Trial:
             },
             buffers={name: buffer.clone() for name, buffer in self.model.named_buffers()},
             random=torch.get_rng_state(),
-            modes={path: module.training for path, module in self.model.named_modules()},
+            modes={path: mode_of(module) for path, module in self.model.named_modules()},
         )
 
     def forward(self) -> tuple[Any, Tensor | None]:

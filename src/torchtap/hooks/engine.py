@@ -42,6 +42,7 @@ from torchtap.hooks.updates import Updates
 from torchtap.record import BACKWARD, FORWARD, RECOMPUTE, Record
 from torchtap.site import Site
 from torchtap.tree import argument_leaves, leaves
+from torchtap.untouched import mode_of
 
 if TYPE_CHECKING:
     from torchtap.plan import Plan
@@ -311,9 +312,9 @@ class Engine:
             if self._head in (None, tap):
                 self.keeper.learn()
                 self._head = tap
-        is_training = vars(module).get("training")  # PyTorch runs modules without it.
-        if is_training is not self._was_training:
-            self._was_training = is_training
+        mode = mode_of(module)
+        if mode is not self._was_training:
+            self._was_training = mode
             self.keeper.forget()
         self.gradients.prune(force=False)
         if current_task() == -1:
