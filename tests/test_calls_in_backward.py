@@ -411,6 +411,36 @@ def test_a_gradient_edit_inside_a_backward_has_its_phase() -> None:
     assert phases == ["backward", "forward"]
 
 
+def test_a_patch_takes_the_call_of_the_same_phase() -> None:
+    module, x = linear(), rows()
+    found: list[Tensor] = []
+
+    def step() -> None:
+        hidden = module(x)
+        hidden.register_hook(lambda g: found.append(module(g)))
+        hidden.sum().backward()
+
+    with tt.watch(module, ".:output") as w:
+        step()
+    with torch.no_grad():
+        module.weight.add_(1)
+    with tt.edit(module, ".", tt.edits.patch(w.run)):
+        step()
+    assert torch.equal(found[1], w.run.get(".", phase="backward"))
+    assert not torch.equal(found[1], w.run["."])
+
+
+def test_noise_inside_a_backward_is_not_that_of_the_forward() -> None:
+    module, x = nn.Identity(), torch.zeros(2, 3, requires_grad=True)
+    found: list[Tensor] = []
+    with tt.edit(module, ".", tt.edits.noise(1.0)):
+        hidden = module(x) * 1
+        found.append(hidden.detach())
+        hidden.register_hook(lambda g: found.append(module(torch.zeros_like(g))))
+        hidden.sum().backward()
+    assert not torch.equal(*found)
+
+
 # --- what is said of them ---------------------------------------------------------------------
 
 
