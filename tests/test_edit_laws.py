@@ -285,6 +285,9 @@ class GradientTwin(_Twin):
         self._port = {"grad_input": "input", "grad_output": "output"}[port]
         self._change = change
 
+    def passes_over(self) -> bool:
+        return False
+
     def _copied(self, tensor: Tensor, keys: list[Key]) -> Tensor:
         kept = tensor.clone()
         if keys[0].port == self._port:

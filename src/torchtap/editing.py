@@ -147,8 +147,9 @@ class Edit:
     def calls(self) -> dict[str, dict[int, int]]:
         """Site text -> number of the call within its step -> how often it was replaced.
 
-        For ``param_grad``, the number of the backward. Calls beyond the 65,536th of a step are
-        counted together.
+        For ``param_grad``, the number of the backward. Calls inside a backward that are no
+        recomputation are counted together as call -1, and those beyond the 65,536th of a step as
+        one.
         """
         found: dict[str, dict[int, int]] = {}
         for _, editor in self._editors:
@@ -232,7 +233,9 @@ def edit(
             (``.data``, numpy) are noticed at the first call of each site.
         steps: only in these steps (a number, several, or a function of the step); see
             :meth:`Edit.step`.
-        calls: only at these calls of a module within the step, from 0.
+        calls: only at these calls of a module within the step, from 0. Calls inside a backward
+            (phase ``backward``: adjoint solvers, reversible blocks, hooks) are edited if it is not
+            given.
         scaler: the ``GradScaler`` in use: functions then see gradients in true units.
         missing: what to do when closing, if nothing of a pattern ever came by: ``error``, or
             ``ignore``.
@@ -265,7 +268,7 @@ def edit(
     _check_missing(missing)
     if scaler is not None and not callable(getattr(scaler, "get_scale", None)):
         raise InputError(f"scaler is {type(scaler).__name__}; expected a torch.amp.GradScaler.")
-    wants_call = _chooser(calls, "calls")
+    wants_call = None if calls is None else _chooser(calls, "calls")
     editors = []
     for one, function in pairs:
         refuse_asked(one)
@@ -466,7 +469,7 @@ def _editor(
     model: nn.Module,
     plan: Plan,
     function: Function,
-    wants_call: Callable[[int], bool],
+    wants_call: Callable[[int], bool] | None,
     scaler: Scaler | None,
     name: str | None,
 ) -> OneEdit:

@@ -16,6 +16,7 @@ from torchtap.freezing import Freeze, freeze
 from torchtap.hooks.extractor import LAST, Extractor
 from torchtap.plan import Plan, Where, make_plan, modules_of
 from torchtap.site import Site, did_you_mean
+from torchtap.untouched import mode_of, set_mode
 
 Modules = dict[str, nn.Module]
 
@@ -53,18 +54,18 @@ class SiteDict(dict[str, Tensor]):
 class _State:
     """What a freeze changes of a model, by path."""
 
-    modes: dict[str, bool]
+    modes: dict[str, bool | None]
     required: dict[str, bool]
 
     @classmethod
     def of(cls, model: nn.Module) -> _State:
         """As it is now."""
-        modes = {path: module.training for path, module in model.named_modules()}
+        modes = {path: mode_of(module) for path, module in model.named_modules()}
         return cls(modes, {name: one.requires_grad for name, one in model.named_parameters()})
 
     def set_modes(self, model: nn.Module) -> None:
         for path, module in model.named_modules():
-            module.training = self.modes.get(path, module.training)
+            set_mode(module, self.modes.get(path, mode_of(module)))
 
     def set_required(self, model: nn.Module) -> None:
         for name, param in model.named_parameters():
@@ -100,7 +101,7 @@ class Features(nn.Module):
         self.model = model
         self._before = _State.of(model)
         self._planned()
-        self.training = model.training
+        self.training = mode_of(model) is not False
         if frozen:
             self._hold()
 

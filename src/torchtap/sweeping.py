@@ -26,7 +26,7 @@ from torchtap.plan import Plan, Where, can_take, make_plan, modules_of
 from torchtap.record import Record
 from torchtap.site import Site
 from torchtap.tree import leaves, replace
-from torchtap.untouched import untouched
+from torchtap.untouched import mode_of, untouched
 
 Metric = Callable[[Any], Any]
 Values = dict[str, float]
@@ -351,7 +351,7 @@ class _Study:
         kwargs: Mapping[str, Any],
     ) -> Any:
         editors = [
-            Editor(trial.plan, self._change_of(function), wants_call=lambda _: True)
+            Editor(trial.plan, self._change_of(function), wants_call=None)
             for trial, function in zip(trials, functions, strict=True)
         ]
         try:
@@ -445,9 +445,7 @@ class _Study:
             "trials": [list(trial.key) for trial in self.trials],
             "weights": _told("The model", state),
             "inputs": _told("The input", (self.args, self.kwargs)),
-            "modes": _told(
-                "The model", [getattr(one, "training", None) for one in self._modules.values()]
-            ),
+            "modes": _told("The model", [mode_of(module) for module in self._modules.values()]),
             "edits": {name: _told(f"Edit {name!r}", one) for name, one in functions.items()},
             "metric": _told("The metric", self.metric),
         }

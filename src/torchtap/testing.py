@@ -41,8 +41,9 @@ class Specimen:
         raises: what the forward raises, or ``None``.
         backward: whether :func:`default_loss` of the output can be back-propagated.
         random: the forward draws random numbers, so seed before each run that is compared.
-        recomputes: a checkpoint runs parts of the forward again during the backward.
-        reentrant: that checkpoint is the reentrant kind: its first forward has grad mode off.
+        recomputes: modules run again during the backward: a checkpoint, a custom function or a
+            hook calls them.
+        reentrant: a checkpoint of the reentrant kind: its first forward has grad mode off.
         twin: an out-of-place twin (every module handed copies) computes the same; ``False``
             where a later write through one tensor is read through another.
         double: the model means the same in float64 (``False``: casts inside, or narrow dtypes).
@@ -150,6 +151,7 @@ def zoo() -> list[Specimen]:
         *_same_tensor(),
         *_grad_modes(),
         *_checkpoints(),
+        *_inside_backward(),
         *_dtypes_and_layouts(),
         *_parameters(),
         *_library(),
@@ -1082,6 +1084,159 @@ def _checkpoints() -> list[Specimen]:
             ("_thrice", _checkpointed_thrice, False),
             ("_thrice_dropout", _checkpointed_thrice, True),
         )
+    ]
+
+
+# --- calls inside a backward ------------------------------------------------------------------
+
+
+class ComputedAgain(torch.autograd.Function):
+    """A checkpoint of its own making: its backward runs the module again."""
+
+    @staticmethod
+    def forward(ctx: Any, module: nn.Module, x: Tensor) -> Any:
+        ctx.module = module
+        ctx.save_for_backward(x)
+        return module(x)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        """Runs it with grad, and a backward of its own through that."""
+        x = ctx.saved_tensors[0].detach().requires_grad_()
+        with torch.enable_grad():
+            output = ctx.module(x)
+        torch.autograd.backward(output, grads)
+        return None, x.grad
+
+
+class _Adjoint(torch.autograd.Function):
+    """Follows ``dx/dt = field(x)`` by steps of Euler, and back again without what was computed."""
+
+    @staticmethod
+    def forward(ctx: Any, field: nn.Module, x: Tensor, *params: Tensor) -> Any:
+        ctx.field = field
+        for _ in range(3):
+            x = x + 0.25 * field(x)
+        ctx.save_for_backward(x, *params)
+        return x
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        x, *params = ctx.saved_tensors
+        adjoint, sums = grads[0], [torch.zeros_like(param) for param in params]
+        for _ in range(3):
+            with torch.enable_grad():
+                x = x.detach().requires_grad_()
+                slope = ctx.field(x)
+            found = torch.autograd.grad(slope, [x, *params], 0.25 * adjoint)
+            x = x - 0.25 * slope
+            adjoint = adjoint + found[0]
+            sums = [total + part for total, part in zip(sums, found[1:], strict=True)]
+        return None, adjoint, *sums
+
+
+class _Reversible(torch.autograd.Function):
+    """Adds to each half what a module makes of the other; its backward computes the halves."""
+
+    @staticmethod
+    def forward(ctx: Any, f: nn.Module, g: nn.Module, x: Tensor) -> Any:
+        ctx.f, ctx.g = f, g
+        first, second = x.chunk(2, -1)
+        first = first + f(second)
+        out = torch.cat([first, second + g(first)], -1)
+        ctx.save_for_backward(out)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        first, second = ctx.saved_tensors[0].chunk(2, -1)
+        grad_first, grad_second = grads[0].chunk(2, -1)
+        first = first.detach().requires_grad_()
+        with torch.enable_grad():
+            change = ctx.g(first)
+        change.backward(grad_second)
+        second, grad_first = second - change.detach(), grad_first + first.grad
+        second.requires_grad_()
+        with torch.enable_grad():
+            change = ctx.f(second)
+        change.backward(grad_first)
+        return None, None, torch.cat([grad_first, grad_second + second.grad], -1)
+
+
+def _computed_again(m: Any, x: Tensor) -> Any:
+    hidden = m.first(x)
+    for _ in range(2):
+        hidden = ComputedAgain.apply(m.block, hidden)  # type: ignore[no-untyped-call]
+    return m.last(hidden)
+
+
+def _solved(m: Any, x: Tensor) -> Any:
+    hidden = m.first(x)
+    return m.last(_Adjoint.apply(m.field, hidden, *m.field.parameters()))  # type: ignore[no-untyped-call]
+
+
+def _reversed(m: Any, x: Tensor) -> Any:
+    hidden = m.first(x)
+    for _ in range(2):
+        hidden = _Reversible.apply(m.f, m.g, hidden)  # type: ignore[no-untyped-call]
+    return m.last(hidden)
+
+
+def _called_by_hook(m: Any, x: Tensor) -> Any:
+    hidden = m.a(x)
+
+    def look(gradient: Tensor) -> None:
+        m.a(gradient.detach())
+
+    if hidden.requires_grad:
+        hidden.register_hook(look)
+    return m.b(hidden)
+
+
+def _inside_backward() -> list[Specimen]:
+    return [
+        _specimen(
+            "custom_checkpoint",
+            lambda: Net(_computed_again, first=_linear(), block=_linear(), last=_linear()),
+            _rows,
+            "a custom function that computes again",
+            recomputes=True,
+            reentrant=True,
+        ),
+        _specimen(
+            "adjoint",
+            lambda: Net(
+                _solved,
+                first=_linear(),
+                field=nn.Sequential(_linear(), nn.Tanh()),
+                last=_linear(),
+            ),
+            _rows,
+            "a solver whose backward calls the module on other values",
+            recomputes=True,
+            reentrant=True,
+        ),
+        _specimen(
+            "reversible",
+            lambda: Net(
+                _reversed,
+                first=nn.Linear(3, 6),
+                f=_linear(),
+                g=nn.Sequential(_linear(), nn.Tanh()),
+                last=nn.Linear(6, 3),
+            ),
+            _rows,
+            "blocks whose backward computes their input from their output",
+            recomputes=True,
+            reentrant=True,
+        ),
+        _specimen(
+            "hook_calls_module",
+            lambda: Net(_called_by_hook, a=_linear(), b=_linear()),
+            _rows,
+            "a hook on a tensor calls a module",
+            recomputes=True,
+        ),
     ]
 
 

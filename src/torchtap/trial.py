@@ -21,7 +21,7 @@ from torchtap.plan import modules_of
 from torchtap.sameness import same
 from torchtap.site import Site
 from torchtap.tree import argument_leaves, leaves
-from torchtap.untouched import RandomState, same_states
+from torchtap.untouched import RandomState, mode_of, same_states
 
 Place = tuple[Site, int]
 """A site and the call there."""
@@ -112,7 +112,7 @@ class Trial:
             },
             buffers={name: buffer.clone() for name, buffer in self._own("_buffers")},
             random=self._random.read(),
-            modes={path: getattr(one, "training", None) for path, one in self.modules.items()},
+            modes={path: mode_of(one) for path, one in self.modules.items()},
         )
 
     def forward(self) -> tuple[Any, Tensor | None]:

@@ -146,3 +146,19 @@ def untouched(modules: Mapping[str, nn.Module], *held: Any) -> Iterator[Callable
         for path, module in modules.items():
             module._buffers.clear()
             module._buffers.update(originals[path])
+
+
+def mode_of(module: nn.Module) -> bool | None:
+    """Whether a module is in training mode; ``None`` if it has no mode, which PyTorch allows."""
+    if isinstance(module, torch.jit.ScriptModule):
+        return module.training
+    mode: bool | None = vars(module).get("training")  # A module's own __getattr__ may raise.
+    return mode
+
+
+def set_mode(module: nn.Module, mode: bool | None) -> None:
+    """Give a module the mode that :func:`mode_of` told."""
+    if mode is not None:
+        module.training = mode
+    elif mode_of(module) is not None:
+        del module.training

@@ -22,6 +22,7 @@ from torchtap.site import FLOW_PORTS, STATE_PORTS, Site
 from torchtap.stats.series import Series
 from torchtap.store.run import Meta, Run
 from torchtap.unseen import is_container, why_not_called
+from torchtap.view.cells import plural
 
 Every = int | Callable[[int], bool]
 To = Sink | Callable[[Record], object] | Iterable[Sink | Callable[[Record], object]] | None
@@ -178,8 +179,11 @@ class Watch:
             reason = _why_missing(spot)
             if reason is not None:
                 yield Absence(spot.site, reason)
-        if not spots:
+        untold = {} if port in STATE_PORTS else tap.untold
+        if not spots and not untold:
             yield Absence(Site(tap.path, port), self._why_never(tap, port))
+        for reason, number in untold.items():
+            yield Absence(Site(tap.path, port), f"{reason} ({plural(number, 'call')})")
 
     def _why_never(self, tap: Tap, port: str) -> str:
         if tap.reason is not None:

@@ -12,10 +12,10 @@ from torchtap.edits.ready import KEEPS, Formula, Ready, expect, is_whole, joined
 from torchtap.edits.regions import At, check, moved
 from torchtap.errors import EditError, InputError
 from torchtap.hooks.change import kind_of, place
+from torchtap.record import BACKWARD, Record
 from torchtap.site import Site, did_you_mean
 
 if TYPE_CHECKING:
-    from torchtap.record import Record
     from torchtap.store.run import Run
 
 
@@ -220,8 +220,11 @@ class _Lookup:
         if callable(source):
             return source(record)
         call = record.call if self._call is None else self._call
+        # Calls inside a backward are numbered apart, in the source too.
+        is_apart = self._call is None and record.phase == BACKWARD
+        phase = {"phase": BACKWARD} if is_apart else {}
         try:
-            return source.get(site, step=self._step, call=call)
+            return source.get(site, step=self._step, call=call, **phase)
         except LookupError as error:
             is_later = self._call is None and record.call > 0
             hint = " Pass call=0 to put in its first call everywhere." if is_later else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from numbers import Integral, Number, Real
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,13 +13,11 @@ from torch import Tensor
 from torchtap.edits.regions import At, check, region
 from torchtap.errors import EditError, InputError
 from torchtap.hooks.change import kind_of, place, short, takes_record
-
-if TYPE_CHECKING:
-    from torchtap.record import Record
+from torchtap.record import BACKWARD, Record
 
 KEEPS = "An edit keeps shape, dtype and device."
 
-Formula = Callable[[Tensor, "Record"], Tensor]
+Formula = Callable[[Tensor, Record], Tensor]
 Value = float | Tensor | Callable[..., Tensor]
 
 
@@ -153,5 +151,7 @@ def value_of(value: Value, tensor: Tensor, record: Record) -> Tensor:
 
 def seed_of(seed: int, record: Record) -> int:
     """A number for one place and time; Python's own hash differs between processes."""
-    text = f"{seed} {record.step} {record.site} {record.call}"
+    # A checkpoint that computes again draws the same; other calls in a backward are numbered apart.
+    apart = f" {BACKWARD}" if record.phase == BACKWARD else ""
+    text = f"{seed} {record.step} {record.site} {record.call}{apart}"
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "little")

@@ -6,37 +6,48 @@ import itertools
 import sys
 import threading
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import FrameType
 from typing import Any, Generic, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from torchtap.hooks.backwards import current_task
-from torchtap.hooks.replay import Replay
+from torchtap.hooks.replay import FUNCTION, OTHER, Replay, is_in_function, what_runs
 from torchtap.hooks.spots import Tap
-from torchtap.record import FORWARD, RECOMPUTE
+from torchtap.record import BACKWARD, FORWARD, RECOMPUTE
 from torchtap.tree import argument_leaves
 
 _saved_tensor_hooks = torch._C._autograd._top_saved_tensors_default_hooks
 
 UNTOLD = -1
 """Number of a recomputed call that could not be told from the others of its module."""
+INSIDE_BACKWARD = -1
+"""In the report of an edit, all calls inside a backward that are no recomputation."""
+NOT_TOLD = "an activation checkpoint computed it again, and which call it is could not be told"
 
 
 class Numbering:
-    """Numbers the calls of one step, and recognises those that a checkpoint runs again."""
+    """Numbers the calls of one step, and recognises those that a checkpoint runs again.
+
+    Other calls inside a backward (in a custom function, or in a hook) are counted apart.
+    """
 
     def __init__(self) -> None:
         self._replay = Replay()
+        self._may_differentiate = True
 
     def restart(self) -> None:
         """A new step."""
         self._replay = Replay()
 
+    def enter_model(self) -> None:
+        """The outermost call begins."""
+        self._may_differentiate = torch.is_grad_enabled() or is_in_function()
+
     def number(self, tap: Tap, args: Any, kwargs: Mapping[str, Any]) -> tuple[int, str]:
-        """Which call this is, and whether it is the first time or a recomputation.
+        """Which call this is, and in which phase.
 
         Args:
             tap: of the module.
@@ -46,23 +57,37 @@ class Numbering:
         Returns:
             the number (:data:`UNTOLD` where it cannot be had) and the phase.
         """
-        is_again = current_task() != -1 and tap.has_run
-        may_recur = not torch.is_grad_enabled() or _saved_tensor_hooks(True) is not None
-        if not is_again and not may_recur:
-            tap.has_run = True
-            return next(tap.calls), FORWARD
-        found = argument_leaves(args, kwargs)
-        argument = found[0][1] if found else None
-        if is_again:
-            call = self._replay.find(tap, argument)
-            if call is not None:
-                return call, RECOMPUTE
-            tap.reason = "a recomputed call could not be told from the others of this module"
-            return UNTOLD, RECOMPUTE
-        call = next(tap.calls)
         tap.has_run = True
-        self._replay.remember(tap, call, argument)
+        is_inside_backward = current_task() != -1
+        may_recur = not torch.is_grad_enabled() or _saved_tensor_hooks(True) is not None
+        if not is_inside_backward and not may_recur:
+            return next(tap.calls), FORWARD
+        arguments = [tensor for _, tensor in argument_leaves(args, kwargs)]
+        if is_inside_backward:
+            return self._inside_backward(tap, arguments, may_recur=may_recur)
+        call = next(tap.calls)
+        self._remember(tap, call, FORWARD, arguments)
         return call, FORWARD
+
+    def _inside_backward(
+        self, tap: Tap, arguments: Sequence[Tensor], *, may_recur: bool
+    ) -> tuple[int, str]:
+        runner = what_runs(torch._C._current_autograd_node())
+        if runner is not OTHER:
+            place = self._replay.find(tap, arguments, runner)
+            if place is not None and place.phase is FORWARD:
+                return place.call, RECOMPUTE
+            if place is None and runner is not FUNCTION:
+                self._remember(tap, UNTOLD, BACKWARD, arguments)
+                return UNTOLD, RECOMPUTE
+        call = next(tap.calls_in_backward)
+        if may_recur:
+            self._remember(tap, call, BACKWARD, arguments)
+        return call, BACKWARD
+
+    def _remember(self, tap: Tap, call: int, phase: str, arguments: Sequence[Tensor]) -> None:
+        may = self._may_differentiate
+        self._replay.remember(tap, call, phase, arguments, may_differentiate=may)
 
 
 class EnteredCalls:
@@ -103,8 +128,18 @@ def may_call_itself(module: nn.Module) -> bool:
     )
 
 
+def counted_as(call: int, phase: str) -> int:
+    """The number by which the report of an edit counts a call."""
+    return INSIDE_BACKWARD if phase is BACKWARD else call
+
+
 class Call:
-    """One call of a tapped module that has been entered and not yet left."""
+    """One call of a tapped module that has been entered and not yet left.
+
+    Attributes:
+        number: within the step; calls inside a backward are numbered apart.
+        phase: ``forward``, ``recompute`` or ``backward``.
+    """
 
     __slots__ = ("caller", "number", "phase", "tap")
 
@@ -114,6 +149,11 @@ class Call:
         self.phase = phase
         # nn.Module's own call, which this belongs to; only asked for of the root.
         self.caller: FrameType | None = sys._getframe(depth) if tap.path == "" else None
+
+    @property
+    def phase_of_gradients(self) -> str:
+        """What is computed again has the gradients of the first time."""
+        return BACKWARD if self.phase is BACKWARD else FORWARD
 
 
 OneCall = TypeVar("OneCall", bound=Call)

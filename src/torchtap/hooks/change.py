@@ -11,7 +11,7 @@ from torch import Tensor
 
 from torchtap.errors import EditError
 from torchtap.hooks.keep import obstacle
-from torchtap.record import Record
+from torchtap.record import BACKWARD, Record
 from torchtap.site import Site
 
 Function = Callable[..., Tensor | None]
@@ -121,7 +121,8 @@ class Change:
 
 def place(record: Record) -> str:
     """Where and when, for messages."""
-    return f"{record.site} (step {record.step}, call {record.call})"
+    inside = " inside a backward" if record.phase == BACKWARD else ""
+    return f"{record.site} (step {record.step}, call {record.call}{inside})"
 
 
 def kind_of(value: object) -> str:

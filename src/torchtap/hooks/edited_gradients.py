@@ -11,6 +11,7 @@ from torch import Tensor
 
 from torchtap.errors import EditError
 from torchtap.hooks.backwards import Backwards, current_task
+from torchtap.hooks.calls import counted_as
 from torchtap.hooks.change import Change, place
 from torchtap.hooks.gather import BATCHED, is_batched
 from torchtap.hooks.gradients import why_no_grad
@@ -41,14 +42,24 @@ _LOST = (
 class GradientEdit:
     """One gradient of one call that is to be changed when it comes."""
 
-    __slots__ = ("_task", "call", "edits", "is_split", "pending", "spot", "step")
+    __slots__ = (
+        "_task",
+        "call",
+        "edits",
+        "is_split",
+        "pending",
+        "phase",
+        "spot",
+        "step",
+    )
 
-    def __init__(self, edits: GradientEdits, spot: Spot, call: int) -> None:
+    def __init__(self, edits: GradientEdits, spot: Spot, call: int, phase: str) -> None:
         self.edits = edits
         self._task = -1
         self.spot = spot
         self.step = edits.step
         self.call = call
+        self.phase = phase
         self.is_split = False
         self.pending: FollowedView | None = None
         spot.armed += 1
@@ -98,10 +109,10 @@ class GradientEdit:
             raise self._cannot(_TWO_PARTS)
         self._task = current_task()
         self.spot.arrived += 1
-        return edits.change(self.spot, gradient, self.step, self.call)
+        return edits.change(self.spot, gradient, self.step, self.call, self.phase)
 
     def _cannot(self, reason: str) -> EditError:
-        record = Record(self.spot.site, self.step, self.call, FORWARD, -1, (), None, UNVERSIONED)
+        record = Record(self.spot.site, self.step, self.call, self.phase, -1, (), None, UNVERSIONED)
         return EditError(
             f"Edit {self.edits.name!r} cannot change the gradient at {place(record)}: {reason}."
         )
@@ -179,12 +190,14 @@ class GradientEdits:
         self._prune_at = 256
         self.lost: dict[Spot, str] = {}
 
-    def change(self, spot: Spot, gradient: Tensor, step: int, call: int) -> Tensor | None:
+    def change(
+        self, spot: Spot, gradient: Tensor, step: int, call: int, phase: str = FORWARD
+    ) -> Tensor | None:
         """Call the user's function on a gradient that has arrived."""
         number = self.backwards.number()
-        row = (spot.site, step, call, FORWARD, number, (), gradient, UNVERSIONED)
+        row = (spot.site, step, call, phase, number, (), gradient, UNVERSIONED)
         new = self._change(gradient, new_record(Record, row))
-        self._fired(spot, call, new is not None)
+        self._fired(spot, counted_as(call, phase), new is not None)
         return new
 
     def _is_ours(self, hook: Arrival) -> bool:
@@ -193,12 +206,12 @@ class GradientEdits:
 
     # ------------------------------------------------------------------ where gradients come by
 
-    def of_tensor(self, spot: Spot, tensor: Tensor, call: int) -> None:
+    def of_tensor(self, spot: Spot, tensor: Tensor, call: int, phase: str = FORWARD) -> None:
         """Change the gradient of a tensor as it is now, over all its uses."""
         if not tensor.requires_grad:
             spot.reason = why_no_grad(tensor)
             return
-        edit = GradientEdit(self, spot, call)
+        edit = GradientEdit(self, spot, call, phase)
         hook = EditArrival(edit.on_tensor)
         if type(tensor) is Tensor and not tensor.is_leaf:
             self.on_tensors.put(tensor, hook)
@@ -224,7 +237,7 @@ class GradientEdits:
         if self.is_on:
             self.backwards.number()
 
-    def of_own(self, spot: Spot, tensor: Tensor, call: int) -> Tensor:
+    def of_own(self, spot: Spot, tensor: Tensor, call: int, phase: str) -> Tensor:
         """Change the gradient of what one module hands on of somebody else's tensor.
 
         Returns:
@@ -235,10 +248,10 @@ class GradientEdits:
             spot.reason = why_no_grad(tensor)
             return tensor
         view = tensor.view_as(tensor)
-        self.of_tensor(spot, view, call)
+        self.of_tensor(spot, view, call, phase)
         return view
 
-    def isolated(self, spot: Spot, tensor: Tensor, call: int) -> Tensor:
+    def isolated(self, spot: Spot, tensor: Tensor, call: int, phase: str) -> Tensor:
         """The argument to go on with, so that only what flows back from there is changed.
 
         A plain view, as in :meth:`of_own`; several edits of one module share it, or the last
@@ -252,7 +265,7 @@ class GradientEdits:
             tensor = tensor.view_as(tensor)
             node = tensor.grad_fn
             node.metadata[EDITED] = spot.site.path
-        edit = GradientEdit(self, spot, call)
+        edit = GradientEdit(self, spot, call, phase)
         self._handles.append(node.register_hook(edit.on_identity))
         self._follow(tensor, edit)
         return tensor

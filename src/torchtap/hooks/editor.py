@@ -18,11 +18,13 @@ from torchtap.errors import EditError
 from torchtap.hooks.backwards import current_task
 from torchtap.hooks.callbacks import Count, EditCallback, keep_dynamo_out
 from torchtap.hooks.calls import (
+    NOT_TOLD,
     UNTOLD,
     Call,
     EnteredCalls,
     Numbering,
     Running,
+    counted_as,
     may_call_itself,
 )
 from torchtap.hooks.change import Change
@@ -35,7 +37,7 @@ from torchtap.hooks.marks import open_editors
 from torchtap.hooks.order import put_edit
 from torchtap.hooks.param_hooks import ParamHooks, owns
 from torchtap.hooks.spots import Spot, Tap
-from torchtap.record import RECOMPUTE, UNVERSIONED, Record, new_record
+from torchtap.record import BACKWARD, RECOMPUTE, UNVERSIONED, Record, new_record
 from torchtap.tree import replace, replace_arguments
 
 if TYPE_CHECKING:
@@ -72,7 +74,7 @@ class Editor:
     Args:
         plan: what is to be changed.
         change: how.
-        wants_call: which calls of a module, by number.
+        wants_call: which calls of a module, by number; ``None`` for all.
         nodes: changes autograd nodes in place of tensors.
 
     Attributes:
@@ -91,7 +93,7 @@ class Editor:
         plan: Plan,
         change: Change,
         *,
-        wants_call: Callable[[int], bool],
+        wants_call: Callable[[int], bool] | None,
         nodes: NodeEdit | None = None,
     ) -> None:
         self.plan = plan
@@ -229,7 +231,8 @@ class Editor:
         if output is None or not tap.filters or not self._is_wanted(call):
             return None
         if self.nodes is not None:
-            self.nodes.leave(tap, output, call.first_node, call.number)
+            number = counted_as(call.number, call.phase)
+            self.nodes.leave(tap, output, call.first_node, number)
             return None
         if type(output) is Tensor:
             new = self._flowing_out(call, tap.plain_output, tap.plain_gradient, {}, output)
@@ -264,6 +267,7 @@ class Editor:
         self._guards.hold()
         if current_task() == -1 and not self._running.stack:
             self.gradients.backwards.forget_failed()
+            self._numbering.enter_model()
             self.gradients.drop_views()  # Left behind by a KeyboardInterrupt.
             self.gradients.settle()
             self.gradients.prune()
@@ -273,10 +277,12 @@ class Editor:
         if call.number == UNTOLD:
             raise EditError(
                 f"Edit {self.change.name!r} at {call.tap.path or '.'!r} (step {self.step}): "
-                f"{call.tap.reason}, so what an activation checkpoint runs again could differ from "
-                f"the first time. Edit the checkpointed module itself, or one outside of it."
+                f"{NOT_TOLD}, so it could be edited differently from the first time. Edit the "
+                f"checkpointed module itself, or one outside of it."
             )
-        return self._wants_call(call.number)
+        if self._wants_call is None:
+            return True
+        return call.phase is not BACKWARD and self._wants_call(call.number)
 
     # ------------------------------------------------------------------ one tensor
 
@@ -290,7 +296,8 @@ class Editor:
             return tensor
         # One tensor in several slots (self-attention) stays one: its gradient is the sum.
         if id(tensor) not in known:
-            known[id(tensor)] = tensor, self._check_gradients().isolated(spot, tensor, call.number)
+            gradients, phase = self._check_gradients(), call.phase_of_gradients
+            known[id(tensor)] = tensor, gradients.isolated(spot, tensor, call.number, phase)
         return known[id(tensor)][1]
 
     def _new_output(self, call: _Call, known: Known, leaf: str, tensor: Tensor) -> Tensor:
@@ -318,15 +325,15 @@ class Editor:
         node: Any = tensor.grad_fn
         is_others = node is None or node._sequence_nr() < call.first_node
         if tensor.requires_grad and is_others:  # It may be used elsewhere too.
-            return gradients.of_own(spot, tensor, call.number)
-        gradients.of_tensor(spot, tensor, call.number)
+            return gradients.of_own(spot, tensor, call.number, call.phase_of_gradients)
+        gradients.of_tensor(spot, tensor, call.number, call.phase_of_gradients)
         return tensor
 
     def _changed(self, spot: Spot, tensor: Tensor, call: Call) -> Tensor:
         row = (spot.site, self.step, call.number, call.phase, -1, (), tensor, UNVERSIONED)
         new = self.change(tensor, new_record(Record, row))
         if call.phase is not RECOMPUTE:
-            self.count(spot, call.number, new is not None)
+            self.count(spot, counted_as(call.number, call.phase), new is not None)
         return tensor if new is None else new
 
     def count(self, spot: Spot, call: int, has_replaced: bool) -> None:
@@ -398,7 +405,7 @@ class Editor:
         if gradient is None or not self.is_on or not owns(module(), spot.site.leaf, param()):
             return None
         call = self.gradients.backwards.number()
-        if not self._wants_call(call):
+        if self._wants_call is not None and not self._wants_call(call):
             return None
         spot.armed += 1
         spot.arrived += 1

@@ -12,7 +12,15 @@ from torch import Tensor, nn
 
 from torchtap.hooks.backwards import current_task
 from torchtap.hooks.callbacks import Count, Enter, Leave
-from torchtap.hooks.calls import Call, EnteredCalls, Numbering, Running, may_call_itself
+from torchtap.hooks.calls import (
+    NOT_TOLD,
+    UNTOLD,
+    Call,
+    EnteredCalls,
+    Numbering,
+    Running,
+    may_call_itself,
+)
 from torchtap.hooks.compiled import (
     NO_GRAD_INPUT,
     CompilableCount,
@@ -31,9 +39,10 @@ from torchtap.hooks.saved import Saved
 from torchtap.hooks.spots import Meter, Spot, Tap
 from torchtap.hooks.state import State
 from torchtap.hooks.updates import Updates
-from torchtap.record import FORWARD, RECOMPUTE, Record
+from torchtap.record import BACKWARD, FORWARD, RECOMPUTE, Record
 from torchtap.site import Site
 from torchtap.tree import argument_leaves, leaves
+from torchtap.untouched import mode_of
 
 if TYPE_CHECKING:
     from torchtap.plan import Plan
@@ -221,7 +230,7 @@ class Engine:
         self, tap: Tap, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> None:
         """A tapped module is entered."""
-        if self._is_dormant(tap):
+        if self._is_dormant(tap, is_counted=False):
             return
         frames = self._running.stack
         found = argument_leaves(args, kwargs)
@@ -240,7 +249,7 @@ class Engine:
         for leaf, tensor in found if "input" in tap.filters else ():
             self._take_value(tap.spot("input", leaf), tensor, call, phase, foreign)
         if "grad_input" in tap.filters:
-            frame.passage = self.gradients.passage(tap, call, found)
+            frame.passage = self.gradients.passage(frame, found)
 
     def leave(
         self,
@@ -265,10 +274,10 @@ class Engine:
         for leaf, tensor in found:
             spot = tap.spot("output", leaf)
             self._take_value(spot, tensor, frame.number, frame.phase, frame.foreign)
-            self.gradients.expect(tap.spot("grad_output", leaf), tensor, frame.number)
+            self._expect(tap.spot("grad_output", leaf), tensor, frame)
         if frame.passage is not None:
             self.gradients.connect(frame.passage, [tensor for _, tensor in found])
-        if "saved" in tap.filters and frame.phase is FORWARD:
+        if "saved" in tap.filters and frame.phase is not RECOMPUTE:
             self._take_saved(frame, [tensor for _, tensor in found])
         if is_outermost:
             self.saved.restart()
@@ -288,19 +297,24 @@ class Engine:
         self.gradients.repair_views()
         frame = self._frameless(tap, (tensor,), {})
         self._take_value(tap.spot("output", ""), tensor, frame.number, frame.phase, frame.foreign)
-        self.gradients.expect(tap.spot("grad_output", ""), tensor, frame.number)
+        self._expect(tap.spot("grad_output", ""), tensor, frame)
+
+    def _expect(self, spot: Spot | None, tensor: Tensor, frame: _Frame) -> None:
+        self.gradients.expect(spot, tensor, frame.number, frame.phase_of_gradients)
 
     def _enter_model(self, tap: Tap, module: nn.Module, *, is_nested: bool) -> None:
         self.num_entries += 1
         self._guards.hold()
         if current_task() == -1 and not is_nested:
             self.gradients.backwards.forget_failed()
+            self._numbering.enter_model()
             # A model may be called part by part: a pass ends where the first part comes again.
             if self._head in (None, tap):
                 self.keeper.learn()
                 self._head = tap
-        if module.training is not self._was_training:
-            self._was_training = module.training
+        mode = mode_of(module)
+        if mode is not self._was_training:
+            self._was_training = mode
             self.keeper.forget()
         self.gradients.prune(force=False)
         if current_task() == -1:
@@ -323,8 +337,11 @@ class Engine:
 
     def _number(self, tap: Tap, args: Any, kwargs: Mapping[str, Any]) -> tuple[int, str]:
         call, phase = self._numbering.number(tap, args, kwargs)
-        if phase is RECOMPUTE:
+        if phase is not FORWARD:
             self.gradients.backwards.number()
+        if call == UNTOLD:
+            tap.untold[f"{NOT_TOLD}: it has phase {BACKWARD!r}"] += 1
+            return next(tap.calls_in_backward), BACKWARD
         return call, phase
 
     # ------------------------------------------------------------------ values
@@ -332,7 +349,7 @@ class Engine:
     def _take_value(
         self, spot: Spot | None, tensor: Tensor, call: int, phase: str, foreign: set[int]
     ) -> None:
-        if spot is None or call < 0:
+        if spot is None:
             return
         if phase is FORWARD and spot.meter(tensor, self.step):
             spot.seen = True
@@ -353,10 +370,10 @@ class Engine:
     def _take_saved(self, frame: _Frame, outputs: list[Tensor]) -> None:
         def take(spot: Spot, tensor: Tensor, labels: tuple[str, ...]) -> None:
             spot.seen = True
-            if spot.meter(tensor, self.step):
+            if frame.phase is FORWARD and spot.meter(tensor, self.step):
                 return
             kept, version = self.keeper.keep(spot, tensor, self._all_foreign(tensor, set()))
-            row = (spot.site, self.step, frame.number, FORWARD, -1, labels, kept, version)
+            row = (spot.site, self.step, frame.number, frame.phase, -1, labels, kept, version)
             self.emit(Record(*row))
 
         params = self._param_storages()
@@ -392,13 +409,15 @@ class Engine:
         foreign = {storage_id(tensor) for _, tensor in argument_leaves(args, kwargs)}
         return _Frame(tap, call, phase, foreign)
 
-    def _is_dormant(self, tap: Tap) -> bool:
+    def _is_dormant(self, tap: Tap, *, is_counted: bool = True) -> bool:
         if _transform_running() is not None:
-            tap.reason = "it ran inside a torch.func transform, where tensors stand for others"
+            reason = "it ran inside a torch.func transform, where tensors stand for others"
         elif torch._C._get_tracing_state() is not None:
-            tap.reason = "it ran while torch.jit was tracing"
-        elif not self.busy or threading.get_ident() not in self.busy:
-            return False
+            reason = "it ran while torch.jit was tracing"
+        else:
+            return bool(self.busy) and threading.get_ident() in self.busy
+        if is_counted:
+            tap.untold[reason] += 1
         return True
 
     def _mark_tap(self, name: str) -> Tap | None:

@@ -59,6 +59,7 @@ class Gather:
         "has_arrived",
         "labels",
         "num_parts",
+        "phase",
         "spot",
         "step",
         "sums",
@@ -66,12 +67,19 @@ class Gather:
     )
 
     def __init__(
-        self, gradients: Gradients, spot: Spot, call: int, labels: tuple[str, ...], num_parts: int
+        self,
+        gradients: Gradients,
+        spot: Spot,
+        call: int,
+        phase: str,
+        labels: tuple[str, ...] = (),
+        num_parts: int = 1,
     ) -> None:
         self.gradients = gradients
         self.spot = spot
         self.step = gradients.step
         self.call = call
+        self.phase = phase
         self.labels = labels
         self.num_parts = num_parts
         self.views: tuple[ViewWatch, ...] = ()
@@ -119,7 +127,9 @@ class Gather:
 
     def _deliver(self, gradient: Tensor) -> None:
         self.has_arrived = True
-        self.gradients.deliver(self.spot, self.step, self.call, self.labels, gradient)
+        self.gradients.deliver(
+            self.spot, self.step, self.call, self.labels, gradient, phase=self.phase
+        )
 
 
 class ViewWatch:

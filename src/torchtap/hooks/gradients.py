@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from torchtap.hooks.backwards import Backwards, current_task
+from torchtap.hooks.calls import Call
 from torchtap.hooks.gather import (
     BATCHED,
     Gather,
@@ -33,11 +34,10 @@ from torchtap.hooks.graph import (
     sequence_number,
 )
 from torchtap.hooks.keep import Keeper
-from torchtap.hooks.spots import Arrival, Spot, Tap
+from torchtap.hooks.replay import NON_REENTRANT, what_runs
+from torchtap.hooks.spots import Arrival, Spot
 from torchtap.hooks.tensor_hooks import TensorHooks
 from torchtap.record import FORWARD, Record, new_record
-
-_saved_tensor_hooks = torch._C._autograd._top_saved_tensors_default_hooks
 
 
 class Passage:
@@ -49,16 +49,28 @@ class Passage:
         labels: number of the argument -> what is to be known of its gradient.
         entering: where they enter the graph.
         path: of the module.
+        phase: of the gradients.
         first: number of the first node that the module can have made.
         versions: number of the argument -> its version, of views that show their base in another
             dtype: a write into one goes past all nodes that are known here.
     """
 
-    __slots__ = ("call", "entering", "first", "labels", "path", "spots", "tensors", "versions")
+    __slots__ = (
+        "call",
+        "entering",
+        "first",
+        "labels",
+        "path",
+        "phase",
+        "spots",
+        "tensors",
+        "versions",
+    )
 
-    def __init__(self, path: str, call: int) -> None:
+    def __init__(self, path: str, call: int, phase: str) -> None:
         self.path = path
         self.call = call
+        self.phase = phase
         self.spots: dict[int, Spot] = {}
         self.tensors: dict[int, Tensor] = {}
         self.labels: dict[int, tuple[str, ...]] = {}
@@ -110,6 +122,8 @@ class Gradients:
         call: int,
         labels: tuple[str, ...],
         gradient: Tensor | None,
+        *,
+        phase: str = FORWARD,
     ) -> None:
         """A gradient has arrived."""
         if gradient is None:
@@ -119,20 +133,26 @@ class Gradients:
             return
         spot.arrived += 1
         spot.seen = True
-        if not labels and spot.meter(gradient, step):  # A meter knows nothing of labels.
+        # A meter knows nothing of labels and phases.
+        if not labels and phase is FORWARD and spot.meter(gradient, step):
             return
         if spot.copies is False and type(gradient) is Tensor and not gradient.requires_grad:
             kept, version = gradient, gradient._version  # What keep() does, in short.
         else:
             kept, version = self._keeper.keep(spot, gradient)
         number = self.backwards.number()
-        row = (spot.site, step, call, FORWARD, number, labels, kept, version)
+        row = (spot.site, step, call, phase, number, labels, kept, version)
         self._emit(new_record(Record, row))
 
     # ------------------------------------------------------------------ of a tensor as it is
 
     def expect(
-        self, spot: Spot | None, tensor: Tensor, call: int, labels: tuple[str, ...] = ()
+        self,
+        spot: Spot | None,
+        tensor: Tensor,
+        call: int,
+        phase: str,
+        labels: tuple[str, ...] = (),
     ) -> None:
         """Hear of the gradient of a tensor as it is now, over all its uses."""
         if spot is None:
@@ -140,13 +160,13 @@ class Gradients:
         if not tensor.requires_grad:
             spot.reason = why_no_grad(tensor)
         elif call >= 0 and not is_discarded_graph():
-            gather = Gather(self, spot, call, labels, 1)
+            gather = Gather(self, spot, call, phase, labels)
             self._hook(tensor, Arrival(gather.add))
             self._follow(tensor, gather, None)
 
     def of_view(self, spot: Spot, view: Tensor, call: int) -> Arrival:
         """The hook for a returned view, which is followed from now on."""
-        gather = Gather(self, spot, call, (), 1)
+        gather = Gather(self, spot, call, FORWARD)
         if not view._base.is_leaf:  # type: ignore[union-attr]
             self._views().append(ReturnedView(view, gather, None))
         return Arrival(gather.add)
@@ -217,9 +237,10 @@ class Gradients:
 
     # ------------------------------------------------------------------ through a module
 
-    def passage(self, tap: Tap, call: int, arguments: list[tuple[str, Tensor]]) -> Passage | None:
+    def passage(self, entered: Call, arguments: list[tuple[str, Tensor]]) -> Passage | None:
         """A module is entered: note where its arguments come in."""
-        passage = Passage(tap.path, call)
+        tap, call, phase = entered.tap, entered.number, entered.phase_of_gradients
+        passage = Passage(tap.path, call, phase)
         for place, (leaf, tensor) in enumerate(arguments):
             spot = tap.spot("grad_input", leaf)
             if spot is None:
@@ -227,7 +248,7 @@ class Gradients:
             if not tensor.requires_grad or not torch.is_grad_enabled():
                 spot.reason = why_no_grad(tensor)
             elif self._grad_input == "total":
-                self.expect(spot, tensor, call, ("total",))
+                self.expect(spot, tensor, call, phase, ("total",))
             elif call >= 0 and not is_discarded_graph():
                 passage.spots[place] = spot
                 passage.tensors[place] = tensor
@@ -275,7 +296,8 @@ class Gradients:
             for place in direct:
                 if place not in unchanged:
                     unchanged.add(place)
-                    self.expect(passage.spots[place], tensor, passage.call, ("total",))
+                    spot, call, phase = passage.spots[place], passage.call, passage.phase
+                    self.expect(spot, tensor, call, phase, ("total",))
             if not direct and tensor.grad_fn is not None:
                 roots.append(tensor)
         nodes_of: dict[int, dict[Node, list[Crossing]]] = {}
@@ -300,7 +322,8 @@ class Gradients:
     ) -> None:
         tensor = passage.tensors[place]
         labels = passage.labels.get(place, ())
-        gather = Gather(self, passage.spots[place], passage.call, labels, len(nodes))
+        spot, call, phase = passage.spots[place], passage.call, passage.phase
+        gather = Gather(self, spot, call, phase, labels, len(nodes))
         for node, found in nodes.items():
             # A nested tensor is never broadcast, and one of strided memory has no shape.
             shape = None if tensor.is_nested else tensor.shape
@@ -386,5 +409,4 @@ def is_discarded_graph() -> bool:
     """Whether a non-reentrant checkpoint is computing again: only for its saved tensors."""
     if current_task() == -1:
         return False
-    hooks = _saved_tensor_hooks(True)
-    return hooks is not None and "_recomputation_hook" in getattr(hooks[0], "__qualname__", "")
+    return what_runs(torch._C._current_autograd_node()) is NON_REENTRANT

@@ -1,31 +1,134 @@
 """Tells which call of the forward an activation checkpoint is computing again.
 
-A checkpointed segment starts from the very memory it started from the first time, so its first
-module call is recognised by the storage of its argument; the calls after it follow in the order
-of the first pass. Every burst of recomputation runs under its own autograd node.
+Whether one is, Python's stack says (:func:`what_runs`). A checkpointed segment starts from the very
+memory it started from the first time, so its first module call is recognised by the storage of its
+argument; the calls after it follow in the order of the first pass. Every burst of recomputation
+runs under its own autograd node.
 
 Where the first call of a segment is not watched, a reentrant checkpoint is recognised by its node,
 which is made (and numbered) just before the segment first runs, and under which it runs again.
+
+Any other ``autograd.Function`` may be a checkpoint of its own kind, the inverse of a reversible
+block, or the adjoint of a solver. Its backward computes the forward again only if it begins with
+the first call of that forward, on the same memory with the same content, and as long as it goes on
+with the next one on the same content. The content is compared by a few elements.
 """
 
 from __future__ import annotations
 
 import bisect
-from typing import Any
+import sys
+from collections.abc import Sequence
+from types import FrameType
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd import graph
+from torch.autograd.function import BackwardCFunction, Function
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from torchtap.hooks.backwards import current_task
 from torchtap.hooks.graph import sequence_number
 from torchtap.hooks.keep import storage_id
 
-Calls = tuple[Any, int]
-"""A tap and the number of its call."""
+NON_REENTRANT, REENTRANT, FUNCTION, OTHER = "non-reentrant", "reentrant", "function", "other"
+"""What runs modules inside a backward: a checkpoint of either kind, another custom function, or
+something else, such as a hook."""
 
 _HISTORY = 1 << 16
 """Calls that are remembered, so that a loop without steps stays flat in memory."""
+_SAMPLE = 16
+"""Elements of an argument that stand for its content."""
+
+_CHECKPOINTS = "torch.utils.checkpoint"
+_APPLY_CODE = Function.apply.__func__.__code__  # type: ignore[attr-defined]
+_FUNCTION_CODE = BackwardCFunction.apply.__code__
+_BACKWARD_CODE = graph._engine_run_backward.__code__
+_transform_running = torch._C._functorch.peek_interpreter_stack
+_num_dispatch_modes = torch._C._len_torch_dispatch_stack
+
+
+def what_runs(node: Any) -> str:
+    """What runs a module inside the innermost backward of this thread.
+
+    Args:
+        node: the one that is running.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        if code is _FUNCTION_CODE:
+            # By its name, because other libraries have copies of PyTorch's.
+            is_checkpoint = type(node).__name__ == "CheckpointFunctionBackward"
+            return REENTRANT if is_checkpoint else FUNCTION
+        if code.co_name == "unpack_hook" and frame.f_globals["__name__"] == _CHECKPOINTS:
+            return NON_REENTRANT
+        if code is _BACKWARD_CODE:
+            return OTHER
+        frame = frame.f_back
+    return OTHER  # A thread of the engine.
+
+
+def is_in_function() -> bool:
+    """Whether this thread is inside the forward of a custom function."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code is not _APPLY_CODE:
+        frame = frame.f_back
+    return frame is not None
+
+
+class Content(NamedTuple):
+    """What an argument was."""
+
+    storage: int
+    offset: int
+    shape: torch.Size
+    sample: Tensor
+
+    def is_in_memory_of(self, other: Content) -> bool:
+        """Whether both are the same elements of one storage."""
+        return self[:3] == other[:3]
+
+    def equals(self, other: Content) -> bool:
+        """Whether both have the same elements, as far as is known."""
+        mine, others = self.sample, other.sample
+        return (
+            self.shape == other.shape
+            and mine.dtype == others.dtype
+            and mine.device == others.device
+            and torch.equal(mine.view(torch.uint8), others.view(torch.uint8))
+        )
+
+
+Contents = tuple[Content, ...]
+"""Of all arguments of one call; of none that could be looked at, empty."""
+
+
+def contents(arguments: Sequence[Tensor]) -> Contents:
+    """Look at the arguments of a call; empty if one of them cannot be looked at."""
+    if _transform_running() is not None or _num_dispatch_modes():
+        return ()  # What we ask of the tensors would be seen.
+    found = []
+    for argument in arguments:
+        storage = storage_id(argument)
+        if not storage or not argument.is_contiguous() or argument.is_conj() or argument.is_neg():
+            return ()
+        shape, offset = argument.shape, int(argument.storage_offset())
+        size = shape.numel()
+        number, stride = min(size, _SAMPLE), max(1, size // _SAMPLE)
+        sample = argument.detach().as_strided((number,), (stride,), offset).clone()
+        found.append(Content(storage, offset, shape, sample))
+    return tuple(found)
+
+
+class Place(NamedTuple):
+    """One call of the first pass."""
+
+    tap: Any
+    call: int
+    phase: str
+    contents: Contents
 
 
 class Replay:
@@ -35,6 +138,8 @@ class Replay:
         "_burst",
         "_calls",
         "_first",
+        "_has_strayed",
+        "_has_threads",
         "_held",
         "_numbers",
         "_origins",
@@ -43,7 +148,7 @@ class Replay:
     )
 
     def __init__(self) -> None:
-        self._calls: list[Calls] = []
+        self._calls: list[Place] = []
         self._origins: dict[tuple[Any, int], int] = {}
         # A storage that is gone must not lend its number to another one.
         self._held: list[StorageWeakRef] = []
@@ -51,11 +156,30 @@ class Replay:
         self._numbers: list[int] = []
         self._places: list[int] = []
         self._position = -1
-        self._burst: tuple[Any, int] = (None, -1)
+        self._has_strayed = False
+        self._burst: tuple[Any, int, str] = (None, -1, OTHER)
+        # Each thread numbers its nodes by itself.
         self._first = sequence_number()
+        self._has_threads = False
 
-    def remember(self, tap: Any, call: int, argument: Tensor | None) -> None:
-        """Write down a call of the first pass (or of an outer recomputation)."""
+    def remember(
+        self,
+        tap: Any,
+        call: int,
+        phase: str,
+        arguments: Sequence[Tensor],
+        *,
+        may_differentiate: bool,
+    ) -> None:
+        """Write down a call of the first pass (or of an outer recomputation).
+
+        Args:
+            tap: of the module.
+            call: its number.
+            phase: of the call.
+            arguments: of the call.
+            may_differentiate: whether a function around it may be differentiated.
+        """
         if len(self._calls) >= _HISTORY:
             self._calls.clear()
             self._origins.clear()
@@ -63,64 +187,121 @@ class Replay:
             self._numbers.clear()
             self._places.clear()
         place = len(self._calls)
-        self._calls.append((tap, call))
-        self._note_memory(tap, argument, place)
-        self._note_number(place)
+        self._calls.append(Place(tap, call, phase, ()))
+        self._has_threads = self._has_threads or sequence_number() < self._first
+        self._note_memory(tap, arguments, place)
+        self._note_number(place, arguments if may_differentiate else ())
 
-    def find(self, tap: Any, argument: Tensor | None) -> int | None:
-        """Which call of ``tap`` is running again; ``None`` if it cannot be told."""
+    def find(self, tap: Any, arguments: Sequence[Tensor], runner: str) -> Place | None:
+        """Which call of ``tap`` is running again; ``None`` if it cannot be told.
+
+        Args:
+            tap: of the module.
+            arguments: of the call.
+            runner: what :func:`what_runs` said.
+        """
         node: Any = torch._C._current_autograd_node()
-        burst = node, current_task()
+        burst = node, current_task(), runner
         if burst != self._burst:
             self._burst, self._position = burst, -1
-        place = self._following(tap)
-        if place is None:
-            place = self._in_segment(tap, node)
-        storage = 0 if argument is None else storage_id(argument)
-        if place is None:
-            place = self._origins.get((tap, storage))
-        if place is None:
-            place = self._only(tap)
+            self._has_strayed = False
+        if node._sequence_nr() < self._first and not self._has_threads:
+            return None  # Made in an earlier step.
+        if runner is FUNCTION:
+            place = self._in_function(tap, node, arguments)
+        else:
+            place = self._in_checkpoint(tap, node, arguments, runner)
         if place is None:
             return None
         self._position = place
         # Checkpoints inside this one will start from memory, and under nodes, that are new now.
-        if (tap, storage) not in self._origins:
-            self._note_memory(tap, argument, place)
-        self._note_number(place)
-        return self._calls[place][1]
+        if (tap, _storage(arguments)) not in self._origins:
+            self._note_memory(tap, arguments, place)
+        self._note_number(place, arguments)
+        return self._calls[place]
 
-    def _note_memory(self, tap: Any, argument: Tensor | None, place: int) -> None:
-        storage = 0 if argument is None else storage_id(argument)
-        if argument is not None and storage:
-            held = StorageWeakRef(argument.untyped_storage())  # type: ignore[no-untyped-call]
-            self._held.append(held)
+    def _note_memory(self, tap: Any, arguments: Sequence[Tensor], place: int) -> None:
+        storage = _storage(arguments)
+        if storage:
+            for argument in filter(storage_id, arguments):
+                held = StorageWeakRef(argument.untyped_storage())  # type: ignore[no-untyped-call]
+                self._held.append(held)
             self._origins[tap, storage] = place
 
-    def _note_number(self, place: int) -> None:
-        if not torch.is_grad_enabled():
-            self._numbers.append(sequence_number())
-            self._places.append(place)
+    def _note_number(self, place: int, arguments: Sequence[Tensor]) -> None:
+        if torch.is_grad_enabled():
+            return
+        number = sequence_number()
+        self._numbers.append(number)
+        self._places.append(place)
+        if arguments and number != self._first:  # Or no node was made, so no function can run.
+            self._calls[place] = self._calls[place]._replace(contents=contents(arguments))
+
+    # ------------------------------------------------------------------ in a checkpoint
+
+    def _in_checkpoint(
+        self, tap: Any, node: Any, arguments: Sequence[Tensor], runner: str
+    ) -> int | None:
+        place = self._following(tap)
+        if place is None and runner is REENTRANT:
+            place = self._in_segment(tap, node)
+        if place is None:
+            place = self._origins.get((tap, _storage(arguments)))
+        return self._only(tap) if place is None else place
 
     def _following(self, tap: Any) -> int | None:
         place = self._position + 1
-        if 0 < place < len(self._calls) and self._calls[place][0] is tap:
+        if 0 < place < len(self._calls) and self._calls[place].tap is tap:
             return place
         return None
 
     def _in_segment(self, tap: Any, node: Any) -> int | None:
         """The next call of ``tap`` since the reentrant checkpoint of that node was made."""
-        if type(node).__name__ != "CheckpointFunctionBackward":
-            return None
-        if node._sequence_nr() < self._first:
-            return None  # Of an earlier step.
         start = bisect.bisect_right(self._numbers, node._sequence_nr())
         for number in range(start, len(self._places)):
             place = self._places[number]
-            if place > self._position and self._calls[place][0] is tap:
+            if place > self._position and self._calls[place].tap is tap:
                 return place
         return None
 
     def _only(self, tap: Any) -> int | None:
-        places = [place for place, (other, _) in enumerate(self._calls) if other is tap]
+        places = [place for place, one in enumerate(self._calls) if one.tap is tap]
         return places[0] if len(places) == 1 else None
+
+    # ------------------------------------------------------------------ in a custom function
+
+    def _in_function(self, tap: Any, node: Any, arguments: Sequence[Tensor]) -> int | None:
+        place = None if self._has_strayed else self._expected(node)
+        one = None if place is None else self._calls[place]
+        seen = contents(arguments) if one is not None and one.tap is tap else ()
+        is_again = one is not None and _are_equal(one.contents, seen)
+        if is_again and one is not None and self._position < 0:
+            is_again = _share_memory(one.contents, seen)
+        self._has_strayed = not is_again
+        return place if is_again else None
+
+    def _expected(self, node: Any) -> int | None:
+        """The call that comes next if the custom function of that node is a checkpoint."""
+        if self._position >= 0:
+            place = self._position + 1
+            return place if place < len(self._calls) else None
+        # It was made just before its forward ran, and that ran without grad, so it made none.
+        number = node._sequence_nr() + 1
+        start = bisect.bisect_left(self._numbers, number)
+        is_there = start < len(self._numbers) and self._numbers[start] == number
+        return self._places[start] if is_there else None
+
+
+def _storage(arguments: Sequence[Tensor]) -> int:
+    return storage_id(arguments[0]) if arguments else 0
+
+
+def _are_equal(first: Contents, second: Contents) -> bool:
+    pairs = zip(first, second, strict=False)
+    return (
+        bool(first) and len(first) == len(second) and all(one.equals(other) for one, other in pairs)
+    )
+
+
+def _share_memory(first: Contents, second: Contents) -> bool:
+    return all(one.is_in_memory_of(other) for one, other in zip(first, second, strict=True))

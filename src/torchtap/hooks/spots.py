@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
@@ -72,9 +73,11 @@ class Tap:
         plain_output: the spot of an output that is one bare tensor, if wanted.
         plain_gradient: the same of its gradient.
         calls: numbers the calls of the running step.
-        count: makes that anew for each step.
+        calls_in_backward: likewise those that ran inside a backward and are no recomputation.
+        count: makes ``calls`` anew for each step.
+        untold: reason -> number of calls that are not among those of the forward.
         has_run: whether any call was seen, in any step.
-        reason: why calls were not recorded.
+        reason: why no call can be recorded.
 
     Args:
         copies: what its spots start with.
@@ -85,6 +88,7 @@ class Tap:
         "_copies",
         "_meter",
         "calls",
+        "calls_in_backward",
         "count",
         "filters",
         "has_run",
@@ -93,6 +97,7 @@ class Tap:
         "plain_output",
         "reason",
         "spots",
+        "untold",
     )
 
     def __init__(
@@ -109,6 +114,8 @@ class Tap:
         self.spots: dict[tuple[str, str], Spot | None] = {}
         self.count: Callable[[], Iterator[int]] = itertools.count
         self.calls: Iterator[int] = self.count()
+        self.calls_in_backward: Iterator[int] = itertools.count()
+        self.untold: Counter[str] = Counter()
         self.has_run = False
         self.reason: str | None = None
         self.plain_output = self.spot("output", "")
@@ -117,6 +124,7 @@ class Tap:
     def restart(self) -> None:
         """A new step: number calls anew."""
         self.calls = self.count()
+        self.calls_in_backward = itertools.count()
 
     def spot(self, port: str, leaf: str) -> Spot | None:
         """The spot of one site, or ``None`` if it is not wanted."""

@@ -24,8 +24,8 @@ CHECKPOINT = (
     "not in it"
 )
 BACKWARD = (
-    "ran inside a backward, as what a reentrant checkpoint computes again does, and is used at "
-    "once; offload around it, not in it"
+    "ran inside a backward, as what a reentrant checkpoint, an adjoint solver or a hook calls, "
+    "and is used at once; offload around it, not in it"
 )
 FORBIDDEN = (
     "ran where saved-tensor hooks are forbidden, as torch.func and disable_saved_tensors_hooks do"

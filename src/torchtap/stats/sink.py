@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from torchtap.errors import InputError
-from torchtap.record import FORWARD, Absence, Record
+from torchtap.record import BACKWARD, FORWARD, Absence, Record
 from torchtap.site import FLOW_PORTS, Site
 from torchtap.stats.device_table import Block, DeviceTable, Taken
 from torchtap.stats.measure import (
@@ -34,6 +34,12 @@ from torchtap.stats.statistics import NUM_TENSORS, SUBNORMAL
 def _declines(tensor: Tensor, step: int) -> bool:
     """A meter that leaves every tensor to :meth:`Stats.take`."""
     return False
+
+
+NOT_OF_FORWARD = (
+    "tt.Stats measures calls of the forward only, and some ran inside a backward; tt.Memory keeps "
+    "their values, in phase='backward'"
+)
 
 
 class Stats:
@@ -132,11 +138,13 @@ class Stats:
     def take(self, record: Record) -> None:
         """Measure one value."""
         site = record.site
+        if record.phase is not FORWARD:
+            if record.phase is BACKWARD:
+                self.skipped[Absence(site, NOT_OF_FORWARD)] = None
+            return
         known = self._by_id.get(id(site))
         if known is None:
             known = self._by_id[id(site)] = site, self._meter(site)
-        if record.phase is not FORWARD:
-            return
         if record.labels:
             self.series.measured[known[1].place].note(record.labels)
         if not known[1](record.kept, record.step):

@@ -63,7 +63,9 @@ class Run:
     """All that was recorded under one id: a lazy, read-only view of its records.
 
     A value of the forward pass that activation checkpointing computed again (phase ``recompute``)
-    is kept apart: it is read with ``phase="recompute"`` and counted nowhere else.
+    is kept apart: it is read with ``phase="recompute"`` and counted nowhere else. So are the values
+    and gradients of other calls inside a backward (phase ``backward``), which adjoint solvers,
+    reversible blocks, custom functions and hooks make.
 
     Example:
         >>> import torch, torchtap as tt
@@ -204,7 +206,7 @@ class Run:
         Args:
             where: patterns as everywhere, sites, or a function of a site; ``None`` for all.
             steps: one step or several; ``None`` for all.
-            phase: ``forward``, ``recompute``, or ``None`` for both.
+            phase: ``forward``, ``recompute``, ``backward``, or ``None`` for all.
 
         Raises:
             SiteError: nothing was recorded that fits ``where``.
@@ -539,7 +541,11 @@ class Run:
         ]
         shown = ", ".join(f"step {s} call {c}" for s, c in have[:6]) or f"none in phase {phase}"
         more = f" and {len(have) - 6} more" if len(have) > 6 else ""
-        return f"{site} has no record in {', '.join(asked) or phase}. There are: {shown}{more}."
+        others = sorted({row.phase for row in self._index[site]} - {phase})
+        hint = f" Others have phase={' and '.join(map(repr, others))}." if others else ""
+        return (
+            f"{site} has no record in {', '.join(asked) or phase}. There are: {shown}{more}.{hint}"
+        )
 
     # ------------------------------------------------------------------ shown
 

@@ -71,7 +71,7 @@ def show_listing(listing: Listing, *, limit: int | None = _MOST_ROWS, color: boo
     """The same from a listing, which needs no values."""
     name = f"Run of {clean(listing.model)}" if listing.model else "Run"
     if not listing.sites and not listing.measured:
-        said = f"{name}: empty, nothing was recorded."
+        said = f"{name}: empty, nothing was recorded{_hidden(listing)}."
         return "\n".join([said, *show_absent(listing.absent, color=color)])
     parts = [_kept(name, listing, limit, color=color)] if listing.sites else []
     if listing.measured:
@@ -85,8 +85,7 @@ def _kept(name: str, listing: Listing, limit: int | None, *, color: bool) -> str
         f"{name}: {plural(len(listing.sites), 'site')}, "
         f"{plural(listing.num_records, 'record')}, {_steps(listing.steps)}, {size(listing.nbytes)}"
     )
-    if listing.num_recomputed:
-        total += f" (and {plural(listing.num_recomputed, 'record')} of recomputation)"
+    total += _hidden(listing)
     table = columns(
         [_site_cells(entry) for entry in listing.sites],
         ("site", "shape", "dtype", "calls", "steps", "bytes"),
@@ -95,6 +94,17 @@ def _kept(name: str, listing: Listing, limit: int | None, *, color: bool) -> str
         color=color,
     )
     return "\n".join([paint(total, "head", color=color), "", *_cut(table, limit, "site")])
+
+
+def _hidden(listing: Listing) -> str:
+    """How many records there are in other phases."""
+    others = []
+    if listing.num_recomputed:
+        others.append(f"{plural(listing.num_recomputed, 'record')} of recomputation")
+    if listing.num_in_backward:
+        said = plural(listing.num_in_backward, "record")
+        others.append(f"{said} inside a backward, in phase='backward'")
+    return f" (and {', '.join(others)})" if others else ""
 
 
 def _measured(start: str, listing: Listing, limit: int | None, *, color: bool) -> str:
