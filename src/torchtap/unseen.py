@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from torch import nn
-
+from torchtap.hooks.calls import is_container
 from torchtap.plan import Plan
 
 
@@ -39,4 +38,4 @@ def _is_container(plan: Plan, path: str) -> bool:
     """Whether the module cannot be called at all, as ``nn.ModuleList``."""
     planned = next((one for one in plan.taps if one.path == path), None)
     module = None if planned is None else planned.module()
-    return module is not None and type(module).forward is nn.Module.forward
+    return module is not None and is_container(module)

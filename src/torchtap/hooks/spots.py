@@ -74,6 +74,7 @@ class Tap:
         calls: numbers the calls of the running step.
         count: makes that anew for each step.
         has_run: whether any call was seen, in any step.
+        is_in_graph: whether it ran inside a compiled graph, in any step.
         reason: why calls were not recorded.
 
     Args:
@@ -88,6 +89,7 @@ class Tap:
         "count",
         "filters",
         "has_run",
+        "is_in_graph",
         "path",
         "plain_gradient",
         "plain_output",
@@ -109,7 +111,7 @@ class Tap:
         self.spots: dict[tuple[str, str], Spot | None] = {}
         self.count: Callable[[], Iterator[int]] = itertools.count
         self.calls: Iterator[int] = self.count()
-        self.has_run = False
+        self.has_run = self.is_in_graph = False
         self.reason: str | None = None
         self.plain_output = self.spot("output", "")
         self.plain_gradient = self.spot("grad_output", "")

@@ -26,6 +26,9 @@ class State:
 
     Values are copied unless they are read at once: the optimizer is about to overwrite them, and
     others may hold pointers into them.
+
+    Attributes:
+        was_taken: whether they were, in any step.
     """
 
     def __init__(
@@ -37,7 +40,7 @@ class State:
         borrows: bool,
     ) -> None:
         self.step = 0
-        self.recording = False
+        self.recording = self.was_taken = False
         wanted = {"param", "buffer", "param_grad"}
         self._planned = [planned for planned in plan.taps if wanted & set(planned.ports)]
         self._taps = taps
@@ -48,6 +51,7 @@ class State:
 
     def take(self) -> None:
         """Keep parameters and buffers as they are now."""
+        self.was_taken = True
         for tap, module in self._owners():
             for port, held in (("param", module._parameters), ("buffer", module._buffers)):
                 for name, tensor in held.items() if port in tap.filters else ():
