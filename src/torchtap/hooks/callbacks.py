@@ -32,10 +32,14 @@ EDITS = (
     "torchtap: tt.edit runs Python between the modules of the model, which a compiled graph "
     "cannot. Compile with fullgraph=False"
 )
-GRADIENTS = (
-    "torchtap: this hook is run by autograd or by an optimizer, and a compiled graph cannot "
-    "contain it. Compile with fullgraph=False, or leave backward and optimizer.step() out of what "
-    "is compiled"
+MARKS = (
+    "torchtap: a tt.mark that is watched or edited runs Python inside the model, which a compiled "
+    "graph cannot. Compile with fullgraph=False, or watch modules with to=tt.Stats()"
+)
+HOOK = (
+    "torchtap: this hook runs Python that a compiled graph cannot contain. Compile with "
+    "fullgraph=False; where it is run by backward or by an optimizer, leaving those out of what is "
+    "compiled will do"
 )
 """Why a graph breaks at a hook of ours, for the error of ``fullgraph=True``."""
 
@@ -189,7 +193,7 @@ def run_as_it_is(*functions: Any) -> None:
         eval_frame.set_code_exec_strategy(function.__code__, strategy)
 
 
-def keep_dynamo_out(*functions: Any, reason: str = GRADIENTS) -> None:
+def keep_dynamo_out(*functions: Any, reason: str = HOOK) -> None:
     """Let ``torch.compile`` break its graph here and run the function, and all below, as it is.
 
     Costs nothing in eager mode, which ``torch.compiler.disable`` does not.

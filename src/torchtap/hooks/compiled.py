@@ -46,7 +46,7 @@ _AWAITED = "awaited"
 """In place of the reason why a gradient cannot come: it can."""
 
 _library: Any = torch.library.Library("torchtap", "DEF")  # type: ignore[no-untyped-call]
-_library.define("emit(Tensor value, Tensor ticket, str port, str leaf, str gradient) -> ()")
+_library.define("emit(Tensor? value, Tensor ticket, str port, str leaf, str gradient) -> ()")
 # An operator has nothing but the ticket to find its part by. Numbers are never used again: the
 # graph of a backward may outlive its engine.
 _numbers = itertools.count()
@@ -75,11 +75,12 @@ class Part:
         _filters[self.asks] = tap.filters
         _parts[number] = self
 
-    def take(self, value: Tensor, port: str, leaf: str, gradient: str) -> None:
+    def take(self, value: Tensor | None, port: str, leaf: str, gradient: str) -> None:
         """The graph runs, and a value flows.
 
         Args:
-            port: of the value; none if the graph only tells that it runs.
+            value: none if the graph only tells that it runs, and for a gradient that is none.
+            port: of the value.
             gradient: ``awaited``, or why no gradient will come; none if nobody asks for it.
         """
         engine, tap = self.engine, self.tap
@@ -92,8 +93,8 @@ class Part:
             awaited.armed += 1
         elif awaited is not None:
             awaited.reason = gradient
-        spot = tap.spot(port, leaf) if port else None
-        if spot is None:
+        spot = None if value is None else tap.spot(port, leaf)
+        if spot is None or value is None:
             return
         spot.seen = True
         backward = -1
@@ -183,8 +184,8 @@ def _leave_behind(part: Part, leaf: str, tensor: Tensor) -> None:
         ticket = part.ticket
 
         def arrive(gradient: Tensor | None) -> None:
-            if gradient is not None:  # Autograd calls hooks of tensors without a gradient too.
-                torch.ops.torchtap.emit(gradient.detach(), ticket, "grad_output", leaf, "")
+            # Autograd calls hooks of tensors that get no gradient too, also as it is traced.
+            torch.ops.torchtap.emit(gradient, ticket, "grad_output", leaf, "")
 
         tensor.register_hook(arrive)  # type: ignore[no-untyped-call]
 
@@ -200,7 +201,7 @@ def _emit(tensor: Tensor, part: Part, port: str, leaf: str, gradient: str = "") 
 
 
 def _tell(part: Part) -> None:
-    torch.ops.torchtap.emit(part.ticket, part.ticket, "", "", "")
+    torch.ops.torchtap.emit(None, part.ticket, "", "", "")
 
 
 def _is_wanted(asks: str, port: str, leaf: str) -> bool:
@@ -215,13 +216,13 @@ def _is_wanted(asks: str, port: str, leaf: str) -> bool:
 _is_wanted._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
-def _run(value: Tensor, ticket: Tensor, port: str, leaf: str, gradient: str) -> None:
+def _run(value: Tensor | None, ticket: Tensor, port: str, leaf: str, gradient: str) -> None:
     part = _parts.get(int(ticket))
     if part is not None:
         part.take(value, port, leaf, gradient)
 
 
-def _run_nothing(value: Tensor, ticket: Tensor, port: str, leaf: str, gradient: str) -> None:
+def _run_nothing(value: Tensor | None, ticket: Tensor, port: str, leaf: str, gradient: str) -> None:
     """While the compiler traces, nothing flows."""
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from torchtap.errors import EditError
 from torchtap.hooks.backwards import current_task
-from torchtap.hooks.callbacks import Count, EditCallback, keep_dynamo_out
+from torchtap.hooks.callbacks import EDITS, Count, EditCallback, keep_dynamo_out
 from torchtap.hooks.calls import (
     UNTOLD,
     Call,
@@ -440,4 +440,5 @@ def _is_caught_in(frame: FrameType, error: BaseException) -> bool:
     return error.__traceback__ is not None and error.__traceback__.tb_frame is frame
 
 
-keep_dynamo_out(EditEnter.__call__, EditLeave.__call__)
+keep_dynamo_out(EditEnter.__call__, EditLeave.__call__, reason=EDITS)
+keep_dynamo_out(Editor._change_param)

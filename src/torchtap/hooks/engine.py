@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from torchtap.hooks.backwards import current_task
-from torchtap.hooks.callbacks import Begin, Callback, Count, Enter, Leave
+from torchtap.hooks.callbacks import Begin, Count, Enter, Leave
 from torchtap.hooks.calls import (
     Call,
     EnteredCalls,
@@ -172,7 +172,7 @@ class Engine:
         open_engines.add(self)
 
     def _hook_before(
-        self, module: nn.Module, hook: Callback, number: int, *, with_kwargs: bool = False
+        self, module: nn.Module, hook: Any, number: int, *, with_kwargs: bool = False
     ) -> None:
         handle = module.register_forward_pre_hook(hook, with_kwargs=with_kwargs)
         renumber(handle, number)
@@ -183,10 +183,10 @@ class Engine:
         wanted = [path for path, tap in self.taps.items() if tap.filters.keys() & set(STATE_PORTS)]
         for path in outermost_parts(modules) if wanted else ():
             is_entered = path in self.taps and self.taps[path].filters.keys() & _NEED_ENTRY
-            is_open = not isinstance(modules[path], torch.jit.ScriptModule)
-            if is_open and not is_entered:
-                if any(one == path or one.startswith(f"{path}.") for one in wanted):
-                    yield path
+            if is_entered or isinstance(modules[path], torch.jit.ScriptModule):
+                continue
+            if any(one == path or one.startswith(f"{path}.") for one in wanted):
+                yield path
 
     def begin_step(self, step: int, *, recording: bool) -> None:
         """Start ``step``; gradients still to come keep the step they belong to."""

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from torchtap.hooks.backwards import at_end_of_backward, current_task
+from torchtap.hooks.callbacks import keep_dynamo_out
 from torchtap.hooks.graph import (
     Crossing,
     Geometry,
@@ -259,3 +260,6 @@ def add_crossings(
             part = part.detach().to(dtype)
         total = part if total is None else total.detach() + part.detach()
     gather.add(total)
+
+
+keep_dynamo_out(Gather.add, Gather._finish, take_over, add_crossings)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from torchtap.hooks.backwards import Backwards, current_task
+from torchtap.hooks.callbacks import keep_dynamo_out
 from torchtap.hooks.gather import (
     BATCHED,
     Gather,
@@ -386,3 +387,6 @@ def is_discarded_graph() -> bool:
         return False
     hooks = _saved_tensor_hooks(True)
     return hooks is not None and "_recomputation_hook" in getattr(hooks[0], "__qualname__", "")
+
+
+keep_dynamo_out(Gradients.deliver, Gradients._begin, _as_prehook)

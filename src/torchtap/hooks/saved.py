@@ -86,6 +86,7 @@ class Saved:
             if node in self._seen:
                 continue
             self._seen.add(node)
+            tap.is_in_graph |= node.name() == "CompiledFunctionBackward"
             for name, raw in self._raws(node):
                 times[name] += 1
                 leaf = name if times[name] == 1 else f"{name}~{times[name]}"

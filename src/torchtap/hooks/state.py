@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from torchtap.hooks.backwards import Backwards
+from torchtap.hooks.callbacks import keep_dynamo_out
 from torchtap.hooks.gradients import why_no_grad
 from torchtap.hooks.keep import obstacle
 from torchtap.hooks.param_hooks import ParamHooks, owns
@@ -143,3 +144,6 @@ def _reduction(gradient: Tensor) -> tuple[str, ...]:
     if distributed.is_available() and distributed.is_initialized():
         return ("local",)
     return ()
+
+
+keep_dynamo_out(State._take_gradient)
