@@ -383,6 +383,29 @@ def test_an_output_without_a_gradient_is_absent_and_the_backward_goes_on():
     assert w.run.stats("split:grad_output[0]").num_tensors == 1
 
 
+@pytest.mark.parametrize("sink", [tt.Memory, tt.Stats])
+def test_a_gradient_that_a_compiled_graph_shows_in_part_says_so(sink):
+    model = seeded(LogitsAndLoss)
+    call = torch.compile(model, backend="aot_eager")
+    with tt.watch(model, ".:grad_output", to=sink()) as w:
+        logits, loss = call(batch())
+        (logits.sum() + loss).backward()
+    if sink is tt.Memory:
+        found, notes = w.run[".:grad_output[0]"], next(w.run.records(".:grad_output[0]")).labels
+        assert torch.equal(found, torch.ones(5, 3))  # Of the sum alone.
+    else:
+        notes = w.run.stats(".:grad_output[0]").notes
+    assert "outside the compiled graph" in notes
+
+
+def test_a_gradient_that_a_compiled_graph_shows_in_part_is_not_edited():
+    model = seeded(LogitsAndLoss)
+    call = torch.compile(model, backend="aot_eager")
+    edit = tt.edit(model, ".:grad_output[0]", tt.edits.scale(2.0), missing="ignore")
+    with edit, pytest.raises(tt.EditError, match="out of reach"):
+        call(batch())
+
+
 def test_a_gradient_that_cannot_come_in_a_graph_is_absent_for_its_own_reason():
     model = seeded(Net)
     call = torch.compile(model, backend="aot_eager")

@@ -134,9 +134,11 @@ class CompilableEnter(Enter):
         self.part = Part(engine, tap, tells=is_root or (bool(tap.filters) and not is_told))
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if not self.engine.recording:
+            return
         if not torch.compiler.is_compiling():
-            Enter.__call__(self, module, args, kwargs)
-        elif self.engine.recording and not torch.compiler.is_exporting():
+            self.engine.enter(self.tap, module, args, kwargs)  # Looks at the frame of its caller.
+        elif not torch.compiler.is_exporting():
             if self.part.tells:
                 _tell(self.part)
             for leaf, tensor in argument_leaves(args, kwargs):

@@ -27,8 +27,9 @@ from torchtap.hooks.compiled import (
     CompilableLeave,
 )
 from torchtap.hooks.fused import Aside
+from torchtap.hooks.gather import OUTSIDE
 from torchtap.hooks.gradients import Gradients, Passage
-from torchtap.hooks.graph import sequence_number
+from torchtap.hooks.graph import from_one_compiled_graph, sequence_number
 from torchtap.hooks.guards import HookGuards, renumber, shared_number
 from torchtap.hooks.keep import BORROW, Keeper, obstacle, storage_id
 from torchtap.hooks.marks import open_engines
@@ -283,10 +284,12 @@ class Engine:
         else:
             outputs = {id(tensor) for _, tensor in found}
             self.gradients.leave(frame.first_view, outputs, is_outermost=is_outermost)
+        together = from_one_compiled_graph(t for _, t in found) if len(found) > 1 else ()
         for leaf, tensor in found:
             spot = tap.spot("output", leaf)
             self._take_value(spot, tensor, frame.number, frame.phase, frame.foreign)
-            self.gradients.expect(tap.spot("grad_output", leaf), tensor, frame.number)
+            labels = (OUTSIDE,) if id(tensor) in together else ()
+            self.gradients.expect(tap.spot("grad_output", leaf), tensor, frame.number, labels)
         if frame.passage is not None:
             self.gradients.connect(frame.passage, [tensor for _, tensor in found])
         if "saved" in tap.filters and frame.phase is FORWARD:

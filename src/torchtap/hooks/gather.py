@@ -32,6 +32,9 @@ PASSED_BY = (
 SHARED = "shared memory"
 """Label of a gradient whose tensor was overwritten through a view: uses of that memory after the
 write count, by whichever tensor."""
+OUTSIDE = "outside the compiled graph"
+"""Label of a gradient from what was done with the tensor after a compiled graph had returned it;
+what the graph itself made of it is not in it."""
 
 _is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 _is_legacy_batched = torch._C._functorch.is_legacy_batchedtensor
