@@ -414,6 +414,27 @@ def test_a_gradient_that_cannot_come_in_a_graph_is_absent_for_its_own_reason():
     assert w.absent[0].reason == "grad mode was off"
 
 
+@pytest.mark.parametrize("transform", ["grad", "vmap"])
+def test_a_compiled_transform_runs_as_without_us_and_its_sites_are_absent(transform):
+    model = seeded(Block)
+    params = dict(model.named_parameters())
+
+    def loss(params, x):
+        return torch.func.functional_call(model, params, (x,)).square().sum()
+
+    def per_sample(params, x):
+        return torch.func.vmap(loss, (None, 0))(params, x)
+
+    function = torch.func.grad(loss) if transform == "grad" else per_sample
+    expected = function(params, batch())
+    with tt.watch(model, "*:output,grad_output,param", to=tt.Stats()) as w:
+        found = torch.compile(function, backend="aot_eager", fullgraph=True)(params, batch())
+    torch.testing.assert_close(found, expected)
+    assert w.run.sites == []
+    reasons = {e.reason for e in w.absent if e.site.port == "output"}
+    assert reasons == {"it ran inside a torch.func transform, where tensors stand for others"}
+
+
 class Residual(nn.Module):
     """Its argument takes two ways, which meet in a sum."""
 

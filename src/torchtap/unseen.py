@@ -8,6 +8,11 @@ from torchtap.hooks.calls import is_container
 from torchtap.plan import Plan
 
 
+def is_compiler_used() -> bool:
+    """Whether anything in this process may have been compiled."""
+    return "torch._dynamo" in sys.modules
+
+
 def why_not_called(plan: Plan, path: str, *, model_ran: bool, verb: str) -> str:
     """A reason for a module without a call.
 
@@ -17,7 +22,7 @@ def why_not_called(plan: Plan, path: str, *, model_ran: bool, verb: str) -> str:
         model_ran: whether the model itself was called.
         verb: what is done to it, ``watch`` or ``edit``.
     """
-    compiled = "torch._dynamo" in sys.modules
+    compiled = is_compiler_used()
     first = f"{verb} before the first compiled call, or call torch.compiler.reset()"
     if not model_ran:
         hint = f" (or it was compiled before: {first})" if compiled else ""

@@ -22,7 +22,7 @@ from torchtap.sinks import Delivery, as_sinks
 from torchtap.site import FLOW_PORTS, STATE_PORTS, Site
 from torchtap.stats.series import Series
 from torchtap.store.run import Meta, Run
-from torchtap.unseen import why_not_called
+from torchtap.unseen import is_compiler_used, why_not_called
 
 Every = int | Callable[[int], bool]
 To = Sink | Callable[[Record], object] | Iterable[Sink | Callable[[Record], object]] | None
@@ -330,9 +330,10 @@ def _why_missing(spot: Spot) -> str | None:
     if missing > 0 and spot.seen:
         return f"no gradient arrived for {missing} of {spot.armed} calls"
     if missing > 0:
+        inside = ", is computed from it inside a compiled graph only" if is_compiler_used() else ""
         return (
-            "no gradient arrived: no backward was run, the loss does not depend on it, or it is a "
-            "view that was overwritten later"
+            f"no gradient arrived: no backward was run, the loss does not depend on it{inside}, or "
+            f"it is a view that was overwritten later"
         )
     if spot.site.port == "update":
         return "no optimizer made a step with it"

@@ -42,11 +42,13 @@ NOT_IN_GRAPHS = {
     ),
 }
 """Ports that cannot be had of a module inside a compiled graph, and why."""
+IN_TRANSFORM = "it ran inside a torch.func transform, where tensors stand for others"
+_transform_running = torch._C._functorch.peek_interpreter_stack
 _AWAITED = "awaited"
 """In place of the reason why a gradient cannot come: it can."""
 
 _library: Any = torch.library.Library("torchtap", "DEF")  # type: ignore[no-untyped-call]
-_library.define("emit(Tensor? value, Tensor ticket, str port, str leaf, str gradient) -> ()")
+_library.define("emit(Tensor? value, Tensor ticket, str port, str leaf, str note) -> ()")
 # An operator has nothing but the ticket to find its part by. Numbers are never used again: the
 # graph of a backward may outlive its engine.
 _numbers = itertools.count()
@@ -75,26 +77,32 @@ class Part:
         _filters[self.asks] = tap.filters
         _parts[number] = self
 
-    def take(self, value: Tensor | None, port: str, leaf: str, gradient: str) -> None:
+    def take(self, value: Tensor | None, port: str, leaf: str, note: str) -> None:
         """The graph runs, and a value flows.
 
         Args:
             value: none if the graph only tells that it runs, and for a gradient that is none.
             port: of the value.
-            gradient: ``awaited``, or why no gradient will come; none if nobody asks for it.
+            note: ``awaited`` if a gradient will come, or why none will; without a value, why no
+                value of this module can be had.
         """
         engine, tap = self.engine, self.tap
         if not engine.recording:
             return
+        if value is None and note:
+            tap.reason = note
+            return
         engine.begin(tap)  # A compiled model does not say when it is entered.
         tap.has_run = tap.is_in_graph = True
-        awaited = tap.spot("grad_output", leaf) if gradient else None
-        if awaited is not None and gradient == _AWAITED:
+        if value is None:
+            return
+        awaited = tap.spot("grad_output", leaf) if note else None
+        if awaited is not None and note == _AWAITED:
             awaited.armed += 1
         elif awaited is not None:
-            awaited.reason = gradient
-        spot = None if value is None else tap.spot(port, leaf)
-        if spot is None or value is None:
+            awaited.reason = note
+        spot = tap.spot(port, leaf)
+        if spot is None:
             return
         spot.seen = True
         backward = -1
@@ -118,7 +126,7 @@ class CompilableBegin(Begin):
     def __call__(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         if not torch.compiler.is_compiling():
             Begin.__call__(self, module, args)
-        elif self.engine.recording and not torch.compiler.is_exporting():
+        elif self.engine.recording and _can_leave_behind(self.part):
             _tell(self.part)
 
 
@@ -138,7 +146,7 @@ class CompilableEnter(Enter):
             return
         if not torch.compiler.is_compiling():
             self.engine.enter(self.tap, module, args, kwargs)  # Looks at the frame of its caller.
-        elif not torch.compiler.is_exporting():
+        elif _can_leave_behind(self.part):
             if self.part.tells:
                 _tell(self.part)
             for leaf, tensor in argument_leaves(args, kwargs):
@@ -170,9 +178,18 @@ class CompilableLeave(Leave):
     ) -> None:
         if not torch.compiler.is_compiling():
             Leave.__call__(self, module, args, kwargs, output)
-        elif self.engine.recording and not torch.compiler.is_exporting():
+        elif self.engine.recording and _can_leave_behind(self.part):
             for leaf, tensor in leaves(output):
                 _leave_behind(self.part, leaf, tensor)
+
+
+def _can_leave_behind(part: Part) -> bool:
+    if torch.compiler.is_exporting():
+        return False
+    if _is_in_transform():
+        _tell(part, IN_TRANSFORM)
+        return False
+    return True
 
 
 def _leave_behind(part: Part, leaf: str, tensor: Tensor) -> None:
@@ -202,8 +219,8 @@ def _emit(tensor: Tensor, part: Part, port: str, leaf: str, gradient: str = "") 
     torch.ops.torchtap.emit(tensor.detach(), part.ticket, port, leaf, gradient)
 
 
-def _tell(part: Part) -> None:
-    torch.ops.torchtap.emit(None, part.ticket, "", "", "")
+def _tell(part: Part, note: str = "") -> None:
+    torch.ops.torchtap.emit(None, part.ticket, "", "", note)
 
 
 def _is_wanted(asks: str, port: str, leaf: str) -> bool:
@@ -214,17 +231,23 @@ def _is_wanted(asks: str, port: str, leaf: str) -> bool:
     return found is not None and found.accepts(leaf)
 
 
+def _is_in_transform() -> bool:
+    """Asked while a graph is traced, which then serves no call outside of the transform."""
+    return _transform_running() is not None
+
+
 # What torch.compiler.assume_constant_result does; that would import all of the compiler.
 _is_wanted._dynamo_marked_constant = True  # type: ignore[attr-defined]
+_is_in_transform._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
-def _run(value: Tensor | None, ticket: Tensor, port: str, leaf: str, gradient: str) -> None:
+def _run(value: Tensor | None, ticket: Tensor, port: str, leaf: str, note: str) -> None:
     part = _parts.get(int(ticket))
     if part is not None:
-        part.take(value, port, leaf, gradient)
+        part.take(value, port, leaf, note)
 
 
-def _run_nothing(value: Tensor | None, ticket: Tensor, port: str, leaf: str, gradient: str) -> None:
+def _run_nothing(value: Tensor | None, ticket: Tensor, port: str, leaf: str, note: str) -> None:
     """While the compiler traces, nothing flows."""
 
 

@@ -21,6 +21,7 @@ from torchtap.hooks.calls import (
     outermost_parts,
 )
 from torchtap.hooks.compiled import (
+    IN_TRANSFORM,
     CompilableBegin,
     CompilableCount,
     CompilableEnter,
@@ -424,7 +425,7 @@ class Engine:
 
     def _is_dormant(self, tap: Tap) -> bool:
         if _transform_running() is not None:
-            tap.reason = "it ran inside a torch.func transform, where tensors stand for others"
+            tap.reason = IN_TRANSFORM
         elif torch._C._get_tracing_state() is not None:
             tap.reason = "it ran while torch.jit was tracing"
         elif not self.busy or threading.get_ident() not in self.busy:
