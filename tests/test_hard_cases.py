@@ -264,10 +264,10 @@ def test_leaves_whose_keys_read_the_same_are_told_apart():
 
 
 def test_parts_called_alone_say_why_there_are_no_parameters():
-    model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
-    with tt.watch(model, "0:param,output") as w:
-        model[1](model[0](torch.ones(1, 2)))
-    assert "only parts of it were" in reasons(w, "0:param")[0]
+    model = nn.Sequential(nn.Sequential(nn.Linear(2, 2), nn.ReLU()))
+    with tt.watch(model, "0.0:param,output") as w:
+        model[0][0](torch.ones(1, 2))
+    assert "only parts further inside were" in reasons(w, "0.0:param")[0]
 
 
 def test_hooks_of_saved_tensors_that_have_no_name_do_no_harm():

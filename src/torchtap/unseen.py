@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import sys
 
-from torch import nn
-
+from torchtap.hooks.calls import is_container as has_no_forward
 from torchtap.plan import Plan
+
+
+def is_compiler_used() -> bool:
+    """Whether anything in this process may have been compiled."""
+    return "torch._dynamo" in sys.modules
 
 
 def why_not_called(plan: Plan, path: str, *, model_ran: bool, verb: str) -> str:
@@ -20,7 +24,7 @@ def why_not_called(plan: Plan, path: str, *, model_ran: bool, verb: str) -> str:
     """
     if is_container(plan, path):
         return "it has no forward: a container is never called"
-    compiled = "torch._dynamo" in sys.modules
+    compiled = is_compiler_used()
     first = f"{verb} before the first compiled call, or call torch.compiler.reset()"
     if not model_ran:
         hint = f" (or it was compiled before: {first})" if compiled else ""
@@ -39,4 +43,4 @@ def is_container(plan: Plan, path: str) -> bool:
     """Whether the module cannot be called at all, as ``nn.ModuleList``."""
     planned = next((one for one in plan.taps if one.path == path), None)
     module = None if planned is None else planned.module()
-    return module is not None and type(module).forward is nn.Module.forward
+    return module is not None and has_no_forward(module)

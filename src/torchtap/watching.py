@@ -13,6 +13,7 @@ from torch import nn
 from torchtap import __version__
 from torchtap.errors import CaptureError, InputError, SiteError
 from torchtap.hooks import Engine, Spot, Tap
+from torchtap.hooks.compiled import NOT_IN_GRAPHS
 from torchtap.hooks.keep import BORROW, COPY_MODES
 from torchtap.hooks.order import AFTER, BEFORE
 from torchtap.plan import Plan, Where, make_plan, modules_of
@@ -21,7 +22,7 @@ from torchtap.sinks import Delivery, as_sinks
 from torchtap.site import FLOW_PORTS, STATE_PORTS, Site
 from torchtap.stats.series import Series
 from torchtap.store.run import Meta, Run
-from torchtap.unseen import is_container, why_not_called
+from torchtap.unseen import is_compiler_used, is_container, why_not_called
 from torchtap.view.cells import plural
 
 Every = int | Callable[[int], bool]
@@ -188,10 +189,15 @@ class Watch:
     def _why_never(self, tap: Tap, port: str) -> str:
         if tap.reason is not None:
             return tap.reason
-        if port in STATE_PORTS and self._engine.num_entries:
+        if tap.is_in_graph and port in NOT_IN_GRAPHS:
+            return NOT_IN_GRAPHS[port]
+        if port in STATE_PORTS and self._engine.state.was_taken:
             return "the module owns none that fits"
         if port in STATE_PORTS and any(one.has_run for one in self._engine.taps.values()):
-            return "it is taken when the model is called, and only parts of it were"
+            return (
+                "it is taken when the model, or a part right below it, is called, and only parts "
+                "further inside were"
+            )
         if tap.has_run and port == "saved":
             return "nothing in it is kept for backward"
         if tap.has_run:
@@ -329,9 +335,10 @@ def _why_missing(spot: Spot) -> str | None:
     if missing > 0 and spot.seen:
         return f"no gradient arrived for {missing} of {spot.armed} calls"
     if missing > 0:
+        inside = ", is computed from it inside a compiled graph only" if is_compiler_used() else ""
         return (
-            "no gradient arrived: no backward was run, the loss does not depend on it, or it is a "
-            "view that was overwritten later"
+            f"no gradient arrived: no backward was run, the loss does not depend on it{inside}, or "
+            f"it is a view that was overwritten later"
         )
     if spot.site.port == "update":
         return "no optimizer made a step with it"

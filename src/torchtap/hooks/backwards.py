@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch.autograd import Variable
 
+from torchtap.hooks.callbacks import keep_dynamo_out
+
 _REMEMBERED = 1024
 
 current_task = torch._C._current_graph_task_id
@@ -77,3 +79,6 @@ class Backwards:
         except AttributeError:
             self._local.running = []
             return self._local.running  # type: ignore[no-any-return]
+
+
+keep_dynamo_out(Backwards._end)

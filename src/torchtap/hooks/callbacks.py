@@ -25,6 +25,25 @@ _saved_tensor_hooks = torch._C._autograd._top_saved_tensors_default_hooks
 _tracing_state = torch._C._get_tracing_state
 _transform_running = torch._C._functorch.peek_interpreter_stack
 
+VALUES = (
+    "torchtap: tt.watch keeps values, and a compiled graph hands none out. Watch with "
+    "to=tt.Stats(), or compile with fullgraph=False"
+)
+EDITS = (
+    "torchtap: tt.edit runs Python between the modules of the model, which a compiled graph "
+    "cannot. Compile with fullgraph=False"
+)
+MARKS = (
+    "torchtap: a tt.mark that is watched or edited runs Python inside the model, which a compiled "
+    "graph cannot. Compile with fullgraph=False, or watch modules with to=tt.Stats()"
+)
+HOOK = (
+    "torchtap: this hook runs Python that a compiled graph cannot contain. Compile with "
+    "fullgraph=False; where it is run by backward or by an optimizer, leaving those out of what is "
+    "compiled will do"
+)
+"""Why a graph breaks at a hook of ours, for the error of ``fullgraph=True``."""
+
 
 class Callback:
     """A hook on a module, which belongs to one tap of one engine (of an edit: editor)."""
@@ -66,6 +85,16 @@ class Enter(Callback):
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self.engine.recording:
             self.engine.enter(self.tap, module, args, kwargs)
+
+
+class Begin(Callback):
+    """Forward pre-hook of a part that programs call by itself: the step's state is taken then."""
+
+    __slots__ = ()
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        if self.engine.recording:
+            self.engine.begin(self.tap)
 
 
 class Count(Callback):
@@ -170,10 +199,10 @@ class StepAside(Callback):
         self._aside.step_aside(module, args, kwargs)
 
 
-def keep_dynamo_out(*functions: Any) -> None:
-    """Let ``torch.compile`` break its graph here and run the function, and all below, as it is.
+def run_as_it_is(*functions: Any) -> None:
+    """Let ``torch.compile`` never compile a call of the function, nor of what it calls.
 
-    Costs nothing in eager mode, which ``torch.compiler.disable`` does not.
+    Where such a call stands inside a function that is compiled, it is traced like any other.
     """
     from torch._C._dynamo import eval_frame
 
@@ -181,7 +210,28 @@ def keep_dynamo_out(*functions: Any) -> None:
     for function in functions:
         strategy = eval_frame._FrameExecStrategy(skip, skip)
         eval_frame.set_code_exec_strategy(function.__code__, strategy)
+
+
+def keep_dynamo_out(*functions: Any, reason: str = HOOK) -> None:
+    """Let ``torch.compile`` break its graph here and run the function, and all below, as it is.
+
+    Costs nothing in eager mode, which ``torch.compiler.disable`` does not.
+
+    Args:
+        functions: plain functions.
+        reason: what the error of ``fullgraph=True`` says: whose function it is, and the ways out.
+    """
+    run_as_it_is(*functions)
+    for function in functions:
         function._torchdynamo_disable = True
+        function._torchdynamo_disable_msg = reason
 
 
-keep_dynamo_out(Enter.__call__, Count.__call__, Leave.__call__, StepAside.__call__)
+keep_dynamo_out(
+    Begin.__call__,
+    Enter.__call__,
+    Count.__call__,
+    Leave.__call__,
+    StepAside.__call__,
+    reason=VALUES,
+)

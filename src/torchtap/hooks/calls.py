@@ -133,6 +133,22 @@ def counted_as(call: int, phase: str) -> int:
     return INSIDE_BACKWARD if phase is BACKWARD else call
 
 
+def is_container(module: nn.Module) -> bool:
+    """Whether the module cannot be called at all, as ``nn.ModuleList``."""
+    return type(module).forward is nn.Module.forward and "forward" not in vars(module)
+
+
+def outermost_parts(modules: Mapping[str, nn.Module]) -> list[str]:
+    """Paths of what programs call where they do not call the model: its parts, not their parts."""
+    found: set[str] = set()
+    for path, module in modules.items():
+        steps = path.split(".")
+        above = (".".join(steps[:depth]) for depth in range(1, len(steps)))
+        if path and not is_container(module) and found.isdisjoint(above):
+            found.add(path)
+    return [path for path in modules if path in found]
+
+
 class Call:
     """One call of a tapped module that has been entered and not yet left.
 

@@ -16,6 +16,7 @@ from torch.optim.optimizer import (
 )
 
 from torchtap.errors import EditError
+from torchtap.hooks.callbacks import keep_dynamo_out
 from torchtap.hooks.change import name_of
 from torchtap.hooks.frozen import is_held
 from torchtap.hooks.spots import Spot, Tap
@@ -75,6 +76,7 @@ class Clipping:
             if clipping is not None and id(optimizer) in clipping._running:
                 del clipping._running[clipping._running.index(id(optimizer)) :]
 
+        keep_dynamo_out(before, after)
         self._handles = [
             register_optimizer_step_pre_hook(before),
             register_optimizer_step_post_hook(after),

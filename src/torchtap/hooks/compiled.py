@@ -1,82 +1,112 @@
 """Watching inside a compiled graph, without breaking it.
 
 A hook that the compiler traces cannot run Python on values. It leaves an operator in the graph
-instead, which the compiler must keep in its place (it says that it writes into ``order``) and
-cannot look into; when the graph runs, the operator hands the value to the engine. For sinks that
-read at once: what flows in a compiled graph is memory that the compiler uses again.
+instead, which the compiler must keep in its place (it has an ordered effect) and cannot look into;
+when the graph runs, the operator hands the value to the engine. For sinks that read at once: what
+flows in a compiled graph is memory that the compiler uses again.
+
+The compiler runs the graph of one module for every other that its guards cannot tell from it:
+equal blocks, and other models of the class. So whose value it is must be data of the graph, not a
+constant in it: each hook has a ticket, a tensor which the compiler makes an input of the graph.
 """
 
 from __future__ import annotations
 
 import itertools
 import weakref
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch._higher_order_ops.effects import _EffectType as EffectType, _register_effectful_op
 
-from torchtap.hooks.callbacks import Count, Enter, Leave
-from torchtap.hooks.spots import Spot, Tap
+from torchtap.hooks.callbacks import Begin, Count, Enter, Leave, run_as_it_is
+from torchtap.hooks.marks import open_engines
+from torchtap.hooks.spots import Tap
 from torchtap.record import FORWARD, UNVERSIONED, Record
 from torchtap.tree import argument_leaves, leaves
 
 if TYPE_CHECKING:
     from torchtap.hooks.engine import Engine
+    from torchtap.plan import Filter
 
-NO_GRAD_INPUT = (
-    "inside torch.compile there are no autograd nodes to hear grad_input from; watch the "
-    "grad_output of the module before"
-)
+NOT_IN_GRAPHS = {
+    "grad_input": (
+        "inside torch.compile there are no autograd nodes to hear grad_input from; watch the "
+        "grad_output of the module before"
+    ),
+    "saved": (
+        "inside torch.compile there are no autograd nodes of one module that would keep anything: "
+        "a compiled graph keeps its tensors as a whole"
+    ),
+}
+"""Ports that cannot be had of a module inside a compiled graph, and why."""
+IN_TRANSFORM = "it ran inside a torch.func transform, where tensors stand for others"
+_transform_running = torch._C._functorch.peek_interpreter_stack
+_AWAITED = "awaited"
+"""In place of the reason why a gradient cannot come: it can."""
 
 _library: Any = torch.library.Library("torchtap", "DEF")  # type: ignore[no-untyped-call]
-_library.define("emit(Tensor value, int engine, int spot) -> ()")
-_ENTERED = -2
-"""In place of a spot's number: the model is entered, and no value of a spot flows."""
-# An operator has nothing but numbers to find its engine by. They are never used again: the graph
-# of a backward may outlive its engine.
+_library.define("emit(Tensor? value, Tensor ticket, str port, str leaf, str note) -> ()")
+# An operator has nothing but the ticket to find its part by. Numbers are never used again: the
+# graph of a backward may outlive its engine.
 _numbers = itertools.count()
-_engines: weakref.WeakValueDictionary[int, Compiled] = weakref.WeakValueDictionary()
+_parts: weakref.WeakValueDictionary[int, Part] = weakref.WeakValueDictionary()
+_filters: dict[str, Mapping[str, Filter]] = {}
 
 
-class Compiled:
-    """What one engine sees of compiled graphs.
+class Part:
+    """What one hook sees of compiled graphs.
 
     Attributes:
-        key: number of the engine in the operators' arguments.
-        was_traced: whether the model was traced with our hooks on it.
+        ticket: the number of this part, in the operators' arguments.
+        asks: what is wanted, as text: a graph serves all hooks that ask for the same.
+        tells: whether each run must tell of itself, because it hands over no value in forward.
     """
 
-    def __init__(self, engine: Engine) -> None:
-        self.engine = weakref.ref(engine)
-        self.key = next(_numbers)
-        self.was_traced = False
-        self._spots: list[Spot] = []
-        _engines[self.key] = self
+    __slots__ = ("__weakref__", "asks", "engine", "tap", "tells", "ticket")
 
-    def number(self, tap: Tap, port: str, leaf: str) -> int:
-        """The number of a spot, or -1 if it is not wanted."""
-        tap.has_run = True
+    def __init__(self, engine: Engine, tap: Tap, *, tells: bool) -> None:
+        self.engine = engine
+        self.tap = tap
+        self.asks = repr(tap.filters)
+        self.tells = tells
+        number = next(_numbers)
+        self.ticket = torch.tensor(number)
+        _filters[self.asks] = tap.filters
+        _parts[number] = self
+
+    def take(self, value: Tensor | None, port: str, leaf: str, note: str) -> None:
+        """The graph runs, and a value flows.
+
+        Args:
+            value: none if the graph only tells that it runs, and for a gradient that is none.
+            port: of the value.
+            note: ``awaited`` if a gradient will come, or why none will; without a value, why no
+                value of this module can be had.
+        """
+        engine, tap = self.engine, self.tap
+        if not engine.recording:
+            return
+        if value is None and note:
+            tap.reason = note
+            return
+        engine.begin(tap)  # A compiled model does not say when it is entered.
+        tap.has_run = tap.is_in_graph = True
+        if value is None:
+            return
+        awaited = tap.spot("grad_output", leaf) if note else None
+        if awaited is not None and note == _AWAITED:
+            awaited.armed += 1
+        elif awaited is not None:
+            awaited.reason = note
         spot = tap.spot(port, leaf)
         if spot is None:
-            return -1
-        if spot not in self._spots:
-            self._spots.append(spot)
-        return self._spots.index(spot)
-
-    def emit(self, value: Tensor, number: int) -> None:
-        """The graph runs, and a value flows."""
-        engine = self.engine()
-        if engine is None or not engine.recording:
             return
-        engine.take_state()  # A compiled model does not say when it is entered.
-        if number == _ENTERED:
-            return
-        spot = self._spots[number]
         spot.seen = True
         backward = -1
         if spot.site.is_gradient:
-            spot.armed += 1
             spot.arrived += 1
             backward = engine.gradients.backwards.number()
         if not spot.meter(value, engine.step):
@@ -84,34 +114,44 @@ class Compiled:
             engine.emit(Record(*row))
 
 
+class CompilableBegin(Begin):
+    """Forward pre-hook that can be traced."""
+
+    __slots__ = ("part",)
+
+    def __init__(self, engine: Engine, tap: Tap) -> None:
+        super().__init__(engine, tap)
+        self.part = Part(engine, tap, tells=True)
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        if not torch.compiler.is_compiling():
+            Begin.__call__(self, module, args)
+        elif self.engine.recording and _can_leave_behind(self.part):
+            _tell(self.part)
+
+
 class CompilableEnter(Enter):
     """Forward pre-hook that can be traced."""
 
-    __slots__ = ()
+    __slots__ = ("part",)
+
+    def __init__(self, engine: Engine, tap: Tap) -> None:
+        super().__init__(engine, tap)
+        is_told = not tap.filters.keys().isdisjoint(("input", "output", "grad_output"))
+        is_root = tap is engine.root and engine.wants_state
+        self.part = Part(engine, tap, tells=is_root or (bool(tap.filters) and not is_told))
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if not self.engine.recording:
             return
         if not torch.compiler.is_compiling():
-            self.engine.enter(self.tap, module, args, kwargs)
-        elif not torch.compiler.is_exporting():
-            tells = self.begin()
+            self.engine.enter(self.tap, module, args, kwargs)  # Looks at the frame of its caller.
+        elif _can_leave_behind(self.part):
+            if self.part.tells:
+                _tell(self.part)
             for leaf, tensor in argument_leaves(args, kwargs):
-                if tells:
-                    torch.ops.torchtap.emit(tensor.detach(), self.engine.compiled.key, _ENTERED)
-                    tells = False
-                _leave_behind(self, "input", leaf, tensor)
-
-    @torch._dynamo.assume_constant_result  # type: ignore[untyped-decorator]
-    def begin(self) -> bool:
-        """Run once, while the graph is traced; says whether each run must tell of its beginning."""
-        self.engine.traced(self.tap)
-        return self.tap is self.engine.root and self.engine.wants_state
-
-    @torch._dynamo.assume_constant_result  # type: ignore[untyped-decorator]
-    def number(self, port: str, leaf: str) -> int:
-        """Asked while the graph is traced."""
-        return self.engine.compiled.number(self.tap, port, leaf)
+                if _is_wanted(self.part.asks, "input", leaf):
+                    _emit(tensor, self.part, "input", leaf)
 
 
 class CompilableCount(Count):
@@ -127,53 +167,98 @@ class CompilableCount(Count):
 class CompilableLeave(Leave):
     """Forward hook that can be traced."""
 
-    __slots__ = ()
+    __slots__ = ("part",)
+
+    def __init__(self, engine: Engine, tap: Tap, *, has_frame: bool) -> None:
+        super().__init__(engine, tap, has_frame=has_frame)
+        self.part = Part(engine, tap, tells=False)
 
     def __call__(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
     ) -> None:
         if not torch.compiler.is_compiling():
             Leave.__call__(self, module, args, kwargs, output)
-        elif self.engine.recording and not torch.compiler.is_exporting():
+        elif self.engine.recording and _can_leave_behind(self.part):
             for leaf, tensor in leaves(output):
-                _leave_behind(self, "output", leaf, tensor)
-                _leave_behind_gradient(self, leaf, tensor)
-
-    @torch._dynamo.assume_constant_result  # type: ignore[untyped-decorator]
-    def number(self, port: str, leaf: str) -> int:
-        """Asked while the graph is traced."""
-        return self.engine.compiled.number(self.tap, port, leaf)
+                _leave_behind(self.part, leaf, tensor)
 
 
-def _leave_behind(hook: Any, port: str, leaf: str, tensor: Tensor) -> None:
-    number = hook.number(port, leaf)
-    if number >= 0:
-        compiled = hook.engine.compiled
-        torch.ops.torchtap.emit(tensor.detach(), compiled.key, number)
+def _can_leave_behind(part: Part) -> bool:
+    if torch.compiler.is_exporting():
+        return False
+    if _is_in_transform():
+        _tell(part, IN_TRANSFORM)
+        return False
+    return True
 
 
-def _leave_behind_gradient(hook: Any, leaf: str, tensor: Tensor) -> None:
-    number = hook.number("grad_output", leaf)
-    if number >= 0 and tensor.requires_grad:
-        key = hook.engine.compiled.key
+def _leave_behind(part: Part, leaf: str, tensor: Tensor) -> None:
+    gradient = ""
+    if _is_wanted(part.asks, "grad_output", leaf):
+        gradient = _AWAITED if tensor.requires_grad else _why_no_grad(tensor)
+    port = "output" if _is_wanted(part.asks, "output", leaf) else ""
+    if port or gradient:
+        _emit(tensor, part, port, leaf, gradient)
+    if gradient == _AWAITED:
+        ticket = part.ticket
 
-        def arrive(gradient: Tensor) -> None:
-            torch.ops.torchtap.emit(gradient.detach(), key, number)
+        def arrive(gradient: Tensor | None) -> None:
+            # Autograd calls hooks of tensors that get no gradient too, also as it is traced.
+            torch.ops.torchtap.emit(gradient, ticket, "grad_output", leaf, "")
 
         tensor.register_hook(arrive)  # type: ignore[no-untyped-call]
 
 
-def _emit(value: Tensor, engine: int, spot: int) -> None:
-    compiled = _engines.get(engine)
-    if compiled is not None:
-        compiled.emit(value, spot)
+def _why_no_grad(tensor: Tensor) -> str:
+    if not (tensor.is_floating_point() or tensor.is_complex()):
+        return "its dtype carries no gradient"
+    return "it does not require grad" if torch.is_grad_enabled() else "grad mode was off"
 
 
-def _emit_nothing(value: Tensor, engine: int, spot: int) -> None:
+def _emit(tensor: Tensor, part: Part, port: str, leaf: str, gradient: str = "") -> None:
+    torch.ops.torchtap.emit(tensor.detach(), part.ticket, port, leaf, gradient)
+
+
+def _tell(part: Part, note: str = "") -> None:
+    torch.ops.torchtap.emit(None, part.ticket, "", "", note)
+
+
+def _is_wanted(asks: str, port: str, leaf: str) -> bool:
+    """Asked while a graph is traced, which then serves every hook that asks for the same."""
+    for engine in list(open_engines):
+        engine.guard_hooks()
+    found = _filters[asks].get(port)
+    return found is not None and found.accepts(leaf)
+
+
+def _is_in_transform() -> bool:
+    """Asked while a graph is traced, which then serves no call outside of the transform."""
+    return _transform_running() is not None
+
+
+# What torch.compiler.assume_constant_result does; that would import all of the compiler.
+_is_wanted._dynamo_marked_constant = True  # type: ignore[attr-defined]
+_is_in_transform._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+def _run(value: Tensor | None, ticket: Tensor, port: str, leaf: str, note: str) -> None:
+    part = _parts.get(int(ticket))
+    if part is not None:
+        part.take(value, port, leaf, note)
+
+
+def _run_nothing(value: Tensor | None, ticket: Tensor, port: str, leaf: str, note: str) -> None:
     """While the compiler traces, nothing flows."""
 
 
-_library.impl("emit", _emit, "CompositeExplicitAutograd")
-torch.library.register_fake("torchtap::emit", _emit_nothing, lib=_library)
+_library.impl("emit", _run, "CompositeExplicitAutograd")
+torch.library.register_fake("torchtap::emit", _run_nothing, lib=_library)
 # The compiler must neither drop nor move what has an effect that it cannot see.
 _register_effectful_op(torch.ops.torchtap.emit.default, EffectType.ORDERED)
+run_as_it_is(
+    CompilableBegin.__call__,
+    CompilableEnter.__call__,
+    CompilableCount.__call__,
+    CompilableLeave.__call__,
+    _run,
+)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from torchtap.errors import EditError
 from torchtap.hooks.backwards import Backwards, current_task
+from torchtap.hooks.callbacks import keep_dynamo_out
 from torchtap.hooks.calls import counted_as
 from torchtap.hooks.change import Change, place
 from torchtap.hooks.gather import BATCHED, is_batched
@@ -82,22 +84,23 @@ class GradientEdit:
     def on_overwritten(self, geometry: Geometry) -> Callable[..., Any]:
         """Makes the hook of the ``CopySlices`` that overwrote a view."""
         self.is_split = True
+        return partial(self._on_copy_slices, geometry)
 
-        def hook(grad_inputs: tuple[Tensor | None, ...], _: Any) -> Any:
-            whole = grad_inputs[0]
-            if whole is None:
-                return None
-            part = geometry.cut(whole)
-            new = self._change(part)
-            if new is None or new is part:
-                return None
-            changed = torch.empty_strided(
-                geometry.base_size, geometry.base_stride, dtype=whole.dtype, device=whole.device
-            ).copy_(whole)
-            geometry.cut(changed).copy_(new)
-            return (changed, *grad_inputs[1:])
-
-        return hook
+    def _on_copy_slices(
+        self, geometry: Geometry, grad_inputs: tuple[Tensor | None, ...], _: Any
+    ) -> Any:
+        whole = grad_inputs[0]
+        if whole is None:
+            return None
+        part = geometry.cut(whole)
+        new = self._change(part)
+        if new is None or new is part:
+            return None
+        changed = torch.empty_strided(
+            geometry.base_size, geometry.base_stride, dtype=whole.dtype, device=whole.device
+        ).copy_(whole)
+        geometry.cut(changed).copy_(new)
+        return (changed, *grad_inputs[1:])
 
     def _change(self, gradient: Tensor) -> Tensor | None:
         edits = self.edits
@@ -339,3 +342,11 @@ class GradientEdits:
             handle.remove()
         self._handles.clear()
         self.drop_views()
+
+
+keep_dynamo_out(
+    GradientEdit.on_tensor,
+    GradientEdit.on_identity,
+    GradientEdit._on_copy_slices,
+    GradientEdits._begin,
+)

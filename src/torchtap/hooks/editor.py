@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from torchtap.errors import EditError
 from torchtap.hooks.backwards import current_task
-from torchtap.hooks.callbacks import Count, EditCallback, keep_dynamo_out
+from torchtap.hooks.callbacks import EDITS, Count, EditCallback, keep_dynamo_out
 from torchtap.hooks.calls import (
     NOT_TOLD,
     UNTOLD,
@@ -29,7 +29,7 @@ from torchtap.hooks.calls import (
 )
 from torchtap.hooks.change import Change
 from torchtap.hooks.edited_gradients import GradientEdits
-from torchtap.hooks.graph import sequence_number
+from torchtap.hooks.graph import from_one_compiled_graph, sequence_number
 from torchtap.hooks.guards import HookGuards
 from torchtap.hooks.guided import NodeEdit, NodeEdits
 from torchtap.hooks.keep import obstacle
@@ -38,7 +38,8 @@ from torchtap.hooks.order import put_edit
 from torchtap.hooks.param_hooks import ParamHooks, owns
 from torchtap.hooks.spots import Spot, Tap
 from torchtap.record import BACKWARD, RECOMPUTE, UNVERSIONED, Record, new_record
-from torchtap.tree import replace, replace_arguments
+from torchtap.site import Site
+from torchtap.tree import leaves, replace, replace_arguments
 
 if TYPE_CHECKING:
     from torchtap.plan import Plan
@@ -237,6 +238,8 @@ class Editor:
         if type(output) is Tensor:
             new = self._flowing_out(call, tap.plain_output, tap.plain_gradient, {}, output)
         else:
+            if "grad_output" in tap.filters:
+                self._refuse_graph_outputs(tap, output)
             new = replace(output, partial(self._new_output, call, {}))
         if not self._running.stack:  # What it returned itself is followed no further.
             self.gradients.leave(_NO_VIEWS, None, is_outermost=True)
@@ -303,6 +306,19 @@ class Editor:
     def _new_output(self, call: _Call, known: Known, leaf: str, tensor: Tensor) -> Tensor:
         spot, spot_of_gradient = call.tap.spot("output", leaf), call.tap.spot("grad_output", leaf)
         return self._flowing_out(call, spot, spot_of_gradient, known, tensor)
+
+    def _refuse_graph_outputs(self, tap: Tap, output: Any) -> None:
+        found = leaves(output)
+        together = from_one_compiled_graph(tensor for _, tensor in found)
+        for leaf, tensor in found:
+            if id(tensor) in together and tap.spot("grad_output", leaf) is not None:
+                site = Site(tap.path, "grad_output", leaf)
+                raise EditError(
+                    f"Edit {self.change.name!r} cannot change the gradient at {site}: one compiled "
+                    f"graph returned this tensor and another, and what flows between them inside "
+                    f"the graph is out of reach. Edit a module further inside, which breaks the "
+                    f"graph there."
+                )
 
     def _flowing_out(
         self,
@@ -447,4 +463,5 @@ def _is_caught_in(frame: FrameType, error: BaseException) -> bool:
     return error.__traceback__ is not None and error.__traceback__.tb_frame is frame
 
 
-keep_dynamo_out(EditEnter.__call__, EditLeave.__call__)
+keep_dynamo_out(EditEnter.__call__, EditLeave.__call__, reason=EDITS)
+keep_dynamo_out(Editor._change_param)

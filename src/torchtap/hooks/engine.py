@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from torchtap.hooks.backwards import current_task
-from torchtap.hooks.callbacks import Count, Enter, Leave
+from torchtap.hooks.callbacks import Begin, Count, Enter, Leave
 from torchtap.hooks.calls import (
     NOT_TOLD,
     UNTOLD,
@@ -20,18 +20,20 @@ from torchtap.hooks.calls import (
     Numbering,
     Running,
     may_call_itself,
+    outermost_parts,
 )
 from torchtap.hooks.compiled import (
-    NO_GRAD_INPUT,
+    IN_TRANSFORM,
+    CompilableBegin,
     CompilableCount,
     CompilableEnter,
     CompilableLeave,
-    Compiled,
 )
 from torchtap.hooks.fused import Aside
+from torchtap.hooks.gather import OUTSIDE
 from torchtap.hooks.gradients import Gradients, Passage
-from torchtap.hooks.graph import sequence_number
-from torchtap.hooks.guards import HookGuards
+from torchtap.hooks.graph import from_one_compiled_graph, sequence_number
+from torchtap.hooks.guards import HookGuards, renumber, shared_number
 from torchtap.hooks.keep import BORROW, Keeper, obstacle, storage_id
 from torchtap.hooks.marks import open_engines
 from torchtap.hooks.order import AFTER, put_watch
@@ -40,7 +42,7 @@ from torchtap.hooks.spots import Meter, Spot, Tap
 from torchtap.hooks.state import State
 from torchtap.hooks.updates import Updates
 from torchtap.record import BACKWARD, FORWARD, RECOMPUTE, Record
-from torchtap.site import Site
+from torchtap.site import STATE_PORTS, Site
 from torchtap.tree import argument_leaves, leaves
 from torchtap.untouched import mode_of
 
@@ -87,6 +89,7 @@ class Engine:
         namesakes: marks that were not recorded, because a module has their name.
         borrows: whether records hold what flows itself, because it is read at once.
         num_entries: how often the model (or, from outside, a tapped part of it) was called.
+        wants_state: whether anything is wanted that must be taken when a step's first call begins.
     """
 
     def __init__(
@@ -118,10 +121,10 @@ class Engine:
         self.namesakes: set[str] = set()
         self.keeper = Keeper(copy)
         self.state = State(plan, self.taps, emit, borrows=self.borrows)
-        self.updates = Updates(plan, self.taps, emit)
+        self.updates = Updates(plan, self.taps, emit, self.take_state)
+        self.wants_state = self.state.is_wanted or self.updates.is_wanted
         self.gradients = Gradients(self.keeper, emit, self.state.deliver, grad_input, looks)
         self.aside = Aside(self, {"": self.root, **self.taps})
-        self.compiled = Compiled(self)
         # At hand for the hooks, which are called for every module.
         self.deliver_gradient = self.gradients.deliver
         self.on_tensors = self.gradients.on_tensors
@@ -141,6 +144,7 @@ class Engine:
 
     def attach(self, modules: Mapping[str, nn.Module]) -> None:
         """Put the hooks on. ``modules``: path -> module."""
+        number = shared_number(modules.values())
         for path in dict.fromkeys(["", *self.taps]):
             tap, module = self.taps.get(path, self.root), modules[path]
             has_frame = path == "" or not tap.filters.keys().isdisjoint(_NEED_ENTRY)
@@ -151,21 +155,43 @@ class Engine:
             if is_left and not has_frame and may_call_itself(module):
                 tap.count = EnteredCalls
                 count = (CompilableCount if self.borrows else Count)(self, tap)
-                self._handles.append(module.register_forward_pre_hook(count))
+                self._hook_before(module, count, number)
             if has_frame:
                 enter = (CompilableEnter if self.borrows else Enter)(self, tap)
-                handle = module.register_forward_pre_hook(enter, with_kwargs=True)
-                put_watch(module._forward_pre_hooks, handle.id)
-                self._handles.append(handle)
+                self._hook_before(module, enter, number, with_kwargs=True)
+                put_watch(module._forward_pre_hooks, number)
             if is_left:
                 kind = CompilableLeave if self.borrows else Leave
                 leave = kind(self, tap, has_frame=has_frame)
                 handle = module.register_forward_hook(leave, with_kwargs=True, always_call=True)
-                put_watch(module._forward_hooks, handle.id)
+                renumber(handle, number)
+                put_watch(module._forward_hooks, number)
                 self._handles.append(handle)
+        number = shared_number(modules.values())
+        for path in self._parts_to_hear_of(modules):
+            tap = self.taps.get(path, self.root)
+            begin = (CompilableBegin if self.borrows else Begin)(self, tap)
+            self._hook_before(modules[path], begin, number)
         self._handles += self.aside.attach(modules)
         self._handles += self.updates.attach()
         open_engines.add(self)
+
+    def _hook_before(
+        self, module: nn.Module, hook: Any, number: int, *, with_kwargs: bool = False
+    ) -> None:
+        handle = module.register_forward_pre_hook(hook, with_kwargs=with_kwargs)
+        renumber(handle, number)
+        self._handles.append(handle)
+
+    def _parts_to_hear_of(self, modules: Mapping[str, nn.Module]) -> Iterator[str]:
+        """Parts that may be called without the model, and hold a module whose state is wanted."""
+        wanted = [path for path, tap in self.taps.items() if tap.filters.keys() & set(STATE_PORTS)]
+        for path in outermost_parts(modules) if wanted else ():
+            is_entered = path in self.taps and self.taps[path].filters.keys() & _NEED_ENTRY
+            if is_entered or isinstance(modules[path], torch.jit.ScriptModule):
+                continue
+            if any(one == path or one.startswith(f"{path}.") for one in wanted):
+                yield path
 
     def begin_step(self, step: int, *, recording: bool) -> None:
         """Start ``step``; gradients still to come keep the step they belong to."""
@@ -202,15 +228,6 @@ class Engine:
         self.gradients.release()
         self._guards.release()
         self._running.stack.clear()
-
-    def traced(self, tap: Tap) -> None:
-        """The compiler traces a call of a tapped module; the call itself will not come by."""
-        if "grad_input" in tap.filters:
-            tap.reason = NO_GRAD_INPUT
-        if not self.compiled.was_traced:
-            self.compiled.was_traced = True
-            self.num_entries += 1
-            self.take_state()
 
     def overwritten(self, site: Site) -> None:
         """A value that was kept as an alias is lost: copy at this site from now on."""
@@ -271,10 +288,12 @@ class Engine:
         else:
             outputs = {id(tensor) for _, tensor in found}
             self.gradients.leave(frame.first_view, outputs, is_outermost=is_outermost)
+        together = from_one_compiled_graph(t for _, t in found) if len(found) > 1 else ()
         for leaf, tensor in found:
             spot = tap.spot("output", leaf)
             self._take_value(spot, tensor, frame.number, frame.phase, frame.foreign)
-            self._expect(tap.spot("grad_output", leaf), tensor, frame)
+            labels = (OUTSIDE,) if id(tensor) in together else ()
+            self._expect(tap.spot("grad_output", leaf), tensor, frame, labels)
         if frame.passage is not None:
             self.gradients.connect(frame.passage, [tensor for _, tensor in found])
         if "saved" in tap.filters and frame.phase is not RECOMPUTE:
@@ -299,12 +318,14 @@ class Engine:
         self._take_value(tap.spot("output", ""), tensor, frame.number, frame.phase, frame.foreign)
         self._expect(tap.spot("grad_output", ""), tensor, frame)
 
-    def _expect(self, spot: Spot | None, tensor: Tensor, frame: _Frame) -> None:
-        self.gradients.expect(spot, tensor, frame.number, frame.phase_of_gradients)
+    def _expect(
+        self, spot: Spot | None, tensor: Tensor, frame: _Frame, labels: tuple[str, ...] = ()
+    ) -> None:
+        self.gradients.expect(spot, tensor, frame.number, frame.phase_of_gradients, labels)
 
     def _enter_model(self, tap: Tap, module: nn.Module, *, is_nested: bool) -> None:
         self.num_entries += 1
-        self._guards.hold()
+        self.guard_hooks()
         if current_task() == -1 and not is_nested:
             self.gradients.backwards.forget_failed()
             self._numbering.enter_model()
@@ -321,11 +342,6 @@ class Engine:
             self.gradients.release_leaves(force=False)
         self.take_state()
 
-    @property
-    def wants_state(self) -> bool:
-        """Whether anything is wanted that needs to know when a step's first call begins."""
-        return self.state.is_wanted or self.updates.is_wanted
-
     def take_state(self) -> None:
         """Take parameters and buffers, once a step, when the model is entered."""
         with self._lock:
@@ -334,6 +350,17 @@ class Engine:
                 self._own_storages = None
                 self.state.take()
                 self.state.hook_params(self.gradients.backwards)
+
+    def begin(self, tap: Tap) -> None:
+        """A part of the model runs, maybe without the model itself."""
+        if not self._is_state_taken and not self._is_dormant(tap, is_counted=False):
+            self.num_entries += 1
+            self.guard_hooks()
+            self.take_state()
+
+    def guard_hooks(self) -> None:
+        """What is compiled from now on depends on hooks; cheap to call again."""
+        self._guards.hold()
 
     def _number(self, tap: Tap, args: Any, kwargs: Mapping[str, Any]) -> tuple[int, str]:
         call, phase = self._numbering.number(tap, args, kwargs)
@@ -412,6 +439,7 @@ class Engine:
     def _is_dormant(self, tap: Tap, *, is_counted: bool = True) -> bool:
         if _transform_running() is not None:
             reason = "it ran inside a torch.func transform, where tensors stand for others"
+            reason = IN_TRANSFORM
         elif torch._C._get_tracing_state() is not None:
             reason = "it ran while torch.jit was tracing"
         else:

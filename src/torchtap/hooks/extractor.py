@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import CheckpointFunction
 
 from torchtap.errors import CaptureError
-from torchtap.hooks.callbacks import keep_dynamo_out
+from torchtap.hooks.callbacks import VALUES, keep_dynamo_out
 from torchtap.hooks.marks import open_editors
 from torchtap.hooks.stand_ins import settle_stand_ins
 from torchtap.plan import Filter
@@ -167,4 +167,4 @@ def _left(
     extractor.take(place, wanted, leaves(output))
 
 
-keep_dynamo_out(_entered, _left)
+keep_dynamo_out(_entered, _left, reason=VALUES)

@@ -15,6 +15,7 @@ from torch.optim.optimizer import (
 )
 
 from torchtap.errors import EditError
+from torchtap.hooks.callbacks import keep_dynamo_out
 from torchtap.hooks.spots import Tap
 from torchtap.hooks.stand_ins import StandIns
 from torchtap.site import Site
@@ -117,6 +118,7 @@ class Frozen:
             if frozen is not None:
                 frozen._after(optimizer)
 
+        keep_dynamo_out(before, after)
         guards = [
             register_optimizer_step_pre_hook(before),
             register_optimizer_step_post_hook(after),

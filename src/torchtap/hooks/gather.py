@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from torchtap.hooks.backwards import at_end_of_backward, current_task
+from torchtap.hooks.callbacks import keep_dynamo_out
 from torchtap.hooks.graph import (
     Crossing,
     Geometry,
@@ -31,6 +32,9 @@ PASSED_BY = (
 SHARED = "shared memory"
 """Label of a gradient whose tensor was overwritten through a view: uses of that memory after the
 write count, by whichever tensor."""
+OUTSIDE = "outside the compiled graph"
+"""Label of a gradient from what was done with the tensor after a compiled graph had returned it;
+what the graph itself made of it is not in it."""
 
 _is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 _is_legacy_batched = torch._C._functorch.is_legacy_batchedtensor
@@ -272,3 +276,6 @@ def add_crossings(
             part = part.detach().to(dtype)
         total = part if total is None else total.detach() + part.detach()
     gather.add(total)
+
+
+keep_dynamo_out(Gather.add, Gather._finish, take_over, add_crossings)

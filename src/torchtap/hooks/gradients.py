@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from torchtap.hooks.backwards import Backwards, current_task
+from torchtap.hooks.callbacks import keep_dynamo_out
 from torchtap.hooks.calls import Call
 from torchtap.hooks.gather import (
     BATCHED,
@@ -410,3 +411,6 @@ def is_discarded_graph() -> bool:
     if current_task() == -1:
         return False
     return what_runs(torch._C._current_autograd_node()) is NON_REENTRANT
+
+
+keep_dynamo_out(Gradients.deliver, Gradients._begin, _as_prehook)

@@ -15,8 +15,24 @@ Edge = tuple[Node, int]
 EDITED = "torchtap edit"
 """In a node's metadata: path of the module before which a gradient edit put this identity."""
 
+COMPILED = "CompiledFunctionBackward"
+"""Name of the node of a whole compiled graph."""
+
 sequence_number = torch._C._autograd._get_sequence_nr
 """Number that the next node of this thread will get."""
+
+
+def from_one_compiled_graph(tensors: Iterable[Tensor]) -> frozenset[int]:
+    """Ids of those that one compiled graph returned together with another of them.
+
+    Outside of it, nobody can tell what the graph made of the one on its way to the other.
+    """
+    by_node: dict[Node, set[int]] = {}
+    for tensor in tensors:
+        node: Node = tensor.grad_fn
+        if node is not None and node.name() == COMPILED:
+            by_node.setdefault(node, set()).add(id(tensor))
+    return frozenset().union(*(ids for ids in by_node.values() if len(ids) > 1))
 
 
 class Geometry(NamedTuple):

@@ -1,18 +1,24 @@
 """Makes torch.compile look at the modules' hook tables while some of ours are in them.
 
 By default compiled code is reused for another module of the same class without looking at its
-hooks, so that of several equal blocks only the first would be seen or edited.
+hooks, so that of several equal blocks only the first would be seen or edited. With the look, it is
+reused only where the hooks have the same numbers in the tables: those of one watch share theirs.
 """
 
 from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Iterable
 from typing import Any
+
+from torch import nn
+from torch.utils.hooks import RemovableHandle
 
 _lock = threading.RLock()  # The collector may finish a holder while another one is counted.
 _num_holders = 0
 _before: bool | None = None
+_numbers: list[int] = []
 
 
 class HookGuards:
@@ -53,3 +59,23 @@ def _count(change: int) -> None:
             config.skip_nnmodule_hook_guards = False
         elif _num_holders == 0:
             config.skip_nnmodule_hook_guards = _before
+
+
+def shared_number(modules: Iterable[nn.Module]) -> int:
+    """A number under which no module has a hook; often the one of a watch that is closed."""
+    taken = {key for m in modules for key in (*m._forward_pre_hooks, *m._forward_hooks)}
+    for number in _numbers:
+        if number not in taken:
+            return number
+    _numbers.append(RemovableHandle.next_id)
+    RemovableHandle.next_id += 1
+    return _numbers[-1]
+
+
+def renumber(handle: RemovableHandle, number: int) -> None:
+    """Let a hook that was just put on have another number in its tables."""
+    for reference in (handle.hooks_dict_ref, *handle.extra_dict_ref):
+        table = reference()
+        if table is not None and handle.id in table:
+            table[number] = table.pop(handle.id)
+    handle.id = number

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from torch import Tensor
 
 from torchtap.errors import EditError
+from torchtap.hooks.callbacks import keep_dynamo_out
 from torchtap.hooks.graph import Node
 from torchtap.hooks.spots import Spot, Tap
 from torchtap.tree import leaves
@@ -67,12 +69,14 @@ class NodeEdits:
             self._prune_at = 256 + 2 * len(self._handles)
 
     def _hook(self, spot: Spot, call: int) -> Callable[..., Any]:
-        def hook(gradients: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
-            self._count(spot, call, True)
-            return tuple(None if one is None else self._edit.change(one) for one in gradients)
-
         spot.armed += 1
-        return hook
+        return partial(self._change, spot, call)
+
+    def _change(
+        self, spot: Spot, call: int, gradients: tuple[Tensor | None, ...]
+    ) -> tuple[Tensor | None, ...]:
+        self._count(spot, call, True)
+        return tuple(None if one is None else self._edit.change(one) for one in gradients)
 
     def release(self) -> None:
         """Take every hook off."""
@@ -95,3 +99,6 @@ def _nodes(outputs: Iterable[Tensor], first: int) -> list[Node]:
             seen.append(following)
             todo.append(following)
     return seen
+
+
+keep_dynamo_out(NodeEdits._change)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from torch import Tensor
 
 from torchtap.errors import InputError
-from torchtap.hooks.callbacks import keep_dynamo_out
+from torchtap.hooks.callbacks import MARKS, keep_dynamo_out
 from torchtap.hooks.order import AFTER, BEFORE
 
 if TYPE_CHECKING:
@@ -106,4 +106,4 @@ def _mark(tensor: Tensor, name: str) -> Tensor:
     return tensor
 
 
-keep_dynamo_out(_mark)
+keep_dynamo_out(_mark, reason=MARKS)

@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
-from torchtap.hooks.graph import Node, num_casts
+from torchtap.hooks.graph import COMPILED, Node, num_casts
 from torchtap.hooks.keep import storage_id
 from torchtap.hooks.spots import Spot, Tap
 
@@ -86,6 +86,7 @@ class Saved:
             if node in self._seen:
                 continue
             self._seen.add(node)
+            tap.is_in_graph |= node.name() == COMPILED
             for name, raw in self._raws(node):
                 times[name] += 1
                 leaf = name if times[name] == 1 else f"{name}~{times[name]}"

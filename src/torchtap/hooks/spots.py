@@ -77,6 +77,7 @@ class Tap:
         count: makes ``calls`` anew for each step.
         untold: reason -> number of calls that are not among those of the forward.
         has_run: whether any call was seen, in any step.
+        is_in_graph: whether it ran inside a compiled graph, in any step.
         reason: why no call can be recorded.
 
     Args:
@@ -92,6 +93,7 @@ class Tap:
         "count",
         "filters",
         "has_run",
+        "is_in_graph",
         "path",
         "plain_gradient",
         "plain_output",
@@ -116,7 +118,7 @@ class Tap:
         self.calls: Iterator[int] = self.count()
         self.calls_in_backward: Iterator[int] = itertools.count()
         self.untold: Counter[str] = Counter()
-        self.has_run = False
+        self.has_run = self.is_in_graph = False
         self.reason: str | None = None
         self.plain_output = self.spot("output", "")
         self.plain_gradient = self.spot("grad_output", "")

@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from torchtap.hooks.callbacks import EditCallback, keep_dynamo_out
+from torchtap.hooks.callbacks import EDITS, EditCallback, keep_dynamo_out
 from torchtap.hooks.spots import Tap
 
 
@@ -165,4 +165,4 @@ class _Settle(EditCallback):
         self.editor.settle(id(module))
 
 
-keep_dynamo_out(_Enter.__call__, _Leave.__call__)
+keep_dynamo_out(_Enter.__call__, _Leave.__call__, reason=EDITS)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from torchtap.hooks.backwards import Backwards
+from torchtap.hooks.callbacks import keep_dynamo_out
 from torchtap.hooks.gradients import why_no_grad
 from torchtap.hooks.keep import obstacle
 from torchtap.hooks.param_hooks import ParamHooks, owns
@@ -26,6 +27,9 @@ class State:
 
     Values are copied unless they are read at once: the optimizer is about to overwrite them, and
     others may hold pointers into them.
+
+    Attributes:
+        was_taken: whether they were, in any step.
     """
 
     def __init__(
@@ -37,7 +41,7 @@ class State:
         borrows: bool,
     ) -> None:
         self.step = 0
-        self.recording = False
+        self.recording = self.was_taken = False
         wanted = {"param", "buffer", "param_grad"}
         self._planned = [planned for planned in plan.taps if wanted & set(planned.ports)]
         self._taps = taps
@@ -48,6 +52,7 @@ class State:
 
     def take(self) -> None:
         """Keep parameters and buffers as they are now."""
+        self.was_taken = True
         for tap, module in self._owners():
             for port, held in (("param", module._parameters), ("buffer", module._buffers)):
                 for name, tensor in held.items() if port in tap.filters else ():
@@ -139,3 +144,6 @@ def _reduction(gradient: Tensor) -> tuple[str, ...]:
     if distributed.is_available() and distributed.is_initialized():
         return ("local",)
     return ()
+
+
+keep_dynamo_out(State._take_gradient)

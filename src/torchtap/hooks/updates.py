@@ -19,6 +19,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
+from torchtap.hooks.callbacks import keep_dynamo_out
 from torchtap.hooks.keep import obstacle
 from torchtap.hooks.spots import Spot, Tap
 from torchtap.record import FORWARD, UNVERSIONED, Record
@@ -34,14 +35,22 @@ class Updates:
         plan: what is wanted.
         taps: path -> tap.
         emit: takes records.
+        stepping: called when an optimizer is about to change a parameter.
     """
 
-    def __init__(self, plan: Plan, taps: Mapping[str, Tap], emit: Callable[[Record], None]) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        taps: Mapping[str, Tap],
+        emit: Callable[[Record], None],
+        stepping: Callable[[], None],
+    ) -> None:
         self.step = 0
         self.recording = False
         self._plan = plan
         self._taps = taps
         self._emit = emit
+        self._stepping = stepping
         self._calls: Counter[Spot] = Counter()
         # Optimizers inside their step, the outermost first, with their parameters before it.
         self._running: list[tuple[int, dict[int, Tensor]]] = []
@@ -69,6 +78,7 @@ class Updates:
             if updates is not None:
                 updates.compare(optimizer)
 
+        keep_dynamo_out(before, after)
         return [
             register_optimizer_step_pre_hook(before),
             register_optimizer_step_post_hook(after),
@@ -88,6 +98,8 @@ class Updates:
             for param in params
             if id(param) in wanted and id(param) not in known
         }
+        if before:
+            self._stepping()
         self._running.append((id(optimizer), before))
 
     def compare(self, optimizer: Optimizer) -> None:
