@@ -683,6 +683,7 @@ def test_a_recording_that_lacks_something_would_be_found() -> None:
 
 UNVERIFIED = {
     **dict.fromkeys(FORMULAS, "share memory"),
+    "object_beside_a_tensor": "held by an object",
     "checkpoint_reentrant": "reentrant checkpoint",
     "checkpoint_reentrant_dropout": "reentrant checkpoint",
     "checkpoint_reentrant_thrice": "reentrant checkpoint",

@@ -349,11 +349,13 @@ class _Twin:
     Attributes:
         through: gradient of the clone that a module got.
         whole: gradient of the tensor at the origin, over all its uses.
+        asked: where it could hand on clones; not in objects, which stay as they are.
     """
 
     def __init__(self, trial: _Trial, modules: Mapping[str, nn.Module], plain: _Outcome) -> None:
         self.through: dict[Place, Tensor] = {}
         self.whole: dict[Place, Tensor] = {}
+        self.asked: set[Site] = set()
         self._kept: dict[Place, tuple[Tensor, Tensor]] = {}
         self._origins: dict[int, tuple[Tensor, int, Tensor]] = {}
         self._calls = _Calls()
@@ -387,16 +389,18 @@ class _Twin:
         call = self._calls.enter(path)
         swap = self._swap(path, "grad_input", call)
         if bare:
-            return (replace(args[0], swap),), kwargs
-        return replace(args, swap), replace(kwargs, swap)
+            return (replace(args[0], swap, objects=False),), kwargs
+        return replace(args, swap, objects=False), replace(kwargs, swap, objects=False)
 
     def _leave(self, path: str, output: Any) -> Any:
-        return replace(output, self._swap(path, "grad_output", self._calls.leave(path)))
+        swap = self._swap(path, "grad_output", self._calls.leave(path))
+        return replace(output, swap, objects=False)
 
     def _swap(self, path: str, port: str, call: int) -> Callable[[str, Tensor], Tensor]:
         clones: dict[int, tuple[Tensor, Tensor]] = {}
 
         def swap(leaf: str, tensor: Tensor) -> Tensor:
+            self.asked.add(Site(path, port, leaf))
             if not tensor.requires_grad or not torch.is_grad_enabled():
                 return tensor
             # One tensor in several slots stays one tensor, as modules further in may ask.
@@ -491,6 +495,8 @@ def _why_unverified(record: Record, twin: _Twin | None, paths: Container[str]) -
         return "a hook there would switch a fused kernel off, and so change the value"
     if twin is not None and twin.failure is not None:
         return twin.failure
+    if twin is not None and record.site not in twin.asked:
+        return "it is held by an object, in which no clone can take its place"
     return "it lies inside a reentrant checkpoint, where the twin has no graph"
 
 

@@ -178,7 +178,9 @@ class Watch:
             reason = _why_missing(spot)
             if reason is not None:
                 yield Absence(spot.site, reason)
-        if not spots:
+        unseen = list(tap.why_unseen(port))
+        yield from unseen
+        if not spots and not unseen:
             yield Absence(Site(tap.path, port), self._why_never(tap, port))
 
     def _why_never(self, tap: Tap, port: str) -> str:

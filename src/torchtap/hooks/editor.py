@@ -34,7 +34,7 @@ from torchtap.hooks.keep import obstacle
 from torchtap.hooks.marks import open_editors
 from torchtap.hooks.order import put_edit
 from torchtap.hooks.param_hooks import ParamHooks, owns
-from torchtap.hooks.spots import Spot, Tap
+from torchtap.hooks.spots import RETURNED, TAKEN, Spot, Tap
 from torchtap.record import RECOMPUTE, UNVERSIONED, Record, new_record
 from torchtap.tree import replace, replace_arguments
 
@@ -202,7 +202,8 @@ class Editor:
         takes_arguments = "input" in tap.filters or "grad_input" in tap.filters
         if not takes_arguments or not self._is_wanted(call):
             return None
-        return replace_arguments(args, kwargs, partial(self._new_argument, call, {}))
+        new = partial(self._new_argument, call, {})
+        return replace_arguments(args, kwargs, new, tap.unseen[TAKEN])
 
     def leave(
         self,
@@ -234,7 +235,7 @@ class Editor:
         if type(output) is Tensor:
             new = self._flowing_out(call, tap.plain_output, tap.plain_gradient, {}, output)
         else:
-            new = replace(output, partial(self._new_output, call, {}))
+            new = replace(output, partial(self._new_output, call, {}), tap.unseen[RETURNED])
         if not self._running.stack:  # What it returned itself is followed no further.
             self.gradients.leave(_NO_VIEWS, None, is_outermost=True)
         return new

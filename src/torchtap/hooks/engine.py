@@ -28,7 +28,7 @@ from torchtap.hooks.keep import BORROW, Keeper, obstacle, storage_id
 from torchtap.hooks.marks import open_engines
 from torchtap.hooks.order import AFTER, put_watch
 from torchtap.hooks.saved import Saved
-from torchtap.hooks.spots import Meter, Spot, Tap
+from torchtap.hooks.spots import RETURNED, TAKEN, Meter, Spot, Tap
 from torchtap.hooks.state import State
 from torchtap.hooks.updates import Updates
 from torchtap.record import FORWARD, RECOMPUTE, Record
@@ -224,7 +224,7 @@ class Engine:
         if self._is_dormant(tap):
             return
         frames = self._running.stack
-        found = argument_leaves(args, kwargs)
+        found = argument_leaves(args, kwargs, tap.unseen[TAKEN])
         if tap is self.root and frames and self._running.is_stale():
             frames.clear()
             self.gradients.drop_views()
@@ -256,7 +256,7 @@ class Engine:
             return
         frame = self._running.pop(tap) if has_frame else None
         is_outermost = not self._running.stack
-        found = leaves(output)
+        found = leaves(output, tap.unseen[RETURNED])
         if frame is None:
             frame = self._frameless(tap, args, kwargs)
         else:

@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from torchtap.site import Site
+from torchtap.record import Absence
+from torchtap.site import FLOW_PORTS, Site
+from torchtap.tree import Unseen
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from torchtap.plan import Filter
 
 
+TAKEN, RETURNED = "taken", "returned"
 Meter = Callable[["Tensor", int], bool]
 
 
@@ -73,6 +76,7 @@ class Tap:
         plain_gradient: the same of its gradient.
         calls: numbers the calls of the running step.
         count: makes that anew for each step.
+        unseen: of what it takes and of what it returns: what holds tensors and was not looked into.
         has_run: whether any call was seen, in any step.
         reason: why calls were not recorded.
 
@@ -93,6 +97,7 @@ class Tap:
         "plain_output",
         "reason",
         "spots",
+        "unseen",
     )
 
     def __init__(
@@ -109,6 +114,7 @@ class Tap:
         self.spots: dict[tuple[str, str], Spot | None] = {}
         self.count: Callable[[], Iterator[int]] = itertools.count
         self.calls: Iterator[int] = self.count()
+        self.unseen: dict[str, Unseen] = {TAKEN: {}, RETURNED: {}}
         self.has_run = False
         self.reason: str | None = None
         self.plain_output = self.spot("output", "")
@@ -136,6 +142,14 @@ class Tap:
         leaves = [leaf for one, leaf in self.spots if one == port and leaf]
         sites = [repr(str(Site(self.path, port, leaf))) for leaf in leaves or [""]]
         return f"; there is {', '.join(sites[:3])}"
+
+    def why_unseen(self, port: str) -> Iterator[Absence]:
+        """What is wanted of a port, and stands where no look was taken."""
+        side, verb = (TAKEN, "took") if port.endswith("input") else (RETURNED, "returned")
+        for leaf, what in self.unseen[side].items() if port in FLOW_PORTS else ():
+            if self.filters[port].accepts(leaf):
+                reason = f"it {verb} {what}: use a tuple, list, dict or dataclass instead"
+                yield Absence(Site(self.path, port, leaf), reason)
 
     def _make(self, port: str, leaf: str) -> Spot:
         return Spot(Site(self.path, port, leaf), self._copies, self._meter)
