@@ -277,7 +277,7 @@ class Bundle:
 
 _pytree.register_pytree_node(
     Bundle,
-    lambda bundle: ((bundle.first, bundle.second), None),
+    lambda bundle: ([bundle.first, bundle.second], None),
     lambda parts, _: Bundle(*parts),
     serialized_type_name="torchtap.testing.Bundle",
     flatten_with_keys_fn=lambda bundle: (

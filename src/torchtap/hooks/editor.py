@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from torchtap.errors import EditError
 from torchtap.hooks.backwards import current_task
-from torchtap.hooks.callbacks import Count, EditCallback, keep_dynamo_out
+from torchtap.hooks.callbacks import Count, EditCallback, Handle, keep_dynamo_out
 from torchtap.hooks.calls import (
     UNTOLD,
     Call,
@@ -126,15 +126,16 @@ class Editor:
             before, after = self._sides(tap)
             if after and not before and may_call_itself(module):
                 tap.count = EnteredCalls
-                self._handles.append(module.register_forward_pre_hook(Count(self, tap)))
+                self._handles.append(Handle(module.register_forward_pre_hook(Count(self, tap))))
             if before:
                 enter = EditEnter(self, tap)
-                handle = module.register_forward_pre_hook(enter, with_kwargs=True)
+                handle = Handle(module.register_forward_pre_hook(enter, with_kwargs=True))
                 put_edit(module._forward_pre_hooks, handle.id)
                 self._handles.append(handle)
             if after:
                 leave = EditLeave(self, tap, has_call=before)
-                handle = module.register_forward_hook(leave, with_kwargs=True, always_call=True)
+                made = module.register_forward_hook(leave, with_kwargs=True, always_call=True)
+                handle = Handle(made)
                 put_edit(module._forward_hooks, handle.id)
                 self._handles.append(handle)
         self.hook_params()

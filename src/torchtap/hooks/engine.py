@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from torchtap.hooks.backwards import current_task
-from torchtap.hooks.callbacks import Count, Enter, Leave
+from torchtap.hooks.callbacks import Count, Enter, Handle, Leave
 from torchtap.hooks.calls import Call, EnteredCalls, Numbering, Running, may_call_itself
 from torchtap.hooks.compiled import (
     NO_GRAD_INPUT,
@@ -142,16 +142,17 @@ class Engine:
             if is_left and not has_frame and may_call_itself(module):
                 tap.count = EnteredCalls
                 count = (CompilableCount if self.borrows else Count)(self, tap)
-                self._handles.append(module.register_forward_pre_hook(count))
+                self._handles.append(Handle(module.register_forward_pre_hook(count)))
             if has_frame:
                 enter = (CompilableEnter if self.borrows else Enter)(self, tap)
-                handle = module.register_forward_pre_hook(enter, with_kwargs=True)
+                handle = Handle(module.register_forward_pre_hook(enter, with_kwargs=True))
                 put_watch(module._forward_pre_hooks, handle.id)
                 self._handles.append(handle)
             if is_left:
                 kind = CompilableLeave if self.borrows else Leave
                 leave = kind(self, tap, has_frame=has_frame)
-                handle = module.register_forward_hook(leave, with_kwargs=True, always_call=True)
+                made = module.register_forward_hook(leave, with_kwargs=True, always_call=True)
+                handle = Handle(made)
                 put_watch(module._forward_hooks, handle.id)
                 self._handles.append(handle)
         self._handles += self.aside.attach(self, modules)

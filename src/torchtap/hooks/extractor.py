@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import CheckpointFunction
 
 from torchtap.errors import CaptureError
-from torchtap.hooks.callbacks import keep_dynamo_out
+from torchtap.hooks.callbacks import Handle, keep_dynamo_out
 from torchtap.hooks.marks import open_editors
 from torchtap.hooks.stand_ins import settle_stand_ins
 from torchtap.plan import Filter
@@ -85,7 +85,7 @@ class Extractor:
                         handle = module.register_forward_pre_hook(before, with_kwargs=True)
                     else:
                         handle = module.register_forward_hook(partial(_left, self, place, wanted))
-                    handles.append(handle)
+                    handles.append(Handle(handle))
             self.serial = next(_last)  # After all edits.
             open_editors.add(self)
             model(*args, **kwargs)

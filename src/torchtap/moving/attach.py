@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from torchtap.hooks.callbacks import EditCallback, keep_dynamo_out
+from torchtap.hooks.callbacks import EditCallback, Handle, keep_dynamo_out
 from torchtap.hooks.spots import Tap
 from torchtap.packing import Pair, is_of_checkpoint, push, remove, top
 from torchtap.plan import Plan
@@ -124,8 +124,8 @@ class Attachment:
             if isinstance(module, torch.jit.ScriptModule):
                 continue
             enter, leave = _Enter(self, tap, around=around), _Leave(self, tap)
-            self._handles.append(module.register_forward_pre_hook(enter))
-            self._leaves.append(module.register_forward_hook(leave, always_call=True))
+            self._handles.append(Handle(module.register_forward_pre_hook(enter)))
+            self._leaves.append(Handle(module.register_forward_hook(leave, always_call=True)))
 
     def detach(self) -> None:
         """Take the hooks off.
