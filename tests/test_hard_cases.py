@@ -9,6 +9,9 @@ import transformers
 from torch import nn
 
 import torchtap as tt
+from torchtap.hooks.edited_gradients import GradientEdit
+from torchtap.hooks.gather import Gather
+from torchtap.hooks.spots import Arrival
 from torchtap.testing import Net
 
 
@@ -398,3 +401,32 @@ def test_a_gradient_in_an_object_is_edited():
         out, box = model(x)
         (out + box.held).sum().backward()
     assert x.grad.tolist() == [21, 21]
+
+
+class Marked(torch.Tensor):
+    """A subclass, whose hooks are put on by a handle each."""
+
+
+SUBCLASSES = {
+    "watch": lambda model: tt.watch(model, "*:*"),
+    "watch, total": lambda model: tt.watch(model, "*:*", grad_input="total"),
+    "edit": lambda model: tt.edit(model, "*:grad_output,grad_input", lambda t: t),
+}
+
+
+@pytest.mark.parametrize("attach", SUBCLASSES.values(), ids=list(SUBCLASSES))
+def test_no_hook_stays_on_a_tensor_of_a_subclass(attach):
+    model = Net(lambda net, x: net.b(net.a(x)), a=nn.Linear(2, 2), b=nn.Tanh())
+    alive = []
+    model.a.register_forward_hook(lambda module, args, output: alive.extend([*args, output]))
+    x = (torch.ones(1, 2, requires_grad=True) * 1).as_subclass(Marked)
+    with attach(model):
+        alive.append(model(x))
+        assert type(alive[-1]) is Marked
+        assert any(tensor._backward_hooks for tensor in alive)
+        alive[-1].sum().backward(retain_graph=True)
+    assert len(alive) == 3
+    assert not any(tensor._backward_hooks for tensor in alive)
+    gc.collect()
+    ours = (Arrival, Gather, GradientEdit)
+    assert not [held for held in gc.get_objects() if type(held) in ours]
