@@ -100,8 +100,10 @@ def _walk(value: Any, name: str, found: list[Leaf], above: set[int], unseen: Uns
         return
     parts = _parts(value)
     if parts is None:
-        if not torch.compiler.is_compiling():  # The compiler cannot trace it.
+        if not torch.compiler.is_compiling():
             _look_into(value, name, found, above, unseen)
+        elif unseen is not None and _may_hold(value):
+            unseen[name] = f"a {type(value).__name__}, which a compiled graph cannot look into"
         return
     if id(value) in above:
         return
@@ -218,6 +220,13 @@ def _readers_of(kind: type) -> tuple[Any, tuple[tuple[str, Any], ...]]:
 _DESCRIPTORS = (types.GetSetDescriptorType, types.MemberDescriptorType)
 _MADE_BY_PYTHON = 1 << 9  # Py_TPFLAGS_HEAPTYPE: functions and other types of C have none.
 _readers: WeakKeyDictionary[type, tuple[Any, tuple[tuple[str, Any], ...]]] = WeakKeyDictionary()
+
+
+def _may_hold(value: Any) -> bool:
+    """The same, roughly, in what the compiler can trace."""
+    if isinstance(value, set | frozenset):
+        return True
+    return hasattr(value, "__dict__") and not isinstance(value, _NO_DATA) and not callable(value)
 
 
 def _why_closed(value: Any) -> str | None:

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from torch._higher_order_ops.effects import _EffectType as EffectType, _register_effectful_op
 
 from torchtap.hooks.callbacks import Count, Enter, Leave
-from torchtap.hooks.spots import Spot, Tap
+from torchtap.hooks.spots import RETURNED, TAKEN, Spot, Tap
 from torchtap.record import FORWARD, UNVERSIONED, Record
-from torchtap.tree import argument_leaves, leaves
+from torchtap.tree import Unseen, argument_leaves, leaves
 
 if TYPE_CHECKING:
     from torchtap.hooks.engine import Engine
@@ -96,17 +96,26 @@ class CompilableEnter(Enter):
             self.engine.enter(self.tap, module, args, kwargs)
         elif not torch.compiler.is_exporting():
             tells = self.begin()
-            for leaf, tensor in argument_leaves(args, kwargs):
+            unseen: Unseen = {}
+            for leaf, tensor in argument_leaves(args, kwargs, unseen):
                 if tells:
                     torch.ops.torchtap.emit(tensor.detach(), self.engine.compiled.key, _ENTERED)
                     tells = False
                 _leave_behind(self, "input", leaf, tensor)
+            for leaf, what in unseen.items():
+                self.pass_over(leaf, what)
 
     @torch._dynamo.assume_constant_result  # type: ignore[untyped-decorator]
     def begin(self) -> bool:
         """Run once, while the graph is traced; says whether each run must tell of its beginning."""
         self.engine.traced(self.tap)
         return self.tap is self.engine.root and self.engine.wants_state
+
+    @torch._dynamo.assume_constant_result  # type: ignore[untyped-decorator]
+    def pass_over(self, leaf: str, what: str) -> int:
+        """Noted while the graph is traced."""
+        self.tap.unseen[TAKEN][leaf] = what
+        return 0
 
     @torch._dynamo.assume_constant_result  # type: ignore[untyped-decorator]
     def number(self, port: str, leaf: str) -> int:
@@ -135,9 +144,18 @@ class CompilableLeave(Leave):
         if not torch.compiler.is_compiling():
             Leave.__call__(self, module, args, kwargs, output)
         elif self.engine.recording and not torch.compiler.is_exporting():
-            for leaf, tensor in leaves(output):
+            unseen: Unseen = {}
+            for leaf, tensor in leaves(output, unseen):
                 _leave_behind(self, "output", leaf, tensor)
                 _leave_behind_gradient(self, leaf, tensor)
+            for leaf, what in unseen.items():
+                self.pass_over(leaf, what)
+
+    @torch._dynamo.assume_constant_result  # type: ignore[untyped-decorator]
+    def pass_over(self, leaf: str, what: str) -> int:
+        """Noted while the graph is traced."""
+        self.tap.unseen[RETURNED][leaf] = what
+        return 0
 
     @torch._dynamo.assume_constant_result  # type: ignore[untyped-decorator]
     def number(self, port: str, leaf: str) -> int:
