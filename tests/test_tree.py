@@ -42,6 +42,15 @@ _pytree.register_pytree_node(
 )
 
 
+class Made(Registered):
+    """Its children exist only while it is looked into."""
+
+
+_pytree.register_pytree_node(
+    Made, lambda node: ([list(node.parts[0])], None), lambda parts, _: Made(*parts)
+)
+
+
 class Box:
     def __init__(self, held: Any) -> None:
         self.held = held
@@ -304,3 +313,23 @@ def test_fields_in_another_order_are_the_same_fields() -> None:
     assert [name for name, _ in leaves(value)] == ["hidden_states.0", "last_hidden_state"]
     new = replace(value, lambda leaf, tensor: tensor + 10)
     assert named(new) == {"last_hidden_state": 12, "hidden_states.0": 11}
+
+
+def test_what_an_object_leads_to_is_found_where_it_stands_by_itself_too() -> None:
+    held = [ONE]
+    assert named((Box(held), held, held)) == {"0.held.0": 1, "1.0": 1, "2.0": 1}
+
+
+def test_children_that_a_registration_makes_anew_are_all_found() -> None:
+    value = [Box(Made([ONE])), Box(Made([TWO])), Box(Made([ONE]))]
+    assert named(value) == {"0.held.0.0": 1, "1.held.0.0": 2, "2.held.0.0": 1}
+
+
+def test_a_list_too_long_is_not_looked_through() -> None:
+    class Long(list):
+        def __iter__(self) -> Any:
+            raise AssertionError("it was looked through")
+
+    unseen: dict[str, str] = {}
+    assert leaves(Box(Long([1] * (MOST_PARTS + 1))), unseen) == []
+    assert unseen == {"": f"a Box, which holds more than {MOST_PARTS:,} parts"}

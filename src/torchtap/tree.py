@@ -13,7 +13,7 @@ import dataclasses
 import enum
 import types
 from collections import Counter, UserList, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, MutableMapping
 from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -60,7 +60,7 @@ def leaves(value: Any, unseen: Unseen | None = None) -> list[Leaf]:
     if isinstance(value, Tensor):
         return [("", value)]
     found: list[Leaf] = []
-    _walk(value, "", found, set(), unseen)
+    _walk(value, "", found, set(), {}, unseen)
     return _told_apart(found)
 
 
@@ -76,7 +76,7 @@ def argument_leaves(
         return leaves(args[0], unseen)
     found = leaves(args, unseen)
     if kwargs:
-        _walk(kwargs, "", found, set(), unseen)
+        _walk(kwargs, "", found, set(), {}, unseen)
     return _told_apart(found)
 
 
@@ -92,7 +92,14 @@ def _told_apart(found: list[Leaf]) -> list[Leaf]:
     return named
 
 
-def _walk(value: Any, name: str, found: list[Leaf], above: set[int], unseen: Unseen | None) -> None:
+def _walk(
+    value: Any,
+    name: str,
+    found: list[Leaf],
+    above: set[int],
+    walked: dict[int, Any],
+    unseen: Unseen | None,
+) -> None:
     if isinstance(value, Tensor):
         found.append((name, value))
         return
@@ -101,7 +108,7 @@ def _walk(value: Any, name: str, found: list[Leaf], above: set[int], unseen: Uns
     parts = _parts(value)
     if parts is None:
         if not torch.compiler.is_compiling():
-            _look_into(value, name, found, above, unseen)
+            _look_into(value, name, found, above, walked, unseen)
         elif unseen is not None and _may_hold(value):
             unseen[name] = f"a {type(value).__name__}, which a compiled graph cannot look into"
         return
@@ -109,7 +116,7 @@ def _walk(value: Any, name: str, found: list[Leaf], above: set[int], unseen: Uns
         return
     above.add(id(value))
     for part_name, part in parts:
-        _walk(part, f"{name}.{part_name}" if name else part_name, found, above, unseen)
+        _walk(part, f"{name}.{part_name}" if name else part_name, found, above, walked, unseen)
     above.discard(id(value))
 
 
@@ -148,21 +155,39 @@ def _key_text(key: Any) -> str:
 
 
 def _look_into(
-    value: Any, name: str, found: list[Leaf], above: set[int], unseen: Unseen | None
+    value: Any,
+    name: str,
+    found: list[Leaf],
+    above: Container[int],
+    walked: dict[int, Any],
+    unseen: Unseen | None,
 ) -> None:
-    """Walk an object by its attributes; what it refers to twice is walked once.
+    """Walk an object by its attributes; what objects refer to twice is walked once.
 
     Bounded in size and depth, since objects may be linked to everything in the program.
+
+    Args:
+        value: the object.
+        name: the way to it.
+        found: takes the tensors.
+        above: ids of the containers that it is in.
+        walked: id -> what objects have led to so far, kept alive so that ids stay unique.
+        unseen: as in :func:`leaves`.
     """
-    whole, whole_name, alive = value, name, [value]
+    whole, whole_name, room = value, name, MOST_PARTS
     waiting = [(name, value)]
     while waiting:
         name, value = waiting.pop()
         if isinstance(value, Tensor):
             found.append((name, value))
             continue
-        if isinstance(value, _ATOMS) or id(value) in above:
+        if isinstance(value, _ATOMS) or id(value) in above or id(value) in walked:
             continue
+        room -= len(value) if isinstance(value, (tuple, dict, *_LISTS)) else 1
+        if room < 0:
+            if unseen is not None:
+                unseen[whole_name] = f"a {_kind(whole)}, which holds more than {MOST_PARTS:,} parts"
+            return
         parts = _parts(value)
         if parts is None:
             parts = _attributes(value)
@@ -170,16 +195,11 @@ def _look_into(
             if unseen is not None and (why := _why_closed(value)) is not None:
                 unseen[name] = why
             continue
-        if len(alive) + len(waiting) + len(parts) > MOST_PARTS:
-            if unseen is not None:
-                unseen[whole_name] = f"a {_kind(whole)}, which holds more than {MOST_PARTS:,} parts"
-            return
         if name.count(".") - whole_name.count(".") > MOST_LEVELS:
             if unseen is not None:
                 unseen[whole_name] = f"a {_kind(whole)}, which is more than {MOST_LEVELS} deep"
             continue
-        alive.append(value)  # Children of a registered class may be made for us, and ids recur.
-        above.add(id(value))
+        walked[id(value)] = value
         waiting += [(f"{name}.{one}" if name else one, part) for one, part in reversed(parts)]
 
 
@@ -305,7 +325,7 @@ def replace_arguments(
 class _Maker:
     """Makes nested values anew, asking a function for every tensor in them."""
 
-    __slots__ = ("_function", "_objects", "_times", "_unseen", "_visited")
+    __slots__ = ("_function", "_objects", "_times", "_unseen", "_walked")
 
     def __init__(
         self,
@@ -318,7 +338,7 @@ class _Maker:
         self._objects = objects
         self._unseen = unseen
         self._times: Counter[str] = Counter()
-        self._visited: set[int] = set()
+        self._walked: dict[int, Any] = {}
 
     def rebuild(self, value: Any, name: str, above: frozenset[int] = _NONE) -> Any:
         """The value, or its like with other tensors."""
@@ -329,7 +349,7 @@ class _Maker:
         parts = _parts(value)
         if parts is None:
             if self._objects:
-                self._ask_inside(value, name)
+                self._ask_inside(value, name, above)
             return value
         if id(value) in above:
             raise EditError(f"{_named(value, name)} contains itself, and cannot be made anew.")
@@ -349,15 +369,16 @@ class _Maker:
         times = self._times[name]
         return self._function(name if times == 1 else f"{name}~{times}", tensor)
 
-    def _ask_inside(self, value: Any, name: str) -> None:
+    def _ask_inside(self, value: Any, name: str, above: frozenset[int]) -> None:
         found: list[Leaf] = []
-        _look_into(value, name, found, self._visited, self._unseen)
+        _look_into(value, name, found, above, self._walked, self._unseen)
         for leaf, tensor in found:
             if self._new(leaf, tensor) is not tensor:
+                pattern = f"{name}.*" if name else leaf
                 raise EditError(
                     f"The tensor at [{leaf}] is an attribute in a {_kind(value)}, which torchtap "
-                    f"neither copies nor writes into: others may hold it. Select other leaves "
-                    f"(as 'PATH:output[LEAF]'), use a tuple, list, dict or dataclass instead, or "
+                    f"neither copies nor writes into: others may hold it. Leave it out "
+                    f"('!PATH:PORT[{pattern}]'), use a tuple, list, dict or dataclass instead, or "
                     f"register {_kind(value)} with torch.utils._pytree.register_pytree_node."
                 )
 
