@@ -15,6 +15,7 @@ from models import seeded
 from torch import Tensor, nn
 
 import torchtap as tt
+from torchtap.testing import Specimen, zoo
 
 SEEN = ["*:*", "*:param,param_grad,update,buffer,saved"]
 EDITED = "*:input,output,grad_input,grad_output,param_grad"
@@ -189,3 +190,24 @@ def test_what_did_not_require_grad_before_the_freeze_does_not_in_the_copy() -> N
     with tt.freeze(model):
         twin = copy.deepcopy(model)
     assert twin.weight.requires_grad and not twin.bias.requires_grad
+
+
+def keys(model: nn.Module) -> list[Any]:
+    return [(path, name, [*dict(items)], held) for path, name, items, held in tables(model)]
+
+
+@pytest.mark.parametrize("specimen", zoo(), ids=str)
+def test_a_copy_of_a_specimen_has_nothing_of_ours(specimen: Specimen) -> None:
+    model = specimen.build()
+    expected, before = keys(copy.deepcopy(model)), keys(model)
+    has_params = any(True for _ in model.parameters())
+    handles = [tt.watch(model, "*:*"), tt.edit(model, "*", tt.edits.zero(), missing="ignore")]
+    handles += [tt.freeze(model)] if has_params else []
+    twin = copy.deepcopy(model)
+    assert keys(twin) == expected
+    for handle in handles:
+        handle.close()
+    assert keys(model) == before
+    assert [one.requires_grad for one in twin.parameters()] == [
+        one.requires_grad for one in model.parameters()
+    ]
