@@ -627,3 +627,43 @@ torch.compile(model, backend="eager", fullgraph=True)(x)
 assert w.run.stats("1:output").num_tensors == 1
 """
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+class Box:
+    def __init__(self, held):
+        self.held = held
+
+
+class Boxes(nn.Module):
+    """A tensor, an object, a set, and what holds no tensors."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(6, 6)
+
+    def forward(self, x, box):
+        y = self.linear(x + box.held)
+        return y, Box(y * 2), {y}, torch.float32, None, "text"
+
+
+class Takes(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = Boxes()
+
+    def forward(self, x):
+        y, box, *_ = self.inner(x, Box(x))
+        return y + box.held
+
+
+def test_what_a_compiled_graph_cannot_look_into_is_said():
+    model = Takes()
+    call = torch.compile(model, backend="eager", fullgraph=True)
+    with tt.watch(model, "inner:input,output", to=tt.Stats()) as w:
+        call(batch())
+    assert {str(site) for site in w.run.sites} == {"inner:input[0]", "inner:output[0]"}
+    assert {str(entry.site): entry.reason.partition(",")[0] for entry in w.absent} == {
+        "inner:input[1]": "it took a Box",
+        "inner:output[1]": "it returned a Box",
+        "inner:output[2]": "it returned a set",
+    }

@@ -86,6 +86,14 @@ ANOTHER_ORDER = {"recurrent_loop"}
 """Three uses of one tensor: an identity before a module changes the order in which they add up."""
 
 
+HELD_BY_OBJECTS = {
+    ("object_beside_a_tensor", "output"),
+    ("cache_through_layers", "input"),
+    ("cache_through_layers", "output"),
+}
+"""Tensors there are attributes of plain objects, in which nothing is replaced."""
+
+
 # --- off is off -------------------------------------------------------------------------------
 
 
@@ -232,6 +240,8 @@ def test_doubling_and_halving_is_the_identity(specimen: Specimen, port: str) -> 
         return
     if specimen.name in (SHARED if port == "output" else ANOTHER_ORDER):
         return
+    if (specimen.name, port) in HELD_BY_OBJECTS:
+        return  # See below.
 
     def attach(model: nn.Module) -> tt.Edit:
         there_and_back = [tt.edits.scale(2.0), tt.edits.scale(0.5)]
@@ -365,6 +375,10 @@ def test_an_edit_of_values_equals_the_change_in_the_code(specimen: Specimen, por
     def by_edit(model: nn.Module) -> tt.Edit:
         return tt.edit(model, f"*:{port}", bent, missing="ignore")
 
+    if (specimen.name, port) in HELD_BY_OBJECTS:
+        with pytest.raises(tt.EditError, match=r"attribute in a (Box|Cache).*register_pytree_node"):
+            results(build, by_edit)
+        return
     hand, _ = results(build, by_hand)
     ours, edit = results(build, by_edit)
     edit.close()

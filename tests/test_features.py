@@ -408,3 +408,43 @@ def test_features_that_were_closed_go_on_and_say_so() -> None:
     extract.close()
     assert repr(extract) == "Features(0, no longer frozen) of Sequential"
     assert extract(torch.ones(4, 2))["0"].requires_grad
+
+
+class Fire(nn.Module):
+    """Uses its input three times, so that the order of adding gradients matters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = (nn.Linear(16, 16) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.tanh(self.a(x)) + torch.sigmoid(self.b(x)) * self.c(x)
+
+
+@pytest.mark.parametrize("stop", [True, False])
+def test_gradients_through_features_are_those_of_plain_hooks_to_the_bit(stop: bool) -> None:
+    body = seeded(lambda: nn.Sequential(*(Fire() for _ in range(4))))
+    x = torch.randn(8, 16, generator=torch.Generator().manual_seed(0))
+
+    def gradients(found: list[Tensor]) -> tuple[Tensor, ...]:
+        loss = sum((one * one.cos()).sum() + one.sin().sum() for one in found)
+        return torch.autograd.grad(loss, list(body[:3].parameters()))
+
+    plain: list[Tensor] = []
+    handles = [body[n].register_forward_hook(lambda *a: plain.append(a[2])) for n in range(3)]
+    body(x)
+    for handle in handles:
+        handle.remove()
+    expected = gradients(plain)
+    ours = gradients(list(tt.features(body, ["0", "1", "2"], stop=stop)(x).values()))
+    assert all(torch.equal(one, two) for one, two in zip(ours, expected, strict=True))
+
+
+def test_a_feature_that_is_overwritten_later_keeps_its_value_and_gradient() -> None:
+    body = nn.Sequential(nn.Linear(3, 3), nn.ReLU(inplace=True), nn.Linear(3, 3))
+    x = torch.randn(4, 3)
+    found = tt.features(body, ["0", "2"])(x)
+    assert torch.equal(found["0"], body[0](x))
+    (ours,) = torch.autograd.grad(found["0"].square().sum(), body[0].weight)
+    (expected,) = torch.autograd.grad(body[0](x).square().sum(), body[0].weight)
+    assert torch.equal(ours, expected)

@@ -5,9 +5,13 @@ import weakref
 
 import pytest
 import torch
+import transformers
 from torch import nn
 
 import torchtap as tt
+from torchtap.hooks.edited_gradients import GradientEdit
+from torchtap.hooks.gather import Gather
+from torchtap.hooks.spots import Arrival
 from torchtap.testing import Net
 
 
@@ -311,3 +315,118 @@ def test_a_statistic_that_is_not_there_names_its_neighbours():
         model(torch.ones(1))
     with pytest.raises(tt.SiteError, match="no statistic 'meen'; did you mean 'mean'"):
         w.run.over_steps(".:output", "meen")
+
+
+# --- objects ----------------------------------------------------------------------------------
+
+
+class Box:
+    def __init__(self, held):
+        self.held = held
+
+
+@pytest.mark.parametrize("make", [transformers.DynamicCache, transformers.StaticCache])
+def test_a_cache_is_recorded_as_it_is_at_each_call(make):
+    config = transformers.LlamaConfig(
+        vocab_size=20,
+        hidden_size=8,
+        intermediate_size=8,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+    )
+    model = transformers.LlamaForCausalLM(config).eval()
+    cache = make(config=config) if make is transformers.DynamicCache else make(config, 4)
+    truth = {}
+
+    def note(module, args, kwargs):
+        for number, layer in enumerate(kwargs["past_key_values"].layers):
+            if layer.keys is not None:
+                leaf = f"past_key_values.layers.{number}.keys"
+                truth.setdefault(leaf, []).append(layer.keys.clone())
+
+    last = model.model.layers[1].self_attn
+    last.register_forward_pre_hook(note, with_kwargs=True)
+    with torch.no_grad(), tt.watch(model, "model.layers.1.self_attn:input") as w:
+        for token in (3, 5):
+            model(torch.tensor([[token]]), past_key_values=cache, use_cache=True)
+    assert len(truth) == 2 and not w.absent
+    for leaf, values in truth.items():
+        found = [r.value for r in w.run.records() if r.site.leaf == leaf]
+        assert all(torch.equal(one, two) for one, two in zip(found, values, strict=True))
+
+
+@pytest.mark.parametrize("port", ["output", "grad_output"])
+def test_what_was_not_looked_into_is_absent_beside_a_tensor(port):
+    model = Net(lambda net, x: (net.a(x), {net.a(x)}), a=nn.Linear(2, 2))
+    with tt.watch(model, f".:{port}") as w, tt.edit(model, f".:{port}", lambda t: t) as e:
+        model(torch.ones(1, 2))[0].sum().backward()
+    why = "it returned a set, which has no order to name its tensors by: use a tuple"
+    assert [str(site) for site in w.run.sites] == [f".:{port}[0]"]
+    for absent in (w.absent, e.absent):
+        assert [str(entry.site) for entry in absent] == [f".:{port}[1]"]
+        assert absent[0].reason.startswith(why)
+
+
+def test_what_was_not_looked_into_is_absent_where_it_is_taken():
+    model = Net(lambda net, x: net.a(iter([x])), a=Net(lambda net, held: next(held) * 2))
+    with tt.watch(model, "a:input,output") as w:
+        model(torch.ones(2))
+    assert "it took a list_iterator, which can be read only once" in reasons(w, "a:input")[0]
+    with tt.watch(model, "a:input[other]") as w:
+        model(torch.ones(2))
+    assert "no tensor that fits" in w.absent[0].reason
+
+
+def test_a_tensor_of_an_object_is_recorded_and_an_edit_of_it_is_refused():
+    model = Net(lambda net, x: (x * 1, Box(x * 2)))
+    with tt.watch(model, ".:output,grad_output") as w:
+        out, box = model(torch.ones(2, requires_grad=True))
+        (out + 3 * box.held).sum().backward()
+    assert w.run[".:output[1.held]"].tolist() == [2, 2]
+    assert w.run[".:grad_output[1.held]"].tolist() == [3, 3]
+    assert not w.absent
+    edit = tt.edit(model, ".", tt.edits.zero(), missing="ignore")
+    with pytest.raises(tt.EditError, match=r"\[1.held\] is an attribute in a Box"):
+        model(torch.ones(2))
+    edit.close()
+    with tt.edit(model, ".:output[0]", tt.edits.zero()):
+        out, box = model(torch.ones(2))
+    assert out.tolist() == [0, 0] and box.held.tolist() == [2, 2]
+
+
+def test_a_gradient_in_an_object_is_edited():
+    model = Net(lambda net, x: (x * 1, Box(x * 2)))
+    x = torch.ones(2, requires_grad=True)
+    with tt.edit(model, ".:grad_output[1.held]", tt.edits.scale(10.0)):
+        out, box = model(x)
+        (out + box.held).sum().backward()
+    assert x.grad.tolist() == [21, 21]
+
+
+class Marked(torch.Tensor):
+    """A subclass, whose hooks are put on by a handle each."""
+
+
+SUBCLASSES = {
+    "watch": lambda model: tt.watch(model, "*:*"),
+    "watch, total": lambda model: tt.watch(model, "*:*", grad_input="total"),
+    "edit": lambda model: tt.edit(model, "*:grad_output,grad_input", lambda t: t),
+}
+
+
+@pytest.mark.parametrize("attach", SUBCLASSES.values(), ids=list(SUBCLASSES))
+def test_no_hook_stays_on_a_tensor_of_a_subclass(attach):
+    model = Net(lambda net, x: net.b(net.a(x)), a=nn.Linear(2, 2), b=nn.Tanh())
+    alive = []
+    model.a.register_forward_hook(lambda module, args, output: alive.extend([*args, output]))
+    x = (torch.ones(1, 2, requires_grad=True) * 1).as_subclass(Marked)
+    with attach(model):
+        alive.append(model(x))
+        assert type(alive[-1]) is Marked
+        assert any(tensor._backward_hooks for tensor in alive)
+        alive[-1].sum().backward(retain_graph=True)
+    assert len(alive) == 3
+    assert not any(tensor._backward_hooks for tensor in alive)
+    gc.collect()
+    ours = (Arrival, Gather, GradientEdit)
+    assert not [held for held in gc.get_objects() if type(held) in ours]

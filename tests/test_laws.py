@@ -681,6 +681,7 @@ SHARING = ("slice_changed_base_used", "base_changed_slice_used")
 
 UNVERIFIED = {
     **dict.fromkeys(SHARING, "share memory"),
+    "object_beside_a_tensor": "held by an object",
     "checkpoint_reentrant": "reentrant checkpoint",
     "checkpoint_reentrant_dropout": "reentrant checkpoint",
     "checkpoint_reentrant_thrice": "reentrant checkpoint",

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, namedtuple
+from collections import OrderedDict, UserList, deque, namedtuple
 from dataclasses import dataclass, field
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, strategies as st
 from torch import Tensor
+from torch.utils import _pytree
 from transformers.modeling_outputs import BaseModelOutput
 
-from torchtap.tree import argument_leaves, leaves, replace
+from torchtap.errors import EditError
+from torchtap.tree import MOST_PARTS, argument_leaves, leaves, replace
 
 Point = namedtuple("Point", "x y")
 
@@ -28,6 +30,50 @@ class Loose:
 class Tight:
     a: Any
     b: Any = None
+
+
+class Registered:
+    def __init__(self, *parts: Any) -> None:
+        self.parts = parts
+
+
+_pytree.register_pytree_node(
+    Registered, lambda node: (list(node.parts), None), lambda parts, _: Registered(*parts)
+)
+
+
+class Made(Registered):
+    """Its children exist only while it is looked into."""
+
+
+_pytree.register_pytree_node(
+    Made, lambda node: ([list(node.parts[0])], None), lambda parts, _: Made(*parts)
+)
+
+
+class Box:
+    def __init__(self, held: Any) -> None:
+        self.held = held
+
+
+class Slotted:
+    __slots__ = ("a", "never")
+
+    def __init__(self, a: Any) -> None:
+        self.a = a
+
+
+class Trap(Box):
+    """Raises whatever is asked of it in the usual way."""
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "__class__":  # isinstance asks.
+            return Trap
+        raise AssertionError(f"{name} was asked for")
+
+    @property
+    def derived(self) -> Any:
+        raise AssertionError("a property ran")
 
 
 def number(value: float) -> Tensor:
@@ -54,6 +100,9 @@ VALUES = {
         BaseModelOutput(last_hidden_state=ONE, hidden_states=(TWO,)),
         {"last_hidden_state": 1, "hidden_states.0": 2},
     ),
+    "deque": (deque([ONE, None, TWO], maxlen=3), {"0": 1, "2": 2}),
+    "user list": (UserList([ONE, [TWO]]), {"0": 1, "1.0": 2}),
+    "registered with pytree": (Registered(ONE, [TWO]), {"0": 1, "1.0": 2}),
     "the same twice": ([ONE, ONE], {"0": 1, "1": 1}),
     "other things": ([object(), {ONE}, torch.float32, torch.Size([1])], {}),
     "a class": (Loose, {}),
@@ -175,3 +224,112 @@ def test_replacing_twice_leads_back(value: Any) -> None:
     back = replace(there, lambda leaf, tensor: -tensor)
     assert named(back) == named(value)
     assert type(back) is type(value)
+
+
+# --- objects ----------------------------------------------------------------------------------
+
+OBJECTS = {
+    "plain": (Box(ONE), {"held": 1}),
+    "nested": (Box([Box(ONE), {"a": TWO}]), {"held.0.held": 1, "held.1.a": 2}),
+    "slots, one never set": (Slotted(TWO), {"a": 2}),
+    "namespace": (SimpleNamespace(a=ONE, b=3), {"a": 1}),
+    "asks no code of the class": (object.__new__(Trap), {"held": 1}),
+    "distribution": (torch.distributions.Normal(ONE, TWO), {"loc": 1, "scale": 2}),
+}
+object.__getattribute__(OBJECTS["asks no code of the class"][0], "__dict__")["held"] = ONE
+every_object = pytest.mark.parametrize(
+    ("value", "found"), list(OBJECTS.values()), ids=list(OBJECTS)
+)
+
+
+@every_object
+def test_the_tensors_of_an_object_are_found_by_its_attributes(value: Any, found: Any) -> None:
+    assert named(value) == found
+    assert named((ONE, value)) == {"0": 1} | {f"1.{name}": one for name, one in found.items()}
+
+
+@every_object
+def test_a_tensor_of_an_object_is_not_replaced_without_a_word(value: Any, found: Any) -> None:
+    with pytest.raises(EditError, match=r"attribute in a \w+, which torchtap neither copies"):
+        replace((ONE, value), lambda leaf, tensor: tensor + 10)
+    assert replace(value, lambda leaf, tensor: tensor) is value
+    beside = replace((ONE, value), lambda leaf, tensor: tensor + 10 if leaf == "0" else tensor)
+    assert beside[1] is value and beside[0].item() == 11
+    assert named(value) == found
+
+
+def test_objects_that_lead_to_themselves_are_walked_once() -> None:
+    first, second = Box(None), Box(ONE)
+    first.held, first.other, second.back = [second, second], second, first
+    assert named(first) == {"held.0.held": 1}
+
+
+def test_dataclass_attributes_beside_its_fields_are_found() -> None:
+    value = Loose(ONE)
+    value.late = TWO
+    assert named(value) == {"a": 1, "late": 2}
+    assert named(replace(value, lambda leaf, tensor: tensor + 1)) == {"a": 2, "late": 3}
+    assert named(value) == {"a": 1, "late": 2}
+
+
+CLOSED = {
+    "set": ({ONE}, "a set, which has no order"),
+    "frozenset": (frozenset([ONE]), "a frozenset, which has no order"),
+    "generator": ((one for one in [ONE]), "a generator, which can be read only once"),
+    "iterator": (iter([ONE]), "a list_iterator, which can be read only once"),
+    "future": (torch.futures.Future(), "a Future, which shows no attributes"),
+    "too large": (Box([Box(None) for _ in range(MOST_PARTS)]), "a Box, which holds more than"),
+}
+
+
+@pytest.mark.parametrize(("value", "why"), list(CLOSED.values()), ids=list(CLOSED))
+def test_what_is_not_looked_into_is_said(value: Any, why: str) -> None:
+    for find in (leaves, lambda value, unseen: replace(value, lambda leaf, one: one, unseen)):
+        unseen: dict[str, str] = {}
+        find((ONE, {"a": value}), unseen)
+        assert list(unseen) == ["1.a"] and unseen["1.a"].startswith(why)
+
+
+QUIET = [set(), {"a"}, "text", torch.float32, torch.device("cpu"), print, named, ONE.sin]
+QUIET += [
+    torch.nn.Linear(1, 1),
+    Box,
+    torch.Generator(),
+    range(3),
+    object(),
+    torch.contiguous_format,
+]
+
+
+@pytest.mark.parametrize("value", QUIET, ids=lambda value: type(value).__name__)
+def test_what_holds_no_tensors_is_not_mentioned(value: Any) -> None:
+    unseen: dict[str, str] = {}
+    assert leaves((value, Box(value)), unseen) == [] and unseen == {}
+
+
+def test_fields_in_another_order_are_the_same_fields() -> None:
+    value = BaseModelOutput(hidden_states=(ONE,))
+    value["last_hidden_state"] = TWO
+    assert [name for name, _ in leaves(value)] == ["hidden_states.0", "last_hidden_state"]
+    new = replace(value, lambda leaf, tensor: tensor + 10)
+    assert named(new) == {"last_hidden_state": 12, "hidden_states.0": 11}
+
+
+def test_what_an_object_leads_to_is_found_where_it_stands_by_itself_too() -> None:
+    held = [ONE]
+    assert named((Box(held), held, held)) == {"0.held.0": 1, "1.0": 1, "2.0": 1}
+
+
+def test_children_that_a_registration_makes_anew_are_all_found() -> None:
+    value = [Box(Made([ONE])), Box(Made([TWO])), Box(Made([ONE]))]
+    assert named(value) == {"0.held.0.0": 1, "1.held.0.0": 2, "2.held.0.0": 1}
+
+
+def test_a_list_too_long_is_not_looked_through() -> None:
+    class Long(list):
+        def __iter__(self) -> Any:
+            raise AssertionError("it was looked through")
+
+    unseen: dict[str, str] = {}
+    assert leaves(Box(Long([1] * (MOST_PARTS + 1))), unseen) == []
+    assert unseen == {"": f"a Box, which holds more than {MOST_PARTS:,} parts"}

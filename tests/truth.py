@@ -22,7 +22,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -558,10 +558,12 @@ def _argument_leaves(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[L
 def _parts(value: Any) -> list[tuple[Any, Any]]:
     if isinstance(value, Mapping):
         return list(value.items())
-    if isinstance(value, tuple | list):
+    if isinstance(value, tuple | list | deque):
         return list(zip(getattr(value, "_fields", range(len(value))), value, strict=True))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return [(f.name, getattr(value, f.name)) for f in dataclasses.fields(value)]
+    if type(value).__module__ == "torchtap.testing":  # Plain objects of the zoo.
+        return list(vars(value).items())
     return []
 
 
@@ -574,7 +576,7 @@ def _mapped(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
         return value
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return type(value)(*(after for _, _, after in new))
-    if isinstance(value, tuple | list):
+    if isinstance(value, tuple | list | deque):
         return type(value)(after for _, _, after in new)
     other = copy.copy(value)
     for name, before, after in new:

@@ -543,8 +543,9 @@ def _never(name: str, wanted: str, editor: OneEdit, absent: Sequence[Absence]) -
 def _absent_at(editor: OneEdit, tap: Tap, port: str) -> list[Absence]:
     spots = [spot for (one, _), spot in tap.spots.items() if one == port and spot is not None]
     come = [spot for spot in spots if spot in editor.reached]
-    if come:
-        return []
+    unseen = list(tap.why_unseen(port))
+    if come or unseen:
+        return unseen
     told = [spot for spot in spots if spot.reason is not None]
     if told:
         return [Absence(spot.site, str(spot.reason)) for spot in told]

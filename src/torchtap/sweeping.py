@@ -392,6 +392,8 @@ class _Study:
             twin = self._beside_another(self.num_rows)
         except _MixedRowsError:
             return 1, f"{_ONE}the model's output does not have the samples in dimension 0"
+        except EditError as error:
+            return 1, f"{_ONE}what it takes or returns cannot be repeated and cut: {error}"
         for name, value in baseline.items():
             if not math.isclose(twin[name], value, rel_tol=1e-3, abs_tol=1e-5):
                 return 1, (

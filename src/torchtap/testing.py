@@ -11,7 +11,7 @@ Whatever attaches to a model should leave every specimen as it was, bit for bit.
 from __future__ import annotations
 
 import importlib.util
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
+from torch.utils import _pytree
 from torch.utils.checkpoint import checkpoint
 
 from torchtap.tree import leaves
@@ -260,6 +261,50 @@ class OrderedOutput(OrderedDict[str, Any]):
         return tuple(self.values())[key] if isinstance(key, int) else super().__getitem__(key)
 
 
+class Box:
+    """A plain object, known by its attributes only."""
+
+    def __init__(self, first: Tensor, rest: tuple[Tensor, ...]) -> None:
+        self.first = first
+        self.rest = rest
+
+
+class Bundle:
+    """Registered as a node of PyTorch's trees."""
+
+    def __init__(self, first: Tensor, second: Tensor) -> None:
+        self.first = first
+        self.second = second
+
+
+_pytree.register_pytree_node(
+    Bundle,
+    lambda bundle: ([bundle.first, bundle.second], None),
+    lambda parts, _: Bundle(*parts),
+    serialized_type_name="torchtap.testing.Bundle",
+    flatten_with_keys_fn=lambda bundle: (
+        [(_pytree.GetAttrKey(name), part) for name, part in vars(bundle).items()],
+        None,
+    ),
+)
+
+
+class Cache:
+    """Like the caches of transformers: one object that every layer writes into."""
+
+    def __init__(self) -> None:
+        self.layers: list[Box] = []
+
+    def grown(self, layer: int, new: Tensor) -> Tensor:
+        """All that a layer has seen so far."""
+        if layer == len(self.layers):
+            self.layers.append(Box(new, ()))
+        else:
+            held = self.layers[layer]
+            held.first = torch.cat([held.first, new])
+        return self.layers[layer].first
+
+
 def _gives_tuple(m: Any, x: Tensor) -> Any:
     return m.a(x), m.b(x)
 
@@ -289,6 +334,59 @@ def _gives_model_output(m: Any, x: Tensor) -> Any:
     from transformers.modeling_outputs import BaseModelOutput
 
     return BaseModelOutput(last_hidden_state=m.a(x), hidden_states=(x, m.b(x)))
+
+
+def _gives_late_field(m: Any, x: Tensor) -> Any:
+    from transformers.modeling_outputs import BaseModelOutput
+
+    found = BaseModelOutput(hidden_states=(x, m.b(x)))
+    found["last_hidden_state"] = m.a(x)
+    return found
+
+
+def _gives_box(m: Any, x: Tensor) -> Any:
+    return m.a(x), Box(x.sin(), (m.b(x), x))
+
+
+def _gives_bundle(m: Any, x: Tensor) -> Any:
+    return Bundle(m.a(x), m.b(x))
+
+
+def _gives_deque(m: Any, x: Tensor) -> Any:
+    return deque([m.a(x), m.b(x)], maxlen=2)
+
+
+def _takes_late_field(m: Any, x: Tensor) -> Any:
+    found = m.inner(x)
+    return m.last(found.last_hidden_state + found.hidden_states[1])
+
+
+def _takes_box(m: Any, x: Tensor) -> Any:
+    first, box = m.inner(x)
+    return m.last(first), box
+
+
+def _takes_bundle(m: Any, x: Tensor) -> Any:
+    found = m.inner(x)
+    return Bundle(m.last(found.first), found.second)
+
+
+def _takes_deque(m: Any, x: Tensor) -> Any:
+    first, second = m.inner(x)
+    return m.last(first), second
+
+
+def _remembers_in(m: Any, x: Tensor, cache: Cache, layer: int) -> Any:
+    grown = cache.grown(layer, m.a(x))
+    return m.b(x + grown.mean(0))
+
+
+@torch.no_grad()
+def _generates(m: Any, x: Tensor) -> Any:
+    cache = Cache()
+    for _ in range(2):
+        x = m.second(m.first(x, cache, 0), cache=cache, layer=1)
+    return x, cache
 
 
 def _gives_nones(m: Any, x: Tensor, mask: Tensor | None = None, **rest: Any) -> Any:
@@ -365,7 +463,21 @@ def _nested_values() -> list[Specimen]:
         ),
         made("no_tensor_output", _gives_text, _reports_text, "text comes out", silent=_INNER),
     ]  # fmt: skip
+    found += [
+        made("object_beside_a_tensor", _gives_box, _takes_box, "tensors in a plain object"),
+        made("registered_output", _gives_bundle, _takes_bundle, "a node of torch.utils._pytree"),
+        made("deque_output", _gives_deque, _takes_deque, "tensors in a deque"),
+        _specimen(
+            "cache_through_layers",
+            lambda: Net(_generates, first=_two(_remembers_in), second=_two(_remembers_in)),
+            _rows,
+            "one object goes into every layer, which put tensors in it",
+            backward=False,
+        ),
+    ]
     if importlib.util.find_spec("transformers") is not None:
+        trap = "a ModelOutput whose copy has its fields in another order"
+        found.append(made("transformers_late_field", _gives_late_field, _takes_late_field, trap))
         trap = "the ModelOutput of transformers"
         found.append(made("transformers_output", _gives_model_output, _takes_output, trap))
     return found

@@ -88,6 +88,7 @@ class Twin:
         whole: gradients of the tensor at the origin, over all its uses, likewise.
         failure: why it computes something else than the model, if it does.
         recomputed: paths of modules that ran within a backward.
+        asked: where it could hand on clones; not in objects, which stay as they are.
     """
 
     def __init__(
@@ -101,6 +102,7 @@ class Twin:
         self.through: dict[Place, list[Tensor]] = {}
         self.whole: dict[Place, list[Tensor]] = {}
         self.failure: str | None = None
+        self.asked: set[Site] = set()
         self._writes_back = writes_back
         # Of each call that runs: what the caller gave, what the module got instead, its version.
         self._lent: dict[str, list[list[tuple[Tensor, Tensor, int]]]] = {}
@@ -155,8 +157,8 @@ class Twin:
         self._lent.setdefault(path, []).append([])
         swap = self._swap(path, "grad_input", call)
         if bare:
-            return (replace(args[0], swap),), kwargs
-        return replace(args, swap), replace(kwargs, swap)
+            return (replace(args[0], swap, objects=False),), kwargs
+        return replace(args, swap, objects=False), replace(kwargs, swap, objects=False)
 
     def _leave(self, path: str, output: Any) -> Any:
         returned = {id(tensor) for _, tensor in leaves(output)}
@@ -167,12 +169,14 @@ class Twin:
                 self._overwriters[path] = None
             if self._writes_back:
                 tensor.copy_(handed)
-        return replace(output, self._swap(path, "grad_output", self._calls.leave(path)))
+        swap = self._swap(path, "grad_output", self._calls.leave(path))
+        return replace(output, swap, objects=False)
 
     def _swap(self, path: str, port: str, call: int) -> Callable[[str, Tensor], Tensor]:
         clones: dict[int, tuple[Tensor, _Chain, int]] = {}
 
         def swap(leaf: str, tensor: Tensor) -> Tensor:
+            self.asked.add(Site(path, port, leaf))
             if not tensor.requires_grad or not torch.is_grad_enabled() or is_in_transform():
                 return tensor
             # One tensor in several slots stays one tensor, as modules further in may ask.

@@ -313,6 +313,8 @@ class _Proof:
             return twin.failure
         if twin is not None and site.path in twin.recomputed:
             return "it lies inside a reentrant checkpoint, where the twin has no graph"
+        if twin is not None and site not in twin.asked:
+            return "it is held by an object, in which no clone can take its place"
         return "in the twin, no backward brought a gradient there"
 
     def look_for_missing(self, plan: Plan, memory: Memory, absent: Iterable[Absence]) -> None:

@@ -181,7 +181,9 @@ class Watch:
             if reason is not None:
                 yield Absence(spot.site, reason)
         untold = {} if port in STATE_PORTS else tap.untold
-        if not spots and not untold:
+        unseen = list(tap.why_unseen(port))
+        yield from unseen
+        if not spots and not unseen and not untold:
             yield Absence(Site(tap.path, port), self._why_never(tap, port))
         for reason, number in untold.items():
             yield Absence(Site(tap.path, port), f"{reason} ({plural(number, 'call')})")

@@ -23,9 +23,9 @@ from torch._higher_order_ops.effects import _EffectType as EffectType, _register
 
 from torchtap.hooks.callbacks import Begin, Count, Enter, Leave, run_as_it_is
 from torchtap.hooks.marks import open_engines
-from torchtap.hooks.spots import Tap
+from torchtap.hooks.spots import RETURNED, TAKEN, Tap
 from torchtap.record import FORWARD, UNVERSIONED, Record
-from torchtap.tree import argument_leaves, leaves
+from torchtap.tree import Unseen, argument_leaves, leaves
 
 if TYPE_CHECKING:
     from torchtap.hooks.engine import Engine
@@ -83,14 +83,18 @@ class Part:
         Args:
             value: none if the graph only tells that it runs, and for a gradient that is none.
             port: of the value.
-            note: ``awaited`` if a gradient will come, or why none will; without a value, why no
-                value of this module can be had.
+            note: ``awaited`` if a gradient will come, or why none will; without a value, what
+                stands at that port and was not looked into, or why no value of this module can be
+                had at all.
         """
         engine, tap = self.engine, self.tap
         if not engine.recording:
             return
         if value is None and note:
-            tap.reason = note
+            if port:
+                tap.unseen[TAKEN if port == "input" else RETURNED][leaf] = note
+            else:
+                tap.reason = note
             return
         engine.begin(tap)  # A compiled model does not say when it is entered.
         tap.has_run = tap.is_in_graph = True
@@ -149,9 +153,11 @@ class CompilableEnter(Enter):
         elif _can_leave_behind(self.part):
             if self.part.tells:
                 _tell(self.part)
-            for leaf, tensor in argument_leaves(args, kwargs):
+            unseen: Unseen = {}
+            for leaf, tensor in argument_leaves(args, kwargs, unseen):
                 if _is_wanted(self.part.asks, "input", leaf):
                     _emit(tensor, self.part, "input", leaf)
+            _pass_over(self.part, "input", unseen)
 
 
 class CompilableCount(Count):
@@ -179,8 +185,10 @@ class CompilableLeave(Leave):
         if not torch.compiler.is_compiling():
             Leave.__call__(self, module, args, kwargs, output)
         elif self.engine.recording and _can_leave_behind(self.part):
-            for leaf, tensor in leaves(output):
+            unseen: Unseen = {}
+            for leaf, tensor in leaves(output, unseen):
                 _leave_behind(self.part, leaf, tensor)
+            _pass_over(self.part, "output", unseen)
 
 
 def _can_leave_behind(part: Part) -> bool:
@@ -217,6 +225,11 @@ def _why_no_grad(tensor: Tensor) -> str:
 
 def _emit(tensor: Tensor, part: Part, port: str, leaf: str, gradient: str = "") -> None:
     torch.ops.torchtap.emit(tensor.detach(), part.ticket, port, leaf, gradient)
+
+
+def _pass_over(part: Part, port: str, unseen: Unseen) -> None:
+    for leaf, what in unseen.items():
+        torch.ops.torchtap.emit(None, part.ticket, port, leaf, what)
 
 
 def _tell(part: Part, note: str = "") -> None:

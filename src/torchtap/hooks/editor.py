@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from torchtap.errors import EditError
 from torchtap.hooks.backwards import current_task
-from torchtap.hooks.callbacks import EDITS, Count, EditCallback, keep_dynamo_out
+from torchtap.hooks.callbacks import EDITS, Count, EditCallback, Handle, keep_dynamo_out
 from torchtap.hooks.calls import (
     NOT_TOLD,
     UNTOLD,
@@ -36,7 +36,7 @@ from torchtap.hooks.keep import obstacle
 from torchtap.hooks.marks import open_editors
 from torchtap.hooks.order import put_edit
 from torchtap.hooks.param_hooks import ParamHooks, owns
-from torchtap.hooks.spots import Spot, Tap
+from torchtap.hooks.spots import RETURNED, TAKEN, Spot, Tap
 from torchtap.record import BACKWARD, RECOMPUTE, UNVERSIONED, Record, new_record
 from torchtap.site import Site
 from torchtap.tree import leaves, replace, replace_arguments
@@ -129,15 +129,16 @@ class Editor:
             before, after = self._sides(tap)
             if after and not before and may_call_itself(module):
                 tap.count = EnteredCalls
-                self._handles.append(module.register_forward_pre_hook(Count(self, tap)))
+                self._handles.append(Handle(module.register_forward_pre_hook(Count(self, tap))))
             if before:
                 enter = EditEnter(self, tap)
-                handle = module.register_forward_pre_hook(enter, with_kwargs=True)
+                handle = Handle(module.register_forward_pre_hook(enter, with_kwargs=True))
                 put_edit(module._forward_pre_hooks, handle.id)
                 self._handles.append(handle)
             if after:
                 leave = EditLeave(self, tap, has_call=before)
-                handle = module.register_forward_hook(leave, with_kwargs=True, always_call=True)
+                made = module.register_forward_hook(leave, with_kwargs=True, always_call=True)
+                handle = Handle(made)
                 put_edit(module._forward_hooks, handle.id)
                 self._handles.append(handle)
         self.hook_params()
@@ -205,7 +206,8 @@ class Editor:
         takes_arguments = "input" in tap.filters or "grad_input" in tap.filters
         if not takes_arguments or not self._is_wanted(call):
             return None
-        return replace_arguments(args, kwargs, partial(self._new_argument, call, {}))
+        new = partial(self._new_argument, call, {})
+        return replace_arguments(args, kwargs, new, tap.unseen[TAKEN])
 
     def leave(
         self,
@@ -240,7 +242,7 @@ class Editor:
         else:
             if "grad_output" in tap.filters:
                 self._refuse_graph_outputs(tap, output)
-            new = replace(output, partial(self._new_output, call, {}))
+            new = replace(output, partial(self._new_output, call, {}), tap.unseen[RETURNED])
         if not self._running.stack:  # What it returned itself is followed no further.
             self.gradients.leave(_NO_VIEWS, None, is_outermost=True)
         return new

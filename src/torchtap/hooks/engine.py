@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from torchtap.hooks.backwards import current_task
-from torchtap.hooks.callbacks import Begin, Count, Enter, Leave
+from torchtap.hooks.callbacks import Begin, Count, Enter, Handle, Leave
 from torchtap.hooks.calls import (
     NOT_TOLD,
     UNTOLD,
@@ -38,7 +39,7 @@ from torchtap.hooks.keep import BORROW, Keeper, obstacle, storage_id
 from torchtap.hooks.marks import open_engines
 from torchtap.hooks.order import AFTER, put_watch
 from torchtap.hooks.saved import Saved
-from torchtap.hooks.spots import Meter, Spot, Tap
+from torchtap.hooks.spots import RETURNED, TAKEN, Meter, Spot, Tap
 from torchtap.hooks.state import State
 from torchtap.hooks.updates import Updates
 from torchtap.record import BACKWARD, FORWARD, RECOMPUTE, Record
@@ -163,10 +164,9 @@ class Engine:
             if is_left:
                 kind = CompilableLeave if self.borrows else Leave
                 leave = kind(self, tap, has_frame=has_frame)
-                handle = module.register_forward_hook(leave, with_kwargs=True, always_call=True)
-                renumber(handle, number)
+                made = module.register_forward_hook(leave, with_kwargs=True, always_call=True)
+                self._keep(made, number)
                 put_watch(module._forward_hooks, number)
-                self._handles.append(handle)
         number = shared_number(modules.values())
         for path in self._parts_to_hear_of(modules):
             tap = self.taps.get(path, self.root)
@@ -179,9 +179,11 @@ class Engine:
     def _hook_before(
         self, module: nn.Module, hook: Any, number: int, *, with_kwargs: bool = False
     ) -> None:
-        handle = module.register_forward_pre_hook(hook, with_kwargs=with_kwargs)
-        renumber(handle, number)
-        self._handles.append(handle)
+        self._keep(module.register_forward_pre_hook(hook, with_kwargs=with_kwargs), number)
+
+    def _keep(self, made: RemovableHandle, number: int) -> None:
+        renumber(made, number)
+        self._handles.append(Handle(made))
 
     def _parts_to_hear_of(self, modules: Mapping[str, nn.Module]) -> Iterator[str]:
         """Parts that may be called without the model, and hold a module whose state is wanted."""
@@ -250,7 +252,7 @@ class Engine:
         if self._is_dormant(tap, is_counted=False):
             return
         frames = self._running.stack
-        found = argument_leaves(args, kwargs)
+        found = argument_leaves(args, kwargs, tap.unseen[TAKEN])
         if tap is self.root and frames and self._running.is_stale():
             frames.clear()
             self.gradients.drop_views()
@@ -282,7 +284,7 @@ class Engine:
             return
         frame = self._running.pop(tap) if has_frame else None
         is_outermost = not self._running.stack
-        found = leaves(output)
+        found = leaves(output, tap.unseen[RETURNED])
         if frame is None:
             frame = self._frameless(tap, args, kwargs)
         else:

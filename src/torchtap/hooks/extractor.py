@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import CheckpointFunction
 
 from torchtap.errors import CaptureError
-from torchtap.hooks.callbacks import VALUES, keep_dynamo_out
+from torchtap.hooks.callbacks import VALUES, Handle, keep_dynamo_out
 from torchtap.hooks.marks import open_editors
 from torchtap.hooks.stand_ins import settle_stand_ins
 from torchtap.plan import Filter
@@ -64,6 +64,7 @@ class Extractor:
         self._waiting |= set(plan.unmatched)
         self._thread = threading.get_ident()
         self._wants_graph = False
+        self._running: dict[Site, tuple[Tensor, int]] = {}
 
     def run(
         self, model: nn.Module, modules: Mapping[str, nn.Module], args: Any, kwargs: Any
@@ -85,7 +86,7 @@ class Extractor:
                         handle = module.register_forward_pre_hook(before, with_kwargs=True)
                     else:
                         handle = module.register_forward_hook(partial(_left, self, place, wanted))
-                    handles.append(handle)
+                    handles.append(Handle(handle))
             self.serial = next(_last)  # After all edits.
             open_editors.add(self)
             model(*args, **kwargs)
@@ -97,6 +98,7 @@ class Extractor:
             open_editors.discard(self)
             for handle in handles:
                 handle.remove()
+        self._settle()
 
     def mark(self, tensor: Tensor, name: str) -> Tensor:
         """An intermediate tensor names itself."""
@@ -133,11 +135,28 @@ class Extractor:
         is_enough = self._may_stop and not self._waiting
         for leaf, tensor in found:
             if wanted.accepts(leaf):
-                # Whatever runs from here on might overwrite it in place.
-                kept = tensor if is_enough else tensor.clone()
-                self.found[Site(*place, leaf)] = kept
+                site = Site(*place, leaf)
+                self._running.pop(site, None)
+                if is_enough:
+                    self.found[site] = tensor
+                    continue
+                self.found[site] = tensor.clone()  # What runs from here on might overwrite it.
+                if tensor.grad_fn is not None:
+                    self._running[site] = tensor, tensor._version
         if is_enough:
             raise _Enough(self)
+
+    def _settle(self) -> None:
+        """Clone what nobody has overwritten at the end of the forward, and not in the middle.
+
+        Autograd runs what was made last first, and adds gradients in that order: so those of the
+        features are added as if the tensors themselves had been used, to the bit.
+        """
+        running, self._running = self._running, {}
+        if torch.is_grad_enabled():
+            for site, (tensor, version) in running.items():
+                if tensor._version == version:
+                    self.found[site] = tensor.clone()
 
 
 _last = itertools.count(1 << 62)

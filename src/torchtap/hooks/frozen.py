@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import weakref
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Literal
@@ -72,6 +73,7 @@ class Frozen:
         if self._gradients == "none":
             self._required[id(param)] = param, param.requires_grad
             param.requires_grad_(False)
+            _copy_as_free(param)
         elif self._gradients == "zero" and param.requires_grad:
             handle = param.register_hook(torch.zeros_like)  # type: ignore[no-untyped-call]
             self._handles.append(handle)
@@ -95,6 +97,7 @@ class Frozen:
                 others[0]._required[key] = param, required or others[0]._required[key][1]
             else:
                 param.requires_grad_(required)
+                _copy_as_it_is(param)
         self._required.clear()
         self.params.clear()
         self.buffers.clear()
@@ -228,6 +231,50 @@ _keepers: weakref.WeakKeyDictionary[nn.Module, set[Frozen]] = weakref.WeakKeyDic
 
 # Several may hold one parameter.
 _open: weakref.WeakSet[Frozen] = weakref.WeakSet()
+
+
+class _Free:
+    """How a held parameter is copied and pickled: as if it were not held.
+
+    Its methods stand on the parameter as attributes, see :mod:`torchtap.hooks.callbacks`.
+    """
+
+    __slots__ = ("_param",)
+
+    def __init__(self, param: nn.Parameter) -> None:
+        self._param = weakref.ref(param)
+
+    def deepcopy(self, memo: dict[int, Any]) -> Any:
+        """What ``copy.deepcopy`` asks for."""
+        return copy.deepcopy(self._twin(), memo)
+
+    def reduce(self, protocol: int) -> Any:
+        """What pickle asks for."""
+        return self._twin().__reduce_ex__(protocol)  # type: ignore[no-untyped-call]
+
+    def _twin(self) -> nn.Parameter:
+        """A parameter of the same memory that requires grad as this one did."""
+        param = self._param()
+        assert param is not None  # It is being asked.
+        before = [one._required[id(param)][1] for one in _open if id(param) in one._required]
+        twin = nn.Parameter(param.data, requires_grad=any(before))
+        vars(twin).update((name, held) for name, held in vars(param).items() if name not in _ASKED)
+        return twin
+
+
+_ASKED = ("__deepcopy__", "__reduce_ex__")
+
+
+def _copy_as_free(param: Tensor) -> None:
+    if type(param) is nn.Parameter and not any(name in vars(param) for name in _ASKED):
+        free = _Free(param)
+        vars(param).update(__deepcopy__=free.deepcopy, __reduce_ex__=free.reduce)
+
+
+def _copy_as_it_is(param: Tensor) -> None:
+    if isinstance(getattr(vars(param).get("__reduce_ex__"), "__self__", None), _Free):
+        for name in _ASKED:
+            del vars(param)[name]
 
 
 def is_held(param: Tensor) -> bool:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import TransformerEncoderLayer
 from torch.nn.modules.module import register_module_forward_hook
 
-from torchtap.hooks.callbacks import Callback, EditCallback, StepAside
+from torchtap.hooks.callbacks import Callback, EditCallback, Handle, StepAside
 from torchtap.hooks.spots import Tap
 
 REASON = (
@@ -90,7 +90,7 @@ class Aside:
                 continue
             if any(id(inner) in tapped for inner in module.modules()):
                 hook = StepAside(self)
-                handles.append(module.register_forward_pre_hook(hook, with_kwargs=True))
+                handles.append(Handle(module.register_forward_pre_hook(hook, with_kwargs=True)))
         return handles
 
     def step_aside(

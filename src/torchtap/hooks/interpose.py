@@ -10,6 +10,8 @@ from typing import Any
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook
 
+from torchtap.hooks.callbacks import Handle
+
 
 @contextlib.contextmanager
 def interposed(
@@ -31,12 +33,12 @@ def interposed(
         path = paths.get(id(module))
         return leave(path, output) if path is not None and path in fused else None
 
-    handles = [register_module_forward_hook(after)] if fused else []
+    handles: list[Any] = [register_module_forward_hook(after)] if fused else []
     for path, module in modules.items():
         if path not in fused:
             before = partial(_call_enter, enter, path)
-            handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
-            handles.append(module.register_forward_hook(partial(_call_leave, leave, path)))
+            handles.append(Handle(module.register_forward_pre_hook(before, with_kwargs=True)))
+            handles.append(Handle(module.register_forward_hook(partial(_call_leave, leave, path))))
     try:
         yield
     finally:

@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from torchtap.site import Site
+from torchtap.record import Absence
+from torchtap.site import FLOW_PORTS, Site
+from torchtap.tree import Unseen
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from torchtap.plan import Filter
 
 
+TAKEN, RETURNED = "taken", "returned"
 Meter = Callable[["Tensor", int], bool]
 
 
@@ -76,6 +79,7 @@ class Tap:
         calls_in_backward: likewise those that ran inside a backward and are no recomputation.
         count: makes ``calls`` anew for each step.
         untold: reason -> number of calls that are not among those of the forward.
+        unseen: of what it takes and of what it returns: what holds tensors and was not looked into.
         has_run: whether any call was seen, in any step.
         is_in_graph: whether it ran inside a compiled graph, in any step.
         reason: why no call can be recorded.
@@ -99,6 +103,7 @@ class Tap:
         "plain_output",
         "reason",
         "spots",
+        "unseen",
         "untold",
     )
 
@@ -119,6 +124,7 @@ class Tap:
         self.calls_in_backward: Iterator[int] = itertools.count()
         self.untold: Counter[str] = Counter()
         self.has_run = self.is_in_graph = False
+        self.unseen: dict[str, Unseen] = {TAKEN: {}, RETURNED: {}}
         self.reason: str | None = None
         self.plain_output = self.spot("output", "")
         self.plain_gradient = self.spot("grad_output", "")
@@ -146,6 +152,14 @@ class Tap:
         leaves = [leaf for one, leaf in self.spots if one == port and leaf]
         sites = [repr(str(Site(self.path, port, leaf))) for leaf in leaves or [""]]
         return f"; there is {', '.join(sites[:3])}"
+
+    def why_unseen(self, port: str) -> Iterator[Absence]:
+        """What is wanted of a port, and stands where no look was taken."""
+        side, verb = (TAKEN, "took") if port.endswith("input") else (RETURNED, "returned")
+        for leaf, what in self.unseen[side].items() if port in FLOW_PORTS else ():
+            if self.filters[port].accepts(leaf):
+                reason = f"it {verb} {what}: use a tuple, list, dict or dataclass instead"
+                yield Absence(Site(self.path, port, leaf), reason)
 
     def _make(self, port: str, leaf: str) -> Spot:
         return Spot(Site(self.path, port, leaf), self._copies, self._meter)

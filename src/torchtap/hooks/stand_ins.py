@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from torchtap.hooks.callbacks import EDITS, EditCallback, keep_dynamo_out
+from torchtap.hooks.callbacks import EDITS, EditCallback, Handle, keep_dynamo_out
 from torchtap.hooks.spots import Tap
 
 
@@ -67,12 +67,13 @@ class StandIns:
         self._lent: dict[int, _Lent] = {}
         # Old-fashioned spectral norm writes in a pre-hook: ours comes before.
         enter, leave, settle = _Enter(self, tap), _Leave(self, tap), _Settle(self, tap)
-        self._handles = [
+        made = [
             module.register_forward_pre_hook(enter, prepend=True),
             module.register_forward_hook(leave, always_call=True),
             module.register_state_dict_pre_hook(settle),  # type: ignore[no-untyped-call]
             module.register_load_state_dict_pre_hook(settle),  # type: ignore[no-untyped-call]
         ]
+        self._handles = [Handle(one) for one in made]
         _everywhere.add(self)
 
     def enter(self, module: nn.Module, caller: FrameType) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from torchtap.hooks.callbacks import Callback, keep_dynamo_out
+from torchtap.hooks.callbacks import Callback, Handle, keep_dynamo_out
 from torchtap.hooks.fused import Aside
 from torchtap.hooks.spots import Tap
 from torchtap.moving.parcel import Owner
@@ -141,8 +141,8 @@ class Attachment:
             if isinstance(module, torch.jit.ScriptModule):
                 continue
             enter, leave = _Enter(self, tap, around=around), _Leave(self, tap)
-            self._handles.append(module.register_forward_pre_hook(enter))
-            self._leaves.append(module.register_forward_hook(leave, always_call=True))
+            self._handles.append(Handle(module.register_forward_pre_hook(enter)))
+            self._leaves.append(Handle(module.register_forward_hook(leave, always_call=True)))
         self._aside = Aside(self, taps)
         self._handles += self._aside.attach(modules)
 
