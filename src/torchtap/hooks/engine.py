@@ -343,20 +343,22 @@ class Engine:
             spot.reason = reason
             return
         try:
-            kept, version = self.keeper.keep(spot, tensor, self._all_foreign(tensor, foreign))
+            foreign = self._all_foreign(tensor, foreign)
+            kept, version, labels = self.keeper.keep(spot, tensor, foreign)
         except (RuntimeError, NotImplementedError) as error:  # It must not stop the model.
             spot.reason = f"it could not be copied: {str(error).splitlines()[0]}"
             return
         spot.seen = True
-        self.emit(Record(spot.site, self.step, call, phase, -1, (), kept, version))
+        self.emit(Record(spot.site, self.step, call, phase, -1, labels, kept, version))
 
     def _take_saved(self, frame: _Frame, outputs: list[Tensor]) -> None:
         def take(spot: Spot, tensor: Tensor, labels: tuple[str, ...]) -> None:
             spot.seen = True
             if spot.meter(tensor, self.step):
                 return
-            kept, version = self.keeper.keep(spot, tensor, self._all_foreign(tensor, set()))
-            row = (spot.site, self.step, frame.number, FORWARD, -1, labels, kept, version)
+            foreign = self._all_foreign(tensor, set())
+            kept, version, part = self.keeper.keep(spot, tensor, foreign)
+            row = (spot.site, self.step, frame.number, FORWARD, -1, labels + part, kept, version)
             self.emit(Record(*row))
 
         params = self._param_storages()

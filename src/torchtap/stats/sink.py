@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from torchtap.errors import InputError
+from torchtap.hooks.local import DEQUANTIZED
 from torchtap.record import FORWARD, Absence, Record
 from torchtap.site import FLOW_PORTS, Site
 from torchtap.stats.device_table import Block, DeviceTable, Taken
 from torchtap.stats.measure import (
-    DEQUANTIZED,
     SAMPLE,
     accumulate,
     dtype_name,

@@ -48,6 +48,8 @@ LEANING = "histogram leans to the smaller tensors"
 NOT_AN_UPDATE = "only an update has one"
 NO_ONE_WEIGHT = "of several steps there is no one parameter to divide by"
 
+Shape = tuple[int, ...]
+
 NUMBERS = (
     *("numel", "num_finite", "mean", "std", "rms", "l1", "l2", "min", "max", "absmax"),
     *("zeros", "nan", "posinf", "neginf", "subnormal"),
@@ -262,6 +264,11 @@ def why_no_ratio(weight_l2: float, param: str) -> str:
     if math.isnan(weight_l2):
         return f"{param} was not watched beside it in that step"
     return "" if weight_l2 else "the parameter was all zero when the step began"
+
+
+def other_shape(param: str, of_param: Shape | None, of_update: Shape | None) -> str:
+    """Why there is no ratio where an update is of a part of the parameter only, or the reverse."""
+    return f"{param} has shape {of_param} and its update {of_update}: one is a part of the other"
 
 
 def _common(one: Statistics, two: Statistics, a: Any, b: Any, different: Any) -> Any:

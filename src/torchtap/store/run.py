@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from operator import index
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from torchtap.record import FORWARD, Absence, Absences, Record, steps_there
 from torchtap.site import PORTS, Pattern, Site, did_you_mean, leaf_matches
 from torchtap.stats.names import NAMES, further_of, value_of
 from torchtap.stats.series import Series, part_of, without_ratio
-from torchtap.stats.statistics import Statistics, why_no_ratio
+from torchtap.stats.statistics import Statistics, other_shape, why_no_ratio
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -311,8 +312,10 @@ class Run:
             only = step if isinstance(step, int) else None
             raise SiteError(self._nothing_like(site, only, None, None, FORWARD))
         found = measure_all(row.value for row in rows)
+        notes = dict.fromkeys(chain.from_iterable(row.labels for row in rows))
         if isinstance(step, list):
             found = replace(found, notes=(*found.notes, *part_of({row.step for row in rows}, step)))
+        found = replace(found, notes=(*notes, *found.notes))
         if site.port != "update":
             return found
         if len({row.step for row in rows}) > 1:
@@ -320,7 +323,10 @@ class Run:
         param = Site(site.path, "param", site.leaf)
         rows = [row for row in self._index.get(param, ()) if row.step == rows[0].step]
         norm = measure_all([rows[0].value], histogram=False).l2 if rows else math.nan
-        return replace(found, weight_l2=norm, why_no_ratio=why_no_ratio(norm, str(param)))
+        why = why_no_ratio(norm, str(param))
+        if rows and found.shape not in (None, tuple(rows[0].kept.shape)):
+            norm, why = math.nan, other_shape(str(param), tuple(rows[0].kept.shape), found.shape)
+        return replace(found, weight_l2=norm, why_no_ratio=why)
 
     def quantile(self, site: str | Site, q: float, *, step: Step = None) -> float:
         """One quantile of a site, right to 1/33 (3.1 %); see :meth:`Statistics.quantile`."""

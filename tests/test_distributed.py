@@ -1,0 +1,295 @@
+"""Watching distributed trainings: what a rank holds is told apart from the whole.
+
+Every program runs on two real processes over gloo. On each, only the values that plain PyTorch
+gives are taken for true.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+import torchtap
+
+pytestmark = pytest.mark.slow
+
+HEAD = """
+import os, warnings
+import torch, torchtap as tt
+from torch import distributed, nn
+
+warnings.simplefilter("ignore")
+torch.set_num_threads(1)
+distributed.init_process_group("gloo")
+rank = distributed.get_rank()
+X = torch.randn(3, 8, 8, generator=torch.Generator().manual_seed(9))
+
+
+def mlp():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+
+
+def near(one, other):
+    assert abs(one - other) <= 1e-6 * abs(other), (one, other)
+
+"""
+TAIL = """
+distributed.barrier()
+print("right", rank, flush=True)
+os._exit(0)  # PyTorch's own threads of gloo abort the interpreter's end now and then.
+"""
+
+
+def run_on_two_ranks(tmp_path: Path, program: str) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(HEAD + textwrap.dedent(program) + TAIL)
+    source = str(Path(torchtap.__file__).parent.parent)
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2",
+         str(script)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "PYTHONPATH": source, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.count("right") == 2
+
+
+FSDP = """
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard, CPUOffloadPolicy, MixedPrecisionPolicy
+from torch.utils.checkpoint import checkpoint
+
+def sharded(stays_gathered, **how):
+    model = mlp()
+    fully_shard(model[0], reshard_after_forward=not stays_gathered, **how)
+    return fully_shard(model, **how)  # The root stays gathered after its forward.
+
+def train(model, to, steps=2):
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+    local = lambda: {n: p.to_local().detach().clone() for n, p in model.named_parameters()}
+    truth = []
+    with tt.watch(model, "*:param,update,param_grad", to=to) as w:
+        for k in range(steps):
+            optimizer.zero_grad()
+            before = local()
+            model(X[k, rank * 4 : rank * 4 + 4]).float().square().mean().backward()
+            grads = {n: p.grad.to_local().clone() for n, p in model.named_parameters()}
+            optimizer.step()
+            truth.append((before, grads, local()))
+            w.step()
+    assert not w.absent, w.absent
+    return w.run, truth
+
+def ports(old, grad, new):
+    return {"param": old, "param_grad": grad, "update": new - old}.items()
+
+SHARD = f"shard {rank} of 2 (Shard(dim=0))"
+"""
+
+FSDP_ONE_PLACEMENT = (
+    FSDP
+    + """
+for stays_gathered in (False, True):
+    run, truth = train(sharded(stays_gathered), tt.Stats(exact=True))
+    for k, (before, grads, after) in enumerate(truth):
+        for name, old in before.items():
+            path, leaf = name.split(".")
+            update = run.stats(f"{path}:update[{leaf}]", step=k)
+            near(update.l2, float((after[name] - old).norm()))
+            near(update.update_ratio, float((after[name] - old).norm() / old.norm()))
+            param_grad = run.stats(f"{path}:param_grad[{leaf}]", step=k)
+            near(param_grad.l2, float(grads[name].norm()))
+            assert param_grad.notes == ("reduced", SHARD), param_grad.notes
+            param = run.stats(f"{path}:param[{leaf}]", step=k)
+            assert param.notes == update.notes == (SHARD,), (param.notes, update.notes)
+            near(param.l2, float(old.norm()))
+    run, truth = train(sharded(stays_gathered), tt.Memory())
+    for k, (before, grads, after) in enumerate(truth):
+        for name, old in before.items():
+            path, leaf = name.split(".")
+            for port, true in ports(old, grads[name], after[name]):
+                record = run.record(f"{path}:{port}[{leaf}]", step=k)
+                assert type(record.value) is torch.Tensor and SHARD in record.labels
+                assert torch.equal(record.value, true), (port, name)
+                assert run.stats(record.site, step=k).notes == record.labels
+"""
+)
+
+FSDP_VARIANTS = (
+    FSDP
+    + """
+class Checkpointed(nn.Linear):
+    def forward(self, x):
+        return checkpoint(super().forward, x, use_reentrant=False)
+
+half = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+for how in {"mp_policy": half}, {"offload_policy": CPUOffloadPolicy(pin_memory=False)}, {}:
+    model = mlp()
+    if not how:
+        torch.manual_seed(0)
+        model[0] = Checkpointed(8, 16)
+    fully_shard(model[0], **how)
+    model = fully_shard(model, **how)
+    run, truth = train(model, tt.Memory())
+    for k, (before, grads, after) in enumerate(truth):
+        for name, old in before.items():
+            path, leaf = name.split(".")
+            for port, true in ports(old, grads[name], after[name]):
+                assert torch.equal(run.get(f"{path}:{port}[{leaf}]", step=k), true), (how, port, name)
+
+# Without resharding after the backward, and with a backward that is not reduced.
+model = sharded(True)
+model.set_reshard_after_backward(False)
+w = tt.watch(model, "*:param_grad")
+model.set_requires_gradient_sync(False)
+model(X[0, rank * 4 : rank * 4 + 4]).sum().backward()
+assert len(w.run) == 0
+model.set_requires_gradient_sync(True)
+model(X[1, rank * 4 : rank * 4 + 4]).sum().backward()
+w.close()
+for module in (model, model[0]):
+    module.reshard()
+for name, param in model.named_parameters():
+    path, leaf = name.split(".")
+    record = w.run.record(f"{path}:param_grad[{leaf}]")
+    assert torch.equal(record.value, param.grad.to_local()) and "reduced" in record.labels
+"""
+)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        pytest.param(FSDP_ONE_PLACEMENT, id="groups_that_stay_gathered"),
+        pytest.param(FSDP_VARIANTS, id="variants"),
+    ],
+)
+def test_fsdp_state_ports_are_all_of_this_ranks_shard(program: str, tmp_path: Path) -> None:
+    run_on_two_ranks(tmp_path, program)
+
+
+TENSOR_PARALLEL = """
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Partial
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel, PrepareModuleInput, RowwiseParallel, SequenceParallel, parallelize_module,
+)
+
+class Calls(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.counts = {}
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if any(kind.__name__ == "DTensor" for kind in types):
+            return NotImplemented
+        if "c10d" in func.namespace and "wait" not in str(func):
+            self.counts[str(func)] = self.counts.get(str(func), 0) + 1
+        return func(*args, **(kwargs or {}))
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.LayerNorm(8)
+        self.up, self.down = nn.Linear(8, 16, bias=False), nn.Linear(16, 8, bias=False)
+
+    def forward(self, x):
+        return self.down(torch.relu(self.up(self.norm(x))))
+
+def build():
+    from torch.distributed.tensor import Replicate, Shard
+    torch.manual_seed(0)
+    mesh = init_device_mesh("cpu", (2,))
+    return parallelize_module(Block(), mesh, {
+        "norm": SequenceParallel(sequence_dim=1),
+        "up": ColwiseParallel(input_layouts=Shard(1)),
+        "down": RowwiseParallel(),
+    })
+
+def local(tensor):
+    with torch.no_grad():
+        tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+        return (tensor.wait() if hasattr(tensor, "wait") else tensor).detach().clone()
+
+def train(watched=None, to=None):
+    model = build()
+    optimizer = torch.optim.SGD(model.parameters(), 1e-2)
+    found, told, placements = [], {}, {}
+    def look(name):
+        def hook(module, args, output):
+            told[name + ":output"] = local(output)
+        return hook
+    for name, module in model.named_children():
+        module.register_forward_hook(look(name))
+    w = None if watched is None else tt.watch(model, watched, to=to)
+    with Calls() as calls:
+        for k in range(2):
+            optimizer.zero_grad()
+            loss = model(X[k : k + 1].clone().requires_grad_()).square().sum()
+            loss.backward()
+            if k == 0:
+                for name, param in model.named_parameters():
+                    told[name] = local(param.grad)
+                    placements[name] = param.grad.placements
+            optimizer.step()
+            found += [local(param) for param in model.parameters()]
+            if w is not None:
+                w.step()
+    if w is not None:
+        w.close()
+    return found, told, placements, calls.counts, w
+
+plain, told, placements, counts, _ = train()
+assert counts and placements["norm.weight"] == (Partial("sum"),)
+WHERE = "*:input,output,grad_input,grad_output,param,param_grad,update"
+for to in (tt.Memory, lambda: tt.Stats(exact=True), lambda: [tt.Memory(), tt.Stats()]):
+    # One rank alone watches: what communicates unasked would hang, and both would count it.
+    for watcher in 0, 1:
+        found, own, _, own_counts, w = train(WHERE if rank == watcher else None, to())
+        assert all(torch.equal(a, b) for a, b in zip(plain, found, strict=True))
+        assert counts == own_counts, (counts, own_counts)
+        if rank != watcher:
+            continue
+        assert all("DTensor" not in entry.reason for entry in w.absent), w.absent
+        for name in "weight", "bias":
+            stats = w.run.stats(f"norm:param_grad[{name}]", step=0)
+            near(stats.l2, float(told[f"norm.{name}"].norm()))
+            assert stats.notes == ("partial sum of 2, not reduced",), stats.notes
+        grad = w.run.stats("up:param_grad[weight]", step=0)
+        assert grad.notes == ("reduced", f"shard {rank} of 2 (Shard(dim=0))"), grad.notes
+        near(grad.l2, float(told["up.weight"].norm()))
+        for name in "norm", "up", "down":
+            stats = w.run.stats(f"{name}:output", step=1)
+            near(stats.l2, float(own[f"{name}:output"].norm()))
+        assert "shard" in w.run.stats("norm:output").notes[0]
+        assert not {"local", "reduced"} <= set(w.run.stats("norm:update[weight]").notes)
+        repr(w.run), w.run.table(), w.run.mean_norm("*:output")
+        again = tt.open(w.run.save(f"run{rank}.safetensors"))
+        assert again.stats("norm:param_grad[bias]", step=0).notes == ("partial sum of 2, not reduced",)
+        if len(w.run):
+            assert torch.equal(w.run.get("norm:param_grad[bias]", step=0), told["norm.bias"])
+            assert torch.equal(again.get("norm:param_grad[bias]", step=0), told["norm.bias"])
+            assert {type(record.value) for record in w.run.records()} == {torch.Tensor}
+
+# An edit that only looks takes no communication either, on one rank alone.
+with Calls() as looking:
+    model = build()
+    edit = tt.edit(model, "*:output,grad_output", lambda x: None) if rank == 0 else None
+    model(X[0:1].clone()).square().sum().backward()
+with Calls() as plain:
+    build()(X[0:1].clone()).square().sum().backward()
+assert looking.counts == plain.counts
+"""
+
+
+def test_tensor_parallel_values_are_local_and_nothing_communicates(tmp_path: Path) -> None:
+    run_on_two_ranks(tmp_path, TENSOR_PARALLEL)
