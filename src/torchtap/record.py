@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 FORWARD = "forward"
 RECOMPUTE = "recompute"
+EVAL = "eval"
 UNVERSIONED = -1
 """Version of a value that nothing can overwrite."""
 _MOST_STEPS = 8
@@ -49,7 +50,8 @@ class Record(_Row):
         step: the user's counter.
         call: which execution of the module within the step, from 0; for ``param_grad``, which
             accumulation.
-        phase: ``forward`` or ``recompute`` (activation checkpointing ran the forward again).
+        phase: ``forward``, ``recompute`` (activation checkpointing ran the forward again), or
+            ``eval`` (an evaluation forward of a model that trains).
         backward: which backward of the step brought a gradient, from 0; -1 for forward values.
         labels: what else is to be known of the value, e.g. ``("total",)``.
     """

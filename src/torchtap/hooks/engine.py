@@ -20,6 +20,7 @@ from torchtap.hooks.compiled import (
     CompilableLeave,
     Compiled,
 )
+from torchtap.hooks.evaluation import NO_GRADIENTS, Evaluations
 from torchtap.hooks.fused import Aside
 from torchtap.hooks.gradients import Gradients, Passage
 from torchtap.hooks.graph import sequence_number
@@ -31,7 +32,7 @@ from torchtap.hooks.saved import Saved
 from torchtap.hooks.spots import Meter, Spot, Tap
 from torchtap.hooks.state import State
 from torchtap.hooks.updates import Updates
-from torchtap.record import FORWARD, RECOMPUTE, Record
+from torchtap.record import EVAL, FORWARD, RECOMPUTE, Record
 from torchtap.site import Site
 from torchtap.tree import argument_leaves, leaves
 
@@ -111,6 +112,7 @@ class Engine:
         self.state = State(plan, self.taps, emit, borrows=self.borrows)
         self.updates = Updates(plan, self.taps, emit)
         self.gradients = Gradients(self.keeper, emit, self.state.deliver, grad_input, looks)
+        self.evaluations = Evaluations(self.root, busy)
         self.aside = Aside(self.taps)
         self.compiled = Compiled(self)
         # At hand for the hooks, which are called for every module.
@@ -165,6 +167,7 @@ class Engine:
             return  # Nothing was recorded, and nothing will be.
         self._end_pass()
         self.updates.end_step(has_run=self._is_state_taken)
+        self.evaluations.end_step(self.step)
         self.step = self.gradients.step = self.state.step = self.updates.step = step
         self.recording = self.state.recording = self.updates.recording = recording
         self._is_state_taken = False
@@ -183,6 +186,7 @@ class Engine:
         """Take every hook off."""
         self._end_pass()
         self.updates.end_step(has_run=self._is_state_taken)
+        self.evaluations.end_step(self.step)
         self.recording = self.state.recording = self.updates.recording = False
         open_engines.discard(self)
         self.aside.come_back()
@@ -234,12 +238,18 @@ class Engine:
         foreign = (
             {storage_id(tensor) for _, tensor in found} if is_outermost else frames[-1].foreign
         )
-        call, phase = self._number(tap, args, kwargs)
+        is_training = tap is not self.root or getattr(module, "training", True)
+        call, phase = self._number(tap, args, kwargs, is_training=is_training)
         frame = _Frame(tap, call, phase, foreign, self.gradients.enter())
         frames.append(frame)
+        if phase is EVAL:
+            self.evaluations.begin()
         for leaf, tensor in found if "input" in tap.filters else ():
             self._take_value(tap.spot("input", leaf), tensor, call, phase, foreign)
-        if "grad_input" in tap.filters:
+        if "grad_input" in tap.filters and phase is EVAL:
+            for leaf, tensor in found:
+                _refuse_gradient(tap.spot("grad_input", leaf), tensor)
+        elif "grad_input" in tap.filters:
             frame.passage = self.gradients.passage(tap, call, found)
 
     def leave(
@@ -265,12 +275,13 @@ class Engine:
         for leaf, tensor in found:
             spot = tap.spot("output", leaf)
             self._take_value(spot, tensor, frame.number, frame.phase, frame.foreign)
-            self.gradients.expect(tap.spot("grad_output", leaf), tensor, frame.number)
+            self._expect(tap.spot("grad_output", leaf), tensor, frame)
         if frame.passage is not None:
             self.gradients.connect(frame.passage, [tensor for _, tensor in found])
         if "saved" in tap.filters and frame.phase is FORWARD:
             self._take_saved(frame, [tensor for _, tensor in found])
         if is_outermost:
+            self.evaluations.end()
             self.saved.restart()
             self.gradients.drop_views()  # Nobody would follow them from here on.
         if tap is self.root:
@@ -288,7 +299,13 @@ class Engine:
         self.gradients.repair_views()
         frame = self._frameless(tap, (tensor,), {})
         self._take_value(tap.spot("output", ""), tensor, frame.number, frame.phase, frame.foreign)
-        self.gradients.expect(tap.spot("grad_output", ""), tensor, frame.number)
+        self._expect(tap.spot("grad_output", ""), tensor, frame)
+
+    def _expect(self, spot: Spot | None, tensor: Tensor, frame: _Frame) -> None:
+        if frame.phase is EVAL:
+            _refuse_gradient(spot, tensor)
+        else:
+            self.gradients.expect(spot, tensor, frame.number)
 
     def _enter_model(self, tap: Tap, module: nn.Module, *, is_nested: bool) -> None:
         self.num_entries += 1
@@ -321,10 +338,17 @@ class Engine:
                 self.state.take()
                 self.state.hook_params(self.gradients.backwards)
 
-    def _number(self, tap: Tap, args: Any, kwargs: Mapping[str, Any]) -> tuple[int, str]:
+    def _number(
+        self, tap: Tap, args: Any, kwargs: Mapping[str, Any], *, is_training: bool = True
+    ) -> tuple[int, str]:
         call, phase = self._numbering.number(tap, args, kwargs)
+        frames = self._running.stack
         if phase is RECOMPUTE:
             self.gradients.backwards.number()
+        elif not frames:
+            phase = self.evaluations.phase(tap, is_training=is_training)
+        elif frames[0].phase is EVAL:
+            phase = EVAL
         return call, phase
 
     # ------------------------------------------------------------------ values
@@ -412,3 +436,10 @@ class Engine:
             is_wanted = filters and not is_taken
             self.marks[name] = Tap(name, filters, *self._spots) if is_wanted else None
         return self.marks[name]
+
+
+def _refuse_gradient(spot: Spot | None, tensor: Tensor) -> None:
+    """Say that the gradient of an evaluation forward was wanted and is not waited for."""
+    if spot is not None and tensor.requires_grad:
+        spot.armed += 1
+        spot.reason = NO_GRADIENTS

@@ -74,6 +74,7 @@ class Tap:
         calls: numbers the calls of the running step.
         count: makes that anew for each step.
         has_run: whether any call was seen, in any step.
+        has_trained: whether any of them ran with gradients enabled.
         reason: why calls were not recorded.
 
     Args:
@@ -83,11 +84,12 @@ class Tap:
 
     __slots__ = (
         "_copies",
+        "_has_run",
         "_meter",
         "calls",
         "count",
         "filters",
-        "has_run",
+        "has_trained",
         "path",
         "plain_gradient",
         "plain_output",
@@ -109,10 +111,19 @@ class Tap:
         self.spots: dict[tuple[str, str], Spot | None] = {}
         self.count: Callable[[], Iterator[int]] = itertools.count
         self.calls: Iterator[int] = self.count()
-        self.has_run = False
+        self.has_run = self.has_trained = False
         self.reason: str | None = None
         self.plain_output = self.spot("output", "")
         self.plain_gradient = self.spot("grad_output", "")
+
+    @property
+    def has_run(self) -> bool:
+        """Whether any call was seen, in any step."""
+        return self._has_run or self.has_trained
+
+    @has_run.setter
+    def has_run(self, has_run: bool) -> None:
+        self._has_run = has_run
 
     def restart(self) -> None:
         """A new step: number calls anew."""

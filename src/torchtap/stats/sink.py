@@ -11,7 +11,7 @@ from torch import Tensor
 
 from torchtap.errors import InputError
 from torchtap.hooks.local import DEQUANTIZED
-from torchtap.record import FORWARD, Absence, Record
+from torchtap.record import EVAL, FORWARD, Absence, Record
 from torchtap.site import FLOW_PORTS, Site
 from torchtap.stats.device_table import Block, DeviceTable, Taken
 from torchtap.stats.measure import (
@@ -29,6 +29,8 @@ from torchtap.stats.meter import Clock, Meter, Sums
 from torchtap.stats.own import Statistic
 from torchtap.stats.series import Part, Series, States
 from torchtap.stats.statistics import NUM_TENSORS, SUBNORMAL
+
+EVALUATED = "evaluation forwards between the training forwards are not counted"
 
 
 def _declines(tensor: Tensor, step: int) -> bool:
@@ -136,6 +138,8 @@ class Stats:
         if known is None:
             known = self._by_id[id(site)] = site, self._meter(site)
         if record.phase is not FORWARD:
+            if record.phase is EVAL:
+                self.series.measured[known[1].place].note((EVALUATED,))
             return
         if record.labels:
             self.series.measured[known[1].place].note(record.labels)

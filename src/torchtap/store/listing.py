@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torchtap.errors import RunError
-from torchtap.record import FORWARD, Absence
+from torchtap.record import EVAL, FORWARD, Absence
 from torchtap.site import PORTS, Site
 
 if TYPE_CHECKING:
@@ -92,6 +92,7 @@ class Listing:
         sites: one entry per site, by module, port and leaf.
         num_records: values of the forward phase.
         num_recomputed: values that activation checkpointing computed again.
+        num_evaluated: values of the evaluation forwards of a model that trains.
         steps: steps with a value, ascending.
         absent: what was selected and not seen, with reasons.
         measured: sites that ``tt.Stats`` measured, by module, port and leaf.
@@ -106,6 +107,7 @@ class Listing:
     absent: tuple[Absence, ...]
     measured: tuple[MeasuredEntry, ...] = ()
     num_measured_steps: int = 0
+    num_evaluated: int = 0
 
     @property
     def nbytes(self) -> int:
@@ -118,6 +120,7 @@ class Listing:
             "model": self.model,
             "num_records": self.num_records,
             "num_recomputed": self.num_recomputed,
+            "num_evaluated": self.num_evaluated,
             "steps": list(self.steps),
             "nbytes": self.nbytes,
             "sites": [_flat(entry) for entry in self.sites],
@@ -232,11 +235,13 @@ def _listing(
             groups.setdefault(value.site, []).append(value)
     ordered = _in_order(groups, modules)
     num_records = sum(map(len, groups.values()))
+    num_evaluated = sum(value.phase == EVAL for value in values)
     return Listing(
         model=model,
         sites=tuple(_entry(site, groups[site]) for site in ordered),
         num_records=num_records,
-        num_recomputed=len(values) - num_records,
+        num_recomputed=len(values) - num_records - num_evaluated,
+        num_evaluated=num_evaluated,
         steps=tuple(sorted({value.step for group in groups.values() for value in group})),
         absent=tuple(absent),
     )

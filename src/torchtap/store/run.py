@@ -64,7 +64,8 @@ class Run:
     """All that was recorded under one id: a lazy, read-only view of its records.
 
     A value of the forward pass that activation checkpointing computed again (phase ``recompute``)
-    is kept apart: it is read with ``phase="recompute"`` and counted nowhere else.
+    is kept apart: it is read with ``phase="recompute"`` and counted nowhere else. So are the values
+    of evaluation forwards of a model that trains (phase ``eval``).
 
     Example:
         >>> import torch, torchtap as tt
@@ -205,7 +206,7 @@ class Run:
         Args:
             where: patterns as everywhere, sites, or a function of a site; ``None`` for all.
             steps: one step or several; ``None`` for all.
-            phase: ``forward``, ``recompute``, or ``None`` for both.
+            phase: ``forward``, ``recompute``, ``eval``, or ``None`` for all.
 
         Raises:
             SiteError: nothing was recorded that fits ``where``.

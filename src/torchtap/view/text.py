@@ -87,6 +87,9 @@ def _kept(name: str, listing: Listing, limit: int | None, *, color: bool) -> str
     )
     if listing.num_recomputed:
         total += f" (and {plural(listing.num_recomputed, 'record')} of recomputation)"
+    if listing.num_evaluated:
+        said = plural(listing.num_evaluated, "record")
+        total += f" (and {said} of evaluation, in phase='eval')"
     table = columns(
         [_site_cells(entry) for entry in listing.sites],
         ("site", "shape", "dtype", "calls", "steps", "bytes"),
