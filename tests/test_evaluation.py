@@ -232,3 +232,17 @@ def test_an_evaluation_that_raises_leaves_nothing_behind() -> None:
         model(X[0]).sum().backward()
         assert w._engine.busy == set()
     assert len(list(w.run.records("0:output"))) == 2
+
+
+def test_compiled_evaluations_are_said_to_be_mixed() -> None:
+    torch.compiler.reset()
+    model = mlp()
+    with tt.watch(model, "*:output", to=tt.Stats()) as w:
+        compiled = torch.compile(model, backend="aot_eager")
+        compiled(X[0]).sum().backward()
+        assert not w.absent
+        w.step()
+        with torch.no_grad():
+            compiled(X[1])
+        compiled(X[2]).sum().backward()
+    assert ["are mixed" in entry.reason for entry in w.absent] == [True]

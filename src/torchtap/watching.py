@@ -215,6 +215,13 @@ class Watch:
                 f"the first training forward came after {number} evaluation forwards of the same "
                 f"step ({step}), which are recorded with it. Call step() between them",
             )
+        if len(self._engine.evaluations.traced) > 1:
+            yield Absence(
+                Site("", "output"),
+                "the model was compiled with gradients and without, and compiled graphs do not "
+                "say which of the two runs: statistics of training and evaluation are mixed. "
+                "Evaluate the model uncompiled, or before it is watched",
+            )
 
     def _lost(self) -> Iterator[Absence]:
         memory, stats = self._delivery.memory, self._delivery.stats

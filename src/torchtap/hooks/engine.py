@@ -202,6 +202,7 @@ class Engine:
         """The compiler traces a call of a tapped module; the call itself will not come by."""
         if "grad_input" in tap.filters:
             tap.reason = NO_GRAD_INPUT
+        self.evaluations.traced.add(torch.is_grad_enabled())
         if not self.compiled.was_traced:
             self.compiled.was_traced = True
             self.num_entries += 1

@@ -37,10 +37,13 @@ class Evaluations:
     Attributes:
         mixed: path -> step, and the number of its evaluation forwards that came before the first
             one that trained. They were recorded as the others.
+        traced: whether gradients were enabled as the compiler traced the model. Compiled graphs do
+            not say in which mode they run, so where there are both their values are mixed.
     """
 
     def __init__(self, root: Tap, busy: set[int]) -> None:
         self.mixed: dict[str, tuple[int, int]] = {}
+        self.traced: set[bool] = set()
         self._root = root
         self._busy = busy
         self._early: Counter[Tap] = Counter()
