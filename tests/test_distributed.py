@@ -344,3 +344,78 @@ for to in None, tt.Stats(exact=True):
 
 def test_gradients_received_in_a_pipelines_reused_buffers_are_kept(tmp_path: Path) -> None:
     run_on_two_ranks(tmp_path, PIPELINE)
+
+
+DDP = """
+import contextlib
+from torch.nn.parallel import DistributedDataParallel
+
+def train(how, watched, to=None, syncs=(True,)):
+    model = mlp()
+    wrapped = DistributedDataParallel(model, **how)
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+    local = lambda: {n: p.detach().clone() for n, p in model.named_parameters()}
+    truth, arrived = [], {}
+    for name, param in model.named_parameters():
+        keep = lambda param, name=name: arrived.__setitem__(name, param.grad.clone())
+        param.register_post_accumulate_grad_hook(keep)
+    ports = "*:output,grad_output,param,param_grad,update"
+    w = tt.watch(wrapped, ports, to=to) if watched else None
+    for k in range(3):
+        optimizer.zero_grad()
+        before = local()
+        for sync in syncs:
+            with contextlib.nullcontext() if sync else wrapped.no_sync():
+                wrapped(X[k, rank * 4 : rank * 4 + 4]).square().mean().backward()
+        optimizer.step()
+        truth.append((before, dict(arrived), local()))
+        if w is not None:
+            w.step()
+    return truth, w
+
+VARIANTS = (
+    ({}, (True,)),
+    ({"static_graph": True}, (True,)),
+    ({"gradient_as_bucket_view": True}, (True,)),
+    ({}, (False, True)),
+)
+for how, syncs in VARIANTS:
+    plain, _ = train(how, False, syncs=syncs)
+    for to in tt.Memory(), tt.Stats(exact=True):
+        truth, w = train(how, True, to, syncs)
+        for a, b in zip(plain, truth, strict=True):
+            assert all(torch.equal(a[n][p], b[n][p]) for n in range(3) for p in a[n]), how
+        for k, (before, grads, after) in enumerate(truth):
+            for name, old in before.items():
+                path, leaf = name.split(".")
+                true = {"param": old, "param_grad": grads[name], "update": after[name] - old}
+                for port, expected in true.items():
+                    stats = w.run.stats(f"{path}:{port}[{leaf}]", step=k)
+                    assert stats.notes == (("local",) if port == "param_grad" else ()), stats.notes
+                    if len(w.run):
+                        value = w.run.get(f"{path}:{port}[{leaf}]", step=k)
+                        assert torch.equal(value, expected), (how, port, name)
+                    else:
+                        near(stats.l2, float(expected.norm()))
+                near(stats.update_ratio, float((after[name] - old).norm() / old.norm()))
+        assert not w.absent, w.absent
+
+# What two ranks saw is, merged, what one process sees of the whole batch.
+_, w = train({}, True, tt.Stats(exact=True, statistics=[tt.stats.top_k(2)]))
+w.run.save(f"rank{rank}.safetensors")
+distributed.barrier()
+one, other = (tt.open(f"rank{number}.safetensors").stats("2:output", step=0) for number in (0, 1))
+merged, whole = one.merge(other), tt.measure(mlp()(X[0]).detach())
+for name in "numel", "mean", "std", "l2", "min", "max":
+    near(getattr(merged, name), getattr(whole, name))
+try:
+    merged.extra["top_k"]
+except tt.RunError as error:
+    assert "merged" in str(error)
+else:
+    raise AssertionError("a merged result of a further statistic")
+"""
+
+
+def test_ddp_state_is_local_and_outputs_of_the_ranks_merge(tmp_path: Path) -> None:
+    run_on_two_ranks(tmp_path, DDP)

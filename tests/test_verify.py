@@ -513,7 +513,8 @@ def test_a_text_about_anything_fits_into_100_columns(monkeypatch: pytest.MonkeyP
     text = repr(tt.verify(unsteady, rows()))
     assert_fits(text)
     assert "Two plain runs already differ" in text
-    monkeypatch.setattr(Keeper, "keep", lambda self, spot, tensor, *_: (tensor * 2, UNVERSIONED, ()))
+    doubled = lambda self, spot, tensor, *_: (tensor * 2, UNVERSIONED, ())  # noqa: E731
+    monkeypatch.setattr(Keeper, "keep", doubled)
     text = repr(tt.verify(deep(12), rows()))
     assert_fits(text)
     assert "Records that are not the truth" in text
