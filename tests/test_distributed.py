@@ -56,6 +56,7 @@ def run_on_two_ranks(tmp_path: Path, program: str) -> None:
         capture_output=True,
         text=True,
         timeout=120,
+        cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": source, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
