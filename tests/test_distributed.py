@@ -165,15 +165,34 @@ for name, param in model.named_parameters():
 """
 )
 
+FSDP_EDITS = (
+    FSDP
+    + """
+def gradients(is_edited, stays_gathered):
+    model = sharded(stays_gathered)
+    edit = tt.edit(model, "*:param_grad", lambda gradient: gradient * 0.5) if is_edited else None
+    for k in range(2):
+        model(X[k, rank * 4 : rank * 4 + 4]).square().mean().backward()
+    if edit is not None:
+        edit.close()
+    return [param.grad.to_local().clone() for param in model.parameters()]
+
+for stays_gathered in (False, True):
+    plain, halved = (gradients(is_edited, stays_gathered) for is_edited in (False, True))
+    assert all(torch.equal(a * 0.5, b) for a, b in zip(plain, halved, strict=True))
+"""
+)
+
 
 @pytest.mark.parametrize(
     "program",
     [
+        pytest.param(FSDP_EDITS, id="edits"),
         pytest.param(FSDP_ONE_PLACEMENT, id="groups_that_stay_gathered"),
         pytest.param(FSDP_VARIANTS, id="variants"),
     ],
 )
-def test_fsdp_state_ports_are_all_of_this_ranks_shard(program: str, tmp_path: Path) -> None:
+def test_fsdp_parameters_are_those_of_this_ranks_shard(program: str, tmp_path: Path) -> None:
     run_on_two_ranks(tmp_path, program)
 
 

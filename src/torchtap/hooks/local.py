@@ -9,6 +9,7 @@ label says which part of the whole that is.
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -99,15 +100,29 @@ def sharded_parameters() -> dict[int, nn.Parameter]:
     optimizer knows only the shards, and the gradients of the whole ones are not reduced yet. Some
     groups stay gathered from one forward to the next step: those of the root, by default.
     """
+    return {
+        id(gathered): param.sharded_param
+        for param in _fsdp_parameters()
+        for gathered in (_gathered(param), getattr(param, "_sharded_post_forward_param", None))
+        if gathered is not None
+    }
+
+
+def gathered_parameters() -> dict[int, nn.Parameter]:
+    """Id of a shard -> the parameter that FSDP2 gathers from it, through which autograd goes."""
+    pairs = [(param.sharded_param, _gathered(param)) for param in _fsdp_parameters()]
+    return {id(shard): gathered for shard, gathered in pairs if gathered is not None}
+
+
+def _fsdp_parameters() -> Iterator[Any]:
+    """What FSDP2 knows of each parameter that it shards, of all models."""
     composable: Any = sys.modules.get("torch.distributed._composable_state")
-    if composable is None:
-        return {}
-    found = {}
-    for state in [ref() for ref in composable._module_state_mapping.values()]:
+    refs = () if composable is None else composable._module_state_mapping.values()
+    for state in [ref() for ref in refs]:
         for group in getattr(state, "_fsdp_param_groups", ()):
-            for param in group.fsdp_params:
-                for name in ("_unsharded_param", "_sharded_post_forward_param"):
-                    gathered = getattr(param, name, None)
-                    if gathered is not None:
-                        found[id(gathered)] = param.sharded_param
-    return found
+            yield from group.fsdp_params
+
+
+def _gathered(param: Any) -> nn.Parameter | None:
+    """It is made with the first forward, and stays the same from then on."""
+    return getattr(param, "_unsharded_param", None)
