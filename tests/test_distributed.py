@@ -183,10 +183,33 @@ for stays_gathered in (False, True):
 """
 )
 
+FSDP_FREEZES = (
+    FSDP
+    + """
+for is_gathered in (False, True):
+    model = sharded(True)
+    optimizer = torch.optim.AdamW(model.parameters(), 0.1)
+    if is_gathered:
+        with torch.no_grad():
+            model(X[0, :4])
+    frozen = tt.freeze(model, "2")
+    for k in range(2):
+        optimizer.zero_grad()
+        model(X[k, rank * 4 : rank * 4 + 4]).square().mean().backward()
+        optimizer.step()
+    frozen.close()
+    for module in (model, model[0]):
+        module.reshard()
+    for (name, new), old in zip(model.named_parameters(), mlp().parameters(), strict=True):
+        assert torch.equal(new.full_tensor(), old) is name.startswith("2"), (is_gathered, name)
+"""
+)
+
 
 @pytest.mark.parametrize(
     "program",
     [
+        pytest.param(FSDP_FREEZES, id="freezes"),
         pytest.param(FSDP_EDITS, id="edits"),
         pytest.param(FSDP_ONE_PLACEMENT, id="groups_that_stay_gathered"),
         pytest.param(FSDP_VARIANTS, id="variants"),
