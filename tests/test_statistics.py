@@ -331,3 +331,24 @@ def test_one_line_says_what_it_is():
 def test_without_a_histogram_quantiles_say_how_to_have_one():
     with pytest.raises(tt.InputError, match="histogram=True"):
         tt.measure(torch.ones(2), histogram=False).quantile(0.5)
+
+
+def test_merging_says_what_it_cannot_merge():
+    model = torch.nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    sink = tt.Stats(statistics=[tt.stats.top_k(2)])
+    with tt.watch(model, "*:param,update", to=sink) as w:
+        for _ in range(2):
+            model(torch.ones(1, 3)).sum().backward()
+            optimizer.step()
+            w.step()
+    one, two = (w.run.stats(".:update[weight]", step=step) for step in range(2))
+    merged = one.merge(two)
+    assert merged.numel == 12 and math.isnan(merged.update_ratio)
+    assert "same or parts of one" in merged.why_no_ratio
+    with pytest.raises(tt.RunError, match="only states of further statistics can be merged"):
+        merged.extra["top_k"]
+    with pytest.raises(tt.RunError, match="only states"):
+        merged.merge(two).extra["top_k"]
+    alone = Statistics().merge(one)
+    assert alone.extra["top_k"] == one.extra["top_k"] and alone.update_ratio == one.update_ratio

@@ -17,7 +17,7 @@ import bits
 import torchtap as tt
 from torchtap.hooks.engine import Engine
 from torchtap.hooks.gradients import Gradients
-from torchtap.hooks.keep import Keeper
+from torchtap.hooks.keep import Keeper, Kept
 from torchtap.record import UNVERSIONED
 from torchtap.sinks import Delivery
 from torchtap.site import Site
@@ -153,8 +153,8 @@ def wrong_sites(result: tt.Verification) -> set[str]:
 
 
 def test_an_alias_where_a_copy_is_needed_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def keep(self: Keeper, spot: Any, tensor: Tensor, foreign: Any = ()) -> tuple[Tensor, int]:
-        return tensor if spot.site.is_gradient else tensor.detach(), UNVERSIONED
+    def keep(self: Keeper, spot: Any, tensor: Tensor, foreign: Any = ()) -> Kept:
+        return tensor if spot.site.is_gradient else tensor.detach(), UNVERSIONED, ()
 
     monkeypatch.setattr(Keeper, "keep", keep)
     result = tt.verify(model(), rows())
@@ -210,10 +210,11 @@ def test_another_shape_or_dtype_is_found(monkeypatch: pytest.MonkeyPatch) -> Non
     keep = Keeper.keep
 
     def widening(self: Keeper, spot: Any, tensor: Tensor, *rest: Any) -> Any:
-        kept, version = keep(self, spot, tensor, *rest)
+        kept, version, labels = keep(self, spot, tensor, *rest)
         if spot.site == Site("0", "output"):
-            return kept.double(), UNVERSIONED
-        return (kept[None], UNVERSIONED) if spot.site == Site("", "output") else (kept, version)
+            return kept.double(), UNVERSIONED, labels
+        is_root = spot.site == Site("", "output")
+        return (kept[None], UNVERSIONED, labels) if is_root else (kept, version, labels)
 
     monkeypatch.setattr(Keeper, "keep", widening)
     result = tt.verify(model(), rows(), where="*:input,output")
@@ -512,7 +513,8 @@ def test_a_text_about_anything_fits_into_100_columns(monkeypatch: pytest.MonkeyP
     text = repr(tt.verify(unsteady, rows()))
     assert_fits(text)
     assert "Two plain runs already differ in" in text
-    monkeypatch.setattr(Keeper, "keep", lambda self, spot, tensor, *_: (tensor * 2, UNVERSIONED))
+    doubled = lambda self, spot, tensor, *_: (tensor * 2, UNVERSIONED, ())  # noqa: E731
+    monkeypatch.setattr(Keeper, "keep", doubled)
     text = repr(tt.verify(deep(12), rows()))
     assert_fits(text)
     assert "Records that are not the truth" in text

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,6 +12,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import torchtap as tt
+from torchtap.hooks.backwards import given_storages
+from torchtap.hooks.keep import storage_id
 from torchtap.testing import Net
 
 
@@ -519,3 +523,52 @@ def test_a_sparse_gradient_of_a_parameter_is_kept() -> None:
         model(torch.tensor([1, 1, 3])).sum().backward()
     gradient = w.run[".:param_grad[weight]"].to_dense()
     assert gradient[:, 0].tolist() == [0.0, 2.0, 0.0, 1.0, 0.0]
+
+
+# --- gradients that the caller of a backward hands in ------------------------------------------
+
+
+class Residual(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.f, self.g = nn.Linear(3, 3), nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.g(self.f(x)) + x
+
+
+def test_gradients_handed_in_are_kept_though_their_buffer_is_used_again() -> None:
+    model, x = Residual(), torch.randn(5, 3, requires_grad=True)
+    buffer = torch.ones(5, 3)
+    backwards: list[Callable[[Tensor], object]] = [
+        lambda y: y.backward(buffer),
+        lambda y: y.view(-1).backward(buffer.view(-1)),
+        lambda y: torch.autograd.backward([y, y.sum()], [buffer, None]),
+        lambda y: torch.autograd.grad(y, x, buffer),
+    ]
+    with tt.watch(model, "*:grad_output,grad_input") as w:
+        for _ in range(3):
+            for backward in backwards:
+                buffer.data.fill_(3)  # What autograd does not count, like a receive of a pipeline.
+                backward(model(x))
+                buffer.data.fill_(7)
+            w.step()
+    for record in w.run.records(["*:grad_output", "g:grad_input"]):
+        expected = 4 if record.call == 2 else 3
+        assert record.value.unique().tolist() == [expected], record
+    assert len(list(w.run.records("g:grad_output"))) == 12
+
+
+def test_gradients_handed_in_are_found_from_threads_of_the_engine() -> None:
+    y, buffer = torch.ones(3, requires_grad=True) * 2, torch.ones(3)
+    found: list[set[int]] = []
+
+    def look(_: Tensor) -> None:
+        thread = threading.Thread(target=lambda: found.append(given_storages()))
+        thread.start()
+        thread.join()
+
+    y.register_hook(look)
+    y.backward(buffer)
+    assert found == [{storage_id(buffer)}]
+    assert given_storages() == set()

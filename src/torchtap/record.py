@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 FORWARD = "forward"
 RECOMPUTE = "recompute"
 BACKWARD = "backward"
+EVAL = "eval"
 UNVERSIONED = -1
 """Version of a value that nothing can overwrite."""
 _MOST_STEPS = 8
@@ -50,8 +51,9 @@ class Record(_Row):
         step: the user's counter.
         call: which execution of the module within the step, from 0; for ``param_grad``, which
             accumulation. Calls of phase ``backward`` have numbers of their own.
-        phase: ``forward``, ``recompute`` (activation checkpointing ran the forward again), or
-            ``backward`` (any other call inside a backward, and its gradients).
+        phase: ``forward``, ``recompute`` (activation checkpointing ran the forward again),
+            ``backward`` (any other call inside a backward, and its gradients), or ``eval`` (an
+            evaluation forward of a model that trains).
         backward: which backward of the step brought a gradient, from 0; -1 for forward values.
         labels: what else is to be known of the value, e.g. ``("total",)``.
     """

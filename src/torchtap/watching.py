@@ -171,7 +171,7 @@ class Watch:
         for name in sorted(self._engine.namesakes):
             reason = "a tt.mark of this name was passed over: a module has it; name it otherwise"
             found.append(Absence(Site(name, "output"), reason))
-        return Absences([*found, *self._unmarked(), *self._lost()])
+        return Absences([*found, *self._unmarked(), *self._lost(), *self._mixed()])
 
     def _absent_at(self, tap: Tap, port: str) -> Iterator[Absence]:
         tallies = [spot for (one, _), spot in tap.spots.items() if spot is not None and one == port]
@@ -220,6 +220,14 @@ class Watch:
             if not any(pattern.matches_module(name) for name in self._engine.marks):
                 for port in pattern.effective_ports:
                     yield Absence(Site(pattern.path, port), "no tt.mark of that name was reached")
+
+    def _mixed(self) -> Iterator[Absence]:
+        for path, (step, number) in self._engine.evaluations.mixed.items():
+            yield Absence(
+                Site(path, "output"),
+                f"the first training forward came after {number} evaluation forwards of the same "
+                f"step ({step}), which are recorded with it. Call step() between them",
+            )
 
     def _lost(self) -> Iterator[Absence]:
         memory, stats = self._delivery.memory, self._delivery.stats

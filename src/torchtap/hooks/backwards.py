@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.autograd import Variable
 
 from torchtap.hooks.callbacks import keep_dynamo_out
+from torchtap.hooks.keep import storage_id
 
 _REMEMBERED = 1024
+_GRADIENTS_OF: dict[CodeType, str] = {
+    torch.autograd.backward.__code__: "grad_tensors",
+    torch.autograd.grad.__code__: "grad_outputs",
+}
 
 current_task = torch._C._current_graph_task_id
 """Number of the backward that this thread is inside of, -1 outside."""
@@ -24,6 +32,33 @@ def at_end_of_backward(function: Callable[[], None]) -> None:
     engine.queue_callback(function)
 
 
+def given_storages() -> set[int]:
+    """Storages of the gradients that the caller handed to the backward that is running.
+
+    Autograd's hooks do not get to know them; the frames of ``torch.autograd.backward`` and
+    ``torch.autograd.grad`` hold them. On other devices hooks run in threads of the engine, while
+    the caller waits in its own: then all threads are looked through.
+    """
+    found = _given(sys._getframe())
+    if found is None:
+        stacks = [_given(frame) for frame in sys._current_frames().values()]
+        found = [tensor for stack in stacks for tensor in stack or ()]
+    return {storage_id(tensor) for tensor in found} - {0}
+
+
+def _given(frame: FrameType | None) -> list[Tensor] | None:
+    """Gradients that the backwards on one Python stack were given; ``None`` if there is none."""
+    found: list[Tensor] | None = None
+    while frame is not None:
+        name = _GRADIENTS_OF.get(frame.f_code)
+        if name is not None:
+            given = frame.f_locals[name]
+            tensors = given if isinstance(given, Sequence) else [given]
+            found = [*(found or ()), *(one for one in tensors if isinstance(one, Tensor))]
+        frame = frame.f_back
+    return found
+
+
 class Backwards:
     """The backward passes seen so far in the running step.
 
@@ -31,9 +66,15 @@ class Backwards:
 
     Args:
         ended: called at the end of each outermost backward.
+
+    Attributes:
+        given: storages of the gradients that the caller of the running backward handed in. They
+            are the caller's own, and may be written into again where autograd does not count it:
+            pipelines receive into the same buffers for every microbatch.
     """
 
     def __init__(self, ended: Callable[[], None]) -> None:
+        self.given: set[int] = set()
         self._ended = ended
         self._numbers: dict[int, int] = {}
         self._local = threading.local()
@@ -51,6 +92,7 @@ class Backwards:
 
     def forget_failed(self) -> None:
         """A backward that raised has not signed off. To be called outside of any."""
+        self.given = set()
         self._running().clear()
 
     def _begin(self, task: int) -> int:
@@ -63,6 +105,7 @@ class Backwards:
             for old in list(self._numbers)[: _REMEMBERED // 2]:
                 del self._numbers[old]
         self._numbers[task] = number
+        self.given |= given_storages()
         running.append(task)
         at_end_of_backward(partial(self._end, running, task))
         return number
@@ -71,6 +114,7 @@ class Backwards:
         if task in running:
             running.remove(task)
         if not running:
+            self.given = set()
             self._ended()
 
     def _running(self) -> list[int]:

@@ -226,7 +226,7 @@ class Leave(Callback):
         ):
             engine.leave(tap, args, kwargs, output, has_frame=self.has_frame)
             return
-        tap.has_run = True
+        tap.has_trained = True
         call = next(tap.calls)
         if spot is not None:
             spot.seen = True

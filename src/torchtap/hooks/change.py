@@ -11,6 +11,7 @@ from torch import Tensor
 
 from torchtap.errors import EditError
 from torchtap.hooks.keep import obstacle
+from torchtap.hooks.local import local
 from torchtap.record import BACKWARD, Record
 from torchtap.site import Site
 
@@ -75,7 +76,7 @@ class Change:
         before = None
         if not self._is_known and (version < 0 or id(record.site) not in self._proven):
             # A write through .data or numpy leaves no version: seen the first time at each site.
-            before = tensor.detach().clone()
+            before = local(tensor)[0].detach().clone()
         try:
             new = self._function(tensor, record) if self._takes_record else self._function(tensor)
         except BaseException as error:
@@ -175,6 +176,8 @@ def _same_shape(left: Tensor, right: Tensor) -> bool:
 
 
 def _same_bits(left: Tensor, right: Tensor) -> bool:
+    """Whether a copy of what this rank holds of a tensor still equals it."""
+    right, _ = local(right)
     if left.layout is not torch.strided or left.is_nested or left.is_quantized:
         return True  # Not every kind can be compared; the version still tells.
     if left.is_meta or obstacle(left) is not None:

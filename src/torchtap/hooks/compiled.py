@@ -48,7 +48,11 @@ _AWAITED = "awaited"
 """In place of the reason why a gradient cannot come: it can."""
 
 _library: Any = torch.library.Library("torchtap", "DEF")  # type: ignore[no-untyped-call]
-_library.define("emit(Tensor? value, Tensor ticket, str port, str leaf, str note) -> ()")
+_library.define(
+    "emit(Tensor? value, Tensor ticket, str port, str leaf, str note, bool trains) -> ()"
+)
+_ENTERS, _LEAVES = "enters", "leaves"
+"""In place of a port: the graph enters and leaves the model, and hands over no value."""
 # An operator has nothing but the ticket to find its part by. Numbers are never used again: the
 # graph of a backward may outlive its engine.
 _numbers = itertools.count()
@@ -77,7 +81,7 @@ class Part:
         _filters[self.asks] = tap.filters
         _parts[number] = self
 
-    def take(self, value: Tensor | None, port: str, leaf: str, note: str) -> None:
+    def take(self, value: Tensor | None, port: str, leaf: str, note: str, *, trains: bool) -> None:
         """The graph runs, and a value flows.
 
         Args:
@@ -86,6 +90,8 @@ class Part:
             note: ``awaited`` if a gradient will come, or why none will; without a value, what
                 stands at that port and was not looked into, or why no value of this module can be
                 had at all.
+            trains: whether gradients were enabled as this call was traced, and the model was not
+                in eval mode. As the graph runs they are always off.
         """
         engine, tap = self.engine, self.tap
         if not engine.recording:
@@ -96,10 +102,17 @@ class Part:
             else:
                 tap.reason = note
             return
+        if port == _LEAVES:
+            engine.evaluations.end_graph()
+            return
         engine.begin(tap)  # A compiled model does not say when it is entered.
         tap.has_run = tap.is_in_graph = True
+        if port == _ENTERS:
+            engine.evaluations.begin_graph(trains=trains)
         if value is None:
             return
+        is_gradient = port == "grad_output"
+        phase = FORWARD if is_gradient else engine.phase_in_graph(tap, trains=trains)
         awaited = tap.spot("grad_output", leaf) if note else None
         if awaited is not None and note == _AWAITED:
             awaited.armed += 1
@@ -113,8 +126,8 @@ class Part:
         if spot.site.is_gradient:
             spot.arrived += 1
             backward = engine.gradients.backwards.number()
-        if not spot.meter(value, engine.step):
-            row = (spot.site, engine.step, 0, FORWARD, backward, (), value, UNVERSIONED)
+        if phase is not FORWARD or not spot.meter(value, engine.step):
+            row = (spot.site, engine.step, 0, phase, backward, (), value, UNVERSIONED)
             engine.emit(Record(*row))
 
 
@@ -137,13 +150,13 @@ class CompilableBegin(Begin):
 class CompilableEnter(Enter):
     """Forward pre-hook that can be traced."""
 
-    __slots__ = ("part",)
+    __slots__ = ("is_root", "part")
 
     def __init__(self, engine: Engine, tap: Tap) -> None:
         super().__init__(engine, tap)
         is_told = not tap.filters.keys().isdisjoint(("input", "output", "grad_output"))
-        is_root = tap is engine.root and engine.wants_state
-        self.part = Part(engine, tap, tells=is_root or (bool(tap.filters) and not is_told))
+        self.is_root = tap is engine.root
+        self.part = Part(engine, tap, tells=bool(tap.filters) and not is_told)
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if not self.engine.recording:
@@ -151,7 +164,9 @@ class CompilableEnter(Enter):
         if not torch.compiler.is_compiling():
             self.engine.enter(self.tap, module, args, kwargs)  # Looks at the frame of its caller.
         elif _can_leave_behind(self.part):
-            if self.part.tells:
+            if self.is_root:
+                _tell(self.part, _ENTERS, trains=_trains(module))
+            elif self.part.tells:
                 _tell(self.part)
             unseen: Unseen = {}
             for leaf, tensor in argument_leaves(args, kwargs, unseen):
@@ -173,10 +188,11 @@ class CompilableCount(Count):
 class CompilableLeave(Leave):
     """Forward hook that can be traced."""
 
-    __slots__ = ("part",)
+    __slots__ = ("is_root", "part")
 
     def __init__(self, engine: Engine, tap: Tap, *, has_frame: bool) -> None:
         super().__init__(engine, tap, has_frame=has_frame)
+        self.is_root = tap is engine.root
         self.part = Part(engine, tap, tells=False)
 
     def __call__(
@@ -189,13 +205,15 @@ class CompilableLeave(Leave):
             for leaf, tensor in leaves(output, unseen):
                 _leave_behind(self.part, leaf, tensor)
             _pass_over(self.part, "output", unseen)
+            if self.is_root:
+                _tell(self.part, _LEAVES)
 
 
 def _can_leave_behind(part: Part) -> bool:
     if torch.compiler.is_exporting():
         return False
     if _is_in_transform():
-        _tell(part, IN_TRANSFORM)
+        _tell(part, note=IN_TRANSFORM)
         return False
     return True
 
@@ -212,9 +230,13 @@ def _leave_behind(part: Part, leaf: str, tensor: Tensor) -> None:
 
         def arrive(gradient: Tensor | None) -> None:
             # Autograd calls hooks of tensors that get no gradient too, also as it is traced.
-            torch.ops.torchtap.emit(gradient, ticket, "grad_output", leaf, "")
+            torch.ops.torchtap.emit(gradient, ticket, "grad_output", leaf, "", True)
 
         tensor.register_hook(arrive)  # type: ignore[no-untyped-call]
+
+
+def _trains(model: nn.Module) -> bool:
+    return torch.is_grad_enabled() and bool(getattr(model, "training", True))
 
 
 def _why_no_grad(tensor: Tensor) -> str:
@@ -224,16 +246,17 @@ def _why_no_grad(tensor: Tensor) -> str:
 
 
 def _emit(tensor: Tensor, part: Part, port: str, leaf: str, gradient: str = "") -> None:
-    torch.ops.torchtap.emit(tensor.detach(), part.ticket, port, leaf, gradient)
+    trains = torch.is_grad_enabled()
+    torch.ops.torchtap.emit(tensor.detach(), part.ticket, port, leaf, gradient, trains)
 
 
 def _pass_over(part: Part, port: str, unseen: Unseen) -> None:
     for leaf, what in unseen.items():
-        torch.ops.torchtap.emit(None, part.ticket, port, leaf, what)
+        torch.ops.torchtap.emit(None, part.ticket, port, leaf, what, True)
 
 
-def _tell(part: Part, note: str = "") -> None:
-    torch.ops.torchtap.emit(None, part.ticket, "", "", note)
+def _tell(part: Part, port: str = "", note: str = "", *, trains: bool = True) -> None:
+    torch.ops.torchtap.emit(None, part.ticket, port, "", note, trains)
 
 
 def _is_wanted(asks: str, port: str, leaf: str) -> bool:
@@ -254,13 +277,17 @@ _is_wanted._dynamo_marked_constant = True  # type: ignore[attr-defined]
 _is_in_transform._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
-def _run(value: Tensor | None, ticket: Tensor, port: str, leaf: str, note: str) -> None:
+def _run(
+    value: Tensor | None, ticket: Tensor, port: str, leaf: str, note: str, trains: bool
+) -> None:
     part = _parts.get(int(ticket))
     if part is not None:
-        part.take(value, port, leaf, note)
+        part.take(value, port, leaf, note, trains=trains)
 
 
-def _run_nothing(value: Tensor | None, ticket: Tensor, port: str, leaf: str, note: str) -> None:
+def _run_nothing(
+    value: Tensor | None, ticket: Tensor, port: str, leaf: str, note: str, trains: bool
+) -> None:
     """While the compiler traces, nothing flows."""
 
 

@@ -33,6 +33,7 @@ from torchtap.hooks.graph import from_one_compiled_graph, sequence_number
 from torchtap.hooks.guards import HookGuards
 from torchtap.hooks.guided import NodeEdit, NodeEdits
 from torchtap.hooks.keep import obstacle
+from torchtap.hooks.local import gathered_parameters
 from torchtap.hooks.marks import open_editors
 from torchtap.hooks.order import put_edit
 from torchtap.hooks.param_hooks import ParamHooks, owns
@@ -388,6 +389,7 @@ class Editor:
     def hook_params(self) -> None:
         """Hook the parameters whose gradients are to be changed, also those that are new."""
         seen: set[int] = set()
+        gathered = gathered_parameters()
         for planned in self.plan.taps:
             module, tap = planned.module(), self.taps[planned.path]
             if module is None or "param_grad" not in tap.filters:
@@ -400,7 +402,7 @@ class Editor:
                     spot.reason = "another selected module owns the same parameter; edited there"
                     continue
                 seen.add(id(param))
-                self._hook_param(spot, module, param)
+                self._hook_param(spot, module, gathered.get(id(param), param))
 
     def _hook_param(self, spot: Spot, module: nn.Module, param: Tensor) -> None:
         path, name = spot.site.path, spot.site.leaf

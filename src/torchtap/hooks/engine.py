@@ -30,6 +30,7 @@ from torchtap.hooks.compiled import (
     CompilableEnter,
     CompilableLeave,
 )
+from torchtap.hooks.evaluation import NO_GRADIENTS, Evaluations
 from torchtap.hooks.fused import Aside
 from torchtap.hooks.gather import OUTSIDE
 from torchtap.hooks.gradients import Gradients, Passage
@@ -42,7 +43,7 @@ from torchtap.hooks.saved import Saved
 from torchtap.hooks.spots import RETURNED, TAKEN, Meter, Spot, Tap
 from torchtap.hooks.state import State
 from torchtap.hooks.updates import Updates
-from torchtap.record import BACKWARD, FORWARD, RECOMPUTE, Record
+from torchtap.record import BACKWARD, EVAL, FORWARD, Record
 from torchtap.site import STATE_PORTS, Site
 from torchtap.tree import argument_leaves, leaves
 from torchtap.untouched import mode_of
@@ -126,6 +127,7 @@ class Engine:
         self.wants_state = self.state.is_wanted or self.updates.is_wanted
         self.gradients = Gradients(self.keeper, emit, self.state.deliver, grad_input, looks)
         self.aside = Aside(self, {"": self.root, **self.taps})
+        self.evaluations = Evaluations(self.root, busy)
         # At hand for the hooks, which are called for every module.
         self.deliver_gradient = self.gradients.deliver
         self.on_tensors = self.gradients.on_tensors
@@ -202,6 +204,7 @@ class Engine:
             return  # Nothing was recorded, and nothing will be.
         self._end_pass()
         self.updates.end_step(has_run=self._is_state_taken)
+        self.evaluations.end_step(self.step)
         self.step = self.gradients.step = self.state.step = self.updates.step = step
         self.recording = self.state.recording = self.updates.recording = recording
         self._is_state_taken = False
@@ -220,6 +223,7 @@ class Engine:
         """Take every hook off."""
         self._end_pass()
         self.updates.end_step(has_run=self._is_state_taken)
+        self.evaluations.end_step(self.step)
         self.recording = self.state.recording = self.updates.recording = False
         open_engines.discard(self)
         self.aside.come_back()
@@ -262,12 +266,18 @@ class Engine:
         foreign = (
             {storage_id(tensor) for _, tensor in found} if is_outermost else frames[-1].foreign
         )
-        call, phase = self._number(tap, args, kwargs)
+        is_training = tap is not self.root or mode_of(module) is not False
+        call, phase = self._number(tap, args, kwargs, is_training=is_training)
         frame = _Frame(tap, call, phase, foreign, self.gradients.enter())
         frames.append(frame)
+        if phase is EVAL:
+            self.evaluations.begin()
         for leaf, tensor in found if "input" in tap.filters else ():
             self._take_value(tap.spot("input", leaf), tensor, call, phase, foreign)
-        if "grad_input" in tap.filters:
+        if "grad_input" in tap.filters and phase is EVAL:
+            for leaf, tensor in found:
+                _refuse_gradient(tap.spot("grad_input", leaf), tensor)
+        elif "grad_input" in tap.filters:
             frame.passage = self.gradients.passage(frame, found)
 
     def leave(
@@ -298,9 +308,10 @@ class Engine:
             self._expect(tap.spot("grad_output", leaf), tensor, frame, labels)
         if frame.passage is not None:
             self.gradients.connect(frame.passage, [tensor for _, tensor in found])
-        if "saved" in tap.filters and frame.phase is not RECOMPUTE:
+        if "saved" in tap.filters and frame.phase in (FORWARD, BACKWARD):
             self._take_saved(frame, [tensor for _, tensor in found])
         if is_outermost:
+            self.evaluations.end()
             self.saved.restart()
             self.gradients.drop_views()  # Nobody would follow them from here on.
         if tap is self.root:
@@ -323,7 +334,10 @@ class Engine:
     def _expect(
         self, spot: Spot | None, tensor: Tensor, frame: _Frame, labels: tuple[str, ...] = ()
     ) -> None:
-        self.gradients.expect(spot, tensor, frame.number, frame.phase_of_gradients, labels)
+        if frame.phase is EVAL:
+            _refuse_gradient(spot, tensor)
+        else:
+            self.gradients.expect(spot, tensor, frame.number, frame.phase_of_gradients, labels)
 
     def _enter_model(self, tap: Tap, module: nn.Module, *, is_nested: bool) -> None:
         self.num_entries += 1
@@ -360,14 +374,29 @@ class Engine:
             self.guard_hooks()
             self.take_state()
 
+    def phase_in_graph(self, tap: Tap, *, trains: bool) -> str:
+        """The phase of a value that a compiled graph computes in a forward."""
+        frames = self._running.stack
+        if frames:
+            return frames[0].phase
+        return self.evaluations.phase_in_graph(tap, trains=trains)
+
     def guard_hooks(self) -> None:
         """What is compiled from now on depends on hooks; cheap to call again."""
         self._guards.hold()
 
-    def _number(self, tap: Tap, args: Any, kwargs: Mapping[str, Any]) -> tuple[int, str]:
+    def _number(
+        self, tap: Tap, args: Any, kwargs: Mapping[str, Any], *, is_training: bool = True
+    ) -> tuple[int, str]:
         call, phase = self._numbering.number(tap, args, kwargs)
+        frames = self._running.stack
         if phase is not FORWARD:
             self.gradients.backwards.number()
+        elif not frames:
+            trains = is_training and torch.is_grad_enabled()
+            phase = self.evaluations.phase(tap, trains=trains)
+        elif frames[0].phase is EVAL:
+            phase = EVAL
         if call == UNTOLD:
             tap.untold[f"{NOT_TOLD}: it has phase {BACKWARD!r}"] += 1
             return next(tap.calls_in_backward), BACKWARD
@@ -389,19 +418,22 @@ class Engine:
             spot.reason = reason
             return
         try:
-            kept, version = self.keeper.keep(spot, tensor, self._all_foreign(tensor, foreign))
+            foreign = self._all_foreign(tensor, foreign)
+            kept, version, labels = self.keeper.keep(spot, tensor, foreign)
         except (RuntimeError, NotImplementedError) as error:  # It must not stop the model.
             spot.reason = f"it could not be copied: {str(error).splitlines()[0]}"
             return
         spot.seen = True
-        self.emit(Record(spot.site, self.step, call, phase, -1, (), kept, version))
+        self.emit(Record(spot.site, self.step, call, phase, -1, labels, kept, version))
 
     def _take_saved(self, frame: _Frame, outputs: list[Tensor]) -> None:
         def take(spot: Spot, tensor: Tensor, labels: tuple[str, ...]) -> None:
             spot.seen = True
             if frame.phase is FORWARD and spot.meter(tensor, self.step):
                 return
-            kept, version = self.keeper.keep(spot, tensor, self._all_foreign(tensor, set()))
+            foreign = self._all_foreign(tensor, set())
+            kept, version, part = self.keeper.keep(spot, tensor, foreign)
+            labels += part
             row = (spot.site, self.step, frame.number, frame.phase, -1, labels, kept, version)
             self.emit(Record(*row))
 
@@ -459,3 +491,10 @@ class Engine:
             is_wanted = filters and not is_taken
             self.marks[name] = Tap(name, filters, *self._spots) if is_wanted else None
         return self.marks[name]
+
+
+def _refuse_gradient(spot: Spot | None, tensor: Tensor) -> None:
+    """Say that the gradient of an evaluation forward was wanted and is not waited for."""
+    if spot is not None and tensor.requires_grad:
+        spot.armed += 1
+        spot.reason = NO_GRADIENTS

@@ -17,6 +17,7 @@ from torch.optim.optimizer import (
 
 from torchtap.errors import EditError
 from torchtap.hooks.callbacks import keep_dynamo_out
+from torchtap.hooks.local import sharded_parameters
 from torchtap.hooks.spots import Tap
 from torchtap.hooks.stand_ins import StandIns
 from torchtap.site import Site
@@ -53,11 +54,13 @@ class Frozen:
 
     def attach(self) -> None:
         """Freeze."""
+        shards = sharded_parameters()
         for planned, module in self._owners():
             _keepers.setdefault(module, set()).add(self)
             tap = Tap(planned.path, planned.filters)
             for name, param in _chosen(tap, "param", module._parameters).items():
-                self.params[str(Site(tap.path, "param", name))] = param
+                shard = shards.get(id(param), param)  # What the optimizer moves.
+                self.params[str(Site(tap.path, "param", name))] = shard
             buffers = _chosen(tap, "buffer", module._buffers)
             for name, buffer in buffers.items():
                 self.buffers[str(Site(tap.path, "buffer", name))] = buffer

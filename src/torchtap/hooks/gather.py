@@ -18,6 +18,7 @@ from torchtap.hooks.graph import (
     overwriting_node,
     sequence_number,
 )
+from torchtap.hooks.local import is_distributed
 from torchtap.hooks.spots import Spot
 
 if TYPE_CHECKING:
@@ -28,6 +29,10 @@ PARTIAL = "the backward was asked for other gradients only (inputs=), so not all
 PASSED_BY = (
     "an earlier backward with create_graph=True made ways past the module's own nodes, and what "
     "flows there cannot be told"
+)
+APART = (
+    "it comes in several parts of distributed tensors (DTensor), and adding them up would take "
+    "communication between the ranks"
 )
 SHARED = "shared memory"
 """Label of a gradient whose tensor was overwritten through a view: uses of that memory after the
@@ -112,6 +117,9 @@ class Gather:
         part = part.detach()
         task = current_task()
         if task in self.sums:
+            if not is_alike(self.sums[task], part):
+                self.give_up(APART)
+                return
             self.sums[task] = self.sums[task] + part
         else:
             self.sums[task] = part
@@ -204,6 +212,13 @@ def is_batched(gradient: Tensor) -> bool:
     return is_batch
 
 
+def is_alike(one: Tensor, other: Tensor) -> bool:
+    """Whether two parts of a gradient can be added up without communication."""
+    if not (is_distributed(one) or is_distributed(other)):
+        return True
+    return bool(getattr(one, "placements", None) == getattr(other, "placements", None))
+
+
 def is_wanted_beyond(found: Iterable[Crossing]) -> bool:
     """Whether the running backward goes on to the argument that these crossings lead to.
 
@@ -267,6 +282,13 @@ def add_crossings(
         if is_batched(part):
             gather.add(part)
             return
+        if part.requires_grad:
+            gather.graph_task = current_task()
+        if is_distributed(part):
+            is_whole = crossing.geometry is None and (part.shape, part.dtype) == (shape, dtype)
+            if not is_whole or not is_alike(part, part if total is None else total):
+                gather.give_up(APART)
+                return
         if crossing.geometry is not None:
             part = crossing.geometry.cut(part.detach())
         # The engine reduces and casts to the argument's kind only after this hook.

@@ -137,11 +137,18 @@ class Gradients:
         # A meter knows nothing of labels and phases.
         if not labels and phase is FORWARD and spot.meter(gradient, step):
             return
-        if spot.copies is False and type(gradient) is Tensor and not gradient.requires_grad:
+        number = self.backwards.number()
+        given = self.backwards.given
+        if (
+            spot.copies is False
+            and type(gradient) is Tensor
+            and not gradient.requires_grad
+            and not given
+        ):
             kept, version = gradient, gradient._version  # What keep() does, in short.
         else:
-            kept, version = self._keeper.keep(spot, gradient)
-        number = self.backwards.number()
+            kept, version, part = self._keeper.keep(spot, gradient, given)
+            labels += part
         row = (spot.site, step, call, phase, number, labels, kept, version)
         self._emit(new_record(Record, row))
 

@@ -16,22 +16,22 @@ from __future__ import annotations
 from collections.abc import Container
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.parameter import is_lazy
 
+from torchtap.hooks.local import PLAIN, local
 from torchtap.hooks.spots import Spot
 from torchtap.record import UNVERSIONED
 
 COPY_MODES = ("auto", "always", "never")
+Kept = tuple[Tensor, int, tuple[str, ...]]
 BORROW = "borrow"
 """Nothing is kept: whoever takes the record reads it there and then."""
-
-_PLAIN = (Tensor, nn.Parameter)
 
 
 def storage_id(tensor: Tensor) -> int:
     """A number that two living strided tensors share exactly when they share memory, else 0."""
-    if tensor.layout is not torch.strided or type(tensor) not in _PLAIN:
+    if tensor.layout is not torch.strided or type(tensor) not in PLAIN:
         return 0
     return int(tensor.untyped_storage()._cdata)
 
@@ -59,28 +59,31 @@ class Keeper:
         self._witnesses: list[tuple[Spot, Tensor, int]] = []
         self._known: list[Spot] = []
 
-    def keep(self, spot: Spot, tensor: Tensor, foreign: Container[int] = ()) -> tuple[Tensor, int]:
+    def keep(self, spot: Spot, tensor: Tensor, foreign: Container[int] = ()) -> Kept:
         """Keep a tensor of any kind.
 
         Args:
             spot: where it was seen.
             tensor: what flows.
             foreign: storages (see :func:`storage_id`) that others may write into without torch
-                knowing: arguments from outside (numpy aliases), parameters, buffers.
+                knowing: arguments from outside (numpy aliases), parameters, buffers, gradients
+                that the caller of a backward handed in.
 
         Returns:
-            a detached tensor, and the version that it must still have when it is read
-            (:data:`~torchtap.record.UNVERSIONED` if nothing can overwrite it).
+            a detached tensor, of a distributed one what this rank holds of it; the version that
+            it must still have when it is read (:data:`~torchtap.record.UNVERSIONED` if nothing
+            can overwrite it); and labels that say which part it is.
         """
+        own, labels = local(tensor)
         if self.copy == BORROW:
-            return tensor, UNVERSIONED
+            return own, UNVERSIONED, labels
         if tensor.is_inference() or self._must_copy(spot, tensor, foreign):
-            return tensor.detach().clone(), UNVERSIONED
+            return own.detach().clone(), UNVERSIONED, labels
         # A gradient is kept itself: were only an alias held, autograd would take its memory over
         # for .grad and go on writing into it.
         is_own_gradient = spot.site.is_gradient and not tensor.requires_grad
         alias = tensor if is_own_gradient else tensor.detach()
-        return alias, alias._version
+        return alias, alias._version, labels
 
     def _must_copy(self, spot: Spot, tensor: Tensor, foreign: Container[int]) -> bool:
         if self.copy != "auto":

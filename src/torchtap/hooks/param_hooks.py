@@ -8,6 +8,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from torchtap.hooks.local import sharded_parameters
+
 Ref = Callable[[], Tensor | None]
 
 
@@ -44,5 +46,8 @@ class ParamHooks:
 
 
 def owns(module: nn.Module | None, name: str, param: Tensor | None) -> bool:
-    """Whether a tensor is the module's parameter of that name now."""
-    return module is not None and param is not None and module._parameters.get(name) is param
+    """Whether a tensor is the module's parameter of that name now, or FSDP2's shard of it."""
+    if module is None or param is None:
+        return False
+    held = module._parameters.get(name)
+    return held is param or sharded_parameters().get(id(held)) is param

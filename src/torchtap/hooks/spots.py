@@ -81,6 +81,7 @@ class Tap:
         untold: reason -> number of calls that are not among those of the forward.
         unseen: of what it takes and of what it returns: what holds tensors and was not looked into.
         has_run: whether any call was seen, in any step.
+        has_trained: whether any of them ran with gradients enabled.
         is_in_graph: whether it ran inside a compiled graph, in any step.
         reason: why no call can be recorded.
 
@@ -91,12 +92,14 @@ class Tap:
 
     __slots__ = (
         "_copies",
+        "_has_run",
         "_meter",
         "calls",
         "calls_in_backward",
         "count",
         "filters",
-        "has_run",
+        "has_trained",
+        "has_trained",
         "is_in_graph",
         "path",
         "plain_gradient",
@@ -123,11 +126,20 @@ class Tap:
         self.calls: Iterator[int] = self.count()
         self.calls_in_backward: Iterator[int] = itertools.count()
         self.untold: Counter[str] = Counter()
-        self.has_run = self.is_in_graph = False
+        self.has_run = self.has_trained = self.is_in_graph = False
         self.unseen: dict[str, Unseen] = {TAKEN: {}, RETURNED: {}}
         self.reason: str | None = None
         self.plain_output = self.spot("output", "")
         self.plain_gradient = self.spot("grad_output", "")
+
+    @property
+    def has_run(self) -> bool:
+        """Whether any call was seen, in any step."""
+        return self._has_run or self.has_trained
+
+    @has_run.setter
+    def has_run(self, has_run: bool) -> None:
+        self._has_run = has_run
 
     def restart(self) -> None:
         """A new step: number calls anew."""

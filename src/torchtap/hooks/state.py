@@ -14,6 +14,7 @@ from torchtap.hooks.backwards import Backwards
 from torchtap.hooks.callbacks import keep_dynamo_out
 from torchtap.hooks.gradients import why_no_grad
 from torchtap.hooks.keep import obstacle
+from torchtap.hooks.local import is_distributed, is_partial, local, sharded_parameters
 from torchtap.hooks.param_hooks import ParamHooks, owns
 from torchtap.hooks.spots import Spot, Tap
 from torchtap.record import FORWARD, UNVERSIONED, Record
@@ -53,19 +54,21 @@ class State:
     def take(self) -> None:
         """Keep parameters and buffers as they are now."""
         self.was_taken = True
+        shards = sharded_parameters()
         for tap, module in self._owners():
             for port, held in (("param", module._parameters), ("buffer", module._buffers)):
                 for name, tensor in held.items() if port in tap.filters else ():
                     spot = None if tensor is None else tap.spot(port, name)
                     if spot is not None and tensor is not None:
-                        self._take(spot, tensor)
+                        self._take(spot, shards.get(id(tensor), tensor))
 
     def _take(self, spot: Spot, tensor: Tensor) -> None:
         spot.reason = obstacle(tensor)
         if spot.reason is None:
             spot.seen = True
-            kept = tensor if self._borrows else tensor.detach().clone()
-            self._emit(Record(spot.site, self.step, 0, FORWARD, -1, (), kept, UNVERSIONED))
+            own, labels = local(tensor)
+            kept = own if self._borrows else own.detach().clone()
+            self._emit(Record(spot.site, self.step, 0, FORWARD, -1, labels, kept, UNVERSIONED))
 
     @property
     def is_wanted(self) -> bool:
@@ -79,11 +82,13 @@ class State:
 
     def hook_params(self, backwards: Backwards) -> None:
         """Hook parameters that are new: replaced since the last step, or lazy until now."""
+        shards = sharded_parameters()
         for tap, module in self._owners():
-            for name, param in module._parameters.items() if "param_grad" in tap.filters else ():
-                spot = None if param is None else tap.spot("param_grad", name)
-                if spot is None or param is None or obstacle(param) is not None:
+            for name, held in module._parameters.items() if "param_grad" in tap.filters else ():
+                spot = None if held is None else tap.spot("param_grad", name)
+                if spot is None or held is None or obstacle(held) is not None:
                     continue
+                param = shards.get(id(held), held)
                 if self._hooks.has(tap.path, name, param):
                     continue
                 if not param.requires_grad:
@@ -106,7 +111,8 @@ class State:
         gradient = param.grad
         if gradient is None or not self.recording or not owns(module(), spot.site.leaf, param):
             return
-        number, labels = backwards.number(), _reduction(gradient)
+        number = backwards.number()
+        gradient, labels = _own_part(gradient)
         if self._borrows:
             spot.seen = True
             row = (spot.site, self.step, number, FORWARD, number, labels, gradient, UNVERSIONED)
@@ -136,14 +142,15 @@ class State:
                 yield self._taps[planned.path], module
 
 
-def _reduction(gradient: Tensor) -> tuple[str, ...]:
-    """Whether a parameter's gradient is this rank's own or already that of all."""
-    if type(gradient).__name__ == "DTensor":
-        return ("reduced", "shard")
+def _own_part(gradient: Tensor) -> tuple[Tensor, tuple[str, ...]]:
+    """What this rank holds of a parameter's gradient, and whether that is its own or of all."""
+    own, labels = local(gradient)
+    if is_distributed(gradient):
+        return own, labels if is_partial(gradient) else ("reduced", *labels)
     distributed = torch.distributed
     if distributed.is_available() and distributed.is_initialized():
-        return ("local",)
-    return ()
+        return own, ("local", *labels)
+    return own, labels
 
 
 keep_dynamo_out(State._take_gradient)

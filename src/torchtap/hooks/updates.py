@@ -21,6 +21,7 @@ from torch.optim.optimizer import (
 
 from torchtap.hooks.callbacks import keep_dynamo_out
 from torchtap.hooks.keep import obstacle
+from torchtap.hooks.local import local, sharded_parameters
 from torchtap.hooks.spots import Spot, Tap
 from torchtap.record import FORWARD, UNVERSIONED, Record
 
@@ -94,7 +95,7 @@ class Updates:
         wanted = self._spots() if self.recording else {}
         params = [param for group in optimizer.param_groups for param in group["params"]]
         before = {
-            id(param): param.detach().clone()
+            id(param): local(param)[0].detach().clone()
             for param in params
             if id(param) in wanted and id(param) not in known
         }
@@ -116,7 +117,8 @@ class Updates:
                 continue
             try:
                 with torch.no_grad():
-                    change = params[key].detach() - old
+                    own, labels = local(params[key])
+                    change = own.detach() - old
             except RuntimeError as error:  # It must not stop the training.
                 for spot in spots[key]:
                     spot.armed += 1
@@ -127,7 +129,7 @@ class Updates:
                 call = self._calls[spot]
                 self._calls[spot] += 1
                 spot.seen = True
-                row = (spot.site, self.step, call, FORWARD, -1, (), change, UNVERSIONED)
+                row = (spot.site, self.step, call, FORWARD, -1, labels, change, UNVERSIONED)
                 self._emit(Record(*row))
 
     def end_step(self, *, has_run: bool) -> None:
@@ -170,6 +172,7 @@ class Updates:
 
     def _tapped(self) -> list[tuple[Spot, Tensor]]:
         found: list[tuple[Spot, Tensor]] = []
+        shards = sharded_parameters()
         for planned in self._plan.taps:
             module, tap = planned.module(), self._taps[planned.path]
             if module is None or "update" not in tap.filters:
@@ -177,11 +180,12 @@ class Updates:
             for name, param in module._parameters.items():
                 spot = None if param is None else tap.spot("update", name)
                 if spot is not None and param is not None and obstacle(param) is None:
-                    found.append((spot, param))
+                    found.append((spot, shards.get(id(param), param)))
         return found
 
 
 def _is_finite(gradient: Tensor) -> bool:
+    gradient, _ = local(gradient)
     values = gradient.coalesce().values() if gradient.layout is torch.sparse_coo else gradient
     try:
         return bool(values.isfinite().all())

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from torchtap.errors import InputError
+from torchtap.hooks.local import DEQUANTIZED, is_quantized, local, readable
 from torchtap.stats import cuda, native, stock
 from torchtap.stats.histogram import NUM_BINS, Histogram
 from torchtap.stats.statistics import (
@@ -23,7 +24,6 @@ _NARROW = (
     *(torch.float8_e4m3fn, torch.float8_e4m3fnuz),
     *(torch.float8_e5m2, torch.float8_e5m2fnuz),
 )
-DEQUANTIZED = "dequantized"
 SAMPLE = 2048
 """Elements in a sampled histogram: the standard error of the rank of a median is 1.1 %."""
 
@@ -120,11 +120,12 @@ def no_values(tensor: Tensor) -> str | None:
         return "a fake tensor, which has no values"
     if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
         return "a tensor of a torch.func transform, which means nothing outside of it"
-    if type(tensor).__name__ == "DTensor":
-        tensor = tensor.to_local()  # type: ignore[attr-defined]
-    if not _has_memory(tensor):
-        return f"a {type(tensor).__name__} whose memory cannot be read: freed, or not its own"
-    return None
+    tensor, _ = local(tensor)
+    if is_quantized(tensor) or _has_memory(tensor):
+        return None
+    name = type(tensor).__name__
+    article = "an" if name[0] in "AEIOU" else "a"
+    return f"{article} {name} whose memory cannot be read: freed, or not its own"
 
 
 def _has_memory(tensor: Tensor) -> bool:
@@ -152,11 +153,9 @@ def why_unreadable(error: Exception) -> str:
 
 def real_values(tensor: Tensor) -> tuple[Tensor, tuple[str, ...]]:
     """A strided real tensor of the same elements, and what is to be said of it."""
-    notes: list[str] = []
+    tensor, labels = readable(tensor)
+    notes = list(labels)
     tensor = tensor.detach()
-    if type(tensor).__name__ == "DTensor":
-        tensor = tensor.to_local()  # type: ignore[attr-defined]
-        notes.append("of this rank's shard")
     if tensor._is_zerotensor():
         tensor = tensor.clone()  # Autograd's zeros, which lie nowhere.
     if tensor.is_nested:

@@ -33,6 +33,7 @@ from torchtap.stats.statistics import (
     Statistics,
     from_row,
     merge_rows,
+    other_shape,
     why_no_ratio,
 )
 
@@ -464,7 +465,12 @@ class Series:
         param = Site(site.path, "param", site.leaf)
         place = self._places.get(param)
         row = None if place is None else self._row(step, place)
-        weight_l2 = math.nan if row is None else math.sqrt(row[SUM_SQUARES])
+        if place is None or row is None:
+            return math.nan, why_no_ratio(math.nan, str(param))
+        shapes = self.measured[place].shape, self.of(site).shape
+        if None not in shapes and shapes[0] != shapes[1]:
+            return math.nan, other_shape(str(param), *shapes)
+        weight_l2 = math.sqrt(row[SUM_SQUARES])
         return weight_l2, why_no_ratio(weight_l2, str(param))
 
     def _value(

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from torchtap.errors import InputError
-from torchtap.record import BACKWARD, FORWARD, Absence, Record
+from torchtap.hooks.local import DEQUANTIZED
+from torchtap.record import BACKWARD, EVAL, FORWARD, Absence, Record
 from torchtap.site import FLOW_PORTS, Site
 from torchtap.stats.device_table import Block, DeviceTable, Taken
 from torchtap.stats.measure import (
-    DEQUANTIZED,
     SAMPLE,
     accumulate,
     dtype_name,
@@ -29,6 +29,8 @@ from torchtap.stats.meter import Clock, Meter, Sums
 from torchtap.stats.own import Statistic
 from torchtap.stats.series import Part, Series, States
 from torchtap.stats.statistics import NUM_TENSORS, SUBNORMAL
+
+EVALUATED = "evaluation forwards between the training forwards are not counted"
 
 
 def _declines(tensor: Tensor, step: int) -> bool:
@@ -138,13 +140,16 @@ class Stats:
     def take(self, record: Record) -> None:
         """Measure one value."""
         site = record.site
-        if record.phase is not FORWARD:
-            if record.phase is BACKWARD:
-                self.skipped[Absence(site, NOT_OF_FORWARD)] = None
+        if record.phase is BACKWARD:
+            self.skipped[Absence(site, NOT_OF_FORWARD)] = None
             return
         known = self._by_id.get(id(site))
         if known is None:
             known = self._by_id[id(site)] = site, self._meter(site)
+        if record.phase is not FORWARD:
+            if record.phase is EVAL:
+                self.series.measured[known[1].place].note((EVALUATED,))
+            return
         if record.labels:
             self.series.measured[known[1].place].note(record.labels)
         if not known[1](record.kept, record.step):

@@ -46,7 +46,16 @@ LEANING = "histogram leans to the smaller tensors"
 """Said where tensors of several sizes were sampled: all of them give equally many elements."""
 
 NOT_AN_UPDATE = "only an update has one"
+NO_ONE_PART = (
+    "of merged statistics it is not known whether their parameters are the same or parts of one"
+)
+NO_STATES = (
+    "only states of further statistics can be merged, and Statistics.merge has their results. Ask "
+    "one run for several steps together: run.stats(site, step=[...])."
+)
 NO_ONE_WEIGHT = "of several steps there is no one parameter to divide by"
+
+Shape = tuple[int, ...]
 
 NUMBERS = (
     *("numel", "num_finite", "mean", "std", "rms", "l1", "l2", "min", "max", "absmax"),
@@ -195,6 +204,8 @@ class Statistics:
     def merge(self, other: Statistics) -> Statistics:
         """The statistics of both parts together; associative up to rounding.
 
+        ``extra`` and ``update_ratio`` cannot be merged: reading one of them says so.
+
         Source: Chan, Golub & LeVeque 1979, "Updating formulae and a pairwise algorithm for
         computing sample variances", eq. 2.1.
         """
@@ -211,6 +222,7 @@ class Statistics:
         shape = _common(self, other, self.shape, other.shape, None)
         is_leaning = histogram is not None and histogram.is_sample and shape is None
         notes = (*self.notes, *other.notes, *((LEANING,) if is_leaning else ()))
+        weight_l2, why_no_ratio, extra = self._of_one_part(other)
         return Statistics(
             numel=self.numel + other.numel,
             num_finite=self.num_finite + other.num_finite,
@@ -230,10 +242,23 @@ class Statistics:
             dtype=_common(self, other, self.dtype, other.dtype, "mixed"),
             shape=shape,
             nbytes=self.nbytes + other.nbytes,
-            weight_l2=other.weight_l2 if math.isnan(self.weight_l2) else self.weight_l2,
-            why_no_ratio=(self if self.num_tensors else other).why_no_ratio,
+            weight_l2=weight_l2,
+            why_no_ratio=why_no_ratio,
             notes=tuple(dict.fromkeys(notes)),
+            extra=extra,
         )
+
+    def _of_one_part(self, other: Statistics) -> tuple[float, str, Mapping[str, Any]]:
+        """What only one part can have: the weight, why there is no ratio to it, and ``extra``."""
+        if not (self.num_tensors and other.num_tensors):
+            one = self if self.num_tensors else other
+            return one.weight_l2, one.why_no_ratio, one.extra
+        missing = dict.fromkeys([*self.extra, *other.extra], NO_STATES)
+        for extra in (self.extra, other.extra):
+            missing.update(getattr(extra, "missing", {}))
+        is_update = NOT_AN_UPDATE not in (self.why_no_ratio, other.why_no_ratio)
+        why = NO_ONE_PART if is_update else NOT_AN_UPDATE
+        return math.nan, why, Extra(where="merged statistics", missing=missing)
 
     def _merged_histogram(self, other: Statistics) -> Histogram | None:
         if not (self.num_tensors and other.num_tensors):
@@ -262,6 +287,11 @@ def why_no_ratio(weight_l2: float, param: str) -> str:
     if math.isnan(weight_l2):
         return f"{param} was not watched beside it in that step"
     return "" if weight_l2 else "the parameter was all zero when the step began"
+
+
+def other_shape(param: str, of_param: Shape | None, of_update: Shape | None) -> str:
+    """Why there is no ratio where an update is of a part of the parameter only, or the reverse."""
+    return f"{param} has shape {of_param} and its update {of_update}: one is a part of the other"
 
 
 def _common(one: Statistics, two: Statistics, a: Any, b: Any, different: Any) -> Any:

@@ -22,6 +22,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from torchtap.errors import RunError
+from torchtap.hooks.local import readable
 from torchtap.record import UNVERSIONED, Absence, Record
 from torchtap.site import Site, nearest, one_of
 from torchtap.store.listing import FORMAT, check_format
@@ -274,7 +275,8 @@ def _parts(site: Site) -> tuple[str, str, str]:
 
 def _plain(tensor: Tensor, labels: tuple[str, ...]) -> tuple[Tensor, list[str], bool]:
     """What safetensors can hold: dense, strided, contiguous, owning its memory, on the CPU."""
-    said = list(labels)
+    tensor, more = readable(tensor)
+    said = [*labels, *more]
     if tensor.is_quantized:
         tensor = tensor.dequantize()
         said.append("dequantized")

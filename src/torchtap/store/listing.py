@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import struct
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torchtap.errors import RunError
-from torchtap.record import FORWARD, RECOMPUTE, Absence
+from torchtap.record import BACKWARD, EVAL, FORWARD, RECOMPUTE, Absence
 from torchtap.site import PORTS, Site
 
 if TYPE_CHECKING:
@@ -93,6 +94,7 @@ class Listing:
         num_records: values of the forward phase.
         num_recomputed: values that activation checkpointing computed again.
         num_in_backward: values and gradients of other calls inside a backward.
+        num_evaluated: values of the evaluation forwards of a model that trains.
         steps: steps with a value, ascending.
         absent: what was selected and not seen, with reasons.
         measured: sites that ``tt.Stats`` measured, by module, port and leaf.
@@ -108,6 +110,7 @@ class Listing:
     measured: tuple[MeasuredEntry, ...] = ()
     num_measured_steps: int = 0
     num_in_backward: int = 0
+    num_evaluated: int = 0
 
     @property
     def nbytes(self) -> int:
@@ -121,6 +124,7 @@ class Listing:
             "num_records": self.num_records,
             "num_recomputed": self.num_recomputed,
             "num_in_backward": self.num_in_backward,
+            "num_evaluated": self.num_evaluated,
             "steps": list(self.steps),
             "nbytes": self.nbytes,
             "sites": [_flat(entry) for entry in self.sites],
@@ -235,13 +239,14 @@ def _listing(
             groups.setdefault(value.site, []).append(value)
     ordered = _in_order(groups, modules)
     num_records = sum(map(len, groups.values()))
-    num_recomputed = sum(value.phase == RECOMPUTE for value in values)
+    phases = Counter(value.phase for value in values)
     return Listing(
         model=model,
         sites=tuple(_entry(site, groups[site]) for site in ordered),
         num_records=num_records,
-        num_recomputed=num_recomputed,
-        num_in_backward=len(values) - num_records - num_recomputed,
+        num_recomputed=phases[RECOMPUTE],
+        num_in_backward=phases[BACKWARD],
+        num_evaluated=phases[EVAL],
         steps=tuple(sorted({value.step for group in groups.values() for value in group})),
         absent=tuple(absent),
     )

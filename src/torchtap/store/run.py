@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from operator import index
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from torchtap.record import FORWARD, Absence, Absences, Record, steps_there
 from torchtap.site import PORTS, Pattern, Site, did_you_mean, leaf_matches
 from torchtap.stats.names import NAMES, further_of, value_of
 from torchtap.stats.series import Series, part_of, without_ratio
-from torchtap.stats.statistics import Statistics, why_no_ratio
+from torchtap.stats.statistics import Statistics, other_shape, why_no_ratio
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -65,7 +66,8 @@ class Run:
     A value of the forward pass that activation checkpointing computed again (phase ``recompute``)
     is kept apart: it is read with ``phase="recompute"`` and counted nowhere else. So are the values
     and gradients of other calls inside a backward (phase ``backward``), which adjoint solvers,
-    reversible blocks, custom functions and hooks make.
+    reversible blocks, custom functions and hooks make, and the values of evaluation forwards of a
+    model that trains (phase ``eval``).
 
     Example:
         >>> import torch, torchtap as tt
@@ -206,7 +208,7 @@ class Run:
         Args:
             where: patterns as everywhere, sites, or a function of a site; ``None`` for all.
             steps: one step or several; ``None`` for all.
-            phase: ``forward``, ``recompute``, ``backward``, or ``None`` for all.
+            phase: ``forward``, ``recompute``, ``backward``, ``eval``, or ``None`` for all.
 
         Raises:
             SiteError: nothing was recorded that fits ``where``.
@@ -313,8 +315,10 @@ class Run:
             only = step if isinstance(step, int) else None
             raise SiteError(self._nothing_like(site, only, None, None, FORWARD))
         found = measure_all(row.value for row in rows)
+        notes = dict.fromkeys(chain.from_iterable(row.labels for row in rows))
         if isinstance(step, list):
             found = replace(found, notes=(*found.notes, *part_of({row.step for row in rows}, step)))
+        found = replace(found, notes=(*notes, *found.notes))
         if site.port != "update":
             return found
         if len({row.step for row in rows}) > 1:
@@ -322,7 +326,10 @@ class Run:
         param = Site(site.path, "param", site.leaf)
         rows = [row for row in self._index.get(param, ()) if row.step == rows[0].step]
         norm = measure_all([rows[0].value], histogram=False).l2 if rows else math.nan
-        return replace(found, weight_l2=norm, why_no_ratio=why_no_ratio(norm, str(param)))
+        why = why_no_ratio(norm, str(param))
+        if rows and found.shape not in (None, tuple(rows[0].kept.shape)):
+            norm, why = math.nan, other_shape(str(param), tuple(rows[0].kept.shape), found.shape)
+        return replace(found, weight_l2=norm, why_no_ratio=why)
 
     def quantile(self, site: str | Site, q: float, *, step: Step = None) -> float:
         """One quantile of a site, right to 1/33 (3.1 %); see :meth:`Statistics.quantile`."""

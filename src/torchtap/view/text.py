@@ -104,6 +104,9 @@ def _hidden(listing: Listing) -> str:
     if listing.num_in_backward:
         said = plural(listing.num_in_backward, "record")
         others.append(f"{said} inside a backward, in phase='backward'")
+    if listing.num_evaluated:
+        said = plural(listing.num_evaluated, "record")
+        others.append(f"{said} of evaluation, in phase='eval'")
     return f" (and {', '.join(others)})" if others else ""
 
 

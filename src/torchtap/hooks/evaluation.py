@@ -1,0 +1,121 @@
+"""Tells the evaluation forwards of a training from its training forwards.
+
+A validation between two steps, a rollout, or a pipeline that runs its stages on uninitialised
+memory to learn shapes: their values must not be mixed with those of a training step. A model that
+is only ever evaluated is recorded as it is.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections import Counter
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+
+from torchtap.hooks.spots import Tap
+from torchtap.record import EVAL, FORWARD
+
+NO_GRADIENTS = "gradients of evaluation forwards (phase 'eval') are not recorded"
+_APPLY: CodeType = torch.autograd.Function.apply.__code__
+
+
+class Evaluations:
+    """Decides which outermost calls have phase ``eval``.
+
+    A call *trains* if gradients are enabled and, of the model itself, if it is in training mode.
+    Once a module has trained, its outermost calls that do not train have phase ``eval``, with all
+    that runs inside of them. Calls inside a call have the phase of the outermost one, so a teacher
+    or a frozen part that runs without gradients inside a training forward belongs to it.
+
+    Args:
+        root: of the model.
+        busy: threads for which the quick way of the hooks is closed.
+
+    Attributes:
+        mixed: path -> step, and the number of its evaluation forwards that came before the first
+            one that trained. They were recorded as the others.
+    """
+
+    def __init__(self, root: Tap, busy: set[int]) -> None:
+        self.mixed: dict[str, tuple[int, int]] = {}
+        self._root = root
+        self._busy = busy
+        self._early: Counter[Tap] = Counter()
+        self._graph = _Graph()
+
+    def phase(self, tap: Tap, *, trains: bool) -> str:
+        """The phase of an outermost call.
+
+        Args:
+            tap: of the module.
+            trains: whether gradients are enabled, and the model is not in eval mode.
+        """
+        if _infers_shapes():
+            return EVAL
+        if trains:
+            tap.has_trained = True
+            return FORWARD
+        if _is_inside(_APPLY):  # Gradients are off there, as in a reentrant checkpoint.
+            return FORWARD
+        if tap.has_trained and (self._root.has_trained or not self._root.has_run):
+            return EVAL
+        self._early[tap] += 1
+        return FORWARD
+
+    def phase_in_graph(self, tap: Tap, *, trains: bool) -> str:
+        """The phase of what a compiled graph computes: of the model's call, if it has begun."""
+        return self._graph.phase or self.phase(tap, trains=trains)
+
+    def begin_graph(self, *, trains: bool) -> None:
+        """A compiled graph enters the model."""
+        self._graph.phase = self.phase(self._root, trains=trains)
+
+    def end_graph(self) -> None:
+        """It leaves the model."""
+        self._graph.phase = ""
+
+    def begin(self) -> None:
+        """This thread enters an evaluation; what runs inside asks for its phase."""
+        self._busy.add(-threading.get_ident())
+
+    def end(self) -> None:
+        """It leaves the outermost call."""
+        self._busy.discard(-threading.get_ident())
+
+    def end_step(self, step: int) -> None:
+        """The step ends."""
+        self.end()
+        self.end_graph()  # It may have raised.
+        for tap, number in self._early.items():
+            if tap.has_trained:
+                self.mixed[tap.path] = step, number
+        self._early.clear()
+
+
+class _Graph(threading.local):
+    """
+    Attributes:
+        phase: of the compiled call of the model that this thread is inside of, or nothing.
+    """
+
+    def __init__(self) -> None:
+        self.phase = ""
+
+
+def _infers_shapes() -> bool:
+    """Whether a stage of ``torch.distributed.pipelining`` runs its module to learn shapes."""
+    stages: Any = sys.modules.get("torch.distributed.pipelining.stage")
+    if stages is None:
+        return False
+    return _is_inside(stages.PipelineStage._forward_metadata_inference.__code__)
+
+
+def _is_inside(code: CodeType) -> bool:
+    """Whether a function runs on this thread's Python stack."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code is not code:
+        frame = frame.f_back
+    return frame is not None

@@ -1,0 +1,128 @@
+"""Tensors that stand for more than this process holds: what is read of them is the local part.
+
+Operations on a ``DTensor`` may communicate: copying a partial sum reduces it over all ranks, and
+``torch.equal`` asks all of them. A rank that watches alone would wait for the others forever. So
+nothing here, and nothing of torchtap, computes with a ``DTensor``: its local tensor is taken, and a
+label says which part of the whole that is.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+PLAIN = (Tensor, nn.Parameter)
+"""Types whose values lie in their own memory."""
+DEQUANTIZED = "dequantized"
+WAITED = "waited for its communication"
+
+
+def is_distributed(tensor: Tensor) -> bool:
+    """Whether it is a ``DTensor``, without importing ``torch.distributed``."""
+    kind = type(tensor)
+    return kind not in PLAIN and any(one.__name__ == "DTensor" for one in kind.__mro__)
+
+
+def local(tensor: Tensor) -> tuple[Tensor, tuple[str, ...]]:
+    """What this rank holds of a tensor, and what is to be said of it.
+
+    Never communicates. What another rank is still sending (an ``AsyncCollectiveTensor``) is waited
+    for, as the next operation on it would.
+
+    Returns:
+        the tensor itself where it is no such tensor.
+    """
+    if type(tensor) in PLAIN:
+        return tensor, ()
+    labels: tuple[str, ...] = ()
+    if is_distributed(tensor):
+        whole: Any = tensor
+        labels = (placement(whole),)
+        with torch.no_grad():  # Else autograd would note that it was asked for.
+            tensor = whole.to_local()
+    if type(tensor).__name__ == "AsyncCollectiveTensor":
+        pending: Any = tensor
+        return pending.wait(), (*labels, WAITED)
+    return tensor, labels
+
+
+def readable(tensor: Tensor) -> tuple[Tensor, tuple[str, ...]]:
+    """As :func:`local`, and of a subclass that keeps its values quantised, what they stand for."""
+    tensor, labels = local(tensor)
+    if is_quantized(tensor):
+        return tensor.dequantize(), (*labels, DEQUANTIZED)
+    return tensor, labels
+
+
+def is_quantized(tensor: Tensor) -> bool:
+    """Whether it is of a subclass that keeps its values quantised, and says what they stand for."""
+    kind = type(tensor)
+    return kind not in PLAIN and kind.dequantize is not Tensor.dequantize
+
+
+def placement(tensor: Any) -> str:
+    """Which part of the whole the local tensor of a ``DTensor`` is.
+
+    One text per dim of the mesh: ``shard 0 of 2 (Shard(dim=0))``, ``replica of 2``, or
+    ``partial sum of 2, not reduced``.
+    """
+    mesh = tensor.device_mesh
+    here = mesh.get_coordinate()
+    if here is None:
+        return "of a mesh that this rank is not in"
+    names = mesh.mesh_dim_names or (None,) * mesh.ndim
+    parts = []
+    for one, place, size, name in zip(tensor.placements, here, mesh.shape, names, strict=True):
+        if one.is_partial():
+            part = f"partial {getattr(one, 'reduce_op', 'sum')} of {size}, not reduced"
+        elif one.is_replicate():
+            part = f"replica of {size}"
+        else:
+            part = f"shard {place} of {size} ({one!r})"
+        parts.append(f"{part} on {name}" if name else part)
+    return "; ".join(parts)
+
+
+def is_partial(tensor: Tensor) -> bool:
+    """Whether it is a ``DTensor`` whose parts have yet to be reduced."""
+    placements = tensor.placements if is_distributed(tensor) else ()  # type: ignore[attr-defined]
+    return any(one.is_partial() for one in placements)
+
+
+def sharded_parameters() -> dict[int, nn.Parameter]:
+    """Id of a parameter that FSDP2 gathered -> the shard that it was gathered from.
+
+    While a group of parameters is gathered, whole ones are registered in place of the shards. The
+    optimizer knows only the shards, and the gradients of the whole ones are not reduced yet. Some
+    groups stay gathered from one forward to the next step: those of the root, by default.
+    """
+    return {
+        id(gathered): param.sharded_param
+        for param in _fsdp_parameters()
+        for gathered in (_gathered(param), getattr(param, "_sharded_post_forward_param", None))
+        if gathered is not None
+    }
+
+
+def gathered_parameters() -> dict[int, nn.Parameter]:
+    """Id of a shard -> the parameter that FSDP2 gathers from it, through which autograd goes."""
+    pairs = [(param.sharded_param, _gathered(param)) for param in _fsdp_parameters()]
+    return {id(shard): gathered for shard, gathered in pairs if gathered is not None}
+
+
+def _fsdp_parameters() -> Iterator[Any]:
+    """What FSDP2 knows of each parameter that it shards, of all models."""
+    composable: Any = sys.modules.get("torch.distributed._composable_state")
+    refs = () if composable is None else composable._module_state_mapping.values()
+    for state in [ref() for ref in refs]:
+        for group in getattr(state, "_fsdp_param_groups", ()):
+            yield from group.fsdp_params
+
+
+def _gathered(param: Any) -> nn.Parameter | None:
+    """It is made with the first forward, and stays the same from then on."""
+    return getattr(param, "_unsharded_param", None)
