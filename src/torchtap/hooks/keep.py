@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from torchtap.hooks.spots import Spot
+from torchtap.lasting import lasting_copy
 from torchtap.record import UNVERSIONED
 
 COPY_MODES = ("auto", "always", "never")
@@ -75,7 +76,7 @@ class Keeper:
         if self.copy == BORROW:
             return tensor, UNVERSIONED
         if tensor.is_inference() or self._must_copy(spot, tensor, foreign):
-            return tensor.detach().clone(), UNVERSIONED
+            return lasting_copy(tensor), UNVERSIONED
         # A gradient is kept itself: were only an alias held, autograd would take its memory over
         # for .grad and go on writing into it.
         is_own_gradient = spot.site.is_gradient and not tensor.requires_grad

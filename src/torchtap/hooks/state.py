@@ -15,6 +15,7 @@ from torchtap.hooks.gradients import why_no_grad
 from torchtap.hooks.keep import obstacle
 from torchtap.hooks.param_hooks import ParamHooks, owns
 from torchtap.hooks.spots import Spot, Tap
+from torchtap.lasting import lasting_copy
 from torchtap.record import FORWARD, UNVERSIONED, Record
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ class State:
         spot.reason = obstacle(tensor)
         if spot.reason is None:
             spot.seen = True
-            kept = tensor if self._borrows else tensor.detach().clone()
+            kept = tensor if self._borrows else lasting_copy(tensor)
             self._emit(Record(spot.site, self.step, 0, FORWARD, -1, (), kept, UNVERSIONED))
 
     @property
@@ -109,7 +110,7 @@ class State:
             return
         # Copied here, since other hooks may use it up (an optimizer that runs in backward), but
         # handed on at the end: reentrant checkpoints accumulate several times in one backward.
-        kept = gradient.detach().clone()
+        kept = lasting_copy(gradient)
         row = Record(spot.site, self.step, number, FORWARD, number, labels, kept, UNVERSIONED)
         self._waiting[spot] = row
 

@@ -14,6 +14,7 @@ subnormal with its smallest.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -258,7 +259,7 @@ def add_lists(drained: Drained, histograms: Sequence[NDArray[np.int64]]) -> None
         arrays = bins.ctypes.data, counts.ctypes.data, counts.itemsize, ends.ctypes.data
         _kernel.add_lists(*arrays, len(ends), addresses.ctypes.data)
         return
-    for full, start, end in zip(histograms, (0, *ends[:-1]), ends, strict=True):
+    for full, (start, end) in zip(histograms, pairwise((0, *ends)), strict=True):
         full[bins[start:end]] += counts[start:end]
 
 

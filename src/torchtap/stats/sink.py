@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from torchtap.errors import InputError
+from torchtap.lasting import lasting
 from torchtap.record import FORWARD, Absence, Record
 from torchtap.site import FLOW_PORTS, Site
 from torchtap.stats.device_table import Block, DeviceTable, Taken
@@ -160,7 +161,8 @@ class Stats:
 
     def read(self) -> Series:
         """What was measured so far, also of the running step."""
-        self.flush()
+        with lasting():
+            self.flush()
         return self.series
 
     def flush(self) -> None:
