@@ -115,6 +115,7 @@ class Stats:
         self._tables: dict[torch.device, DeviceTable] = {}
         self._places: dict[torch.device, list[int]] = {}
         self._pending: list[tuple[int, list[int], Callable[[], Taken]]] = []
+        self._is_read = True
 
     # ------------------------------------------------------------------ as a sink
 
@@ -169,9 +170,12 @@ class Stats:
         """Bring ``series`` up to date."""
         with self._clock.lock:
             self._take_tables()
+            if self._is_read:
+                return
             while self._pending:
                 self._read_one()
             self._hand_over_states()
+            self._is_read = True
             for meter in self._meters.values():
                 if meter.varies:
                     self.series.measured[meter.place].shape = None
@@ -294,7 +298,7 @@ class Stats:
     def _take_tables(self) -> None:
         if not self._clock.has_measured:
             return
-        self._clock.has_measured = False
+        self._clock.has_measured = self._is_read = False
         for device, table in self._tables.items():
             self._pending.append((self._clock.step, list(self._places[device]), table.take()))
 
