@@ -1307,3 +1307,93 @@ def test_the_mean_of_a_run_is_put_in_before_and_after_inference_mode(order):
                 found.sum().backward()
     mean = w.run["0:output"].double().mean(0, keepdim=True).float().expand(5, -1)
     assert torch.equal(found.detach(), model[2](model[1](mean.clone())).detach())
+
+
+# ---------------------------------------------------------------------- what accumulates
+
+
+def quick_only(monkeypatch):
+    """No value is measured with care once its site is known."""
+    careful = tt.Stats._take_carefully
+    known = set()
+
+    def take(self, meter, record):
+        assert (id(self), meter.place) not in known, record
+        known.add((id(self), meter.place))
+        return careful(self, meter, record)
+
+    monkeypatch.setattr(tt.Stats, "_take_carefully", take)
+
+
+SCALES = (1.0, 1e-42, 0.0, 3e30, math.nan)
+
+
+@pytest.mark.parametrize("exact", [True, False], ids=["exact", "sampled"])
+@pytest.mark.parametrize("reads", [False, True], ids=["", "read in between"])
+def test_a_gradient_that_accumulates_is_measured_as_with_care(reads, exact, monkeypatch):
+    def train():
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 3000), nn.Linear(3000, 2, bias=False))
+        sink, found = tt.Stats(exact=exact), []
+        with tt.watch(model, "*:param,param_grad", to=[sink]) as w:
+            for scale in SCALES:
+                for _ in range(6):
+                    (model(torch.randn(2, 3)).sum() * scale).backward()
+                    if reads:
+                        found.append([w.run.stats(site).numbers() for site in w.run.sites])
+                for param in model.parameters():
+                    found.append(tt.measure(param.grad).numbers())
+                w.step()
+                model.zero_grad()
+        for site in w.run.sites:
+            for number in (*range(len(SCALES)), "all", [1, 3]):
+                stats = w.run.stats(site, step=number)
+                histogram = stats.histogram
+                counted = histogram.bins.tolist(), histogram.counts.tolist(), histogram.is_sample
+                found.append((str(site), number, stats.numbers(), counted))
+        return str(found), w.run
+
+    with monkeypatch.context() as only:
+        only.setattr("torchtap.stats.meter.Meter.trust", lambda self, tensor: None)
+        careful, _ = train()
+    quick_only(monkeypatch)
+    quick, run = train()
+    assert quick == careful
+    for site in run.sites:
+        if site.port == "param_grad":
+            assert run.stats(site, step=0).num_tensors == 1
+            assert run.stats(site, step="all").num_tensors == len(SCALES)
+
+
+def test_parameters_and_their_updates_are_measured_the_quick_way(monkeypatch):
+    quick_only(monkeypatch)
+    model, where = nn.BatchNorm1d(3), "*:param,buffer,param_grad,update"
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with tt.watch(model, where, to=tt.Stats(exact=True)) as w, tt.watch(model, where) as kept:
+        for _ in range(3):
+            optimizer.zero_grad()
+            step(model, torch.randn(4, 3))
+            optimizer.step()
+            w.step()
+            kept.step()
+    assert set(w.run.sites) == set(kept.run.sites)
+    for record in kept.run.records():
+        assert_same(w.run.stats(record.site, step=record.step), tt.measure(record.value))
+
+
+def test_a_gradient_of_another_dtype_or_step_takes_the_place_of_what_was_measured_quickly():
+    model = nn.Linear(3, 1, bias=False)
+    with tt.watch(model, ".:param_grad", to=tt.Stats()) as w:
+        model(torch.ones(1, 3)).sum().backward()
+        model(torch.ones(1, 3)).sum().backward()
+        model.weight.grad = None
+        model(torch.ones(1, 3)).sum().backward()
+        model.weight.grad = model.weight.grad.to_sparse()
+        (model(torch.ones(1, 3)).sum() * 3).backward()
+        w.step()
+        late = model(torch.ones(1, 3)).sum()
+        w.step()
+        late.backward()
+    first = w.run.stats(".:param_grad[weight]", step=0)
+    assert (first.num_tensors, first.max) == (1, 4)
+    assert first.histogram.num_counted == 3

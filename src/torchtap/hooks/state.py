@@ -57,6 +57,9 @@ class State:
                         self._take(spot, tensor)
 
     def _take(self, spot: Spot, tensor: Tensor) -> None:
+        if spot.meter(tensor, self.step):
+            spot.seen, spot.reason = True, None
+            return
         spot.reason = obstacle(tensor)
         if spot.reason is None:
             spot.seen = True
@@ -75,12 +78,13 @@ class State:
 
     def hook_params(self, backwards: Backwards) -> None:
         """Hook parameters that are new: replaced since the last step, or lazy until now."""
+        has = self._hooks.has  # True of nearly every parameter, at each call of the model.
         for tap, module in self._owners():
             for name, param in module._parameters.items() if "param_grad" in tap.filters else ():
-                spot = None if param is None else tap.spot("param_grad", name)
-                if spot is None or param is None or obstacle(param) is not None:
+                if param is None or has(tap.path, name, param):
                     continue
-                if self._hooks.has(tap.path, name, param):
+                spot = tap.spot("param_grad", name)
+                if spot is None or obstacle(param) is not None:
                     continue
                 if not param.requires_grad:
                     spot.reason = why_no_grad(param)
@@ -102,7 +106,11 @@ class State:
         gradient = param.grad
         if gradient is None or not self.recording or not owns(module(), spot.site.leaf, param):
             return
-        number, labels = backwards.number(), _reduction(gradient)
+        labels = _reduction(gradient)
+        if not labels and spot.meter(gradient, self.step):  # A meter knows nothing of labels.
+            spot.seen = True
+            return
+        number = backwards.number()
         if self._borrows:
             spot.seen = True
             row = (spot.site, self.step, number, FORWARD, number, labels, gradient, UNVERSIONED)

@@ -115,6 +115,8 @@ class Updates:
                 call = self._calls[spot]
                 self._calls[spot] += 1
                 spot.seen = True
+                if spot.meter(change, self.step):
+                    continue
                 row = (spot.site, self.step, call, FORWARD, -1, (), change, UNVERSIONED)
                 self._emit(Record(*row))
 

@@ -60,10 +60,12 @@ class Block:
         return native.Aim(self.rows[index], histogram, sample, self.lists, index)
 
     def clear(self, index: int) -> None:
-        """Forget what was measured into one row. Of what is in lists nothing can be forgotten."""
+        """Forget what was measured into one row."""
         self.rows[index] = self.blank[index]
         if self.histograms is not None:
             self.histograms[index].zero_()
+        if self.lists is not None:
+            self.lists.forget(index)
 
 
 class DeviceTable:

@@ -48,6 +48,7 @@ Drained = tuple[NDArray[np.uint16], Counts, NDArray[np.int64]]
 """Bins that hold anything, their counts, one list after the other, and where each list ends."""
 
 _BINS = 8192
+_NOBODY = -1
 _NUM_COUNTED = 14
 _LARGE = 1 << 21
 """Elements from which a second thread is worth starting: each takes 2^20 of them or more."""
@@ -68,12 +69,15 @@ accumulate_sum_address: Callable[[int, int, int, int, int], None]
 """``(data, outer, inner, dtype code, sums)``, all addresses."""
 take_address: Callable[[int, int, int, int, int], None]
 """``(data, numel, dtype code, aim, threads)``, all addresses; see :class:`Aim`."""
+replace_address: Callable[[int, int, int, int, int], None]
+"""The same for a tensor that takes the place of the last one, which is forgotten."""
 if _available:
     accumulate_address = _kernel.accumulate
     accumulate_sum_address = _kernel.accumulate_sum
-    take_address = _kernel.take
+    take_address, replace_address = _kernel.take, _kernel.replace
 else:
-    accumulate_address = accumulate_sum_address = take_address = _missing
+    accumulate_address = accumulate_sum_address = _missing
+    take_address = replace_address = _missing
 
 
 class Lists:
@@ -104,7 +108,19 @@ class Lists:
         num_bins, num_lists = self._header[2:4].tolist()
         self._header[2:4] = 0
         bins, counts = self._bins[:num_bins].copy(), self._counts[:num_bins].copy()
-        return self._owners[:num_lists].copy(), (bins, counts, self._ends[:num_lists].copy())
+        owners, ends = self._owners[:num_lists].copy(), self._ends[:num_lists].copy()
+        counts_still = owners != _NOBODY
+        if not counts_still.all():
+            lengths = np.diff(ends, prepend=0)
+            is_used = np.repeat(counts_still, lengths)
+            bins, counts = bins[is_used], counts[is_used]
+            owners, ends = owners[counts_still], np.cumsum(lengths[counts_still])
+        return owners, (bins, counts, ends)
+
+    def forget(self, owner: int) -> None:
+        """What was listed of an owner counts no longer."""
+        owners = self._owners[: self._header[3]]
+        owners[owners == owner] = _NOBODY
 
 
 class Aim:
@@ -129,16 +145,16 @@ class Aim:
         self._held = row, histogram, lists
         wanted = 0 if histogram is None else histogram.data_ptr()
         room = 0 if lists is None else lists.address
-        self._fields = np.array([row.data_ptr(), wanted, sample, room, owner, 0, 0, 0])
+        self._fields = np.array([row.data_ptr(), wanted, sample, room, owner, 0, 0, 0, 0])
         self.address = int(self._fields.ctypes.data)
 
     def sum_into(self, sums: Tensor | None, num_samples: Tensor | None) -> None:
         """Add samples to ``sums``, and their number to ``num_samples``, or do not any more."""
         self._summed = sums, num_samples
         if sums is None or num_samples is None:
-            self._fields[5:] = 0
+            self._fields[5:8] = 0
         else:
-            self._fields[5:] = sums.data_ptr(), sums.numel(), num_samples.data_ptr()
+            self._fields[5:8] = sums.data_ptr(), sums.numel(), num_samples.data_ptr()
 
 
 def accumulate(
@@ -251,16 +267,29 @@ def make_scratch(num_rows: int) -> Scratch:
     return np.empty(size, dtype=np.uint16), np.empty(size, dtype=np.int64)
 
 
-def add_lists(drained: Drained, histograms: Sequence[NDArray[np.int64]]) -> None:
-    """Add lists of bins and counts to full histograms, ``int64[8192]``, one for each list."""
+def add_lists(
+    drained: Drained, blocks: Sequence[NDArray[np.int64]], places: NDArray[np.int64]
+) -> None:
+    """Add lists of bins and counts to full histograms.
+
+    Args:
+        drained: the lists.
+        blocks: the histograms, ``int64[n, 8192]`` each with the same ``n``, one after the other.
+        places: which of them each list is added to.
+    """
     bins, counts, ends = drained
+    if not len(places):
+        return
+    which, rows = np.divmod(places, len(blocks[0]))
     if _available:
-        addresses = np.array([full.ctypes.data for full in histograms], dtype=np.int64)
+        starts = np.array([block.ctypes.data for block in blocks])
+        addresses = starts[which] + rows * blocks[0].strides[0]
         arrays = bins.ctypes.data, counts.ctypes.data, counts.itemsize, ends.ctypes.data
         _kernel.add_lists(*arrays, len(ends), addresses.ctypes.data)
         return
-    for full, (start, end) in zip(histograms, pairwise((0, *ends)), strict=True):
-        full[bins[start:end]] += counts[start:end]
+    lists = zip(which.tolist(), rows.tolist(), pairwise((0, *ends)), strict=True)
+    for block, row, (start, end) in lists:
+        blocks[block][row][bins[start:end]] += counts[start:end]
 
 
 def _drain(rows: Tensor, histograms: Tensor, ends: NDArray[np.int64]) -> Drained:

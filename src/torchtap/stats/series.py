@@ -43,8 +43,10 @@ States = dict[int, list[Any]]
 Saved = Callable[[int, int], "list[Any] | None"]
 """``(step, place)``: states of the further statistics that stand in a file."""
 ALL_STEPS = -1
-_TOGETHER = 16
+_TOGETHER = 64
 """Parts that are added to the totals at a time."""
+_BLOCK = 256
+"""Totals that are made at once."""
 _NOBODY = -1
 """The place of a row whose numbers count no longer."""
 _FAILED = "nothing was measured for it: it failed there, or met no tensor that it can read."
@@ -80,7 +82,9 @@ class _Totals:
     """
 
     def __init__(self) -> None:
-        self._full: dict[int, NDArray[np.int64]] = {}
+        # Memory that nobody touches costs nothing, so a block may be large.
+        self._blocks: list[NDArray[np.int64]] = []
+        self._seen: set[int] = set()
         self._sampled: set[int] = set()
         self._new: list[Part] = []
         self._lock = threading.Lock()
@@ -96,30 +100,29 @@ class _Totals:
         """That of one site; ``None`` if it counted nothing."""
         with self._lock:
             self._add_new()
-            full = self._full.get(place)
-            is_sample = place in self._sampled
-        return None if full is None else Histogram.of(full, is_sample=is_sample)
+            if place not in self._seen:
+                return None
+            return Histogram.of(self._full(place), is_sample=place in self._sampled)
 
     def remove(self, place: int, part: Histogram) -> None:
         """Take out what was added before."""
         with self._lock:
             self._add_new()
-            self._full[place][part.bins] -= part.counts
+            self._full(place)[part.bins] -= part.counts
 
     def _add_new(self) -> None:
         for part in self._new:
             places, histograms = part.places, part.histograms
-            native.add_lists(
-                (histograms.bins, histograms.counts, histograms.ends),
-                [self._full_of(place) for place in places.tolist()],
-            )
+            while len(places) and places.max() >= len(self._blocks) * _BLOCK:
+                self._blocks.append(np.zeros((_BLOCK, NUM_BINS), dtype=np.int64))
+            lists = histograms.bins, histograms.counts, histograms.ends
+            native.add_lists(lists, self._blocks, places)
+            self._seen.update(places.tolist())
             self._sampled.update(places[histograms.is_sample].tolist())
         self._new.clear()
 
-    def _full_of(self, place: int) -> NDArray[np.int64]:
-        full = self._full.get(place)
-        if full is None:
-            full = self._full[place] = np.zeros(NUM_BINS, dtype=np.int64)
+    def _full(self, place: int) -> NDArray[np.int64]:
+        full: NDArray[np.int64] = self._blocks[place // _BLOCK][place % _BLOCK]
         return full
 
 
