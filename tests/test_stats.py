@@ -456,7 +456,7 @@ def test_memory_depends_on_the_numbers_kept_alone():
                 model(batch)
                 w.step()
 
-        run(50)
+        run(100)  # Until the totals have their memory.
         tracemalloc.start()
         before = tracemalloc.get_traced_memory()[0]
         run(1000)

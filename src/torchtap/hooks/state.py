@@ -49,17 +49,19 @@ class State:
 
     def take(self) -> None:
         """Keep parameters and buffers as they are now."""
+        step = self.step
         for tap, module in self._owners():
             for port, held in (("param", module._parameters), ("buffer", module._buffers)):
                 for name, tensor in held.items() if port in tap.filters else ():
                     spot = None if tensor is None else tap.spot(port, name)
-                    if spot is not None and tensor is not None:
-                        self._take(spot, tensor)
+                    if spot is None or tensor is None:
+                        continue
+                    if spot.meter(tensor, step):
+                        spot.seen, spot.reason = True, None
+                    else:
+                        self._keep(spot, tensor)
 
-    def _take(self, spot: Spot, tensor: Tensor) -> None:
-        if spot.meter(tensor, self.step):
-            spot.seen, spot.reason = True, None
-            return
+    def _keep(self, spot: Spot, tensor: Tensor) -> None:
         spot.reason = obstacle(tensor)
         if spot.reason is None:
             spot.seen = True

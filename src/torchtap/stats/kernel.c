@@ -314,6 +314,7 @@ typedef struct {
     int64_t max_bins, max_lists, num_bins, num_lists;
     int64_t bins, counts; /* uint16_t[max_bins] each */
     int64_t ends, owners; /* int64_t[max_lists] each: where a list ends, and whose it is */
+    int64_t num_forgotten; /* lists of nobody */
 } Lists;
 
 typedef struct {
@@ -787,7 +788,10 @@ static void forget(Aim *aim) {
         clear_bins(row, POINTER(int64_t, aim->histogram));
     } else if (row[NUM_TENSORS] > 0 && lists && aim->last_list < lists->num_lists) {
         int64_t *owner = POINTER(int64_t, lists->owners) + aim->last_list;
-        *owner = *owner == aim->owner ? NOBODY : *owner; /* It may be of lists that were taken. */
+        if (*owner == aim->owner) { /* Else the number is of lists that were taken. */
+            *owner = NOBODY;
+            lists->num_forgotten++;
+        }
     }
     empty_row(row);
 }

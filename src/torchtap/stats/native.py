@@ -91,36 +91,35 @@ class Lists:
         address: what the kernel is given.
     """
 
-    __slots__ = ("_bins", "_counts", "_ends", "_header", "_owners", "address")
+    __slots__ = ("_bins", "_header", "_lists", "address")
 
     def __init__(self, max_bins: int, max_lists: int) -> None:
-        self._bins = np.empty(max_bins, dtype=np.uint16)
-        self._counts = np.empty(max_bins, dtype=np.uint16)
-        self._ends = np.empty(max_lists, dtype=np.int64)
-        self._owners = np.empty(max_lists, dtype=np.int64)
-        parts = self._bins, self._counts, self._ends, self._owners
-        addresses = [part.ctypes.data for part in parts]
-        self._header = np.array([max_bins, max_lists, 0, 0, *addresses])
+        # Of bins: which one, and its count. Of lists: where it ends, and whose it is.
+        self._bins = np.empty((2, max_bins), dtype=np.uint16)
+        self._lists = np.empty((2, max_lists), dtype=np.int64)
+        addresses = [part.ctypes.data for part in (*self._bins, *self._lists)]
+        self._header = np.array([max_bins, max_lists, 0, 0, *addresses, 0])
         self.address = int(self._header.ctypes.data)
 
     def take(self) -> tuple[NDArray[np.int64], Drained]:
         """Whose each list is, and the lists as :func:`drain` gives them; there are none then."""
-        num_bins, num_lists = self._header[2:4].tolist()
-        self._header[2:4] = 0
-        bins, counts = self._bins[:num_bins].copy(), self._counts[:num_bins].copy()
-        owners, ends = self._owners[:num_lists].copy(), self._ends[:num_lists].copy()
-        counts_still = owners != _NOBODY
-        if not counts_still.all():
-            lengths = np.diff(ends, prepend=0)
-            is_used = np.repeat(counts_still, lengths)
-            bins, counts = bins[is_used], counts[is_used]
-            owners, ends = owners[counts_still], np.cumsum(lengths[counts_still])
+        _, _, num_bins, num_lists, *_, num_forgotten = self._header.tolist()
+        self._header[[2, 3, -1]] = 0
+        bins, counts = self._bins[:, :num_bins].copy()
+        ends, owners = self._lists[:, :num_lists].copy()
+        if num_forgotten:
+            is_used, lengths = owners != _NOBODY, np.diff(ends, prepend=0)
+            are_used = np.repeat(is_used, lengths)
+            bins, counts = bins[are_used], counts[are_used]
+            owners, ends = owners[is_used], np.cumsum(lengths[is_used])
         return owners, (bins, counts, ends)
 
     def forget(self, owner: int) -> None:
         """What was listed of an owner counts no longer."""
-        owners = self._owners[: self._header[3]]
-        owners[owners == owner] = _NOBODY
+        owners = self._lists[1, : self._header[3]]
+        is_old = owners == owner
+        owners[is_old] = _NOBODY
+        self._header[-1] += is_old.sum()
 
 
 class Aim:
