@@ -430,7 +430,7 @@ def main() -> None:
         *deep(max(options.rounds // 8, 2), folder),
     ]
     how = (
-        "Ratios of the fastest blocks of both sides, run in turns. Bytes are counted through "
+        "Medians of the ratios of both sides, run in turns. Bytes are counted through "
         "weak references, not taken from the report; those of a whole process by the system."
     )
     show(rows, options, "What offloading costs", __file__, how)
