@@ -2,15 +2,15 @@
 
     python benchmarks/editing.py [--threads 1] [--rounds 25] [--markdown FILE]
 
-As in ``watching.py``, each row alternates blocks of both sides and compares the fastest of each.
+As in ``watching.py``, each row alternates blocks of both sides.
 """
 
 from __future__ import annotations
 
 import torch
-from report import Result, begin, parser, show
+from report import HOW, Result, Step, begin, compare, parser, show
 from torch import Tensor, nn
-from watching import Step, TinyGPT, compare, gpt_step
+from watching import TinyGPT, gpt_step
 
 import torchtap as tt
 from torchtap.demo import _model as load_efficientnet
@@ -37,12 +37,11 @@ def none_edits(rounds: int) -> list[Result]:
             for _ in range(3):
                 watched()
                 step()
-            before, after = compare(watched, step, rounds=rounds, repeats=20)
-            plain, _ = compare(bare, bare, rounds=rounds, repeats=20)
-        detail = f"plain {plain * 1e3:.2f} ms, tap {before / plain:.3f}x, edit {after / plain:.3f}x"
-        rows.append(
-            Result(f"{where}, edit of None to tap", f"{after / before:.3f}x", "1.00", detail)
-        )
+            found = compare(watched, step, rounds=rounds, repeats=20)
+            tap_to_plain = compare(bare, watched, rounds=rounds, repeats=20).ratio
+            edit_to_plain = compare(bare, step, rounds=rounds, repeats=20).ratio
+        more = f"; to plain: tap {tap_to_plain:.3f}x, edit {edit_to_plain:.3f}x"
+        rows.append(found.result(f"{where}, edit of None to tap", "1.00", more))
     return rows
 
 
@@ -52,15 +51,14 @@ def scaled_gpt(rounds: int) -> Result:
     step = gpt_step(model)
     with tt.edit(model, "*", tt.edits.scale(1.0)):
         step()
-        before, after = compare(plain, step, rounds=rounds, repeats=20)
-    detail = f"{before * 1e3:.2f} ms -> {after * 1e3:.2f} ms"
+        found = compare(plain, step, rounds=rounds, repeats=20)
     hand = TinyGPT()
     for module in hand.modules():
         if type(module).forward is not nn.Module.forward:
             module.register_forward_hook(_times_one)
-    _, by_hand = compare(plain, gpt_step(hand), rounds=rounds, repeats=20)
-    detail += f"; bare hooks that multiply: {by_hand / before:.3f}x"
-    return Result("tiny GPT, scale on every output", f"{after / before:.3f}x", "1.30", detail)
+    by_hand = compare(plain, gpt_step(hand), rounds=rounds, repeats=20).ratio
+    more = f"; bare hooks that multiply: {by_hand:.3f}x"
+    return found.result("tiny GPT, scale on every output", "1.30", more)
 
 
 def _times_one(module: nn.Module, args: object, output: Tensor) -> Tensor:
@@ -75,11 +73,8 @@ def early_features(rounds: int) -> Result:
     with torch.no_grad():
         part = nn.Sequential(model._conv_stem, model._bn0, nn.ReLU6(), *model._blocks[:3])
         assert torch.allclose(extract(picture)["_blocks.2"], part(picture), atol=1e-5)
-        before, after = compare(
-            lambda: part(picture), lambda: extract(picture), rounds=rounds, repeats=4
-        )
-    detail = f"{before * 1e3:.2f} ms -> {after * 1e3:.2f} ms"
-    return Result("features, EfficientNet-Lite0 block 2", f"{after / before:.3f}x", "1.05", detail)
+        found = compare(lambda: part(picture), lambda: extract(picture), rounds=rounds, repeats=4)
+    return found.result("features, EfficientNet-Lite0 block 2", "1.05")
 
 
 def swept_gpt(rounds: int) -> Result:
@@ -113,10 +108,15 @@ def swept_gpt(rounds: int) -> Result:
         return [row.values["metric"] for row in table]
 
     assert torch.allclose(torch.tensor(swept()), torch.tensor(by_hand()), rtol=1e-5)
-    before, after = compare(by_hand, swept, rounds=max(rounds // 5, 3), repeats=1)
-    _, batched = compare(by_hand, lambda: swept(4), rounds=max(rounds // 5, 3), repeats=1)
-    detail = f"{before * 10:.2f} ms -> {after * 10:.2f} ms a site; batch=4: {before / batched:.2f}x"
-    return Result("sweep over 100 sites, speed to loop", f"{before / after:.3f}x", ">= 0.9", detail)
+    found = compare(by_hand, swept, rounds=max(rounds // 5, 3), repeats=1)
+    batched = compare(by_hand, lambda: swept(4), rounds=max(rounds // 5, 3), repeats=1)
+    detail = (
+        f"{found.before * 10:.2f} ms -> {found.after * 10:.2f} ms a site, control "
+        f"{found.control:.3f}x; batch=4: {1 / batched.ratio:.2f}x"
+    )
+    return Result(
+        "sweep over 100 sites, speed to loop", f"{1 / found.ratio:.3f}x", ">= 0.9", detail
+    )
 
 
 def main() -> None:
@@ -127,8 +127,7 @@ def main() -> None:
         early_features(options.rounds),
         swept_gpt(options.rounds),
     ]
-    how = "Ratios of the fastest blocks of both sides, run in turns."
-    show(rows, options, "What editing costs", __file__, how)
+    show(rows, options, "What editing costs", __file__, HOW)
 
 
 if __name__ == "__main__":

@@ -2,12 +2,14 @@
 
     python benchmarks/measuring.py [--threads 1] [--rounds 25] [--markdown FILE]
 
-Each row alternates blocks of plain and watched steps and compares the fastest block of each.
+Each row alternates blocks of plain and watched steps, see ``report.compare``.
 """
 
 from __future__ import annotations
 
 import sys
+import tempfile
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -18,8 +20,8 @@ import torchtap as tt
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 sys.path.insert(0, str(Path(__file__).parent))
 from models import TinyGPT, resnet18
-from report import Result, begin, parser, show
-from watching import Step, compare, gpt_step
+from report import HOW, Result, Step, begin, compare, parser, show
+from watching import gpt_step
 
 WHERE = "*:output,grad_output"
 
@@ -36,10 +38,9 @@ def ratio(
     for _ in range(3):
         watched()
         plain()
-    before, after = compare(plain, watched, rounds=rounds, repeats=repeats)
+    found = compare(plain, watched, rounds=rounds, repeats=repeats)
     watch.close()
-    detail = f"{before * 1e3:.2f} ms -> {after * 1e3:.2f} ms"
-    return Result(name, f"{after / before:.3f}x", wanted, detail)
+    return found.result(name, wanted)
 
 
 def gpt(rounds: int) -> list[Result]:
@@ -70,10 +71,64 @@ def bare_hooks(rounds: int) -> Result:
 
     for module in model.modules():
         module.register_forward_hook(hook)
-    before, after = compare(gpt_step(plain), gpt_step(model), rounds=rounds, repeats=20)
-    detail = f"{before * 1e3:.2f} ms -> {after * 1e3:.2f} ms"
-    name = "for scale: tiny GPT, empty hook + register_hook"
-    return Result(name, f"{after / before:.3f}x", "-", detail)
+    found = compare(gpt_step(plain), gpt_step(model), rounds=rounds, repeats=20)
+    return found.result("for scale: tiny GPT, empty hook + register_hook", "-")
+
+
+def state(rounds: int) -> list[Result]:
+    """The tiny GPT: parameters, the gradients that accumulate in them, and their updates."""
+    rows = []
+    for ports, wanted in (
+        ("param", "1.3"),
+        ("param_grad", "1.3"),
+        ("param,param_grad", "1.3"),
+        ("output,grad_output,param,param_grad,update", "-"),
+    ):
+        plain, model = TinyGPT(), TinyGPT()
+        sides = [
+            with_optimizer(one) if "update" in ports else gpt_step(one) for one in (plain, model)
+        ]
+        watch = tt.watch(model, f"*:{ports}", to=tt.Stats())
+        rows.append(ratio(f"tiny GPT, {ports}", wanted, *sides, watch, rounds=rounds, repeats=5))
+    return rows
+
+
+def with_optimizer(model: nn.Module) -> Step:
+    """A step of training with SGD."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    tokens = torch.randint(0, 65, (4, 32))
+
+    def step() -> None:
+        logits = model(tokens)
+        nn.functional.cross_entropy(logits.flatten(0, 1), tokens.flatten()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def reading(rounds: int) -> list[Result]:
+    """The table of a live run of 1,000 sites and 10 steps, beside the same from its file."""
+    model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(500)))
+    rows = []
+    with (
+        tt.watch(model, "?*:output,grad_output", to=tt.Stats()) as watch,
+        tempfile.TemporaryDirectory() as folder,
+    ):
+        for _ in range(10):
+            model(torch.randn(2, 4)).sum().backward()
+            watch.step()
+        saved = tt.open(watch.run.save(f"{folder}/run.safetensors"))
+        for name, read in (
+            ("table()", lambda run: run.table()),
+            ('table(steps="all")', lambda run: run.table(steps="all")),
+            ("mean_norm()", lambda run: run.mean_norm("*:output")),
+        ):
+            found = compare(
+                partial(read, saved), partial(read, watch.run), rounds=rounds, repeats=1
+            )
+            rows.append(found.result(f"{name} of a live run, 1,000 sites, to its file's", "1.2"))
+    return rows
 
 
 def compiled_gpt(rounds: int) -> Result:
@@ -150,14 +205,15 @@ def main() -> None:
     rows = [
         *gpt(options.rounds),
         bare_hooks(options.rounds),
+        *state(options.rounds),
+        *reading(options.rounds),
         compiled_gpt(options.rounds),
         *resnet(max(options.rounds // 2, 3)),
         *linears(options.rounds),
     ]
     how = (
         "All outputs and their gradients of all modules, measured every step, the closing "
-        "of the step included. Ratios of the fastest blocks of plain and watched steps, "
-        "run in turns."
+        f"of the step included. {HOW}"
     )
     show(rows, options, "What measuring a training costs", __file__, how)
 

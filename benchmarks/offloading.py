@@ -2,7 +2,7 @@
 
     python benchmarks/offloading.py [--threads 1] [--rounds 25] [--dir DIR] [--markdown FILE]
 
-As in ``watching.py``, both sides of a row run in turns and the fastest of each are compared. Bytes
+Both sides of a row run in turns, see ``report.compare``, by the time of day: waits count. Bytes
 in memory are counted here, through weak references to the memory of all that is packed and fetched,
 and not taken from the report.
 """
@@ -21,10 +21,10 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 import torch
-from report import Result, begin, parser, show
+from report import Result, Step, begin, compare, parser, show
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
-from watching import Step, compare, fastest
+from watching import fastest
 
 import torchtap as tt
 from torchtap.moving.slab import Extent, Slab, folder_for
@@ -54,15 +54,14 @@ def per_tensor(rounds: int, folder: Path) -> list[Result]:
     ]
     for name, numel, wanted, around, alone in cases:
         plain, other = saving(numel, nullcontext), saving(numel, around)
-        before, after = (
-            one / CALLS * 1e6 for one in compare(plain, other, rounds=2 * rounds, repeats=1)
-        )
-        detail, more = f"plain {before:.2f} us", after - before
+        found = compare(plain, other, rounds=2 * rounds, repeats=1, clock=time.perf_counter)
+        more = found.more / CALLS * 1e6
+        detail = f"plain {found.before / CALLS * 1e6:.2f} us"
         if alone is not None:
             copying = min(fastest(alone, 1) for _ in range(rounds)) / CALLS * 1e6
             detail += f"; +{more:.1f} us in all, of which the bare copies take {copying:.1f} us"
             more -= copying
-        rows.append(Result(f"one tensor, {name}", f"+{more:.2f} us", wanted, detail))
+        rows.append(Result(f"one tensor, {name}", f"{more:+.2f} us", wanted, detail))
     return rows
 
 
@@ -350,9 +349,9 @@ def deep(rounds: int, folder: Path) -> list[Result]:
             ("one file per tensor", lambda: one_file_per_tensor(Path(files))),
         ]
         for name, around in ways:
-            before, after = compare(step(nullcontext), step(around), rounds=rounds, repeats=1)
-            detail = f"{before * 1e3:.0f} ms -> {after * 1e3:.0f} ms"
-            rows.append(Result(f"step time, {name}", f"{after / before:.2f}x", "-", detail))
+            sides = step(nullcontext), step(around)
+            found = compare(*sides, rounds=rounds, repeats=1, clock=time.perf_counter)
+            rows.append(found.result(f"step time, {name}", "-"))
     return [Result(f"ResNet-152: {r.what}", r.measured, r.wanted, r.detail) for r in rows]
 
 
@@ -431,7 +430,7 @@ def main() -> None:
         *deep(max(options.rounds // 8, 2), folder),
     ]
     how = (
-        "Ratios of the fastest blocks of both sides, run in turns. Bytes are counted through "
+        "Medians of the ratios of both sides, run in turns. Bytes are counted through "
         "weak references, not taken from the report; those of a whole process by the system."
     )
     show(rows, options, "What offloading costs", __file__, how)

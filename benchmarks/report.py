@@ -1,15 +1,27 @@
-"""What the benchmarks have in common: their options, and the page with their table."""
+"""What the benchmarks have in common: how two sides are compared, their options, and the page."""
 
 from __future__ import annotations
 
 import argparse
 import platform
+import time
+from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 from typing import NamedTuple
 
 import torch
 
 import torchtap as tt
+
+Step = Callable[[], object]
+
+HOW = (
+    "Three sides take turns in blocks: plain, plain again, and the other. Given is the median of "
+    "the ratios to the plain block of the same round, in time that the thread spent computing; "
+    "the control is plain again to plain, and says how far to trust the row."
+)
+"""What :func:`compare` gives."""
 
 
 class Result(NamedTuple):
@@ -19,6 +31,64 @@ class Result(NamedTuple):
     measured: str
     wanted: str
     detail: str
+
+
+class Compared(NamedTuple):
+    """Two sides, measured in turns.
+
+    Attributes:
+        before: seconds per plain step, the median of the blocks.
+        after: seconds per step of the other side.
+        ratio: of the other to plain, the median over the rounds.
+        control: of plain again to plain.
+        more: seconds that the other takes more, the median over the rounds.
+    """
+
+    before: float
+    after: float
+    ratio: float
+    control: float
+    more: float
+
+    def result(self, what: str, wanted: str, more: str = "") -> Result:
+        """The row of a table. ``more``: the end of its detail."""
+        times = f"{self.before * 1e3:.2f} ms -> {self.after * 1e3:.2f} ms"
+        detail = f"{times}, control {self.control:.3f}x{more}"
+        return Result(what, f"{self.ratio:.3f}x", wanted, detail)
+
+
+def compare(
+    plain: Step, other: Step, *, rounds: int, repeats: int, clock: Callable[[], float] | None = None
+) -> Compared:
+    """Measure two sides in turns, and plain once more for control.
+
+    Args:
+        plain: one side.
+        other: the other.
+        rounds: how often each has its turn.
+        repeats: steps in each turn.
+        clock: seconds; by default those that this thread computed, which other programs on the
+            machine disturb least. With several threads, or waits that count, the time of day.
+    """
+    if clock is None:
+        clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
+    sides = (plain, plain, other)
+    blocks: list[list[float]] = [[], [], []]
+    for number in range(rounds):
+        for turn in range(len(sides)):
+            side = (number + turn) % len(sides)  # Whoever comes first finds colder caches.
+            start = clock()
+            for _ in range(repeats):
+                sides[side]()
+            blocks[side].append((clock() - start) / repeats)
+    pairs = list(zip(*blocks, strict=True))
+    return Compared(
+        before=median(blocks[0]),
+        after=median(blocks[2]),
+        ratio=median(after / before for before, _, after in pairs),
+        control=median(again / before for before, again, _ in pairs),
+        more=median(after - before for before, _, after in pairs),
+    )
 
 
 def parser(doc: str) -> argparse.ArgumentParser:

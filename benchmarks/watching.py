@@ -2,8 +2,8 @@
 
     python benchmarks/watching.py [--threads 1] [--rounds 25] [--markdown FILE]
 
-Each row alternates blocks of plain and watched steps and compares the fastest block of each, which
-is what is left when other programs on the machine are quiet. The table goes to stdout.
+Each row alternates blocks of plain and watched steps, see ``report.compare``. The table goes to
+stdout.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import gc
 import sys
 import time
 import tracemalloc
-from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 
 import torch
 from torch import nn
@@ -22,9 +22,7 @@ import torchtap as tt
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from models import TinyGPT, resnet18
-from report import Result, begin, parser, show
-
-Step = Callable[[], object]
+from report import HOW, Result, Step, begin, compare, parser, show
 
 
 def fastest(step: Step, repeats: int) -> float:
@@ -33,15 +31,6 @@ def fastest(step: Step, repeats: int) -> float:
     for _ in range(repeats):
         step()
     return (time.perf_counter() - start) / repeats
-
-
-def compare(plain: Step, other: Step, *, rounds: int, repeats: int) -> tuple[float, float]:
-    """Fastest block of each, measured in turns."""
-    best = [float("inf"), float("inf")]
-    for _ in range(rounds):
-        for place, step in enumerate((plain, other)):
-            best[place] = min(best[place], fastest(step, repeats))
-    return best[0], best[1]
 
 
 def gpt_step(model: nn.Module) -> Step:
@@ -72,14 +61,11 @@ def watched_gpt(rounds: int) -> list[Result]:
 
             for _ in range(3):
                 watched()
-            before, after = compare(plain, watched, rounds=rounds, repeats=20)
-        detail = f"{before * 1e3:.2f} ms -> {after * 1e3:.2f} ms"
-        rows.append(Result(f"tiny GPT, every={every}", f"{after / before:.3f}x", wanted, detail))
+            found = compare(plain, watched, rounds=rounds, repeats=20)
+        rows.append(found.result(f"tiny GPT, every={every}", wanted))
         if every == 1:
-            before, after = compare(plain, step, rounds=rounds, repeats=20)
-            detail = f"{before * 1e3:.2f} ms -> {after * 1e3:.2f} ms"
-            ratio = f"{after / before:.3f}x"
-            rows.append(Result("tiny GPT, after close()", ratio, "1.00", detail))
+            closed = compare(plain, step, rounds=rounds, repeats=20)
+            rows.append(closed.result("tiny GPT, after close()", "1.00"))
     return rows
 
 
@@ -88,28 +74,28 @@ def watched_calls(rounds: int) -> list[Result]:
     plain, watched = nn.Linear(8, 8), nn.Linear(8, 8)
     batch, calls = torch.randn(4, 8), 500
     memory = tt.Memory()
-    best = {plain: [1.0, 1.0], watched: [1.0, 1.0]}
+    times: dict[nn.Module, list[tuple[float, float]]] = {plain: [], watched: []}
     with tt.watch(nn.Sequential(watched), "0:output,grad_output", to=memory) as w:
-        for _ in range(rounds * 2):
-            for linear, times in best.items():
-                start = time.perf_counter()
+        for number in range(rounds * 2):
+            for linear in (plain, watched) if number % 2 else (watched, plain):
+                start = time.thread_time()
                 outputs = [linear(batch) for _ in range(calls)]
-                middle = time.perf_counter()
+                middle = time.thread_time()
                 total = torch.stack(outputs).sum()
-                again = time.perf_counter()
+                again = time.thread_time()
                 total.backward()
-                end = time.perf_counter()
-                times[0] = min(times[0], (middle - start) / calls)
-                times[1] = min(times[1], (end - again) / calls)
+                times[linear].append((middle - start, time.thread_time() - again))
                 linear.zero_grad()
                 del outputs, total
             w.step()
             memory.clear()
     rows = []
     for place, name in enumerate(("forward", "backward")):
-        before, after = best[plain][place] * 1e6, best[watched][place] * 1e6
+        before = median(block[place] for block in times[plain]) / calls * 1e6
+        pairs = zip(times[plain], times[watched], strict=True)
+        more = median(two[place] - one[place] for one, two in pairs) / calls * 1e6
         detail = f"plain {before:.2f} us"
-        rows.append(Result(f"tiny Linear, {name}", f"+{after - before:.2f} us", "+4 us", detail))
+        rows.append(Result(f"tiny Linear, {name}", f"+{more:.2f} us", "+4 us", detail))
     return rows
 
 
@@ -122,19 +108,14 @@ def bare_hook(rounds: int) -> Result:
         output.register_hook(lambda gradient: None)
 
     hooked.register_forward_hook(hook)
-    kept: list[torch.Tensor] = []
 
-    def call(linear: nn.Module) -> Step:
-        return lambda: kept.append(linear(batch))
+    def calls(linear: nn.Module) -> Step:
+        return lambda: [linear(batch) for _ in range(500)]
 
-    best = [1.0, 1.0]
-    for _ in range(rounds * 2):
-        for place, linear in enumerate((plain, hooked)):
-            best[place] = min(best[place], fastest(call(linear), 500))
-            kept.clear()
-    detail = f"plain {best[0] * 1e6:.2f} us"
+    found = compare(calls(plain), calls(hooked), rounds=rounds * 2, repeats=1)
+    detail = f"plain {found.before / 500 * 1e6:.2f} us"
     name = "for scale: empty hook + register_hook, forward"
-    return Result(name, f"+{(best[1] - best[0]) * 1e6:.2f} us", "-", detail)
+    return Result(name, f"+{found.more / 500 * 1e6:.2f} us", "-", detail)
 
 
 def watched_resnet(rounds: int) -> Result:
@@ -158,16 +139,13 @@ def watched_resnet(rounds: int) -> Result:
             kept.clear()
 
         watched()
-        before, after = compare(lambda: train(twin), watched, rounds=rounds, repeats=2)
+        found = compare(lambda: train(twin), watched, rounds=rounds, repeats=2)
     with tt.watch(model, leaf, to=kept.append) as w:
         watched()
         watched()
-        _, copying = compare(lambda: train(twin), watched, rounds=rounds, repeats=2)
-    detail = (
-        f"{before * 1e3:.0f} ms -> {after * 1e3:.0f} ms; copy='auto', which copies what the "
-        f"in-place ReLUs overwrite: {copying / before:.3f}x"
-    )
-    return Result("ResNet-18, 8 x 64 px, no copies", f"{after / before:.3f}x", "1.10", detail)
+        copying = compare(lambda: train(twin), watched, rounds=rounds, repeats=2)
+    more = f"; copy='auto', which copies what the in-place ReLUs overwrite: {copying.ratio:.3f}x"
+    return found.result("ResNet-18, 8 x 64 px, no copies", "1.10", more)
 
 
 def flat_memory(steps: int) -> Result:
@@ -207,8 +185,7 @@ def main() -> None:
         watched_resnet(max(options.rounds // 3, 3)),
         flat_memory(options.steps),
     ]
-    how = "Ratios of the fastest blocks of plain and watched steps, run in turns."
-    show(rows, options, "What watching costs", __file__, how)
+    show(rows, options, "What watching costs", __file__, HOW)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import subprocess
@@ -627,9 +628,9 @@ def test_without_the_binary_importing_works() -> None:
 def _listed(lists: native.Lists) -> dict[int, torch.Tensor]:
     """Full histograms by owner, of what was listed."""
     owners, drained = lists.take()
-    found = {int(owner): torch.zeros(NUM_BINS, dtype=torch.int64) for owner in owners}
-    native.add_lists(drained, [found[int(owner)].numpy() for owner in owners])
-    return found
+    found = np.zeros((20, NUM_BINS), dtype=np.int64)
+    native.add_lists(drained, [found[:10], found[10:]], owners)
+    return {int(owner): torch.from_numpy(found[owner]) for owner in owners}
 
 
 def test_lists_hold_what_the_histogram_would_and_the_rest_goes_there() -> None:
@@ -687,3 +688,38 @@ def test_an_aim_sums_samples_until_it_is_told_not_to() -> None:
     native.take_address(tensor.data_ptr(), 12, 0, aim.address, 1)
     assert torch.equal(total, tensor.double().sum(0))
     assert num_samples.item() == 4
+
+
+def test_a_tensor_that_replaces_another_leaves_nothing_of_it() -> None:
+    # Into lists and past them, so that each kind follows each.
+    tensors = [
+        torch.randn(100),
+        torch.randn(8192) * 1e-20,
+        torch.randn(70_000),
+        torch.tensor([1e-45, -0.0, 0.0, -0.0, 3e38, -2.0, math.nan, math.inf, -math.inf]),
+        torch.full((3,), math.nan),
+        torch.tensor([]),
+        torch.full((9000,), -0.0),
+        torch.randn(20_000).double(),
+        torch.randn(300) * 1e-40,
+    ]
+    for sample in (0, 2048):
+        for one, two in itertools.product(tensors, repeat=2):
+            rows, full = empty_rows(2), torch.zeros(2, NUM_BINS, dtype=torch.int64)
+            lists = native.Lists(20_000, 4)
+            other = native.Aim(rows[1], full[1], sample, lists, 1)
+            aim = native.Aim(rows[0], full[0], sample, lists, 0)
+            for measure, tensor, into in (
+                (_kernel.replace, one, aim),
+                (_kernel.take, torch.ones(5), other),
+                (_kernel.replace, two, aim),
+            ):
+                code = native.DTYPES[tensor.dtype]
+                measure(tensor.data_ptr(), tensor.numel(), code, into.address, 1)
+            expected_row, expected_full = empty_rows(1)[0], torch.zeros(NUM_BINS, dtype=torch.int64)
+            native.accumulate(two, expected_row, expected_full, sample)
+            listed = _listed(lists)
+            assert torch.equal(full[0] + listed.get(0, 0), expected_full)
+            assert torch.equal(rows[0, :15], expected_row[:15])
+            assert listed[1].sum() == rows[1, 0] == 5
+            assert set(listed) <= {0, 1}

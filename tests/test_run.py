@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,9 @@ from models import resnet18, seeded
 from torch import Tensor, nn
 
 import torchtap as tt
+from torchtap.record import FORWARD, UNVERSIONED, Record
+from torchtap.stats.series import Series
+from torchtap.store.run import Meta, Run
 from torchtap.testing import Net
 
 
@@ -356,3 +361,105 @@ def test_reading_while_it_grows_sees_what_is_new() -> None:
             assert w.run.steps == list(range(step + 1))
             assert w.run.record("0").step == step
             w.step()
+
+
+# --- read once --------------------------------------------------------------------------------
+
+
+class CountedStats(tt.Stats):
+    """Counts how often a run asks for what was measured."""
+
+    num_reads = 0
+
+    def read(self) -> Series:
+        self.num_reads += 1
+        return super().read()
+
+
+OPERATIONS: dict[str, Callable[[tt.Run], object]] = {
+    "sites": lambda run: run.sites,
+    "steps": lambda run: run.steps,
+    "select": lambda run: run.select(["*:output", "!2"]),
+    "in": lambda run: "0:output" in run,
+    "table": lambda run: run.table(columns=["p99", "l2"], sort="l2"),
+    "table of all steps": lambda run: run.table(run.select("*"), steps="all"),
+    "mean_norm": lambda run: run.mean_norm(),
+    "over_steps": lambda run: run.over_steps("0:output", "p99"),
+    "stats": lambda run: run.stats("0:output", step=[0, 1]),
+    "quantile": lambda run: run.quantile("0:output", 0.5),
+    "records": lambda run: list(run.records()),
+    "repr": repr,
+    "html": lambda run: run._repr_html_(),
+    "to_frame": lambda run: run.to_frame(),
+}
+
+
+@pytest.mark.parametrize("operation", OPERATIONS.values(), ids=OPERATIONS)
+def test_an_operation_reads_a_live_run_once_however_many_sites_it_has(
+    operation: Callable[[tt.Run], object],
+) -> None:
+    if operation is OPERATIONS["to_frame"]:
+        pytest.importorskip("pandas")
+    model = nn.Sequential(*(nn.Linear(2, 2) for _ in range(5)))
+    sink = CountedStats()
+    with tt.watch(model, "*:output,param", to=sink) as w:
+        for _ in range(2):
+            model(torch.ones(3, 2))
+            w.step()
+        model(torch.ones(3, 2))
+        operation(w.run)
+        assert sink.num_reads == (2 if operation is OPERATIONS["table of all steps"] else 1)
+
+
+def test_saving_reads_a_live_run_once(tmp_path: Path) -> None:
+    sink = CountedStats()
+    with tt.watch(nn.Linear(2, 2), to=sink) as w:
+        w.run.save(tmp_path / "run.safetensors")
+    assert sink.num_reads == 1
+
+
+class CountedRows(list[Record]):
+    """Counts how often a record is looked at."""
+
+    num_looks = 0
+
+    def __getitem__(self, place: Any) -> Any:
+        self.num_looks += 1
+        return super().__getitem__(place)
+
+    def __iter__(self) -> Iterator[Record]:
+        self.num_looks += len(self)
+        return super().__iter__()
+
+
+@pytest.mark.parametrize("operation", ["mean_norm", "table", "over_steps"])
+def test_looks_at_the_records_do_not_grow_with_the_number_of_sites(operation: str) -> None:
+    looks = []
+    for num in (4, 16):
+        sites = [tt.Site(str(number), "output", "") for number in range(num)]
+        rows = CountedRows(
+            Record(site, step, 0, FORWARD, -1, (), torch.ones(2, 3), UNVERSIONED)
+            for step in range(3)
+            for site in sites
+        )
+        run = Run(rows, Meta(modules={site.path: ("Linear",) for site in sites}))
+        if operation == "over_steps":
+            for site in sites:
+                run.over_steps(site, "mean")
+        else:
+            getattr(run, operation)()
+        looks.append(rows.num_looks / len(rows))
+    assert looks[1] <= looks[0] + 1
+
+
+def test_a_live_run_that_is_read_again_and_again_shows_what_came_since() -> None:
+    model = nn.Identity()
+    with tt.watch(model, to=[tt.Memory(), tt.Stats()]) as w:
+        for number in range(3):
+            for part in range(2):
+                model(torch.full((2,), float(2 * number + part)))
+                assert w.run.stats(".:output").max == 2 * number + part
+                assert w.run.stats(".:output").num_tensors == part + 1
+                assert len(list(w.run.records())) == 2 * number + part + 1
+            w.step()
+    assert w.run.mean_norm() == {".": 2.5}

@@ -16,10 +16,18 @@ from models import DigitsCNN, TinyGPT, resnet18, seeded
 from torch import nn
 
 import torchtap as tt
+from torchtap.stats import native
 from torchtap.stats.statistics import NUMBERS
 from torchtap.testing import default_loss, zoo
 
 EXACT = pytest.approx
+
+
+@pytest.fixture(params=["native", "stock"])
+def kernel(request, monkeypatch):
+    """Measure with the native kernel, and as where nothing could compile it."""
+    if request.param == "stock":
+        monkeypatch.setattr(native, "_available", False)
 
 
 def step(model, *args, **kwargs):
@@ -448,7 +456,7 @@ def test_memory_depends_on_the_numbers_kept_alone():
                 model(batch)
                 w.step()
 
-        run(50)
+        run(100)  # Until the totals have their memory.
         tracemalloc.start()
         before = tracemalloc.get_traced_memory()[0]
         run(1000)
@@ -742,6 +750,7 @@ def test_further_statistics_of_whole_numbers_are_right_at_their_ends(dtype):
     assert found["along(1)"].saturated_elements.tolist() == reached
 
 
+@pytest.mark.usefixtures("kernel")
 def test_slices_of_a_tensor_without_any_are_none():
     statistic = tt.stats.along(1)
     for _ in range(20):
@@ -1177,3 +1186,214 @@ def test_merging_slices_changes_neither_part():
     for pair in ((one, two), (two, one), (one, statistic.init()), (statistic.init(), two)):
         statistic.update(statistic.merge(*pair), torch.randn(3, 4))
     assert (bits(one), bits(two)) == before
+
+
+# ---------------------------------------------------------------------- inference mode
+
+
+class RunningSum:
+    """A statistic of a user's own that writes into its state."""
+
+    name = "sum"
+
+    def init(self):
+        return torch.zeros(1, dtype=torch.float64)
+
+    def update(self, state, tensor):
+        return state.add_(tensor.double().sum())
+
+    def merge(self, one, two):
+        return one.clone().add_(two)
+
+    def finish(self, state):
+        return float(state)
+
+
+OWN = (
+    tt.stats.along(1),
+    tt.stats.top_k(2),
+    tt.stats.cosine(),
+    tt.stats.effective_rank(),
+    tt.stats.first_nonfinite(),
+    RunningSum(),
+)
+ORDERS = ("it", "ti", "int", "t.i.t", "i.t", "ii.tt", "itit")
+
+
+def passes(model, order, w):
+    """Forwards under inference mode (i) and no_grad (n), and trainings (t); ``.`` ends a step."""
+    generator = torch.Generator().manual_seed(0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for one in order:
+        batch = torch.randn(5, 4, generator=generator)
+        if one == ".":
+            w.step()
+        elif one == "t":
+            step(model, batch)
+            optimizer.step()
+        else:
+            with torch.inference_mode() if one == "i" else torch.no_grad():
+                model(batch)
+                assert w.run.steps
+                if order == "ii.tt":
+                    w.step()
+
+
+@pytest.mark.usefixtures("kernel")
+@pytest.mark.parametrize("exact", [True, False], ids=["exact", "sampled"])
+@pytest.mark.parametrize("statistics", [(), OWN], ids=["plain", "own"])
+@pytest.mark.parametrize("order", ORDERS)
+def test_inference_mode_may_come_before_and_after_training(order, statistics, exact):
+    model, twin = small(), small()
+    where = "*:*,param,param_grad,update"
+    sink = tt.Stats(exact=exact, statistics=statistics)
+    with tt.watch(model, where, to=sink) as w:
+        passes(model, order, w)
+    with tt.watch(twin, where, copy="always") as kept:
+        passes(twin, order, kept)
+    assert w.run.steps == kept.run.steps
+    assert set(w.run.sites) == set(kept.run.sites)
+    for site in w.run.sites:
+        for number in kept.run.over_steps(site, "mean")[0]:
+            values = [record.value for record in kept.run.records(site, steps=number)]
+            values = values[-1:] if site.port == "param_grad" else values
+            found = w.run.stats(site, step=number)
+            assert_same(found, tt.measure(values))
+            if statistics:
+                total = sum(float(value.double().sum()) for value in values)
+                assert found.extra["sum"] == EXACT(total, rel=1e-9, abs=1e-9)
+        assert w.run.stats(site, step="all").num_tensors
+
+
+def test_what_was_kept_in_inference_mode_can_be_trained_on():
+    model, batch = small(), torch.randn(5, 4)
+    with tt.watch(model, "*:*,param,buffer") as w, torch.inference_mode():
+        model(batch)
+    probe = nn.Linear(6, 1)
+    probe(w.run["0:output"]).sum().backward()  # Autograd saves the input.
+    torch.testing.assert_close(probe.weight.grad[0], w.run["0:output"].sum(0))
+    for record in w.run.records():
+        assert not record.value.is_inference()
+
+
+def test_a_sink_of_ones_own_may_write_in_training_into_what_it_made_in_inference_mode():
+    sums = {}
+
+    def add(record):
+        total = sums.setdefault(record.site, torch.zeros((), dtype=torch.float64))
+        total += record.value.double().sum()
+
+    model, batch = small(), torch.randn(5, 4)
+    with tt.watch(model, "?:output", to=add):
+        with torch.inference_mode():
+            model(batch)
+        model(batch).sum().backward()
+    expected = 2 * model[0](batch).double().sum().item()
+    assert sums[tt.Site("0", "output", "")].item() == EXACT(expected)
+
+
+@pytest.mark.parametrize("order", ["it", "ti"])
+def test_the_mean_of_a_run_is_put_in_before_and_after_inference_mode(order):
+    model, batch = small(), torch.randn(5, 4)
+    with tt.watch(model, "0:output") as w:
+        model(batch)
+    with tt.edit(model, "0:output", tt.edits.mean_ablate(w.run)):
+        for one in order:
+            if one == "i":
+                with torch.inference_mode():
+                    found = model(batch)
+            else:
+                found = model(batch)
+                found.sum().backward()
+    mean = w.run["0:output"].double().mean(0, keepdim=True).float().expand(5, -1)
+    assert torch.equal(found.detach(), model[2](model[1](mean.clone())).detach())
+
+
+# ---------------------------------------------------------------------- what accumulates
+
+
+def quick_only(monkeypatch):
+    """No value is measured with care once its site is known."""
+    careful = tt.Stats._take_carefully
+    known = set()
+
+    def take(self, meter, record):
+        assert (id(self), meter.place) not in known, record
+        known.add((id(self), meter.place))
+        return careful(self, meter, record)
+
+    monkeypatch.setattr(tt.Stats, "_take_carefully", take)
+
+
+SCALES = (1.0, 1e-42, 0.0, 3e30, math.nan)
+
+
+@pytest.mark.parametrize("exact", [True, False], ids=["exact", "sampled"])
+@pytest.mark.parametrize("reads", [False, True], ids=["", "read in between"])
+def test_a_gradient_that_accumulates_is_measured_as_with_care(reads, exact, monkeypatch):
+    def train():
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 3000), nn.Linear(3000, 2, bias=False))
+        sink, found = tt.Stats(exact=exact), []
+        with tt.watch(model, "*:param,param_grad", to=[sink]) as w:
+            for scale in SCALES:
+                for _ in range(6):
+                    (model(torch.randn(2, 3)).sum() * scale).backward()
+                    if reads:
+                        found.append([w.run.stats(site).numbers() for site in w.run.sites])
+                for param in model.parameters():
+                    found.append(tt.measure(param.grad).numbers())
+                w.step()
+                model.zero_grad()
+        for site in w.run.sites:
+            for number in (*range(len(SCALES)), "all", [1, 3]):
+                stats = w.run.stats(site, step=number)
+                histogram = stats.histogram
+                counted = histogram.bins.tolist(), histogram.counts.tolist(), histogram.is_sample
+                found.append((str(site), number, stats.numbers(), counted))
+        return str(found), w.run
+
+    with monkeypatch.context() as only:
+        only.setattr("torchtap.stats.meter.Meter.trust", lambda self, tensor: None)
+        careful, _ = train()
+    quick_only(monkeypatch)
+    quick, run = train()
+    assert quick == careful
+    for site in run.sites:
+        if site.port == "param_grad":
+            assert run.stats(site, step=0).num_tensors == 1
+            assert run.stats(site, step="all").num_tensors == len(SCALES)
+
+
+def test_parameters_and_their_updates_are_measured_the_quick_way(monkeypatch):
+    quick_only(monkeypatch)
+    model, where = nn.BatchNorm1d(3), "*:param,buffer,param_grad,update"
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with tt.watch(model, where, to=tt.Stats(exact=True)) as w, tt.watch(model, where) as kept:
+        for _ in range(3):
+            optimizer.zero_grad()
+            step(model, torch.randn(4, 3))
+            optimizer.step()
+            w.step()
+            kept.step()
+    assert set(w.run.sites) == set(kept.run.sites)
+    for record in kept.run.records():
+        assert_same(w.run.stats(record.site, step=record.step), tt.measure(record.value))
+
+
+def test_a_gradient_of_another_dtype_or_step_takes_the_place_of_what_was_measured_quickly():
+    model = nn.Linear(3, 1, bias=False)
+    with tt.watch(model, ".:param_grad", to=tt.Stats()) as w:
+        model(torch.ones(1, 3)).sum().backward()
+        model(torch.ones(1, 3)).sum().backward()
+        model.weight.grad = None
+        model(torch.ones(1, 3)).sum().backward()
+        model.weight.grad = model.weight.grad.to_sparse()
+        (model(torch.ones(1, 3)).sum() * 3).backward()
+        w.step()
+        late = model(torch.ones(1, 3)).sum()
+        w.step()
+        late.backward()
+    first = w.run.stats(".:param_grad[weight]", step=0)
+    assert (first.num_tensors, first.max) == (1, 4)
+    assert first.histogram.num_counted == 3

@@ -162,9 +162,9 @@ class Absences(list[Absence]):
 class Sink(Protocol):
     """Whatever takes records. A plain callable ``f(record)`` is made one by ``tt.watch``.
 
-    ``take`` runs inside PyTorch's hooks, with grad mode and autocast off; it must not draw
-    random numbers. What it raises never reaches the training: it is raised by ``step()`` and
-    ``close()``, and the sink gets nothing more.
+    ``take`` runs inside PyTorch's hooks, with grad mode, autocast and inference mode off; it must
+    not draw random numbers. What it raises never reaches the training: it is raised by ``step()``
+    and ``close()``, and the sink gets nothing more.
     """
 
     def take(self, record: Record) -> None:

@@ -11,6 +11,7 @@ import torch
 
 from torchtap.errors import InputError
 from torchtap.hooks.spots import Meter
+from torchtap.lasting import lasting
 from torchtap.record import Record, Sink
 from torchtap.site import Site
 from torchtap.stats.sink import Stats
@@ -95,6 +96,10 @@ class Delivery:
             raise self.failure
 
     def _emit(self, record: Record) -> None:
+        if torch.is_inference_mode_enabled():
+            with lasting():  # What a sink makes of it lasts longer than the mode.
+                self._emit(record)
+            return
         thread = threading.get_ident()
         had_grad = torch.is_grad_enabled()
         with self._lock:
@@ -119,7 +124,8 @@ class Delivery:
 
     def _try(self, sink: Sink, action: Callable[[], object], where: str) -> None:
         try:
-            action()
+            with lasting():
+                action()
         except Exception as error:  # noqa: BLE001 - as in _emit
             self._put_aside(sink, error, where)
 

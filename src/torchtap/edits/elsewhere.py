@@ -12,6 +12,7 @@ from torchtap.edits.ready import KEEPS, Formula, Ready, expect, is_whole, joined
 from torchtap.edits.regions import At, check, moved
 from torchtap.errors import EditError, InputError
 from torchtap.hooks.change import kind_of, place
+from torchtap.lasting import lasting
 from torchtap.record import BACKWARD, Record
 from torchtap.site import Site, did_you_mean
 
@@ -258,8 +259,9 @@ class _Mean(_Lookup):
             except LookupError as error:
                 raise _nothing_there(record, str(error)) from error
             wide = torch.complex128 if every.is_complex() else torch.float64
-            mean = every.to(wide).mean(self._dim, keepdim=True)
-            self._means[record.site] = mean.to(every.dtype)
+            with lasting():
+                mean = every.to(wide).mean(self._dim, keepdim=True)
+                self._means[record.site] = mean.to(every.dtype)
         return self._means[record.site]
 
 

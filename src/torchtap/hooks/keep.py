@@ -21,6 +21,7 @@ from torch.nn.parameter import is_lazy
 
 from torchtap.hooks.local import PLAIN, local
 from torchtap.hooks.spots import Spot
+from torchtap.lasting import lasting_copy
 from torchtap.record import UNVERSIONED
 
 COPY_MODES = ("auto", "always", "never")
@@ -78,7 +79,7 @@ class Keeper:
         if self.copy == BORROW:
             return own, UNVERSIONED, labels
         if tensor.is_inference() or self._must_copy(spot, tensor, foreign):
-            return own.detach().clone(), UNVERSIONED, labels
+            return lasting_copy(own), UNVERSIONED, labels
         # A gradient is kept itself: were only an alias held, autograd would take its memory over
         # for .grad and go on writing into it.
         is_own_gradient = spot.site.is_gradient and not tensor.requires_grad

@@ -29,7 +29,10 @@ class ParamHooks:
 
     def has(self, path: str, name: str, param: Tensor) -> bool:
         """Whether the tensor is hooked under this name."""
-        return any(ref() is param for ref, _ in self._hooked.get((path, name), ()))
+        hooked = self._hooked.get((path, name))
+        if not hooked:
+            return False
+        return hooked[-1][0]() is param or any(ref() is param for ref, _ in hooked)
 
     def add(self, path: str, name: str, param: Tensor, handle: Any) -> None:
         """Remember the hook of a tensor, and forget those of tensors that are gone."""

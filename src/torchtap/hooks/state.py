@@ -17,6 +17,7 @@ from torchtap.hooks.keep import obstacle
 from torchtap.hooks.local import is_distributed, is_partial, local, sharded_parameters
 from torchtap.hooks.param_hooks import ParamHooks, owns
 from torchtap.hooks.spots import Spot, Tap
+from torchtap.lasting import lasting_copy
 from torchtap.record import FORWARD, UNVERSIONED, Record
 
 if TYPE_CHECKING:
@@ -54,20 +55,25 @@ class State:
     def take(self) -> None:
         """Keep parameters and buffers as they are now."""
         self.was_taken = True
-        shards = sharded_parameters()
+        step, shards = self.step, sharded_parameters()
         for tap, module in self._owners():
             for port, held in (("param", module._parameters), ("buffer", module._buffers)):
                 for name, tensor in held.items() if port in tap.filters else ():
                     spot = None if tensor is None else tap.spot(port, name)
-                    if spot is not None and tensor is not None:
-                        self._take(spot, shards.get(id(tensor), tensor))
+                    if spot is None or tensor is None:
+                        continue
+                    tensor = shards.get(id(tensor), tensor)
+                    if spot.meter(tensor, step):
+                        spot.seen, spot.reason = True, None
+                    else:
+                        self._keep(spot, tensor)
 
-    def _take(self, spot: Spot, tensor: Tensor) -> None:
+    def _keep(self, spot: Spot, tensor: Tensor) -> None:
         spot.reason = obstacle(tensor)
         if spot.reason is None:
             spot.seen = True
             own, labels = local(tensor)
-            kept = own if self._borrows else own.detach().clone()
+            kept = own if self._borrows else lasting_copy(own)
             self._emit(Record(spot.site, self.step, 0, FORWARD, -1, labels, kept, UNVERSIONED))
 
     @property
@@ -83,13 +89,16 @@ class State:
     def hook_params(self, backwards: Backwards) -> None:
         """Hook parameters that are new: replaced since the last step, or lazy until now."""
         shards = sharded_parameters()
+        has = self._hooks.has  # True of nearly every parameter, at each call of the model.
         for tap, module in self._owners():
             for name, held in module._parameters.items() if "param_grad" in tap.filters else ():
-                spot = None if held is None else tap.spot("param_grad", name)
-                if spot is None or held is None or obstacle(held) is not None:
+                if held is None:
                     continue
                 param = shards.get(id(held), held)
-                if self._hooks.has(tap.path, name, param):
+                if has(tap.path, name, param):
+                    continue
+                spot = tap.spot("param_grad", name)
+                if spot is None or obstacle(held) is not None:
                     continue
                 if not param.requires_grad:
                     spot.reason = why_no_grad(param)
@@ -111,8 +120,11 @@ class State:
         gradient = param.grad
         if gradient is None or not self.recording or not owns(module(), spot.site.leaf, param):
             return
-        number = backwards.number()
         gradient, labels = _own_part(gradient)
+        if not labels and spot.meter(gradient, self.step):  # A meter knows nothing of labels.
+            spot.seen = True
+            return
+        number = backwards.number()
         if self._borrows:
             spot.seen = True
             row = (spot.site, self.step, number, FORWARD, number, labels, gradient, UNVERSIONED)
@@ -120,7 +132,7 @@ class State:
             return
         # Copied here, since other hooks may use it up (an optimizer that runs in backward), but
         # handed on at the end: reentrant checkpoints accumulate several times in one backward.
-        kept = gradient.detach().clone()
+        kept = lasting_copy(gradient)
         row = Record(spot.site, self.step, number, FORWARD, number, labels, kept, UNVERSIONED)
         self._waiting[spot] = row
 

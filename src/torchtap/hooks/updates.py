@@ -129,6 +129,8 @@ class Updates:
                 call = self._calls[spot]
                 self._calls[spot] += 1
                 spot.seen = True
+                if not labels and spot.meter(change, self.step):  # A meter knows nothing of labels.
+                    continue
                 row = (spot.site, self.step, call, FORWARD, -1, labels, change, UNVERSIONED)
                 self._emit(Record(*row))
 

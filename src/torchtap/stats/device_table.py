@@ -41,14 +41,16 @@ class Block:
     Attributes:
         rows: ``float64[256, 16]``.
         blank: rows that nothing was measured into.
+        host: both as arrays, on the CPU.
         histograms: ``int64[256, 8192]`` of the running step, or ``None``.
         lists: takes histograms of small tensors instead, on the CPU.
     """
 
-    __slots__ = ("blank", "histograms", "lists", "rows")
+    __slots__ = ("blank", "histograms", "host", "lists", "rows")
 
     def __init__(self, device: torch.device, *, histogram: bool) -> None:
         self.rows, self.blank = empty_rows(BLOCK, device), empty_rows(BLOCK, device)
+        self.host = (self.rows.numpy(), self.blank.numpy()) if device.type == "cpu" else None
         self.histograms = _counters(device) if histogram else None
         self.lists = None
         if histogram and device.type == "cpu":
@@ -60,10 +62,12 @@ class Block:
         return native.Aim(self.rows[index], histogram, sample, self.lists, index)
 
     def clear(self, index: int) -> None:
-        """Forget what was measured into one row. Of what is in lists nothing can be forgotten."""
+        """Forget what was measured into one row."""
         self.rows[index] = self.blank[index]
         if self.histograms is not None:
             self.histograms[index].zero_()
+        if self.lists is not None:
+            self.lists.forget(index)
 
 
 class DeviceTable:
@@ -110,9 +114,10 @@ class DeviceTable:
 
     def _take_here(self, block: Block, first: int, used: int) -> Callable[[], Taken]:
         """Of a block on the CPU."""
-        rows = block.rows[:used].numpy()
-        taken = rows.copy()
-        rows[:] = block.blank[:used].numpy()
+        assert block.host is not None
+        rows, blank = block.host
+        taken = rows[:used].copy()
+        rows[:used] = blank[:used]
         listed = []
         if block.lists is not None:
             owners, drained = block.lists.take()

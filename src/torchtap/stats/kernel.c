@@ -83,6 +83,7 @@ enum {
     TABLE = BINS + 80,          /* tables that are not a power of two apart share no cache set */
     FLUSH_ELEMENTS = 1 << 30,   /* before a count of 32 bits could overflow */
     LIST_ELEMENTS = UINT16_MAX, /* the most that are counted into a list: its counts have 16 bits */
+    NOBODY = -1,                /* the owner of a list that counts no longer */
     STRATA = 512,               /* sampled elements that are looked up at once */
 };
 
@@ -313,6 +314,7 @@ typedef struct {
     int64_t max_bins, max_lists, num_bins, num_lists;
     int64_t bins, counts; /* uint16_t[max_bins] each */
     int64_t ends, owners; /* int64_t[max_lists] each: where a list ends, and whose it is */
+    int64_t num_forgotten; /* lists of nobody */
 } Lists;
 
 typedef struct {
@@ -739,6 +741,12 @@ static void accumulate_sum(const char *data, int64_t outer, int64_t inner, int d
     }
 }
 
+/* Between which bins of magnitudes, besides that of 0, a row has counted. */
+static void bins_in_use(const double *row, int *first, int *last) {
+    *first = row[LEAST_BIN] >= 2 ? (int)row[LEAST_BIN] - 1 : 1;
+    *last = magnitude_bin(fmax(fabs(row[MIN]), fabs(row[MAX])));
+}
+
 /* ------------------------------------------------------------------------- what one meter wants */
 
 /* Where the tensors of one site are measured into. Made by Python (native.Aim). */
@@ -747,6 +755,7 @@ typedef struct {
     int64_t lists, owner;           /* where histograms go while they fit, and under which number */
     int64_t sums, inner;            /* sums over samples of `inner` elements, or 0 */
     int64_t num_samples;            /* where it is told how many were added */
+    int64_t last_list;              /* which one holds the histogram of the last tensor */
 } Aim;
 
 /* The lists, if the histogram of `numel` elements is sure to fit in there. */
@@ -758,11 +767,41 @@ static Lists *with_room(Lists *lists, int64_t numel, int64_t sample) {
     return fits ? lists : NULL;
 }
 
+/* Empties the bins that a row has counted into. Only those between the least and the largest
+   magnitude are looked at: memory that nobody touched stays so. */
+static void clear_bins(const double *row, int64_t *histogram) {
+    int first, last;
+    bins_in_use(row, &first, &last);
+    for (int side = 0; side < BINS; side += HALF) {
+        histogram[side] = 0;
+        for (int bin = side + first; bin <= side + last; bin++)
+            histogram[bin] = 0;
+    }
+}
+
+/* Forgets the one tensor that was measured, wherever its histogram is. A list stays where it is
+   and belongs to nobody. */
+static void forget(Aim *aim) {
+    double *row = POINTER(double, aim->row);
+    Lists *lists = POINTER(Lists, aim->lists);
+    if (row[NUM_BINNED] > 0 && row[LEAST_BIN] > 0) {
+        clear_bins(row, POINTER(int64_t, aim->histogram));
+    } else if (row[NUM_TENSORS] > 0 && lists && aim->last_list < lists->num_lists) {
+        int64_t *owner = POINTER(int64_t, lists->owners) + aim->last_list;
+        if (*owner == aim->owner) { /* Else the number is of lists that were taken. */
+            *owner = NOBODY;
+            lists->num_forgotten++;
+        }
+    }
+    empty_row(row);
+}
+
 static void take(const char *data, int64_t numel, int dtype, Aim *aim, int64_t threads) {
     Lists *lists = with_room(POINTER(Lists, aim->lists), numel, aim->sample);
     accumulate(data, numel, dtype, POINTER(double, aim->row), POINTER(int64_t, aim->histogram),
                lists, aim->sample, threads);
     if (lists) {
+        aim->last_list = lists->num_lists;
         POINTER(int64_t, lists->ends)[lists->num_lists] = lists->num_bins;
         POINTER(int64_t, lists->owners)[lists->num_lists++] = aim->owner;
     }
@@ -796,8 +835,8 @@ static int64_t drain(const double *rows, int64_t *histograms, int64_t num_rows, 
     for (int64_t r = 0; r < num_rows; r++) {
         const double *row = rows + r * ROW;
         int64_t *histogram = histograms + r * BINS;
-        int first = row[LEAST_BIN] >= 2 ? (int)row[LEAST_BIN] - 1 : 1;
-        int last = magnitude_bin(fmax(fabs(row[MIN]), fabs(row[MAX])));
+        int first, last;
+        bins_in_use(row, &first, &last);
         for (int side = 0; row[NUM_BINNED] > 0 && side < BINS; side += HALF) {
             drain_bins(histogram, side, side, &list);
             drain_bins(histogram, side + first, side + last, &list);
@@ -872,6 +911,16 @@ static PyObject *py_take(PyObject *module, PyObject *const *arguments, Py_ssize_
     (void)module;
     if (!read_integers(arguments, given, 5, a, "take") || !are_right(a[2], a + 1, 1))
         return NULL;
+    MEASURE(a[1], take(POINTER(const char, a[0]), a[1], (int)a[2], POINTER(Aim, a[3]), a[4]));
+    Py_RETURN_NONE;
+}
+
+static PyObject *py_replace(PyObject *module, PyObject *const *arguments, Py_ssize_t given) {
+    int64_t a[5];
+    (void)module;
+    if (!read_integers(arguments, given, 5, a, "replace") || !are_right(a[2], a + 1, 1))
+        return NULL;
+    forget(POINTER(Aim, a[3]));
     MEASURE(a[1], take(POINTER(const char, a[0]), a[1], (int)a[2], POINTER(Aim, a[3]), a[4]));
     Py_RETURN_NONE;
 }
@@ -956,6 +1005,8 @@ static PyMethodDef methods[] = {
      "accumulate(data, numel, dtype, row, histogram, sample, threads)"},
     {"take", (PyCFunction)(void (*)(void))py_take, METH_FASTCALL,
      "take(data, numel, dtype, aim, threads)"},
+    {"replace", (PyCFunction)(void (*)(void))py_replace, METH_FASTCALL,
+     "replace(data, numel, dtype, aim, threads): forgets what was measured before"},
     {"accumulate_channels", (PyCFunction)(void (*)(void))py_channels, METH_FASTCALL,
      "accumulate_channels(data, outer, channels, inner, dtype, rows, threads)"},
     {"accumulate_sum", (PyCFunction)(void (*)(void))py_sum, METH_FASTCALL,

@@ -6,12 +6,13 @@ import threading
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
 from torchtap.site import Site
 from torchtap.stats import native
 from torchtap.stats.device_table import Block
 
-_take = native.take_address
+_PLAIN = (Tensor, Parameter)
 _LARGE = 1 << 21
 """Elements from which on several threads measure one tensor."""
 
@@ -71,6 +72,7 @@ class Meter:
         "_clock",
         "_code",
         "_dtype",
+        "_measure",
         "_sample",
         "_sums",
         "block",
@@ -94,6 +96,7 @@ class Meter:
         self._dtype: torch.dtype | None = None
         self._aim: native.Aim | None = None
         self._code = self._address = 0
+        self._measure = native.replace_address if self.is_replaced else native.take_address
 
     def measure_into(self, block: Block, index: int) -> None:
         """Take a row."""
@@ -117,7 +120,7 @@ class Meter:
     def trust(self, tensor: Tensor) -> None:
         """Tensors like this one can be measured quickly from now on."""
         self._dtype = None  # Its row may stand on another device now.
-        is_plain = type(tensor) is Tensor and tensor.device.type == "cpu" and not self.is_replaced
+        is_plain = type(tensor) in _PLAIN and tensor.device.type == "cpu"
         is_plain = is_plain and (self.sums is None or self.sums.total.device.type == "cpu")
         if is_plain and native.available() and tensor.dtype in native.DTYPES:
             self._dtype, self._code = tensor.dtype, native.DTYPES[tensor.dtype]
@@ -133,7 +136,7 @@ class Meter:
             if (
                 tensor.dtype is not self._dtype
                 or step != clock.step
-                or type(tensor) is not Tensor
+                or ((kind := type(tensor)) is not Tensor and kind is not Parameter)
                 or not tensor.is_cpu
                 or not tensor.is_contiguous()
                 or tensor.is_neg()
@@ -154,5 +157,5 @@ class Meter:
             if tensor.dtype is not self._dtype:  # Another thread brought another dtype meanwhile.
                 return False
             clock.has_measured = True
-            _take(data, numel, self._code, self._address, threads)
+            self._measure(data, numel, self._code, self._address, threads)
         return True

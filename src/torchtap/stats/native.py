@@ -14,6 +14,7 @@ subnormal with its smallest.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -47,6 +48,7 @@ Drained = tuple[NDArray[np.uint16], Counts, NDArray[np.int64]]
 """Bins that hold anything, their counts, one list after the other, and where each list ends."""
 
 _BINS = 8192
+_NOBODY = -1
 _NUM_COUNTED = 14
 _LARGE = 1 << 21
 """Elements from which a second thread is worth starting: each takes 2^20 of them or more."""
@@ -67,12 +69,15 @@ accumulate_sum_address: Callable[[int, int, int, int, int], None]
 """``(data, outer, inner, dtype code, sums)``, all addresses."""
 take_address: Callable[[int, int, int, int, int], None]
 """``(data, numel, dtype code, aim, threads)``, all addresses; see :class:`Aim`."""
+replace_address: Callable[[int, int, int, int, int], None]
+"""The same for a tensor that takes the place of the last one, which is forgotten."""
 if _available:
     accumulate_address = _kernel.accumulate
     accumulate_sum_address = _kernel.accumulate_sum
-    take_address = _kernel.take
+    take_address, replace_address = _kernel.take, _kernel.replace
 else:
-    accumulate_address = accumulate_sum_address = take_address = _missing
+    accumulate_address = accumulate_sum_address = _missing
+    take_address = replace_address = _missing
 
 
 class Lists:
@@ -86,24 +91,35 @@ class Lists:
         address: what the kernel is given.
     """
 
-    __slots__ = ("_bins", "_counts", "_ends", "_header", "_owners", "address")
+    __slots__ = ("_bins", "_header", "_lists", "address")
 
     def __init__(self, max_bins: int, max_lists: int) -> None:
-        self._bins = np.empty(max_bins, dtype=np.uint16)
-        self._counts = np.empty(max_bins, dtype=np.uint16)
-        self._ends = np.empty(max_lists, dtype=np.int64)
-        self._owners = np.empty(max_lists, dtype=np.int64)
-        parts = self._bins, self._counts, self._ends, self._owners
-        addresses = [part.ctypes.data for part in parts]
-        self._header = np.array([max_bins, max_lists, 0, 0, *addresses])
+        # Of bins: which one, and its count. Of lists: where it ends, and whose it is.
+        self._bins = np.empty((2, max_bins), dtype=np.uint16)
+        self._lists = np.empty((2, max_lists), dtype=np.int64)
+        addresses = [part.ctypes.data for part in (*self._bins, *self._lists)]
+        self._header = np.array([max_bins, max_lists, 0, 0, *addresses, 0])
         self.address = int(self._header.ctypes.data)
 
     def take(self) -> tuple[NDArray[np.int64], Drained]:
         """Whose each list is, and the lists as :func:`drain` gives them; there are none then."""
-        num_bins, num_lists = self._header[2:4].tolist()
-        self._header[2:4] = 0
-        bins, counts = self._bins[:num_bins].copy(), self._counts[:num_bins].copy()
-        return self._owners[:num_lists].copy(), (bins, counts, self._ends[:num_lists].copy())
+        _, _, num_bins, num_lists, *_, num_forgotten = self._header.tolist()
+        self._header[[2, 3, -1]] = 0
+        bins, counts = self._bins[:, :num_bins].copy()
+        ends, owners = self._lists[:, :num_lists].copy()
+        if num_forgotten:
+            is_used, lengths = owners != _NOBODY, np.diff(ends, prepend=0)
+            are_used = np.repeat(is_used, lengths)
+            bins, counts = bins[are_used], counts[are_used]
+            owners, ends = owners[is_used], np.cumsum(lengths[is_used])
+        return owners, (bins, counts, ends)
+
+    def forget(self, owner: int) -> None:
+        """What was listed of an owner counts no longer."""
+        owners = self._lists[1, : self._header[3]]
+        is_old = owners == owner
+        owners[is_old] = _NOBODY
+        self._header[-1] += is_old.sum()
 
 
 class Aim:
@@ -128,16 +144,16 @@ class Aim:
         self._held = row, histogram, lists
         wanted = 0 if histogram is None else histogram.data_ptr()
         room = 0 if lists is None else lists.address
-        self._fields = np.array([row.data_ptr(), wanted, sample, room, owner, 0, 0, 0])
+        self._fields = np.array([row.data_ptr(), wanted, sample, room, owner, 0, 0, 0, 0])
         self.address = int(self._fields.ctypes.data)
 
     def sum_into(self, sums: Tensor | None, num_samples: Tensor | None) -> None:
         """Add samples to ``sums``, and their number to ``num_samples``, or do not any more."""
         self._summed = sums, num_samples
         if sums is None or num_samples is None:
-            self._fields[5:] = 0
+            self._fields[5:8] = 0
         else:
-            self._fields[5:] = sums.data_ptr(), sums.numel(), num_samples.data_ptr()
+            self._fields[5:8] = sums.data_ptr(), sums.numel(), num_samples.data_ptr()
 
 
 def accumulate(
@@ -250,16 +266,29 @@ def make_scratch(num_rows: int) -> Scratch:
     return np.empty(size, dtype=np.uint16), np.empty(size, dtype=np.int64)
 
 
-def add_lists(drained: Drained, histograms: Sequence[NDArray[np.int64]]) -> None:
-    """Add lists of bins and counts to full histograms, ``int64[8192]``, one for each list."""
+def add_lists(
+    drained: Drained, blocks: Sequence[NDArray[np.int64]], places: NDArray[np.int64]
+) -> None:
+    """Add lists of bins and counts to full histograms.
+
+    Args:
+        drained: the lists.
+        blocks: the histograms, ``int64[n, 8192]`` each with the same ``n``, one after the other.
+        places: which of them each list is added to.
+    """
     bins, counts, ends = drained
+    if not len(places):
+        return
+    which, rows = np.divmod(places, len(blocks[0]))
     if _available:
-        addresses = np.array([full.ctypes.data for full in histograms], dtype=np.int64)
+        starts = np.array([block.ctypes.data for block in blocks])
+        addresses = starts[which] + rows * blocks[0].strides[0]
         arrays = bins.ctypes.data, counts.ctypes.data, counts.itemsize, ends.ctypes.data
         _kernel.add_lists(*arrays, len(ends), addresses.ctypes.data)
         return
-    for full, start, end in zip(histograms, (0, *ends[:-1]), ends, strict=True):
-        full[bins[start:end]] += counts[start:end]
+    lists = zip(which.tolist(), rows.tolist(), pairwise((0, *ends)), strict=True)
+    for block, row, (start, end) in lists:
+        blocks[block][row][bins[start:end]] += counts[start:end]
 
 
 def _drain(rows: Tensor, histograms: Tensor, ends: NDArray[np.int64]) -> Drained:

@@ -11,9 +11,9 @@ from torch import Tensor
 class Statistic(Protocol):
     """One number or small vector kept instead of a value, with its merge.
 
-    ``update`` gets each tensor detached, real and strided, with grad mode and autocast off. It
-    must not write into it, keep it, or draw random numbers. ``merge`` must be associative: calls,
-    micro-batches, steps and ranks all go through it. States may be anything.
+    ``update`` gets each tensor detached, real and strided, with grad mode, autocast and inference
+    mode off. It must not write into it, keep it, or draw random numbers. ``merge`` must be
+    associative: calls, micro-batches, steps and ranks all go through it. States may be anything.
 
     Attributes:
         name: under which the result stands in ``Statistics.extra``.

@@ -7,7 +7,8 @@ import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,14 +44,17 @@ States = dict[int, list[Any]]
 Saved = Callable[[int, int], "list[Any] | None"]
 """``(step, place)``: states of the further statistics that stand in a file."""
 ALL_STEPS = -1
-_TOGETHER = 16
+_TOGETHER = 64
 """Parts that are added to the totals at a time."""
+_BLOCK = 256
+"""Totals that are made at once."""
 _NOBODY = -1
 """The place of a row whose numbers count no longer."""
 _FAILED = "nothing was measured for it: it failed there, or met no tensor that it can read."
 
 
-class Part(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Part:
     """Histograms, and the place of the site that each is of."""
 
     places: NDArray[np.int64]
@@ -59,9 +63,17 @@ class Part(NamedTuple):
     def of(self, place: int) -> Histogram | None:
         """That of one site."""
         merged = None
-        for number in np.flatnonzero(self.places == place).tolist():
+        places, numbers = self._by_place
+        first, last = np.searchsorted(places, (place, place + 1)).tolist()
+        for number in numbers[first:last].tolist():
             merged = _merge(merged, self.histograms.of(number))
         return merged
+
+    @cached_property
+    def _by_place(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The places, ascending, and which histogram each is of."""
+        numbers = np.argsort(self.places, kind="stable")
+        return self.places[numbers], numbers
 
 
 class _Totals:
@@ -71,7 +83,9 @@ class _Totals:
     """
 
     def __init__(self) -> None:
-        self._full: dict[int, NDArray[np.int64]] = {}
+        # Memory that nobody touches costs nothing, so a block may be large.
+        self._blocks: list[NDArray[np.int64]] = []
+        self._seen: set[int] = set()
         self._sampled: set[int] = set()
         self._new: list[Part] = []
         self._lock = threading.Lock()
@@ -87,29 +101,29 @@ class _Totals:
         """That of one site; ``None`` if it counted nothing."""
         with self._lock:
             self._add_new()
-            full = self._full.get(place)
-            is_sample = place in self._sampled
-        return None if full is None else Histogram.of(full, is_sample=is_sample)
+            if place not in self._seen:
+                return None
+            return Histogram.of(self._full(place), is_sample=place in self._sampled)
 
     def remove(self, place: int, part: Histogram) -> None:
         """Take out what was added before."""
         with self._lock:
             self._add_new()
-            self._full[place][part.bins] -= part.counts
+            self._full(place)[part.bins] -= part.counts
 
     def _add_new(self) -> None:
-        for places, histograms in self._new:
-            native.add_lists(
-                (histograms.bins, histograms.counts, histograms.ends),
-                [self._full_of(place) for place in places.tolist()],
-            )
+        for part in self._new:
+            places, histograms = part.places, part.histograms
+            while len(places) and places.max() >= len(self._blocks) * _BLOCK:
+                self._blocks.append(np.zeros((_BLOCK, NUM_BINS), dtype=np.int64))
+            lists = histograms.bins, histograms.counts, histograms.ends
+            native.add_lists(lists, self._blocks, places)
+            self._seen.update(places.tolist())
             self._sampled.update(places[histograms.is_sample].tolist())
         self._new.clear()
 
-    def _full_of(self, place: int) -> NDArray[np.int64]:
-        full = self._full.get(place)
-        if full is None:
-            full = self._full[place] = np.zeros(NUM_BINS, dtype=np.int64)
+    def _full(self, place: int) -> NDArray[np.int64]:
+        full: NDArray[np.int64] = self._blocks[place // _BLOCK][place % _BLOCK]
         return full
 
 
@@ -185,6 +199,7 @@ class Series:
     Attributes:
         measured: what is known of each site, by place.
         has_histograms: whether they are counted.
+        revision: another number whenever something was added.
     """
 
     def __init__(self, keep: int = 64, statistics: Sequence[Statistic] = ()) -> None:
@@ -195,6 +210,7 @@ class Series:
         self._steps: dict[int, _Step] = {}
         self._recent: deque[_Step] = deque()
         self.has_histograms = True
+        self.revision = 0
         self._totals = _Totals()
         self._states: States = {}
         self._running: dict[int, States] = {}
@@ -211,6 +227,7 @@ class Series:
 
     def add_step(self, step: int, rows: Rows, parts: list[Part]) -> None:
         """The rows of a step that has ended, one per site; later parts of it are merged."""
+        self.revision += 1
         entry = self._steps.get(step)
         if entry is None:
             entry = self._steps[step] = _Step(step, rows, parts)
@@ -422,7 +439,7 @@ class Series:
         return states
 
     def _why_no_states(self, step: int) -> str:
-        if self.is_kept(step):
+        if not self.statistics or self.is_kept(step):
             return _FAILED
         kept = [one for one in self.steps if self.is_kept(one)]
         first = f", from {kept[0]} on" if kept else ""
@@ -502,21 +519,25 @@ class Series:
             more = np.zeros((len(rows) - len(entry.rows), ROW_WIDTH))
             more[:, MIN], more[:, MAX] = math.inf, -math.inf
             entry.rows = np.concatenate([entry.rows, more])
-        for place, row in enumerate(rows):
-            if row[NUM_TENSORS] and self.measured[place].is_replaced:
-                self._drop(entry, place)
-                entry.rows[place] = row
-            elif row[NUM_TENSORS]:
-                merge_rows(entry.rows[place], row)
+        new = np.flatnonzero(rows[:, NUM_TENSORS]).tolist()
+        replaced = [place for place in new if self.measured[place].is_replaced]
+        self._drop(entry, replaced)
+        entry.rows[replaced] = rows[replaced]
+        for place in new:
+            if not self.measured[place].is_replaced:
+                merge_rows(entry.rows[place], rows[place])
 
-    def _drop(self, entry: _Step, place: int) -> None:
-        """Forget what was measured in a step so far: another value takes its place."""
+    def _drop(self, entry: _Step, places: list[int]) -> None:
+        """Forget what was measured in a step so far: other values take its place."""
         for number, part in enumerate(entry.parts or ()):
-            old = part.of(place)
-            if old is not None and entry.parts is not None:
-                self._totals.remove(place, old)
-                others = np.where(part.places == place, _NOBODY, part.places)
-                entry.parts[number] = part._replace(places=others)
+            dropped = np.isin(part.places, places)
+            for old in np.flatnonzero(dropped).tolist():
+                counted = part.histograms.of(old)
+                if counted is not None:
+                    self._totals.remove(int(part.places[old]), counted)
+            if dropped.any() and entry.parts is not None:
+                others = np.where(dropped, _NOBODY, part.places)
+                entry.parts[number] = Part(others, part.histograms)
 
     def _histogram(self, entry: _Step, place: int) -> Histogram | None:
         merged = None

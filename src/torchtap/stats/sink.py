@@ -7,10 +7,12 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from torchtap.errors import InputError
 from torchtap.hooks.local import DEQUANTIZED
+from torchtap.lasting import lasting
 from torchtap.record import BACKWARD, EVAL, FORWARD, Absence, Record
 from torchtap.site import FLOW_PORTS, Site
 from torchtap.stats.device_table import Block, DeviceTable, Taken
@@ -120,8 +122,11 @@ class Stats:
         # By the id of the site, held beside: hashing it takes longer than the rest.
         self._by_id: dict[int, tuple[Site, Meter]] = {}
         self._tables: dict[torch.device, DeviceTable] = {}
-        self._places: dict[torch.device, list[int]] = {}
-        self._pending: list[tuple[int, list[int], Callable[[], Taken]]] = []
+        # The place in the series of each row of a table; as an array when it is taken.
+        self._known: dict[torch.device, list[int]] = {}
+        self._places: dict[torch.device, NDArray[np.int64]] = {}
+        self._pending: list[tuple[int, NDArray[np.int64], Callable[[], Taken]]] = []
+        self._is_read = True
 
     # ------------------------------------------------------------------ as a sink
 
@@ -173,16 +178,20 @@ class Stats:
 
     def read(self) -> Series:
         """What was measured so far, also of the running step."""
-        self.flush()
+        with lasting():
+            self.flush()
         return self.series
 
     def flush(self) -> None:
         """Bring ``series`` up to date."""
         with self._clock.lock:
             self._take_tables()
+            if self._is_read:
+                return
             while self._pending:
                 self._read_one()
             self._hand_over_states()
+            self._is_read = True
             for meter in self._meters.values():
                 if meter.varies:
                     self.series.measured[meter.place].shape = None
@@ -266,9 +275,9 @@ class Stats:
         table = self._tables.get(device)
         if table is None:
             table = self._tables[device] = DeviceTable(device, histogram=self._histogram)
-            self._places[device] = []
+            self._known[device], self._places[device] = [], np.zeros(0, dtype=np.int64)
         block, index = table.add()
-        self._places[device].append(meter.place)
+        self._known[device].append(meter.place)
         meter.measure_into(block, index)
         return block
 
@@ -305,16 +314,18 @@ class Stats:
     def _take_tables(self) -> None:
         if not self._clock.has_measured:
             return
-        self._clock.has_measured = False
+        self._clock.has_measured = self._is_read = False
         for device, table in self._tables.items():
-            self._pending.append((self._clock.step, list(self._places[device]), table.take()))
+            places = self._places[device]
+            if len(places) < table.num_rows:
+                places = self._places[device] = np.array(self._known[device])
+            self._pending.append((self._clock.step, places, table.take()))
 
     def _read_one(self) -> None:
-        step, known, snapshot = self._pending.pop(0)
+        step, places, snapshot = self._pending.pop(0)
         rows, listed = snapshot()
         if not len(rows) or not rows[:, NUM_TENSORS].any():
             return
-        places = np.array(known)
         ordered = np.zeros((len(self.series.measured), rows.shape[1]))
         ordered[places] = rows
         parts = [Part(places[owners], histograms) for owners, histograms in listed]

@@ -204,7 +204,7 @@ def _rows(tensor: Tensor, dim: int) -> Tensor:
     if native.available() and tensor.device.type == "cpu" and tensor.dtype in native.DTYPES:
         native.accumulate_channels(shaped.contiguous(), rows)
         return rows
-    return _stock_rows(shaped.movedim(1, 0).reshape(tensor.shape[dim], -1), rows)
+    return _stock_rows(shaped.movedim(1, 0).reshape(tensor.shape[dim], outer * inner), rows)
 
 
 def _stock_rows(slices: Tensor, rows: Tensor) -> Tensor:

@@ -25,9 +25,10 @@ from torchtap.errors import RunError
 from torchtap.hooks.local import readable
 from torchtap.record import UNVERSIONED, Absence, Record
 from torchtap.site import Site, nearest, one_of
+from torchtap.store.contents import Meta
 from torchtap.store.listing import FORMAT, check_format
 from torchtap.store.packed import is_small, pack, unpack
-from torchtap.store.run import Meta, Run
+from torchtap.store.run import Run
 from torchtap.store.values import ALL
 
 
@@ -54,7 +55,8 @@ def save_run(run: Run, path: Path) -> Path:
         raise RunError(f"{path} is a directory; expected a file to write. Save it to {name!r}.")
     headers: list[dict[str, Any]] = []
     tensors: dict[str, Tensor] = {}
-    for record in run.records(phase=None):
+    held = run._contents()
+    for record in held.records(phase=None):
         name = _unused_name(record, tensors)
         if record.kept.is_meta:
             raise RunError(
@@ -75,14 +77,14 @@ def save_run(run: Run, path: Path) -> Path:
                 "real_view": real_view,
             }
         )
-    measured, series, unwritten = pack(run.series)
+    measured, series, unwritten = pack(held.series)
     tensors.update(measured)
     body: dict[str, Any] = {
         "format": FORMAT,
         "series": series,
-        "meta": asdict(run.meta),
+        "meta": asdict(held.meta),
         "records": headers,
-        "absent": [[*_parts(entry.site), entry.reason] for entry in (*run.absent, *unwritten)],
+        "absent": [[*_parts(entry.site), entry.reason] for entry in (*held.absent(), *unwritten)],
     }
     _write(path, tensors, json.dumps(body))
     return path

@@ -145,6 +145,7 @@ class _Value(NamedTuple):
 
 def list_run(run: Run) -> Listing:
     """List a run, wherever it is kept."""
+    held = run._contents()
     values = [
         _Value(
             record.site,
@@ -154,14 +155,14 @@ def list_run(run: Run) -> Listing:
             tuple(record.kept.shape),
             record.nbytes,
         )
-        for record in run.records(phase=None)
+        for record in held.records(phase=None)
     ]
-    found = _listing(run.meta.model, run.meta.modules, values, run.absent)
-    series = run.series
+    found = _listing(held.meta.model, held.meta.modules, values, held.absent())
+    series = held.series
     measured = [
         MeasuredEntry(one.site, one.dtype, one.shape) for one in series.measured if one.is_seen
     ]
-    return _with_measured(found, run.meta.modules, measured, len(series.steps))
+    return _with_measured(found, held.meta.modules, measured, len(series.steps))
 
 
 def list_file(path: str | Path) -> Listing:

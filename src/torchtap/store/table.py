@@ -12,11 +12,11 @@ from torchtap.record import Record
 from torchtap.site import Site, did_you_mean
 from torchtap.stats.measure import measure_all, shape_of
 from torchtap.stats.names import NAMES, missing_of, number_of
-from torchtap.stats.series import part_of
+from torchtap.stats.series import Series, part_of
 from torchtap.stats.statistics import Statistics
 
 if TYPE_CHECKING:
-    from torchtap.store.run import Run, Step, Where
+    from torchtap.store.contents import Contents, Step, Where
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +169,7 @@ class Table:
 
 
 def measure_table(
-    run: Run,
+    held: Contents,
     where: Where,
     steps: Step,
     *,
@@ -183,43 +183,38 @@ def measure_table(
     What was kept is measured now, reading every value of the last step of each site once (of all
     steps for a merged table); what was measured while it ran is taken as it is.
     """
-    names = _chosen(run, columns, sort)
+    names = _chosen(held.series, columns, sort)
     histogram = histogram or any(_needs_histogram(name) for name in names)
     is_merged = isinstance(steps, str) or (together and steps is not None)
     wanted = _wanted(steps)
-    groups: dict[Site, list[Record]] = {site: [] for site in run.select(where)}
-    for record in run.records(steps=wanted):
+    groups: dict[Site, list[Record]] = {site: [] for site in held.select(where)}
+    for record in held.records(steps=wanted):
         if record.site in groups:
             groups[record.site].append(record)
-    series, rows, seen = run.series, [], set()
+    series, rows, seen = held.series, [], set()
     for site, group in groups.items():
         if group:
-            rows.append(_row(run, site, group, histogram=histogram, is_merged=is_merged))
+            rows.append(_row(held, site, group, histogram=histogram, is_merged=is_merged))
             seen |= {record.step for record in group}
         elif site in series:
             own = [step for step in series.steps_of(site) if wanted is None or step in wanted]
             seen |= set(own)
-            rows += [_measured_row(run, site, own, wanted, is_merged=is_merged)] if own else []
+            rows += [_measured_row(held, site, own, wanted, is_merged=is_merged)] if own else []
     table = Table(tuple(rows), names, tuple(sorted(seen)), is_merged, _notes(seen, wanted))
     return table if sort is None else table.sorted(sort)
-
-
-def refuse_unknown_columns(run: Run, names: Sequence[str]) -> None:
-    """Raise ``InputError`` for a column that a table of this run cannot have."""
-    _refuse_unknown([*NAMES, *ROW_COLUMNS, *(one.name for one in run.series.statistics)], names)
 
 
 # ---------------------------------------------------------------------- which columns
 
 
-def _chosen(run: Run, columns: Sequence[str] | None, sort: str | None) -> tuple[str, ...]:
+def _chosen(series: Series, columns: Sequence[str] | None, sort: str | None) -> tuple[str, ...]:
     if isinstance(columns, str):
         columns = [columns]
     names = list(TABLE_COLUMNS if columns is None else columns)
     key = None if sort is None else sort.removeprefix("-")
     if key is not None and key not in (*names, "site"):
         names.insert(0, key)
-    refuse_unknown_columns(run, names)
+    _refuse_unknown([*NAMES, *ROW_COLUMNS, *(one.name for one in series.statistics)], names)
     return tuple(names)
 
 
@@ -279,9 +274,9 @@ def _notes(seen: Collection[int], wanted: Collection[int] | None) -> tuple[str, 
 
 
 def _measured_row(
-    run: Run, site: Site, steps: list[int], wanted: Collection[int] | None, *, is_merged: bool
+    held: Contents, site: Site, steps: list[int], wanted: Collection[int] | None, *, is_merged: bool
 ) -> Row:
-    series = run.series
+    series = held.series
     per_step = [series.numbers_at(site, step) for step in steps]
     if not is_merged:
         stats = series.at(site, steps[-1])
@@ -289,7 +284,7 @@ def _measured_row(
         stats = series.whole(site) if wanted is None else series.window(site, wanted)
     return Row(
         site=site,
-        type=run.meta.type_name(site.path),
+        type=held.meta.type_name(site.path),
         calls=max(stats.num_tensors for stats in per_step),
         steps=len(steps),
         shape=stats.shape,
@@ -300,7 +295,9 @@ def _measured_row(
     )
 
 
-def _row(run: Run, site: Site, records: list[Record], *, histogram: bool, is_merged: bool) -> Row:
+def _row(
+    held: Contents, site: Site, records: list[Record], *, histogram: bool, is_merged: bool
+) -> Row:
     last_step = max(record.step for record in records)
     chosen = [record for record in records if is_merged or record.step == last_step]
     per_step = {record.step: 0 for record in records}
@@ -308,13 +305,13 @@ def _row(run: Run, site: Site, records: list[Record], *, histogram: bool, is_mer
         per_step[record.step] += 1
     shown = chosen[-1].kept
     if site.port == "update":  # With the norm of its parameter, or why there is none.
-        stats = run.stats(site, step=sorted(per_step) if is_merged else last_step)
+        stats = held.stats(site, step=sorted(per_step) if is_merged else last_step)
     else:
         values = (record.value for record in chosen if not record.overwritten)
         stats = measure_all(values, histogram=histogram)
     return Row(
         site=site,
-        type=run.meta.type_name(site.path),
+        type=held.meta.type_name(site.path),
         calls=max(per_step.values()),
         steps=len(per_step),
         shape=shape_of(shown),

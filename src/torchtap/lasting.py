@@ -1,0 +1,32 @@
+"""Makes tensors that outlive the call of a hook, also where the model runs in inference mode."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+
+@contextmanager
+def lasting() -> Iterator[None]:
+    """Leave ``torch.inference_mode()`` for a while, with grad mode still off; else do nothing.
+
+    What is made in inference mode stays an inference tensor for ever: writing into it outside of
+    that mode raises, and autograd cannot save it. So whatever torchtap keeps beyond one call of a
+    hook (rows, running sums, copies, caches) is made in here.
+    """
+    if not torch.is_inference_mode_enabled():
+        yield
+        return
+    with torch.inference_mode(False), torch.no_grad():  # Leaving the one enables the other.
+        yield
+
+
+def lasting_copy(tensor: Tensor) -> Tensor:
+    """A detached copy that can be written into, and saved by autograd, later."""
+    if not torch.is_inference_mode_enabled():  # The quick way, in hooks.
+        return tensor.detach().clone()
+    with lasting():
+        return tensor.detach().clone()
