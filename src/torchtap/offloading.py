@@ -281,8 +281,8 @@ def offload(
         where: patterns as for ``tt.watch``, without ports.
         min_bytes: smaller tensors stay.
         max_bytes: most bytes of saved tensors that are in memory at one time: kept, leaving,
-            fetched ahead (one tensor may come on top). The latest are kept, as backward needs
-            them first. Without it, all are sent away at once.
+            fetched ahead (what the running operation saves may come on top). The latest are kept,
+            as backward needs them first. Without it, all leave when their operation has ended.
         keep_last: bytes of the latest tensors to keep; by default three quarters of
             ``max_bytes``, so that a quarter may be on its way.
         dir: folder of the file; by default the system's folder for temporary files.
