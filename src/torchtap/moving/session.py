@@ -494,6 +494,12 @@ class Session:
             while self._bytes[LEAVING] > 0:
                 self._await_one()
 
+    def holds_nothing(self) -> bool:
+        """Whether nothing that was packed is in memory any more."""
+        with self._lock:
+            self._settle()
+            return not self._in_memory()
+
     def close(self) -> None:
         """Pack no more; what is packed can still be unpacked."""
         self.is_open = False
