@@ -343,3 +343,16 @@ def test_suspending_does_not_take_other_peoples_hooks_off() -> None:
         pytest.raises(RuntimeError, match="saved tensor hooks"),
     ):
         torch.func.grad(torch.sin)(torch.tensor(0.0))
+
+
+def test_that_backward_was_there_before_anything_could_leave_is_a_note() -> None:
+    x = torch.randn(100, 100, requires_grad=True)
+    with tt.offload("disk", min_bytes=0) as off:
+        x.exp().sum().backward()
+    assert off.report().packed_nbytes > 0 and not off.report().moved_nbytes
+    assert "end the block before backward" in off.report().notes[0]
+    with off:
+        loss = x.exp().sum()
+        assert not off.report().moved_nbytes  # The operation may still be running.
+    loss.backward()
+    assert not off.report().notes

@@ -83,7 +83,10 @@ class Offload:
             self._is_open and (self._is_attached or self._num_blocks)
         ):
             budgets = []
-        found = notes_of(report, self._attachment, room=self._room, budgets=budgets)
+        is_over = all(one is None for one in self._capacities) and self._session.holds_nothing()
+        found = notes_of(
+            report, self._attachment, room=self._room, budgets=budgets, is_over=is_over
+        )
         notes = [*report.notes, *found]
         if self._is_attached and not self._is_open and not self._attachment.entered:
             notes.append(never_called(len(self._paths)))
@@ -126,6 +129,7 @@ class Offload:
             with untouched(modules):
                 with around:
                     value = _one_number(loss())
+                self._session.flush()  # What is still in memory would prove nothing.
                 return torch.autograd.grad(value, list(trainable.values()), allow_unused=True)
 
         plain = gradients(suspend_offload())
@@ -281,8 +285,8 @@ def offload(
         where: patterns as for ``tt.watch``, without ports.
         min_bytes: smaller tensors stay.
         max_bytes: most bytes of saved tensors that are in memory at one time: kept, leaving,
-            fetched ahead (one tensor may come on top). The latest are kept, as backward needs
-            them first. Without it, all are sent away at once.
+            fetched ahead (what the running operation saves may come on top). The latest are kept,
+            as backward needs them first. Without it, all leave when their operation has ended.
         keep_last: bytes of the latest tensors to keep; by default three quarters of
             ``max_bytes``, so that a quarter may be on its way.
         dir: folder of the file; by default the system's folder for temporary files.

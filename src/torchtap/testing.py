@@ -759,6 +759,20 @@ def _in_place() -> list[Specimen]:
             random=True,
         ),
         _specimen(
+            "filled_late",
+            lambda: nn.Sequential(_linear(), nn.RReLU(0.1, 0.9), _linear()),
+            _rows,
+            "autograd saves the noise before the kernel writes it",
+            random=True,
+        ),
+        _specimen(
+            "filled_late_in_place",
+            lambda: nn.Sequential(_linear(), nn.RReLU(0.1, 0.9, inplace=True)),
+            _rows,
+            "the same, with the last tensor that is saved",
+            random=True,
+        ),
+        _specimen(
             "caller_changes_output", lambda: _two(_caller_adds), _rows, "out += 1; out[0] = 0"
         ),
         _specimen(

@@ -20,7 +20,12 @@ _GAINS_NOTHING = (CHECKPOINT, BACKWARD)
 
 
 def notes_of(
-    report: OffloadReport, attachment: Attachment, *, room: int, budgets: Sequence[int]
+    report: OffloadReport,
+    attachment: Attachment,
+    *,
+    room: int,
+    budgets: Sequence[int],
+    is_over: bool,
 ) -> list[str]:
     """What went another way than asked, besides what the session noticed itself.
 
@@ -29,11 +34,12 @@ def notes_of(
         attachment: where it was on.
         room: bytes that need not leave.
         budgets: of the tiers, if all have one and nothing is on its way any more.
+        is_over: no budget kept anything back, and nothing that was packed is in memory any more.
     """
     return [
         *_refused(report, attachment),
         *_nothing(report),
-        *_never_left(report, room, budgets),
+        *_never_left(report, room, budgets, is_over=is_over),
     ]
 
 
@@ -63,7 +69,9 @@ def _nothing(report: OffloadReport) -> Iterator[str]:
     yield f"nothing was moved, all that was saved stayed ({_shares(report)}){more}"
 
 
-def _never_left(report: OffloadReport, room: int, budgets: Sequence[int]) -> Iterator[str]:
+def _never_left(
+    report: OffloadReport, room: int, budgets: Sequence[int], *, is_over: bool
+) -> Iterator[str]:
     if not report.packed_nbytes or report.moved_nbytes:
         return
     if report.plain_peak_nbytes <= room:
@@ -73,6 +81,11 @@ def _never_left(report: OffloadReport, room: int, budgets: Sequence[int]) -> Ite
             f"nothing has left: {report.packed_nbytes:,} bytes were to be moved; if no tensor of "
             f"them fits the budgets in to= ({', '.join(f'{one:,}' for one in budgets)} bytes), "
             f"give more"
+        )
+    elif is_over and not report.notes:
+        yield (
+            "nothing has left: backward asked for it, or let go of it, while the operation that "
+            "saved it was the latest that saves; end the block before backward"
         )
 
 

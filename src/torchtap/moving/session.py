@@ -206,19 +206,18 @@ class Session:
             self._release(self._room)
 
     def _release(self, room: int) -> None:
-        """The last operation of this thread is over; keep no more than ``room`` bytes.
+        """The last operation of this thread is over: let the oldest leave, which are needed last.
+
+        ``room`` bytes may stay.
 
         Autograd saves some tensors before the kernel fills them (the noise of ``rrelu``). Nothing
         tells when it has but that the thread goes on, and makes another node.
         """
-        self._queue.extend(self._places.unfinished)
-        self._places.unfinished.clear()
-        self._send_oldest(room)
-
-    def _send_oldest(self, room: int) -> None:
-        """Send the oldest away until the rest fits; they are needed last."""
-        while self._bytes[HERE] > room and self._queue:
-            owner = self._queue.popleft()()
+        unfinished, queue = self._places.unfinished, self._queue
+        queue.extend(unfinished)
+        unfinished.clear()
+        while self._bytes[HERE] > room and queue:
+            owner = queue.popleft()()
             if owner is not None and owner.parcel.state == HERE:
                 self._send(owner.parcel)
 
@@ -493,6 +492,12 @@ class Session:
             self._settle()
             while self._bytes[LEAVING] > 0:
                 self._await_one()
+
+    def holds_nothing(self) -> bool:
+        """Whether nothing that was packed is in memory any more."""
+        with self._lock:
+            self._settle()
+            return not self._in_memory()
 
     def close(self) -> None:
         """Pack no more; what is packed can still be unpacked."""
