@@ -375,3 +375,14 @@ def test_what_flows_past_the_nodes_of_a_module_is_not_left_out_of_a_record() -> 
         model(torch.ones(2, 3)).backward()
     assert len(w.run) == 0
     assert "create_graph=True" in reasons(w, "outer:grad_input")[0]
+
+
+def test_a_backward_that_goes_only_past_the_nodes_of_a_module_is_said() -> None:
+    """Of a force alone, the backward reaches the argument by nodes that the first backward made."""
+    model = nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 1))
+    x = torch.ones(2, 3, requires_grad=True)
+    with tt.watch(model, "1:grad_input") as w:
+        (force,) = torch.autograd.grad(model(x).sum(), x, create_graph=True)
+        force.square().sum().backward()
+    assert [record.backward for record in w.run.records("1:grad_input")] == [0]
+    assert "create_graph=True" in reasons(w, "1:grad_input")[0]

@@ -312,7 +312,7 @@ class _Proof:
         if twin is not None and twin.failure is not None:
             return twin.failure
         if twin is not None and site.path in twin.recomputed:
-            return "it lies inside a reentrant checkpoint, where the twin has no graph"
+            return "it ran in a backward, as in a reentrant checkpoint, where the twin has no graph"
         return "in the twin, no backward brought a gradient there"
 
     def look_for_missing(self, plan: Plan, memory: Memory, absent: Iterable[Absence]) -> None:
