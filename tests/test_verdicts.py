@@ -270,7 +270,7 @@ def test_a_compiled_model_is_proved_uncompiled() -> None:
     result = tt.verify(torch.compile(plain, backend="eager"), x())
     assert_holds(result)
     assert result.num_values == num_values
-    assert result.notes[0].startswith("compiled, and run uncompiled for this proof: .")
+    assert result.notes[0].startswith("compiled, and run uncompiled for this proof: the whole")
     assert "compiled, and run uncompiled" in " ".join(repr(result).split())
 
 

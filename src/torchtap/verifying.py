@@ -217,7 +217,7 @@ def _uncompiled() -> Iterator[None]:
 
 def _notes(model: nn.Module) -> Iterator[str]:
     compiled = [
-        path or "."
+        path or "the whole model"
         for path, module in model.named_modules()
         if type(module).__name__ == "OptimizedModule"
         or getattr(module, "_compiled_call_impl", None) is not None
