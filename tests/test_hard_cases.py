@@ -430,3 +430,78 @@ def test_no_hook_stays_on_a_tensor_of_a_subclass(attach):
     gc.collect()
     ours = (Arrival, Gather, GradientEdit)
     assert not [held for held in gc.get_objects() if type(held) in ours]
+
+
+# --- reasons say what is so -------------------------------------------------------------------
+
+
+def test_a_container_beside_a_compiled_part_is_said_to_be_one() -> None:
+    blocks = nn.ModuleList([nn.Linear(3, 3), nn.Linear(3, 3)])
+    model = Net(lambda m, x: m.head(x), blocks=blocks, head=nn.Linear(3, 1))
+    model.head.compile(backend="eager")
+    for ran in (False, True):
+        with tt.watch(model, "*:output") as w:
+            if ran:
+                model(torch.ones(2, 3))
+        assert reasons(w, "blocks:output") == ["it has no forward: a container is never called"]
+
+
+def test_the_update_of_a_frozen_parameter_is_absent_for_that_reason() -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 1))
+    model[0].requires_grad_(False)  # As the weights beside those of LoRA.
+    optimizer = torch.optim.SGD(model[1].parameters(), lr=0.1)
+    with tt.watch(model, "*:update") as w:
+        model(torch.ones(2, 3)).sum().backward()
+        optimizer.step()
+        w.step()
+    right = "it does not require grad, and no optimizer made a step with it"
+    assert reasons(w, "0:update[weight]") == [right]
+
+
+def test_a_parameter_that_the_optimizer_does_not_hold_is_said_to_be_so() -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 1))
+    optimizer = torch.optim.SGD(model[1].parameters(), lr=0.1)
+    with tt.watch(model, "*:update") as w:
+        model(torch.ones(2, 3)).sum().backward()
+        optimizer.step()
+        w.step()
+    right = "no optimizer made a step with it in step 0: those that made one do not hold it"
+    assert reasons(w, "0:update[weight]") == [right]
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_the_gradient_of_a_nested_argument_is_recorded() -> None:
+    rows = [torch.ones(2, 3), torch.ones(1, 3)]
+    x = torch.nested.nested_tensor(rows, requires_grad=True)
+    model = nn.Linear(3, 1)
+    with tt.watch(model, "*:*") as w:
+        sum(one.sum() for one in model(x).unbind()).backward()
+    for mine, right in zip(w.run[".:grad_input"].unbind(), x.grad.unbind(), strict=True):
+        assert torch.equal(mine, right)
+
+
+def test_what_flows_past_the_nodes_of_a_module_is_not_left_out_of_a_record() -> None:
+    """An inner backward to a parameter makes a second way back to the module's argument."""
+    inner, outer = nn.Linear(3, 3), nn.Linear(3, 1)
+
+    def forward(m, x):
+        out = m.outer(m.inner(x))
+        (down,) = torch.autograd.grad(out.square().sum(), m.outer.weight, create_graph=True)
+        return out.sum() + down.sum()
+
+    model = Net(forward, inner=inner, outer=outer)
+    with tt.watch(model, "outer:grad_input") as w:
+        model(torch.ones(2, 3)).backward()
+    assert len(w.run) == 0
+    assert "create_graph=True" in reasons(w, "outer:grad_input")[0]
+
+
+def test_a_backward_that_goes_only_past_the_nodes_of_a_module_is_said() -> None:
+    """Of a force alone, the backward reaches the argument by nodes that the first backward made."""
+    model = nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 1))
+    x = torch.ones(2, 3, requires_grad=True)
+    with tt.watch(model, "1:grad_input") as w:
+        (force,) = torch.autograd.grad(model(x).sum(), x, create_graph=True)
+        force.square().sum().backward()
+    assert [record.backward for record in w.run.records("1:grad_input")] == [0]
+    assert "create_graph=True" in reasons(w, "1:grad_input")[0]

@@ -137,7 +137,8 @@ def advise_offload(
     Args:
         model: any module.
         step_fn: runs the forward and the backward once, and no optimizer. Gradients, buffers and
-            random numbers are put back.
+            random state are put back: of PyTorch on all devices, Python, NumPy, and generators
+            that modules hold as attributes.
         budget_bytes: most bytes of saved tensors in memory, parameters and buffers aside. What is
             on its way counts: room for two of the largest moved tensors is kept free.
         min_bytes: smaller tensors stay; as for ``tt.offload``.

@@ -19,7 +19,7 @@ def same(one: Tensor | None, two: Tensor | None) -> bool:
 
 
 def _are_same_plain(one: Tensor, two: Tensor) -> bool:
-    """A quick look at what buffers are, which a sweep compares before each of its forwards."""
+    """A quick look at the common kind; only what differs there is looked at with care."""
     if not (_is_plain(one) and _is_plain(two)):
         return False
     has_shape = one.dtype == two.dtype and one.shape == two.shape

@@ -123,7 +123,8 @@ def saved_report(
 ) -> SavedReport:
     """Run one forward and say what autograd keeps for backward, and which module keeps it.
 
-    The forward runs in the mode the model is in; buffers and random numbers are put back.
+    The forward runs in the mode the model is in; buffers and random state are put back: of PyTorch
+    on all devices, Python, NumPy, and generators that modules hold as attributes.
 
     Args:
         model: any module.

@@ -109,7 +109,8 @@ def summary(model: nn.Module, *args: Any, depth: int | None = None, **kwargs: An
     """Run the model once and say what it is made of.
 
     The forward runs under ``no_grad`` in the mode the model is in. Mode, parameters, buffers
-    (also BatchNorm's statistics), random number generators and hooks are afterwards as before.
+    (also BatchNorm's statistics) and hooks are afterwards as before, and so is the random state of
+    PyTorch on all devices, of Python, of NumPy and of generators that modules hold as attributes.
 
     Args:
         model: any module.

@@ -132,8 +132,7 @@ def untouched(modules: Mapping[str, nn.Module], *held: Any) -> Iterator[Callable
 
     def rewind() -> None:
         for key, buffer in buffers.items():
-            # Versions would not do: statistics of one's own are often written through .data.
-            if not same(copies[key], buffer):
+            if not _is_unchanged(copies[key], buffer):
                 copies[key] = buffer.clone()
         lend()
         numbers.put_back()
@@ -162,3 +161,9 @@ def set_mode(module: nn.Module, mode: bool | None) -> None:
         module.training = mode
     elif mode_of(module) is not None:
         del module.training
+
+
+def _is_unchanged(copy: Tensor, buffer: Tensor) -> bool:
+    # Versions would not do: statistics of one's own are often written through .data.
+    is_plain = copy.layout is torch.strided and not (copy.is_meta or copy.is_nested)
+    return torch.equal(copy, buffer) if is_plain else same(copy, buffer)

@@ -217,7 +217,7 @@ def _uncompiled() -> Iterator[None]:
 
 def _notes(model: nn.Module) -> Iterator[str]:
     compiled = [
-        path or "."
+        path or "the whole model"
         for path, module in model.named_modules()
         if type(module).__name__ == "OptimizedModule"
         or getattr(module, "_compiled_call_impl", None) is not None
@@ -312,7 +312,7 @@ class _Proof:
         if twin is not None and twin.failure is not None:
             return twin.failure
         if twin is not None and site.path in twin.recomputed:
-            return "it lies inside a reentrant checkpoint, where the twin has no graph"
+            return "it ran in a backward, as in a reentrant checkpoint, where the twin has no graph"
         if twin is not None and site not in twin.asked:
             return "it is held by an object, in which no clone can take its place"
         return "in the twin, no backward brought a gradient there"

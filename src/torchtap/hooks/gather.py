@@ -132,6 +132,21 @@ class Gather:
             self.given_up = current_task()
             self.spot.armed += self.has_arrived  # Waited for once more, in vain.
 
+    def expect_ways_past(self, found: Iterable[Crossing]) -> None:
+        """The graph grows in the backward that is running: later ones may go past these nodes."""
+        if self.graph_task != NO_TASK:
+            return
+        self.graph_task = current_task()
+        node: Any = torch._C._current_autograd_node()
+        for behind, slot in {node.next_functions[crossing.slot] for crossing in found}:
+            if behind is not None:
+                self.gradients.hold(behind.register_prehook(partial(self._arrive_behind, slot)))
+
+    def _arrive_behind(self, slot: int, gradients: tuple[Tensor | None, ...]) -> None:
+        """A gradient came to where the argument was made, maybe past the nodes of the module."""
+        if current_task() != self.graph_task and gradients[slot] is not None:
+            self.give_up(PASSED_BY)
+
     def _finish(self, task: int) -> None:
         gradient = self.sums.pop(task)
         if self.given_up != task:
@@ -273,7 +288,7 @@ def add_crossings(
     if torch.is_grad_enabled() and any(
         one is not None and one.requires_grad for one in grad_inputs
     ):
-        gather.graph_task = current_task()
+        gather.expect_ways_past(found)
     total: Tensor | None = None
     for crossing in found:
         part = grad_inputs[crossing.slot]

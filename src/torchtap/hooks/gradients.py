@@ -384,6 +384,10 @@ class Gradients:
         """Forget the calls that this thread was inside of."""
         self._views().clear()
 
+    def hold(self, handle: Any) -> None:
+        """Take this hook off with the others."""
+        self._handles.append(handle)
+
     def _is_ours(self, hook: Arrival) -> bool:
         owner = getattr(hook.func, "__self__", None)
         return (owner.gradients if isinstance(owner, Gather) else owner) is self

@@ -87,6 +87,10 @@ def edge_of(tensor: Tensor) -> Edge:
     grad_fn = tensor.grad_fn
     if grad_fn is not None:
         return grad_fn, tensor.output_nr
+    if tensor.is_nested:  # PyTorch looks for the edge through view_as, which it may lack.
+        with torch.enable_grad():
+            alias = torch.ops.aten.alias(tensor)
+        return alias.grad_fn.next_functions[0]  # type: ignore[no-any-return]
     edge = get_gradient_edge(tensor)
     return edge.node, edge.output_nr
 

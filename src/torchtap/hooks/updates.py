@@ -56,6 +56,7 @@ class Updates:
         # Optimizers inside their step, the outermost first, with their parameters before it.
         self._running: list[tuple[int, dict[int, Tensor]]] = []
         self._skipped: dict[Spot, list[int]] = {}
+        self._has_stepped = False
 
     @property
     def is_wanted(self) -> bool:
@@ -111,6 +112,7 @@ class Updates:
                 break
         else:
             return
+        self._has_stepped = True
         params, spots = self._params(), self._spots()
         for key, old in before.items():
             if key not in params:
@@ -145,22 +147,23 @@ class Updates:
                     self._note_skipped(spot, param)
         self._calls.clear()
         self._running.clear()
+        self._has_stepped = False
 
     def _note_skipped(self, spot: Spot, param: Tensor) -> None:
         skipped = self._skipped.setdefault(spot, [])
         skipped.append(self.step)
         spot.armed += 1
-        gradient = param.grad
         if not param.requires_grad:
             spot.reason = "it does not require grad, and no optimizer made a step with it"
             return
         shown = ", ".join(map(str, skipped[:6])) + (" and more" if len(skipped) > 6 else "")
-        is_finite = gradient is None or _is_finite(gradient)
-        spot.reason = f"no optimizer made a step with it in step {shown}" + (
-            " (GradScaler passes over steps whose gradients are not finite)"
-            if is_finite
-            else ": its gradient was not finite, and GradScaler passes over such steps"
-        )
+        spot.reason = f"no optimizer made a step with it in step {shown}"
+        if param.grad is not None and not _is_finite(param.grad):
+            spot.reason += ": its gradient was not finite, and GradScaler passes over such steps"
+        elif self._has_stepped:
+            spot.reason += ": those that made one do not hold it"
+        else:
+            spot.reason += " (GradScaler passes over steps whose gradients are not finite)"
 
     def _params(self) -> dict[int, Tensor]:
         return {id(param): param for _, param in self._tapped()}
