@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -358,6 +359,47 @@ def test_calls_in_a_transform_are_said_though_others_were_recorded() -> None:
     assert len(w.run) == 1
     (entry,) = w.absent
     assert "torch.func transform" in entry.reason and "(2 calls)" in entry.reason
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("num_nodes", [0, 50])
+def test_checkpoints_of_several_threads_are_told_apart(reentrant: bool, num_nodes: int) -> None:
+    model = nn.Sequential(linear(0), linear(1))
+    for _ in range(num_nodes):
+        rows().sum()  # Each thread numbers its nodes by itself; this one's run ahead.
+
+    def train(seed: int) -> None:
+        checkpoint(model, rows(seed), use_reentrant=reentrant).sum().backward()
+
+    with tt.watch(model, "*:output,grad_output") as w:
+        for seed in range(3):
+            thread = threading.Thread(target=train, args=(seed,))
+            thread.start()
+            thread.join()
+    for call in range(3):
+        assert torch.equal(w.run.get("1", call=call), model(rows(call)).detach())
+        if reentrant:
+            again = w.run.get("1", call=call, phase="recompute")
+            assert torch.equal(again, model(rows(call)).detach())
+    assert calls_of(w.run, "1:grad_output", "forward") == [0, 1, 2]
+    assert w.absent == []
+
+
+def test_the_backward_of_another_thread_is_told_by_memory() -> None:
+    model, made = linear(), list[Tensor]()
+    with tt.watch(model, ".:output,grad_output") as w:
+        for seed in range(3):
+            thread = threading.Thread(
+                target=lambda seed=seed: made.append(
+                    checkpoint(model, rows(seed), use_reentrant=True).sum()
+                )
+            )
+            thread.start()
+            thread.join()
+        for loss in reversed(made):
+            loss.backward()
+    assert calls_of(w.run, ".:output", "recompute") == [2, 1, 0]
+    assert calls_of(w.run, ".:grad_output", "forward") == [2, 1, 0]
 
 
 # --- edits ------------------------------------------------------------------------------------
