@@ -402,6 +402,21 @@ def test_the_backward_of_another_thread_is_told_by_memory() -> None:
     assert calls_of(w.run, ".:grad_output", "forward") == [2, 1, 0]
 
 
+def test_a_module_that_its_own_hook_calls_has_the_same_numbers_in_every_watch() -> None:
+    model, x = nn.Sequential(linear(), nn.Tanh()), rows()
+
+    def call_once(module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
+        if args[0].requires_grad:
+            module(args[0].detach() * 2)
+
+    model[0].register_forward_hook(call_once)
+    with tt.watch(model, "0:input,output") as both, tt.watch(model, "0:output") as one:
+        model(x)
+    inner = nn.functional.linear(x * 2, model[0].weight, model[0].bias).detach()
+    assert torch.equal(both.run.get("0", call=1), inner)
+    assert torch.equal(one.run.get("0", call=1), inner)
+
+
 # --- edits ------------------------------------------------------------------------------------
 
 
@@ -503,8 +518,9 @@ def test_a_run_says_what_it_holds_of_a_backward(tmp_path: Path) -> None:
     with tt.watch(module, ".:output") as w:
         CallsInBackward.apply(rows(), nothing, lambda x, grad: module(grad)).sum().backward()
     assert "1 record inside a backward, in phase='backward'" in repr(w.run)
-    with pytest.raises(tt.SiteError, match="Others have phase='backward'"):
-        w.run["."]
+    for ask in (w.run.get, w.run.cat, w.run.stats, lambda site: w.run.over_steps(site, "l2")):
+        with pytest.raises(tt.SiteError, match="Others have phase='backward'"):
+            ask(".")
     right = module(torch.ones(2, 3)).detach()
     assert torch.equal(w.run.get(".", phase="backward"), right)
     w.run.save(tmp_path / "run.safetensors")

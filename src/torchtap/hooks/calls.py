@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from torchtap.hooks.backwards import current_task
+from torchtap.hooks.callbacks import Callback
 from torchtap.hooks.graph import sequence_number
 from torchtap.hooks.replay import FUNCTION, OTHER, Replay, is_in_function, what_runs
 from torchtap.hooks.spots import Tap
@@ -142,11 +143,18 @@ class _Entered(threading.local):
 
 
 def may_call_itself(module: nn.Module) -> bool:
-    """Whether anything runs inside that is not PyTorch's own."""
+    """Whether anything runs inside that is neither PyTorch's own nor ours."""
     return any(
-        not type(one).__module__.startswith("torch.nn.") or "forward" in vars(one)
+        not type(one).__module__.startswith("torch.nn.")
+        or "forward" in vars(one)
+        or _has_other_hooks(one)
         for one in module.modules()
     )
+
+
+def _has_other_hooks(module: nn.Module) -> bool:
+    tables = (module._forward_pre_hooks, module._forward_hooks)
+    return any(not isinstance(hook, Callback) for table in tables for hook in table.values())
 
 
 def counted_as(call: int, phase: str) -> int:

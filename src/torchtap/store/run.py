@@ -236,6 +236,8 @@ class Run:
         if not last:
             missing = steps if isinstance(steps, int) else None
             own = sorted({row.step for row in self.records(place)})
+            if not own:
+                raise SiteError(self._nothing_like(place, None, None, None, FORWARD))
             raise SiteError(
                 f"{place} has no record in steps {steps!r}. {steps_there(own, missing)}"
             )
@@ -354,6 +356,8 @@ class Run:
             further_of(name, further)
         if place not in series:
             steps = sorted({row.step for row in self._index[place] if row.phase == FORWARD})
+            if not steps:
+                raise SiteError(self._nothing_like(place, None, None, None, FORWARD))
             return steps, [value_of(self.stats(place, step=step), name) for step in steps]
         steps = series.steps_of(place)
         if name in NAMES and not NAMES[name].needs_histogram:
