@@ -417,6 +417,29 @@ def test_a_module_that_its_own_hook_calls_has_the_same_numbers_in_every_watch() 
     assert torch.equal(one.run.get("0", call=1), inner)
 
 
+@pytest.mark.parametrize(
+    "kind", ["bool", "complex", "empty", "meta", "conj", "float8", "inference"]
+)
+def test_any_argument_may_be_looked_at(kind: str) -> None:
+    with torch.inference_mode(kind == "inference"):
+        odd = {
+            "bool": torch.ones(4, dtype=torch.bool),
+            "complex": torch.ones(4, dtype=torch.complex64),
+            "empty": torch.ones(0),
+            "meta": torch.ones(4, device="meta"),
+            "conj": torch.ones(4, dtype=torch.complex64).conj(),
+            "float8": torch.ones(4).to(torch.float8_e4m3fn),
+            "inference": torch.ones(4),
+        }[kind]
+    module = nn.Identity()
+    with tt.watch(module, ".:input") as w:
+        hidden = CallsInBackward.apply(rows(), lambda x: module(odd), lambda x, grad: module(odd))
+        hidden.sum().backward()
+    is_known = kind not in ("meta", "conj")
+    assert calls_of(w.run, ".:input", "recompute") == ([0] if is_known else [])
+    assert calls_of(w.run, ".:input", "backward") == ([] if is_known else [0])
+
+
 # --- edits ------------------------------------------------------------------------------------
 
 

@@ -62,7 +62,7 @@ def what_runs(node: Any) -> str:
             # By its name, because other libraries have copies of PyTorch's.
             is_checkpoint = type(node).__name__ == "CheckpointFunctionBackward"
             return REENTRANT if is_checkpoint else FUNCTION
-        if code.co_name == "unpack_hook" and frame.f_globals["__name__"] == _CHECKPOINTS:
+        if code.co_name == "unpack_hook" and frame.f_globals.get("__name__") == _CHECKPOINTS:
             return NON_REENTRANT
         if code is _BACKWARD_CODE:
             return OTHER
@@ -112,7 +112,7 @@ def contents(arguments: Sequence[Tensor]) -> Contents:
     found = []
     for argument in arguments:
         storage = storage_id(argument)
-        if not storage or not argument.is_contiguous() or argument.is_conj() or argument.is_neg():
+        if not storage or not argument.is_contiguous() or not _has_readable_content(argument):
             return ()
         shape, offset = argument.shape, int(argument.storage_offset())
         size = shape.numel()
@@ -120,6 +120,12 @@ def contents(arguments: Sequence[Tensor]) -> Contents:
         sample = argument.detach().as_strided((number,), (stride,), offset).clone()
         found.append(Content(storage, offset, shape, sample))
     return tuple(found)
+
+
+def _has_readable_content(tensor: Tensor) -> bool:
+    is_odd = tensor.is_conj() or tensor.is_neg() or tensor.is_meta or tensor.is_quantized
+    # What is compared is waited for, which a CUDA graph that is being captured cannot.
+    return not is_odd and not (tensor.is_cuda and torch.cuda.is_current_stream_capturing())
 
 
 class Place(NamedTuple):
@@ -188,6 +194,7 @@ class Replay:
             self._held.clear()
             self._numbers.clear()
             self._places.clear()
+            self._position = -1
         place = len(self._calls)
         self._calls.append(Place(tap, call, phase, ()))
         self._note_memory(tap, arguments, place)
