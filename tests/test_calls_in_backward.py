@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -360,6 +361,85 @@ def test_calls_in_a_transform_are_said_though_others_were_recorded() -> None:
     assert "torch.func transform" in entry.reason and "(2 calls)" in entry.reason
 
 
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("num_nodes", [0, 50])
+def test_checkpoints_of_several_threads_are_told_apart(reentrant: bool, num_nodes: int) -> None:
+    model = nn.Sequential(linear(0), linear(1))
+    for _ in range(num_nodes):
+        rows().sum()  # Each thread numbers its nodes by itself; this one's run ahead.
+
+    def train(seed: int) -> None:
+        checkpoint(model, rows(seed), use_reentrant=reentrant).sum().backward()
+
+    with tt.watch(model, "*:output,grad_output") as w:
+        for seed in range(3):
+            thread = threading.Thread(target=train, args=(seed,))
+            thread.start()
+            thread.join()
+    for call in range(3):
+        assert torch.equal(w.run.get("1", call=call), model(rows(call)).detach())
+        if reentrant:
+            again = w.run.get("1", call=call, phase="recompute")
+            assert torch.equal(again, model(rows(call)).detach())
+    assert calls_of(w.run, "1:grad_output", "forward") == [0, 1, 2]
+    assert w.absent == []
+
+
+def test_the_backward_of_another_thread_is_told_by_memory() -> None:
+    model, made = linear(), list[Tensor]()
+    with tt.watch(model, ".:output,grad_output") as w:
+        for seed in range(3):
+            thread = threading.Thread(
+                target=lambda seed=seed: made.append(
+                    checkpoint(model, rows(seed), use_reentrant=True).sum()
+                )
+            )
+            thread.start()
+            thread.join()
+        for loss in reversed(made):
+            loss.backward()
+    assert calls_of(w.run, ".:output", "recompute") == [2, 1, 0]
+    assert calls_of(w.run, ".:grad_output", "forward") == [2, 1, 0]
+
+
+def test_a_module_that_its_own_hook_calls_has_the_same_numbers_in_every_watch() -> None:
+    model, x = nn.Sequential(linear(), nn.Tanh()), rows()
+
+    def call_once(module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
+        if args[0].requires_grad:
+            module(args[0].detach() * 2)
+
+    model[0].register_forward_hook(call_once)
+    with tt.watch(model, "0:input,output") as both, tt.watch(model, "0:output") as one:
+        model(x)
+    inner = nn.functional.linear(x * 2, model[0].weight, model[0].bias).detach()
+    assert torch.equal(both.run.get("0", call=1), inner)
+    assert torch.equal(one.run.get("0", call=1), inner)
+
+
+@pytest.mark.parametrize(
+    "kind", ["bool", "complex", "empty", "meta", "conj", "float8", "inference"]
+)
+def test_any_argument_may_be_looked_at(kind: str) -> None:
+    with torch.inference_mode(kind == "inference"):
+        odd = {
+            "bool": torch.ones(4, dtype=torch.bool),
+            "complex": torch.ones(4, dtype=torch.complex64),
+            "empty": torch.ones(0),
+            "meta": torch.ones(4, device="meta"),
+            "conj": torch.ones(4, dtype=torch.complex64).conj(),
+            "float8": torch.ones(4).to(torch.float8_e4m3fn),
+            "inference": torch.ones(4),
+        }[kind]
+    module = nn.Identity()
+    with tt.watch(module, ".:input") as w:
+        hidden = CallsInBackward.apply(rows(), lambda x: module(odd), lambda x, grad: module(odd))
+        hidden.sum().backward()
+    is_known = kind not in ("meta", "conj")
+    assert calls_of(w.run, ".:input", "recompute") == ([0] if is_known else [])
+    assert calls_of(w.run, ".:input", "backward") == ([] if is_known else [0])
+
+
 # --- edits ------------------------------------------------------------------------------------
 
 
@@ -461,8 +541,9 @@ def test_a_run_says_what_it_holds_of_a_backward(tmp_path: Path) -> None:
     with tt.watch(module, ".:output") as w:
         CallsInBackward.apply(rows(), nothing, lambda x, grad: module(grad)).sum().backward()
     assert "1 record inside a backward, in phase='backward'" in repr(w.run)
-    with pytest.raises(tt.SiteError, match="Others have phase='backward'"):
-        w.run["."]
+    for ask in (w.run.get, w.run.cat, w.run.stats, lambda site: w.run.over_steps(site, "l2")):
+        with pytest.raises(tt.SiteError, match="Others have phase='backward'"):
+            ask(".")
     right = module(torch.ones(2, 3)).detach()
     assert torch.equal(w.run.get(".", phase="backward"), right)
     w.run.save(tmp_path / "run.safetensors")

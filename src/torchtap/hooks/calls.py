@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from torchtap.hooks.backwards import current_task
+from torchtap.hooks.callbacks import Callback
+from torchtap.hooks.graph import sequence_number
 from torchtap.hooks.replay import FUNCTION, OTHER, Replay, is_in_function, what_runs
 from torchtap.hooks.spots import Tap
 from torchtap.record import BACKWARD, FORWARD, RECOMPUTE
@@ -23,6 +25,8 @@ _saved_tensor_hooks = torch._C._autograd._top_saved_tensors_default_hooks
 
 UNTOLD = -1
 """Number of a recomputed call that could not be told from the others of its module."""
+_MOST_THREADS = 64
+"""Threads whose calls are remembered; DataParallel makes new ones for every forward."""
 INSIDE_BACKWARD = -1
 """In the report of an edit, all calls inside a backward that are no recomputation."""
 NOT_TOLD = "an activation checkpoint computed it again, and which call it is could not be told"
@@ -35,12 +39,14 @@ class Numbering:
     """
 
     def __init__(self) -> None:
-        self._replay = Replay()
         self._may_differentiate = True
+        self.restart()
 
     def restart(self) -> None:
         """A new step."""
-        self._replay = Replay()
+        self._own = _Own()
+        self._own.replay = Replay(sequence_number())
+        self._replays = deque([self._own.replay], maxlen=_MOST_THREADS)
 
     def enter_model(self) -> None:
         """The outermost call begins."""
@@ -74,7 +80,7 @@ class Numbering:
     ) -> tuple[int, str]:
         runner = what_runs(torch._C._current_autograd_node())
         if runner is not OTHER:
-            place = self._replay.find(tap, arguments, runner)
+            place = self._replay_of(tap, arguments, runner).find(tap, arguments, runner)
             if place is not None and place.phase is FORWARD:
                 return place.call, RECOMPUTE
             if place is None and runner is not FUNCTION:
@@ -86,8 +92,24 @@ class Numbering:
         return call, BACKWARD
 
     def _remember(self, tap: Tap, call: int, phase: str, arguments: Sequence[Tensor]) -> None:
-        may = self._may_differentiate
-        self._replay.remember(tap, call, phase, arguments, may_differentiate=may)
+        replay, may = self._own.replay, self._may_differentiate
+        if replay is None:
+            replay = self._own.replay = Replay(0)
+            self._replays.append(replay)
+        replay.remember(tap, call, phase, arguments, may_differentiate=may)
+
+    def _replay_of(self, tap: Tap, arguments: Sequence[Tensor], runner: str) -> Replay:
+        """That of the thread which ran the forward; its backward may run in another."""
+        every = list(self._replays)
+        own = self._own.replay or every[0]
+        is_where = (one for one in [own, *every] if one.is_where(tap, arguments, runner))
+        return next(is_where, own)
+
+
+class _Own(threading.local):
+    """What a thread ran in this step. (Numbers of threads are given again when they end.)"""
+
+    replay: Replay | None = None
 
 
 class EnteredCalls:
@@ -121,11 +143,18 @@ class _Entered(threading.local):
 
 
 def may_call_itself(module: nn.Module) -> bool:
-    """Whether anything runs inside that is not PyTorch's own."""
+    """Whether anything runs inside that is neither PyTorch's own nor ours."""
     return any(
-        not type(one).__module__.startswith("torch.nn.") or "forward" in vars(one)
+        not type(one).__module__.startswith("torch.nn.")
+        or "forward" in vars(one)
+        or _has_other_hooks(one)
         for one in module.modules()
     )
+
+
+def _has_other_hooks(module: nn.Module) -> bool:
+    tables = (module._forward_pre_hooks, module._forward_hooks)
+    return any(not isinstance(hook, Callback) for table in tables for hook in table.values())
 
 
 def counted_as(call: int, phase: str) -> int:

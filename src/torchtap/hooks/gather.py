@@ -20,6 +20,7 @@ from torchtap.hooks.graph import (
 )
 from torchtap.hooks.local import is_distributed
 from torchtap.hooks.spots import Spot
+from torchtap.record import FORWARD
 
 if TYPE_CHECKING:
     from torchtap.hooks.gradients import Gradients
@@ -154,9 +155,8 @@ class Gather:
 
     def _deliver(self, gradient: Tensor) -> None:
         self.has_arrived = True
-        self.gradients.deliver(
-            self.spot, self.step, self.call, self.labels, gradient, phase=self.phase
-        )
+        apart = {} if self.phase is FORWARD else {"phase": self.phase}
+        self.gradients.deliver(self.spot, self.step, self.call, self.labels, gradient, **apart)
 
 
 class ViewWatch:

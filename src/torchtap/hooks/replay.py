@@ -62,7 +62,7 @@ def what_runs(node: Any) -> str:
             # By its name, because other libraries have copies of PyTorch's.
             is_checkpoint = type(node).__name__ == "CheckpointFunctionBackward"
             return REENTRANT if is_checkpoint else FUNCTION
-        if code.co_name == "unpack_hook" and frame.f_globals["__name__"] == _CHECKPOINTS:
+        if code.co_name == "unpack_hook" and frame.f_globals.get("__name__") == _CHECKPOINTS:
             return NON_REENTRANT
         if code is _BACKWARD_CODE:
             return OTHER
@@ -112,7 +112,7 @@ def contents(arguments: Sequence[Tensor]) -> Contents:
     found = []
     for argument in arguments:
         storage = storage_id(argument)
-        if not storage or not argument.is_contiguous() or argument.is_conj() or argument.is_neg():
+        if not storage or not argument.is_contiguous() or not _has_readable_content(argument):
             return ()
         shape, offset = argument.shape, int(argument.storage_offset())
         size = shape.numel()
@@ -120,6 +120,12 @@ def contents(arguments: Sequence[Tensor]) -> Contents:
         sample = argument.detach().as_strided((number,), (stride,), offset).clone()
         found.append(Content(storage, offset, shape, sample))
     return tuple(found)
+
+
+def _has_readable_content(tensor: Tensor) -> bool:
+    is_odd = tensor.is_conj() or tensor.is_neg() or tensor.is_meta or tensor.is_quantized
+    # What is compared is waited for, which a CUDA graph that is being captured cannot.
+    return not is_odd and not (tensor.is_cuda and torch.cuda.is_current_stream_capturing())
 
 
 class Place(NamedTuple):
@@ -132,14 +138,18 @@ class Place(NamedTuple):
 
 
 class Replay:
-    """The order of calls within one step, and where recomputation stands in it."""
+    """The order of calls of one thread within one step, and where recomputation stands in it.
+
+    Args:
+        first: number of the thread's first node in this step, 0 if unknown. Each thread numbers
+            its nodes by itself.
+    """
 
     __slots__ = (
         "_burst",
         "_calls",
         "_first",
         "_has_strayed",
-        "_has_threads",
         "_held",
         "_numbers",
         "_origins",
@@ -147,7 +157,7 @@ class Replay:
         "_position",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, first: int) -> None:
         self._calls: list[Place] = []
         self._origins: dict[tuple[Any, int], int] = {}
         # A storage that is gone must not lend its number to another one.
@@ -158,9 +168,7 @@ class Replay:
         self._position = -1
         self._has_strayed = False
         self._burst: tuple[Any, int, str] = (None, -1, OTHER)
-        # Each thread numbers its nodes by itself.
-        self._first = sequence_number()
-        self._has_threads = False
+        self._first = first
 
     def remember(
         self,
@@ -186,9 +194,9 @@ class Replay:
             self._held.clear()
             self._numbers.clear()
             self._places.clear()
+            self._position = -1
         place = len(self._calls)
         self._calls.append(Place(tap, call, phase, ()))
-        self._has_threads = self._has_threads or sequence_number() < self._first
         self._note_memory(tap, arguments, place)
         self._note_number(place, arguments if may_differentiate else ())
 
@@ -205,7 +213,7 @@ class Replay:
         if burst != self._burst:
             self._burst, self._position = burst, -1
             self._has_strayed = False
-        if node._sequence_nr() < self._first and not self._has_threads:
+        if node._sequence_nr() < self._first:
             return None  # Made in an earlier step.
         if runner is FUNCTION:
             place = self._in_function(tap, node, arguments)
@@ -219,6 +227,11 @@ class Replay:
             self._note_memory(tap, arguments, place)
         self._note_number(place, arguments)
         return self._calls[place]
+
+    def is_where(self, tap: Any, arguments: Sequence[Tensor], runner: str) -> bool:
+        """Whether a call that runs again is known to be one of this thread's."""
+        burst = torch._C._current_autograd_node(), current_task(), runner
+        return burst == self._burst or (tap, _storage(arguments)) in self._origins
 
     def _note_memory(self, tap: Any, arguments: Sequence[Tensor], place: int) -> None:
         storage = _storage(arguments)
