@@ -390,6 +390,7 @@ HELD = {
     "checkpoint": lambda: Net(reentrant(False), a=linear()),
     "reentrant": lambda: Net(reentrant(True), a=linear()),
     "an object": lambda: Net(lambda m, x: Opaque(m.a(x.tanh()).sin()), a=linear()),
+    "a set": lambda: Net(lambda m, x: {m.a(x.tanh()).sin()}, a=linear()),
     "an attribute": lambda: Net(keeps_on_itself, a=linear(), gate=nn.Linear(16, 4)),
     "cross attention": lambda: Net(crosses, a=nn.MultiheadAttention(16, 4, batch_first=True)),
     "an expanded parameter": lambda: Net(
@@ -483,10 +484,11 @@ def test_a_compiled_part_counts_under_its_path() -> None:
 
 
 def test_what_does_not_lead_to_the_output_is_said() -> None:
-    model, x = HELD["an object"](), torch.randn(2, 5, 16, requires_grad=True)
+    model, x = HELD["a set"](), torch.randn(2, 5, 16, requires_grad=True)
     found = tt.saved_report(model, x)
     size = 2 * 2 * 5 * 16 * F  # Of tanh, whose node only what was made later leads to, and of sin.
     assert found.notes[0].startswith(f"2 of the tensors ({size:,} bytes of their own) do not lead")
+    assert not tt.saved_report(HELD["an object"](), x).notes  # It is looked into.
     assert not tt.saved_report(linear(), x).notes
 
 

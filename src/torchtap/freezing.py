@@ -96,6 +96,9 @@ def freeze(model: nn.Module, where: Where = "*", *, keep_grad: bool | None = Non
     Optimizers of other kinds see ``requires_grad=False``, and a ``.grad`` that was left from
     before.
 
+    A copy (``copy.deepcopy``) or a file (pickle, ``torch.save``) of the model is not frozen: its
+    parameters require grad as they did before.
+
     With ``keep_grad=True`` the gradients stand in ``.grad``, so ``clip_grad_norm_`` over all
     parameters counts them: give it those that are trained, or use ``tt.edits.clip_norm`` with
     ``over="all"``, which leaves out what is frozen. An optimizer of which everything is frozen has
