@@ -517,6 +517,15 @@ def test_an_edit_in_a_step_that_is_compiled_whole_does_what_it_does_in_eager_mod
         assert torch.allclose(one, two, rtol=1e-5, atol=1e-7)
 
 
+def test_a_watch_may_be_put_on_where_other_tensors_are_made():
+    model = seeded(Block)
+    with torch.inference_mode(), torch.device("meta"):
+        w = tt.watch(model, "fc:output,grad_output", to=tt.Stats())
+    torch.compile(model, backend="aot_eager")(batch()).sum().backward()
+    w.close()
+    assert w.run.stats("fc:grad_output").num_tensors == 1
+
+
 # ---------------------------------------------------------------------------- words, and imports
 
 

@@ -77,7 +77,8 @@ class Part:
         self.asks = repr(tap.filters)
         self.tells = tells
         number = next(_numbers)
-        self.ticket = torch.tensor(number)
+        with torch.inference_mode(False):  # A graph saves it for backward.
+            self.ticket = torch.tensor(number, device="cpu")
         _filters[self.asks] = tap.filters
         _parts[number] = self
 
