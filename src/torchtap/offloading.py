@@ -355,10 +355,10 @@ def offload(
     return done
 
 
-keep_dynamo_out(offload)
-offload._torchdynamo_disable_msg = (  # type: ignore[attr-defined]
-    "torchtap: tt.offload is called inside of what is compiled. Call it outside, around the call, "
-    "or compile with fullgraph=False"
+keep_dynamo_out(
+    offload,
+    reason="torchtap: tt.offload is called inside of what is compiled. Call it outside, around the "
+    "call, or compile with fullgraph=False",
 )
 
 

@@ -274,7 +274,4 @@ class _Leave(_Follow):
             self._attachment.refuse(self.tap.path, GENERATOR)
 
 
-_hooks: tuple[Any, ...] = _Enter.__call__, _Leave.__call__
-keep_dynamo_out(*_hooks)
-for _hook in _hooks:
-    _hook._torchdynamo_disable_msg = INSIDE_A_GRAPH
+keep_dynamo_out(_Enter.__call__, _Leave.__call__, reason=INSIDE_A_GRAPH)
