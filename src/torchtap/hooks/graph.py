@@ -15,6 +15,8 @@ Edge = tuple[Node, int]
 EDITED = "torchtap edit"
 """In a node's metadata: path of the module before which a gradient edit put this identity."""
 
+_COMPRESSED = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
+
 sequence_number = torch._C._autograd._get_sequence_nr
 """Number that the next node of this thread will get."""
 
@@ -71,6 +73,9 @@ def edge_of(tensor: Tensor) -> Edge:
     grad_fn = tensor.grad_fn
     if grad_fn is not None:
         return grad_fn, tensor.output_nr
+    if tensor.layout in _COMPRESSED:  # PyTorch's own way is a view, which these do not have.
+        with torch.enable_grad():
+            return tensor.values().grad_fn.next_functions[0]  # type: ignore[union-attr]
     edge = get_gradient_edge(tensor)
     return edge.node, edge.output_nr
 
