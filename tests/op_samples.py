@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from module_db import Built, detached, seeded, spread
-from torch import Tensor, nn
+from torch import nn
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 
@@ -84,7 +84,9 @@ def samples(
     if function is None:
         return
     known = info.supported_dtypes("cpu")
-    for dtype in [d for d in DTYPES if d in known][:num_dtypes] or [d for d in OTHERS if d in known]:
+    for dtype in [d for d in DTYPES if d in known][:num_dtypes] or [
+        d for d in OTHERS if d in known
+    ]:
         differentiable = info.supports_autograd and dtype in info.supported_backward_dtypes("cpu")
         prefix = f"{info.full_name}{'_' * in_place}-{str(dtype).removeprefix('torch.')}"
 
@@ -102,8 +104,6 @@ def samples(
                 sample.output_process_fn_grad,
                 info.supports_gradgrad,
             )
-        if dtype in OTHERS:
-            return
 
 
 def _build(function: Callable[..., Any], sample: SampleInput, in_place: bool) -> Built:

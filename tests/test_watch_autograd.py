@@ -519,3 +519,25 @@ def test_a_sparse_gradient_of_a_parameter_is_kept() -> None:
         model(torch.tensor([1, 1, 3])).sum().backward()
     gradient = w.run[".:param_grad[weight]"].to_dense()
     assert gradient[:, 0].tolist() == [0.0, 2.0, 0.0, 1.0, 0.0]
+
+
+@pytest.mark.parametrize("change", [lambda x: x.unsqueeze_(0), lambda x: x.t_()])
+def test_the_gradient_of_an_argument_whose_shape_is_changed_in_place_has_the_old_shape(
+    change: Any,
+) -> None:
+    model, x = Net(lambda m, x: change(x).sin()), leaf(3, 4)
+    right = x.detach().cos()
+    with tt.watch(model, "*:grad_input") as w:
+        model(x * 1).sum().backward()
+    assert torch.equal(w.run[".:grad_input"], right)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
+def test_a_compressed_sparse_argument_can_be_a_leaf() -> None:
+    model, dense = Net(lambda m, x: x.to_dense().sin()), torch.eye(3, dtype=torch.float64)
+    x = dense.to_sparse_csr().requires_grad_()
+    with tt.watch(model, "*:*") as w:
+        model(x).sum().backward()
+    assert torch.equal(w.run[".:input"].to_dense(), dense)
+    gradient = w.run[".:grad_input"]
+    assert torch.equal(gradient.to_dense().diagonal(), torch.ones(3).double().cos())

@@ -46,6 +46,7 @@ class Passage:
     Attributes:
         spots: number of the argument -> its spot.
         tensors: number of the argument -> the tensor.
+        shapes: number of the argument -> its shape as it came; ``t_`` and the like change it.
         labels: number of the argument -> what is to be known of its gradient.
         entering: where they enter the graph.
         path: of the module.
@@ -54,13 +55,24 @@ class Passage:
             dtype: a write into one goes past all nodes that are known here.
     """
 
-    __slots__ = ("call", "entering", "first", "labels", "path", "spots", "tensors", "versions")
+    __slots__ = (
+        "call",
+        "entering",
+        "first",
+        "labels",
+        "path",
+        "shapes",
+        "spots",
+        "tensors",
+        "versions",
+    )
 
     def __init__(self, path: str, call: int) -> None:
         self.path = path
         self.call = call
         self.spots: dict[int, Spot] = {}
         self.tensors: dict[int, Tensor] = {}
+        self.shapes: dict[int, torch.Size] = {}
         self.labels: dict[int, tuple[str, ...]] = {}
         self.entering: dict[Edge, list[Entrance]] = {}
         self.first = 0
@@ -231,6 +243,7 @@ class Gradients:
             elif call >= 0 and not is_discarded_graph():
                 passage.spots[place] = spot
                 passage.tensors[place] = tensor
+                passage.shapes[place] = tensor.shape
                 base = tensor._base if tensor._is_view() else None
                 if base is not None and base.dtype != tensor.dtype:
                     passage.versions[place] = tensor._version
@@ -302,7 +315,7 @@ class Gradients:
         labels = passage.labels.get(place, ())
         gather = Gather(self, passage.spots[place], passage.call, labels, len(nodes))
         for node, found in nodes.items():
-            hook = partial(add_crossings, gather, found, tensor.shape, tensor.dtype)
+            hook = partial(add_crossings, gather, found, passage.shapes[place], tensor.dtype)
             if self._looks_before and node.metadata.get(EDITED) == passage.path:
                 handle = node.register_prehook(partial(_as_prehook, hook))
             else:
