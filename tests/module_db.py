@@ -95,15 +95,16 @@ def _of_module(
     def make_inputs() -> list[ModuleInput]:
         return list(info.module_inputs_func(info, "cpu", dtype, requires_grad, training))
 
-    inputs = _seeded(prefix, make_inputs)
-    for position in _spread(len(inputs), most):
+    inputs = seeded(prefix, make_inputs)
+    for position in spread(len(inputs), most):
         build = functools.partial(
             _build, info, inputs[position], dtype, training, f"{prefix}-{position}"
         )
         yield Sample(f"{prefix}-{position}", name, build, training, dtype, info.is_lazy)
 
 
-def _spread(num: int, most: int | None) -> Sequence[int]:
+def spread(num: int, most: int | None) -> Sequence[int]:
+    """Places of at most ``most`` of ``num``, evenly spread."""
     if most is None or num <= most:
         return range(num)
     return [position * num // most for position in range(most)]
@@ -116,28 +117,31 @@ def _build(
         made, called = given.constructor_input, given.forward_input
         module = info.module_cls(*copy.deepcopy(made.args), **copy.deepcopy(made.kwargs))
         module = module.to(dtype).train(training)
-        args, kwargs = _detached(called.args), _detached(called.kwargs)
+        args, kwargs = detached(called.args), detached(called.kwargs)
         if info.is_lazy:
             with torch.no_grad():
                 module(*args, **kwargs)
         return module, args, kwargs
 
     with quiet():
-        return _seeded(seed, make)
+        return seeded(seed, make)
 
 
-def _seeded(text: str, make: Callable[[], T]) -> T:
+def seeded(text: str, make: Callable[[], T]) -> T:
+    """What ``make`` makes with random numbers that this text fixes, and no others drawn."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(zlib.crc32(text.encode()))
         return make()
 
 
-def _detached(value: Any) -> Any:
-    """Copies of all tensors as leaves; some of the ready-made ones hang on a graph."""
+def detached(value: Any) -> Any:
+    """Copies of all tensors as leaves, and of generators; some ready-made ones hang on a graph."""
     if isinstance(value, Tensor):
         return value.detach().clone().requires_grad_(value.requires_grad)
     if isinstance(value, tuple | list):
-        return type(value)(_detached(part) for part in value)
+        return type(value)(detached(part) for part in value)
     if isinstance(value, Mapping):
-        return {key: _detached(part) for key, part in value.items()}
+        return {key: detached(part) for key, part in value.items()}
+    if isinstance(value, torch.Generator):
+        return value.clone_state()
     return value

@@ -831,3 +831,29 @@ def test_an_edit_that_changes_nothing_changes_no_bit_but_where_docs_say(
             assert (one.grad - two).norm() <= 1e-6 * two.norm()
         else:
             assert torch.equal(one.grad, two)
+
+
+def test_the_memory_format_behind_an_edit_that_changes_nothing_is_the_same() -> None:
+    model = nn.MaxPool2d(2)
+    x = torch.randn(1, 2, 6, 6).contiguous(memory_format=torch.channels_last).requires_grad_()
+    plain = model(x)
+    with tt.edit(model, "*:grad_input", lambda g: None, missing="ignore"):
+        assert model(x).stride() == plain.stride()
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
+@pytest.mark.parametrize("kind", ["to_sparse", "to_sparse_csr"])
+def test_why_the_gradient_of_a_sparse_argument_cannot_be_changed_is_said(kind: str) -> None:
+    model = Net(lambda m, x: x.to_dense() * 2)
+    x = getattr(torch.eye(2), kind)().requires_grad_()
+    edit = tt.edit(model, ".:grad_input", lambda g: g * 2)
+    model(x).sum().backward()
+    with pytest.raises(tt.EditError, match="PyTorch has no views of sparse"):
+        edit.close()
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
+def test_half_complex_tensors_can_be_edited() -> None:
+    model = Net(lambda m, x: x.chalf())
+    with tt.edit(model, "*:output", lambda t: None):
+        assert model(torch.ones(2)).tolist() == [1, 1]

@@ -66,14 +66,6 @@ def observed(build: Build, attach: Callable[[nn.Module], Any] | None = None) -> 
     return found
 
 
-def without_nature(facts: bits.Facts) -> bits.Facts:
-    """An edit may hand on a view; what is in the tensors has to be the same all the more."""
-    return {
-        name: fact[0] if name.startswith(("output", "argument")) else fact
-        for name, fact in facts.items()
-    }
-
-
 OVERWRITTEN = {
     "flatten_changed",
     "transpose_changed",
@@ -154,7 +146,7 @@ def test_a_gradient_edit_that_is_closed_before_the_backward_changes_nothing(
                 return default_loss(output)
 
             found = bits.observe(model, args, kwargs, loss)
-        return without_nature(found)
+        return bits.without_nature(found)
 
     if specimen.name in OVERWRITTEN | ANOTHER_ORDER:
         return  # See below.
@@ -179,7 +171,7 @@ def cannot_follow(specimen: Specimen, port: str) -> bool:
 @every_specimen
 def test_the_identity_changes_nothing(specimen: Specimen, identity: Callable[..., Any]) -> None:
     build = builder(specimen)
-    plain = without_nature(observed(build))
+    plain = bits.without_nature(observed(build))
     for where in everything(specimen.build()):
         port = where[2:]
 
@@ -190,7 +182,7 @@ def test_the_identity_changes_nothing(specimen: Specimen, identity: Callable[...
             with pytest.raises(tt.EditError, match="overwritten in place"):
                 observed(build, attach)
         elif port != "grad_input" or specimen.name not in ANOTHER_ORDER:
-            edited = without_nature(observed(build, attach))
+            edited = bits.without_nature(observed(build, attach))
             assert bits.differences(plain, edited) == [], port
 
 
@@ -198,14 +190,14 @@ def test_the_identity_changes_nothing(specimen: Specimen, identity: Callable[...
 def test_the_identity_changes_nothing_in_a_module_of_torch(samples: list[Sample]) -> None:
     for sample in samples:
         with module_db.quiet():
-            plain = without_nature(observed(sample.build))
+            plain = bits.without_nature(observed(sample.build))
             for identity in IDENTITIES.values():
 
                 def attach(model: nn.Module, identity: Any = identity) -> tt.Edit:
                     where = [one for one in everything(model) if one != "*:grad_input"]
                     return tt.edit(model, where, identity, missing="ignore")
 
-                edited = without_nature(observed(sample.build, attach))
+                edited = bits.without_nature(observed(sample.build, attach))
                 assert bits.differences(plain, edited) == [], sample.id
 
 
@@ -255,7 +247,7 @@ def values(facts: bits.Facts) -> bits.Facts:
     """Without strides: a product of an expanded tensor is laid out in its own way."""
     return {
         name: (*fact[:2], fact[3]) if name.startswith(("output", "gradient")) and fact else fact
-        for name, fact in without_nature(facts).items()
+        for name, fact in bits.without_nature(facts).items()
         if not (name.startswith("gradient") and fact and fact[0] == "sparse")
     }
 

@@ -377,7 +377,7 @@ def test_what_was_not_looked_into_is_absent_where_it_is_taken():
     assert "no tensor that fits" in w.absent[0].reason
 
 
-def test_a_tensor_of_an_object_is_recorded_and_an_edit_of_it_is_refused():
+def test_a_tensor_of_an_object_is_recorded_and_an_edit_of_it_is_refused_or_said():
     model = Net(lambda net, x: (x * 1, Box(x * 2)))
     with tt.watch(model, ".:output,grad_output") as w:
         out, box = model(torch.ones(2, requires_grad=True))
@@ -385,13 +385,43 @@ def test_a_tensor_of_an_object_is_recorded_and_an_edit_of_it_is_refused():
     assert w.run[".:output[1.held]"].tolist() == [2, 2]
     assert w.run[".:grad_output[1.held]"].tolist() == [3, 3]
     assert not w.absent
-    edit = tt.edit(model, ".", tt.edits.zero(), missing="ignore")
+    edit = tt.edit(model, ".:output[1.held]", tt.edits.zero(), missing="ignore")
     with pytest.raises(tt.EditError, match=r"\[1.held\] is an attribute in a Box"):
         model(torch.ones(2))
     edit.close()
-    with tt.edit(model, ".:output[0]", tt.edits.zero()):
+    with tt.edit(model, ".", tt.edits.zero()) as edit:  # All that can be changed.
         out, box = model(torch.ones(2))
     assert out.tolist() == [0, 0] and box.held.tolist() == [2, 2]
+    assert edit.fired == {".:output[0]": 1}
+    assert [str(entry.site) for entry in edit.absent] == [".:output[1.held]"]
+    assert "an attribute of a Box" in edit.absent[0].reason
+
+
+def test_an_edit_that_finds_nothing_but_objects_never_happened():
+    model = Net(lambda net, x: Box(x * 2))
+    edit = tt.edit(model, ".", tt.edits.zero())
+    model(torch.ones(2))
+    with pytest.raises(tt.EditError, match="never happened.*an attribute of a Box"):
+        edit.close()
+
+
+def test_a_language_model_that_returns_its_cache_is_edited_and_swept():
+    config = transformers.LlamaConfig(
+        vocab_size=20,
+        hidden_size=8,
+        intermediate_size=8,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+    )
+    model, tokens = transformers.LlamaForCausalLM(config).eval(), torch.tensor([[1, 2, 3]])
+    with torch.no_grad():
+        plain = model(tokens, use_cache=True)
+        with tt.edit(model, "model", tt.edits.zero()) as edit:
+            edited = model(tokens, use_cache=True)
+        assert edited.logits.eq(0).all() and plain.logits.ne(0).any()
+        assert "[past_key_values.layers.0.keys]" in str(edit.absent[0].site)
+        swept = tt.sweep(model, tokens, "*", tt.edits.zero(), lambda out: out.logits.sum())
+    assert len(swept.rows) > 10
 
 
 def test_a_gradient_in_an_object_is_edited():

@@ -572,3 +572,25 @@ def test_gradients_handed_in_are_found_from_threads_of_the_engine() -> None:
     y.backward(buffer)
     assert found == [{storage_id(buffer)}]
     assert given_storages() == set()
+
+
+@pytest.mark.parametrize("change", [lambda x: x.unsqueeze_(0), lambda x: x.t_()])
+def test_the_gradient_of_an_argument_whose_shape_is_changed_in_place_has_the_old_shape(
+    change: Any,
+) -> None:
+    model, x = Net(lambda m, x: change(x).sin()), leaf(3, 4)
+    right = x.detach().cos()
+    with tt.watch(model, "*:grad_input") as w:
+        model(x * 1).sum().backward()
+    assert torch.equal(w.run[".:grad_input"], right)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
+def test_a_compressed_sparse_argument_can_be_a_leaf() -> None:
+    model, dense = Net(lambda m, x: x.to_dense().sin()), torch.eye(3, dtype=torch.float64)
+    x = dense.to_sparse_csr().requires_grad_()
+    with tt.watch(model, "*:*") as w:
+        model(x).sum().backward()
+    assert torch.equal(w.run[".:input"].to_dense(), dense)
+    gradient = w.run[".:grad_input"]
+    assert torch.equal(gradient.to_dense().diagonal(), torch.ones(3).double().cos())

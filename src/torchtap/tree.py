@@ -35,6 +35,7 @@ MOST_PARTS = 4096
 """Parts of one object that are looked at; a trainer or a data set may stand among arguments."""
 MOST_LEVELS = 32
 Leaf = tuple[str, Tensor]
+Inside = Callable[[str, Tensor, str], Tensor]
 Part = tuple[str, Any]
 Unseen = dict[str, str]
 """Leaf name -> what stands there and why it was not looked into, as ``a set, which ...``."""
@@ -273,6 +274,7 @@ def replace(
     function: Callable[[str, Tensor], Tensor],
     unseen: Unseen | None = None,
     *,
+    inside: Inside | None = None,
     objects: bool = True,
 ) -> Any:
     """The same nested value with every tensor replaced by ``function(leaf, tensor)``.
@@ -286,6 +288,8 @@ def replace(
         value: anything.
         function: returns the tensor to put in place of the one that it is given, or the same.
         unseen: takes what holds tensors, or may hold some, and was not looked into.
+        inside: asked in place of ``function`` for tensors in such objects, with the class name of
+            the object as third argument.
         objects: whether to ask for tensors in such objects too.
 
     Raises:
@@ -299,7 +303,7 @@ def replace(
     """
     if isinstance(value, Tensor):
         return function("", value)
-    return _Maker(function, unseen, objects=objects).rebuild(value, "")
+    return _Maker(function, unseen, inside=inside, objects=objects).rebuild(value, "")
 
 
 def replace_arguments(
@@ -307,6 +311,8 @@ def replace_arguments(
     kwargs: Mapping[str, Any],
     function: Callable[[str, Tensor], Tensor],
     unseen: Unseen | None = None,
+    *,
+    inside: Inside | None = None,
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """What a module is called with, with every tensor replaced, named as in `argument_leaves`.
 
@@ -315,7 +321,7 @@ def replace_arguments(
         >>> replace_arguments((torch.ones(1),), {}, lambda leaf, tensor: tensor + 1)
         ((tensor([2.]),), {})
     """
-    rebuild = _Maker(function, unseen).rebuild
+    rebuild = _Maker(function, unseen, inside=inside).rebuild
     if len(args) == 1 and not kwargs:
         return (rebuild(args[0], ""),), {}
     new = tuple(rebuild(one, str(place)) for place, one in enumerate(args))
@@ -325,16 +331,18 @@ def replace_arguments(
 class _Maker:
     """Makes nested values anew, asking a function for every tensor in them."""
 
-    __slots__ = ("_function", "_objects", "_times", "_unseen", "_walked")
+    __slots__ = ("_function", "_inside", "_objects", "_times", "_unseen", "_walked")
 
     def __init__(
         self,
         function: Callable[[str, Tensor], Tensor],
         unseen: Unseen | None,
         *,
+        inside: Inside | None = None,
         objects: bool = True,
     ) -> None:
         self._function = function
+        self._inside = inside
         self._objects = objects
         self._unseen = unseen
         self._times: Counter[str] = Counter()
@@ -363,17 +371,20 @@ class _Maker:
             raise EditError(f"{_named(value, name)} does not hold what it is made of. {_WAY_OUT}")
         return twin
 
-    def _new(self, name: str, tensor: Tensor) -> Tensor:
+    def _new(self, name: str, tensor: Tensor, holder: str = "") -> Tensor:
         """Gives leaves the names of :func:`leaves`, also where their keys read the same."""
         self._times[name] += 1
         times = self._times[name]
-        return self._function(name if times == 1 else f"{name}~{times}", tensor)
+        name = name if times == 1 else f"{name}~{times}"
+        if holder and self._inside is not None:
+            return self._inside(name, tensor, holder)
+        return self._function(name, tensor)
 
     def _ask_inside(self, value: Any, name: str, above: frozenset[int]) -> None:
         found: list[Leaf] = []
         _look_into(value, name, found, above, self._walked, self._unseen)
         for leaf, tensor in found:
-            if self._new(leaf, tensor) is not tensor:
+            if self._new(leaf, tensor, _kind(value)) is not tensor:
                 pattern = f"{name}.*" if name else leaf
                 raise EditError(
                     f"The tensor at [{leaf}] is an attribute in a {_kind(value)}, which torchtap "

@@ -247,10 +247,11 @@ class GradientEdits:
             the tensor to go on with, a plain view: in-place operations stay legal and reach the
             tensor itself.
         """
-        if not tensor.requires_grad or not torch.is_grad_enabled():
-            spot.reason = why_no_grad(tensor)
+        reason = _why_fixed(tensor)
+        if reason is not None:
+            spot.reason = reason
             return tensor
-        view = tensor.view_as(tensor)
+        view = _identity(tensor)
         self.of_tensor(spot, view, call, phase)
         return view
 
@@ -260,12 +261,13 @@ class GradientEdits:
         A plain view, as in :meth:`of_own`; several edits of one module share it, or the last
         one made would be the first to work.
         """
-        if not tensor.requires_grad or not torch.is_grad_enabled():
-            spot.reason = why_no_grad(tensor)
+        reason = _why_fixed(tensor)
+        if reason is not None:
+            spot.reason = reason
             return tensor
         node: Any = tensor.grad_fn
         if node is None or node.metadata.get(EDITED) != spot.site.path:
-            tensor = tensor.view_as(tensor)
+            tensor = _identity(tensor)
             node = tensor.grad_fn
             node.metadata[EDITED] = spot.site.path
         edit = GradientEdit(self, spot, call, phase)
@@ -342,6 +344,27 @@ class GradientEdits:
             handle.remove()
         self._handles.clear()
         self.drop_views()
+
+
+def _why_fixed(tensor: Tensor) -> str | None:
+    """Why what flows back from one use of a tensor cannot be changed apart from the rest."""
+    if not tensor.requires_grad or not torch.is_grad_enabled():
+        return why_no_grad(tensor)
+    if tensor.layout in (torch.strided, torch.jagged):
+        return None
+    layout = str(tensor.layout).removeprefix("torch.")
+    return f"PyTorch has no views of {layout} tensors, and the change would be made at one"
+
+
+def _identity(tensor: Tensor) -> Tensor:
+    """A plain view of all of it, with the same strides.
+
+    ``view_as`` makes those of dims of size 1 anew, by which some operators choose the memory format
+    of what they return.
+    """
+    if tensor.layout is torch.jagged:  # These have no other.
+        return tensor.view_as(tensor)
+    return torch.ops.aten.alias.default(tensor)  # type: ignore[no-any-return]
 
 
 keep_dynamo_out(

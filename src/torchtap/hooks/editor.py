@@ -208,7 +208,7 @@ class Editor:
         if not takes_arguments or not self._is_wanted(call):
             return None
         new = partial(self._new_argument, call, {})
-        return replace_arguments(args, kwargs, new, tap.unseen[TAKEN])
+        return replace_arguments(args, kwargs, new, tap.unseen[TAKEN], inside=new)
 
     def leave(
         self,
@@ -243,7 +243,8 @@ class Editor:
         else:
             if "grad_output" in tap.filters:
                 self._refuse_graph_outputs(tap, output)
-            new = replace(output, partial(self._new_output, call, {}), tap.unseen[RETURNED])
+            change = partial(self._new_output, call, {})
+            new = replace(output, change, tap.unseen[RETURNED], inside=change)
         if not self._running.stack:  # What it returned itself is followed no further.
             self.gradients.leave(_NO_VIEWS, None, is_outermost=True)
         return new
@@ -292,9 +293,11 @@ class Editor:
 
     # ------------------------------------------------------------------ one tensor
 
-    def _new_argument(self, call: _Call, known: Known, leaf: str, tensor: Tensor) -> Tensor:
+    def _new_argument(
+        self, call: _Call, known: Known, leaf: str, tensor: Tensor, holder: str = ""
+    ) -> Tensor:
         tap = call.tap
-        spot = tap.spot("input", leaf)
+        spot = _spot_of_value(tap, "input", leaf, holder)
         if spot is not None:
             tensor = self._changed(spot, tensor, call)
         spot = tap.spot("grad_input", leaf)
@@ -306,8 +309,11 @@ class Editor:
             known[id(tensor)] = tensor, gradients.isolated(spot, tensor, call.number, phase)
         return known[id(tensor)][1]
 
-    def _new_output(self, call: _Call, known: Known, leaf: str, tensor: Tensor) -> Tensor:
-        spot, spot_of_gradient = call.tap.spot("output", leaf), call.tap.spot("grad_output", leaf)
+    def _new_output(
+        self, call: _Call, known: Known, leaf: str, tensor: Tensor, holder: str = ""
+    ) -> Tensor:
+        spot = _spot_of_value(call.tap, "output", leaf, holder)
+        spot_of_gradient = call.tap.spot("grad_output", leaf)
         return self._flowing_out(call, spot, spot_of_gradient, known, tensor)
 
     def _refuse_graph_outputs(self, tap: Tap, output: Any) -> None:
@@ -430,6 +436,23 @@ class Editor:
         spot.armed += 1
         spot.arrived += 1
         return self.gradients.change(spot, gradient, self.step, call)
+
+
+def _spot_of_value(tap: Tap, port: str, leaf: str, holder: str) -> Spot | None:
+    """The spot of a value to be changed. In an object only what was asked for by its name.
+
+    Nothing can be put in its place there, so naming it is an error. A pattern that takes all of a
+    port means the tensors that can be changed, and the others are said to be absent.
+    """
+    spot = tap.spot(port, leaf)
+    if spot is None or not holder or not tap.filters[port].is_open:
+        return spot
+    side = TAKEN if port == "input" else RETURNED
+    tap.unseen[side][leaf] = (
+        f"an attribute of a {holder}, which an edit neither copies nor writes into because others "
+        f"may hold it"
+    )
+    return None
 
 
 class EditEnter(EditCallback):

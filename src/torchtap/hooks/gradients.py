@@ -47,6 +47,7 @@ class Passage:
     Attributes:
         spots: number of the argument -> its spot.
         tensors: number of the argument -> the tensor.
+        shapes: number of the argument -> its shape as it came; ``t_`` and the like change it.
         labels: number of the argument -> what is to be known of its gradient.
         entering: where they enter the graph.
         path: of the module.
@@ -63,6 +64,7 @@ class Passage:
         "labels",
         "path",
         "phase",
+        "shapes",
         "spots",
         "tensors",
         "versions",
@@ -74,6 +76,7 @@ class Passage:
         self.phase = phase
         self.spots: dict[int, Spot] = {}
         self.tensors: dict[int, Tensor] = {}
+        self.shapes: dict[int, torch.Size | None] = {}
         self.labels: dict[int, tuple[str, ...]] = {}
         self.entering: dict[Edge, list[Entrance]] = {}
         self.first = 0
@@ -260,6 +263,8 @@ class Gradients:
             elif call >= 0 and not is_discarded_graph():
                 passage.spots[place] = spot
                 passage.tensors[place] = tensor
+                # A nested tensor is never broadcast, and one of strided memory has no shape.
+                passage.shapes[place] = None if tensor.is_nested else tensor.shape
                 base = tensor._base if tensor._is_view() else None
                 if base is not None and base.dtype != tensor.dtype:
                     passage.versions[place] = tensor._version
@@ -333,9 +338,7 @@ class Gradients:
         spot, call, phase = passage.spots[place], passage.call, passage.phase
         gather = Gather(self, spot, call, phase, labels, len(nodes))
         for node, found in nodes.items():
-            # A nested tensor is never broadcast, and one of strided memory has no shape.
-            shape = None if tensor.is_nested else tensor.shape
-            hook = partial(add_crossings, gather, found, shape, tensor.dtype)
+            hook = partial(add_crossings, gather, found, passage.shapes[place], tensor.dtype)
             if self._looks_before and node.metadata.get(EDITED) == passage.path:
                 handle = node.register_prehook(partial(_as_prehook, hook))
             else:

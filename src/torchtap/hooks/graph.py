@@ -17,6 +17,7 @@ EDITED = "torchtap edit"
 
 COMPILED = "CompiledFunctionBackward"
 """Name of the node of a whole compiled graph."""
+_COMPRESSED = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
 
 sequence_number = torch._C._autograd._get_sequence_nr
 """Number that the next node of this thread will get."""
@@ -91,6 +92,9 @@ def edge_of(tensor: Tensor) -> Edge:
         with torch.enable_grad():
             alias = torch.ops.aten.alias(tensor)
         return alias.grad_fn.next_functions[0]  # type: ignore[no-any-return]
+    if tensor.layout in _COMPRESSED:  # PyTorch's own way is a view, which these do not have.
+        with torch.enable_grad():
+            return tensor.values().grad_fn.next_functions[0]  # type: ignore[union-attr]
     edge = get_gradient_edge(tensor)
     return edge.node, edge.output_nr
 
