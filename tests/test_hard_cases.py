@@ -401,7 +401,7 @@ def test_an_edit_that_finds_nothing_but_objects_never_happened():
     model = Net(lambda net, x: Box(x * 2))
     edit = tt.edit(model, ".", tt.edits.zero())
     model(torch.ones(2))
-    with pytest.raises(tt.EditError, match="never happened.*an attribute of a Box"):
+    with pytest.raises(tt.EditError, match=r"never happened.*an attribute of a Box"):
         edit.close()
 
 
