@@ -83,7 +83,7 @@ HELD_BY_OBJECTS = {
     ("cache_through_layers", "input"),
     ("cache_through_layers", "output"),
 }
-"""Tensors there are attributes of plain objects, in which nothing is replaced."""
+"""Some tensors there are attributes of plain objects: left as they are, and said to be."""
 
 
 # --- off is off -------------------------------------------------------------------------------
@@ -232,9 +232,6 @@ def test_doubling_and_halving_is_the_identity(specimen: Specimen, port: str) -> 
         return
     if specimen.name in (SHARED if port == "output" else ANOTHER_ORDER):
         return
-    if (specimen.name, port) in HELD_BY_OBJECTS:
-        return  # See below.
-
     def attach(model: nn.Module) -> tt.Edit:
         there_and_back = [tt.edits.scale(2.0), tt.edits.scale(0.5)]
         return tt.edit(model, f"*:{port}", there_and_back, missing="ignore")
@@ -367,12 +364,12 @@ def test_an_edit_of_values_equals_the_change_in_the_code(specimen: Specimen, por
     def by_edit(model: nn.Module) -> tt.Edit:
         return tt.edit(model, f"*:{port}", bent, missing="ignore")
 
-    if (specimen.name, port) in HELD_BY_OBJECTS:
-        with pytest.raises(tt.EditError, match=r"attribute in a (Box|Cache).*register_pytree_node"):
-            results(build, by_edit)
-        return
-    hand, _ = results(build, by_hand)
     ours, edit = results(build, by_edit)
+    held = [entry for entry in edit.absent if "attribute of a" in entry.reason]
+    assert bool(held) is ((specimen.name, port) in HELD_BY_OBJECTS)
+    if held:
+        return  # The code by hand changes those too.
+    hand, _ = results(build, by_hand)
     edit.close()
     assert_equal(ours, hand, 0.0)
 
