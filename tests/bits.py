@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtap.tree import leaves
+from torchtap.core.tree import leaves
 
 Facts = dict[str, Any]
 """Name of something that was looked at -> what was found."""

@@ -12,7 +12,7 @@ from models import TinyGPT, seeded
 from torch import nn
 
 import torchtap as tt
-from torchtap.site import PORTS
+from torchtap.core.site import PORTS
 
 
 def gpt() -> nn.Module:

@@ -20,10 +20,10 @@ from safetensors.torch import save_file
 import torchtap
 from torchtap import cli
 from torchtap.cli import saying
+from torchtap.core.errors import MissingExtraError
+from torchtap.core.text import breadth
 from torchtap.demo import SITES, class_names, run_demo
-from torchtap.errors import MissingExtraError
 from torchtap.store.file import open_run
-from torchtap.view.cells import breadth
 
 SOURCE = """
 import sys
@@ -330,8 +330,8 @@ def test_a_nan_is_shown_as_a_count_and_as_null_in_json(call, here):
 
 def test_a_long_list_is_cut_and_all_shows_it(call, here):
     layers = {f"layer{n}": ("Linear",) for n in range(60)}
-    from torchtap.record import FORWARD, UNVERSIONED, Record
-    from torchtap.site import Site
+    from torchtap.core.record import FORWARD, UNVERSIONED, Record
+    from torchtap.core.site import Site
     from torchtap.store.run import Meta, Run
 
     rows = [

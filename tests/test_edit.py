@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 import bits
 import torchtap as tt
+from torchtap.core.tree import leaves
 from torchtap.testing import Net
-from torchtap.tree import leaves
 
 ONES = torch.ones(2, 3)
 

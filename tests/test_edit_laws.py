@@ -19,8 +19,8 @@ from truth import Key, _mapped, _no_checkpoints, _Twin, _widened, _widened_leaf
 
 import bits
 import torchtap as tt
+from torchtap.core.tree import leaves
 from torchtap.testing import Specimen, default_loss, zoo
-from torchtap.tree import leaves
 
 PORTS = ("input", "output", "grad_input", "grad_output", "param_grad")
 SPECIMENS = {specimen.name: specimen for specimen in zoo()}
@@ -232,6 +232,7 @@ def test_doubling_and_halving_is_the_identity(specimen: Specimen, port: str) -> 
         return
     if specimen.name in (SHARED if port == "output" else ANOTHER_ORDER):
         return
+
     def attach(model: nn.Module) -> tt.Edit:
         there_and_back = [tt.edits.scale(2.0), tt.edits.scale(0.5)]
         return tt.edit(model, f"*:{port}", there_and_back, missing="ignore")

@@ -12,8 +12,8 @@ from torch.nn import functional as F
 
 import torchtap as tt
 from torchtap import edits
-from torchtap.record import FORWARD, UNVERSIONED, Record
-from torchtap.site import Site
+from torchtap.core.record import FORWARD, UNVERSIONED, Record
+from torchtap.core.site import Site
 from torchtap.testing import Net
 
 close = torch.testing.assert_close

@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import nn
 
-from torchtap.errors import InputError, MissingExtraError, SiteError
-from torchtap.record import FORWARD, UNVERSIONED, Record
-from torchtap.site import Site
+from torchtap.core.errors import InputError, MissingExtraError, SiteError
+from torchtap.core.record import FORWARD, UNVERSIONED, Record
+from torchtap.core.site import Site
 from torchtap.store.run import Meta, Run
 from torchtap.view import figures
 from torchtap.view.figures import default_site, feature_maps, feature_maps_overview, grid_shape

@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import torchtap as tt
-from torchtap.record import FORWARD, RECOMPUTE, UNVERSIONED
+from torchtap.core.record import FORWARD, RECOMPUTE, UNVERSIONED
 from torchtap.store.listing import list_file, list_run
 from torchtap.store.run import Meta, Run
 from torchtap.testing import Net

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, strategies as st
 from hypothesis.extra import numpy as arrays
 
-from torchtap.errors import InputError
+from torchtap.core.errors import InputError
 from torchtap.stats.histogram import NUM_BINS, RELATIVE_ERROR, SHIFT, Histogram
 
 finite = arrays.arrays(

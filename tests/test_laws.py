@@ -25,9 +25,9 @@ from truth import PORTS, Truth, assert_matches, truth
 
 import bits
 import torchtap as tt
-from torchtap.site import Site
+from torchtap.core.site import Site
+from torchtap.core.tree import leaves
 from torchtap.testing import Net, Specimen, default_loss, zoo
-from torchtap.tree import leaves
 
 ALL = "*:*,param_grad,param,buffer"
 EVERY_PORT = (*PORTS, "param", "param_grad", "buffer")

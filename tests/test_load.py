@@ -14,7 +14,7 @@ from PIL import Image
 from safetensors.torch import save_file
 from torch import nn
 
-from torchtap.errors import InputError, MissingExtraError
+from torchtap.core.errors import InputError, MissingExtraError
 from torchtap.load import (
     Unwrapped,
     load_batch,

@@ -21,8 +21,8 @@ from torch.nn.modules import module as of_all_modules
 
 import bits
 import torchtap as tt
+from torchtap.core.tree import leaves
 from torchtap.testing import Net
-from torchtap.tree import leaves
 
 Log = list[Any]
 Program = Callable[[nn.Module, Log], Callable[[], object]]

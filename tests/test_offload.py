@@ -23,7 +23,7 @@ from torch.utils.checkpoint import checkpoint
 
 import bits
 import torchtap as tt
-from torchtap.errors import InputError, OffloadError, SiteError
+from torchtap.core.errors import InputError, OffloadError, SiteError
 from torchtap.moving.streams import FakeStreams
 from torchtap.packing import top
 from torchtap.testing import Net, Specimen, default_loss, zoo

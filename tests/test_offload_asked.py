@@ -14,7 +14,7 @@ from torch.autograd.graph import disable_saved_tensors_hooks, saved_tensors_hook
 from torch.utils.checkpoint import checkpoint
 
 import torchtap as tt
-from torchtap.errors import InputError, OffloadError
+from torchtap.core.errors import InputError, OffloadError
 from torchtap.moving.streams import FakeStreams
 from torchtap.packing import top
 from torchtap.testing import Net

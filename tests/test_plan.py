@@ -11,7 +11,8 @@ from torch import nn
 from torch.nn.parallel import DataParallel
 
 import torchtap as tt
-from torchtap.plan import Filter, Plan, make_plan, modules_of
+from torchtap.core.modules import modules_of
+from torchtap.core.plan import Filter, Plan, make_plan
 from torchtap.testing import Net
 
 

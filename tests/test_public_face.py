@@ -102,14 +102,14 @@ def test_a_change_of_a_signature_shows_in_the_snapshot() -> None:
 
 
 def test_every_error_of_ours_is_in_the_face() -> None:
-    from torchtap import errors
+    from torchtap.core import errors
 
     ours = {name for name, value in vars(errors).items() if inspect.isclass(value)}
     assert ours <= set(tt.__all__)
 
 
 def test_every_error_stands_in_the_tree_of_errors() -> None:
-    from torchtap import errors
+    from torchtap.core import errors
 
     drawn = errors.__doc__ or ""
     for name, value in vars(errors).items():
@@ -126,7 +126,7 @@ _HEAVY = "print([name for name in ('torch', 'numpy', 'matplotlib') if name in sy
     "code",
     [
         "import torchtap",
-        "import torchtap.errors, torchtap.site, torchtap.record",
+        "import torchtap.core.errors, torchtap.core.site, torchtap.core.record",
         "import torchtap; torchtap.Site('fc'); torchtap.Pattern.parse('*'); torchtap.InputError",
         "import torchtap.cli",
         "import torchtap; dir(torchtap)",

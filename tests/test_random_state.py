@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 import torchtap as tt
+from torchtap.core.preserved import RandomState, same_states
 from torchtap.testing import Net
-from torchtap.untouched import RandomState, same_states
 
 OWN = {
     "torch": lambda: torch.rand(()).item(),

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import torchtap as tt
-from torchtap.record import FORWARD, RECOMPUTE, UNVERSIONED
+from torchtap.core.record import FORWARD, RECOMPUTE, UNVERSIONED
 
 
 def record(

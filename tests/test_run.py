@@ -14,7 +14,7 @@ from models import resnet18, seeded
 from torch import Tensor, nn
 
 import torchtap as tt
-from torchtap.record import FORWARD, UNVERSIONED, Record
+from torchtap.core.record import FORWARD, UNVERSIONED, Record
 from torchtap.stats.series import Series
 from torchtap.store.run import Meta, Run
 from torchtap.testing import Net

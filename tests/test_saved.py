@@ -63,7 +63,7 @@ def look(tensor: Tensor) -> Any:
 
 
 def tensors_of(output: Any) -> list[Tensor]:
-    from torchtap.tree import leaves
+    from torchtap.core.tree import leaves
 
     return [tensor for _, tensor in leaves([output])]
 

@@ -23,7 +23,7 @@ from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 import torchtap as tt
-from torchtap.errors import InputError
+from torchtap.core.errors import InputError
 from torchtap.moving.room import Room
 from torchtap.moving.slab import ALIGNMENT, GROWTH, Slab, folder_for, is_in_memory
 

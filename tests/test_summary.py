@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from torchtap.errors import InputError
+from torchtap.core.errors import InputError
+from torchtap.core.text import breadth
 from torchtap.summarizing import PARAMETER, summary
-from torchtap.view.cells import breadth
 
 
 class Shared(nn.Module):

@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.utils import _pytree
 from transformers.modeling_outputs import BaseModelOutput
 
-from torchtap.errors import EditError
-from torchtap.tree import MOST_PARTS, argument_leaves, leaves, replace
+from torchtap.core.errors import EditError
+from torchtap.core.tree import MOST_PARTS, argument_leaves, leaves, replace
 
 Point = namedtuple("Point", "x y")
 

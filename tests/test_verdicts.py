@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 import torchtap as tt
+from torchtap.core.tree import leaves
 from torchtap.hooks.gradients import Gradients
 from torchtap.testing import Net
-from torchtap.tree import leaves
 
 ALL = ["*:*", "*:param,param_grad,buffer"]
 

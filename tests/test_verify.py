@@ -15,14 +15,14 @@ from torch import Tensor, nn
 
 import bits
 import torchtap as tt
+from torchtap.core.record import UNVERSIONED
+from torchtap.core.site import Site
+from torchtap.core.text import breadth
 from torchtap.hooks.engine import Engine
 from torchtap.hooks.gradients import Gradients
 from torchtap.hooks.keep import Keeper, Kept
-from torchtap.record import UNVERSIONED
 from torchtap.sinks import Delivery
-from torchtap.site import Site
 from torchtap.testing import Net
-from torchtap.view.cells import breadth
 
 
 def seeded(make: Callable[[], Any]) -> Any:

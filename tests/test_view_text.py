@@ -12,26 +12,19 @@ import pytest
 import torch
 from torch import nn
 
-from torchtap.record import FORWARD, RECOMPUTE, UNVERSIONED, Absence, Record
-from torchtap.site import Site
+from torchtap.core import text as cells
+from torchtap.core.absence import Absence, show_absences, show_absent
+from torchtap.core.outline import tree
+from torchtap.core.record import FORWARD, RECOMPUTE, UNVERSIONED, Record
+from torchtap.core.site import Site
 from torchtap.stats.sink import Stats
 from torchtap.store.file import save_run
 from torchtap.store.listing import Listing, MeasuredEntry, SiteEntry, list_file, list_run
 from torchtap.store.modules import module_rows
 from torchtap.store.run import Meta, Run
-from torchtap.view import cells
 from torchtap.view.html import run_html
 from torchtap.view.table import show_table
-from torchtap.view.text import (
-    columns,
-    show_absences,
-    show_absent,
-    show_listing,
-    show_module_rows,
-    show_modules,
-    show_run,
-    tree,
-)
+from torchtap.view.text import columns, show_listing, show_module_rows, show_modules, show_run
 from torchtap.watching import watch
 
 ODD_NAMES = [

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import torchtap as tt
+from torchtap.core.tensors import storage_id
 from torchtap.hooks.backwards import given_storages
-from torchtap.hooks.keep import storage_id
 from torchtap.testing import Net
 
 

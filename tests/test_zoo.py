@@ -14,9 +14,9 @@ from models import TinyGPT, resnet18, resnet34, small
 from torch import Tensor, nn
 from truth import PORTS, Truth, TwinError, assert_matches, truth
 
-from torchtap.site import Site
+from torchtap.core.site import Site
+from torchtap.core.tree import leaves
 from torchtap.testing import Net, Specimen, default_loss, zoo
-from torchtap.tree import leaves
 
 every_specimen = pytest.mark.parametrize("specimen", zoo(), ids=str)
 every_specimen_with_a_twin = pytest.mark.parametrize(

@@ -5,15 +5,13 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from torchtap.core.version import __version__
+
 if TYPE_CHECKING:
     from torchtap import edits as edits, stats as stats
     from torchtap.advising import advise_offload as advise_offload
-    from torchtap.editing import (
-        Edit as Edit,
-        edit as edit,
-        edit_tensor as edit_tensor,
-    )
-    from torchtap.errors import (
+    from torchtap.core.absence import Absence as Absence
+    from torchtap.core.errors import (
         CaptureError as CaptureError,
         EditError as EditError,
         InputError as InputError,
@@ -24,6 +22,13 @@ if TYPE_CHECKING:
         SiteError as SiteError,
         TorchtapError as TorchtapError,
     )
+    from torchtap.core.record import Key as Key, Record as Record, Sink as Sink
+    from torchtap.core.site import Pattern as Pattern, Site as Site
+    from torchtap.editing import (
+        Edit as Edit,
+        edit as edit,
+        edit_tensor as edit_tensor,
+    )
     from torchtap.extracting import Features as Features, features as features
     from torchtap.freezing import Freeze as Freeze, freeze as freeze
     from torchtap.hooks.marks import mark as mark
@@ -33,14 +38,7 @@ if TYPE_CHECKING:
         offload as offload,
         suspend_offload as suspend_offload,
     )
-    from torchtap.record import (
-        Absence as Absence,
-        Key as Key,
-        Record as Record,
-        Sink as Sink,
-    )
     from torchtap.saving import SavedReport as SavedReport, saved_report as saved_report
-    from torchtap.site import Pattern as Pattern, Site as Site
     from torchtap.stats.histogram import Histogram as Histogram
     from torchtap.stats.measure import measure as measure
     from torchtap.stats.own import Statistic as Statistic
@@ -56,39 +54,38 @@ if TYPE_CHECKING:
     from torchtap.view import figures as plot  # noqa: F401
     from torchtap.watching import Watch as Watch, watch as watch
 
-__version__ = "0.1.0"
 
 # Nothing is imported until it is used (PEP 562): the command line answers --help and reads runs
 # without waiting for torch.
 _HOMES = {
-    "Absence": "record",
-    "CaptureError": "errors",
+    "Absence": "core.absence",
+    "CaptureError": "core.errors",
     "Edit": "editing",
-    "EditError": "errors",
+    "EditError": "core.errors",
     "Features": "extracting",
     "Freeze": "freezing",
     "Histogram": "stats.histogram",
-    "InputError": "errors",
-    "Key": "record",
+    "InputError": "core.errors",
+    "Key": "core.record",
     "Memory": "store.memory",
-    "MissingExtraError": "errors",
+    "MissingExtraError": "core.errors",
     "Offload": "offloading",
-    "OffloadError": "errors",
-    "OverwrittenError": "errors",
-    "Pattern": "site",
-    "Record": "record",
+    "OffloadError": "core.errors",
+    "OverwrittenError": "core.errors",
+    "Pattern": "core.site",
+    "Record": "core.record",
     "Run": "store.run",
-    "RunError": "errors",
-    "Sink": "record",
-    "Site": "site",
+    "RunError": "core.errors",
+    "Sink": "core.record",
+    "Site": "core.site",
     "SavedReport": "saving",
-    "SiteError": "errors",
+    "SiteError": "core.errors",
     "Statistic": "stats.own",
     "Statistics": "stats.statistics",
     "Stats": "stats.sink",
     "Sweep": "sweeping",
     "Table": "store.table",
-    "TorchtapError": "errors",
+    "TorchtapError": "core.errors",
     "Verification": "verifying",
     "Watch": "watching",
     "advise_offload": "advising",

@@ -15,16 +15,17 @@ import torch
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from torchtap.errors import InputError
+from torchtap.core.errors import InputError
+from torchtap.core.modules import modules_of
+from torchtap.core.plan import make_plan
+from torchtap.core.preserved import untouched
+from torchtap.core.tensors import storage_id
 from torchtap.hooks.graph import num_casts
-from torchtap.hooks.keep import storage_id
 from torchtap.moving.attach import Attachment
 from torchtap.moving.form import form_of
 from torchtap.moving.memory import Buffers
 from torchtap.moving.slab import Slab, folder_for
 from torchtap.packing import Guarded, checked, guarded
-from torchtap.plan import make_plan, modules_of
-from torchtap.untouched import untouched
 
 _PROBE, _NUM_PROBES = 4 << 20, 8
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from torchtap.errors import MissingExtraError
+from torchtap.core.errors import MissingExtraError
 from torchtap.load import image_tensor
 
 if TYPE_CHECKING:

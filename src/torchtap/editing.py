@@ -11,21 +11,23 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from torchtap.core.absence import Absence
+from torchtap.core.errors import EditError, InputError
+from torchtap.core.functions import Function, name_of
+from torchtap.core.modules import Where, modules_of, several
+from torchtap.core.plan import Plan, make_plan
+from torchtap.core.preserved import untouched
+from torchtap.core.site import Pattern, Site
 from torchtap.edits import as_edit
 from torchtap.edits.elsewhere import Patch, patch
 from torchtap.edits.norms import ClipNorm, norm_of
 from torchtap.edits.rectifiers import GuidedRelu
-from torchtap.errors import EditError, InputError
-from torchtap.hooks.change import Change, Function, Scaler, name_of
+from torchtap.hooks.change import Change, Scaler
 from torchtap.hooks.clipping import Clipping
 from torchtap.hooks.edited_gradients import GradientEdits
 from torchtap.hooks.editor import EDITABLE, Editor
 from torchtap.hooks.spots import Spot, Tap
-from torchtap.plan import Plan, Where, make_plan, modules_of, several
-from torchtap.record import Absence
-from torchtap.site import Pattern, Site
 from torchtap.unseen import why_not_called
-from torchtap.untouched import untouched
 from torchtap.watching import watch
 
 Chosen = int | Iterable[int] | Callable[[int], bool] | None

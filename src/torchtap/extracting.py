@@ -11,12 +11,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-from torchtap.errors import CaptureError, EditError, InputError
+from torchtap.core.errors import CaptureError, EditError, InputError
+from torchtap.core.modules import Where, modules_of
+from torchtap.core.plan import Plan, make_plan
+from torchtap.core.preserved import mode_of, set_mode
+from torchtap.core.site import Site, did_you_mean
 from torchtap.freezing import Freeze, freeze
 from torchtap.hooks.extractor import LAST, Extractor
-from torchtap.plan import Plan, Where, make_plan, modules_of
-from torchtap.site import Site, did_you_mean
-from torchtap.untouched import mode_of, set_mode
 
 Modules = dict[str, nn.Module]
 

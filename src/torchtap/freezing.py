@@ -9,10 +9,11 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parameter import is_lazy
 
-from torchtap.errors import EditError, SiteError
+from torchtap.core.errors import EditError, SiteError
+from torchtap.core.modules import Where, modules_of, several
+from torchtap.core.plan import Plan, make_plan
+from torchtap.core.site import Pattern, Site
 from torchtap.hooks.frozen import Frozen, Gradients
-from torchtap.plan import Plan, Where, make_plan, modules_of, several
-from torchtap.site import Pattern, Site
 
 Name = tuple[str, str, str]
 """Path, port and the tensor's own name."""

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torchtap.errors import InputError, MissingExtraError
-from torchtap.site import did_you_mean
+from torchtap.core.errors import InputError, MissingExtraError
+from torchtap.core.site import did_you_mean
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -524,7 +524,7 @@ def load_loss(text: str) -> Loss:
 
 
 def _floating(output: Any) -> list[Tensor]:
-    from torchtap.tree import leaves
+    from torchtap.core.tree import leaves
 
     found = [tensor for _, tensor in leaves(output) if tensor.is_floating_point()]
     if not found:

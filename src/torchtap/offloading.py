@@ -12,7 +12,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from torchtap.errors import InputError, OffloadError
+from torchtap.core.errors import InputError, OffloadError
+from torchtap.core.modules import Where, modules_of, several
+from torchtap.core.plan import make_plan
+from torchtap.core.preserved import untouched
+from torchtap.core.site import Pattern
 from torchtap.hooks.callbacks import keep_dynamo_out
 from torchtap.moving.attach import Attachment
 from torchtap.moving.chain import To, is_number, make_chain
@@ -23,9 +27,6 @@ from torchtap.moving.streams import Streams
 from torchtap.moving.tally import OffloadReport
 from torchtap.moving.tiers import CodecTier, Tier
 from torchtap.packing import Pair, push, remove, top
-from torchtap.plan import Where, make_plan, modules_of, several
-from torchtap.site import Pattern
-from torchtap.untouched import untouched
 
 OnFull = Literal["wait", "keep", "raise"]
 Missing = Literal["error", "ignore"]
@@ -212,7 +213,7 @@ class Offload:
         self._session.release()
 
     def __repr__(self) -> str:
-        from torchtap.view.cells import plural
+        from torchtap.core.text import plural
 
         where = "a block"
         if self._is_attached:

@@ -14,17 +14,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from torchtap.errors import InputError
+from torchtap.core.absence import Absence
+from torchtap.core.errors import InputError
+from torchtap.core.modules import modules_of
+from torchtap.core.plan import make_plan
+from torchtap.core.preserved import untouched
+from torchtap.core.record import Record
+from torchtap.core.site import Pattern
+from torchtap.core.tree import argument_leaves
 from torchtap.hooks.graph import num_casts
 from torchtap.hooks.saved import BUFFER, CAST, DUPLICATE, PARAMETER, Counted
 from torchtap.moving.attach import Attachment, may_push
 from torchtap.moving.memory import Buffers, blocks_of, covered, is_for_checkpoint, spans_of
 from torchtap.packing import checked, guarded
-from torchtap.plan import make_plan, modules_of
-from torchtap.record import Absence, Record
-from torchtap.site import Pattern
-from torchtap.tree import argument_leaves
-from torchtap.untouched import untouched
 from torchtap.watching import watch
 
 

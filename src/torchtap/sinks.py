@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-from torchtap.errors import InputError
+from torchtap.core.errors import InputError
+from torchtap.core.lasting import lasting
+from torchtap.core.record import Record, Sink
+from torchtap.core.site import Site
 from torchtap.hooks.spots import Meter
-from torchtap.lasting import lasting
-from torchtap.record import Record, Sink
-from torchtap.site import Site
 from torchtap.stats.sink import Stats
 from torchtap.store.memory import Memory
 

@@ -15,10 +15,10 @@ from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
-from torchtap.errors import InputError
-from torchtap.plan import modules_of
-from torchtap.record import Record
-from torchtap.untouched import untouched
+from torchtap.core.errors import InputError
+from torchtap.core.modules import modules_of
+from torchtap.core.preserved import untouched
+from torchtap.core.record import Record
 from torchtap.watching import watch
 
 PARAMETER = "Parameter"

@@ -15,18 +15,21 @@ from typing import Any, TextIO
 import torch
 from torch import Tensor, nn
 
+from torchtap.core.errors import EditError, InputError, MissingExtraError, RunError
+from torchtap.core.functions import Function, name_of, takes_record
+from torchtap.core.modules import Where, modules_of
+from torchtap.core.plan import Plan, can_take, make_plan
+from torchtap.core.preserved import mode_of, untouched
+from torchtap.core.record import Record
+from torchtap.core.site import Site
+from torchtap.core.tensors import kind_of
+from torchtap.core.tree import leaves, replace
 from torchtap.editing import refuse_asked, refuse_ports
 from torchtap.edits import as_edit
-from torchtap.errors import EditError, InputError, MissingExtraError, RunError
 from torchtap.fingerprint import NoFingerprintError, fingerprint
-from torchtap.hooks.change import Change, Function, kind_of, name_of, takes_record
+from torchtap.hooks.change import Change
 from torchtap.hooks.editor import Editor
 from torchtap.hooks.guards import HookGuards
-from torchtap.plan import Plan, Where, can_take, make_plan, modules_of
-from torchtap.record import Record
-from torchtap.site import Site
-from torchtap.tree import leaves, replace
-from torchtap.untouched import mode_of, untouched
 
 Metric = Callable[[Any], Any]
 Values = dict[str, float]

@@ -22,7 +22,7 @@ from torch.nn.utils import parametrizations
 from torch.utils import _pytree
 from torch.utils.checkpoint import checkpoint
 
-from torchtap.tree import leaves
+from torchtap.core.tree import leaves
 
 __all__ = ["Net", "Specimen", "default_loss", "zoo"]
 
@@ -109,7 +109,7 @@ def default_loss(output: Any) -> Tensor | None:
     by their absolute value. An empty leaf adds 0; nan and inf go through.
 
     Args:
-        output: any nesting of tensors that :mod:`torchtap.tree` can walk.
+        output: any nesting of tensors that :mod:`torchtap.core.tree` can walk.
 
     Returns:
         A float64 scalar, or ``None`` when no leaf requires grad.

@@ -14,14 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtap.errors import InputError
+from torchtap.core.errors import InputError
+from torchtap.core.modules import modules_of
+from torchtap.core.preserved import RandomState, mode_of, same_states
+from torchtap.core.sameness import same
+from torchtap.core.site import Site
+from torchtap.core.tree import argument_leaves, leaves
 from torchtap.hooks import interposed
 from torchtap.hooks.backwards import Backwards, current_task
-from torchtap.plan import modules_of
-from torchtap.sameness import same
-from torchtap.site import Site
-from torchtap.tree import argument_leaves, leaves
-from torchtap.untouched import RandomState, mode_of, same_states
 
 Place = tuple[Site, int]
 """A site and the call there."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
+from torchtap.core.plan import Plan
 from torchtap.hooks.calls import is_container as has_no_forward
-from torchtap.plan import Plan
 
 
 def is_compiler_used() -> bool:

@@ -12,10 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtap.plan import Plan, Where, make_plan
-from torchtap.record import FORWARD, Absence, Key, Record
-from torchtap.sameness import has_memory, mismatch
-from torchtap.site import Site
+from torchtap.core.absence import Absence
+from torchtap.core.modules import Where
+from torchtap.core.plan import Plan, make_plan
+from torchtap.core.record import FORWARD, Key, Record
+from torchtap.core.sameness import has_memory, mismatch
+from torchtap.core.site import Site
 from torchtap.store.memory import Memory
 from torchtap.trial import Loss, Outcome, Place, Trial, true_values
 from torchtap.twin import Twin, make_twin

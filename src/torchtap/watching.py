@@ -10,20 +10,22 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from torchtap import __version__
-from torchtap.errors import CaptureError, InputError, SiteError
+from torchtap.core.absence import Absence, Absences
+from torchtap.core.errors import CaptureError, InputError, SiteError
+from torchtap.core.modules import Where, modules_of
+from torchtap.core.plan import Plan, make_plan
+from torchtap.core.record import Record, Sink
+from torchtap.core.site import FLOW_PORTS, STATE_PORTS, Site
+from torchtap.core.text import plural
+from torchtap.core.version import __version__
 from torchtap.hooks import Engine, Spot, Tap
 from torchtap.hooks.compiled import NOT_IN_GRAPHS
 from torchtap.hooks.keep import BORROW, COPY_MODES
 from torchtap.hooks.order import AFTER, BEFORE
-from torchtap.plan import Plan, Where, make_plan, modules_of
-from torchtap.record import Absence, Absences, Record, Sink
 from torchtap.sinks import Delivery, as_sinks
-from torchtap.site import FLOW_PORTS, STATE_PORTS, Site
 from torchtap.stats.series import Series
 from torchtap.store.run import Meta, Run
 from torchtap.unseen import is_compiler_used, is_container, why_not_called
-from torchtap.view.cells import plural
 
 Every = int | Callable[[int], bool]
 To = Sink | Callable[[Record], object] | Iterable[Sink | Callable[[Record], object]] | None

@@ -14,10 +14,10 @@ from collections.abc import Sequence
 
 import click
 
-from torchtap import __version__
 from torchtap.cli import reading, running
 from torchtap.cli.saying import complain
-from torchtap.errors import TorchtapError
+from torchtap.core.errors import TorchtapError
+from torchtap.core.version import __version__
 
 FINE, BAD_INPUT, INTERRUPTED = 0, 2, 130
 

@@ -25,7 +25,7 @@ from torchtap.cli.words import (
     refuse_target,
     writing,
 )
-from torchtap.errors import InputError
+from torchtap.core.errors import InputError
 
 _PICTURES = (".png", ".svg", ".pdf", ".jpg", ".jpeg", ".webp")
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from torchtap.errors import InputError, TorchtapError
+from torchtap.core.errors import InputError, TorchtapError
 
 if TYPE_CHECKING:
     from torch import nn
@@ -58,7 +58,7 @@ def explained(
 
 def _place(model: nn.Module, trace: TracebackType | None) -> _Place | None:
     """The innermost module of the model that was running; ``None`` if none, or a hook of ours."""
-    from torchtap.plan import modules_of
+    from torchtap.core.modules import modules_of
 
     found = None
     by_id = {id(module): _Place(path, module) for path, module in modules_of(model)[0].items()}
@@ -71,7 +71,7 @@ def _place(model: nn.Module, trace: TracebackType | None) -> _Place | None:
 
 
 def _given(batch: Batch) -> str:
-    from torchtap.view.cells import clean, typed
+    from torchtap.core.text import clean, typed
 
     named = [("", value) for value in batch.args] + list(batch.kwargs.items())
     tensors = []
@@ -87,7 +87,7 @@ def _named(place: _Place) -> str:
 
 
 def _said(error: Exception) -> str:
-    from torchtap.view.cells import clean, elide_end
+    from torchtap.core.text import clean, elide_end
 
     text = elide_end(clean(" ".join(str(error).split())), _MOST_CHARACTERS)
     return f": {text.rstrip('.')}" if text else ""

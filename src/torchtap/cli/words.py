@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from torchtap.cli.saying import complain, say_unwrapped
 from torchtap.cli.trouble import explained
-from torchtap.errors import InputError
-from torchtap.record import steps_there
+from torchtap.core.errors import InputError
+from torchtap.core.record import steps_there
 
 if TYPE_CHECKING:
     from torch import nn
@@ -136,7 +136,7 @@ def order_of(slices: Slices, sort: str | None, names: Sequence[str]) -> list[int
     known = [*numbers, "slice"]
     for name in [*names, *([sort.removeprefix("-")] if sort else [])]:
         if name not in known:
-            from torchtap.site import did_you_mean
+            from torchtap.core.site import did_you_mean
 
             raise InputError(
                 f"Slices have no column {name!r}{did_you_mean(name, known)} There are: "

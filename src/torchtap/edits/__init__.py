@@ -21,6 +21,8 @@ from typing import Any
 
 from torch import nn
 
+from torchtap.core.errors import InputError
+from torchtap.core.tensors import short
 from torchtap.edits.elementwise import (
     add,
     clamp,
@@ -35,8 +37,6 @@ from torchtap.edits.elementwise import (
 from torchtap.edits.elsewhere import mean_ablate, patch
 from torchtap.edits.norms import clip_norm
 from torchtap.edits.rectifiers import guided_relu
-from torchtap.errors import InputError
-from torchtap.hooks.change import short
 
 __all__ = [
     "add",

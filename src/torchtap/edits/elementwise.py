@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from torchtap.core.errors import InputError
 from torchtap.edits.ready import (
     Ready,
     Value,
@@ -24,10 +25,9 @@ from torchtap.edits.ready import (
     within,
 )
 from torchtap.edits.regions import At
-from torchtap.errors import InputError
 
 if TYPE_CHECKING:
-    from torchtap.record import Record
+    from torchtap.core.record import Record
 
 
 def zero(*, at: At = None) -> Ready:

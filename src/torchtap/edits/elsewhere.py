@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
+from torchtap.core.errors import EditError, InputError
+from torchtap.core.functions import place
+from torchtap.core.lasting import lasting
+from torchtap.core.record import BACKWARD, Record
+from torchtap.core.site import Site, did_you_mean
+from torchtap.core.tensors import kind_of
 from torchtap.edits.ready import KEEPS, Formula, Ready, expect, is_whole, joined, within
 from torchtap.edits.regions import At, check, moved
-from torchtap.errors import EditError, InputError
-from torchtap.hooks.change import kind_of, place
-from torchtap.lasting import lasting
-from torchtap.record import BACKWARD, Record
-from torchtap.site import Site, did_you_mean
 
 if TYPE_CHECKING:
     from torchtap.store.run import Run

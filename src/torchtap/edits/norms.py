@@ -11,7 +11,7 @@ from torch import Tensor
 from torchtap.edits.ready import Ready, expect, is_real
 
 if TYPE_CHECKING:
-    from torchtap.record import Record
+    from torchtap.core.record import Record
 
 
 class ClipNorm(Ready):

@@ -10,10 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchtap.core.errors import EditError, InputError
+from torchtap.core.functions import place, takes_record
+from torchtap.core.record import BACKWARD, Record
+from torchtap.core.tensors import kind_of, short
 from torchtap.edits.regions import At, check, region
-from torchtap.errors import EditError, InputError
-from torchtap.hooks.change import kind_of, place, short, takes_record
-from torchtap.record import BACKWARD, Record
 
 KEEPS = "An edit keeps shape, dtype and device."
 

@@ -11,7 +11,7 @@ from torchtap.edits.ready import Ready, expect
 from torchtap.hooks.guided import NodeEdit
 
 if TYPE_CHECKING:
-    from torchtap.record import Record
+    from torchtap.core.record import Record
 
 
 class GuidedRelu(Ready):

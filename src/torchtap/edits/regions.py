@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from torchtap.errors import EditError, InputError
-from torchtap.hooks.change import kind_of, place, short
-from torchtap.record import Record
+from torchtap.core.errors import EditError, InputError
+from torchtap.core.functions import place
+from torchtap.core.record import Record
+from torchtap.core.tensors import kind_of, short
 
 Index = int | slice | Sequence[int] | Tensor
 At = Mapping[int, Index] | None

@@ -1,6 +1,6 @@
 """The first door to autograd: the only package that puts hooks on modules, tensors and nodes.
 
-An :class:`Engine` carries out a :class:`~torchtap.plan.Plan` and hands records to one function.
+An :class:`Engine` carries out a :class:`~torchtap.core.plan.Plan` and hands records to one function.
 How it sees what it sees:
 
 - ``input``, ``output``: a forward pre-hook and a forward hook; the value is kept at that moment

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.autograd import Variable
 
+from torchtap.core.tensors import storage_id
 from torchtap.hooks.callbacks import keep_dynamo_out
-from torchtap.hooks.keep import storage_id
 
 _REMEMBERED = 1024
 _GRADIENTS_OF: dict[CodeType, str] = {

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from torchtap.core.record import FORWARD, UNVERSIONED, Record, new_record
 from torchtap.hooks.spots import Arrival, Tap
-from torchtap.record import FORWARD, UNVERSIONED, Record, new_record
 
 if TYPE_CHECKING:
     from torchtap.hooks.engine import Engine

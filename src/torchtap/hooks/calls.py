@@ -13,13 +13,13 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor, nn
 
+from torchtap.core.record import BACKWARD, FORWARD, RECOMPUTE
+from torchtap.core.tree import argument_leaves
 from torchtap.hooks.backwards import current_task
 from torchtap.hooks.callbacks import Callback
 from torchtap.hooks.graph import sequence_number
 from torchtap.hooks.replay import FUNCTION, OTHER, Replay, is_in_function, what_runs
 from torchtap.hooks.spots import Tap
-from torchtap.record import BACKWARD, FORWARD, RECOMPUTE
-from torchtap.tree import argument_leaves
 
 _saved_tensor_hooks = torch._C._autograd._top_saved_tensors_default_hooks
 

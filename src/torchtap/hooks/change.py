@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from torchtap.errors import EditError
-from torchtap.hooks.keep import obstacle
-from torchtap.hooks.local import local
-from torchtap.record import BACKWARD, Record
-from torchtap.site import Site
+from torchtap.core.errors import EditError
+from torchtap.core.functions import Function, name_of, place, takes_record
+from torchtap.core.local import local
+from torchtap.core.record import Record
+from torchtap.core.site import Site
+from torchtap.core.tensors import _same_bits, _same_shape, kind_of
 
-Function = Callable[..., Tensor | None]
-"""``f(tensor, record)`` or ``f(tensor)``."""
-
-_transform_running = torch._C._functorch.peek_interpreter_stack
 _WIDE = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
 
 
@@ -118,77 +113,3 @@ class Change:
             f"Edit {self.name!r} at {place(record)} wrote into the tensor that it was given, which "
             f"{harm}: write into tensor.clone() and return it."
         )
-
-
-def place(record: Record) -> str:
-    """Where and when, for messages."""
-    inside = " inside a backward" if record.phase == BACKWARD else ""
-    return f"{record.site} (step {record.step}, call {record.call}{inside})"
-
-
-def kind_of(value: object) -> str:
-    """``float32[3, 8]``, or the class of what is no tensor."""
-    if not isinstance(value, Tensor):
-        is_function = callable(value) and not isinstance(value, torch.nn.Module | type)
-        return f"the function {name_of(value)}" if is_function else type(value).__name__
-    dtype = str(value.dtype).removeprefix("torch.")
-    if value.is_nested:
-        return f"nested {dtype} of {value.size(0)} parts"
-    kind = f"{dtype}{list(value.shape)}"
-    if value.layout is not torch.strided:
-        kind = f"{str(value.layout).removeprefix('torch.')} {kind}"
-    return kind if value.device.type == "cpu" else f"{kind} on {value.device}"
-
-
-def name_of(function: Any) -> str:
-    """What a function is called."""
-    return str(getattr(function, "__name__", None) or repr(function))
-
-
-def short(value: object) -> str:
-    """A value in a message: never longer than a few words."""
-    if isinstance(value, Tensor):
-        return kind_of(value)
-    text = getattr(value, "__name__", None) or repr(value)
-    return text if len(text) <= 40 else f"<{type(value).__name__}>"
-
-
-def takes_record(function: Function) -> bool:
-    """Whether a function wants the record beside the tensor."""
-    try:
-        given = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):  # Of compiled code.
-        return False
-    positional = [
-        one for one in given if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)
-    ]
-    return (
-        any(one.kind is one.VAR_POSITIONAL for one in given)
-        or sum(one.default is one.empty for one in positional) > 1
-        or (len(positional) > 1 and positional[1].name == "record")
-    )
-
-
-def _same_shape(left: Tensor, right: Tensor) -> bool:
-    if left.is_nested and right.is_nested and left.layout is right.layout is torch.strided:
-        return torch.equal(left._nested_tensor_size(), right._nested_tensor_size())
-    return left.is_nested is right.is_nested and left.shape == right.shape
-
-
-def _same_bits(left: Tensor, right: Tensor) -> bool:
-    """Whether a copy of what this rank holds of a tensor still equals it."""
-    right, _ = local(right)
-    if left.layout is not torch.strided or left.is_nested or left.is_quantized:
-        return True  # Not every kind can be compared; the version still tells.
-    if left.is_meta or obstacle(left) is not None:
-        return True  # It has no values.
-    if _transform_running() is not None:
-        return True  # Under vmap there is no answer that holds for all rows.
-    with torch.no_grad():
-        right = right.detach()
-        if left.dtype == torch.complex32:  # PyTorch compares halves, but no pairs of them.
-            left, right = (torch.view_as_real(each.resolve_conj()) for each in (left, right))
-        if torch.equal(left, right):
-            return True
-        same = (left == right) | ((left != left) & (right != right))
-        return bool(same.all())

@@ -15,14 +15,14 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from torchtap.errors import EditError
+from torchtap.core.errors import EditError
+from torchtap.core.functions import name_of
 from torchtap.hooks.callbacks import keep_dynamo_out
-from torchtap.hooks.change import name_of
 from torchtap.hooks.frozen import is_held
 from torchtap.hooks.spots import Spot, Tap
 
 if TYPE_CHECKING:
-    from torchtap.plan import Plan
+    from torchtap.core.plan import Plan
 
 
 class Clip(Protocol):

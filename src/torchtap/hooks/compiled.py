@@ -21,15 +21,15 @@ import torch
 from torch import Tensor, nn
 from torch._higher_order_ops.effects import _EffectType as EffectType, _register_effectful_op
 
+from torchtap.core.record import FORWARD, UNVERSIONED, Record
+from torchtap.core.tree import Unseen, argument_leaves, leaves
 from torchtap.hooks.callbacks import Begin, Count, Enter, Leave, run_as_it_is
 from torchtap.hooks.marks import open_engines
 from torchtap.hooks.spots import RETURNED, TAKEN, Tap
-from torchtap.record import FORWARD, UNVERSIONED, Record
-from torchtap.tree import Unseen, argument_leaves, leaves
 
 if TYPE_CHECKING:
+    from torchtap.core.plan import Filter
     from torchtap.hooks.engine import Engine
-    from torchtap.plan import Filter
 
 NOT_IN_GRAPHS = {
     "grad_input": (

@@ -10,11 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtap.errors import EditError
+from torchtap.core.errors import EditError
+from torchtap.core.functions import place
+from torchtap.core.record import FORWARD, UNVERSIONED, Record, new_record
+from torchtap.core.tree import leaves
 from torchtap.hooks.backwards import Backwards, current_task
 from torchtap.hooks.callbacks import keep_dynamo_out
 from torchtap.hooks.calls import counted_as
-from torchtap.hooks.change import Change, place
+from torchtap.hooks.change import Change
 from torchtap.hooks.gather import BATCHED, is_batched
 from torchtap.hooks.gradients import why_no_grad
 from torchtap.hooks.graph import (
@@ -27,8 +30,6 @@ from torchtap.hooks.graph import (
 from torchtap.hooks.order import put_gradient
 from torchtap.hooks.spots import Arrival, EditArrival, Spot
 from torchtap.hooks.tensor_hooks import TensorHooks
-from torchtap.record import FORWARD, UNVERSIONED, Record, new_record
-from torchtap.tree import leaves
 
 _TWO_PARTS = (
     "the tensor was used both before and after somebody overwrote it in place, so its gradient "

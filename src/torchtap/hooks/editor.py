@@ -14,7 +14,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from torchtap.errors import EditError
+from torchtap.core.errors import EditError
+from torchtap.core.local import gathered_parameters
+from torchtap.core.record import BACKWARD, RECOMPUTE, UNVERSIONED, Record, new_record
+from torchtap.core.site import Site
+from torchtap.core.tensors import obstacle
+from torchtap.core.tree import leaves, replace, replace_arguments
 from torchtap.hooks.backwards import current_task
 from torchtap.hooks.callbacks import EDITS, Count, EditCallback, Handle, keep_dynamo_out
 from torchtap.hooks.calls import (
@@ -32,18 +37,13 @@ from torchtap.hooks.edited_gradients import GradientEdits
 from torchtap.hooks.graph import from_one_compiled_graph, sequence_number
 from torchtap.hooks.guards import HookGuards
 from torchtap.hooks.guided import NodeEdit, NodeEdits
-from torchtap.hooks.keep import obstacle
-from torchtap.hooks.local import gathered_parameters
 from torchtap.hooks.marks import open_editors
 from torchtap.hooks.order import put_edit
 from torchtap.hooks.param_hooks import ParamHooks, owns
 from torchtap.hooks.spots import RETURNED, TAKEN, Spot, Tap
-from torchtap.record import BACKWARD, RECOMPUTE, UNVERSIONED, Record, new_record
-from torchtap.site import Site
-from torchtap.tree import leaves, replace, replace_arguments
 
 if TYPE_CHECKING:
-    from torchtap.plan import Plan
+    from torchtap.core.plan import Plan
 
 EDITABLE = ("input", "output", "grad_input", "grad_output", "param_grad")
 MOST_CALLS = 1 << 16

@@ -11,6 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from torchtap.core.preserved import mode_of
+from torchtap.core.record import BACKWARD, EVAL, FORWARD, Record
+from torchtap.core.site import STATE_PORTS, Site
+from torchtap.core.tensors import obstacle, storage_id
+from torchtap.core.tree import argument_leaves, leaves
 from torchtap.hooks.backwards import current_task
 from torchtap.hooks.callbacks import Begin, Count, Enter, Handle, Leave
 from torchtap.hooks.calls import (
@@ -36,20 +41,16 @@ from torchtap.hooks.gather import OUTSIDE
 from torchtap.hooks.gradients import Gradients, Passage
 from torchtap.hooks.graph import from_one_compiled_graph, sequence_number
 from torchtap.hooks.guards import HookGuards, renumber, shared_number
-from torchtap.hooks.keep import BORROW, Keeper, obstacle, storage_id
+from torchtap.hooks.keep import BORROW, Keeper
 from torchtap.hooks.marks import open_engines
 from torchtap.hooks.order import AFTER, put_watch
 from torchtap.hooks.saved import Saved
 from torchtap.hooks.spots import RETURNED, TAKEN, Meter, Spot, Tap
 from torchtap.hooks.state import State
 from torchtap.hooks.updates import Updates
-from torchtap.record import BACKWARD, EVAL, FORWARD, Record
-from torchtap.site import STATE_PORTS, Site
-from torchtap.tree import argument_leaves, leaves
-from torchtap.untouched import mode_of
 
 if TYPE_CHECKING:
-    from torchtap.plan import Plan
+    from torchtap.core.plan import Plan
 
 _transform_running = torch._C._functorch.peek_interpreter_stack
 _NEED_ENTRY = frozenset({"input", "grad_input", "saved"})

@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
+from torchtap.core.record import EVAL, FORWARD
 from torchtap.hooks.spots import Tap
-from torchtap.record import EVAL, FORWARD
 
 NO_GRADIENTS = "gradients of evaluation forwards (phase 'eval') are not recorded"
 _APPLY: CodeType = torch.autograd.Function.apply.__code__

@@ -15,16 +15,16 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import CheckpointFunction
 
-from torchtap.errors import CaptureError
+from torchtap.core.errors import CaptureError
+from torchtap.core.plan import Filter
+from torchtap.core.site import Site
+from torchtap.core.tree import Leaf, argument_leaves, leaves
 from torchtap.hooks.callbacks import VALUES, Handle, keep_dynamo_out
 from torchtap.hooks.marks import open_editors
 from torchtap.hooks.stand_ins import settle_stand_ins
-from torchtap.plan import Filter
-from torchtap.site import Site
-from torchtap.tree import Leaf, argument_leaves, leaves
 
 if TYPE_CHECKING:
-    from torchtap.plan import Plan
+    from torchtap.core.plan import Plan
 
 LAST = -1
 Place = tuple[str, str]

@@ -15,15 +15,15 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from torchtap.errors import EditError
+from torchtap.core.errors import EditError
+from torchtap.core.local import sharded_parameters
+from torchtap.core.site import Site
 from torchtap.hooks.callbacks import keep_dynamo_out
-from torchtap.hooks.local import sharded_parameters
 from torchtap.hooks.spots import Tap
 from torchtap.hooks.stand_ins import StandIns
-from torchtap.site import Site
 
 if TYPE_CHECKING:
-    from torchtap.plan import Plan
+    from torchtap.core.plan import Plan
 
 Gradients = Literal["none", "zero", "keep"]
 """What becomes of the gradients of what is held: none is asked for, they are zeros, they stay."""

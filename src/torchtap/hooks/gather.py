@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from torchtap.core.local import is_distributed
+from torchtap.core.record import FORWARD
 from torchtap.hooks.backwards import at_end_of_backward, current_task
 from torchtap.hooks.callbacks import keep_dynamo_out
 from torchtap.hooks.graph import (
@@ -18,9 +20,7 @@ from torchtap.hooks.graph import (
     overwriting_node,
     sequence_number,
 )
-from torchtap.hooks.local import is_distributed
 from torchtap.hooks.spots import Spot
-from torchtap.record import FORWARD
 
 if TYPE_CHECKING:
     from torchtap.hooks.gradients import Gradients

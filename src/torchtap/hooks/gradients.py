@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchtap.core.record import FORWARD, Record, new_record
 from torchtap.hooks.backwards import Backwards, current_task
 from torchtap.hooks.callbacks import keep_dynamo_out
 from torchtap.hooks.calls import Call
@@ -38,7 +39,6 @@ from torchtap.hooks.keep import Keeper
 from torchtap.hooks.replay import NON_REENTRANT, what_runs
 from torchtap.hooks.spots import Arrival, Spot
 from torchtap.hooks.tensor_hooks import TensorHooks
-from torchtap.record import FORWARD, Record, new_record
 
 
 class Passage:

@@ -9,11 +9,11 @@ from typing import Any
 
 from torch import Tensor
 
-from torchtap.errors import EditError
+from torchtap.core.errors import EditError
+from torchtap.core.tree import leaves
 from torchtap.hooks.callbacks import keep_dynamo_out
 from torchtap.hooks.graph import Node
 from torchtap.hooks.spots import Spot, Tap
-from torchtap.tree import leaves
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,35 +17,16 @@ from collections.abc import Container
 
 import torch
 from torch import Tensor
-from torch.nn.parameter import is_lazy
 
-from torchtap.hooks.local import PLAIN, local
+from torchtap.core.lasting import lasting_copy
+from torchtap.core.local import local
+from torchtap.core.record import UNVERSIONED
 from torchtap.hooks.spots import Spot
-from torchtap.lasting import lasting_copy
-from torchtap.record import UNVERSIONED
 
 COPY_MODES = ("auto", "always", "never")
 Kept = tuple[Tensor, int, tuple[str, ...]]
 BORROW = "borrow"
 """Nothing is kept: whoever takes the record reads it there and then."""
-
-
-def storage_id(tensor: Tensor) -> int:
-    """A number that two living strided tensors share exactly when they share memory, else 0."""
-    if tensor.layout is not torch.strided or type(tensor) not in PLAIN:
-        return 0
-    return int(tensor.untyped_storage()._cdata)
-
-
-def obstacle(tensor: Tensor) -> str | None:
-    """Why a tensor holds no value that could be kept, or ``None``."""
-    if is_lazy(tensor):
-        return "a lazy parameter that has no value yet"
-    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
-        return "a tensor of a torch.func transform, which means nothing outside of it"
-    if type(tensor).__name__ == "FakeTensor":
-        return "a fake tensor, which has no values"
-    return None
 
 
 class Keeper:
@@ -72,7 +53,7 @@ class Keeper:
 
         Returns:
             a detached tensor, of a distributed one what this rank holds of it; the version that
-            it must still have when it is read (:data:`~torchtap.record.UNVERSIONED` if nothing
+            it must still have when it is read (:data:`~torchtap.core.record.UNVERSIONED` if nothing
             can overwrite it); and labels that say which part it is.
         """
         own, labels = local(tensor)

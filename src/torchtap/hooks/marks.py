@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from torch import Tensor
 
-from torchtap.errors import InputError
+from torchtap.core.errors import InputError
 from torchtap.hooks.callbacks import MARKS, keep_dynamo_out
 from torchtap.hooks.order import AFTER, BEFORE
 

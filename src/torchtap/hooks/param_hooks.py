@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from torchtap.hooks.local import sharded_parameters
+from torchtap.core.local import sharded_parameters
 
 Ref = Callable[[], Tensor | None]
 

@@ -28,9 +28,9 @@ from torch.autograd import graph
 from torch.autograd.function import BackwardCFunction, Function
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from torchtap.core.tensors import storage_id
 from torchtap.hooks.backwards import current_task
 from torchtap.hooks.graph import sequence_number
-from torchtap.hooks.keep import storage_id
 
 NON_REENTRANT, REENTRANT, FUNCTION, OTHER = "non-reentrant", "reentrant", "function", "other"
 """What runs modules inside a backward: a checkpoint of either kind, another custom function, or

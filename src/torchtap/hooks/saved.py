@@ -13,8 +13,8 @@ from typing import Any
 
 from torch import Tensor
 
+from torchtap.core.tensors import storage_id
 from torchtap.hooks.graph import COMPILED, Node, num_casts
-from torchtap.hooks.keep import storage_id
 from torchtap.hooks.spots import Spot, Tap
 
 PARAMETER = "parameter"

@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from torchtap.record import Absence
-from torchtap.site import FLOW_PORTS, Site
-from torchtap.tree import Unseen
+from torchtap.core.absence import Absence
+from torchtap.core.site import FLOW_PORTS, Site
+from torchtap.core.tree import Unseen
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from torchtap.plan import Filter
+    from torchtap.core.plan import Filter
 
 
 TAKEN, RETURNED = "taken", "returned"

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from torchtap.core.lasting import lasting_copy
+from torchtap.core.local import is_distributed, is_partial, local, sharded_parameters
+from torchtap.core.record import FORWARD, UNVERSIONED, Record
+from torchtap.core.tensors import obstacle
 from torchtap.hooks.backwards import Backwards
 from torchtap.hooks.callbacks import keep_dynamo_out
 from torchtap.hooks.gradients import why_no_grad
-from torchtap.hooks.keep import obstacle
-from torchtap.hooks.local import is_distributed, is_partial, local, sharded_parameters
 from torchtap.hooks.param_hooks import ParamHooks, owns
 from torchtap.hooks.spots import Spot, Tap
-from torchtap.lasting import lasting_copy
-from torchtap.record import FORWARD, UNVERSIONED, Record
 
 if TYPE_CHECKING:
-    from torchtap.plan import Plan
+    from torchtap.core.plan import Plan
 
 
 class State:

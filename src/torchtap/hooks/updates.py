@@ -19,14 +19,14 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
+from torchtap.core.local import local, sharded_parameters
+from torchtap.core.record import FORWARD, UNVERSIONED, Record
+from torchtap.core.tensors import obstacle
 from torchtap.hooks.callbacks import keep_dynamo_out
-from torchtap.hooks.keep import obstacle
-from torchtap.hooks.local import local, sharded_parameters
 from torchtap.hooks.spots import Spot, Tap
-from torchtap.record import FORWARD, UNVERSIONED, Record
 
 if TYPE_CHECKING:
-    from torchtap.plan import Plan
+    from torchtap.core.plan import Plan
 
 
 class Updates:

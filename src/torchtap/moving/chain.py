@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from torchtap.errors import InputError
+from torchtap.core.errors import InputError
 from torchtap.moving.codecs import Codec
 from torchtap.moving.slab import aligned, folder_for
 from torchtap.moving.streams import CudaStreams, Streams

@@ -19,7 +19,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from torchtap.errors import InputError
+from torchtap.core.errors import InputError
 
 __all__ = ["Codec", "bf16", "bits", "fp16", "int8"]
 

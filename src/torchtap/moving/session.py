@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtap.errors import OffloadError
+from torchtap.core.errors import OffloadError
 from torchtap.hooks.callbacks import keep_dynamo_out
 from torchtap.hooks.graph import num_casts, sequence_number
 from torchtap.moving import heap

@@ -10,7 +10,7 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
-from torchtap.errors import InputError
+from torchtap.core.errors import InputError
 from torchtap.moving.room import Room
 
 Data = memoryview | ctypes.Array[ctypes.c_char]

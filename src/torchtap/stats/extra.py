@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
-from torchtap.errors import RunError
-from torchtap.site import did_you_mean
+from torchtap.core.errors import RunError
+from torchtap.core.site import did_you_mean
 
 
 class Extra(dict[str, Any]):

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from torchtap.errors import InputError
+from torchtap.core.errors import InputError
 
 NUM_BINS = 8192
 SHIFT = 19

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from torchtap.errors import InputError
+from torchtap.core.errors import InputError
 from torchtap.stats.slices import magnitudes
 
 _SKETCH = 1 << 13

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from torchtap.errors import InputError
-from torchtap.hooks.local import DEQUANTIZED, is_quantized, local, readable
+from torchtap.core.errors import InputError
+from torchtap.core.local import DEQUANTIZED, is_quantized, local, readable
 from torchtap.stats import cuda, native, stock
 from torchtap.stats.histogram import NUM_BINS, Histogram
 from torchtap.stats.statistics import (

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from torchtap.site import Site
+from torchtap.core.site import Site
 from torchtap.stats import native
 from torchtap.stats.device_table import Block
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from torch import Tensor
 
-from torchtap.errors import InputError, SiteError
-from torchtap.site import did_you_mean
+from torchtap.core.errors import InputError, SiteError
+from torchtap.core.site import did_you_mean
 from torchtap.stats.extra import Extra
 from torchtap.stats.statistics import Statistics
 

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from torchtap.errors import RunError, SiteError
-from torchtap.record import steps_there
-from torchtap.site import Site
+from torchtap.core.errors import RunError, SiteError
+from torchtap.core.record import steps_there
+from torchtap.core.site import Site
 from torchtap.stats import native
 from torchtap.stats.extra import Extra, Missing
 from torchtap.stats.histogram import NUM_BINS, Histogram, Histograms

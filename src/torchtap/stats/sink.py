@@ -10,11 +10,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from torchtap.errors import InputError
-from torchtap.hooks.local import DEQUANTIZED
-from torchtap.lasting import lasting
-from torchtap.record import BACKWARD, EVAL, FORWARD, Absence, Record
-from torchtap.site import FLOW_PORTS, Site
+from torchtap.core.absence import Absence
+from torchtap.core.errors import InputError
+from torchtap.core.lasting import lasting
+from torchtap.core.local import DEQUANTIZED
+from torchtap.core.record import BACKWARD, EVAL, FORWARD, Record
+from torchtap.core.site import FLOW_PORTS, Site
 from torchtap.stats.device_table import Block, DeviceTable, Taken
 from torchtap.stats.measure import (
     SAMPLE,

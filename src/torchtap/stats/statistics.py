@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from torchtap.errors import InputError
+from torchtap.core.errors import InputError
 from torchtap.stats.extra import Extra
 from torchtap.stats.histogram import Histogram
 

@@ -14,9 +14,10 @@ from itertools import chain
 from operator import index
 from typing import TYPE_CHECKING, Any
 
-from torchtap.errors import RunError, SiteError
-from torchtap.record import FORWARD, Absence, Record, steps_there
-from torchtap.site import PORTS, Pattern, Site, did_you_mean, leaf_matches
+from torchtap.core.absence import Absence
+from torchtap.core.errors import RunError, SiteError
+from torchtap.core.record import FORWARD, Record, steps_there
+from torchtap.core.site import PORTS, Pattern, Site, did_you_mean, leaf_matches
 from torchtap.stats.names import NAMES, further_of, value_of
 from torchtap.stats.series import Series, part_of, without_ratio
 from torchtap.stats.statistics import Statistics, other_shape, why_no_ratio

@@ -21,10 +21,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from torchtap.errors import RunError
-from torchtap.hooks.local import readable
-from torchtap.record import UNVERSIONED, Absence, Record
-from torchtap.site import Site, nearest, one_of
+from torchtap.core.absence import Absence
+from torchtap.core.errors import RunError
+from torchtap.core.local import readable
+from torchtap.core.record import UNVERSIONED, Record
+from torchtap.core.site import Site, nearest, one_of
 from torchtap.store.contents import Meta
 from torchtap.store.listing import FORMAT, check_format
 from torchtap.store.packed import is_small, pack, unpack

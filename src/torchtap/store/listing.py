@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from torchtap.errors import RunError
-from torchtap.record import BACKWARD, EVAL, FORWARD, RECOMPUTE, Absence
-from torchtap.site import PORTS, Site
+from torchtap.core.absence import Absence
+from torchtap.core.errors import RunError
+from torchtap.core.record import BACKWARD, EVAL, FORWARD, RECOMPUTE
+from torchtap.core.site import PORTS, Site
 
 if TYPE_CHECKING:
     from torchtap.store.run import Run

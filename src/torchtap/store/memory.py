@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from torchtap.errors import InputError
-from torchtap.record import Absence, Record
+from torchtap.core.absence import Absence
+from torchtap.core.errors import InputError
+from torchtap.core.record import Record
 
 if TYPE_CHECKING:
     from collections.abc import Callable

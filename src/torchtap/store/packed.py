@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchtap.record import Absence
-from torchtap.site import Site
+from torchtap.core.absence import Absence
+from torchtap.core.site import Site
 from torchtap.stats.extra import Finished, Missing
 from torchtap.stats.histogram import Histogram
 from torchtap.stats.library import Cosine, EffectiveRank, TopK

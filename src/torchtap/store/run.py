@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torchtap.errors import SiteError
-from torchtap.record import FORWARD, Absence, Absences, Record
-from torchtap.site import Site
+from torchtap.core.absence import Absence, Absences
+from torchtap.core.errors import SiteError
+from torchtap.core.record import FORWARD, Record
+from torchtap.core.site import Site
 from torchtap.stats.series import Series
 from torchtap.stats.statistics import Statistics
 from torchtap.store.contents import Contents, Meta, Step, Where, as_step

@@ -7,9 +7,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from torchtap.errors import InputError, MissingExtraError
-from torchtap.record import Record
-from torchtap.site import Site, did_you_mean
+from torchtap.core.errors import InputError, MissingExtraError
+from torchtap.core.record import Record
+from torchtap.core.site import Site, did_you_mean
 from torchtap.stats.measure import measure_all, shape_of
 from torchtap.stats.names import NAMES, missing_of, number_of
 from torchtap.stats.series import Series, part_of

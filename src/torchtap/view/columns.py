@@ -6,17 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from torchtap.view.cells import (
-    NONE,
-    Cell,
-    count,
-    nonfinite,
-    number,
-    shape,
-    share,
-    short_count,
-    size,
-)
+from torchtap.core.text import NONE, Cell, count, nonfinite, number, shape, share, short_count, size
 
 if TYPE_CHECKING:
     from torchtap.stats.statistics import Statistics

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from torchtap.hooks.change import kind_of
-from torchtap.view.cells import columns, number, plural
+from torchtap.core.tensors import kind_of
+from torchtap.core.text import columns, number, plural
 
 if TYPE_CHECKING:
     from torch import Tensor

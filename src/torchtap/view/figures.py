@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from torchtap.errors import InputError, MissingExtraError, SiteError
-from torchtap.view.cells import clean, count, elide, number, plural, typed
+from torchtap.core.errors import InputError, MissingExtraError, SiteError
+from torchtap.core.text import clean, count, elide, number, plural, typed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from torchtap.record import Record
-    from torchtap.site import Site
+    from torchtap.core.record import Record
+    from torchtap.core.site import Site
     from torchtap.store.run import Run
 
     Array = NDArray[Any]

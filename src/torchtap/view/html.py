@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
-from torchtap.view.cells import clean, count, middle, plural, shape, size
+from torchtap.core.text import clean, count, middle, plural, shape, size
 
 if TYPE_CHECKING:
-    from torchtap.record import Absence
-    from torchtap.site import Site
+    from torchtap.core.absence import Absence
+    from torchtap.core.site import Site
     from torchtap.store.listing import Listing, MeasuredEntry, SiteEntry
     from torchtap.store.run import Run
 

@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from torchtap.view.cells import NONE, columns, count, plural, size, wrap
-from torchtap.view.text import outline
+from torchtap.core.outline import outline
+from torchtap.core.text import NONE, columns, count, plural, size, wrap
 
 if TYPE_CHECKING:
     from torchtap.advising import OffloadAdvice

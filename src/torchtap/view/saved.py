@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torchtap.view.cells import NONE, clean, columns, count, plural, size, wrap
-from torchtap.view.text import outline
+from torchtap.core.outline import outline
+from torchtap.core.text import NONE, clean, columns, count, plural, size, wrap
 
 if TYPE_CHECKING:
     from torchtap.saving import SavedReport, SavedRow

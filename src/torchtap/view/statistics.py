@@ -5,15 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from torchtap.core.text import count, nonfinite, number, plural, size, typed
 from torchtap.stats.statistics import NOT_AN_UPDATE
-from torchtap.view.cells import (
-    count,
-    nonfinite,
-    number,
-    plural,
-    size,
-    typed,
-)
 from torchtap.view.columns import sparkline
 
 if TYPE_CHECKING:

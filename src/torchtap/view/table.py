@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from torchtap.view.cells import (
+from torchtap.core.absence import reason_lines
+from torchtap.core.text import (
     NONE,
     Cell,
     columns,
@@ -20,7 +21,6 @@ from torchtap.view.cells import (
     wrap,
 )
 from torchtap.view.columns import is_left, text_of
-from torchtap.view.text import reason_lines
 
 if TYPE_CHECKING:
     from torchtap.stats.slices import Slices

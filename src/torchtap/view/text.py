@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from torchtap.view.cells import (
+from torchtap.core.absence import _MOST_ROWS, _cut, show_absent
+from torchtap.core.outline import tree
+from torchtap.core.text import (
     NONE,
     Cell,
     clean,
     columns,
     count,
-    elide,
-    middle,
     nonfinite,
     number,
     paint,
@@ -26,7 +26,6 @@ from torchtap.view.cells import (
 
 if TYPE_CHECKING:
     from torchtap.demo import Guess
-    from torchtap.record import Absence
     from torchtap.stats.statistics import Statistics
     from torchtap.store.listing import Listing, SiteEntry
     from torchtap.store.modules import ModuleRow
@@ -34,11 +33,7 @@ if TYPE_CHECKING:
     from torchtap.summarizing import Row as SummaryRow, Summary
 
 __all__ = [
-    "by_reason",
     "columns",
-    "reason_lines",
-    "show_absences",
-    "show_absent",
     "show_guesses",
     "show_listing",
     "show_module_rows",
@@ -46,9 +41,6 @@ __all__ = [
     "show_run",
     "show_summary",
 ]
-
-_MOST_ROWS = 40
-_MOST_REASONS = 3
 
 
 # ---------------------------------------------------------------------- a run
@@ -132,57 +124,6 @@ def _measured(start: str, listing: Listing, limit: int | None, *, color: bool) -
     return "\n".join([paint(total, "head", color=color), "", *_cut(table, limit, "site")])
 
 
-def show_absent(absent: Sequence[Absence], *, color: bool = False) -> list[str]:
-    """How many sites are absent, and the first few reasons, each with its sites."""
-    if not absent:
-        return []
-    reasons = by_reason(absent)
-    lines = ["", f"{plural(len(absent), 'site')} absent:"]
-    for reason, sites in list(reasons.items())[:_MOST_REASONS]:
-        lines += reason_lines(reason, sites)
-    if len(reasons) > _MOST_REASONS:
-        lines.append(f"  and {plural(len(reasons) - _MOST_REASONS, 'further reason')}")
-    return [paint(line, "dim", color=color) for line in lines]
-
-
-def show_absences(
-    absent: Sequence[Absence], *, limit: int | None = _MOST_ROWS, color: bool = False
-) -> str:
-    """Every reason once, and below it its sites.
-
-    Args:
-        absent: what was selected and not seen.
-        limit: most sites of one reason; ``None`` for all.
-        color: paint it.
-    """
-    if not absent:
-        return "Nothing is absent."
-    reasons = by_reason(absent)
-    total = f"{plural(len(absent), 'site')} absent, {plural(len(reasons), 'reason')}"
-    lines = [paint(total, "head", color=color)]
-    for reason, sites in reasons.items():
-        front, left_out, back = middle(sites, limit)
-        between = [f"… {count(left_out)} more …"] if left_out else []
-        lines += ["", *wrap(f"{clean(reason)}:")]
-        lines += wrap(", ".join([*front, *between, *back]), first="  ", rest="  ")
-    return "\n".join(lines)
-
-
-def by_reason(absent: Iterable[Absence]) -> dict[str, list[str]]:
-    """Reason -> its sites as text, in the order in which they come."""
-    reasons: dict[str, list[str]] = {}
-    for entry in absent:
-        reasons.setdefault(entry.reason, []).append(clean(str(entry.site)))
-    return reasons
-
-
-def reason_lines(reason: str, sites: Sequence[str]) -> list[str]:
-    """The first two sites, how many more there are, and why."""
-    more = f" and {count(len(sites) - 2)} more" if len(sites) > 2 else ""
-    named = ", ".join(elide(site, 40) for site in sites[:2])
-    return wrap(f"{named}{more}: {clean(reason)}", first="  ", rest="    ")
-
-
 def _site_cells(entry: SiteEntry) -> Sequence[str | Cell]:
     return (
         str(entry.site),
@@ -249,51 +190,6 @@ def show_module_rows(
         color=color,
     )
     return "\n".join(_cut(text, limit, "module"))
-
-
-def tree(paths: Sequence[str]) -> list[str]:
-    """Paths as a tree: indented below the nearest module above that has a line of its own.
-
-    Example:
-        >>> tree(["", "a.0", "a.0.conv", "b"])
-        ['.', '  a.0', '    conv', '  b']
-    """
-    labels: dict[str, tuple[str, int]] = {}
-    for path in paths:
-        above = _above(path, labels)
-        if above is None:
-            labels[path] = (path or ".", 0)
-        else:
-            own = path[len(above) + 1 :] if above else path
-            labels[path] = (own, labels[above][1] + 1)
-    return ["  " * labels[path][1] + labels[path][0] for path in paths]
-
-
-def outline(paths: Sequence[str]) -> list[str]:
-    """As a tree where each path comes right below what it is in; in any other order, whole paths.
-
-    Example:
-        >>> outline(["", "a", "a.0"]), outline(["a.0", "a"])
-        (['.', '  a', '    0'], ['a.0', 'a'])
-    """
-    known, open_paths = set(paths), list[str]()
-    for path in paths:
-        above = _above(path, known)
-        while open_paths and open_paths[-1] != above:
-            open_paths.pop()
-        if above is not None and not open_paths:
-            return [one or "." for one in paths]
-        open_paths.append(path)
-    return tree(paths)
-
-
-def _above(path: str, known: Iterable[str]) -> str | None:
-    known = set(known)
-    while path:
-        path = path.rpartition(".")[0]
-        if path in known:
-            return path
-    return None
 
 
 def _output(row: ModuleRow) -> str:
@@ -403,10 +299,3 @@ def _summary_footer(summary: Summary) -> list[str]:
 
 
 # ---------------------------------------------------------------------- shared
-
-
-def _cut(text: str, limit: int | None, noun: str) -> list[str]:
-    head, *lines = text.split("\n")
-    front, left_out, back = middle(lines, limit)
-    between = [f"… {count(left_out)} more {noun}s …"] if left_out else []
-    return [head, *front, *between, *back]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from torchtap.view.cells import wrap
-from torchtap.view.text import by_reason, reason_lines
+from torchtap.core.absence import by_reason, reason_lines
+from torchtap.core.text import wrap
 
 if TYPE_CHECKING:
-    from torchtap.record import Absence
+    from torchtap.core.absence import Absence
     from torchtap.verifying import Verification
 
 _MOST = 8

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree
 
-from torchtap.errors import EditError
+from torchtap.core.errors import EditError
 
 _NONE: frozenset[int] = frozenset()
 _ATOMS = (str, bytes, int, float, complex, bool, type(None), torch.dtype, torch.device)

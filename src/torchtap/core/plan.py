@@ -5,37 +5,29 @@ from __future__ import annotations
 import inspect
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import CodeType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
-from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-from torchtap.errors import InputError, SiteError
-from torchtap.record import Absence
-from torchtap.site import (
+from torchtap.core.absence import Absence
+from torchtap.core.errors import InputError, SiteError
+from torchtap.core.modules import Where, _state_names, _type_names, _walk, modules_of, several
+from torchtap.core.near import _could_be_mark, _no_module, _nothing, _parts, near
+from torchtap.core.site import (
+    _WILD,
     FLOW_PORTS,
     MARK_PORTS,
     PORTS,
     STATE_PORTS,
     Pattern,
     Site,
-    did_you_mean,
     leaf_matches,
-    nearest,
-    one_of,
 )
 
-OneWhere = str | Pattern | nn.Module | type[nn.Module] | Callable[[Site, nn.Module], bool]
-Where = OneWhere | Sequence[OneWhere]
-
-_WILD = frozenset("*?[:")
-_INNER_OF_WRAPPER = {
-    "OptimizedModule": "_orig_mod",
-    "FullyShardedDataParallel": "_fsdp_wrapped_module",
-    "CheckpointWrapper": "_checkpoint_wrapped_module",
-}
+if TYPE_CHECKING:
+    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,30 +99,8 @@ class Plan:
         return near(pattern, known, self.types)
 
     def __repr__(self) -> str:
-        from torchtap.view.plan import show_plan
 
         return show_plan(self)
-
-
-def modules_of(model: nn.Module) -> tuple[dict[str, nn.Module], dict[str, str]]:
-    """Modules by path, and the further paths of shared ones.
-
-    As ``named_modules()``, but wrappers (torch.compile, DDP, FSDP, checkpoint wrappers) are looked
-    through: the wrapped module stands at the wrapper's path.
-
-    Returns:
-        (path -> module, each module once; further path -> first path).
-    """
-    found: dict[str, nn.Module] = {}
-    aliases: dict[str, str] = {}
-    first: dict[int, str] = {}
-    for path, module in _walk(model, "", ()):
-        if id(module) in first:
-            aliases[path] = first[id(module)]
-        else:
-            first[id(module)] = path
-            found[path] = module
-    return found, aliases
 
 
 def make_plan(model: nn.Module, where: Where) -> Plan:
@@ -175,27 +145,6 @@ def make_plan(model: nn.Module, where: Where) -> Plan:
 
 
 # ---------------------------------------------------------------------- the request
-
-
-def several(where: Where) -> list[Any]:
-    """A request as the list of its parts.
-
-    Raises:
-        InputError: it is of a kind that cannot select, or empty.
-    """
-    single = isinstance(where, str | Pattern | nn.Module | type) or callable(where)
-    if single:
-        return [where]
-    try:
-        items = list(where)  # type: ignore[arg-type]
-    except TypeError:
-        items = []
-    if not items:
-        raise InputError(
-            f"where is {where!r}; expected a pattern, a module, a module class, a function of "
-            f"(site, module), or a list of them."
-        )
-    return items
 
 
 def _as_pattern(item: str | Pattern) -> Pattern:
@@ -339,132 +288,6 @@ def _unmatched(
     return tuple(pattern for pattern in missing if not pattern.negate)
 
 
-def near(pattern: Pattern, known: Sequence[str], types: Mapping[str, tuple[str, ...]]) -> str:
-    """What may have been meant by a pattern that fits no module, as the end of a sentence.
-
-    Every suggestion is a whole pattern, with the ports and the ``!`` of the one that was given.
-    """
-    classes = {one for names in types.values() for one in names}
-    same = [one for one in classes if one.lower() == pattern.path.lower()]
-    if same:
-        kind = min(same)
-        meant = replace(pattern, path="*", type=kind)
-        return f"; {kind} is a class: write {str(meant)!r}."
-    path, _, port = pattern.path.rpartition(".")
-    if port in PORTS and path in known:
-        return f"; {port} is a port: write {f'{path}:{port}'!r}."
-    names = nearest(pattern.path, known)
-    return one_of(replace(pattern, path=name) for name in names)
-
-
-def _parts(pattern: Pattern, known: Sequence[str]) -> list[str]:
-    """The patterns that somebody wrote as one, with commas between them; else nothing."""
-    if "," not in pattern.path or "[" in pattern.path or pattern.path.startswith("re:"):
-        return []
-    texts = [part.strip() for part in pattern.path.split(",") if part.strip()]
-    head = "!" if pattern.negate else ""
-    tail = str(replace(pattern, path="", negate=False))
-    paths = [text.partition(":")[0] for text in texts]
-    is_meant = all(path in known or _WILD & set(path) for path in paths)
-    # What has ports keeps them; the last ones, after a colon, are those of all others.
-    return [head + (t if ":" in t else t + tail) for t in texts] if is_meant else []
-
-
-def _could_be_mark(pattern: Pattern) -> bool:
-    """Whether a mark has what is asked for; ``*`` asks for whatever there is."""
-    ports = set(pattern.effective_ports)
-    wanted = ports - set(FLOW_PORTS) if ports >= set(FLOW_PORTS) else ports
-    return wanted <= set(MARK_PORTS) and leaf_matches(pattern.leaf, "")
-
-
-def _no_module(
-    head: str,
-    model: nn.Module,
-    pattern: Pattern,
-    known: Sequence[str],
-    types: Mapping[str, tuple[str, ...]],
-) -> str:
-    classes = sorted({one for names in types.values() for one in names})
-    if pattern.type and pattern.type not in classes:
-        meant = (replace(pattern, type=name) for name in nearest(pattern.type, classes))
-        name = type(model).__name__
-        return f"{name} has no module of class {pattern.type!r}{one_of(meant)}"
-    path = pattern.path
-    if path.startswith("re:"):
-        return f"{head}{near(pattern, known, types)}"
-    if "[" in path and path.split("[")[0] in known:
-        path, _, leaf = path.partition("[")
-        text = f"{path}:output[{leaf.rstrip(']')}]"
-        return f"{head}. A leaf stands after a port: write {text!r}."
-    if ":" in path:
-        path, *others = path.split(":")
-        ports = [*(port for port in others if port in PORTS), *pattern.effective_ports]
-        return f"{head}. Ports stand behind one colon: write '{path}:{','.join(ports)}'."
-    if "@" in path:
-        path = path.partition("@")[0]
-        kind = types.get(path, classes)[0]
-        return f"{head}. A class name stands after the @: write '{path or '*'}@{kind}'."
-    if pattern.type:
-        return f"{head} of class {pattern.type!r}{_of_class(pattern, known, types)}"
-    owner, _, leaf = path.rpartition(".")
-    names = _state_names(modules_of(model)[0].get(owner, nn.Identity()))
-    ports = [port for port in STATE_PORTS if leaf in names[port]]
-    if ports:
-        texts = " or ".join(repr(str(Site(owner, port, leaf))) for port in ports[:2])
-        return f"{head}; it is a {ports[0]}: write {texts}."
-    return f"{head}{near(pattern, known, types)}"
-
-
-def _of_class(pattern: Pattern, known: Sequence[str], types: Mapping[str, tuple[str, ...]]) -> str:
-    """The same for a pattern with a class that there is elsewhere."""
-    if pattern.path in types:
-        own = types[pattern.path][0]
-        article = "an" if own[0] in "AEIOU" else "a"
-        return f"; it is {article} {own}: write {str(replace(pattern, type=''))!r}."
-    fitting = [path for path in known if pattern.type in types.get(path, ())]
-    return one_of(replace(pattern, path=path) for path in nearest(pattern.path, fitting))
-
-
-def _nothing(
-    model: nn.Module, where: Where, patterns: Sequence[Pattern], others: Sequence[Any]
-) -> str:
-    name = type(model).__name__
-    state = [p for p in patterns if set(p.effective_ports) <= set(STATE_PORTS)]
-    if state and not others:
-        return f"{name} has no parameter or buffer at {_no_state(model, state[0])}"
-    named = [item.__name__ for item in others if isinstance(item, type)]
-    if named and len(named) == len(others) and not patterns:
-        classes = sorted({one for m in model.modules() for one in _type_names(m)})
-        return f"{name} has no module of class {named[0]!r}{did_you_mean(named[0], classes)}"
-    return (
-        f"Nothing of {name} fits {where!r}: everything was taken away, or the function chose none."
-    )
-
-
-def _no_state(model: nn.Module, pattern: Pattern) -> str:
-    """What to select in place of a pattern that finds no parameter and no buffer."""
-    modules = modules_of(model)[0]
-    names = {path: _state_names(module) for path, module in modules.items()}
-    kinds = {path: list(_type_names(module)) for path, module in modules.items()}
-    fitting = [path for path in modules if pattern.matches_module(path, kinds[path])]
-    ports = pattern.effective_ports
-    leaves = dict.fromkeys(leaf for path in fitting for port in ports for leaf in names[path][port])
-    if leaves:
-        close = nearest(pattern.leaf, list(leaves)) or leaves
-        return f"{str(pattern)!r}{one_of(replace(pattern, leaf=leaf) for leaf in close)}"
-    # There is none of the kind at all: where there is, and what else there is here.
-    elsewhere = [str(Site(path, port)) for port in ports for path in modules if names[path][port]]
-    here = [
-        str(Site(path, port))
-        for path in fitting
-        for port in ("param", "buffer")
-        if names[path][port]
-    ]
-    found = list(dict.fromkeys((*here[:1], *elsewhere[:3])))
-    others = f". There is: {', '.join(map(repr, found))}." if found else ", nor anywhere else."
-    return f"{str(pattern)!r}{others}"
-
-
 def _as_text(item: Any, modules: Mapping[str, nn.Module]) -> str:
     if isinstance(item, nn.Module):
         return next((path or "." for path, one in modules.items() if one is item), "?")
@@ -474,40 +297,6 @@ def _as_text(item: Any, modules: Mapping[str, nn.Module]) -> str:
 
 
 # ---------------------------------------------------------------------- the model
-
-
-def _walk(
-    module: nn.Module, path: str, above: tuple[nn.Module, ...]
-) -> Iterator[tuple[str, nn.Module]]:
-    while (inner := _unwrapped(module)) is not None:
-        module = inner
-    if any(module is one for one in above):
-        return
-    yield path, module
-    for name, child in module._modules.items():
-        if child is not None:
-            yield from _walk(child, f"{path}.{name}" if path else name, (*above, module))
-
-
-def _unwrapped(module: nn.Module) -> nn.Module | None:
-    """What a wrapper wraps, or ``None`` for a module that is none."""
-    if isinstance(module, DistributedDataParallel | DataParallel):
-        return module._modules["module"]
-    inner = _INNER_OF_WRAPPER.get(type(module).__name__)
-    return None if inner is None else module._modules.get(inner)
-
-
-def _type_names(module: nn.Module) -> Iterator[str]:
-    for base in type(module).__mro__:
-        if base is nn.Module:
-            return
-        yield base.__name__
-
-
-def _state_names(module: nn.Module) -> dict[str, list[str]]:
-    params = [name for name, param in module._parameters.items() if param is not None]
-    buffers = [name for name, buffer in module._buffers.items() if buffer is not None]
-    return {"param": params, "param_grad": params, "update": params, "buffer": buffers}
 
 
 def _without_empty(filters: dict[str, Filter], module: nn.Module) -> dict[str, Filter]:
@@ -565,3 +354,29 @@ def _mentions_mark(function: Any, seen: set[CodeType], depth: int) -> bool:
             if home.partition(".")[0] != "torch" and _mentions_mark(named, seen, depth - 1):
                 return True
     return False
+
+
+_MOST_LINES = 40
+
+
+def show_plan(plan: Plan) -> str:
+    """One line per tapped module, then what cannot be tapped."""
+    lines = [
+        f"{tap.path or '.'} ({tap.type}): {', '.join(map(_port, tap.filters.items()))}"
+        for tap in plan.taps
+    ]
+    if len(lines) > _MOST_LINES:
+        rest = len(lines) - _MOST_LINES
+        lines = [*lines[:_MOST_LINES], f"... and {rest} more modules"]
+    marks = [f"{pattern} (a tt.mark, if one is reached)" for pattern in plan.unmatched]
+    absent = [f"not {entry}" for entry in plan.absent]
+    head = f"Plan for {plan.model}: {', '.join(plan.where)}, {len(plan.taps)} modules"
+    return "\n  ".join([head, *lines, *marks, *absent])
+
+
+def _port(item: tuple[str, object]) -> str:
+    port, chosen = item
+    include = getattr(chosen, "include", ("",))
+    exclude = getattr(chosen, "exclude", ())
+    text = port if "" in include else f"{port}[{', '.join(include)}]"
+    return f"{text} without [{', '.join(exclude)}]" if exclude else text

@@ -6,8 +6,8 @@ from bisect import bisect
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
-from torchtap.errors import OverwrittenError
-from torchtap.site import Site
+from torchtap.core.errors import OverwrittenError
+from torchtap.core.site import Site
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -135,27 +135,6 @@ def steps_there(steps: Sequence[int], missing: int | None = None) -> str:
         return f"{said}."
     place = bisect(steps, missing)
     return f"{said}, near {missing} are {steps[place - 1]} and {steps[place]}."
-
-
-class Absence(NamedTuple):
-    """Something that was selected and never seen, with the reason."""
-
-    site: Site
-    reason: str
-
-    def __str__(self) -> str:
-        return f"{self.site}: {self.reason}"
-
-
-class Absences(list[Absence]):
-    """A list of absences that prints as a table: each reason once, with its sites."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        from torchtap.view.text import show_absences
-
-        return show_absences(self)
 
 
 @runtime_checkable

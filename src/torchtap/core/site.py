@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from torchtap.errors import SiteError
+from torchtap.core.errors import SiteError
 
 FLOW_PORTS = ("input", "output", "grad_input", "grad_output")
 STATE_PORTS = ("param", "param_grad", "update", "buffer")
@@ -251,3 +251,6 @@ def _compiled(path: str) -> re.Pattern[str]:
         return re.compile(path[3:])
     except re.error as error:
         raise SiteError(f"{path!r} is not a regular expression: {error}.") from error
+
+
+_WILD = frozenset("*?[:")

@@ -1,0 +1,41 @@
+"""TODO."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+from torchtap.core.record import BACKWARD, Record
+
+Function = Callable[..., Tensor | None]
+"""``f(tensor, record)`` or ``f(tensor)``."""
+
+
+def place(record: Record) -> str:
+    """Where and when, for messages."""
+    inside = " inside a backward" if record.phase == BACKWARD else ""
+    return f"{record.site} (step {record.step}, call {record.call}{inside})"
+
+
+def name_of(function: Any) -> str:
+    """What a function is called."""
+    return str(getattr(function, "__name__", None) or repr(function))
+
+
+def takes_record(function: Function) -> bool:
+    """Whether a function wants the record beside the tensor."""
+    try:
+        given = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # Of compiled code.
+        return False
+    positional = [
+        one for one in given if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)
+    ]
+    return (
+        any(one.kind is one.VAR_POSITIONAL for one in given)
+        or sum(one.default is one.empty for one in positional) > 1
+        or (len(positional) > 1 and positional[1].name == "record")
+    )

@@ -1,0 +1,100 @@
+"""TODO."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from torch import nn
+from torch.nn.parallel import DataParallel, DistributedDataParallel
+
+from torchtap.core.errors import InputError
+from torchtap.core.site import Pattern, Site
+
+OneWhere = str | Pattern | nn.Module | type[nn.Module] | Callable[[Site, nn.Module], bool]
+
+
+Where = OneWhere | Sequence[OneWhere]
+
+
+_INNER_OF_WRAPPER = {
+    "OptimizedModule": "_orig_mod",
+    "FullyShardedDataParallel": "_fsdp_wrapped_module",
+    "CheckpointWrapper": "_checkpoint_wrapped_module",
+}
+
+
+def modules_of(model: nn.Module) -> tuple[dict[str, nn.Module], dict[str, str]]:
+    """Modules by path, and the further paths of shared ones.
+
+    As ``named_modules()``, but wrappers (torch.compile, DDP, FSDP, checkpoint wrappers) are looked
+    through: the wrapped module stands at the wrapper's path.
+
+    Returns:
+        (path -> module, each module once; further path -> first path).
+    """
+    found: dict[str, nn.Module] = {}
+    aliases: dict[str, str] = {}
+    first: dict[int, str] = {}
+    for path, module in _walk(model, "", ()):
+        if id(module) in first:
+            aliases[path] = first[id(module)]
+        else:
+            first[id(module)] = path
+            found[path] = module
+    return found, aliases
+
+
+def several(where: Where) -> list[Any]:
+    """A request as the list of its parts.
+
+    Raises:
+        InputError: it is of a kind that cannot select, or empty.
+    """
+    single = isinstance(where, str | Pattern | nn.Module | type) or callable(where)
+    if single:
+        return [where]
+    try:
+        items = list(where)  # type: ignore[arg-type]
+    except TypeError:
+        items = []
+    if not items:
+        raise InputError(
+            f"where is {where!r}; expected a pattern, a module, a module class, a function of "
+            f"(site, module), or a list of them."
+        )
+    return items
+
+
+def _walk(
+    module: nn.Module, path: str, above: tuple[nn.Module, ...]
+) -> Iterator[tuple[str, nn.Module]]:
+    while (inner := _unwrapped(module)) is not None:
+        module = inner
+    if any(module is one for one in above):
+        return
+    yield path, module
+    for name, child in module._modules.items():
+        if child is not None:
+            yield from _walk(child, f"{path}.{name}" if path else name, (*above, module))
+
+
+def _unwrapped(module: nn.Module) -> nn.Module | None:
+    """What a wrapper wraps, or ``None`` for a module that is none."""
+    if isinstance(module, DistributedDataParallel | DataParallel):
+        return module._modules["module"]
+    inner = _INNER_OF_WRAPPER.get(type(module).__name__)
+    return None if inner is None else module._modules.get(inner)
+
+
+def _type_names(module: nn.Module) -> Iterator[str]:
+    for base in type(module).__mro__:
+        if base is nn.Module:
+            return
+        yield base.__name__
+
+
+def _state_names(module: nn.Module) -> dict[str, list[str]]:
+    params = [name for name, param in module._parameters.items() if param is not None]
+    buffers = [name for name, buffer in module._buffers.items() if buffer is not None]
+    return {"param": params, "param_grad": params, "update": params, "buffer": buffers}

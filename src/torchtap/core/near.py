@@ -1,0 +1,150 @@
+"""TODO."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+
+from torchtap.core.modules import Where, _state_names, _type_names, modules_of
+from torchtap.core.site import (
+    _WILD,
+    FLOW_PORTS,
+    MARK_PORTS,
+    PORTS,
+    STATE_PORTS,
+    Pattern,
+    Site,
+    did_you_mean,
+    leaf_matches,
+    nearest,
+    one_of,
+)
+
+
+def near(pattern: Pattern, known: Sequence[str], types: Mapping[str, tuple[str, ...]]) -> str:
+    """What may have been meant by a pattern that fits no module, as the end of a sentence.
+
+    Every suggestion is a whole pattern, with the ports and the ``!`` of the one that was given.
+    """
+    classes = {one for names in types.values() for one in names}
+    same = [one for one in classes if one.lower() == pattern.path.lower()]
+    if same:
+        kind = min(same)
+        meant = replace(pattern, path="*", type=kind)
+        return f"; {kind} is a class: write {str(meant)!r}."
+    path, _, port = pattern.path.rpartition(".")
+    if port in PORTS and path in known:
+        return f"; {port} is a port: write {f'{path}:{port}'!r}."
+    names = nearest(pattern.path, known)
+    return one_of(replace(pattern, path=name) for name in names)
+
+
+def _parts(pattern: Pattern, known: Sequence[str]) -> list[str]:
+    """The patterns that somebody wrote as one, with commas between them; else nothing."""
+    if "," not in pattern.path or "[" in pattern.path or pattern.path.startswith("re:"):
+        return []
+    texts = [part.strip() for part in pattern.path.split(",") if part.strip()]
+    head = "!" if pattern.negate else ""
+    tail = str(replace(pattern, path="", negate=False))
+    paths = [text.partition(":")[0] for text in texts]
+    is_meant = all(path in known or _WILD & set(path) for path in paths)
+    # What has ports keeps them; the last ones, after a colon, are those of all others.
+    return [head + (t if ":" in t else t + tail) for t in texts] if is_meant else []
+
+
+def _could_be_mark(pattern: Pattern) -> bool:
+    """Whether a mark has what is asked for; ``*`` asks for whatever there is."""
+    ports = set(pattern.effective_ports)
+    wanted = ports - set(FLOW_PORTS) if ports >= set(FLOW_PORTS) else ports
+    return wanted <= set(MARK_PORTS) and leaf_matches(pattern.leaf, "")
+
+
+def _no_module(
+    head: str,
+    model: nn.Module,
+    pattern: Pattern,
+    known: Sequence[str],
+    types: Mapping[str, tuple[str, ...]],
+) -> str:
+    classes = sorted({one for names in types.values() for one in names})
+    if pattern.type and pattern.type not in classes:
+        meant = (replace(pattern, type=name) for name in nearest(pattern.type, classes))
+        name = type(model).__name__
+        return f"{name} has no module of class {pattern.type!r}{one_of(meant)}"
+    path = pattern.path
+    if path.startswith("re:"):
+        return f"{head}{near(pattern, known, types)}"
+    if "[" in path and path.split("[")[0] in known:
+        path, _, leaf = path.partition("[")
+        text = f"{path}:output[{leaf.rstrip(']')}]"
+        return f"{head}. A leaf stands after a port: write {text!r}."
+    if ":" in path:
+        path, *others = path.split(":")
+        ports = [*(port for port in others if port in PORTS), *pattern.effective_ports]
+        return f"{head}. Ports stand behind one colon: write '{path}:{','.join(ports)}'."
+    if "@" in path:
+        path = path.partition("@")[0]
+        kind = types.get(path, classes)[0]
+        return f"{head}. A class name stands after the @: write '{path or '*'}@{kind}'."
+    if pattern.type:
+        return f"{head} of class {pattern.type!r}{_of_class(pattern, known, types)}"
+    owner, _, leaf = path.rpartition(".")
+    names = _state_names(modules_of(model)[0].get(owner, nn.Identity()))
+    ports = [port for port in STATE_PORTS if leaf in names[port]]
+    if ports:
+        texts = " or ".join(repr(str(Site(owner, port, leaf))) for port in ports[:2])
+        return f"{head}; it is a {ports[0]}: write {texts}."
+    return f"{head}{near(pattern, known, types)}"
+
+
+def _of_class(pattern: Pattern, known: Sequence[str], types: Mapping[str, tuple[str, ...]]) -> str:
+    """The same for a pattern with a class that there is elsewhere."""
+    if pattern.path in types:
+        own = types[pattern.path][0]
+        article = "an" if own[0] in "AEIOU" else "a"
+        return f"; it is {article} {own}: write {str(replace(pattern, type=''))!r}."
+    fitting = [path for path in known if pattern.type in types.get(path, ())]
+    return one_of(replace(pattern, path=path) for path in nearest(pattern.path, fitting))
+
+
+def _nothing(
+    model: nn.Module, where: Where, patterns: Sequence[Pattern], others: Sequence[Any]
+) -> str:
+    name = type(model).__name__
+    state = [p for p in patterns if set(p.effective_ports) <= set(STATE_PORTS)]
+    if state and not others:
+        return f"{name} has no parameter or buffer at {_no_state(model, state[0])}"
+    named = [item.__name__ for item in others if isinstance(item, type)]
+    if named and len(named) == len(others) and not patterns:
+        classes = sorted({one for m in model.modules() for one in _type_names(m)})
+        return f"{name} has no module of class {named[0]!r}{did_you_mean(named[0], classes)}"
+    return (
+        f"Nothing of {name} fits {where!r}: everything was taken away, or the function chose none."
+    )
+
+
+def _no_state(model: nn.Module, pattern: Pattern) -> str:
+    """What to select in place of a pattern that finds no parameter and no buffer."""
+    modules = modules_of(model)[0]
+    names = {path: _state_names(module) for path, module in modules.items()}
+    kinds = {path: list(_type_names(module)) for path, module in modules.items()}
+    fitting = [path for path in modules if pattern.matches_module(path, kinds[path])]
+    ports = pattern.effective_ports
+    leaves = dict.fromkeys(leaf for path in fitting for port in ports for leaf in names[path][port])
+    if leaves:
+        close = nearest(pattern.leaf, list(leaves)) or leaves
+        return f"{str(pattern)!r}{one_of(replace(pattern, leaf=leaf) for leaf in close)}"
+    # There is none of the kind at all: where there is, and what else there is here.
+    elsewhere = [str(Site(path, port)) for port in ports for path in modules if names[path][port]]
+    here = [
+        str(Site(path, port))
+        for path in fitting
+        for port in ("param", "buffer")
+        if names[path][port]
+    ]
+    found = list(dict.fromkeys((*here[:1], *elsewhere[:3])))
+    others = f". There is: {', '.join(map(repr, found))}." if found else ", nor anywhere else."
+    return f"{str(pattern)!r}{others}"

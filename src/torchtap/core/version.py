@@ -1,0 +1,3 @@
+"""The version of torchtap, in a file of its own, so that any module can import it."""
+
+__version__ = "0.1.0"
