@@ -24,8 +24,8 @@ from torch.utils.checkpoint import checkpoint
 import bits
 import torchtap as tt
 from torchtap.core.errors import InputError, OffloadError, SiteError
+from torchtap.hooks.saved_pairs import top
 from torchtap.moving.streams import FakeStreams
-from torchtap.packing import top
 from torchtap.testing import Net, Specimen, default_loss, zoo
 
 DELAYS = (0, 1, 3, 20)

@@ -15,8 +15,8 @@ from torch.utils.checkpoint import checkpoint
 
 import torchtap as tt
 from torchtap.core.errors import InputError, OffloadError
+from torchtap.hooks.saved_pairs import top
 from torchtap.moving.streams import FakeStreams
-from torchtap.packing import top
 from torchtap.testing import Net
 
 MIB = 1 << 20

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 
 import torchtap as tt
+from torchtap.hooks.saved_pairs import top
 from torchtap.moving import heap
-from torchtap.packing import top
 
 
 def wide(num: int = 2) -> nn.Sequential:

@@ -21,11 +21,11 @@ from torchtap.core.plan import make_plan
 from torchtap.core.preserved import untouched
 from torchtap.core.tensors import storage_id
 from torchtap.hooks.graph import num_casts
-from torchtap.moving.attach import Attachment
+from torchtap.hooks.saved_pairs import Guarded, checked, guarded
+from torchtap.hooks.scope import Attachment
 from torchtap.moving.form import form_of
 from torchtap.moving.memory import Buffers
 from torchtap.moving.slab import Slab, folder_for
-from torchtap.packing import Guarded, checked, guarded
 
 _PROBE, _NUM_PROBES = 4 << 20, 8
 

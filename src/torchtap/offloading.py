@@ -17,8 +17,9 @@ from torchtap.core.modules import Where, modules_of, several
 from torchtap.core.plan import make_plan
 from torchtap.core.preserved import untouched
 from torchtap.core.site import Pattern
-from torchtap.hooks.callbacks import keep_dynamo_out
-from torchtap.moving.attach import Attachment
+from torchtap.hooks.module_hook import keep_dynamo_out
+from torchtap.hooks.saved_pairs import Pair, push, remove, top
+from torchtap.hooks.scope import Attachment
 from torchtap.moving.chain import To, is_number, make_chain
 from torchtap.moving.memory import Buffers, is_for_checkpoint
 from torchtap.moving.outcome import named, never_called, notes_of, why_nothing
@@ -26,7 +27,6 @@ from torchtap.moving.session import Session
 from torchtap.moving.streams import Streams
 from torchtap.moving.tally import OffloadReport
 from torchtap.moving.tiers import CodecTier, Tier
-from torchtap.packing import Pair, push, remove, top
 
 OnFull = Literal["wait", "keep", "raise"]
 Missing = Literal["error", "ignore"]

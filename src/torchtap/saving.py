@@ -24,9 +24,9 @@ from torchtap.core.site import Pattern
 from torchtap.core.tree import argument_leaves
 from torchtap.hooks.graph import num_casts
 from torchtap.hooks.saved import BUFFER, CAST, DUPLICATE, PARAMETER, Counted
-from torchtap.moving.attach import Attachment, may_push
+from torchtap.hooks.saved_pairs import checked, guarded
+from torchtap.hooks.scope import Attachment, may_push
 from torchtap.moving.memory import Buffers, blocks_of, covered, is_for_checkpoint, spans_of
-from torchtap.packing import checked, guarded
 from torchtap.watching import watch
 
 

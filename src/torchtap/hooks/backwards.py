@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd import Variable
 
 from torchtap.core.tensors import storage_id
-from torchtap.hooks.callbacks import keep_dynamo_out
+from torchtap.hooks.module_hook import keep_dynamo_out
 
 _REMEMBERED = 1024
 _GRADIENTS_OF: dict[CodeType, str] = {

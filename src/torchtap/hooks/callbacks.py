@@ -8,154 +8,24 @@ method of the standard library, so that a saved model loads where torchtap is no
 
 from __future__ import annotations
 
-import contextlib
-import copy
-import weakref
-from collections import OrderedDict
-from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
 from torchtap.core.record import FORWARD, UNVERSIONED, Record, new_record
+from torchtap.hooks.fused import StepAside
+from torchtap.hooks.module_hook import VALUES, Callback, keep_dynamo_out
 from torchtap.hooks.spots import Arrival, Tap
 
 if TYPE_CHECKING:
     from torchtap.hooks.engine import Engine
-    from torchtap.hooks.fused import Aside
 
-Table = OrderedDict[int, Any]
 
 _current_task = torch._C._current_graph_task_id
 _saved_tensor_hooks = torch._C._autograd._top_saved_tensors_default_hooks
 _tracing_state = torch._C._get_tracing_state
 _transform_running = torch._C._functorch.peek_interpreter_stack
-
-VALUES = (
-    "torchtap: tt.watch keeps values, and a compiled graph hands none out. Watch with "
-    "to=tt.Stats(), or compile with fullgraph=False"
-)
-EDITS = (
-    "torchtap: tt.edit runs Python between the modules of the model, which a compiled graph "
-    "cannot. Compile with fullgraph=False"
-)
-MARKS = (
-    "torchtap: a tt.mark that is watched or edited runs Python inside the model, which a compiled "
-    "graph cannot. Compile with fullgraph=False, or watch modules with to=tt.Stats()"
-)
-HOOK = (
-    "torchtap: this hook runs Python that a compiled graph cannot contain. Compile with "
-    "fullgraph=False; where it is run by backward or by an optimizer, leaving those out of what is "
-    "compiled will do"
-)
-"""Why a graph breaks at a hook of ours, for the error of ``fullgraph=True``."""
-
-
-class Handle:
-    """The handle of a hook of ours on a module, which no copy and no pickle of the module has."""
-
-    __slots__ = ("_handle",)
-
-    def __init__(self, handle: RemovableHandle) -> None:
-        self._handle = handle
-        for table in self._tables():
-            own = _Own.of(table) or _Own(table)
-            own.keys.add(handle.id)
-
-    @property
-    def id(self) -> int:
-        """The key of the hook in its table."""
-        return self._handle.id
-
-    def remove(self) -> None:
-        """Take the hook off, and with the last one of ours all that was put on the tables."""
-        self._handle.remove()
-        for table in self._tables():
-            own = _Own.of(table)
-            if own is not None:
-                own.discard(self._handle.id)
-
-    def _tables(self) -> Iterator[Table]:
-        """The table of hooks, and those in which PyTorch notes how each hook is to be called."""
-        for ref in (self._handle.hooks_dict_ref, *self._handle.extra_dict_ref):
-            table = ref()
-            if isinstance(table, OrderedDict):
-                yield table
-
-
-class _Own:
-    """Which entries of one hook table are ours; its methods stand on the table as attributes."""
-
-    __slots__ = ("_table", "keys")
-
-    def __init__(self, table: Table) -> None:
-        self._table = weakref.ref(table)  # No cycle: a model that is dropped is gone at once.
-        self.keys: set[int] = set()
-        vars(table).update(__deepcopy__=self.deepcopy, __reduce_ex__=self.reduce)
-
-    @staticmethod
-    def of(table: Table) -> _Own | None:
-        """That of a table, if any of its entries are ours."""
-        own = getattr(vars(table).get("__reduce_ex__"), "__self__", None)
-        return own if isinstance(own, _Own) else None
-
-    def discard(self, key: int) -> None:
-        """An entry of ours is gone; with the last one go the attributes."""
-        self.keys.discard(key)
-        table = self._table()
-        if table is not None and not self.keys:
-            del vars(table)["__deepcopy__"], vars(table)["__reduce_ex__"]
-
-    def deepcopy(self, memo: dict[int, Any]) -> Any:
-        """What ``copy.deepcopy`` asks for."""
-        return copy.deepcopy(self._others(), memo)
-
-    def reduce(self, protocol: int) -> Any:
-        """What pickle asks for."""
-        return self._others().__reduce_ex__(protocol)
-
-    def _others(self) -> Table:
-        table = self._table()
-        assert table is not None  # It is being asked.
-        others = OrderedDict((key, hook) for key, hook in table.items() if key not in self.keys)
-        attributes = vars(table).items()
-        ours = ("__deepcopy__", "__reduce_ex__")
-        vars(others).update((name, held) for name, held in attributes if name not in ours)
-        return others
-
-
-class Callback:
-    """A hook on a module, which belongs to one tap of one engine (of an edit: editor)."""
-
-    __slots__ = ("engine", "tap")
-
-    def __init__(self, engine: Engine, tap: Tap) -> None:
-        self.engine = engine
-        self.tap = tap
-
-    @property
-    def owner(self) -> object:
-        """Who put it on."""
-        return self.engine
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "__name__":  # By which torch.jit.script would look for the source.
-            raise AttributeError(
-                "torch.jit.script cannot compile the hooks of torchtap: close what is attached to "
-                "the model first"
-            )
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-
-    def __deepcopy__(self, memo: object) -> Callable[..., None]:
-        return contextlib.nullcontext().__exit__
-
-    def __copy__(self) -> Callable[..., None]:
-        return contextlib.nullcontext().__exit__
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return getattr, (contextlib.nullcontext(), "__exit__")
 
 
 class Enter(Callback):
@@ -245,67 +115,6 @@ class Leave(Callback):
                 spot_of_gradient.armed += 1
                 hook = Arrival(engine.deliver_gradient, spot_of_gradient, engine.step, call, ())
             engine.on_tensors.put(output, hook)
-
-
-class EditCallback(Callback):
-    """A hook of an edit: what it returns takes the place of what flows."""
-
-    __slots__ = ("editor",)
-
-    def __init__(self, editor: Any, tap: Tap) -> None:
-        self.editor = editor
-        self.tap = tap
-
-    @property
-    def owner(self) -> object:
-        """Who put it on."""
-        return self.editor
-
-
-class StepAside(Callback):
-    """Pre-hook of a ``TransformerEncoderLayer``: takes its owner's hooks off for a fused call."""
-
-    __slots__ = ("_aside",)
-
-    def __init__(self, aside: Aside) -> None:
-        self._aside = aside
-
-    @property
-    def owner(self) -> object:
-        """Who put it on."""
-        return self._aside.owner
-
-    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        assert isinstance(module, nn.TransformerEncoderLayer)
-        self._aside.step_aside(module, args, kwargs)
-
-
-def run_as_it_is(*functions: Any) -> None:
-    """Let ``torch.compile`` never compile a call of the function, nor of what it calls.
-
-    Where such a call stands inside a function that is compiled, it is traced like any other.
-    """
-    from torch._C._dynamo import eval_frame
-
-    skip = eval_frame._FrameAction.SKIP
-    for function in functions:
-        strategy = eval_frame._FrameExecStrategy(skip, skip)
-        eval_frame.set_code_exec_strategy(function.__code__, strategy)
-
-
-def keep_dynamo_out(*functions: Any, reason: str = HOOK) -> None:
-    """Let ``torch.compile`` break its graph here and run the function, and all below, as it is.
-
-    Costs nothing in eager mode, which ``torch.compiler.disable`` does not.
-
-    Args:
-        functions: plain functions.
-        reason: what the error of ``fullgraph=True`` says: whose function it is, and the ways out.
-    """
-    run_as_it_is(*functions)
-    for function in functions:
-        function._torchdynamo_disable = True
-        function._torchdynamo_disable_msg = reason
 
 
 keep_dynamo_out(

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torchtap.core.record import BACKWARD, FORWARD, RECOMPUTE
 from torchtap.core.tree import argument_leaves
 from torchtap.hooks.backwards import current_task
-from torchtap.hooks.callbacks import Callback
 from torchtap.hooks.graph import sequence_number
+from torchtap.hooks.module_hook import Callback
 from torchtap.hooks.replay import FUNCTION, OTHER, Replay, is_in_function, what_runs
 from torchtap.hooks.spots import Tap
 

@@ -17,8 +17,8 @@ from torch.optim.optimizer import (
 
 from torchtap.core.errors import EditError
 from torchtap.core.functions import name_of
-from torchtap.hooks.callbacks import keep_dynamo_out
 from torchtap.hooks.frozen import is_held
+from torchtap.hooks.module_hook import keep_dynamo_out
 from torchtap.hooks.spots import Spot, Tap
 
 if TYPE_CHECKING:

@@ -23,8 +23,9 @@ from torch._higher_order_ops.effects import _EffectType as EffectType, _register
 
 from torchtap.core.record import FORWARD, UNVERSIONED, Record
 from torchtap.core.tree import Unseen, argument_leaves, leaves
-from torchtap.hooks.callbacks import Begin, Count, Enter, Leave, run_as_it_is
+from torchtap.hooks.callbacks import Begin, Count, Enter, Leave
 from torchtap.hooks.marks import open_engines
+from torchtap.hooks.module_hook import run_as_it_is
 from torchtap.hooks.spots import RETURNED, TAKEN, Tap
 
 if TYPE_CHECKING:

@@ -15,11 +15,8 @@ from torchtap.core.functions import place
 from torchtap.core.record import FORWARD, UNVERSIONED, Record, new_record
 from torchtap.core.tree import leaves
 from torchtap.hooks.backwards import Backwards, current_task
-from torchtap.hooks.callbacks import keep_dynamo_out
 from torchtap.hooks.calls import counted_as
 from torchtap.hooks.change import Change
-from torchtap.hooks.gather import BATCHED, is_batched
-from torchtap.hooks.gradients import why_no_grad
 from torchtap.hooks.graph import (
     EDITED,
     Geometry,
@@ -27,6 +24,8 @@ from torchtap.hooks.graph import (
     overwriting_node,
     sequence_number,
 )
+from torchtap.hooks.module_hook import keep_dynamo_out
+from torchtap.hooks.no_grad import BATCHED, is_batched, why_no_grad
 from torchtap.hooks.order import put_gradient
 from torchtap.hooks.spots import Arrival, EditArrival, Spot
 from torchtap.hooks.tensor_hooks import TensorHooks

@@ -21,7 +21,7 @@ from torchtap.core.site import Site
 from torchtap.core.tensors import obstacle
 from torchtap.core.tree import leaves, replace, replace_arguments
 from torchtap.hooks.backwards import current_task
-from torchtap.hooks.callbacks import EDITS, Count, EditCallback, Handle, keep_dynamo_out
+from torchtap.hooks.callbacks import Count
 from torchtap.hooks.calls import (
     NOT_TOLD,
     UNTOLD,
@@ -38,6 +38,7 @@ from torchtap.hooks.graph import from_one_compiled_graph, sequence_number
 from torchtap.hooks.guards import HookGuards
 from torchtap.hooks.guided import NodeEdit, NodeEdits
 from torchtap.hooks.marks import open_editors
+from torchtap.hooks.module_hook import EDITS, EditCallback, Handle, keep_dynamo_out
 from torchtap.hooks.order import put_edit
 from torchtap.hooks.param_hooks import ParamHooks, owns
 from torchtap.hooks.spots import RETURNED, TAKEN, Spot, Tap

@@ -17,7 +17,7 @@ from torchtap.core.site import STATE_PORTS, Site
 from torchtap.core.tensors import obstacle, storage_id
 from torchtap.core.tree import argument_leaves, leaves
 from torchtap.hooks.backwards import current_task
-from torchtap.hooks.callbacks import Begin, Count, Enter, Handle, Leave
+from torchtap.hooks.callbacks import Begin, Count, Enter, Leave
 from torchtap.hooks.calls import (
     NOT_TOLD,
     UNTOLD,
@@ -43,6 +43,7 @@ from torchtap.hooks.graph import from_one_compiled_graph, sequence_number
 from torchtap.hooks.guards import HookGuards, renumber, shared_number
 from torchtap.hooks.keep import BORROW, Keeper
 from torchtap.hooks.marks import open_engines
+from torchtap.hooks.module_hook import Handle
 from torchtap.hooks.order import AFTER, put_watch
 from torchtap.hooks.saved import Saved
 from torchtap.hooks.spots import RETURNED, TAKEN, Meter, Spot, Tap

@@ -19,8 +19,8 @@ from torchtap.core.errors import CaptureError
 from torchtap.core.plan import Filter
 from torchtap.core.site import Site
 from torchtap.core.tree import Leaf, argument_leaves, leaves
-from torchtap.hooks.callbacks import VALUES, Handle, keep_dynamo_out
 from torchtap.hooks.marks import open_editors
+from torchtap.hooks.module_hook import VALUES, Handle, keep_dynamo_out
 from torchtap.hooks.stand_ins import settle_stand_ins
 
 if TYPE_CHECKING:

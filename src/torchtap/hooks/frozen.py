@@ -18,7 +18,7 @@ from torch.optim.optimizer import (
 from torchtap.core.errors import EditError
 from torchtap.core.local import sharded_parameters
 from torchtap.core.site import Site
-from torchtap.hooks.callbacks import keep_dynamo_out
+from torchtap.hooks.module_hook import keep_dynamo_out
 from torchtap.hooks.spots import Tap
 from torchtap.hooks.stand_ins import StandIns
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import TransformerEncoderLayer
 from torch.nn.modules.module import register_module_forward_hook
 
-from torchtap.hooks.callbacks import Callback, EditCallback, Handle, StepAside
+from torchtap.hooks.module_hook import Callback, EditCallback, Handle
 from torchtap.hooks.spots import Tap
 
 REASON = (
@@ -154,3 +154,21 @@ class Aside:
         """
         while self._spent:
             self._spent.pop().remove()
+
+
+class StepAside(Callback):
+    """Pre-hook of a ``TransformerEncoderLayer``: takes its owner's hooks off for a fused call."""
+
+    __slots__ = ("_aside",)
+
+    def __init__(self, aside: Aside) -> None:
+        self._aside = aside
+
+    @property
+    def owner(self) -> object:
+        """Who put it on."""
+        return self._aside.owner
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        assert isinstance(module, nn.TransformerEncoderLayer)
+        self._aside.step_aside(module, args, kwargs)

@@ -12,7 +12,6 @@ from torch import Tensor
 from torchtap.core.local import is_distributed
 from torchtap.core.record import FORWARD
 from torchtap.hooks.backwards import at_end_of_backward, current_task
-from torchtap.hooks.callbacks import keep_dynamo_out
 from torchtap.hooks.graph import (
     Crossing,
     Geometry,
@@ -20,7 +19,10 @@ from torchtap.hooks.graph import (
     overwriting_node,
     sequence_number,
 )
+from torchtap.hooks.module_hook import keep_dynamo_out
+from torchtap.hooks.no_grad import BATCHED, is_batched
 from torchtap.hooks.spots import Spot
+from torchtap.hooks.views import ViewWatch
 
 if TYPE_CHECKING:
     from torchtap.hooks.gradients import Gradients
@@ -41,13 +43,6 @@ write count, by whichever tensor."""
 OUTSIDE = "outside the compiled graph"
 """Label of a gradient from what was done with the tensor after a compiled graph had returned it;
 what the graph itself made of it is not in it."""
-
-_is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
-_is_legacy_batched = torch._C._functorch.is_legacy_batchedtensor
-BATCHED = (
-    "it came as one of a whole batch of gradients (torch.vmap over a backward, or "
-    "is_grads_batched=True), which has no values of its own"
-)
 
 
 class Gather:
@@ -159,31 +154,6 @@ class Gather:
         self.gradients.deliver(self.spot, self.step, self.call, self.labels, gradient, **apart)
 
 
-class ViewWatch:
-    """Knows whether a returned view was overwritten, and whether its gradient was saved.
-
-    Held by hooks, so it must not hold any of the graph: the garbage collector cannot see a cycle
-    that goes through autograd's nodes.
-    """
-
-    __slots__ = ("alias", "is_repaired", "version")
-
-    def __init__(self, view: Tensor) -> None:
-        self.alias = view.detach()  # Shares the version counter.
-        self.version = view._version
-        self.is_repaired = False
-
-    @property
-    def is_overwritten(self) -> bool:
-        """Whether anything wrote into the memory since the view was returned."""
-        return bool(self.alias._version != self.version)
-
-    @property
-    def is_lost(self) -> bool:
-        """Whether the gradient would be incomplete."""
-        return self.is_overwritten and not self.is_repaired
-
-
 class ReturnedView:
     """A view that a module returned, while the calls around it run.
 
@@ -219,12 +189,6 @@ class ReturnedView:
         geometry = geometry_in_base(self.view)
         hook = partial(take_over, self.gather, geometry, self.argument)
         return node.register_hook(hook)
-
-
-def is_batched(gradient: Tensor) -> bool:
-    """Whether a gradient stands for many at once, so that nothing can be read from it."""
-    is_batch: bool = _is_legacy_batched(gradient) or _is_wrapped(gradient)
-    return is_batch
 
 
 def is_alike(one: Tensor, other: Tensor) -> bool:

@@ -11,16 +11,9 @@ import torch
 from torch import Tensor
 
 from torchtap.core.record import FORWARD, Record, new_record
-from torchtap.hooks.backwards import Backwards, current_task
-from torchtap.hooks.callbacks import keep_dynamo_out
+from torchtap.hooks.backwards import Backwards
 from torchtap.hooks.calls import Call
-from torchtap.hooks.gather import (
-    BATCHED,
-    Gather,
-    ReturnedView,
-    add_crossings,
-    is_batched,
-)
+from torchtap.hooks.gather import Gather, ReturnedView, add_crossings
 from torchtap.hooks.graph import (
     EDITED,
     Crossing,
@@ -36,7 +29,8 @@ from torchtap.hooks.graph import (
     sequence_number,
 )
 from torchtap.hooks.keep import Keeper
-from torchtap.hooks.replay import NON_REENTRANT, what_runs
+from torchtap.hooks.module_hook import keep_dynamo_out
+from torchtap.hooks.no_grad import BATCHED, is_batched, is_discarded_graph, why_no_grad
 from torchtap.hooks.spots import Arrival, Spot
 from torchtap.hooks.tensor_hooks import TensorHooks
 
@@ -407,24 +401,6 @@ class Gradients:
 def _as_prehook(hook: Callable[[Any, Any], None], gradients: tuple[Tensor | None, ...]) -> None:
     """Of an identity: what arrives there is what leaves, before anybody edits it."""
     hook(gradients, None)
-
-
-def why_no_grad(tensor: Tensor) -> str:
-    """Why a tensor has no gradient."""
-    if not (tensor.is_floating_point() or tensor.is_complex()):
-        return f"{str(tensor.dtype).removeprefix('torch.')} carries no gradient"
-    if tensor.is_inference():
-        return "it was made in inference mode"
-    if not torch.is_grad_enabled():
-        return "grad mode was off"
-    return "it does not require grad"
-
-
-def is_discarded_graph() -> bool:
-    """Whether a non-reentrant checkpoint is computing again: only for its saved tensors."""
-    if current_task() == -1:
-        return False
-    return what_runs(torch._C._current_autograd_node()) is NON_REENTRANT
 
 
 keep_dynamo_out(Gradients.deliver, Gradients._begin, _as_prehook)

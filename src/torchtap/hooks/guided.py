@@ -11,8 +11,8 @@ from torch import Tensor
 
 from torchtap.core.errors import EditError
 from torchtap.core.tree import leaves
-from torchtap.hooks.callbacks import keep_dynamo_out
 from torchtap.hooks.graph import Node
+from torchtap.hooks.module_hook import keep_dynamo_out
 from torchtap.hooks.spots import Spot, Tap
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook
 
-from torchtap.hooks.callbacks import Handle
+from torchtap.hooks.module_hook import Handle
 
 
 @contextlib.contextmanager

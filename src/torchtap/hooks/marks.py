@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from torch import Tensor
 
 from torchtap.core.errors import InputError
-from torchtap.hooks.callbacks import MARKS, keep_dynamo_out
+from torchtap.hooks.module_hook import MARKS, keep_dynamo_out
 from torchtap.hooks.order import AFTER, BEFORE
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from torchtap.hooks.callbacks import EDITS, EditCallback, Handle, keep_dynamo_out
+from torchtap.hooks.module_hook import EDITS, EditCallback, Handle, keep_dynamo_out
 from torchtap.hooks.spots import Tap
 
 

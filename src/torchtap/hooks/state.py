@@ -15,8 +15,8 @@ from torchtap.core.local import is_distributed, is_partial, local, sharded_param
 from torchtap.core.record import FORWARD, UNVERSIONED, Record
 from torchtap.core.tensors import obstacle
 from torchtap.hooks.backwards import Backwards
-from torchtap.hooks.callbacks import keep_dynamo_out
-from torchtap.hooks.gradients import why_no_grad
+from torchtap.hooks.module_hook import keep_dynamo_out
+from torchtap.hooks.no_grad import why_no_grad
 from torchtap.hooks.param_hooks import ParamHooks, owns
 from torchtap.hooks.spots import Spot, Tap
 

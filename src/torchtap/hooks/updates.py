@@ -22,7 +22,7 @@ from torch.optim.optimizer import (
 from torchtap.core.local import local, sharded_parameters
 from torchtap.core.record import FORWARD, UNVERSIONED, Record
 from torchtap.core.tensors import obstacle
-from torchtap.hooks.callbacks import keep_dynamo_out
+from torchtap.hooks.module_hook import keep_dynamo_out
 from torchtap.hooks.spots import Spot, Tap
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 
-from torchtap.moving.attach import BACKWARD, CHECKPOINT, Attachment
+from torchtap.hooks.scope import BACKWARD, CHECKPOINT, Attachment
 from torchtap.moving.tally import IN_HOST, OffloadReport
 
 _HINTS = {

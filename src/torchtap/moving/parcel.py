@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchtap.hooks.saved_pairs import overwritten
 from torchtap.moving.form import Form
 from torchtap.moving.streams import Ticket
 from torchtap.moving.tiers import Tier
-from torchtap.packing import overwritten
 
 HERE, LEAVING, AWAY = "here", "leaving", "away"
 AHEAD = "ahead"

@@ -16,10 +16,11 @@ import torch
 from torch import Tensor
 
 from torchtap.core.errors import OffloadError
-from torchtap.hooks.callbacks import keep_dynamo_out
 from torchtap.hooks.graph import num_casts, sequence_number
+from torchtap.hooks.module_hook import keep_dynamo_out
+from torchtap.hooks.saved_pairs import Pair, checked, guarded
+from torchtap.hooks.scope import Places
 from torchtap.moving import heap
-from torchtap.moving.attach import Places
 from torchtap.moving.forks import forks
 from torchtap.moving.form import Form, flat, form_of, restored
 from torchtap.moving.parcel import (
@@ -37,7 +38,6 @@ from torchtap.moving.slab import FULL
 from torchtap.moving.streams import Ticket
 from torchtap.moving.tally import IN_HOST, OffloadReport, OffloadRow, Tally
 from torchtap.moving.tiers import Tier
-from torchtap.packing import Pair, checked, guarded
 
 IN_FLIGHT = 256 << 20
 """Bytes that may be on their way at one time, where no budget says otherwise."""

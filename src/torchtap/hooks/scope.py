@@ -13,11 +13,11 @@ import torch
 from torch import nn
 
 from torchtap.core.plan import Plan
-from torchtap.hooks.callbacks import Callback, Handle, keep_dynamo_out
 from torchtap.hooks.fused import Aside
+from torchtap.hooks.module_hook import Callback, Handle, keep_dynamo_out
+from torchtap.hooks.saved_pairs import Pair, is_of_checkpoint, push, remove, top
 from torchtap.hooks.spots import Tap
 from torchtap.moving.parcel import Owner
-from torchtap.packing import Pair, is_of_checkpoint, push, remove, top
 
 CHECKPOINT = (
     "ran inside a non-reentrant checkpoint, which keeps nothing but its inputs; offload around it, "
