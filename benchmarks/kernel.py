@@ -22,7 +22,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import torch
 from torch import Tensor
 
-from torchtap.stats import _kernel, native
+from torchtap.stats import _kernel
+from torchtap.stats.kernels import native
 
 Call = Callable[[], object]
 NUM_STATISTICS = 11

@@ -20,8 +20,8 @@ import torch
 from torch import nn
 
 import torchtap as tt
-from torchtap.stats import cuda, native, stock
 from torchtap.stats.histogram import Histogram
+from torchtap.stats.kernels import cuda, native, stock
 from torchtap.stats.statistics import (
     M2,
     MEAN,

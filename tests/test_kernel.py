@@ -16,7 +16,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, example, given, settings, strategies as st
 
-from torchtap.stats import native
+from torchtap.stats.kernels import native
 
 if not native.available():
     pytest.skip("the native kernel was not built", allow_module_level=True)
@@ -617,7 +617,7 @@ def test_threads_of_python_measure_at_once() -> None:
 
 def test_without_the_binary_importing_works() -> None:
     code = (
-        "import sys; sys.modules['torchtap.stats._kernel'] = None\n"
+        "import sys; sys.modules['torchtap.stats.kernels._kernel'] = None\n"
         "import torch, torchtap as tt\n"
         "from torchtap.stats import native\n"
         "assert not native.available()\n"

@@ -16,7 +16,7 @@ from models import DigitsCNN, TinyGPT, resnet18, seeded
 from torch import nn
 
 import torchtap as tt
-from torchtap.stats import native
+from torchtap.stats.kernels import native
 from torchtap.stats.statistics import NUMBERS
 from torchtap.testing import default_loss, zoo
 

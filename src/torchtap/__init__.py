@@ -39,9 +39,9 @@ if TYPE_CHECKING:
         suspend_offload as suspend_offload,
     )
     from torchtap.saving import SavedReport as SavedReport, saved_report as saved_report
+    from torchtap.stats.custom.protocol import Statistic as Statistic
     from torchtap.stats.histogram import Histogram as Histogram
     from torchtap.stats.measure import measure as measure
-    from torchtap.stats.own import Statistic as Statistic
     from torchtap.stats.sink import Stats as Stats
     from torchtap.stats.statistics import Statistics as Statistics
     from torchtap.store.file import open_run as open  # noqa: F401
@@ -80,7 +80,7 @@ _HOMES = {
     "Site": "core.site",
     "SavedReport": "saving",
     "SiteError": "core.errors",
-    "Statistic": "stats.own",
+    "Statistic": "stats.custom.protocol",
     "Statistics": "stats.statistics",
     "Stats": "stats.sink",
     "Sweep": "sweeping",

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from torchtap.load import Batch
-    from torchtap.stats.slices import Slices
+    from torchtap.stats.custom.slices import Slices
     from torchtap.stats.statistics import Statistics
     from torchtap.store.run import Run
 
@@ -109,7 +109,7 @@ def _numbers(name: str, text: str | None) -> list[float]:
 
 def slices_of(found: Statistics, name: str, site: str) -> Slices:
     """What ``tt.stats.along`` found of a site, under a name."""
-    from torchtap.stats.slices import Slices
+    from torchtap.stats.custom.slices import Slices
 
     there = [other for other, one in found.extra.items() if isinstance(one, Slices)]
     result = found.extra[name] if name in found.extra or not there else None

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from torchtap.core.errors import InputError
 from torchtap.core.local import DEQUANTIZED, is_quantized, local, readable
-from torchtap.stats import cuda, native, stock
 from torchtap.stats.histogram import NUM_BINS, Histogram
+from torchtap.stats.kernels import cuda, native, stock
 from torchtap.stats.statistics import (
     NUM_COUNTED,
     NUM_FINITE,

@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from torchtap.core.site import Site
-from torchtap.stats import native
-from torchtap.stats.device_table import Block
+from torchtap.stats.kernels import native
+from torchtap.stats.kernels.device_table import Block
 
 _PLAIN = (Tensor, Parameter)
 _LARGE = 1 << 21

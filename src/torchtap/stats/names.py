@@ -15,7 +15,7 @@ from torch import Tensor
 
 from torchtap.core.errors import InputError, SiteError
 from torchtap.core.site import did_you_mean
-from torchtap.stats.extra import Extra
+from torchtap.stats.custom.results import Extra
 from torchtap.stats.statistics import Statistics
 
 

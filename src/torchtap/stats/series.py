@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from torchtap.core.errors import RunError, SiteError
 from torchtap.core.record import steps_there
 from torchtap.core.site import Site
-from torchtap.stats import native
-from torchtap.stats.extra import Extra, Missing
+from torchtap.stats.custom.protocol import Statistic
+from torchtap.stats.custom.results import Extra, Missing
+from torchtap.stats.custom.slices import Slices
 from torchtap.stats.histogram import NUM_BINS, Histogram, Histograms
-from torchtap.stats.own import Statistic
-from torchtap.stats.slices import Slices
+from torchtap.stats.kernels import native
 from torchtap.stats.statistics import (
     LEANING,
     MAX,

@@ -16,7 +16,8 @@ from torchtap.core.lasting import lasting
 from torchtap.core.local import DEQUANTIZED
 from torchtap.core.record import BACKWARD, EVAL, FORWARD, Record
 from torchtap.core.site import FLOW_PORTS, Site
-from torchtap.stats.device_table import Block, DeviceTable, Taken
+from torchtap.stats.custom.protocol import Statistic
+from torchtap.stats.kernels.device_table import Block, DeviceTable, Taken
 from torchtap.stats.measure import (
     SAMPLE,
     accumulate,
@@ -29,7 +30,6 @@ from torchtap.stats.measure import (
     why_unreadable,
 )
 from torchtap.stats.meter import Clock, Meter, Sums
-from torchtap.stats.own import Statistic
 from torchtap.stats.series import Part, Series, States
 from torchtap.stats.statistics import NUM_TENSORS, SUBNORMAL
 

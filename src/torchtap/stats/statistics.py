@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -13,8 +13,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from torchtap.core.errors import InputError
-from torchtap.stats.extra import Extra
+from torchtap.core.text import nonfinite, number, plural, size, typed
+from torchtap.stats.custom.results import Extra
 from torchtap.stats.histogram import Histogram
+
+if TYPE_CHECKING:
+    pass
 
 ROW_WIDTH = 16
 (
@@ -277,7 +281,6 @@ class Statistics:
         return self.histogram
 
     def __repr__(self) -> str:
-        from torchtap.view.statistics import show_statistics
 
         return show_statistics(self)
 
@@ -373,3 +376,44 @@ def merge_rows(row: NDArray[np.float64], other: NDArray[np.float64]) -> None:
     low, high = min(row[MIN], other[MIN]), max(row[MAX], other[MAX])
     row += other
     row[MEAN], row[M2], row[MIN], row[MAX] = mean, m2, low, high
+
+
+_BARS = " ▁▂▃▄▅▆▇█"
+
+
+_NUM_CELLS = 12
+
+
+def sparkline(stats: Statistics, num_cells: int = _NUM_CELLS) -> str:
+    """A histogram in one line of text, from the 1st to the 99th percentile."""
+    cells = [] if stats.histogram is None else stats.histogram.shape(num_cells)
+    top = max(cells, default=0)
+    # Whatever is there at all shows at least the lowest bar.
+    return "".join(_BARS[-(-one * (len(_BARS) - 1) // top)] for one in cells)
+
+
+def show_statistics(stats: Statistics) -> str:
+    """One line: what it is, range, histogram, mean, std, and what is not finite."""
+    kind = typed(stats.dtype, stats.shape) if stats.shape is not None else stats.dtype
+    tensors = plural(stats.num_tensors, "tensor") if stats.num_tensors != 1 else ""
+    head = " ".join(part for part in (kind, tensors, size(stats.nbytes)) if part)
+    notes = "".join(f", {note}" for note in stats.notes)
+    if not stats.numel:
+        return f"{head}{notes}: empty"
+    bad = nonfinite(stats.nan, stats.posinf, stats.neginf).text
+    said = f", {bad}" if stats.nonfinite else ""
+    if not stats.num_finite:
+        return f"{head}{notes}: nothing finite{said}"
+    bars = f" {sparkline(stats)} " if stats.histogram is not None else " .. "
+    return (
+        f"{head}{notes}: [{number(stats.min)}{bars}{number(stats.max)}] "
+        f"mean {number(stats.mean)}, std {number(stats.std)}{said}{_ratio(stats)}"
+    )
+
+
+def _ratio(stats: Statistics) -> str:
+    """Of an update its ratio to the parameter, or why there is none."""
+    if not stats.why_no_ratio:
+        return f", update_ratio {number(stats.update_ratio)}"
+    is_update = stats.why_no_ratio != NOT_AN_UPDATE
+    return f", no update_ratio: {stats.why_no_ratio}" if is_update else ""

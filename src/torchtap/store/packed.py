@@ -14,13 +14,13 @@ from torch import Tensor
 
 from torchtap.core.absence import Absence
 from torchtap.core.site import Site
-from torchtap.stats.extra import Finished, Missing
+from torchtap.stats.custom.library import Cosine, EffectiveRank, TopK
+from torchtap.stats.custom.nonfinite import FirstNonfinite
+from torchtap.stats.custom.protocol import Statistic
+from torchtap.stats.custom.results import Finished, Missing
+from torchtap.stats.custom.slices import Along
 from torchtap.stats.histogram import Histogram
-from torchtap.stats.library import Cosine, EffectiveRank, TopK
-from torchtap.stats.nonfinite import FirstNonfinite
-from torchtap.stats.own import Statistic
 from torchtap.stats.series import Measured, Saved, Series
-from torchtap.stats.slices import Along
 from torchtap.store.listing import PREFIX
 from torchtap.store.values import ALL, Read, Reader, UnwritableError, Writer
 

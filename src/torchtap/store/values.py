@@ -18,10 +18,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchtap.stats.extra import Missing
-from torchtap.stats.library import Covariance, Element, Largest, Trail
-from torchtap.stats.nonfinite import Occurrence, Search
-from torchtap.stats.slices import Slices
+from torchtap.stats.custom.library import Covariance, Element, Largest, Trail
+from torchtap.stats.custom.nonfinite import Occurrence, Search
+from torchtap.stats.custom.results import Missing
+from torchtap.stats.custom.slices import Slices
 from torchtap.store.listing import DTYPES
 
 Node = Any

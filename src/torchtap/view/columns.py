@@ -7,21 +7,11 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from torchtap.core.text import NONE, Cell, count, nonfinite, number, shape, share, short_count, size
+from torchtap.stats.statistics import sparkline
 
 if TYPE_CHECKING:
     from torchtap.stats.statistics import Statistics
     from torchtap.store.table import Row
-
-_BARS = " ▁▂▃▄▅▆▇█"
-_NUM_CELLS = 12
-
-
-def sparkline(stats: Statistics, num_cells: int = _NUM_CELLS) -> str:
-    """A histogram in one line of text, from the 1st to the 99th percentile."""
-    cells = [] if stats.histogram is None else stats.histogram.shape(num_cells)
-    top = max(cells, default=0)
-    # Whatever is there at all shows at least the lowest bar.
-    return "".join(_BARS[-(-one * (len(_BARS) - 1) // top)] for one in cells)
 
 
 def text_of(row: Row, name: str) -> str | Cell:
@@ -47,7 +37,7 @@ def text_of_result(value: Any) -> str:
     """The result of a further statistic in a few words."""
     from torch import Tensor
 
-    from torchtap.stats.library import Element
+    from torchtap.stats.custom.library import Element
 
     if value is None:
         return "none"

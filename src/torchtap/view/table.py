@@ -23,7 +23,7 @@ from torchtap.core.text import (
 from torchtap.view.columns import is_left, text_of
 
 if TYPE_CHECKING:
-    from torchtap.stats.slices import Slices
+    from torchtap.stats.custom.slices import Slices
     from torchtap.store.table import Row, Table
 
 MOST_ROWS = 40

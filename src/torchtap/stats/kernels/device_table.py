@@ -13,8 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from torchtap.stats import native
 from torchtap.stats.histogram import NUM_BINS, Histograms
+from torchtap.stats.kernels import native
 from torchtap.stats.statistics import (
     LEAST_BIN,
     NUM_COUNTED,

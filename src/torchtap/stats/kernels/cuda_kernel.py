@@ -1,4 +1,4 @@
-"""The Triton kernels behind :mod:`torchtap.stats.cuda`; import that one.
+"""The Triton kernels behind :mod:`torchtap.stats.kernels.cuda`; import that one.
 
 A tensor is cut into parts. One program measures one part: each of its lanes keeps sums over the
 elements that it meets, in float64 and relative to the first finite one of them, and at the end
@@ -349,7 +349,7 @@ def _count_zeros(histogram: tl.tensor, number: tl.tensor) -> Any:
 
 @_helper
 def _bin(x: tl.tensor) -> Any:
-    """The bin of finite elements, as :func:`torchtap.stats.stock.accumulate` has it.
+    """The bin of finite elements, as :func:`torchtap.stats.kernels.stock.accumulate` has it.
 
     That is the upper 13 bits of the float32, rounded towards zero. They stand in the float64
     too: only the exponent is counted from elsewhere (127 in place of 1023). Below 2^-126, where

@@ -6,7 +6,7 @@ hold. Nothing is read back and nothing waited for. What is needed in between com
 allocator and goes back to it. Launches can be captured in a CUDA graph, if tensors of the same
 dtypes were measured before: a kernel is compiled and loaded when it is first needed.
 
-The numbers are those of :mod:`torchtap.stats.stock` to rounding, and the same bits each time.
+The numbers are those of :mod:`torchtap.stats.kernels.stock` to rounding, and the same bits each time.
 Triton is imported when a CUDA tensor is first measured.
 """
 
@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtap.stats import native
+from torchtap.stats.kernels import native
 from torchtap.stats.statistics import ROW_WIDTH, empty_rows
 
 BLOCK = 512
@@ -43,7 +43,7 @@ def available(tensor: Tensor) -> bool:
 @functools.cache
 def kernels() -> ModuleType | None:
     """The kernels, or ``None`` without Triton."""
-    from torchtap.stats import cuda_kernel
+    from torchtap.stats.kernels import cuda_kernel
 
     return cuda_kernel if cuda_kernel.IS_THERE else None
 

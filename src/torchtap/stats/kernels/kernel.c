@@ -1,4 +1,4 @@
-/* Statistics of a tensor in one pass, for torchtap.stats.native.
+/* Statistics of a tensor in one pass, for torchtap.stats.kernels.native.
  *
  * Nothing here knows of torch: every call takes plain integers (pointer, numel, dtype code) and
  * merges what it measures into a row of 16 doubles (see the enum below). One binary serves every
@@ -1024,7 +1024,7 @@ static PyMethodDef methods[] = {
 };
 
 static struct PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT, "_kernel", "Statistics in one pass; see torchtap.stats.native.", -1,
+    PyModuleDef_HEAD_INIT, "_kernel", "Statistics in one pass; see torchtap.stats.kernels.native.", -1,
     methods, NULL, NULL, NULL, NULL,
 };
 

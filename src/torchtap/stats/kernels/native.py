@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 try:
-    from torchtap.stats import _kernel
+    from torchtap.stats.kernels import _kernel
 except ImportError:
     _available = False
 else:

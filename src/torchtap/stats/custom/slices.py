@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchtap.stats import native
+from torchtap.core.text import count, number, plural
+from torchtap.stats.kernels import native
 from torchtap.stats.statistics import (
     L1,
     M2,
@@ -111,7 +112,6 @@ class Slices:
         return self.rows[:, NUM_FINITE] > 0
 
     def __repr__(self) -> str:
-        from torchtap.view.statistics import show_slices
 
         return show_slices(self)
 
@@ -244,3 +244,18 @@ def _merged(rows: Tensor, others: Tensor) -> Tensor:
     merged[:, MIN] = np.minimum(one[:, MIN], two[:, MIN])
     merged[:, MAX] = np.maximum(one[:, MAX], two[:, MAX])
     return torch.from_numpy(merged)
+
+
+def show_slices(slices: Slices) -> str:
+    """One line: how many slices, their largest magnitudes, and how many are dead or saturated."""
+    num = len(slices.rows)
+    if not num:
+        return "no slices"
+    most = max(int(one) for one in slices.numel.tolist())
+    absmax = [one for one in slices.absmax.tolist() if not math.isnan(one)]
+    ends = f"[{number(min(absmax))} .. {number(max(absmax))}]" if absmax else "nothing finite"
+    dead, saturated = len(slices.dead_slices()), len(slices.saturated_slices())
+    said = [f"{plural(num, 'slice')} of {plural(most, 'element')}: absmax {ends}"]
+    said += [f"{count(dead)} dead"] if dead else []
+    said += [f"{count(saturated)} saturated"] if saturated else []
+    return ", ".join([*said, *slices.notes])

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from torchtap.core.errors import InputError
-from torchtap.stats.slices import magnitudes
+from torchtap.stats.custom.slices import magnitudes
 
 _SKETCH = 1 << 13
 _EXACT = 1 << 16
