@@ -23,7 +23,7 @@ from torchtap.cli import saying
 from torchtap.core.errors import MissingExtraError
 from torchtap.core.text import breadth
 from torchtap.demo import SITES, class_names, run_demo
-from torchtap.store.file import open_run
+from torchtap.runs.file import open_run
 
 SOURCE = """
 import sys
@@ -332,7 +332,7 @@ def test_a_long_list_is_cut_and_all_shows_it(call, here):
     layers = {f"layer{n}": ("Linear",) for n in range(60)}
     from torchtap.core.record import FORWARD, UNVERSIONED, Record
     from torchtap.core.site import Site
-    from torchtap.store.run import Meta, Run
+    from torchtap.runs.run import Meta, Run
 
     rows = [
         Record(Site(path), 0, 0, FORWARD, -1, (), torch.zeros(2), UNVERSIONED) for path in layers

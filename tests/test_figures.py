@@ -14,7 +14,7 @@ from torch import nn
 from torchtap.core.errors import InputError, MissingExtraError, SiteError
 from torchtap.core.record import FORWARD, UNVERSIONED, Record
 from torchtap.core.site import Site
-from torchtap.store.run import Meta, Run
+from torchtap.runs.run import Meta, Run
 from torchtap.view import figures
 from torchtap.view.figures import default_site, feature_maps, feature_maps_overview, grid_shape
 from torchtap.watching import watch

@@ -21,8 +21,8 @@ from torch import Tensor, nn
 
 import torchtap as tt
 from torchtap.core.record import FORWARD, RECOMPUTE, UNVERSIONED
-from torchtap.store.listing import list_file, list_run
-from torchtap.store.run import Meta, Run
+from torchtap.runs.listing import list_file, list_run
+from torchtap.runs.run import Meta, Run
 from torchtap.testing import Net
 
 DTYPES = [
@@ -334,7 +334,7 @@ def test_a_crash_halfway_leaves_no_file(tmp_path: Path, monkeypatch: pytest.Monk
         Path(path).write_bytes(b"half")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("torchtap.store.file.save_file", crashes)
+    monkeypatch.setattr("torchtap.runs.file.save_file", crashes)
     with pytest.raises(KeyboardInterrupt):
         run.save(tmp_path / "run.safetensors")
     assert list(tmp_path.iterdir()) == []
@@ -348,7 +348,7 @@ def test_a_crash_halfway_leaves_the_old_file(
     def crashes(*args: Any, **kwargs: Any) -> None:
         raise OSError("no space left")
 
-    monkeypatch.setattr("torchtap.store.file.save_file", crashes)
+    monkeypatch.setattr("torchtap.runs.file.save_file", crashes)
     with pytest.raises(OSError, match="no space left"):
         kept(record(torch.zeros(1))).save(path)
     assert tt.open(path)["fc"].item() == 1.0

@@ -130,7 +130,7 @@ _HEAVY = "print([name for name in ('torch', 'numpy', 'matplotlib') if name in sy
         "import torchtap; torchtap.Site('fc'); torchtap.Pattern.parse('*'); torchtap.InputError",
         "import torchtap.cli",
         "import torchtap; dir(torchtap)",
-        "from torchtap.store.listing import list_file",
+        "from torchtap.runs.listing import list_file",
     ],
 )
 def test_what_needs_no_torch_does_not_import_it(code: str) -> None:

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 import torchtap as tt
 from torchtap.core.record import FORWARD, UNVERSIONED, Record
+from torchtap.runs.run import Meta, Run
 from torchtap.stats.series import Series
-from torchtap.store.run import Meta, Run
 from torchtap.testing import Net
 
 

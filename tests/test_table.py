@@ -11,9 +11,9 @@ from pages import ROOT
 from torch import nn
 
 import torchtap as tt
+from torchtap.runs.columns import DEFAULT_COLUMNS
+from torchtap.runs.table import ROW_COLUMNS, TABLE_COLUMNS
 from torchtap.stats.names import NAMES
-from torchtap.store.table import ROW_COLUMNS, TABLE_COLUMNS
-from torchtap.view.columns import DEFAULT_COLUMNS
 
 NUM_SITES = 6
 FORMATS = {

@@ -17,14 +17,14 @@ from torchtap.core.absence import Absence, show_absences, show_absent
 from torchtap.core.outline import tree
 from torchtap.core.record import FORWARD, RECOMPUTE, UNVERSIONED, Record
 from torchtap.core.site import Site
+from torchtap.runs.file import save_run
+from torchtap.runs.html import run_html
+from torchtap.runs.listing import Listing, MeasuredEntry, SiteEntry, list_file, list_run
+from torchtap.runs.modules import module_rows
+from torchtap.runs.run import Meta, Run
+from torchtap.runs.show import columns, show_listing, show_module_rows, show_modules, show_run
+from torchtap.runs.show_table import show_table
 from torchtap.stats.sink import Stats
-from torchtap.store.file import save_run
-from torchtap.store.listing import Listing, MeasuredEntry, SiteEntry, list_file, list_run
-from torchtap.store.modules import module_rows
-from torchtap.store.run import Meta, Run
-from torchtap.view.html import run_html
-from torchtap.view.table import show_table
-from torchtap.view.text import columns, show_listing, show_module_rows, show_modules, show_run
 from torchtap.watching import watch
 
 ODD_NAMES = [
@@ -405,7 +405,7 @@ def test_a_file_lists_as_the_run_it_holds(tmp_path):
 def test_listing_a_file_does_not_import_torch(tmp_path):
     saved = save_run(run_of(record()), tmp_path / "run.safetensors")
     code = (
-        "import sys; from torchtap.store.listing import list_file; "
+        "import sys; from torchtap.runs.listing import list_file; "
         f"print(len(list_file({str(saved)!r}).sites), 'torch' in sys.modules)"
     )
     done = subprocess.run(

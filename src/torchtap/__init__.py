@@ -38,16 +38,16 @@ if TYPE_CHECKING:
         offload as offload,
         suspend_offload as suspend_offload,
     )
+    from torchtap.runs.file import open_run as open  # noqa: F401
+    from torchtap.runs.memory import Memory as Memory
+    from torchtap.runs.run import Run as Run
+    from torchtap.runs.table import Table as Table
     from torchtap.saving import SavedReport as SavedReport, saved_report as saved_report
     from torchtap.stats.custom.protocol import Statistic as Statistic
     from torchtap.stats.histogram import Histogram as Histogram
     from torchtap.stats.measure import measure as measure
     from torchtap.stats.sink import Stats as Stats
     from torchtap.stats.statistics import Statistics as Statistics
-    from torchtap.store.file import open_run as open  # noqa: F401
-    from torchtap.store.memory import Memory as Memory
-    from torchtap.store.run import Run as Run
-    from torchtap.store.table import Table as Table
     from torchtap.summarizing import summary as summary
     from torchtap.sweeping import Sweep as Sweep, sweep as sweep
     from torchtap.verifying import Verification as Verification, verify as verify
@@ -67,14 +67,14 @@ _HOMES = {
     "Histogram": "stats.histogram",
     "InputError": "core.errors",
     "Key": "core.record",
-    "Memory": "store.memory",
+    "Memory": "runs.memory",
     "MissingExtraError": "core.errors",
     "Offload": "offloading",
     "OffloadError": "core.errors",
     "OverwrittenError": "core.errors",
     "Pattern": "core.site",
     "Record": "core.record",
-    "Run": "store.run",
+    "Run": "runs.run",
     "RunError": "core.errors",
     "Sink": "core.record",
     "Site": "core.site",
@@ -84,7 +84,7 @@ _HOMES = {
     "Statistics": "stats.statistics",
     "Stats": "stats.sink",
     "Sweep": "sweeping",
-    "Table": "store.table",
+    "Table": "runs.table",
     "TorchtapError": "core.errors",
     "Verification": "verifying",
     "Watch": "watching",
@@ -98,7 +98,7 @@ _HOMES = {
     "mark": "hooks.marks",
     "measure": "stats.measure",
     "offload": "offloading",
-    "open": "store.file",
+    "open": "runs.file",
     "plot": "view.figures",
     "saved_report": "saving",
     "stats": "stats",

@@ -18,7 +18,7 @@ from torchtap.load import image_tensor
 if TYPE_CHECKING:
     from torch import nn
 
-    from torchtap.store.run import Run
+    from torchtap.runs.run import Run
 
 SITES = ("_conv_stem:output", "_blocks.3._swish:output", "_conv_head:output")
 """An early, a middle and a late place to look at."""

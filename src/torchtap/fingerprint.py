@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtap.store.run import Run
+from torchtap.runs.run import Run
 
 _NAMES = (torch.dtype, torch.device, torch.layout, torch.memory_format, range, slice)
 _PLAIN = (type(None), bool, int, float, complex, str, type(...), PurePath, *_NAMES)

@@ -14,8 +14,8 @@ from torchtap.core.lasting import lasting
 from torchtap.core.record import Record, Sink
 from torchtap.core.site import Site
 from torchtap.hooks.spots import Meter
+from torchtap.runs.memory import Memory
 from torchtap.stats.sink import Stats
-from torchtap.store.memory import Memory
 
 
 class _Function:

@@ -100,7 +100,7 @@ class Summary:
         return asdict(self)
 
     def __repr__(self) -> str:
-        from torchtap.view.text import show_summary
+        from torchtap.studies.show_summary import show_summary
 
         return show_summary(self)
 

@@ -18,7 +18,7 @@ from torchtap.core.plan import Plan, make_plan
 from torchtap.core.record import FORWARD, Key, Record
 from torchtap.core.sameness import has_memory, mismatch
 from torchtap.core.site import Site
-from torchtap.store.memory import Memory
+from torchtap.runs.memory import Memory
 from torchtap.trial import Loss, Outcome, Place, Trial, true_values
 from torchtap.twin import Twin, make_twin
 from torchtap.watching import watch

@@ -22,9 +22,9 @@ from torchtap.hooks import Engine, Spot, Tap
 from torchtap.hooks.compiled import NOT_IN_GRAPHS
 from torchtap.hooks.keep import BORROW, COPY_MODES
 from torchtap.hooks.order import AFTER, BEFORE
+from torchtap.runs.run import Meta, Run
 from torchtap.sinks import Delivery, as_sinks
 from torchtap.stats.series import Series
-from torchtap.store.run import Meta, Run
 from torchtap.unseen import is_compiler_used, is_container, why_not_called
 
 Every = int | Callable[[int], bool]

@@ -13,8 +13,8 @@ from torchtap.cli.saying import print_json, wants_color, working
 from torchtap.cli.words import open_saved, order_of, refuse_unknown_steps, slices_of, step_of
 
 if TYPE_CHECKING:
-    from torchtap.store.run import Run, Step
-    from torchtap.store.table import Table
+    from torchtap.runs.run import Run, Step
+    from torchtap.runs.table import Table
 
 
 @click.command()
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 def ls(path: str, as_json: bool, every: bool) -> None:
     """List the sites of a saved RUN, from the file's header alone."""
     from torchtap.load import existing_file
-    from torchtap.store.listing import list_file
-    from torchtap.view.text import show_listing
+    from torchtap.runs.listing import list_file
+    from torchtap.runs.show import show_listing
 
     listing = list_file(existing_file(path))
     if as_json:
@@ -59,8 +59,8 @@ def show(
         table = opened.table(list(where) or None, steps=steps or None)
     limit = None if every else 40
     if modules:
-        from torchtap.store.modules import pivot
-        from torchtap.view.text import show_module_rows
+        from torchtap.runs.modules import pivot
+        from torchtap.runs.show import show_module_rows
 
         rows = pivot(table)
         text = show_module_rows(rows, limit=limit, color=wants_color())
@@ -126,8 +126,8 @@ def stats(
 
 def _listed_columns(path: str) -> list[str]:
     """Every column with what it is; of a run that is there also its further statistics."""
+    from torchtap.runs.table import ROW_COLUMNS
     from torchtap.stats.names import NAMES
-    from torchtap.store.table import ROW_COLUMNS
 
     said = {**{name: one.meaning for name, one in NAMES.items()}, **ROW_COLUMNS}
     if Path(path).is_file():
@@ -146,7 +146,7 @@ def _per_site(
     *,
     every: bool,
 ) -> tuple[list[dict[str, Any]], str]:
-    from torchtap.view.columns import DEFAULT_COLUMNS
+    from torchtap.runs.columns import DEFAULT_COLUMNS
 
     table = opened.table(
         list(where) or None,
@@ -169,7 +169,7 @@ def _per_slice(
     *,
     every: bool,
 ) -> tuple[list[dict[str, Any]], str]:
-    from torchtap.view.table import SLICE_COLUMNS, show_slice_table
+    from torchtap.runs.show_table import SLICE_COLUMNS, show_slice_table
 
     names = SLICE_COLUMNS if names is None else names
     values, texts = [], []
@@ -196,7 +196,7 @@ def _per_slice(
 
 
 def _text_of(table: Table, *, every: bool) -> str:
-    from torchtap.view.table import show_table
+    from torchtap.runs.show_table import show_table
 
     limit, width = (None, None) if every else (40, 100)
     return show_table(table, limit=limit, width=width, color=wants_color(), way_out="--all")

@@ -38,7 +38,7 @@ def demo(out: str, as_json: bool) -> None:
     folder = Path(out)
     with working("running EfficientNet-Lite0"):
         from torchtap.demo import SITES, run_demo
-        from torchtap.store.modules import module_rows
+        from torchtap.runs.modules import module_rows
         from torchtap.view.figures import feature_maps_overview
 
         found = run_demo()
@@ -60,7 +60,8 @@ def demo(out: str, as_json: bool) -> None:
         modules = [row.as_dict() for row in rows]
         print_json({"model": found.model, "classes": guesses, "modules": modules, "files": written})
         return
-    from torchtap.view.text import show_guesses, show_module_rows
+    from torchtap.cli.saying import show_guesses
+    from torchtap.runs.show import show_module_rows
 
     color = wants_color()
     click.echo(show_guesses(found.model, found.guesses, color=color) + "\n")
@@ -93,8 +94,8 @@ def record(
             raise InputError(f"Nothing was recorded: {why}.{hint}")
         with writing(out):
             recorded.save(out)
-    from torchtap.store.listing import list_run
-    from torchtap.view.text import show_listing
+    from torchtap.runs.listing import list_run
+    from torchtap.runs.show import show_listing
 
     listing = list_run(recorded)
     if as_json:
@@ -132,7 +133,7 @@ def summary(model: str, depth: int | None, saved: bool, as_json: bool, **options
 
         click.echo(show_saved(found, color=wants_color()))
         return
-    from torchtap.view.text import show_summary
+    from torchtap.studies.show_summary import show_summary
 
     click.echo(show_summary(found, color=wants_color()))
 

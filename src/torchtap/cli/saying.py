@@ -14,7 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from torchtap.core.text import clean, paint
+
 if TYPE_CHECKING:
+    from torchtap.demo import Guess
     from torchtap.load import Unwrapped
 
 _QUIET_SECONDS = 2.0
@@ -88,3 +91,13 @@ def working(doing: str) -> Iterator[None]:
     finally:
         done.set()
         ticker.join()
+
+
+def show_guesses(model: str, guesses: Sequence[Guess], *, color: bool = False) -> str:
+    """The likeliest classes with their probabilities."""
+    head = paint(f"{clean(model)} sees", "head", color=color)
+    lines = [
+        f"  {guess.probability:6.1%}  {guess.index:>4} {clean(guess.name)}" for guess in guesses
+    ]
+    first, *others = lines
+    return "\n".join([head, paint(first, "good", color=color), *others])

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from torch import nn
 
     from torchtap.load import Batch
+    from torchtap.runs.run import Run
     from torchtap.stats.custom.slices import Slices
     from torchtap.stats.statistics import Statistics
-    from torchtap.store.run import Run
 
 
 def model_and_batch(target: str, options: dict[str, Any]) -> tuple[nn.Module, Batch]:
@@ -65,7 +65,7 @@ def record_model(target: str, where: Sequence[str], options: dict[str, Any]) -> 
 
 def open_saved(path: str) -> Run:
     from torchtap.load import existing_file
-    from torchtap.store.file import open_run
+    from torchtap.runs.file import open_run
 
     return open_run(existing_file(path))
 

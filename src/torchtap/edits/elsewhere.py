@@ -18,7 +18,7 @@ from torchtap.edits.ready import KEEPS, Formula, Ready, expect, is_whole, joined
 from torchtap.edits.regions import At, check, moved
 
 if TYPE_CHECKING:
-    from torchtap.store.run import Run
+    from torchtap.runs.run import Run
 
 
 @runtime_checkable

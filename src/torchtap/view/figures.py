@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from torchtap.core.record import Record
     from torchtap.core.site import Site
-    from torchtap.store.run import Run
+    from torchtap.runs.run import Run
 
     Array = NDArray[Any]
 

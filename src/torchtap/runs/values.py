@@ -18,11 +18,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from torchtap.runs.listing import DTYPES
 from torchtap.stats.custom.library import Covariance, Element, Largest, Trail
 from torchtap.stats.custom.nonfinite import Occurrence, Search
 from torchtap.stats.custom.results import Missing
 from torchtap.stats.custom.slices import Slices
-from torchtap.store.listing import DTYPES
 
 Node = Any
 Read = Callable[[str, int, int], Tensor]

@@ -11,8 +11,8 @@ from torchtap.core.text import clean, count, middle, plural, shape, size
 if TYPE_CHECKING:
     from torchtap.core.absence import Absence
     from torchtap.core.site import Site
-    from torchtap.store.listing import Listing, MeasuredEntry, SiteEntry
-    from torchtap.store.run import Run
+    from torchtap.runs.listing import Listing, MeasuredEntry, SiteEntry
+    from torchtap.runs.run import Run
 
 _MOST_ROWS = 60
 _MOST_ABSENT = 20
@@ -30,7 +30,7 @@ _HEADERS = (
 
 def run_html(run: Run) -> str:
     """A run as a table, for a notebook."""
-    from torchtap.store.listing import list_run
+    from torchtap.runs.listing import list_run
 
     listing = list_run(run)
     name = f"Run of {listing.model}" if listing.model else "Run"

@@ -16,7 +16,7 @@ from torchtap.core.record import BACKWARD, EVAL, FORWARD, RECOMPUTE
 from torchtap.core.site import PORTS, Site
 
 if TYPE_CHECKING:
-    from torchtap.store.run import Run
+    from torchtap.runs.run import Run
 
 FORMAT = 2
 """Of a file's metadata; files of a later one are refused. 1 held what further statistics found as

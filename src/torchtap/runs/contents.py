@@ -1,7 +1,7 @@
 """What a run holds at one moment, and how it is looked up.
 
 A run of a live watch is read while it fills, and reading it brings the statistics up to date. So
-every operation of :class:`~torchtap.store.run.Run` asks for the contents once and works on them.
+every operation of :class:`~torchtap.runs.run.Run` asks for the contents once and works on them.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class Contents:
     # ------------------------------------------------------------------ selection
 
     def select(self, where: Where) -> list[Site]:
-        """See :meth:`Run.select <torchtap.store.run.Run.select>`."""
+        """See :meth:`Run.select <torchtap.runs.run.Run.select>`."""
         if where is None:
             return list(self.sites)
         if isinstance(where, Site):
@@ -191,7 +191,7 @@ class Contents:
         backward: int | None = None,
         phase: str = FORWARD,
     ) -> Record:
-        """See :meth:`Run.record <torchtap.store.run.Run.record>`."""
+        """See :meth:`Run.record <torchtap.runs.run.Run.record>`."""
         place = self.resolve(site)
         self._refuse_measured(place)
         rows = [
@@ -213,7 +213,7 @@ class Contents:
         steps: int | Iterable[int] | None = None,
         phase: str | None = FORWARD,
     ) -> list[Record]:
-        """See :meth:`Run.records <torchtap.store.run.Run.records>`."""
+        """See :meth:`Run.records <torchtap.runs.run.Run.records>`."""
         wanted = None if steps is None else {steps} if isinstance(steps, int) else set(steps)
         chosen = None if where is None else self.select(where)
         rows: Iterable[Record] = self.rows
@@ -229,7 +229,7 @@ class Contents:
         ]
 
     def cat(self, site: str | Site, *, steps: int | Iterable[int] | None = None) -> Tensor:
-        """See :meth:`Run.cat <torchtap.store.run.Run.cat>`."""
+        """See :meth:`Run.cat <torchtap.runs.run.Run.cat>`."""
         import torch
 
         place = self.resolve(site)
@@ -254,7 +254,7 @@ class Contents:
             ) from error
 
     def mean_norm(self, where: Where) -> dict[str, float]:
-        """See :meth:`Run.mean_norm <torchtap.store.run.Run.mean_norm>`."""
+        """See :meth:`Run.mean_norm <torchtap.runs.run.Run.mean_norm>`."""
         import torch
 
         chosen = self.select(where)
@@ -275,7 +275,7 @@ class Contents:
     # ------------------------------------------------------------------ statistics
 
     def stats(self, site: str | Site, *, step: Step = None) -> Statistics:
-        """See :meth:`Run.stats <torchtap.store.run.Run.stats>`."""
+        """See :meth:`Run.stats <torchtap.runs.run.Run.stats>`."""
         place, step = self.resolve(site), as_step(step)
         series = self.series
         if place not in series:
@@ -327,7 +327,7 @@ class Contents:
         return found
 
     def over_steps(self, site: str | Site, name: str) -> tuple[list[int], list[Any]]:
-        """See :meth:`Run.over_steps <torchtap.store.run.Run.over_steps>`."""
+        """See :meth:`Run.over_steps <torchtap.runs.run.Run.over_steps>`."""
         series, place = self.series, self.resolve(site)
         further = [one.name for one in series.statistics]
         if name not in NAMES:

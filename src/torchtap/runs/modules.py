@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from torchtap.runs.table import Row
 from torchtap.stats.statistics import Statistics
-from torchtap.store.table import Row
 
 if TYPE_CHECKING:
-    from torchtap.store.run import Run
+    from torchtap.runs.run import Run
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,11 +20,11 @@ from torchtap.core.text import (
     size,
     wrap,
 )
-from torchtap.view.columns import is_left, text_of
+from torchtap.runs.columns import is_left, text_of
 
 if TYPE_CHECKING:
+    from torchtap.runs.table import Row, Table
     from torchtap.stats.custom.slices import Slices
-    from torchtap.store.table import Row, Table
 
 MOST_ROWS = 40
 _ENDLESS = 1 << 20
@@ -71,8 +71,8 @@ def show_table(
 
 def _least(name: str) -> int:
     """To how many characters a column may be shortened; 0 where not at all."""
+    from torchtap.runs.table import ROW_COLUMNS
     from torchtap.stats.names import NAMES
-    from torchtap.store.table import ROW_COLUMNS
 
     if name == "shape":
         return 12

@@ -10,8 +10,8 @@ from torchtap.core.text import NONE, Cell, count, nonfinite, number, shape, shar
 from torchtap.stats.statistics import sparkline
 
 if TYPE_CHECKING:
+    from torchtap.runs.table import Row
     from torchtap.stats.statistics import Statistics
-    from torchtap.store.table import Row
 
 
 def text_of(row: Row, name: str) -> str | Cell:

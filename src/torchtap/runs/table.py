@@ -16,7 +16,7 @@ from torchtap.stats.series import Series, part_of
 from torchtap.stats.statistics import Statistics
 
 if TYPE_CHECKING:
-    from torchtap.store.contents import Contents, Step, Where
+    from torchtap.runs.contents import Contents, Step, Where
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +160,7 @@ class Table:
             width: columns of the terminal, to which names and shapes are shortened; ``None`` for
                 whole ones.
         """
-        from torchtap.view.table import show_table
+        from torchtap.runs.show_table import show_table
 
         return show_table(self, limit=limit, width=width)
 

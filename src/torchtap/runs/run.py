@@ -10,14 +10,14 @@ from torchtap.core.absence import Absence, Absences
 from torchtap.core.errors import SiteError
 from torchtap.core.record import FORWARD, Record
 from torchtap.core.site import Site
+from torchtap.runs.contents import Contents, Meta, Step, Where, as_step
 from torchtap.stats.series import Series
 from torchtap.stats.statistics import Statistics
-from torchtap.store.contents import Contents, Meta, Step, Where, as_step
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from torchtap.store.table import Table
+    from torchtap.runs.table import Table
 
 __all__ = ["Meta", "Run", "Step", "Where"]
 
@@ -288,7 +288,7 @@ class Run:
             0:output       4       4
             1:output  0.9993  0.9993
         """
-        from torchtap.store.table import measure_table
+        from torchtap.runs.table import measure_table
 
         return measure_table(
             self._contents(),
@@ -314,7 +314,7 @@ class Run:
             RunError: there is a directory of that name, or a tensor has no values.
             OSError: it cannot be written there.
         """
-        from torchtap.store.file import save_run
+        from torchtap.runs.file import save_run
 
         return save_run(self, Path(path))
 
@@ -331,11 +331,11 @@ class Run:
     # ------------------------------------------------------------------ shown
 
     def __repr__(self) -> str:
-        from torchtap.view.text import show_run
+        from torchtap.runs.show import show_run
 
         return show_run(self)
 
     def _repr_html_(self) -> str:
-        from torchtap.view.html import run_html
+        from torchtap.runs.html import run_html
 
         return run_html(self)

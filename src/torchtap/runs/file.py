@@ -26,11 +26,11 @@ from torchtap.core.errors import RunError
 from torchtap.core.local import readable
 from torchtap.core.record import UNVERSIONED, Record
 from torchtap.core.site import Site, nearest, one_of
-from torchtap.store.contents import Meta
-from torchtap.store.listing import FORMAT, check_format
-from torchtap.store.packed import is_small, pack, unpack
-from torchtap.store.run import Run
-from torchtap.store.values import ALL
+from torchtap.runs.contents import Meta
+from torchtap.runs.listing import FORMAT, check_format
+from torchtap.runs.packed import is_small, pack, unpack
+from torchtap.runs.run import Run
+from torchtap.runs.values import ALL
 
 
 class _Header(NamedTuple):

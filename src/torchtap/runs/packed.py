@@ -14,6 +14,8 @@ from torch import Tensor
 
 from torchtap.core.absence import Absence
 from torchtap.core.site import Site
+from torchtap.runs.listing import PREFIX
+from torchtap.runs.values import ALL, Read, Reader, UnwritableError, Writer
 from torchtap.stats.custom.library import Cosine, EffectiveRank, TopK
 from torchtap.stats.custom.nonfinite import FirstNonfinite
 from torchtap.stats.custom.protocol import Statistic
@@ -21,8 +23,6 @@ from torchtap.stats.custom.results import Finished, Missing
 from torchtap.stats.custom.slices import Along
 from torchtap.stats.histogram import Histogram
 from torchtap.stats.series import Measured, Saved, Series
-from torchtap.store.listing import PREFIX
-from torchtap.store.values import ALL, Read, Reader, UnwritableError, Writer
 
 FURTHER = f"{PREFIX}.further"
 """Names of what the further statistics found begin so. Under this very name stands JSON as UTF-8
@@ -41,7 +41,7 @@ def pack(series: Series) -> tuple[dict[str, Tensor], dict[str, Any], list[Absenc
     ``rows`` is ``float64[steps, sites, 16]``. Histograms stand one after the other as bins and
     counts; ``index``, ``int64[histograms, 4]``, says of which step and site each is, how many bins
     it has, and whether it is a sample. For what the further statistics found see
-    :mod:`torchtap.store.values`.
+    :mod:`torchtap.runs.values`.
     """
     if not series.measured:
         return {}, {}, []
