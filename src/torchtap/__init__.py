@@ -29,8 +29,6 @@ if TYPE_CHECKING:
         edit as edit,
         edit_tensor as edit_tensor,
     )
-    from torchtap.extracting import Features as Features, features as features
-    from torchtap.freezing import Freeze as Freeze, freeze as freeze
     from torchtap.hooks.marks import mark as mark
     from torchtap.moving import codecs as codecs
     from torchtap.offloading import (
@@ -50,6 +48,8 @@ if TYPE_CHECKING:
     from torchtap.stats.statistics import Statistics as Statistics
     from torchtap.summarizing import summary as summary
     from torchtap.sweeping import Sweep as Sweep, sweep as sweep
+    from torchtap.transfer.features import Features as Features, features as features
+    from torchtap.transfer.freeze import Freeze as Freeze, freeze as freeze
     from torchtap.verifying import Verification as Verification, verify as verify
     from torchtap.view import figures as plot  # noqa: F401
     from torchtap.watching import Watch as Watch, watch as watch
@@ -62,8 +62,8 @@ _HOMES = {
     "CaptureError": "core.errors",
     "Edit": "editing",
     "EditError": "core.errors",
-    "Features": "extracting",
-    "Freeze": "freezing",
+    "Features": "transfer.features",
+    "Freeze": "transfer.freeze",
     "Histogram": "stats.histogram",
     "InputError": "core.errors",
     "Key": "core.record",
@@ -93,8 +93,8 @@ _HOMES = {
     "edit": "editing",
     "edit_tensor": "editing",
     "edits": "edits",
-    "features": "extracting",
-    "freeze": "freezing",
+    "features": "transfer.features",
+    "freeze": "transfer.freeze",
     "mark": "hooks.marks",
     "measure": "stats.measure",
     "offload": "offloading",

@@ -17,9 +17,9 @@ from torch.optim.optimizer import (
 
 from torchtap.core.errors import EditError
 from torchtap.core.functions import name_of
-from torchtap.hooks.frozen import is_held
 from torchtap.hooks.module_hook import keep_dynamo_out
 from torchtap.hooks.spots import Spot, Tap
+from torchtap.transfer.frozen import is_held
 
 if TYPE_CHECKING:
     from torchtap.core.plan import Plan

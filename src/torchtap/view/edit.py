@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from torchtap.core.tensors import kind_of
 from torchtap.core.text import columns, number, plural
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from torchtap.editing import Edit
     from torchtap.sweeping import Sweep
 
@@ -36,13 +32,6 @@ def show_edit(edit: Edit) -> str:
 def _times(fired: int, calls: int) -> str:
     times = "once" if fired == 1 else f"{fired:,} times" if fired else "never"
     return times if fired == calls == 1 else f"{times} in {plural(calls, 'call')}"
-
-
-def show_features(found: Mapping[str, Tensor]) -> str:
-    """One line per feature: where, and what kind of tensor."""
-    width = max(map(len, found), default=0)
-    lines = [f"{site:<{width}}  {kind_of(tensor)}" for site, tensor in found.items()]
-    return "\n  ".join([plural(len(found), "feature"), *lines])
 
 
 def show_sweep(sweep: Sweep) -> str:

@@ -13,7 +13,7 @@ from torchtap.core.errors import EditError, SiteError
 from torchtap.core.modules import Where, modules_of, several
 from torchtap.core.plan import Plan, make_plan
 from torchtap.core.site import Pattern, Site
-from torchtap.hooks.frozen import Frozen, Gradients
+from torchtap.transfer.frozen import Frozen, Gradients
 
 Name = tuple[str, str, str]
 """Path, port and the tensor's own name."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -16,8 +17,13 @@ from torchtap.core.modules import Where, modules_of
 from torchtap.core.plan import Plan, make_plan
 from torchtap.core.preserved import mode_of, set_mode
 from torchtap.core.site import Site, did_you_mean
-from torchtap.freezing import Freeze, freeze
-from torchtap.hooks.extractor import LAST, Extractor
+from torchtap.core.tensors import kind_of
+from torchtap.core.text import plural
+from torchtap.transfer.extractor import LAST, Extractor
+from torchtap.transfer.freeze import Freeze, freeze
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Modules = dict[str, nn.Module]
 
@@ -46,7 +52,6 @@ class SiteDict(dict[str, Tensor]):
         raise KeyError(f"{key!s}{did_you_mean(text, list(self))}")
 
     def __repr__(self) -> str:
-        from torchtap.view.edit import show_features
 
         return show_features(self)
 
@@ -282,3 +287,10 @@ def _why_not(site: Site, count: int, call: int) -> str:
     if call >= count:
         return f"{site} has no call {call}: the module was called {count} times in this forward."
     return f"{site} holds no tensor that fits."
+
+
+def show_features(found: Mapping[str, Tensor]) -> str:
+    """One line per feature: where, and what kind of tensor."""
+    width = max(map(len, found), default=0)
+    lines = [f"{site:<{width}}  {kind_of(tensor)}" for site, tensor in found.items()]
+    return "\n  ".join([plural(len(found), "feature"), *lines])

@@ -21,7 +21,7 @@ from torchtap.core.site import Site
 from torchtap.core.tree import Leaf, argument_leaves, leaves
 from torchtap.hooks.marks import open_editors
 from torchtap.hooks.module_hook import VALUES, Handle, keep_dynamo_out
-from torchtap.hooks.stand_ins import settle_stand_ins
+from torchtap.transfer.buffer_copies import settle_stand_ins
 
 if TYPE_CHECKING:
     from torchtap.core.plan import Plan

@@ -20,7 +20,7 @@ from torchtap.core.local import sharded_parameters
 from torchtap.core.site import Site
 from torchtap.hooks.module_hook import keep_dynamo_out
 from torchtap.hooks.spots import Tap
-from torchtap.hooks.stand_ins import StandIns
+from torchtap.transfer.buffer_copies import StandIns
 
 if TYPE_CHECKING:
     from torchtap.core.plan import Plan
