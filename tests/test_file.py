@@ -304,7 +304,7 @@ def test_a_run_opens_where_its_model_is_unknown(tmp_path: Path) -> None:
     code = (
         "import sys, torchtap as tt\n"
         "run = tt.open(sys.argv[1])\n"
-        "assert 'transformers' not in sys.modules and 'torchtap.watching' not in sys.modules\n"
+        "assert 'transformers' not in sys.modules and 'torchtap.capture.watch' not in sys.modules\n"
         "print(run['inner.0:grad_output'].shape, run.meta.type_name('inner.1'), len(run))"
     )
     done = subprocess.run(

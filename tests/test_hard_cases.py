@@ -9,8 +9,8 @@ import transformers
 from torch import nn
 
 import torchtap as tt
+from torchtap.capture.gather import Gather
 from torchtap.hooks.edited_gradients import GradientEdit
-from torchtap.hooks.gather import Gather
 from torchtap.hooks.spots import Arrival
 from torchtap.testing import Net
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 import torchtap as tt
+from torchtap.capture.gradients import Gradients
 from torchtap.core.tree import leaves
-from torchtap.hooks.gradients import Gradients
 from torchtap.testing import Net
 
 ALL = ["*:*", "*:param,param_grad,buffer"]

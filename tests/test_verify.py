@@ -15,13 +15,13 @@ from torch import Tensor, nn
 
 import bits
 import torchtap as tt
+from torchtap.capture.delivery import Delivery
+from torchtap.capture.engine import Engine
+from torchtap.capture.gradients import Gradients
+from torchtap.capture.keep import Keeper, Kept
 from torchtap.core.record import UNVERSIONED
 from torchtap.core.site import Site
 from torchtap.core.text import breadth
-from torchtap.hooks.engine import Engine
-from torchtap.hooks.gradients import Gradients
-from torchtap.hooks.keep import Keeper, Kept
-from torchtap.sinks import Delivery
 from torchtap.testing import Net
 
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+from torchtap.capture.watch import watch
 from torchtap.core import text as cells
 from torchtap.core.absence import Absence, show_absences, show_absent
 from torchtap.core.outline import tree
@@ -25,7 +26,6 @@ from torchtap.runs.run import Meta, Run
 from torchtap.runs.show import columns, show_listing, show_module_rows, show_modules, show_run
 from torchtap.runs.show_table import show_table
 from torchtap.stats.sink import Stats
-from torchtap.watching import watch
 
 ODD_NAMES = [
     "</script><img onerror=alert(1)>",

@@ -10,6 +10,7 @@ from torchtap.core.version import __version__
 if TYPE_CHECKING:
     from torchtap import edits as edits, stats as stats
     from torchtap.advising import advise_offload as advise_offload
+    from torchtap.capture.watch import Watch as Watch, watch as watch
     from torchtap.core.absence import Absence as Absence
     from torchtap.core.errors import (
         CaptureError as CaptureError,
@@ -52,7 +53,6 @@ if TYPE_CHECKING:
     from torchtap.transfer.freeze import Freeze as Freeze, freeze as freeze
     from torchtap.verifying import Verification as Verification, verify as verify
     from torchtap.view import figures as plot  # noqa: F401
-    from torchtap.watching import Watch as Watch, watch as watch
 
 
 # Nothing is imported until it is used (PEP 562): the command line answers --help and reads runs
@@ -87,7 +87,7 @@ _HOMES = {
     "Table": "runs.table",
     "TorchtapError": "core.errors",
     "Verification": "verifying",
-    "Watch": "watching",
+    "Watch": "capture.watch",
     "advise_offload": "advising",
     "codecs": "moving.codecs",
     "edit": "editing",
@@ -106,7 +106,7 @@ _HOMES = {
     "suspend_offload": "offloading",
     "sweep": "sweeping",
     "verify": "verifying",
-    "watch": "watching",
+    "watch": "capture.watch",
 }
 _OTHER_NAMES = {"codecs": None, "edits": None, "open": "open_run", "plot": None, "stats": None}
 

@@ -65,8 +65,8 @@ def run_demo(*, num_guesses: int = 5) -> Demo:
     import numpy
     import torch
 
+    from torchtap.capture.watch import watch
     from torchtap.load import square
-    from torchtap.watching import watch
 
     model, picture = _model(), _cat()
     batch = image_tensor(picture, size=_SIZE, mean=_MEAN, std=_STD).requires_grad_()

@@ -11,6 +11,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from torchtap.capture.missing import why_not_called
+from torchtap.capture.watch import watch
 from torchtap.core.absence import Absence
 from torchtap.core.errors import EditError, InputError
 from torchtap.core.functions import Function, name_of
@@ -27,8 +29,6 @@ from torchtap.hooks.clipping import Clipping
 from torchtap.hooks.edited_gradients import GradientEdits
 from torchtap.hooks.editor import EDITABLE, Editor
 from torchtap.hooks.spots import Spot, Tap
-from torchtap.unseen import why_not_called
-from torchtap.watching import watch
 
 Chosen = int | Iterable[int] | Callable[[int], bool] | None
 Functions = Function | Sequence[Function]

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from torchtap.capture.saved_port import BUFFER, CAST, DUPLICATE, PARAMETER, Counted
+from torchtap.capture.watch import watch
 from torchtap.core.absence import Absence
 from torchtap.core.errors import InputError
 from torchtap.core.modules import modules_of
@@ -23,11 +25,9 @@ from torchtap.core.record import Record
 from torchtap.core.site import Pattern
 from torchtap.core.tree import argument_leaves
 from torchtap.hooks.graph import num_casts
-from torchtap.hooks.saved import BUFFER, CAST, DUPLICATE, PARAMETER, Counted
 from torchtap.hooks.saved_pairs import checked, guarded
 from torchtap.hooks.scope import Attachment, may_push
 from torchtap.moving.memory import Buffers, blocks_of, covered, is_for_checkpoint, spans_of
-from torchtap.watching import watch
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,11 +15,11 @@ from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
+from torchtap.capture.watch import watch
 from torchtap.core.errors import InputError
 from torchtap.core.modules import modules_of
 from torchtap.core.preserved import untouched
 from torchtap.core.record import Record
-from torchtap.watching import watch
 
 PARAMETER = "Parameter"
 """The ``type`` of a row that lists a parameter which stands beside modules with parameters."""

@@ -20,8 +20,8 @@ from torchtap.core.preserved import RandomState, mode_of, same_states
 from torchtap.core.sameness import same
 from torchtap.core.site import Site
 from torchtap.core.tree import argument_leaves, leaves
-from torchtap.hooks import interposed
 from torchtap.hooks.backwards import Backwards, current_task
+from torchtap.hooks.interpose import interposed
 
 Place = tuple[Site, int]
 """A site and the call there."""

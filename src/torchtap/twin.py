@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torchtap.core.sameness import mismatch, same, tolerance, wide
 from torchtap.core.site import Site
 from torchtap.core.tree import leaves, replace
-from torchtap.hooks import interposed
 from torchtap.hooks.backwards import current_task
+from torchtap.hooks.interpose import interposed
 from torchtap.trial import Calls, Outcome, Place, Trial, is_in_transform
 
 Heard = dict[int, Tensor]

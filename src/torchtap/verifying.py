@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from torchtap.capture.watch import watch
 from torchtap.core.absence import Absence
 from torchtap.core.modules import Where
 from torchtap.core.plan import Plan, make_plan
@@ -21,7 +22,6 @@ from torchtap.core.site import Site
 from torchtap.runs.memory import Memory
 from torchtap.trial import Loss, Outcome, Place, Trial, true_values
 from torchtap.twin import Twin, make_twin
-from torchtap.watching import watch
 
 _DOUBTS = 6
 """How often a model is run again to see whether it is steady, where something is wrong."""

@@ -49,8 +49,8 @@ def model_and_batch(target: str, options: dict[str, Any]) -> tuple[nn.Module, Ba
 def record_model(target: str, where: Sequence[str], options: dict[str, Any]) -> Run:
     import torch
 
+    from torchtap.capture.watch import watch
     from torchtap.load import load_loss
-    from torchtap.watching import watch
 
     loss = None if options["loss"] is None else load_loss(options["loss"])
     model, batch = model_and_batch(target, options)

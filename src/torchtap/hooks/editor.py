@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from torchtap.capture.callbacks import Count
 from torchtap.core.errors import EditError
 from torchtap.core.local import gathered_parameters
 from torchtap.core.record import BACKWARD, RECOMPUTE, UNVERSIONED, Record, new_record
@@ -21,7 +22,6 @@ from torchtap.core.site import Site
 from torchtap.core.tensors import obstacle
 from torchtap.core.tree import leaves, replace, replace_arguments
 from torchtap.hooks.backwards import current_task
-from torchtap.hooks.callbacks import Count
 from torchtap.hooks.calls import (
     NOT_TOLD,
     UNTOLD,

@@ -13,7 +13,7 @@ from torchtap.hooks.module_hook import MARKS, keep_dynamo_out
 from torchtap.hooks.order import AFTER, BEFORE
 
 if TYPE_CHECKING:
-    from torchtap.hooks.engine import Engine
+    from torchtap.capture.engine import Engine
 
 _SIGNS = frozenset("*?[]:!@")
 """What means something in a pattern."""

@@ -14,7 +14,7 @@ from torch.utils.hooks import RemovableHandle
 from torchtap.hooks.spots import Tap
 
 if TYPE_CHECKING:
-    from torchtap.hooks.engine import Engine
+    from torchtap.capture.engine import Engine
 
 
 Table = OrderedDict[int, Any]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import MutableMapping
 from typing import Any
 
-from torchtap.hooks.callbacks import Enter, Leave
+from torchtap.capture.callbacks import Enter, Leave
 from torchtap.hooks.module_hook import EditCallback
 from torchtap.hooks.spots import Arrival, EditArrival, Spot
 

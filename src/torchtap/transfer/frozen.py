@@ -239,7 +239,7 @@ _open: weakref.WeakSet[Frozen] = weakref.WeakSet()
 class _Free:
     """How a held parameter is copied and pickled: as if it were not held.
 
-    Its methods stand on the parameter as attributes, see :mod:`torchtap.hooks.callbacks`.
+    Its methods stand on the parameter as attributes, see :mod:`torchtap.capture.callbacks`.
     """
 
     __slots__ = ("_param",)

@@ -10,10 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchtap.capture.gather import Gather, ReturnedView, add_crossings
+from torchtap.capture.keep import Keeper
 from torchtap.core.record import FORWARD, Record, new_record
 from torchtap.hooks.backwards import Backwards
 from torchtap.hooks.calls import Call
-from torchtap.hooks.gather import Gather, ReturnedView, add_crossings
 from torchtap.hooks.graph import (
     EDITED,
     Crossing,
@@ -28,7 +29,6 @@ from torchtap.hooks.graph import (
     geometry_in_base,
     sequence_number,
 )
-from torchtap.hooks.keep import Keeper
 from torchtap.hooks.module_hook import keep_dynamo_out
 from torchtap.hooks.no_grad import BATCHED, is_batched, is_discarded_graph, why_no_grad
 from torchtap.hooks.spots import Arrival, Spot

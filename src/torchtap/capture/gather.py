@@ -25,7 +25,7 @@ from torchtap.hooks.spots import Spot
 from torchtap.hooks.views import ViewWatch
 
 if TYPE_CHECKING:
-    from torchtap.hooks.gradients import Gradients
+    from torchtap.capture.gradients import Gradients
 
 NO_TASK = -1
 PARTIAL = "the backward was asked for other gradients only (inputs=), so not all of it flowed"

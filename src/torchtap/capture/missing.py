@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import sys
 
+from torch import nn
+
 from torchtap.core.plan import Plan
+from torchtap.core.site import FLOW_PORTS
 from torchtap.hooks.calls import is_container as has_no_forward
+from torchtap.hooks.spots import Spot
 
 
 def is_compiler_used() -> bool:
@@ -44,3 +48,39 @@ def is_container(plan: Plan, path: str) -> bool:
     planned = next((one for one in plan.taps if one.path == path), None)
     module = None if planned is None else planned.module()
     return module is not None and has_no_forward(module)
+
+
+def _is_untouched(spot: Spot) -> bool:
+    """Whether it was made beforehand, for a bare tensor, and no tensor ever came there."""
+    return spot.site.port in FLOW_PORTS and not (spot.seen or spot.armed or spot.reason)
+
+
+def _why_missing(spot: Spot) -> str | None:
+    """Why a site has nothing, or less than it should; ``None`` if all came."""
+    missing = spot.armed - spot.arrived
+    if spot.seen and missing <= 0:
+        return None
+    if spot.reason is not None and (not spot.seen or missing > 0):
+        return spot.reason
+    if missing > 0 and spot.seen:
+        return f"no gradient arrived for {missing} of {spot.armed} calls"
+    if missing > 0:
+        inside = ", is computed from it inside a compiled graph only" if is_compiler_used() else ""
+        return (
+            f"no gradient arrived: no backward was run, the loss does not depend on it{inside}, or "
+            f"it is a view that was overwritten later"
+        )
+    if spot.site.port == "update":
+        return "no optimizer made a step with it"
+    if spot.site.port == "param_grad":
+        return "no backward reached the parameter"
+    return "it was not seen"
+
+
+def _is_compiled(model: nn.Module) -> bool:
+    modules = [model, *model.modules()]
+    return any(
+        type(module).__name__ == "OptimizedModule"
+        or getattr(module, "_compiled_call_impl", None) is not None
+        for module in modules
+    )

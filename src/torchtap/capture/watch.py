@@ -10,22 +10,29 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from torchtap.capture.compiled import NOT_IN_GRAPHS
+from torchtap.capture.delivery import Delivery, as_sinks
+from torchtap.capture.engine import Engine
+from torchtap.capture.keep import BORROW, COPY_MODES
+from torchtap.capture.missing import (
+    _is_compiled,
+    _is_untouched,
+    _why_missing,
+    is_container,
+    why_not_called,
+)
 from torchtap.core.absence import Absence, Absences
 from torchtap.core.errors import CaptureError, InputError, SiteError
 from torchtap.core.modules import Where, modules_of
 from torchtap.core.plan import Plan, make_plan
 from torchtap.core.record import Record, Sink
-from torchtap.core.site import FLOW_PORTS, STATE_PORTS, Site
+from torchtap.core.site import STATE_PORTS, Site
 from torchtap.core.text import plural
 from torchtap.core.version import __version__
-from torchtap.hooks import Engine, Spot, Tap
-from torchtap.hooks.compiled import NOT_IN_GRAPHS
-from torchtap.hooks.keep import BORROW, COPY_MODES
 from torchtap.hooks.order import AFTER, BEFORE
+from torchtap.hooks.spots import Tap
 from torchtap.runs.run import Meta, Run
-from torchtap.sinks import Delivery, as_sinks
 from torchtap.stats.series import Series
-from torchtap.unseen import is_compiler_used, is_container, why_not_called
 
 Every = int | Callable[[int], bool]
 To = Sink | Callable[[Record], object] | Iterable[Sink | Callable[[Record], object]] | None
@@ -330,39 +337,3 @@ def watch(
     kept = BORROW if delivery.reads_at_once else copy
     how = {"copy": kept, "grad_input": grad_input, "looks": edits}
     return Watch(model, plan, delivery, every=every, **how)
-
-
-def _is_untouched(spot: Spot) -> bool:
-    """Whether it was made beforehand, for a bare tensor, and no tensor ever came there."""
-    return spot.site.port in FLOW_PORTS and not (spot.seen or spot.armed or spot.reason)
-
-
-def _why_missing(spot: Spot) -> str | None:
-    """Why a site has nothing, or less than it should; ``None`` if all came."""
-    missing = spot.armed - spot.arrived
-    if spot.seen and missing <= 0:
-        return None
-    if spot.reason is not None and (not spot.seen or missing > 0):
-        return spot.reason
-    if missing > 0 and spot.seen:
-        return f"no gradient arrived for {missing} of {spot.armed} calls"
-    if missing > 0:
-        inside = ", is computed from it inside a compiled graph only" if is_compiler_used() else ""
-        return (
-            f"no gradient arrived: no backward was run, the loss does not depend on it{inside}, or "
-            f"it is a view that was overwritten later"
-        )
-    if spot.site.port == "update":
-        return "no optimizer made a step with it"
-    if spot.site.port == "param_grad":
-        return "no backward reached the parameter"
-    return "it was not seen"
-
-
-def _is_compiled(model: nn.Module) -> bool:
-    modules = [model, *model.modules()]
-    return any(
-        type(module).__name__ == "OptimizedModule"
-        or getattr(module, "_compiled_call_impl", None) is not None
-        for module in modules
-    )

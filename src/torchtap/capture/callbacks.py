@@ -19,7 +19,7 @@ from torchtap.hooks.module_hook import VALUES, Callback, keep_dynamo_out
 from torchtap.hooks.spots import Arrival, Tap
 
 if TYPE_CHECKING:
-    from torchtap.hooks.engine import Engine
+    from torchtap.capture.engine import Engine
 
 
 _current_task = torch._C._current_graph_task_id

@@ -21,16 +21,16 @@ import torch
 from torch import Tensor, nn
 from torch._higher_order_ops.effects import _EffectType as EffectType, _register_effectful_op
 
+from torchtap.capture.callbacks import Begin, Count, Enter, Leave
 from torchtap.core.record import FORWARD, UNVERSIONED, Record
 from torchtap.core.tree import Unseen, argument_leaves, leaves
-from torchtap.hooks.callbacks import Begin, Count, Enter, Leave
 from torchtap.hooks.marks import open_engines
 from torchtap.hooks.module_hook import run_as_it_is
 from torchtap.hooks.spots import RETURNED, TAKEN, Tap
 
 if TYPE_CHECKING:
+    from torchtap.capture.engine import Engine
     from torchtap.core.plan import Filter
-    from torchtap.hooks.engine import Engine
 
 NOT_IN_GRAPHS = {
     "grad_input": (

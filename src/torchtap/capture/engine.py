@@ -11,13 +11,27 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from torchtap.capture.callbacks import Begin, Count, Enter, Leave
+from torchtap.capture.compiled import (
+    IN_TRANSFORM,
+    CompilableBegin,
+    CompilableCount,
+    CompilableEnter,
+    CompilableLeave,
+)
+from torchtap.capture.evaluation import NO_GRADIENTS, Evaluations
+from torchtap.capture.gather import OUTSIDE
+from torchtap.capture.gradients import Gradients, Passage
+from torchtap.capture.keep import BORROW, Keeper
+from torchtap.capture.saved_port import Saved
+from torchtap.capture.state import State
+from torchtap.capture.updates import Updates
 from torchtap.core.preserved import mode_of
 from torchtap.core.record import BACKWARD, EVAL, FORWARD, Record
 from torchtap.core.site import STATE_PORTS, Site
 from torchtap.core.tensors import obstacle, storage_id
 from torchtap.core.tree import argument_leaves, leaves
 from torchtap.hooks.backwards import current_task
-from torchtap.hooks.callbacks import Begin, Count, Enter, Leave
 from torchtap.hooks.calls import (
     NOT_TOLD,
     UNTOLD,
@@ -28,27 +42,13 @@ from torchtap.hooks.calls import (
     may_call_itself,
     outermost_parts,
 )
-from torchtap.hooks.compiled import (
-    IN_TRANSFORM,
-    CompilableBegin,
-    CompilableCount,
-    CompilableEnter,
-    CompilableLeave,
-)
-from torchtap.hooks.evaluation import NO_GRADIENTS, Evaluations
 from torchtap.hooks.fused import Aside
-from torchtap.hooks.gather import OUTSIDE
-from torchtap.hooks.gradients import Gradients, Passage
 from torchtap.hooks.graph import from_one_compiled_graph, sequence_number
 from torchtap.hooks.guards import HookGuards, renumber, shared_number
-from torchtap.hooks.keep import BORROW, Keeper
 from torchtap.hooks.marks import open_engines
 from torchtap.hooks.module_hook import Handle
 from torchtap.hooks.order import AFTER, put_watch
-from torchtap.hooks.saved import Saved
 from torchtap.hooks.spots import RETURNED, TAKEN, Meter, Spot, Tap
-from torchtap.hooks.state import State
-from torchtap.hooks.updates import Updates
 
 if TYPE_CHECKING:
     from torchtap.core.plan import Plan
