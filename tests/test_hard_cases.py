@@ -10,7 +10,7 @@ from torch import nn
 
 import torchtap as tt
 from torchtap.capture.gather import Gather
-from torchtap.hooks.edited_gradients import GradientEdit
+from torchtap.edits.gradients import GradientEdit
 from torchtap.hooks.spots import Arrival
 from torchtap.testing import Net
 

@@ -25,11 +25,8 @@ if TYPE_CHECKING:
     )
     from torchtap.core.record import Key as Key, Record as Record, Sink as Sink
     from torchtap.core.site import Pattern as Pattern, Site as Site
-    from torchtap.editing import (
-        Edit as Edit,
-        edit as edit,
-        edit_tensor as edit_tensor,
-    )
+    from torchtap.edits.edit import Edit as Edit, edit as edit
+    from torchtap.edits.tensor import edit_tensor as edit_tensor
     from torchtap.hooks.marks import mark as mark
     from torchtap.moving import codecs as codecs
     from torchtap.offloading import (
@@ -60,7 +57,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Absence": "core.absence",
     "CaptureError": "core.errors",
-    "Edit": "editing",
+    "Edit": "edits.edit",
     "EditError": "core.errors",
     "Features": "transfer.features",
     "Freeze": "transfer.freeze",
@@ -90,8 +87,8 @@ _HOMES = {
     "Watch": "capture.watch",
     "advise_offload": "advising",
     "codecs": "moving.codecs",
-    "edit": "editing",
-    "edit_tensor": "editing",
+    "edit": "edits.edit",
+    "edit_tensor": "edits.tensor",
     "edits": "edits",
     "features": "transfer.features",
     "freeze": "transfer.freeze",

@@ -24,11 +24,11 @@ from torchtap.core.record import Record
 from torchtap.core.site import Site
 from torchtap.core.tensors import kind_of
 from torchtap.core.tree import leaves, replace
-from torchtap.editing import refuse_asked, refuse_ports
 from torchtap.edits import as_edit
+from torchtap.edits.checked import Change
+from torchtap.edits.edit import refuse_asked, refuse_ports
+from torchtap.edits.editor import Editor
 from torchtap.fingerprint import NoFingerprintError, fingerprint
-from torchtap.hooks.change import Change
-from torchtap.hooks.editor import Editor
 from torchtap.hooks.guards import HookGuards
 
 Metric = Callable[[Any], Any]
@@ -127,7 +127,7 @@ class Sweep:
         return pandas.DataFrame(self.as_dicts())
 
     def __repr__(self) -> str:
-        from torchtap.view.edit import show_sweep
+        from torchtap.studies.show_sweep import show_sweep
 
         return show_sweep(self)
 

@@ -23,7 +23,7 @@ from torch import nn
 
 from torchtap.core.errors import InputError
 from torchtap.core.tensors import short
-from torchtap.edits.elementwise import (
+from torchtap.edits.catalogue.elementwise import (
     add,
     clamp,
     keep_topk,
@@ -34,9 +34,9 @@ from torchtap.edits.elementwise import (
     sign,
     zero,
 )
-from torchtap.edits.elsewhere import mean_ablate, patch
-from torchtap.edits.norms import clip_norm
-from torchtap.edits.rectifiers import guided_relu
+from torchtap.edits.catalogue.elsewhere import mean_ablate, patch
+from torchtap.edits.catalogue.norms import clip_norm
+from torchtap.edits.catalogue.rectifiers import guided_relu
 
 __all__ = [
     "add",

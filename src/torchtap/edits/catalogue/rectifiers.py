@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor
 
-from torchtap.edits.ready import Ready, expect
-from torchtap.hooks.guided import NodeEdit
+from torchtap.edits.catalogue.ready import Ready, expect
+from torchtap.edits.nodes import NodeEdit
 
 if TYPE_CHECKING:
     from torchtap.core.record import Record

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from torchtap.capture.missing import why_not_called
 from torchtap.capture.watch import watch
@@ -20,15 +20,18 @@ from torchtap.core.modules import Where, modules_of, several
 from torchtap.core.plan import Plan, make_plan
 from torchtap.core.preserved import untouched
 from torchtap.core.site import Pattern, Site
+from torchtap.core.text import plural
 from torchtap.edits import as_edit
-from torchtap.edits.elsewhere import Patch, patch
-from torchtap.edits.norms import ClipNorm, norm_of
-from torchtap.edits.rectifiers import GuidedRelu
-from torchtap.hooks.change import Change, Scaler
-from torchtap.hooks.clipping import Clipping
-from torchtap.hooks.edited_gradients import GradientEdits
-from torchtap.hooks.editor import EDITABLE, Editor
+from torchtap.edits.catalogue.elsewhere import Patch, patch
+from torchtap.edits.catalogue.norms import ClipNorm, norm_of
+from torchtap.edits.catalogue.rectifiers import GuidedRelu
+from torchtap.edits.checked import Change, Scaler
+from torchtap.edits.clipping import Clipping
+from torchtap.edits.editor import EDITABLE, Editor
 from torchtap.hooks.spots import Spot, Tap
+
+if TYPE_CHECKING:
+    pass
 
 Chosen = int | Iterable[int] | Callable[[int], bool] | None
 Functions = Function | Sequence[Function]
@@ -194,7 +197,6 @@ class Edit:
                     raise EditError(_never(name, wanted, editor, self.absent))
 
     def __repr__(self) -> str:
-        from torchtap.view.edit import show_edit
 
         return show_edit(self)
 
@@ -281,99 +283,6 @@ def edit(
     done = Edit(editors, steps=steps, missing=missing)
     done._attach(modules_of(model)[0])
     return done
-
-
-def edit_tensor(
-    tensor: Tensor, fn: Function, *, name: str = "tensor", missing: Missing = "error"
-) -> TensorEdit:
-    """Change the gradient of one tensor as it is now, over all its uses.
-
-    Args:
-        tensor: leaf or not; it must require grad.
-        fn: as for :func:`edit`.
-        name: what messages and the record's site call it.
-        missing: what to do when closing, if no gradient ever came: ``error``, or ``ignore``.
-
-    Returns:
-        a context manager and handle. Without closing it, the edit lasts as long as the tensor.
-
-    Raises:
-        EditError: the tensor does not require grad; or (when closing) no gradient came.
-
-    Example:
-        >>> import torch, torchtap as tt
-        >>> x = torch.ones(2, requires_grad=True)
-        >>> with tt.edit_tensor(x, tt.edits.scale(10.0)) as e:
-        ...     (3 * x).sum().backward()
-        >>> x.grad, e.fired
-        (tensor([30., 30.]), 1)
-    """
-    _check_missing(missing)
-    return TensorEdit(tensor, fn, name, missing)
-
-
-class TensorEdit:
-    """What ``tt.edit_tensor`` returns.
-
-    Attributes:
-        fired: how often the gradient was replaced.
-    """
-
-    def __init__(self, tensor: Tensor, fn: Function, name: str, missing: Missing) -> None:
-        if not isinstance(tensor, Tensor):
-            raise InputError(f"tt.edit_tensor got {type(tensor).__name__}; expected a tensor.")
-        if not tensor.requires_grad:
-            raise EditError(
-                f"tt.edit_tensor {name!r}: the tensor does not require grad, so it gets no "
-                f"gradient. Call it before the forward, on a tensor that takes part in the graph."
-            )
-        self.fired = 0
-        self._missing = missing
-        self._is_open = True
-        self._spot = Spot(Site(name, "grad_output"))
-        self._gradients = GradientEdits(Change(as_edit(fn)), self._count)
-        self._gradients.of_tensor(self._spot, tensor, 0)
-        self._gradients.leave(0, None, is_outermost=True)
-
-    def _count(self, spot: Spot, call: int, has_replaced: bool) -> None:
-        self.fired += has_replaced
-
-    def close(self) -> None:
-        """Take it off.
-
-        Raises:
-            EditError: no gradient came, or the tensor was a view that somebody overwrote, and the
-                gradient went by.
-        """
-        self._close(raising=True)
-
-    def _close(self, *, raising: bool) -> None:
-        if not self._is_open:
-            return
-        self._is_open = False
-        self._gradients.release()
-        if not raising:
-            return
-        name = self._spot.site.path
-        for why in self._gradients.lost.values():
-            raise EditError(f"tt.edit_tensor {name!r} did not happen: {why}.")
-        if not self._spot.arrived and self._missing == "error":
-            raise EditError(
-                f"tt.edit_tensor {name!r} never happened: no gradient of the tensor came, because "
-                f"no backward was run, or the loss does not depend on it. If that is meant, pass "
-                f"missing='ignore'."
-            )
-
-    def __enter__(self) -> TensorEdit:
-        if not self._is_open:
-            raise EditError("This edit is closed; call tt.edit_tensor again to go on.")
-        return self
-
-    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
-        self._close(raising=error is None)
-
-    def __repr__(self) -> str:
-        return f"<TensorEdit of {self._spot.site.path!r}, fired {self.fired} times>"
 
 
 # ---------------------------------------------------------------------- the request
@@ -571,3 +480,26 @@ def _why_never(editor: OneEdit, tap: Tap, port: str, spots: Sequence[Spot]) -> s
         return f"it {side} no tensor that fits, in no call that was chosen{tap.instead(port)}"
     ran = editor.num_entries > 0
     return why_not_called(editor.plan, tap.path, model_ran=ran, verb="edit")
+
+
+_MOST_LINES = 30
+
+
+def show_edit(edit: Edit) -> str:
+    """What it is, and where it happened how often."""
+    state = "on" if edit.is_open else "closed"
+    head = f"Edit {', '.join(edit.names)} ({state}, step {edit.current_step})"
+    width = max((len(site) for site in edit.calls), default=0)
+    lines = [
+        f"{site:<{width}}  {_times(sum(calls.values()), len(calls))}"
+        for site, calls in edit.calls.items()
+    ]
+    if len(lines) > _MOST_LINES:
+        lines = [*lines[:_MOST_LINES], f"... and {len(lines) - _MOST_LINES} more sites"]
+    absent = [f"not {entry}" for entry in edit.absent[:5]]
+    return "\n  ".join([head, *(lines or ["nothing yet"]), *absent])
+
+
+def _times(fired: int, calls: int) -> str:
+    times = "once" if fired == 1 else f"{fired:,} times" if fired else "never"
+    return times if fired == calls == 1 else f"{times} in {plural(calls, 'call')}"

@@ -14,7 +14,7 @@ from torchtap.core.errors import EditError, InputError
 from torchtap.core.functions import place, takes_record
 from torchtap.core.record import BACKWARD, Record
 from torchtap.core.tensors import kind_of, short
-from torchtap.edits.regions import At, check, region
+from torchtap.edits.catalogue.regions import At, check, region
 
 KEEPS = "An edit keeps shape, dtype and device."
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor
 
-from torchtap.edits.ready import Ready, expect, is_real
+from torchtap.edits.catalogue.ready import Ready, expect, is_real
 
 if TYPE_CHECKING:
     from torchtap.core.record import Record

@@ -14,9 +14,9 @@ from torchtap.core.errors import EditError
 from torchtap.core.functions import place
 from torchtap.core.record import FORWARD, UNVERSIONED, Record, new_record
 from torchtap.core.tree import leaves
+from torchtap.edits.checked import Change
 from torchtap.hooks.backwards import Backwards, current_task
 from torchtap.hooks.calls import counted_as
-from torchtap.hooks.change import Change
 from torchtap.hooks.graph import (
     EDITED,
     Geometry,

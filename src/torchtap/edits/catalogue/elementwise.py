@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from torchtap.core.errors import InputError
-from torchtap.edits.ready import (
+from torchtap.edits.catalogue.ready import (
     Ready,
     Value,
     expanded,
@@ -24,7 +24,7 @@ from torchtap.edits.ready import (
     value_of,
     within,
 )
-from torchtap.edits.regions import At
+from torchtap.edits.catalogue.regions import At
 
 if TYPE_CHECKING:
     from torchtap.core.record import Record

@@ -14,8 +14,8 @@ from torchtap.core.lasting import lasting
 from torchtap.core.record import BACKWARD, Record
 from torchtap.core.site import Site, did_you_mean
 from torchtap.core.tensors import kind_of
-from torchtap.edits.ready import KEEPS, Formula, Ready, expect, is_whole, joined, within
-from torchtap.edits.regions import At, check, moved
+from torchtap.edits.catalogue.ready import KEEPS, Formula, Ready, expect, is_whole, joined, within
+from torchtap.edits.catalogue.regions import At, check, moved
 
 if TYPE_CHECKING:
     from torchtap.runs.run import Run

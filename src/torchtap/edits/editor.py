@@ -21,6 +21,9 @@ from torchtap.core.record import BACKWARD, RECOMPUTE, UNVERSIONED, Record, new_r
 from torchtap.core.site import Site
 from torchtap.core.tensors import obstacle
 from torchtap.core.tree import leaves, replace, replace_arguments
+from torchtap.edits.checked import Change
+from torchtap.edits.gradients import GradientEdits
+from torchtap.edits.nodes import NodeEdit, NodeEdits
 from torchtap.hooks.backwards import current_task
 from torchtap.hooks.calls import (
     NOT_TOLD,
@@ -32,11 +35,8 @@ from torchtap.hooks.calls import (
     counted_as,
     may_call_itself,
 )
-from torchtap.hooks.change import Change
-from torchtap.hooks.edited_gradients import GradientEdits
 from torchtap.hooks.graph import from_one_compiled_graph, sequence_number
 from torchtap.hooks.guards import HookGuards
-from torchtap.hooks.guided import NodeEdit, NodeEdits
 from torchtap.hooks.marks import open_editors
 from torchtap.hooks.module_hook import EDITS, EditCallback, Handle, keep_dynamo_out
 from torchtap.hooks.order import put_edit

@@ -1,0 +1,109 @@
+"""TODO."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from torchtap.core.errors import EditError, InputError
+from torchtap.core.functions import Function
+from torchtap.core.site import Site
+from torchtap.edits import as_edit
+from torchtap.edits.checked import Change
+from torchtap.edits.edit import Missing, _check_missing
+from torchtap.edits.gradients import GradientEdits
+from torchtap.hooks.spots import Spot
+
+
+def edit_tensor(
+    tensor: Tensor, fn: Function, *, name: str = "tensor", missing: Missing = "error"
+) -> TensorEdit:
+    """Change the gradient of one tensor as it is now, over all its uses.
+
+    Args:
+        tensor: leaf or not; it must require grad.
+        fn: as for :func:`edit`.
+        name: what messages and the record's site call it.
+        missing: what to do when closing, if no gradient ever came: ``error``, or ``ignore``.
+
+    Returns:
+        a context manager and handle. Without closing it, the edit lasts as long as the tensor.
+
+    Raises:
+        EditError: the tensor does not require grad; or (when closing) no gradient came.
+
+    Example:
+        >>> import torch, torchtap as tt
+        >>> x = torch.ones(2, requires_grad=True)
+        >>> with tt.edit_tensor(x, tt.edits.scale(10.0)) as e:
+        ...     (3 * x).sum().backward()
+        >>> x.grad, e.fired
+        (tensor([30., 30.]), 1)
+    """
+    _check_missing(missing)
+    return TensorEdit(tensor, fn, name, missing)
+
+
+class TensorEdit:
+    """What ``tt.edit_tensor`` returns.
+
+    Attributes:
+        fired: how often the gradient was replaced.
+    """
+
+    def __init__(self, tensor: Tensor, fn: Function, name: str, missing: Missing) -> None:
+        if not isinstance(tensor, Tensor):
+            raise InputError(f"tt.edit_tensor got {type(tensor).__name__}; expected a tensor.")
+        if not tensor.requires_grad:
+            raise EditError(
+                f"tt.edit_tensor {name!r}: the tensor does not require grad, so it gets no "
+                f"gradient. Call it before the forward, on a tensor that takes part in the graph."
+            )
+        self.fired = 0
+        self._missing = missing
+        self._is_open = True
+        self._spot = Spot(Site(name, "grad_output"))
+        self._gradients = GradientEdits(Change(as_edit(fn)), self._count)
+        self._gradients.of_tensor(self._spot, tensor, 0)
+        self._gradients.leave(0, None, is_outermost=True)
+
+    def _count(self, spot: Spot, call: int, has_replaced: bool) -> None:
+        self.fired += has_replaced
+
+    def close(self) -> None:
+        """Take it off.
+
+        Raises:
+            EditError: no gradient came, or the tensor was a view that somebody overwrote, and the
+                gradient went by.
+        """
+        self._close(raising=True)
+
+    def _close(self, *, raising: bool) -> None:
+        if not self._is_open:
+            return
+        self._is_open = False
+        self._gradients.release()
+        if not raising:
+            return
+        name = self._spot.site.path
+        for why in self._gradients.lost.values():
+            raise EditError(f"tt.edit_tensor {name!r} did not happen: {why}.")
+        if not self._spot.arrived and self._missing == "error":
+            raise EditError(
+                f"tt.edit_tensor {name!r} never happened: no gradient of the tensor came, because "
+                f"no backward was run, or the loss does not depend on it. If that is meant, pass "
+                f"missing='ignore'."
+            )
+
+    def __enter__(self) -> TensorEdit:
+        if not self._is_open:
+            raise EditError("This edit is closed; call tt.edit_tensor again to go on.")
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        self._close(raising=error is None)
+
+    def __repr__(self) -> str:
+        return f"<TensorEdit of {self._spot.site.path!r}, fired {self.fired} times>"
