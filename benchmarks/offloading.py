@@ -27,8 +27,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from watching import fastest
 
 import torchtap as tt
-from torchtap.moving.slab import Extent, Slab, folder_for
-from torchtap.moving.streams import Ticket
+from torchtap.saved.spill_file import Extent, Slab, folder_for
+from torchtap.saved.streams import Ticket
 
 MIB = 1 << 20
 CALLS = 200

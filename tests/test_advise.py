@@ -210,7 +210,7 @@ def test_hooks_are_off_after_a_step_that_raises():
 
 
 def test_waiting_is_what_the_formula_says_on_a_slow_disk(monkeypatch):
-    from torchtap import advising
+    from torchtap.saved import advise as advising
 
     monkeypatch.setattr(advising, "_disk_speeds", lambda folder: (1e6, 2e6))
     model, x = layers(), torch.ones(512, 256)
@@ -222,7 +222,7 @@ def test_waiting_is_what_the_formula_says_on_a_slow_disk(monkeypatch):
 
 
 def test_a_disk_that_is_fast_enough_is_not_waited_for(monkeypatch):
-    from torchtap import advising
+    from torchtap.saved import advise as advising
 
     monkeypatch.setattr(advising, "_disk_speeds", lambda folder: (1e15, 1e15))
     model, x = layers(), torch.ones(512, 256)

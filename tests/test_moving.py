@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import torchtap as tt
-from torchtap.moving.streams import FakeStreams
+from torchtap.saved.streams import FakeStreams
 
 
 def test_what_was_handed_out_while_it_left_stays_whole():

@@ -25,7 +25,7 @@ import bits
 import torchtap as tt
 from torchtap.core.errors import InputError, OffloadError, SiteError
 from torchtap.hooks.saved_pairs import top
-from torchtap.moving.streams import FakeStreams
+from torchtap.saved.streams import FakeStreams
 from torchtap.testing import Net, Specimen, default_loss, zoo
 
 DELAYS = (0, 1, 3, 20)

@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 import torchtap as tt
 from torchtap.core.errors import InputError, OffloadError
 from torchtap.hooks.saved_pairs import top
-from torchtap.moving.streams import FakeStreams
+from torchtap.saved.streams import FakeStreams
 from torchtap.testing import Net
 
 MIB = 1 << 20

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
 import torchtap as tt
-from torchtap.moving.streams import FakeStreams
+from torchtap.saved.streams import FakeStreams
 
 FORMS = {
     "block": lambda model, **options: tt.offload(min_bytes=0, **options),

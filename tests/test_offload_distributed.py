@@ -20,7 +20,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
-from torchtap.moving.streams import FakeStreams
+from torchtap.saved.streams import FakeStreams
 
 warnings.simplefilter("ignore")
 torch.set_num_threads(1)

@@ -24,8 +24,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 import torchtap as tt
 from torchtap.core.errors import InputError
-from torchtap.moving.room import Room
-from torchtap.moving.slab import ALIGNMENT, GROWTH, Slab, folder_for, is_in_memory
+from torchtap.saved.free_list import Room
+from torchtap.saved.spill_file import ALIGNMENT, GROWTH, Slab, folder_for, is_in_memory
 
 LENGTH = 40
 

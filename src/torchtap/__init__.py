@@ -9,7 +9,6 @@ from torchtap.core.version import __version__
 
 if TYPE_CHECKING:
     from torchtap import edits as edits, stats as stats
-    from torchtap.advising import advise_offload as advise_offload
     from torchtap.capture.watch import Watch as Watch, watch as watch
     from torchtap.core.absence import Absence as Absence
     from torchtap.core.errors import (
@@ -28,17 +27,18 @@ if TYPE_CHECKING:
     from torchtap.edits.edit import Edit as Edit, edit as edit
     from torchtap.edits.tensor import edit_tensor as edit_tensor
     from torchtap.hooks.marks import mark as mark
-    from torchtap.moving import codecs as codecs
-    from torchtap.offloading import (
-        Offload as Offload,
-        offload as offload,
-        suspend_offload as suspend_offload,
-    )
     from torchtap.runs.file import open_run as open  # noqa: F401
     from torchtap.runs.memory import Memory as Memory
     from torchtap.runs.run import Run as Run
     from torchtap.runs.table import Table as Table
-    from torchtap.saving import SavedReport as SavedReport, saved_report as saved_report
+    from torchtap.saved import codecs as codecs
+    from torchtap.saved.advise import advise_offload as advise_offload
+    from torchtap.saved.offload import (
+        Offload as Offload,
+        offload as offload,
+        suspend_offload as suspend_offload,
+    )
+    from torchtap.saved.report import SavedReport as SavedReport, saved_report as saved_report
     from torchtap.stats.custom.protocol import Statistic as Statistic
     from torchtap.stats.histogram import Histogram as Histogram
     from torchtap.stats.measure import measure as measure
@@ -66,7 +66,7 @@ _HOMES = {
     "Key": "core.record",
     "Memory": "runs.memory",
     "MissingExtraError": "core.errors",
-    "Offload": "offloading",
+    "Offload": "saved.offload",
     "OffloadError": "core.errors",
     "OverwrittenError": "core.errors",
     "Pattern": "core.site",
@@ -75,7 +75,7 @@ _HOMES = {
     "RunError": "core.errors",
     "Sink": "core.record",
     "Site": "core.site",
-    "SavedReport": "saving",
+    "SavedReport": "saved.report",
     "SiteError": "core.errors",
     "Statistic": "stats.custom.protocol",
     "Statistics": "stats.statistics",
@@ -85,8 +85,8 @@ _HOMES = {
     "TorchtapError": "core.errors",
     "Verification": "verifying",
     "Watch": "capture.watch",
-    "advise_offload": "advising",
-    "codecs": "moving.codecs",
+    "advise_offload": "saved.advise",
+    "codecs": "saved.codecs",
     "edit": "edits.edit",
     "edit_tensor": "edits.tensor",
     "edits": "edits",
@@ -94,13 +94,13 @@ _HOMES = {
     "freeze": "transfer.freeze",
     "mark": "hooks.marks",
     "measure": "stats.measure",
-    "offload": "offloading",
+    "offload": "saved.offload",
     "open": "runs.file",
     "plot": "view.figures",
-    "saved_report": "saving",
+    "saved_report": "saved.report",
     "stats": "stats",
     "summary": "summarizing",
-    "suspend_offload": "offloading",
+    "suspend_offload": "saved.offload",
     "sweep": "sweeping",
     "verify": "verifying",
     "watch": "capture.watch",

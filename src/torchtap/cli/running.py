@@ -116,7 +116,7 @@ def summary(model: str, depth: int | None, saved: bool, as_json: bool, **options
     """Shapes, parameters, mult-adds and activation bytes of MODEL."""
     found: Any
     with working("running the model"):
-        from torchtap.saving import saved_report
+        from torchtap.saved.report import saved_report
         from torchtap.summarizing import summary as summarize
 
         built, batch = model_and_batch(model, options)
@@ -129,7 +129,7 @@ def summary(model: str, depth: int | None, saved: bool, as_json: bool, **options
         print_json(found.as_dict())
         return
     if saved:
-        from torchtap.view.saved import show_saved
+        from torchtap.saved.report import show_saved
 
         click.echo(show_saved(found, color=wants_color()))
         return

@@ -17,7 +17,7 @@ from torchtap.hooks.fused import Aside
 from torchtap.hooks.module_hook import Callback, Handle, keep_dynamo_out
 from torchtap.hooks.saved_pairs import Pair, is_of_checkpoint, push, remove, top
 from torchtap.hooks.spots import Tap
-from torchtap.moving.parcel import Owner
+from torchtap.saved.block import Owner
 
 CHECKPOINT = (
     "ran inside a non-reentrant checkpoint, which keeps nothing but its inputs; offload around it, "

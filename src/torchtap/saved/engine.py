@@ -20,24 +20,14 @@ from torchtap.hooks.graph import num_casts, sequence_number
 from torchtap.hooks.module_hook import keep_dynamo_out
 from torchtap.hooks.saved_pairs import Pair, checked, guarded
 from torchtap.hooks.scope import Places
-from torchtap.moving import heap
-from torchtap.moving.forks import forks
-from torchtap.moving.form import Form, flat, form_of, restored
-from torchtap.moving.parcel import (
-    AHEAD,
-    AWAY,
-    HERE,
-    LEAVING,
-    Freed,
-    Identity,
-    Owner,
-    Packed,
-    Parcel,
-)
-from torchtap.moving.slab import FULL
-from torchtap.moving.streams import Ticket
-from torchtap.moving.tally import IN_HOST, OffloadReport, OffloadRow, Tally
-from torchtap.moving.tiers import Tier
+from torchtap.saved import heap
+from torchtap.saved.block import AHEAD, AWAY, HERE, LEAVING, Freed, Identity, Owner, Packed, Parcel
+from torchtap.saved.forks import forks
+from torchtap.saved.layout import Form, flat, form_of, restored
+from torchtap.saved.offload_report import IN_HOST, OffloadReport, OffloadRow, Tally
+from torchtap.saved.spill_file import FULL
+from torchtap.saved.streams import Ticket
+from torchtap.saved.tiers import Tier
 
 IN_FLIGHT = 256 << 20
 """Bytes that may be on their way at one time, where no budget says otherwise."""

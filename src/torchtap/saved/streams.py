@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from torchtap.moving.room import Room
+from torchtap.saved.free_list import Room
 
 BLOCK = 64 << 20
 """Bytes of pinned memory that are taken at once: each time costs milliseconds."""

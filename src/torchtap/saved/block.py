@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from torchtap.hooks.saved_pairs import overwritten
-from torchtap.moving.form import Form
-from torchtap.moving.streams import Ticket
-from torchtap.moving.tiers import Tier
+from torchtap.saved.layout import Form
+from torchtap.saved.streams import Ticket
+from torchtap.saved.tiers import Tier
 
 HERE, LEAVING, AWAY = "here", "leaving", "away"
 AHEAD = "ahead"

@@ -1,17 +1,121 @@
-"""What offloading gained and cost, as text."""
+"""What offloading did, module by module: counted while it runs, read at the end."""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from torchtap.core.outline import outline
 from torchtap.core.text import NONE, columns, count, plural, size, wrap
 
 if TYPE_CHECKING:
-    from torchtap.advising import OffloadAdvice
-    from torchtap.moving.tally import OffloadReport
+    pass
+
+
+class Tally:
+    """Counters of one module.
+
+    Attributes:
+        seen: bytes that were saved.
+        count: tensors that were saved.
+        kept: reason -> bytes that stayed.
+        packed: bytes that were taken in hand.
+        shared: bytes that were taken in hand before.
+    """
+
+    __slots__ = ("count", "kept", "packed", "seen", "shared")
+
+    def __init__(self) -> None:
+        self.count = self.seen = self.packed = self.shared = 0
+        self.kept: Counter[str] = Counter()
+
+
+IN_HOST = "in host memory already"
+"""Why a tensor stays that is where it was to go."""
+
+
+@dataclass(frozen=True, slots=True)
+class OffloadRow:
+    """One module.
+
+    Attributes:
+        path: of the module; ``"."`` for what no attached module saved.
+        count: saved tensors.
+        seen: their bytes.
+        kept: reason -> bytes that stayed where they were.
+        packed: bytes taken in hand, each memory once.
+        shared: bytes whose memory had been taken in hand before.
+    """
+
+    path: str
+    count: int
+    seen: int
+    kept: Mapping[str, int]
+    packed: int
+    shared: int
+
+
+@dataclass(frozen=True, slots=True)
+class OffloadReport:
+    """What offloading gained and what it cost. Printing it shows it.
+
+    Attributes:
+        rows: one per module.
+        seen_nbytes: bytes that were saved.
+        kept_nbytes: reason -> bytes that stayed.
+        packed_nbytes: bytes taken in hand, each memory once.
+        shared_nbytes: bytes whose memory had been taken in hand before.
+        moved_nbytes: where -> bytes that left.
+        small_nbytes: bytes that they took there.
+        fetched_nbytes: bytes that came back.
+        peak_nbytes: most bytes of saved tensors in memory at one time: kept, leaving, fetched
+            ahead.
+        plain_peak_nbytes: the same, had nothing left.
+        num_ahead: fetches that were there already when they were asked for.
+        num_waited: fetches that had to be waited for.
+        blocked_seconds: time that the training waited for moves.
+        step_seconds: time of the steps in which that was.
+        notes: what went another way than asked.
+    """
+
+    rows: tuple[OffloadRow, ...] = ()
+    seen_nbytes: int = 0
+    kept_nbytes: Mapping[str, int] = field(default_factory=dict)
+    packed_nbytes: int = 0
+    shared_nbytes: int = 0
+    moved_nbytes: Mapping[str, int] = field(default_factory=dict)
+    small_nbytes: int = 0
+    fetched_nbytes: int = 0
+    peak_nbytes: int = 0
+    plain_peak_nbytes: int = 0
+    num_ahead: int = 0
+    num_waited: int = 0
+    blocked_seconds: float = 0.0
+    step_seconds: float = 0.0
+    notes: tuple[str, ...] = ()
+
+    @property
+    def slow_down(self) -> float:
+        """Time with the waiting, to time without; NaN before the first step has ended."""
+        rest = self.step_seconds - self.blocked_seconds
+        return self.step_seconds / rest if rest > 0 else float("nan")
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        return asdict(self)
+
+    def line(self) -> str:
+        """All in one line, for a progress display."""
+
+        return show_line(self)
+
+    def __repr__(self) -> str:
+
+        return show_offload(self)
+
 
 _MOST_ROWS = 40
 _HEADERS = ("module", "saved", "bytes", "packed", "shared", "kept", "why kept")
@@ -102,48 +206,3 @@ def show_gradients(errors: Mapping[str, float], *, packed_nbytes: int) -> str:
         head += "; but nothing was offloaded, so this proves nothing"
     lines = [f"{name}  {error:.2e}" for name, error in worst if error]
     return "\n  ".join([head, *lines])
-
-
-_ADVICE = ("module", "type", "saved", "movable", "compute", "free time", "wait alone", "offload")
-
-
-def show_advice(advice: OffloadAdvice) -> str:
-    """One line per module, the advice below."""
-    rows = advice.rows[:_MOST_ROWS]
-    labels = _labels([row.path for row in rows])
-    cells = [
-        (
-            label,
-            row.type,
-            size(row.nbytes),
-            size(row.movable_nbytes) if row.movable_nbytes else NONE,
-            f"{row.seconds * 1e3:.1f} ms",
-            f"{row.available * 1e3:.1f} ms" if row.movable_nbytes else NONE,
-            f"{row.wait * 1e3:.1f} ms" if row.movable_nbytes else NONE,
-            "yes" if row.is_moved else "",
-        )
-        for label, row in zip(labels, rows, strict=True)
-    ]
-    more = len(advice.rows) - len(rows)
-    speeds = f"{size(int(advice.write_speed))}/s, fetch {size(int(advice.fetch_speed))}/s"
-    lines = [
-        columns(cells, _ADVICE, "lerrrrrl", elastic={0: 16, 1: 9}),
-        *([f"... and {more} more modules"] if more > 0 else []),
-        "",
-        f"Saved   {size(advice.nbytes)} without parameters and buffers; the budget is "
-        f"{size(advice.budget)}",
-        f"Disk    write {speeds}, in {advice.folder}",
-    ]
-    if not advice.where:
-        return "\n".join([*lines, "Advice  nothing to offload: it fits"])
-    where = ", ".join(repr(path) for path in advice.where)
-    return "\n".join(
-        [
-            *lines,
-            f"Stays   {size(advice.kept_nbytes)}, and up to "
-            f"{size(advice.budget - advice.kept_nbytes)} on its way",
-            f"Waits   {advice.wait_seconds * 1e3:.1f} ms in a step of "
-            f"{advice.step_seconds * 1e3:.1f} ms",
-            f"Advice  where=[{where}], max_bytes={advice.max_bytes}",
-        ]
-    )

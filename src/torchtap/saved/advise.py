@@ -20,12 +20,14 @@ from torchtap.core.modules import modules_of
 from torchtap.core.plan import make_plan
 from torchtap.core.preserved import untouched
 from torchtap.core.tensors import storage_id
+from torchtap.core.text import NONE, columns, size
 from torchtap.hooks.graph import num_casts
 from torchtap.hooks.saved_pairs import Guarded, checked, guarded
 from torchtap.hooks.scope import Attachment
-from torchtap.moving.form import form_of
-from torchtap.moving.memory import Buffers
-from torchtap.moving.slab import Slab, folder_for
+from torchtap.saved.blocks import Buffers
+from torchtap.saved.layout import form_of
+from torchtap.saved.offload_report import _MOST_ROWS, _labels
+from torchtap.saved.spill_file import Slab, folder_for
 
 _PROBE, _NUM_PROBES = 4 << 20, 8
 
@@ -99,7 +101,6 @@ class OffloadAdvice:
         return asdict(self)
 
     def __repr__(self) -> str:
-        from torchtap.view.offload import show_advice
 
         return show_advice(self)
 
@@ -442,3 +443,48 @@ def _disk_speeds(folder: Path) -> tuple[float, float]:
     slab.close()
     nbytes = _PROBE * _NUM_PROBES
     return nbytes / (middle - start), nbytes / (end - again)
+
+
+_ADVICE = ("module", "type", "saved", "movable", "compute", "free time", "wait alone", "offload")
+
+
+def show_advice(advice: OffloadAdvice) -> str:
+    """One line per module, the advice below."""
+    rows = advice.rows[:_MOST_ROWS]
+    labels = _labels([row.path for row in rows])
+    cells = [
+        (
+            label,
+            row.type,
+            size(row.nbytes),
+            size(row.movable_nbytes) if row.movable_nbytes else NONE,
+            f"{row.seconds * 1e3:.1f} ms",
+            f"{row.available * 1e3:.1f} ms" if row.movable_nbytes else NONE,
+            f"{row.wait * 1e3:.1f} ms" if row.movable_nbytes else NONE,
+            "yes" if row.is_moved else "",
+        )
+        for label, row in zip(labels, rows, strict=True)
+    ]
+    more = len(advice.rows) - len(rows)
+    speeds = f"{size(int(advice.write_speed))}/s, fetch {size(int(advice.fetch_speed))}/s"
+    lines = [
+        columns(cells, _ADVICE, "lerrrrrl", elastic={0: 16, 1: 9}),
+        *([f"... and {more} more modules"] if more > 0 else []),
+        "",
+        f"Saved   {size(advice.nbytes)} without parameters and buffers; the budget is "
+        f"{size(advice.budget)}",
+        f"Disk    write {speeds}, in {advice.folder}",
+    ]
+    if not advice.where:
+        return "\n".join([*lines, "Advice  nothing to offload: it fits"])
+    where = ", ".join(repr(path) for path in advice.where)
+    return "\n".join(
+        [
+            *lines,
+            f"Stays   {size(advice.kept_nbytes)}, and up to "
+            f"{size(advice.budget - advice.kept_nbytes)} on its way",
+            f"Waits   {advice.wait_seconds * 1e3:.1f} ms in a step of "
+            f"{advice.step_seconds * 1e3:.1f} ms",
+            f"Advice  where=[{where}], max_bytes={advice.max_bytes}",
+        ]
+    )

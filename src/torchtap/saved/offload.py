@@ -20,13 +20,13 @@ from torchtap.core.site import Pattern
 from torchtap.hooks.module_hook import keep_dynamo_out
 from torchtap.hooks.saved_pairs import Pair, push, remove, top
 from torchtap.hooks.scope import Attachment
-from torchtap.moving.chain import To, is_number, make_chain
-from torchtap.moving.memory import Buffers, is_for_checkpoint
-from torchtap.moving.outcome import named, never_called, notes_of, why_nothing
-from torchtap.moving.session import Session
-from torchtap.moving.streams import Streams
-from torchtap.moving.tally import OffloadReport
-from torchtap.moving.tiers import CodecTier, Tier
+from torchtap.saved.blocks import Buffers, is_for_checkpoint
+from torchtap.saved.engine import Session
+from torchtap.saved.notes import named, never_called, notes_of, why_nothing
+from torchtap.saved.offload_report import OffloadReport
+from torchtap.saved.parse_tiers import To, is_number, make_chain
+from torchtap.saved.streams import Streams
+from torchtap.saved.tiers import CodecTier, Tier
 
 OnFull = Literal["wait", "keep", "raise"]
 Missing = Literal["error", "ignore"]
@@ -249,7 +249,7 @@ class Gradients(dict[str, float]):
         return max(self.values(), default=0.0)
 
     def __repr__(self) -> str:
-        from torchtap.view.offload import show_gradients
+        from torchtap.saved.offload_report import show_gradients
 
         return show_gradients(self, packed_nbytes=self.packed_nbytes)
 
@@ -298,7 +298,7 @@ def offload(
             or if nothing was offloaded. Needs ``model``.
         allow_tmpfs: also write to a folder that lives in memory.
         streams: how copies to host memory run; for tests without a GPU,
-            ``torchtap.moving.streams.FakeStreams()``.
+            ``torchtap.saved.streams.FakeStreams()``.
         missing: what to do when ``to`` can move nothing on this machine, and when closing, if
             nothing at all was offloaded, other than for its size: ``error``, or ``ignore``.
 

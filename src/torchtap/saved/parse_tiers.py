@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from torchtap.core.errors import InputError
-from torchtap.moving.codecs import Codec
-from torchtap.moving.slab import aligned, folder_for
-from torchtap.moving.streams import CudaStreams, Streams
-from torchtap.moving.tiers import CodecTier, DiskTier, HostTier, Tier
+from torchtap.saved.codecs import Codec
+from torchtap.saved.spill_file import aligned, folder_for
+from torchtap.saved.streams import CudaStreams, Streams
+from torchtap.saved.tiers import CodecTier, DiskTier, HostTier, Tier
 
 OneTo = Literal["cpu", "disk"] | str | Codec
 To = OneTo | Sequence[OneTo | tuple[OneTo, int | None]]

@@ -8,11 +8,11 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from torchtap.moving.codecs import Codec
-from torchtap.moving.forks import forks
-from torchtap.moving.form import Form, bytes_of, space_for
-from torchtap.moving.slab import Extent, Slab, aligned
-from torchtap.moving.streams import Streams, Ticket
+from torchtap.saved.codecs import Codec
+from torchtap.saved.forks import forks
+from torchtap.saved.layout import Form, bytes_of, space_for
+from torchtap.saved.spill_file import Extent, Slab, aligned
+from torchtap.saved.streams import Streams, Ticket
 
 _CPU = torch.device("cpu")
 

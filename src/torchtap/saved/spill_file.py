@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from torchtap.core.errors import InputError
-from torchtap.moving.room import Room
+from torchtap.saved.free_list import Room
 
 Data = memoryview | ctypes.Array[ctypes.c_char]
 ALIGNMENT = 4096

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 
 from torchtap.hooks.scope import BACKWARD, CHECKPOINT, Attachment
-from torchtap.moving.tally import IN_HOST, OffloadReport
+from torchtap.saved.offload_report import IN_HOST, OffloadReport
 
 _HINTS = {
     "no tier takes it": "a codec takes its own dtypes; 'disk' takes all",
