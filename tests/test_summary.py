@@ -10,7 +10,7 @@ from torch import nn
 
 from torchtap.core.errors import InputError
 from torchtap.core.text import breadth
-from torchtap.summarizing import PARAMETER, summary
+from torchtap.studies.summary import PARAMETER, summary
 
 
 class Shared(nn.Module):

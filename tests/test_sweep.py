@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 import bits
 import torchtap as tt
-from torchtap.fingerprint import fingerprint
+from torchtap.studies.fingerprint import fingerprint
 from torchtap.testing import Net
 
 
@@ -486,7 +486,7 @@ def test_runs_are_told_apart_by_what_was_recorded() -> None:
 
 _HASHING = """
 import sys, torch, torchtap as tt
-from torchtap.fingerprint import fingerprint
+from torchtap.studies.fingerprint import fingerprint
 
 names, table = {"a", "b", "c"}, torch.arange(4.0)
 

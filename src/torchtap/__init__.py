@@ -44,11 +44,11 @@ if TYPE_CHECKING:
     from torchtap.stats.measure import measure as measure
     from torchtap.stats.sink import Stats as Stats
     from torchtap.stats.statistics import Statistics as Statistics
-    from torchtap.summarizing import summary as summary
-    from torchtap.sweeping import Sweep as Sweep, sweep as sweep
+    from torchtap.studies.summary import summary as summary
+    from torchtap.studies.sweep import Sweep as Sweep, sweep as sweep
+    from torchtap.studies.verify import Verification as Verification, verify as verify
     from torchtap.transfer.features import Features as Features, features as features
     from torchtap.transfer.freeze import Freeze as Freeze, freeze as freeze
-    from torchtap.verifying import Verification as Verification, verify as verify
     from torchtap.view import figures as plot  # noqa: F401
 
 
@@ -80,10 +80,10 @@ _HOMES = {
     "Statistic": "stats.custom.protocol",
     "Statistics": "stats.statistics",
     "Stats": "stats.sink",
-    "Sweep": "sweeping",
+    "Sweep": "studies.sweep",
     "Table": "runs.table",
     "TorchtapError": "core.errors",
-    "Verification": "verifying",
+    "Verification": "studies.verify",
     "Watch": "capture.watch",
     "advise_offload": "saved.advise",
     "codecs": "saved.codecs",
@@ -99,10 +99,10 @@ _HOMES = {
     "plot": "view.figures",
     "saved_report": "saved.report",
     "stats": "stats",
-    "summary": "summarizing",
+    "summary": "studies.summary",
     "suspend_offload": "saved.offload",
-    "sweep": "sweeping",
-    "verify": "verifying",
+    "sweep": "studies.sweep",
+    "verify": "studies.verify",
     "watch": "capture.watch",
 }
 _OTHER_NAMES = {"codecs": None, "edits": None, "open": "open_run", "plot": None, "stats": None}

@@ -117,7 +117,7 @@ def summary(model: str, depth: int | None, saved: bool, as_json: bool, **options
     found: Any
     with working("running the model"):
         from torchtap.saved.report import saved_report
-        from torchtap.summarizing import summary as summarize
+        from torchtap.studies.summary import summary as summarize
 
         built, batch = model_and_batch(model, options)
         with explained(model, built, batch, options):
@@ -133,7 +133,7 @@ def summary(model: str, depth: int | None, saved: bool, as_json: bool, **options
 
         click.echo(show_saved(found, color=wants_color()))
         return
-    from torchtap.studies.show_summary import show_summary
+    from torchtap.studies.summary import show_summary
 
     click.echo(show_summary(found, color=wants_color()))
 

@@ -22,8 +22,8 @@ identity and nested outputs.
 """
 
 from torchtap.capture.engine import Engine
-from torchtap.hooks.interpose import interposed
 from torchtap.hooks.marks import mark
 from torchtap.hooks.spots import Spot, Tap
+from torchtap.studies.plain_hooks import interposed
 
 __all__ = ["Engine", "Spot", "Tap", "interposed", "mark"]

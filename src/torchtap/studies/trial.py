@@ -21,7 +21,7 @@ from torchtap.core.sameness import same
 from torchtap.core.site import Site
 from torchtap.core.tree import argument_leaves, leaves
 from torchtap.hooks.backwards import Backwards, current_task
-from torchtap.hooks.interpose import interposed
+from torchtap.studies.plain_hooks import interposed
 
 Place = tuple[Site, int]
 """A site and the call there."""

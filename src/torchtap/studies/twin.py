@@ -12,8 +12,8 @@ from torchtap.core.sameness import mismatch, same, tolerance, wide
 from torchtap.core.site import Site
 from torchtap.core.tree import leaves, replace
 from torchtap.hooks.backwards import current_task
-from torchtap.hooks.interpose import interposed
-from torchtap.trial import Calls, Outcome, Place, Trial, is_in_transform
+from torchtap.studies.plain_hooks import interposed
+from torchtap.studies.trial import Calls, Outcome, Place, Trial, is_in_transform
 
 Heard = dict[int, Tensor]
 """Number of a graph task, as PyTorch gives one to each backward -> the gradient it brought."""

@@ -1,0 +1,95 @@
+"""TODO."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TextIO
+
+from torchtap.core.errors import RunError
+from torchtap.studies.sweep import Values, _Study, _Trial
+
+_PATIENCE = 2.0
+"""Seconds before progress is shown."""
+
+
+class _Log:
+    """What is done, also in a file, so that a sweep that was killed can go on.
+
+    Attributes:
+        done: (site, edit) -> metrics.
+    """
+
+    def __init__(self, path: str | Path | None, study: _Study) -> None:
+        self.done: dict[tuple[str, str], Values] = {}
+        self._path = None if path is None else Path(path)
+        if self._path is None:
+            return
+        head = study.fingerprint()
+        if self._path.exists() and self._path.stat().st_size:
+            self._read(self._path, head)
+        else:
+            self._path.write_text(json.dumps(head) + "\n", encoding="utf-8")
+
+    def _read(self, path: Path, head: Mapping[str, Any]) -> None:
+        try:
+            first, *lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+            found = json.loads(first)
+            if not isinstance(found, dict):
+                raise ValueError("It is no head.")
+        except ValueError:
+            raise RunError(f"{path} is no file of a sweep. Give another path.") from None
+        if found != head:
+            different = [key for key in head if found.get(key) != head[key]]
+            raise RunError(
+                f"{path} is of another sweep, with other {', '.join(different)}. Give another "
+                f"path, or delete it."
+            )
+        kept = [line for line in lines if line.endswith("\n")]
+        if len(kept) < len(lines):  # Killed in the middle of a line.
+            path.write_text(first + "".join(kept), encoding="utf-8")
+        for line in kept:
+            row = json.loads(line)
+            self.done[row["site"], row["edit"]] = row["values"]
+
+    def write(self, trial: _Trial, values: Values) -> None:
+        self.done[trial.key] = values
+        if self._path is not None:
+            row = {"site": trial.key[0], "edit": trial.name, "values": values}
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row) + "\n")
+
+
+class _Progress:
+    """A line on stderr, for work that takes longer than two seconds."""
+
+    def __init__(self, num: int, wanted: bool | None, stream: TextIO | None = None) -> None:
+        self._stream = sys.stderr if stream is None else stream
+        self._wanted = self._stream.isatty() if wanted is None else wanted
+        self._num = num
+        self._count = 0
+        self._start = self._shown = time.monotonic()
+        self._width = 0
+
+    def __enter__(self) -> _Progress:
+        return self
+
+    def advance(self, text: str) -> None:
+        self._count += 1
+        now = time.monotonic()
+        if not self._wanted or now - self._start < _PATIENCE or now - self._shown < 0.2:
+            return
+        self._shown = now
+        left = (now - self._start) / self._count * (self._num - self._count)
+        line = f"{self._count}/{self._num} {text}, {left:.0f} s left"
+        self._stream.write("\r" + line.ljust(self._width))
+        self._stream.flush()
+        self._width = len(line)
+
+    def __exit__(self, *_: object) -> None:
+        if self._width:
+            self._stream.write("\r" + " " * self._width + "\r")
+            self._stream.flush()
