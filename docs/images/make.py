@@ -14,7 +14,7 @@ from matplotlib import colormaps
 from PIL import Image
 
 from torchtap.demo import SITES, run_demo
-from torchtap.view.figures import feature_maps_overview
+from torchtap.plot.feature_maps import feature_maps_overview
 
 
 def main() -> None:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from torchtap.edits.edit import Edit as Edit, edit as edit
     from torchtap.edits.tensor import edit_tensor as edit_tensor
     from torchtap.hooks.marks import mark as mark
+    from torchtap.plot import feature_maps as plot  # noqa: F401
     from torchtap.runs.file import open_run as open  # noqa: F401
     from torchtap.runs.memory import Memory as Memory
     from torchtap.runs.run import Run as Run
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
     from torchtap.studies.verify import Verification as Verification, verify as verify
     from torchtap.transfer.features import Features as Features, features as features
     from torchtap.transfer.freeze import Freeze as Freeze, freeze as freeze
-    from torchtap.view import figures as plot  # noqa: F401
 
 
 # Nothing is imported until it is used (PEP 562): the command line answers --help and reads runs
@@ -96,7 +96,7 @@ _HOMES = {
     "measure": "stats.measure",
     "offload": "saved.offload",
     "open": "runs.file",
-    "plot": "view.figures",
+    "plot": "plot.feature_maps",
     "saved_report": "saved.report",
     "stats": "stats",
     "summary": "studies.summary",
