@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from watching import TinyGPT, gpt_step
 
 import torchtap as tt
-from torchtap.demo import _model as load_efficientnet
+from torchtap.cli.demo import _model as load_efficientnet
 
 
 def nothing(tensor: Tensor, record: tt.Record) -> None:

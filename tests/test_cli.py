@@ -19,10 +19,10 @@ from safetensors.torch import save_file
 
 import torchtap
 from torchtap import cli
-from torchtap.cli import saying
+from torchtap.cli import output as saying
+from torchtap.cli.demo import SITES, class_names, run_demo
 from torchtap.core.errors import MissingExtraError
 from torchtap.core.text import breadth
-from torchtap.demo import SITES, class_names, run_demo
 from torchtap.runs.file import open_run
 
 SOURCE = """

@@ -18,7 +18,7 @@ from PIL import Image
 from torch import nn
 
 import torchtap as tt
-from torchtap.demo import SITES, class_names
+from torchtap.cli.demo import SITES, class_names
 
 CAT, TIGER_CAT, TABBY = 285, 282, 281
 PICTURE = ROOT / "docs" / "images" / "feature_maps.png"

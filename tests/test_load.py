@@ -14,17 +14,10 @@ from PIL import Image
 from safetensors.torch import save_file
 from torch import nn
 
+from torchtap.cli.batch import load_batch, parse_shape, random_tensor
+from torchtap.cli.loss import load_loss
+from torchtap.cli.model import Unwrapped, load_model, load_weights, parse_args
 from torchtap.core.errors import InputError, MissingExtraError
-from torchtap.load import (
-    Unwrapped,
-    load_batch,
-    load_loss,
-    load_model,
-    load_weights,
-    parse_args,
-    parse_shape,
-    random_tensor,
-)
 
 SOURCE = """
 import torch

@@ -13,7 +13,7 @@ import numpy
 from matplotlib import colormaps
 from PIL import Image
 
-from torchtap.demo import SITES, run_demo
+from torchtap.cli.demo import SITES, run_demo
 from torchtap.plot.feature_maps import feature_maps_overview
 
 

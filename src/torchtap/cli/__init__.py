@@ -14,8 +14,8 @@ from collections.abc import Sequence
 
 import click
 
-from torchtap.cli import reading, running
-from torchtap.cli.saying import complain
+from torchtap.cli import commands_read, commands_run
+from torchtap.cli.output import complain
 from torchtap.core.errors import TorchtapError
 from torchtap.core.version import __version__
 
@@ -73,12 +73,12 @@ def cli() -> None:
 
 
 for command in (
-    running.demo,
-    running.record,
-    running.summary,
-    running.maps,
-    reading.ls,
-    reading.show,
-    reading.stats,
+    commands_run.demo,
+    commands_run.record,
+    commands_run.summary,
+    commands_run.maps,
+    commands_read.ls,
+    commands_read.show,
+    commands_read.stats,
 ):
     cli.add_command(command)

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
+from torchtap.cli.batch import image_tensor
 from torchtap.core.errors import MissingExtraError
-from torchtap.load import image_tensor
 
 if TYPE_CHECKING:
     from torch import nn
@@ -66,7 +66,7 @@ def run_demo(*, num_guesses: int = 5) -> Demo:
     import torch
 
     from torchtap.capture.watch import watch
-    from torchtap.load import square
+    from torchtap.cli.batch import square
 
     model, picture = _model(), _cat()
     batch = image_tensor(picture, size=_SIZE, mean=_MEAN, std=_STD).requires_grad_()

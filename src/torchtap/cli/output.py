@@ -17,8 +17,8 @@ import click
 from torchtap.core.text import clean, paint
 
 if TYPE_CHECKING:
-    from torchtap.demo import Guess
-    from torchtap.load import Unwrapped
+    from torchtap.cli.demo import Guess
+    from torchtap.cli.model import Unwrapped
 
 _QUIET_SECONDS = 2.0
 _MOST_KEYS = 6

@@ -7,15 +7,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from torchtap.cli.saying import complain, say_unwrapped
-from torchtap.cli.trouble import explained
+from torchtap.cli.failures import explained
+from torchtap.cli.output import complain, say_unwrapped
 from torchtap.core.errors import InputError
 from torchtap.core.record import steps_there
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from torchtap.load import Batch
+    from torchtap.cli.batch import Batch
     from torchtap.runs.run import Run
     from torchtap.stats.custom.slices import Slices
     from torchtap.stats.statistics import Statistics
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 def model_and_batch(target: str, options: dict[str, Any]) -> tuple[nn.Module, Batch]:
     import torch
 
-    from torchtap.load import IMAGENET_MEAN, IMAGENET_STD, load_batch, load_model, load_weights
+    from torchtap.cli.batch import IMAGENET_MEAN, IMAGENET_STD, load_batch
+    from torchtap.cli.model import load_model, load_weights
 
     torch.manual_seed(options["seed"])
     model = load_model(target, args=options["args"])
@@ -50,7 +51,7 @@ def record_model(target: str, where: Sequence[str], options: dict[str, Any]) -> 
     import torch
 
     from torchtap.capture.watch import watch
-    from torchtap.load import load_loss
+    from torchtap.cli.loss import load_loss
 
     loss = None if options["loss"] is None else load_loss(options["loss"])
     model, batch = model_and_batch(target, options)
@@ -64,7 +65,7 @@ def record_model(target: str, where: Sequence[str], options: dict[str, Any]) -> 
 
 
 def open_saved(path: str) -> Run:
-    from torchtap.load import existing_file
+    from torchtap.cli.model import existing_file
     from torchtap.runs.file import open_run
 
     return open_run(existing_file(path))

@@ -15,7 +15,7 @@ from torchtap.core.errors import InputError, TorchtapError
 if TYPE_CHECKING:
     from torch import nn
 
-    from torchtap.load import Batch
+    from torchtap.cli.batch import Batch
 
 _MOST_CHARACTERS = 600
 # What embeddings, one_hot, gather and indexing say of numbers that are not whole.

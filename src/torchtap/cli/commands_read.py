@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from torchtap.cli.options import all_option, json_option
-from torchtap.cli.saying import print_json, wants_color, working
-from torchtap.cli.words import open_saved, order_of, refuse_unknown_steps, slices_of, step_of
+from torchtap.cli.output import print_json, wants_color, working
+from torchtap.cli.parsing import open_saved, order_of, refuse_unknown_steps, slices_of, step_of
 
 if TYPE_CHECKING:
     from torchtap.runs.run import Run, Step
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @all_option
 def ls(path: str, as_json: bool, every: bool) -> None:
     """List the sites of a saved RUN, from the file's header alone."""
-    from torchtap.load import existing_file
+    from torchtap.cli.model import existing_file
     from torchtap.runs.listing import list_file
     from torchtap.runs.show import show_listing
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from torchtap.cli.failures import explained
 from torchtap.cli.options import (
     all_option,
     batch_options,
@@ -14,9 +15,8 @@ from torchtap.cli.options import (
     loss_option,
     model_options,
 )
-from torchtap.cli.saying import print_json, print_written, wants_color, working
-from torchtap.cli.trouble import explained
-from torchtap.cli.words import (
+from torchtap.cli.output import print_json, print_written, wants_color, working
+from torchtap.cli.parsing import (
     channels_of,
     is_run,
     model_and_batch,
@@ -37,7 +37,7 @@ def demo(out: str, as_json: bool) -> None:
     """Watch EfficientNet-Lite0 look at a cat, forward and backward."""
     folder = Path(out)
     with working("running EfficientNet-Lite0"):
-        from torchtap.demo import SITES, run_demo
+        from torchtap.cli.demo import SITES, run_demo
         from torchtap.plot.feature_maps import feature_maps_overview
         from torchtap.runs.modules import module_rows
 
@@ -60,7 +60,7 @@ def demo(out: str, as_json: bool) -> None:
         modules = [row.as_dict() for row in rows]
         print_json({"model": found.model, "classes": guesses, "modules": modules, "files": written})
         return
-    from torchtap.cli.saying import show_guesses
+    from torchtap.cli.output import show_guesses
     from torchtap.runs.show import show_module_rows
 
     color = wants_color()

@@ -1,0 +1,86 @@
+"""TODO."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from torchtap.cli.model import _describe, _kind, load_object
+from torchtap.core.errors import InputError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+Loss = Callable[[Any], "Tensor"]
+
+
+def load_loss(text: str) -> Loss:
+    """A loss from ``mean``, ``logit:CLASS`` or ``package.module:callable``.
+
+    ``mean`` adds up the means of all floating-point tensors that the model returns. ``logit:CLASS``
+    adds up that class's entry along the last dimension of the first of them.
+
+    Raises:
+        InputError: it is none of these.
+    """
+    if text == "mean":
+        return _mean
+    if text.startswith("logit:"):
+        index = text.removeprefix("logit:")
+        if not index.isdecimal():
+            raise InputError(f"--loss is {text!r}; expected logit:CLASS with a class number.")
+        return lambda output: _logit(output, int(index))
+    if ":" not in text:
+        raise InputError(
+            f"--loss is {text!r}; expected mean, logit:CLASS or package.module:callable."
+        )
+    function = load_object(text, what="--loss")
+    if not callable(function):
+        raise InputError(f"--loss {text} is {_kind(function)}; expected a callable.")
+    return lambda output: _called(text, function, output)
+
+
+def _floating(output: Any) -> list[Tensor]:
+    from torchtap.core.tree import leaves
+
+    found = [tensor for _, tensor in leaves(output) if tensor.is_floating_point()]
+    if not found:
+        raise InputError(
+            f"The model returned {_kind(output)} without a floating-point tensor; no loss can be "
+            f"made of it."
+        )
+    return found
+
+
+def _mean(output: Any) -> Tensor:
+    first, *others = (tensor.mean() for tensor in _floating(output))
+    return _differentiable(sum(others, first), "mean")
+
+
+def _logit(output: Any, index: int) -> Tensor:
+    logits = _floating(output)[0]
+    if not logits.dim() or index >= logits.shape[-1]:
+        raise InputError(
+            f"--loss logit:{index} asks for class {index}; the model returned {_describe(logits)}."
+        )
+    return _differentiable(logits[..., index].sum(), f"logit:{index}")
+
+
+def _called(text: str, function: Callable[[Any], Any], output: Any) -> Tensor:
+    import torch
+
+    loss = function(output)
+    if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+        found = _describe(loss) if isinstance(loss, torch.Tensor) else _kind(loss)
+        raise InputError(f"--loss {text} returned {found}; expected a tensor with one number.")
+    return _differentiable(loss.reshape(()), text)
+
+
+def _differentiable(loss: Tensor, text: str) -> Tensor:
+    if not loss.requires_grad:
+        raise InputError(
+            f"--loss {text} depends on nothing that requires grad, so there is nothing to "
+            f"back-propagate. Leave --loss away to record the forward alone."
+        )
+    return loss
