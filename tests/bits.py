@@ -34,7 +34,7 @@ def bits(tensor: Tensor | None) -> Any:
         indices = bits(tensor.ccol_indices()), bits(tensor.row_indices())
         return tensor.layout, tensor.shape, indices, bits(tensor.values())
     flat = tensor.resolve_conj().resolve_neg().contiguous().reshape(-1)
-    content = flat.contiguous().view(torch.uint8).numpy(force=True).tobytes()
+    content = flat.as_strided(flat.shape, (1,)).view(torch.uint8).numpy(force=True).tobytes()
     return tensor.dtype, tuple(tensor.shape), tensor.stride(), content
 
 
