@@ -27,7 +27,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from watching import fastest
 
 import torchtap as tt
-from torchtap.saved.spill_file import Extent, Slab, folder_for
+from torchtap.saved.spill_file import Extent, SpillFile, folder_for
 from torchtap.saved.streams import Ticket
 
 MIB = 1 << 20
@@ -125,7 +125,7 @@ def copies(numel: int) -> Step:
 
 def transfers(numel: int, folder: Path) -> Step:
     """What writing and reading as many takes by itself."""
-    slab, sources = Slab(folder), [memoryview(bytearray(4 * numel)) for _ in range(CALLS)]
+    slab, sources = SpillFile(folder), [memoryview(bytearray(4 * numel)) for _ in range(CALLS)]
 
     def step() -> None:
         extents = [slab.reserve(4 * numel) for _ in range(CALLS)]
@@ -151,7 +151,7 @@ def disk(rounds: int, folder: Path) -> list[Result]:
     rows = []
     for size in (1, 4, 64):
         nbytes = size * MIB
-        slab, data = Slab(folder), memoryview(bytearray(os.urandom(nbytes)))
+        slab, data = SpillFile(folder), memoryview(bytearray(os.urandom(nbytes)))
         extent = slab.reserve(nbytes)
         source, copy = folder / f"{uuid.uuid4()}", folder / f"{uuid.uuid4()}"
         source.write_bytes(data)
@@ -187,7 +187,7 @@ def forget(path: Path) -> None:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def written(slab: Slab, extent: Extent, data: memoryview) -> None:
+def written(slab: SpillFile, extent: Extent, data: memoryview) -> None:
     """Write until it is on the disk."""
     slab.write(extent, data)
     slab.sync()

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import torchtap as tt
-from torchtap.testing import ComputedAgain, Specimen, default_loss, zoo
+from torchtap.testing import Specimen, default_loss, zoo
+from torchtap.testing.zoo import ComputedAgain
 
 SPECIMENS = {specimen.name: specimen for specimen in zoo()}
 

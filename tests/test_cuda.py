@@ -544,7 +544,7 @@ def test_without_triton_there_are_no_kernels_and_no_error() -> None:
     code = (
         "import sys; sys.modules['triton'] = None\n"
         "import torch\n"
-        "from torchtap.stats import cuda, cuda_kernel\n"
+        "from torchtap.stats.kernels import cuda, cuda_kernel\n"
         "assert cuda.kernels() is None and cuda_kernel.measure_one is None\n"
         "assert cuda._works(0) is False\n"
     )

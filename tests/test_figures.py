@@ -15,8 +15,8 @@ from torchtap.capture.watch import watch
 from torchtap.core.errors import InputError, MissingExtraError, SiteError
 from torchtap.core.record import FORWARD, UNVERSIONED, Record
 from torchtap.core.site import Site
-from torchtap.plot import feature_maps as figures
-from torchtap.plot.feature_maps import default_site, feature_maps, feature_maps_overview, grid_shape
+from torchtap.plot import maps as figures
+from torchtap.plot.maps import default_site, feature_maps, feature_maps_overview, grid_shape
 from torchtap.runs.run import Meta, Run
 
 
@@ -217,7 +217,7 @@ def test_odd_names_are_drawn_as_they_are(name, tmp_path, recwarn):
 def test_the_picture_leaves_pyplot_alone():
     code = (
         "import sys, torch; from torch import nn; from torchtap.capture.watch import watch; "
-        "from torchtap.plot.feature_maps import feature_maps; net = nn.Conv2d(3, 4, 3)\n"
+        "from torchtap.plot.maps import feature_maps; net = nn.Conv2d(3, 4, 3)\n"
         "with watch(net, '.') as w: net(torch.rand(1, 3, 8, 8))\n"
         "feature_maps(w.run, '.').savefig(sys.argv[1]); print('matplotlib.pyplot' in sys.modules)"
     )

@@ -9,9 +9,9 @@ import transformers
 from torch import nn
 
 import torchtap as tt
-from torchtap.capture.gather import Gather
+from torchtap.capture.gather import PendingGradient
 from torchtap.edits.gradients import GradientEdit
-from torchtap.hooks.spots import Arrival
+from torchtap.hooks.spots import GradHook
 from torchtap.testing import Net
 
 
@@ -458,7 +458,7 @@ def test_no_hook_stays_on_a_tensor_of_a_subclass(attach):
     assert len(alive) == 3
     assert not any(tensor._backward_hooks for tensor in alive)
     gc.collect()
-    ours = (Arrival, Gather, GradientEdit)
+    ours = (GradHook, PendingGradient, GradientEdit)
     assert not [held for held in gc.get_objects() if type(held) in ours]
 
 

@@ -21,7 +21,7 @@ from torchtap.stats.kernels import native
 if not native.available():
     pytest.skip("the native kernel was not built", allow_module_level=True)
 
-from torchtap.stats import _kernel
+from torchtap.stats.kernels import _kernel
 
 NAMES = (
     *("numel", "num_finite", "mean", "m2", "l1", "sum_squares", "min", "max"),
@@ -619,13 +619,13 @@ def test_without_the_binary_importing_works() -> None:
     code = (
         "import sys; sys.modules['torchtap.stats.kernels._kernel'] = None\n"
         "import torch, torchtap as tt\n"
-        "from torchtap.stats import native\n"
+        "from torchtap.stats.kernels import native\n"
         "assert not native.available()\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, env=dict(os.environ))
 
 
-def _listed(lists: native.Lists) -> dict[int, torch.Tensor]:
+def _listed(lists: native.SparseLog) -> dict[int, torch.Tensor]:
     """Full histograms by owner, of what was listed."""
     owners, drained = lists.take()
     found = np.zeros((20, NUM_BINS), dtype=np.int64)
@@ -647,11 +647,11 @@ def test_lists_hold_what_the_histogram_would_and_the_rest_goes_there() -> None:
         torch.arange(-100, 100, dtype=torch.int64),
     ]
     for sample in (0, 2048):
-        lists = native.Lists(40_000, 10)
+        lists = native.SparseLog(40_000, 10)
         for number, tensor in enumerate(tensors):
             rows = torch.stack([empty_rows(), empty_rows()])
             histograms = torch.zeros(2, NUM_BINS, dtype=torch.int64)
-            aim = native.Aim(rows[0], histograms[0], sample, lists, number)
+            aim = native.KernelArgs(rows[0], histograms[0], sample, lists, number)
             code = native.DTYPES[tensor.dtype]
             for _ in range(2):
                 native.take_address(tensor.data_ptr(), tensor.numel(), code, aim.address, 1)
@@ -667,9 +667,9 @@ def test_lists_hold_what_the_histogram_would_and_the_rest_goes_there() -> None:
 
 def test_what_finds_no_room_in_the_lists_goes_into_the_histogram() -> None:
     tensor = torch.randn(100)
-    for lists in (native.Lists(250, 10), native.Lists(1000, 2)):
+    for lists in (native.SparseLog(250, 10), native.SparseLog(1000, 2)):
         row, histogram = empty_rows(), torch.zeros(NUM_BINS, dtype=torch.int64)
-        aim = native.Aim(row, histogram, 0, lists, 0)
+        aim = native.KernelArgs(row, histogram, 0, lists, 0)
         for _ in range(5):
             native.take_address(tensor.data_ptr(), 100, 0, aim.address, 1)
         listed = _listed(lists)[0]
@@ -681,7 +681,7 @@ def test_an_aim_sums_samples_until_it_is_told_not_to() -> None:
     tensor = torch.randint(-9, 9, (4, 3)).float()  # Summed without rounding.
     total = torch.zeros(3, dtype=torch.float64)
     num_samples = torch.zeros(1, dtype=torch.int64)
-    aim = native.Aim(empty_rows(), None, 0, None, 0)
+    aim = native.KernelArgs(empty_rows(), None, 0, None, 0)
     aim.sum_into(total, num_samples)
     native.take_address(tensor.data_ptr(), 12, 0, aim.address, 1)
     aim.sum_into(None, None)
@@ -706,9 +706,9 @@ def test_a_tensor_that_replaces_another_leaves_nothing_of_it() -> None:
     for sample in (0, 2048):
         for one, two in itertools.product(tensors, repeat=2):
             rows, full = empty_rows(2), torch.zeros(2, NUM_BINS, dtype=torch.int64)
-            lists = native.Lists(20_000, 4)
-            other = native.Aim(rows[1], full[1], sample, lists, 1)
-            aim = native.Aim(rows[0], full[0], sample, lists, 0)
+            lists = native.SparseLog(20_000, 4)
+            other = native.KernelArgs(rows[1], full[1], sample, lists, 1)
+            aim = native.KernelArgs(rows[0], full[0], sample, lists, 0)
             for measure, tensor, into in (
                 (_kernel.replace, one, aim),
                 (_kernel.take, torch.ones(5), other),

@@ -762,10 +762,10 @@ def test_what_was_fetched_ahead_goes_with_the_graph() -> None:
     off._session._threads = None
     assert off._session._bytes["ahead"] > 0
     fetched = [ref() for ref in off._session._ahead.ready.values()]
-    arrived = [weakref.ref(one.parcel.ahead.result()[0]) for one in fetched if one is not None]
+    received = [weakref.ref(one.parcel.ahead.result()[0]) for one in fetched if one is not None]
     del loss, fetched
     gc.collect()
-    assert arrived and not any(reference() for reference in arrived)
+    assert received and not any(reference() for reference in received)
     off.report()
     assert off._session._bytes["ahead"] == 0
 

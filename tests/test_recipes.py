@@ -195,11 +195,11 @@ def test_a_full_backward_hook_refuses_an_in_place_relu(resnet18):
 
 
 def test_a_full_backward_hook_fires_for_the_second_call_first():
-    layer, arrived = nn.Linear(2, 2), []
-    layer.register_full_backward_hook(lambda m, gi, go: arrived.append(float(go[0].sum())))
+    layer, received = nn.Linear(2, 2), []
+    layer.register_full_backward_hook(lambda m, gi, go: received.append(float(go[0].sum())))
     first, second = (layer(torch.ones(1, 2, requires_grad=True)) for _ in range(2))
     (first.sum() + 10 * second.sum()).backward()
-    assert arrived == [20, 2]
+    assert received == [20, 2]
 
 
 # ---------------------------------------------------------------------- the verbose net

@@ -24,8 +24,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 import torchtap as tt
 from torchtap.core.errors import InputError
-from torchtap.saved.free_list import Room
-from torchtap.saved.spill_file import ALIGNMENT, GROWTH, Slab, folder_for, is_in_memory
+from torchtap.saved.free_list import FreeList
+from torchtap.saved.spill_file import ALIGNMENT, GROWTH, SpillFile, folder_for, is_in_memory
 
 LENGTH = 40
 
@@ -35,7 +35,7 @@ class RoomMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.room = Room()
+        self.room = FreeList()
         self.free = [False] * LENGTH
         self.taken = [(0, LENGTH)]
 
@@ -85,7 +85,7 @@ test_room_is_a_list_of_places = RoomMachine.TestCase
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
-    slab = Slab(tmp_path)
+    slab = SpillFile(tmp_path)
     contents = {}
     for nbytes in (1, ALIGNMENT - 1, ALIGNMENT, ALIGNMENT + 1, 100_000):
         extent = slab.reserve(nbytes)
@@ -100,7 +100,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 
 
 def test_what_is_expected_is_what_was_written(tmp_path: Path) -> None:
-    slab = Slab(tmp_path)
+    slab = SpillFile(tmp_path)
     extents = [slab.reserve(300_000) for _ in range(20)]
     for number, extent in enumerate(extents):
         slab.write(extent, memoryview(bytes([number]) * 300_000))
@@ -114,7 +114,7 @@ def test_what_is_expected_is_what_was_written(tmp_path: Path) -> None:
 
 
 def test_room_of_many_lengths_is_joined_before_the_file_grows(tmp_path: Path) -> None:
-    slab = Slab(tmp_path)
+    slab = SpillFile(tmp_path)
     for nbytes in (ALIGNMENT, 3 * ALIGNMENT, GROWTH // 4, GROWTH // 2, GROWTH):
         extents = [slab.reserve(nbytes) for _ in range(GROWTH // nbytes)]
         assert len(set(extents)) == len(extents)
@@ -125,21 +125,21 @@ def test_room_of_many_lengths_is_joined_before_the_file_grows(tmp_path: Path) ->
 
 
 def test_reading_beyond_the_end_is_an_error(tmp_path: Path) -> None:
-    slab = Slab(tmp_path)
+    slab = SpillFile(tmp_path)
     extent = slab.reserve(1)
     with pytest.raises(OSError, match="ended early"):
         slab.read(extent, memoryview(bytearray(GROWTH + 1)))
 
 
 def test_room_is_used_again(tmp_path: Path) -> None:
-    slab = Slab(tmp_path)
+    slab = SpillFile(tmp_path)
     first = slab.reserve(10_000)
     slab.drop(first)
     assert slab.reserve(10_000) == first
 
 
 def test_the_file_has_no_name(tmp_path: Path) -> None:
-    slab = Slab(tmp_path)
+    slab = SpillFile(tmp_path)
     slab.write(slab.reserve(10), memoryview(b"0123456789"))
     assert list(tmp_path.iterdir()) == []
     descriptor = Path(f"/proc/self/fd/{slab._file}")
@@ -153,7 +153,7 @@ def test_a_folder_without_anonymous_files_serves_as_well(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delattr(os, "O_TMPFILE")
-    slab = Slab(tmp_path)
+    slab = SpillFile(tmp_path)
     extent = slab.reserve(3)
     slab.write(extent, memoryview(b"abc"))
     found = bytearray(3)
@@ -312,7 +312,7 @@ def largest_file(nbytes: int) -> Iterator[None]:
 
 def test_a_file_grows_by_little_where_there_is_little(tmp_path: Path) -> None:
     with largest_file(3 * ALIGNMENT):
-        slab = Slab(tmp_path)
+        slab = SpillFile(tmp_path)
         taken = [slab.reserve(ALIGNMENT) for _ in range(3)]
         assert len(set(taken)) == 3
         with pytest.raises(OSError) as caught:

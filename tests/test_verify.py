@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 import bits
 import torchtap as tt
-from torchtap.capture.delivery import Delivery
+from torchtap.capture.delivery import SinkDispatch
 from torchtap.capture.engine import Engine
 from torchtap.capture.gradients import Gradients
-from torchtap.capture.keep import Keeper, Kept
+from torchtap.capture.keep import CopyPolicy, Kept
 from torchtap.core.record import UNVERSIONED
 from torchtap.core.site import Site
 from torchtap.core.text import breadth
@@ -153,10 +153,10 @@ def wrong_sites(result: tt.Verification) -> set[str]:
 
 
 def test_an_alias_where_a_copy_is_needed_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def keep(self: Keeper, spot: Any, tensor: Tensor, foreign: Any = ()) -> Kept:
+    def keep(self: CopyPolicy, spot: Any, tensor: Tensor, foreign: Any = ()) -> Kept:
         return tensor if spot.site.is_gradient else tensor.detach(), UNVERSIONED, ()
 
-    monkeypatch.setattr(Keeper, "keep", keep)
+    monkeypatch.setattr(CopyPolicy, "keep", keep)
     result = tt.verify(model(), rows())
     assert not result
     # What the in-place ReLU was given.
@@ -169,7 +169,7 @@ def test_an_alias_that_says_so_is_listed_and_not_wrong(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # An alias with its version is honest: the value is lost, and named.
-    monkeypatch.setattr(Keeper, "_must_copy", lambda *_: False)
+    monkeypatch.setattr(CopyPolicy, "_must_copy", lambda *_: False)
     result = tt.verify(model(), rows())
     assert result and not result.wrong
     lost = {str(e.site) for e in result.absent if "overwritten" in e.reason}
@@ -207,16 +207,16 @@ def test_a_gradient_of_the_wrong_call_is_found(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_another_shape_or_dtype_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    keep = Keeper.keep
+    keep = CopyPolicy.keep
 
-    def widening(self: Keeper, spot: Any, tensor: Tensor, *rest: Any) -> Any:
+    def widening(self: CopyPolicy, spot: Any, tensor: Tensor, *rest: Any) -> Any:
         kept, version, labels = keep(self, spot, tensor, *rest)
         if spot.site == Site("0", "output"):
             return kept.double(), UNVERSIONED, labels
         is_root = spot.site == Site("", "output")
         return (kept[None], UNVERSIONED, labels) if is_root else (kept, version, labels)
 
-    monkeypatch.setattr(Keeper, "keep", widening)
+    monkeypatch.setattr(CopyPolicy, "keep", widening)
     result = tt.verify(model(), rows(), where="*:input,output")
     found = {str(one.site): one.what for one in result.wrong}
     assert found == {
@@ -229,11 +229,11 @@ def test_another_shape_or_dtype_is_found(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_record_that_is_left_out_is_found(monkeypatch: pytest.MonkeyPatch, port: str) -> None:
     left_out = Site("2", port)
 
-    def emit(self: Delivery, record: tt.Record) -> None:
+    def emit(self: SinkDispatch, record: tt.Record) -> None:
         if record.site != left_out:
             self.memory.take(record)
 
-    monkeypatch.setattr(Delivery, "emit", property(lambda self: partial(emit, self)))
+    monkeypatch.setattr(SinkDispatch, "emit", property(lambda self: partial(emit, self)))
     result = tt.verify(model(), rows())
     assert not result
     assert [(one.site, one.what) for one in result.wrong] == [(left_out, "it was not recorded")]
@@ -514,7 +514,7 @@ def test_a_text_about_anything_fits_into_100_columns(monkeypatch: pytest.MonkeyP
     assert_fits(text)
     assert "Two plain runs already differ in" in text
     doubled = lambda self, spot, tensor, *_: (tensor * 2, UNVERSIONED, ())  # noqa: E731
-    monkeypatch.setattr(Keeper, "keep", doubled)
+    monkeypatch.setattr(CopyPolicy, "keep", doubled)
     text = repr(tt.verify(deep(12), rows()))
     assert_fits(text)
     assert "Records that are not the truth" in text

@@ -161,7 +161,7 @@ def test_a_watch_that_keeps_nothing_has_no_run() -> None:
         w.run  # noqa: B018 - it is the property that raises
 
 
-class Tally:
+class ModuleCounters:
     """A sink that counts what is asked of it, and raises when it is told to."""
 
     def __init__(self, fails: str = "") -> None:
@@ -184,7 +184,7 @@ class Tally:
 
 
 def test_a_sink_is_told_of_steps_and_of_the_end() -> None:
-    tally, model = Tally(), two()
+    tally, model = ModuleCounters(), two()
     with tt.watch(model, "0", to=tally) as w:
         model(ones())
         w.step()
@@ -193,7 +193,7 @@ def test_a_sink_is_told_of_steps_and_of_the_end() -> None:
 
 
 def test_a_failing_sink_does_not_stop_the_training() -> None:
-    failing, other, model = Tally("take 0:output"), Tally(), two()
+    failing, other, model = ModuleCounters("take 0:output"), ModuleCounters(), two()
     w = tt.watch(model, "*:output", to=[failing, other])
     x = ones()
     model(x).sum().backward()
@@ -210,7 +210,7 @@ def test_a_failing_sink_does_not_stop_the_training() -> None:
 
 def test_what_a_sink_raises_keeps_its_type_and_gets_a_note() -> None:
     model = two()
-    w = tt.watch(model, "*:output", to=Tally("take 1:output"))
+    w = tt.watch(model, "*:output", to=ModuleCounters("take 1:output"))
     model(ones())
     with pytest.raises(OverflowError, match="no more") as caught:
         w.close()
@@ -220,14 +220,14 @@ def test_what_a_sink_raises_keeps_its_type_and_gets_a_note() -> None:
 
 
 def test_a_sink_that_fails_at_the_end_of_a_step_is_heard() -> None:
-    w = tt.watch(two(), to=Tally("step 0"))
+    w = tt.watch(two(), to=ModuleCounters("step 0"))
     with pytest.raises(OverflowError) as caught:
         w.step()
     assert "at the end of step 0" in caught.value.__notes__[0]
 
 
 def test_a_sink_that_fails_on_closing_is_heard() -> None:
-    w = tt.watch(two(), to=Tally("close"))
+    w = tt.watch(two(), to=ModuleCounters("close"))
     with pytest.raises(OverflowError) as caught:
         w.close()
     assert "on closing" in caught.value.__notes__[0]

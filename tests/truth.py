@@ -22,6 +22,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+import sys
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -529,7 +530,7 @@ def _no_checkpoints() -> Iterator[None]:
     place = torch.utils.checkpoint
     with (
         mock.patch.object(place, "CheckpointFunction", Call),
-        mock.patch.object(testing, "ComputedAgain", CallModule),
+        mock.patch.object(sys.modules[testing.Net.__module__], "ComputedAgain", CallModule),
         mock.patch.object(place, "_checkpoint_without_reentrant_generator", generator),
     ):
         yield
@@ -562,7 +563,7 @@ def _parts(value: Any) -> list[tuple[Any, Any]]:
         return list(zip(getattr(value, "_fields", range(len(value))), value, strict=True))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return [(f.name, getattr(value, f.name)) for f in dataclasses.fields(value)]
-    if type(value).__module__ == "torchtap.testing":  # Plain objects of the zoo.
+    if type(value).__module__.startswith("torchtap.testing"):  # Plain objects of the zoo.
         return list(vars(value).items())
     return []
 

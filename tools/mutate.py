@@ -2,7 +2,7 @@
 
     .venv/bin/python tools/mutate.py --num 100 --seed 0 --jobs 2 --minutes 120
 
-Each mutation changes one place of ``hooks/``, ``moving/``, ``stats/`` or ``store/``: a comparison,
+Each mutation changes one place of ``hooks/``, ``capture/``, ``edits/``, ``saved/``, ``stats/`` or ``runs/``: a comparison,
 an ``and``, a ``not``, a constant, a statement left out. The tests nearest by name run first, and
 the first that fails or hangs has killed it. What survives wants a look: either no test can see the
 difference because there is none, or a test is missing. Begin where all tests pass.
@@ -28,13 +28,16 @@ from pathlib import Path
 from queue import SimpleQueue
 
 ROOT = Path(__file__).resolve().parent.parent
-PARTS = ("hooks", "moving", "stats", "store")
+PARTS = ("hooks", "capture", "edits", "saved", "stats", "runs")
 NEAR = {
     "hooks": ("test_watch*.py", "test_edit*.py", "test_freeze.py", "test_features.py",
               "test_hard_cases.py", "test_compiled.py", "test_module_hooks.py"),
-    "moving": ("test_offload*.py", "test_moving.py", "test_slab.py", "test_saved.py"),
+    "capture": ("test_watch*.py", "test_evaluation.py", "test_calls_in_backward.py",
+                "test_hard_cases.py", "test_compiled.py", "test_module_hooks.py"),
+    "edits": ("test_edit*.py", "test_change.py", "test_calls_in_backward.py"),
+    "saved": ("test_offload*.py", "test_moving.py", "test_slab.py", "test_saved.py"),
     "stats": ("test_stat*.py", "test_histogram.py", "test_kernel.py", "test_recipes.py"),
-    "store": ("test_run.py", "test_file.py", "test_table.py", "test_memory.py", "test_record.py"),
+    "runs": ("test_run.py", "test_file.py", "test_table.py", "test_memory.py", "test_record.py"),
 }  # fmt: skip
 """The tests that are run second; those named after the module are first."""
 HUNG = "out of time"

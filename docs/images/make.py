@@ -14,7 +14,7 @@ from matplotlib import colormaps
 from PIL import Image
 
 from torchtap.cli.demo import SITES, run_demo
-from torchtap.plot.feature_maps import feature_maps_overview
+from torchtap.plot.maps import feature_maps_overview
 
 
 def main() -> None:

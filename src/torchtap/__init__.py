@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torchtap.core.version import __version__
 
 if TYPE_CHECKING:
-    from torchtap import edits as edits, stats as stats
+    from torchtap import edits as edits, plot as plot, stats as stats
     from torchtap.capture.watch import Watch as Watch, watch as watch
     from torchtap.core.absence import Absence as Absence
     from torchtap.core.errors import (
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from torchtap.edits.edit import Edit as Edit, edit as edit
     from torchtap.edits.tensor import edit_tensor as edit_tensor
     from torchtap.hooks.marks import mark as mark
-    from torchtap.plot import feature_maps as plot  # noqa: F401
     from torchtap.runs.file import open_run as open  # noqa: F401
     from torchtap.runs.memory import Memory as Memory
     from torchtap.runs.run import Run as Run
@@ -96,7 +95,7 @@ _HOMES = {
     "measure": "stats.measure",
     "offload": "saved.offload",
     "open": "runs.file",
-    "plot": "plot.feature_maps",
+    "plot": "plot",
     "saved_report": "saved.report",
     "stats": "stats",
     "summary": "studies.summary",

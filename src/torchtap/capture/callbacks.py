@@ -1,10 +1,4 @@
-"""The functions that PyTorch calls on modules. A copy or a pickle of the model has none of them.
-
-``copy.deepcopy`` and pickle ask an object itself how it is copied before they ask its class. So
-while a hook table of a module holds a hook of ours (:class:`Handle`), the table answers as its twin
-without ours would. A hook that is copied by itself, past such a table, becomes a no-op: a bound
-method of the standard library, so that a saved model loads where torchtap is not installed.
-"""
+"""The functions of a watch that PyTorch calls on modules."""
 
 from __future__ import annotations
 
@@ -14,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from torchtap.core.record import FORWARD, UNVERSIONED, Record, new_record
-from torchtap.hooks.fused import StepAside
-from torchtap.hooks.module_hook import VALUES, Callback, keep_dynamo_out
-from torchtap.hooks.spots import Arrival, Tap
+from torchtap.hooks.fused import FusedEncoderHook
+from torchtap.hooks.module_hook import VALUES, Callback, WatchCallback, keep_dynamo_out
+from torchtap.hooks.spots import GradHook, Tap
 
 if TYPE_CHECKING:
     from torchtap.capture.engine import Engine
@@ -28,7 +22,7 @@ _tracing_state = torch._C._get_tracing_state
 _transform_running = torch._C._functorch.peek_interpreter_stack
 
 
-class Enter(Callback):
+class PreForward(WatchCallback):
     """Forward pre-hook of a tap that must know when its module is entered."""
 
     __slots__ = ()
@@ -48,7 +42,7 @@ class Begin(Callback):
             self.engine.begin(self.tap)
 
 
-class Count(Callback):
+class CallCounter(Callback):
     """Forward pre-hook of a module that may call itself, where its end is all that is wanted."""
 
     __slots__ = ()
@@ -61,7 +55,7 @@ class Count(Callback):
             self.tap.calls.enter()  # type: ignore[attr-defined]
 
 
-class Leave(Callback):
+class PostForward(WatchCallback):
     """Forward hook. What it does per call decides what watching costs.
 
     Nearly every call returns one tensor in plain training: that case is written out here,
@@ -112,16 +106,16 @@ class Leave(Callback):
             if is_view:
                 hook = engine.gradients.of_view(spot_of_gradient, output, call)
             else:
-                spot_of_gradient.armed += 1
-                hook = Arrival(engine.deliver_gradient, spot_of_gradient, engine.step, call, ())
+                spot_of_gradient.expected += 1
+                hook = GradHook(engine.deliver_gradient, spot_of_gradient, engine.step, call, ())
             engine.on_tensors.put(output, hook)
 
 
 keep_dynamo_out(
     Begin.__call__,
-    Enter.__call__,
-    Count.__call__,
-    Leave.__call__,
-    StepAside.__call__,
+    PreForward.__call__,
+    CallCounter.__call__,
+    PostForward.__call__,
+    FusedEncoderHook.__call__,
     reason=VALUES,
 )

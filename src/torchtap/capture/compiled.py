@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch._higher_order_ops.effects import _EffectType as EffectType, _register_effectful_op
 
-from torchtap.capture.callbacks import Begin, Count, Enter, Leave
+from torchtap.capture.callbacks import Begin, CallCounter, PostForward, PreForward
 from torchtap.core.record import FORWARD, UNVERSIONED, Record
 from torchtap.core.tree import Unseen, argument_leaves, leaves
 from torchtap.hooks.marks import open_engines
@@ -117,7 +117,7 @@ class Part:
         phase = FORWARD if is_gradient else engine.phase_in_graph(tap, trains=trains)
         awaited = tap.spot("grad_output", leaf) if note else None
         if awaited is not None and note == _AWAITED:
-            awaited.armed += 1
+            awaited.expected += 1
         elif awaited is not None:
             awaited.reason = note
         spot = tap.spot(port, leaf)
@@ -126,7 +126,7 @@ class Part:
         spot.seen = True
         backward = -1
         if spot.site.is_gradient:
-            spot.arrived += 1
+            spot.received += 1
             backward = engine.gradients.backwards.number()
         if phase is not FORWARD or not spot.meter(value, engine.step):
             row = (spot.site, engine.step, 0, phase, backward, (), value, UNVERSIONED)
@@ -149,7 +149,7 @@ class CompilableBegin(Begin):
             _tell(self.part)
 
 
-class CompilableEnter(Enter):
+class CompilablePreForward(PreForward):
     """Forward pre-hook that can be traced."""
 
     __slots__ = ("is_root", "part")
@@ -177,17 +177,17 @@ class CompilableEnter(Enter):
             _pass_over(self.part, "input", unseen)
 
 
-class CompilableCount(Count):
+class CompilableCallCounter(CallCounter):
     """Forward pre-hook that can be traced: a compiled graph numbers no calls."""
 
     __slots__ = ()
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         if not torch.compiler.is_compiling():
-            Count.__call__(self, module, args)
+            CallCounter.__call__(self, module, args)
 
 
-class CompilableLeave(Leave):
+class CompilablePostForward(PostForward):
     """Forward hook that can be traced."""
 
     __slots__ = ("is_root", "part")
@@ -201,7 +201,7 @@ class CompilableLeave(Leave):
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
     ) -> None:
         if not torch.compiler.is_compiling():
-            Leave.__call__(self, module, args, kwargs, output)
+            PostForward.__call__(self, module, args, kwargs, output)
         elif self.engine.recording and _can_leave_behind(self.part):
             unseen: Unseen = {}
             for leaf, tensor in leaves(output, unseen):
@@ -299,8 +299,8 @@ torch.library.register_fake("torchtap::emit", _run_nothing, lib=_library)
 _register_effectful_op(torch.ops.torchtap.emit.default, EffectType.ORDERED)
 run_as_it_is(
     CompilableBegin.__call__,
-    CompilableEnter.__call__,
-    CompilableCount.__call__,
-    CompilableLeave.__call__,
+    CompilablePreForward.__call__,
+    CompilableCallCounter.__call__,
+    CompilablePostForward.__call__,
     _run,
 )

@@ -35,7 +35,7 @@ class _Function:
         """A function has no end."""
 
 
-class Delivery:
+class SinkDispatch:
     """All sinks of one watch.
 
     Attributes:

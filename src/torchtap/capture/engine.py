@@ -11,18 +11,18 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from torchtap.capture.callbacks import Begin, Count, Enter, Leave
+from torchtap.capture.callbacks import Begin, CallCounter, PostForward, PreForward
 from torchtap.capture.compiled import (
     IN_TRANSFORM,
     CompilableBegin,
-    CompilableCount,
-    CompilableEnter,
-    CompilableLeave,
+    CompilableCallCounter,
+    CompilablePostForward,
+    CompilablePreForward,
 )
 from torchtap.capture.evaluation import NO_GRADIENTS, Evaluations
 from torchtap.capture.gather import OUTSIDE
-from torchtap.capture.gradients import Gradients, Passage
-from torchtap.capture.keep import BORROW, Keeper
+from torchtap.capture.gradients import Gradients, ModuleInputs
+from torchtap.capture.keep import ALIAS, CopyPolicy
 from torchtap.capture.saved_port import Saved
 from torchtap.capture.state import State
 from torchtap.capture.updates import Updates
@@ -42,13 +42,13 @@ from torchtap.hooks.calls import (
     may_call_itself,
     outermost_parts,
 )
-from torchtap.hooks.fused import Aside
+from torchtap.hooks.fused import FusedEncoderGuard
 from torchtap.hooks.graph import from_one_compiled_graph, sequence_number
 from torchtap.hooks.guards import HookGuards, renumber, shared_number
 from torchtap.hooks.marks import open_engines
 from torchtap.hooks.module_hook import Handle
 from torchtap.hooks.order import AFTER, put_watch
-from torchtap.hooks.spots import RETURNED, TAKEN, Meter, Spot, Tap
+from torchtap.hooks.spots import RETURNED, TAKEN, Meter, SiteState, Tap
 
 if TYPE_CHECKING:
     from torchtap.core.plan import Plan
@@ -70,7 +70,7 @@ class _Frame(Call):
         self.foreign = foreign
         self.first_node = sequence_number()
         self.first_view = first_view
-        self.passage: Passage | None = None
+        self.passage: ModuleInputs | None = None
 
 
 class Engine:
@@ -115,7 +115,7 @@ class Engine:
         self.step = 0
         self.recording = False
         self.num_entries = 0
-        self.borrows = copy == BORROW
+        self.borrows = copy == ALIAS
         self._spots = (False if self.borrows else None), meter
         self.taps = {
             planned.path: Tap(planned.path, planned.filters, *self._spots) for planned in plan.taps
@@ -123,12 +123,12 @@ class Engine:
         self.root = self.taps.get("") or Tap("", {})
         self.marks: dict[str, Tap | None] = {}
         self.namesakes: set[str] = set()
-        self.keeper = Keeper(copy)
+        self.keeper = CopyPolicy(copy)
         self.state = State(plan, self.taps, emit, borrows=self.borrows)
         self.updates = Updates(plan, self.taps, emit, self.take_state)
         self.wants_state = self.state.is_wanted or self.updates.is_wanted
         self.gradients = Gradients(self.keeper, emit, self.state.deliver, grad_input, looks)
-        self.aside = Aside(self, {"": self.root, **self.taps})
+        self.aside = FusedEncoderGuard(self, {"": self.root, **self.taps})
         self.evaluations = Evaluations(self.root, busy)
         # At hand for the hooks, which are called for every module.
         self.deliver_gradient = self.gradients.deliver
@@ -159,14 +159,14 @@ class Engine:
                 continue
             if is_left and not has_frame and may_call_itself(module):
                 tap.count = EnteredCalls
-                count = (CompilableCount if self.borrows else Count)(self, tap)
+                count = (CompilableCallCounter if self.borrows else CallCounter)(self, tap)
                 self._hook_before(module, count, number)
             if has_frame:
-                enter = (CompilableEnter if self.borrows else Enter)(self, tap)
+                enter = (CompilablePreForward if self.borrows else PreForward)(self, tap)
                 self._hook_before(module, enter, number, with_kwargs=True)
                 put_watch(module._forward_pre_hooks, number)
             if is_left:
-                kind = CompilableLeave if self.borrows else Leave
+                kind = CompilablePostForward if self.borrows else PostForward
                 leave = kind(self, tap, has_frame=has_frame)
                 made = module.register_forward_hook(leave, with_kwargs=True, always_call=True)
                 self._keep(made, number)
@@ -334,7 +334,7 @@ class Engine:
         self._expect(tap.spot("grad_output", ""), tensor, frame)
 
     def _expect(
-        self, spot: Spot | None, tensor: Tensor, frame: _Frame, labels: tuple[str, ...] = ()
+        self, spot: SiteState | None, tensor: Tensor, frame: _Frame, labels: tuple[str, ...] = ()
     ) -> None:
         if frame.phase is EVAL:
             _refuse_gradient(spot, tensor)
@@ -407,7 +407,7 @@ class Engine:
     # ------------------------------------------------------------------ values
 
     def _take_value(
-        self, spot: Spot | None, tensor: Tensor, call: int, phase: str, foreign: set[int]
+        self, spot: SiteState | None, tensor: Tensor, call: int, phase: str, foreign: set[int]
     ) -> None:
         if spot is None:
             return
@@ -416,7 +416,7 @@ class Engine:
             return
         reason = obstacle(tensor)
         if reason is not None:
-            spot.armed += 1  # Waited for in vain, also where other values came.
+            spot.expected += 1  # Waited for in vain, also where other values came.
             spot.reason = reason
             return
         try:
@@ -429,7 +429,7 @@ class Engine:
         self.emit(Record(spot.site, self.step, call, phase, -1, labels, kept, version))
 
     def _take_saved(self, frame: _Frame, outputs: list[Tensor]) -> None:
-        def take(spot: Spot, tensor: Tensor, labels: tuple[str, ...]) -> None:
+        def take(spot: SiteState, tensor: Tensor, labels: tuple[str, ...]) -> None:
             spot.seen = True
             if frame.phase is FORWARD and spot.meter(tensor, self.step):
                 return
@@ -495,8 +495,8 @@ class Engine:
         return self.marks[name]
 
 
-def _refuse_gradient(spot: Spot | None, tensor: Tensor) -> None:
+def _refuse_gradient(spot: SiteState | None, tensor: Tensor) -> None:
     """Say that the gradient of an evaluation forward was wanted and is not waited for."""
     if spot is not None and tensor.requires_grad:
-        spot.armed += 1
+        spot.expected += 1
         spot.reason = NO_GRADIENTS

@@ -13,7 +13,7 @@ from torchtap.core.local import is_distributed
 from torchtap.core.record import FORWARD
 from torchtap.hooks.backwards import at_end_of_backward, current_task
 from torchtap.hooks.graph import (
-    Crossing,
+    BoundaryEdge,
     Geometry,
     geometry_in_base,
     overwriting_node,
@@ -21,7 +21,7 @@ from torchtap.hooks.graph import (
 )
 from torchtap.hooks.module_hook import keep_dynamo_out
 from torchtap.hooks.no_grad import BATCHED, is_batched
-from torchtap.hooks.spots import Spot
+from torchtap.hooks.spots import SiteState
 from torchtap.hooks.views import ViewWatch
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ OUTSIDE = "outside the compiled graph"
 what the graph itself made of it is not in it."""
 
 
-class Gather:
+class PendingGradient:
     """The parts of one gradient, which arrive at one or several nodes of one backward.
 
     Attributes:
@@ -74,7 +74,7 @@ class Gather:
     def __init__(
         self,
         gradients: Gradients,
-        spot: Spot,
+        spot: SiteState,
         call: int,
         phase: str,
         labels: tuple[str, ...] = (),
@@ -91,7 +91,7 @@ class Gather:
         self.sums: dict[int, Tensor] = {}
         self.has_arrived = False
         self.graph_task = self.given_up = NO_TASK
-        spot.armed += 1
+        spot.expected += 1
 
     def add(self, part: Tensor | None) -> None:
         """Take one part."""
@@ -126,9 +126,9 @@ class Gather:
         self.spot.reason = reason
         if self.given_up != current_task():
             self.given_up = current_task()
-            self.spot.armed += self.has_arrived  # Waited for once more, in vain.
+            self.spot.expected += self.has_arrived  # Waited for once more, in vain.
 
-    def expect_ways_past(self, found: Iterable[Crossing]) -> None:
+    def expect_ways_past(self, found: Iterable[BoundaryEdge]) -> None:
         """The graph grows in the backward that is running: later ones may go past these nodes."""
         if self.graph_task != NO_TASK:
             return
@@ -170,7 +170,7 @@ class ReturnedView:
 
     __slots__ = ("argument", "first", "gather", "view", "watch")
 
-    def __init__(self, view: Tensor, gather: Gather, argument: Geometry | None) -> None:
+    def __init__(self, view: Tensor, gather: PendingGradient, argument: Geometry | None) -> None:
         self.view = view
         self.first = sequence_number()  # Nodes from here on are younger than the return.
         self.gather = gather
@@ -198,7 +198,7 @@ def is_alike(one: Tensor, other: Tensor) -> bool:
     return bool(getattr(one, "placements", None) == getattr(other, "placements", None))
 
 
-def is_wanted_beyond(found: Iterable[Crossing]) -> bool:
+def is_wanted_beyond(found: Iterable[BoundaryEdge]) -> bool:
     """Whether the running backward goes on to the argument that these crossings lead to.
 
     If so, every node that leads there runs. To be called by a hook of the node that is running.
@@ -214,7 +214,7 @@ def is_wanted_beyond(found: Iterable[Crossing]) -> bool:
 
 
 def take_over(
-    gather: Gather,
+    gather: PendingGradient,
     geometry: Geometry,
     argument: Geometry | None,
     grad_inputs: tuple[Tensor | None, ...],
@@ -233,9 +233,9 @@ def take_over(
     gather.add(part)
 
 
-def add_crossings(
-    gather: Gather,
-    found: list[Crossing],
+def add_boundary_gradients(
+    gather: PendingGradient,
+    found: list[BoundaryEdge],
     shape: torch.Size | None,
     dtype: torch.dtype,
     grad_inputs: tuple[Tensor | None, ...],
@@ -279,4 +279,4 @@ def add_crossings(
     gather.add(total)
 
 
-keep_dynamo_out(Gather.add, Gather._finish, take_over, add_crossings)
+keep_dynamo_out(PendingGradient.add, PendingGradient._finish, take_over, add_boundary_gradients)

@@ -10,32 +10,32 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtap.capture.gather import Gather, ReturnedView, add_crossings
-from torchtap.capture.keep import Keeper
+from torchtap.capture.gather import PendingGradient, ReturnedView, add_boundary_gradients
+from torchtap.capture.keep import CopyPolicy
 from torchtap.core.record import FORWARD, Record, new_record
 from torchtap.hooks.backwards import Backwards
 from torchtap.hooks.calls import Call
 from torchtap.hooks.graph import (
     EDITED,
-    Crossing,
+    BoundaryEdge,
     Edge,
-    Entrance,
     Geometry,
+    InputEdge,
     Node,
     before_edits,
-    crossings,
+    boundary_edges,
     edge_of,
-    entrances,
     geometry_in_base,
+    input_edges,
     sequence_number,
 )
 from torchtap.hooks.module_hook import keep_dynamo_out
 from torchtap.hooks.no_grad import BATCHED, is_batched, is_discarded_graph, why_no_grad
-from torchtap.hooks.spots import Arrival, Spot
+from torchtap.hooks.spots import GradHook, SiteState
 from torchtap.hooks.tensor_hooks import TensorHooks
 
 
-class Passage:
+class ModuleInputs:
     """The arguments of one call whose gradients through the module are wanted.
 
     Attributes:
@@ -68,11 +68,11 @@ class Passage:
         self.path = path
         self.call = call
         self.phase = phase
-        self.spots: dict[int, Spot] = {}
+        self.spots: dict[int, SiteState] = {}
         self.tensors: dict[int, Tensor] = {}
         self.shapes: dict[int, torch.Size | None] = {}
         self.labels: dict[int, tuple[str, ...]] = {}
-        self.entering: dict[Edge, list[Entrance]] = {}
+        self.entering: dict[Edge, list[InputEdge]] = {}
         self.first = 0
         self.versions: dict[int, int] = {}
 
@@ -93,7 +93,7 @@ class Gradients:
 
     def __init__(
         self,
-        keeper: Keeper,
+        keeper: CopyPolicy,
         emit: Callable[[Record], None],
         ended: Callable[[], None],
         grad_input: str,
@@ -115,7 +115,7 @@ class Gradients:
 
     def deliver(
         self,
-        spot: Spot,
+        spot: SiteState,
         step: int,
         call: int,
         labels: tuple[str, ...],
@@ -129,7 +129,7 @@ class Gradients:
         if is_batched(gradient):
             spot.reason = BATCHED
             return
-        spot.arrived += 1
+        spot.received += 1
         spot.seen = True
         # A meter knows nothing of labels and phases.
         if not labels and phase is FORWARD and spot.meter(gradient, step):
@@ -153,7 +153,7 @@ class Gradients:
 
     def expect(
         self,
-        spot: Spot | None,
+        spot: SiteState | None,
         tensor: Tensor,
         call: int,
         phase: str,
@@ -165,16 +165,16 @@ class Gradients:
         if not tensor.requires_grad:
             spot.reason = why_no_grad(tensor)
         elif call >= 0 and not is_discarded_graph():
-            gather = Gather(self, spot, call, phase, labels)
-            self._hook(tensor, Arrival(gather.add))
+            gather = PendingGradient(self, spot, call, phase, labels)
+            self._hook(tensor, GradHook(gather.add))
             self._follow(tensor, gather, None)
 
-    def of_view(self, spot: Spot, view: Tensor, call: int) -> Arrival:
+    def of_view(self, spot: SiteState, view: Tensor, call: int) -> GradHook:
         """The hook for a returned view, which is followed from now on."""
-        gather = Gather(self, spot, call, FORWARD)
+        gather = PendingGradient(self, spot, call, FORWARD)
         if not view._base.is_leaf:  # type: ignore[union-attr]
             self._views().append(ReturnedView(view, gather, None))
-        return Arrival(gather.add)
+        return GradHook(gather.add)
 
     def announce(self, outputs: Iterable[Tensor]) -> None:
         """Number the backward where it starts from these.
@@ -184,12 +184,12 @@ class Gradients:
         """
         for tensor in outputs:
             if tensor.requires_grad:
-                self._hook(tensor, Arrival(self._begin))
+                self._hook(tensor, GradHook(self._begin))
 
     def _begin(self, _: Tensor | None) -> None:
         self.backwards.number()
 
-    def _follow(self, tensor: Tensor, gather: Gather, argument: Geometry | None) -> None:
+    def _follow(self, tensor: Tensor, gather: PendingGradient, argument: Geometry | None) -> None:
         base = tensor._base if tensor._is_view() else None
         if base is None or base.is_leaf or type(tensor) is not Tensor:
             return
@@ -242,10 +242,10 @@ class Gradients:
 
     # ------------------------------------------------------------------ through a module
 
-    def passage(self, entered: Call, arguments: list[tuple[str, Tensor]]) -> Passage | None:
+    def passage(self, entered: Call, arguments: list[tuple[str, Tensor]]) -> ModuleInputs | None:
         """A module is entered: note where its arguments come in."""
         tap, call, phase = entered.tap, entered.number, entered.phase_of_gradients
-        passage = Passage(tap.path, call, phase)
+        passage = ModuleInputs(tap.path, call, phase)
         for place, (leaf, tensor) in enumerate(arguments):
             spot = tap.spot("grad_input", leaf)
             if spot is None:
@@ -264,7 +264,7 @@ class Gradients:
                     passage.versions[place] = tensor._version
         if not passage.spots:
             return None
-        passage.entering = entrances(passage.tensors.items())
+        passage.entering = input_edges(passage.tensors.items())
         passage.first = sequence_number()
         self._look_behind_edits(passage)
         for sharing in passage.entering.values():
@@ -274,7 +274,7 @@ class Gradients:
                 passage.labels.update(dict.fromkeys(places, (label,)))
         return passage
 
-    def _look_behind_edits(self, passage: Passage) -> None:
+    def _look_behind_edits(self, passage: ModuleInputs) -> None:
         """After the gradient edits of this module, its arguments are what they were before."""
         for edge, sharing in list(passage.entering.items()):
             outside, first = before_edits(edge, passage.path)
@@ -283,12 +283,12 @@ class Gradients:
                 passage.entering.setdefault(outside, []).extend(sharing)
                 del passage.entering[edge]
 
-    def connect(self, passage: Passage, outputs: Iterable[Tensor]) -> None:
+    def connect(self, passage: ModuleInputs, outputs: Iterable[Tensor]) -> None:
         """The module returned: find where its arguments entered, now that its graph is there."""
         for place, version in passage.versions.items():
             if passage.tensors[place]._version != version:
                 spot = passage.spots.pop(place)
-                spot.armed += 1
+                spot.expected += 1
                 spot.reason = "it is a view in another dtype, and the module overwrote it"
         unchanged: set[int] = set()
         roots = []
@@ -307,9 +307,9 @@ class Gradients:
                     self.expect(spot, tensor, call, phase, ("total",))
             if not direct and tensor.grad_fn is not None:
                 roots.append(tensor)
-        nodes_of: dict[int, dict[Node, list[Crossing]]] = {}
+        nodes_of: dict[int, dict[Node, list[BoundaryEdge]]] = {}
         edited = passage.path if self._looks_before else None
-        for node, slots in crossings(roots, passage.entering, passage.first, edited).items():
+        for node, slots in boundary_edges(roots, passage.entering, passage.first, edited).items():
             for crossing in slots:
                 if crossing.place in passage.spots and crossing.place not in unchanged:
                     nodes_of.setdefault(crossing.place, {}).setdefault(node, []).append(crossing)
@@ -317,22 +317,24 @@ class Gradients:
             self._connect_argument(passage, place, nodes, roots)
         for place in passage.spots.keys() - nodes_of.keys() - unchanged:
             spot = passage.spots[place]
-            spot.armed += 1
+            spot.expected += 1
             spot.reason = "what the module returned does not depend on it"
 
     def _connect_argument(
         self,
-        passage: Passage,
+        passage: ModuleInputs,
         place: int,
-        nodes: dict[Node, list[Crossing]],
+        nodes: dict[Node, list[BoundaryEdge]],
         outputs: list[Tensor],
     ) -> None:
         tensor = passage.tensors[place]
         labels = passage.labels.get(place, ())
         spot, call, phase = passage.spots[place], passage.call, passage.phase
-        gather = Gather(self, spot, call, phase, labels, len(nodes))
+        gather = PendingGradient(self, spot, call, phase, labels, len(nodes))
         for node, found in nodes.items():
-            hook = partial(add_crossings, gather, found, passage.shapes[place], tensor.dtype)
+            hook = partial(
+                add_boundary_gradients, gather, found, passage.shapes[place], tensor.dtype
+            )
             if self._looks_before and node.metadata.get(EDITED) == passage.path:
                 handle = node.register_prehook(partial(_as_prehook, hook))
             else:
@@ -348,7 +350,7 @@ class Gradients:
 
     # ------------------------------------------------------------------ hooks on tensors
 
-    def _hook(self, tensor: Tensor, hook: Arrival) -> None:
+    def _hook(self, tensor: Tensor, hook: GradHook) -> None:
         if type(tensor) is not Tensor or tensor.grad_fn is None:
             handle = tensor.register_hook(hook)  # type: ignore[no-untyped-call]
             if tensor.grad_fn is None:
@@ -362,7 +364,7 @@ class Gradients:
         """Take the hooks off tensors that outlive their graph; those that fired, or all."""
         kept = []
         for handle, owner in self._leaves:
-            if force or not isinstance(owner, Gather) or owner.has_arrived:
+            if force or not isinstance(owner, PendingGradient) or owner.has_arrived:
                 handle.remove()
             else:
                 kept.append((handle, owner))
@@ -385,9 +387,9 @@ class Gradients:
         """Take this hook off with the others."""
         self._handles.append(handle)
 
-    def _is_ours(self, hook: Arrival) -> bool:
+    def _is_ours(self, hook: GradHook) -> bool:
         owner = getattr(hook.func, "__self__", None)
-        return (owner.gradients if isinstance(owner, Gather) else owner) is self
+        return (owner.gradients if isinstance(owner, PendingGradient) else owner) is self
 
     def prune(self, *, force: bool) -> None:
         """Forget what belongs to graphs that are gone."""

@@ -21,27 +21,27 @@ from torch import Tensor
 from torchtap.core.lasting import lasting_copy
 from torchtap.core.local import local
 from torchtap.core.record import UNVERSIONED
-from torchtap.hooks.spots import Spot
+from torchtap.hooks.spots import SiteState
 
 COPY_MODES = ("auto", "always", "never")
 Kept = tuple[Tensor, int, tuple[str, ...]]
-BORROW = "borrow"
+ALIAS = "borrow"
 """Nothing is kept: whoever takes the record reads it there and then."""
 
 
-class Keeper:
+class CopyPolicy:
     """Keeps values, and learns which sites are overwritten.
 
     Args:
-        copy: ``auto`` (as above), ``always``, ``never``, or :data:`BORROW`.
+        copy: ``auto`` (as above), ``always``, ``never``, or :data:`ALIAS`.
     """
 
     def __init__(self, copy: str) -> None:
         self.copy = copy
-        self._witnesses: list[tuple[Spot, Tensor, int]] = []
-        self._known: list[Spot] = []
+        self._witnesses: list[tuple[SiteState, Tensor, int]] = []
+        self._known: list[SiteState] = []
 
-    def keep(self, spot: Spot, tensor: Tensor, foreign: Container[int] = ()) -> Kept:
+    def keep(self, spot: SiteState, tensor: Tensor, foreign: Container[int] = ()) -> Kept:
         """Keep a tensor of any kind.
 
         Args:
@@ -57,7 +57,7 @@ class Keeper:
             can overwrite it); and labels that say which part it is.
         """
         own, labels = local(tensor)
-        if self.copy == BORROW:
+        if self.copy == ALIAS:
             return own, UNVERSIONED, labels
         if tensor.is_inference() or self._must_copy(spot, tensor, foreign):
             return lasting_copy(own), UNVERSIONED, labels
@@ -67,7 +67,7 @@ class Keeper:
         alias = tensor if is_own_gradient else tensor.detach()
         return alias, alias._version, labels
 
-    def _must_copy(self, spot: Spot, tensor: Tensor, foreign: Container[int]) -> bool:
+    def _must_copy(self, spot: SiteState, tensor: Tensor, foreign: Container[int]) -> bool:
         if self.copy != "auto":
             return self.copy == "always"
         if type(tensor) is not Tensor or tensor.layout is not torch.strided or tensor.is_nested:
@@ -81,7 +81,7 @@ class Keeper:
             return True
         return spot.copies
 
-    def _watch_out(self, spot: Spot, tensor: Tensor) -> None:
+    def _watch_out(self, spot: SiteState, tensor: Tensor) -> None:
         """See later whether anybody wrote into ``tensor``, without holding its memory."""
         witness = tensor.detach()
         version = witness._version

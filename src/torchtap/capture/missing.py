@@ -9,7 +9,7 @@ from torch import nn
 from torchtap.core.plan import Plan
 from torchtap.core.site import FLOW_PORTS
 from torchtap.hooks.calls import is_container as has_no_forward
-from torchtap.hooks.spots import Spot
+from torchtap.hooks.spots import SiteState
 
 
 def is_compiler_used() -> bool:
@@ -50,20 +50,20 @@ def is_container(plan: Plan, path: str) -> bool:
     return module is not None and has_no_forward(module)
 
 
-def _is_untouched(spot: Spot) -> bool:
+def _is_untouched(spot: SiteState) -> bool:
     """Whether it was made beforehand, for a bare tensor, and no tensor ever came there."""
-    return spot.site.port in FLOW_PORTS and not (spot.seen or spot.armed or spot.reason)
+    return spot.site.port in FLOW_PORTS and not (spot.seen or spot.expected or spot.reason)
 
 
-def _why_missing(spot: Spot) -> str | None:
+def _why_missing(spot: SiteState) -> str | None:
     """Why a site has nothing, or less than it should; ``None`` if all came."""
-    missing = spot.armed - spot.arrived
+    missing = spot.expected - spot.received
     if spot.seen and missing <= 0:
         return None
     if spot.reason is not None and (not spot.seen or missing > 0):
         return spot.reason
     if missing > 0 and spot.seen:
-        return f"no gradient arrived for {missing} of {spot.armed} calls"
+        return f"no gradient arrived for {missing} of {spot.expected} calls"
     if missing > 0:
         inside = ", is computed from it inside a compiled graph only" if is_compiler_used() else ""
         return (

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from torchtap.core.tensors import storage_id
 from torchtap.hooks.graph import COMPILED, Node, num_casts
-from torchtap.hooks.spots import Spot, Tap
+from torchtap.hooks.spots import SiteState, Tap
 
 PARAMETER = "parameter"
 """Label of a saved tensor that shares the memory of a parameter: it costs nothing more."""
@@ -53,7 +53,7 @@ class Counted:
         return self.guard[0]
 
 
-Take = Callable[[Spot, Tensor, tuple[str, ...]], None]
+Take = Callable[[SiteState, Tensor, tuple[str, ...]], None]
 
 
 class Saved:

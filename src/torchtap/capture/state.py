@@ -18,7 +18,7 @@ from torchtap.hooks.backwards import Backwards
 from torchtap.hooks.module_hook import keep_dynamo_out
 from torchtap.hooks.no_grad import why_no_grad
 from torchtap.hooks.param_hooks import ParamHooks, owns
-from torchtap.hooks.spots import Spot, Tap
+from torchtap.hooks.spots import SiteState, Tap
 
 if TYPE_CHECKING:
     from torchtap.core.plan import Plan
@@ -50,7 +50,7 @@ class State:
         self._emit = emit
         self._borrows = borrows
         self._hooks = ParamHooks()
-        self._waiting: dict[Spot, Record] = {}
+        self._waiting: dict[SiteState, Record] = {}
 
     def take(self) -> None:
         """Keep parameters and buffers as they are now."""
@@ -68,7 +68,7 @@ class State:
                     else:
                         self._keep(spot, tensor)
 
-    def _keep(self, spot: Spot, tensor: Tensor) -> None:
+    def _keep(self, spot: SiteState, tensor: Tensor) -> None:
         spot.reason = obstacle(tensor)
         if spot.reason is None:
             spot.seen = True
@@ -113,7 +113,7 @@ class State:
     def _take_gradient(
         self,
         backwards: Backwards,
-        spot: Spot,
+        spot: SiteState,
         module: Callable[[], nn.Module | None],
         param: Tensor,
     ) -> None:

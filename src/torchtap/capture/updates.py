@@ -23,7 +23,7 @@ from torchtap.core.local import local, sharded_parameters
 from torchtap.core.record import FORWARD, UNVERSIONED, Record
 from torchtap.core.tensors import obstacle
 from torchtap.hooks.module_hook import keep_dynamo_out
-from torchtap.hooks.spots import Spot, Tap
+from torchtap.hooks.spots import SiteState, Tap
 
 if TYPE_CHECKING:
     from torchtap.core.plan import Plan
@@ -52,10 +52,10 @@ class Updates:
         self._taps = taps
         self._emit = emit
         self._stepping = stepping
-        self._calls: Counter[Spot] = Counter()
+        self._calls: Counter[SiteState] = Counter()
         # Optimizers inside their step, the outermost first, with their parameters before it.
         self._running: list[tuple[int, dict[int, Tensor]]] = []
-        self._skipped: dict[Spot, list[int]] = {}
+        self._skipped: dict[SiteState, list[int]] = {}
         self._has_stepped = False
 
     @property
@@ -123,7 +123,7 @@ class Updates:
                     change = own.detach() - old
             except RuntimeError as error:  # It must not stop the training.
                 for spot in spots[key]:
-                    spot.armed += 1
+                    spot.expected += 1
                     spot.reason = f"torch cannot subtract it: {str(error).splitlines()[0]}"
                     self._calls[spot] += 1
                 continue
@@ -149,10 +149,10 @@ class Updates:
         self._running.clear()
         self._has_stepped = False
 
-    def _note_skipped(self, spot: Spot, param: Tensor) -> None:
+    def _note_skipped(self, spot: SiteState, param: Tensor) -> None:
         skipped = self._skipped.setdefault(spot, [])
         skipped.append(self.step)
-        spot.armed += 1
+        spot.expected += 1
         if not param.requires_grad:
             spot.reason = "it does not require grad, and no optimizer made a step with it"
             return
@@ -168,15 +168,15 @@ class Updates:
     def _params(self) -> dict[int, Tensor]:
         return {id(param): param for _, param in self._tapped()}
 
-    def _spots(self) -> dict[int, list[Spot]]:
+    def _spots(self) -> dict[int, list[SiteState]]:
         """Of a parameter that several modules own, all."""
-        found: dict[int, list[Spot]] = {}
+        found: dict[int, list[SiteState]] = {}
         for spot, param in self._tapped():
             found.setdefault(id(param), []).append(spot)
         return found
 
-    def _tapped(self) -> list[tuple[Spot, Tensor]]:
-        found: list[tuple[Spot, Tensor]] = []
+    def _tapped(self) -> list[tuple[SiteState, Tensor]]:
+        found: list[tuple[SiteState, Tensor]] = []
         shards = sharded_parameters()
         for planned in self._plan.taps:
             module, tap = planned.module(), self._taps[planned.path]

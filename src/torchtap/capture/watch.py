@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 from torchtap.capture.compiled import NOT_IN_GRAPHS
-from torchtap.capture.delivery import Delivery, as_sinks
+from torchtap.capture.delivery import SinkDispatch, as_sinks
 from torchtap.capture.engine import Engine
-from torchtap.capture.keep import BORROW, COPY_MODES
+from torchtap.capture.keep import ALIAS, COPY_MODES
 from torchtap.capture.missing import (
     _is_compiled,
     _is_untouched,
@@ -47,7 +47,7 @@ class Watch:
     """
 
     def __init__(
-        self, model: nn.Module, plan: Plan, delivery: Delivery, *, every: Every, **how: Any
+        self, model: nn.Module, plan: Plan, delivery: SinkDispatch, *, every: Every, **how: Any
     ) -> None:
         self.plan = plan
         self._delivery = delivery
@@ -333,7 +333,7 @@ def watch(
     if edits not in (AFTER, BEFORE):
         raise InputError(f"edits is {edits!r}; expected {AFTER!r} or {BEFORE!r}.")
     plan = make_plan(model, where)
-    delivery = Delivery(as_sinks(to))
-    kept = BORROW if delivery.reads_at_once else copy
+    delivery = SinkDispatch(as_sinks(to))
+    kept = ALIAS if delivery.reads_at_once else copy
     how = {"copy": kept, "grad_input": grad_input, "looks": edits}
     return Watch(model, plan, delivery, every=every, **how)

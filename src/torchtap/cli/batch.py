@@ -1,4 +1,4 @@
-"""TODO."""
+"""The batch that a model is run on: from a picture, an array, or random numbers."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def demo(out: str, as_json: bool) -> None:
     folder = Path(out)
     with working("running EfficientNet-Lite0"):
         from torchtap.cli.demo import SITES, run_demo
-        from torchtap.plot.feature_maps import feature_maps_overview
+        from torchtap.plot.maps import feature_maps_overview
         from torchtap.runs.modules import module_rows
 
         found = run_demo()
@@ -164,7 +164,7 @@ def maps(source: str, sites: tuple[str, ...], out: str, as_json: bool, **options
     how["scale"] = "each" if options.pop("each") else "shared"
     how["channels"] = channels_of(options.pop("channels"))
     with working("drawing"):
-        from torchtap.plot.feature_maps import default_site, feature_maps, feature_maps_overview
+        from torchtap.plot.maps import default_site, feature_maps, feature_maps_overview
 
         opened = open_saved(source) if is_run(source) else record_model(source, sites, options)
         chosen = [str(opened.record(site).site) for site in sites] or [str(default_site(opened))]

@@ -1,4 +1,4 @@
-"""TODO."""
+"""The loss that a command differentiates."""
 
 from __future__ import annotations
 

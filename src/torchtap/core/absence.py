@@ -1,4 +1,4 @@
-"""TODO."""
+"""What was selected and not seen, with the reason, and how a list of it prints."""
 
 from __future__ import annotations
 

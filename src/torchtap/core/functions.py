@@ -1,4 +1,4 @@
-"""TODO."""
+"""Functions of the user's: their names, and what they take."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TODO."""
+"""The modules of a model by their paths, wrappers looked through."""
 
 from __future__ import annotations
 

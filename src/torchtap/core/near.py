@@ -1,4 +1,4 @@
-"""TODO."""
+"""What may have been meant by a pattern that fits nothing."""
 
 from __future__ import annotations
 

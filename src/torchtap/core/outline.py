@@ -1,4 +1,4 @@
-"""TODO."""
+"""Module paths as an indented tree."""
 
 from __future__ import annotations
 

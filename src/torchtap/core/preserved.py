@@ -107,7 +107,7 @@ def _of_bit_generator(bits: Any) -> Access:
 
 
 @contextmanager
-def untouched(modules: Mapping[str, nn.Module], *held: Any) -> Iterator[Callable[[], None]]:
+def preserved(modules: Mapping[str, nn.Module], *held: Any) -> Iterator[Callable[[], None]]:
     """Give forwards copies of the buffers and put the very tensors back; and the generators.
 
     Args:

@@ -1,4 +1,4 @@
-"""TODO."""
+"""Facts of one tensor."""
 
 from __future__ import annotations
 

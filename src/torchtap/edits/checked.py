@@ -24,7 +24,7 @@ class Scaler(Protocol):
         """The factor that gradients carry now."""
 
 
-class Change:
+class CheckedEdit:
     """Calls a user's function on one tensor, and looks at what it did.
 
     Args:

@@ -18,7 +18,7 @@ from torch.optim.optimizer import (
 from torchtap.core.errors import EditError
 from torchtap.core.functions import name_of
 from torchtap.hooks.module_hook import keep_dynamo_out
-from torchtap.hooks.spots import Spot, Tap
+from torchtap.hooks.spots import SiteState, Tap
 from torchtap.transfer.frozen import is_held
 
 if TYPE_CHECKING:
@@ -53,9 +53,9 @@ class Clipping:
         self.num_entries = 0
         self.taps = {planned.path: Tap(planned.path, planned.filters) for planned in plan.taps}
         self.marks: dict[str, Tap | None] = {}
-        self.reached: dict[Spot, Counter[int]] = {}
-        self.fired: dict[Spot, Counter[int]] = {}
-        self.lost: dict[Spot, str] = {}
+        self.reached: dict[SiteState, Counter[int]] = {}
+        self.fired: dict[SiteState, Counter[int]] = {}
+        self.lost: dict[SiteState, str] = {}
         self._clip = clip
         self._norm = norm
         self._calls = 0
@@ -119,7 +119,7 @@ class Clipping:
         if chosen:
             self._clip_all(chosen, getattr(optimizer, "grad_scale", None))
 
-    def _clip_all(self, chosen: Sequence[tuple[Spot, Tensor]], scale: Tensor | None) -> None:
+    def _clip_all(self, chosen: Sequence[tuple[SiteState, Tensor]], scale: Tensor | None) -> None:
         with torch.no_grad():
             parts = [self._norm(gradient, self._clip.p) for _, gradient in chosen]
             device = parts[0].device
@@ -131,10 +131,10 @@ class Clipping:
                 self._count(spot)
         self._calls += 1
 
-    def _chosen(self, optimizer: Optimizer) -> list[tuple[Spot, Tensor]]:
+    def _chosen(self, optimizer: Optimizer) -> list[tuple[SiteState, Tensor]]:
         """The selected parameters among those of an optimizer."""
         own = {id(param) for group in optimizer.param_groups for param in group["params"]}
-        found: dict[int, tuple[Spot, Tensor]] = {}
+        found: dict[int, tuple[SiteState, Tensor]] = {}
         for planned in self.plan.taps:
             module, tap = planned.module(), self.taps[planned.path]
             for name, param in () if module is None else module._parameters.items():
@@ -144,7 +144,7 @@ class Clipping:
                 found.setdefault(id(param), (spot, param))  # A tied parameter counts once.
         return list(found.values())
 
-    def _count(self, spot: Spot) -> None:
+    def _count(self, spot: SiteState) -> None:
         spot.seen = True
         self.reached.setdefault(spot, Counter())[self._calls] += 1
         self.fired.setdefault(spot, Counter())[self._calls] += 1

@@ -18,17 +18,17 @@ from torchtap.core.errors import EditError, InputError
 from torchtap.core.functions import Function, name_of
 from torchtap.core.modules import Where, modules_of, several
 from torchtap.core.plan import Plan, make_plan
-from torchtap.core.preserved import untouched
+from torchtap.core.preserved import preserved
 from torchtap.core.site import Pattern, Site
 from torchtap.core.text import plural
 from torchtap.edits import as_edit
 from torchtap.edits.catalogue.elsewhere import Patch, patch
 from torchtap.edits.catalogue.norms import ClipNorm, norm_of
 from torchtap.edits.catalogue.rectifiers import GuidedRelu
-from torchtap.edits.checked import Change, Scaler
+from torchtap.edits.checked import CheckedEdit, Scaler
 from torchtap.edits.clipping import Clipping
-from torchtap.edits.editor import EDITABLE, Editor
-from torchtap.hooks.spots import Spot, Tap
+from torchtap.edits.editor import EDITABLE, EditEngine
+from torchtap.hooks.spots import SiteState, Tap
 
 if TYPE_CHECKING:
     pass
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 Chosen = int | Iterable[int] | Callable[[int], bool] | None
 Functions = Function | Sequence[Function]
 Missing = Literal["error", "ignore"]
-OneEdit = Editor | Clipping
+OneEdit = EditEngine | Clipping
 
 
 class Edit:
@@ -395,8 +395,8 @@ def _editor(
     if isinstance(function, Patch) and function.where is not None:
         function = _prepared(model, plan, function)
     nodes = function.nodes if isinstance(function, GuidedRelu) else None
-    change = Change(function, scaler, name)
-    return Editor(plan, change, wants_call=wants_call, nodes=nodes)
+    change = CheckedEdit(function, scaler, name)
+    return EditEngine(plan, change, wants_call=wants_call, nodes=nodes)
 
 
 def _prepared(model: nn.Module, plan: Plan, asked: Patch) -> Patch:
@@ -410,7 +410,7 @@ def _prepared(model: nn.Module, plan: Plan, asked: Patch) -> Patch:
     if site is not None:
         wanted = ["*:input,output"]  # type: ignore[list-item]
     with ExitStack() as stack:
-        stack.enter_context(untouched(modules_of(source)[0], inputs))
+        stack.enter_context(preserved(modules_of(source)[0], inputs))
         stack.enter_context(torch.no_grad())
         seen = stack.enter_context(watch(source, wanted, copy="always"))
         if isinstance(inputs, Mapping):
@@ -463,7 +463,7 @@ def _absent_at(editor: OneEdit, tap: Tap, port: str) -> list[Absence]:
     return [Absence(Site(tap.path, port), _why_never(editor, tap, port, spots))]
 
 
-def _why_never(editor: OneEdit, tap: Tap, port: str, spots: Sequence[Spot]) -> str:
+def _why_never(editor: OneEdit, tap: Tap, port: str, spots: Sequence[SiteState]) -> str:
     if tap.reason is not None:
         return tap.reason
     if isinstance(editor, Clipping):
@@ -473,7 +473,7 @@ def _why_never(editor: OneEdit, tap: Tap, port: str, spots: Sequence[Spot]) -> s
         )
     if port == "param_grad":
         return "no backward reached the parameter"
-    if any(spot.armed for spot in spots):
+    if any(spot.expected for spot in spots):
         return "no gradient arrived: no backward was run, or the loss does not depend on it"
     if tap.has_run:
         side = "took" if port.endswith("input") else "returned"

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from torchtap.capture.callbacks import Count
+from torchtap.capture.callbacks import CallCounter
 from torchtap.core.errors import EditError
 from torchtap.core.local import gathered_parameters
 from torchtap.core.record import BACKWARD, RECOMPUTE, UNVERSIONED, Record, new_record
 from torchtap.core.site import Site
 from torchtap.core.tensors import obstacle
 from torchtap.core.tree import leaves, replace, replace_arguments
-from torchtap.edits.checked import Change
+from torchtap.edits.checked import CheckedEdit
 from torchtap.edits.gradients import GradientEdits
 from torchtap.edits.nodes import NodeEdit, NodeEdits
 from torchtap.hooks.backwards import current_task
@@ -41,7 +41,7 @@ from torchtap.hooks.marks import open_editors
 from torchtap.hooks.module_hook import EDITS, EditCallback, Handle, keep_dynamo_out
 from torchtap.hooks.order import put_edit
 from torchtap.hooks.param_hooks import ParamHooks, owns
-from torchtap.hooks.spots import RETURNED, TAKEN, Spot, Tap
+from torchtap.hooks.spots import RETURNED, TAKEN, SiteState, Tap
 
 if TYPE_CHECKING:
     from torchtap.core.plan import Plan
@@ -71,7 +71,7 @@ class _Call(Call):
         self.first_node = sequence_number()
 
 
-class Editor:
+class EditEngine:
     """Puts the hooks of one edit on, changes what flows, takes them off.
 
     Args:
@@ -94,7 +94,7 @@ class Editor:
     def __init__(
         self,
         plan: Plan,
-        change: Change,
+        change: CheckedEdit,
         *,
         wants_call: Callable[[int], bool] | None,
         nodes: NodeEdit | None = None,
@@ -108,8 +108,8 @@ class Editor:
         self.taps = {planned.path: Tap(planned.path, planned.filters) for planned in plan.taps}
         self.root = self.taps.get("") or Tap("", {})
         self.marks: dict[str, Tap | None] = {}
-        self.reached: dict[Spot, Counter[int]] = {}
-        self.fired: dict[Spot, Counter[int]] = {}
+        self.reached: dict[SiteState, Counter[int]] = {}
+        self.fired: dict[SiteState, Counter[int]] = {}
         self.gradients = GradientEdits(change, self.count)
         self.nodes = None if nodes is None else NodeEdits(nodes, change.name, self.count)
         self._wants_call = wants_call
@@ -131,14 +131,16 @@ class Editor:
             before, after = self._sides(tap)
             if after and not before and may_call_itself(module):
                 tap.count = EnteredCalls
-                self._handles.append(Handle(module.register_forward_pre_hook(Count(self, tap))))
+                self._handles.append(
+                    Handle(module.register_forward_pre_hook(CallCounter(self, tap)))
+                )
             if before:
-                enter = EditEnter(self, tap)
+                enter = EditPreForward(self, tap)
                 handle = Handle(module.register_forward_pre_hook(enter, with_kwargs=True))
                 put_edit(module._forward_pre_hooks, handle.id)
                 self._handles.append(handle)
             if after:
-                leave = EditLeave(self, tap, has_call=before)
+                leave = EditPostForward(self, tap, has_call=before)
                 made = module.register_forward_hook(leave, with_kwargs=True, always_call=True)
                 handle = Handle(made)
                 put_edit(module._forward_hooks, handle.id)
@@ -188,7 +190,7 @@ class Editor:
         return self.is_on
 
     @property
-    def lost(self) -> dict[Spot, str]:
+    def lost(self) -> dict[SiteState, str]:
         """Gradients that went by without being changed, with reasons."""
         return self.gradients.lost
 
@@ -333,8 +335,8 @@ class Editor:
     def _flowing_out(
         self,
         call: _Call,
-        spot: Spot | None,
-        spot_of_gradient: Spot | None,
+        spot: SiteState | None,
+        spot_of_gradient: SiteState | None,
         known: Known,
         tensor: Tensor,
     ) -> Tensor:
@@ -346,7 +348,7 @@ class Editor:
             known[id(tensor)] = tensor, self._with_edited_gradient(spot_of_gradient, tensor, call)
         return known[id(tensor)][1]
 
-    def _with_edited_gradient(self, spot: Spot, tensor: Tensor, call: _Call) -> Tensor:
+    def _with_edited_gradient(self, spot: SiteState, tensor: Tensor, call: _Call) -> Tensor:
         gradients = self._check_gradients()
         node: Any = tensor.grad_fn
         is_others = node is None or node._sequence_nr() < call.first_node
@@ -355,14 +357,14 @@ class Editor:
         gradients.of_tensor(spot, tensor, call.number, call.phase_of_gradients)
         return tensor
 
-    def _changed(self, spot: Spot, tensor: Tensor, call: Call) -> Tensor:
+    def _changed(self, spot: SiteState, tensor: Tensor, call: Call) -> Tensor:
         row = (spot.site, self.step, call.number, call.phase, -1, (), tensor, UNVERSIONED)
         new = self.change(tensor, new_record(Record, row))
         if call.phase is not RECOMPUTE:
             self.count(spot, counted_as(call.number, call.phase), new is not None)
         return tensor if new is None else new
 
-    def count(self, spot: Spot, call: int, has_replaced: bool) -> None:
+    def count(self, spot: SiteState, call: int, has_replaced: bool) -> None:
         """The function was asked at a site."""
         reached = self.reached.get(spot)
         if reached is None:
@@ -411,7 +413,7 @@ class Editor:
                 seen.add(id(param))
                 self._hook_param(spot, module, gathered.get(id(param), param))
 
-    def _hook_param(self, spot: Spot, module: nn.Module, param: Tensor) -> None:
+    def _hook_param(self, spot: SiteState, module: nn.Module, param: Tensor) -> None:
         path, name = spot.site.path, spot.site.leaf
         if self._params.has(path, name, param):
             return
@@ -424,7 +426,7 @@ class Editor:
 
     def _change_param(
         self,
-        spot: Spot,
+        spot: SiteState,
         module: Callable[[], nn.Module | None],
         param: Callable[[], Tensor | None],
         gradient: Tensor | None,
@@ -434,12 +436,12 @@ class Editor:
         call = self.gradients.backwards.number()
         if self._wants_call is not None and not self._wants_call(call):
             return None
-        spot.armed += 1
-        spot.arrived += 1
+        spot.expected += 1
+        spot.received += 1
         return self.gradients.change(spot, gradient, self.step, call)
 
 
-def _spot_of_value(tap: Tap, port: str, leaf: str, holder: str) -> Spot | None:
+def _spot_of_value(tap: Tap, port: str, leaf: str, holder: str) -> SiteState | None:
     """The spot of a value to be changed. In an object only what was asked for by its name.
 
     Nothing can be put in its place there, so naming it is an error. A pattern that takes all of a
@@ -456,7 +458,7 @@ def _spot_of_value(tap: Tap, port: str, leaf: str, holder: str) -> Spot | None:
     return None
 
 
-class EditEnter(EditCallback):
+class EditPreForward(EditCallback):
     """Forward pre-hook of an edit."""
 
     __slots__ = ()
@@ -465,12 +467,12 @@ class EditEnter(EditCallback):
         return self.editor.enter(self.tap, args, kwargs) if self.editor.is_on else None
 
 
-class EditLeave(EditCallback):
+class EditPostForward(EditCallback):
     """Forward hook of an edit."""
 
     __slots__ = ("has_call",)
 
-    def __init__(self, editor: Editor, tap: Tap, *, has_call: bool) -> None:
+    def __init__(self, editor: EditEngine, tap: Tap, *, has_call: bool) -> None:
         super().__init__(editor, tap)
         self.has_call = has_call
 
@@ -491,5 +493,5 @@ def _is_caught_in(frame: FrameType, error: BaseException) -> bool:
     return error.__traceback__ is not None and error.__traceback__.tb_frame is frame
 
 
-keep_dynamo_out(EditEnter.__call__, EditLeave.__call__, reason=EDITS)
-keep_dynamo_out(Editor._change_param)
+keep_dynamo_out(EditPreForward.__call__, EditPostForward.__call__, reason=EDITS)
+keep_dynamo_out(EditEngine._change_param)

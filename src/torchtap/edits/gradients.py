@@ -14,7 +14,7 @@ from torchtap.core.errors import EditError
 from torchtap.core.functions import place
 from torchtap.core.record import FORWARD, UNVERSIONED, Record, new_record
 from torchtap.core.tree import leaves
-from torchtap.edits.checked import Change
+from torchtap.edits.checked import CheckedEdit
 from torchtap.hooks.backwards import Backwards, current_task
 from torchtap.hooks.calls import counted_as
 from torchtap.hooks.graph import (
@@ -27,7 +27,7 @@ from torchtap.hooks.graph import (
 from torchtap.hooks.module_hook import keep_dynamo_out
 from torchtap.hooks.no_grad import BATCHED, is_batched, why_no_grad
 from torchtap.hooks.order import put_gradient
-from torchtap.hooks.spots import Arrival, EditArrival, Spot
+from torchtap.hooks.spots import EditGradHook, GradHook, SiteState
 from torchtap.hooks.tensor_hooks import TensorHooks
 
 _TWO_PARTS = (
@@ -55,7 +55,7 @@ class GradientEdit:
         "step",
     )
 
-    def __init__(self, edits: GradientEdits, spot: Spot, call: int, phase: str) -> None:
+    def __init__(self, edits: GradientEdits, spot: SiteState, call: int, phase: str) -> None:
         self.edits = edits
         self._task = -1
         self.spot = spot
@@ -64,7 +64,7 @@ class GradientEdit:
         self.phase = phase
         self.is_split = False
         self.pending: FollowedView | None = None
-        spot.armed += 1
+        spot.expected += 1
 
     def on_tensor(self, gradient: Tensor | None) -> Tensor | None:
         """Hook of a tensor."""
@@ -111,7 +111,7 @@ class GradientEdit:
         if self.is_split and self._task == current_task():
             raise self._cannot(_TWO_PARTS)
         self._task = current_task()
-        self.spot.arrived += 1
+        self.spot.received += 1
         return edits.change(self.spot, gradient, self.step, self.call, self.phase)
 
     def _cannot(self, reason: str) -> EditError:
@@ -179,7 +179,7 @@ class GradientEdits:
         is_on: hooks on tensors that outlive the edit look at this first.
     """
 
-    def __init__(self, change: Change, fired: Callable[[Spot, int, bool], None]) -> None:
+    def __init__(self, change: CheckedEdit, fired: Callable[[SiteState, int, bool], None]) -> None:
         self.step = 0
         self.is_on = True
         self.name = change.name
@@ -191,10 +191,10 @@ class GradientEdits:
         self._handles: list[Any] = []
         self._unfinished: list[FollowedView] = []
         self._prune_at = 256
-        self.lost: dict[Spot, str] = {}
+        self.lost: dict[SiteState, str] = {}
 
     def change(
-        self, spot: Spot, gradient: Tensor, step: int, call: int, phase: str = FORWARD
+        self, spot: SiteState, gradient: Tensor, step: int, call: int, phase: str = FORWARD
     ) -> Tensor | None:
         """Call the user's function on a gradient that has arrived."""
         number = self.backwards.number()
@@ -203,19 +203,19 @@ class GradientEdits:
         self._fired(spot, counted_as(call, phase), new is not None)
         return new
 
-    def _is_ours(self, hook: Arrival) -> bool:
+    def _is_ours(self, hook: GradHook) -> bool:
         owner = getattr(hook.func, "__self__", None)
         return isinstance(owner, GradientEdit) and owner.edits is self
 
     # ------------------------------------------------------------------ where gradients come by
 
-    def of_tensor(self, spot: Spot, tensor: Tensor, call: int, phase: str = FORWARD) -> None:
+    def of_tensor(self, spot: SiteState, tensor: Tensor, call: int, phase: str = FORWARD) -> None:
         """Change the gradient of a tensor as it is now, over all its uses."""
         if not tensor.requires_grad:
             spot.reason = why_no_grad(tensor)
             return
         edit = GradientEdit(self, spot, call, phase)
-        hook = EditArrival(edit.on_tensor)
+        hook = EditGradHook(edit.on_tensor)
         if type(tensor) is Tensor and not tensor.is_leaf:
             self.on_tensors.put(tensor, hook)
         else:
@@ -233,14 +233,14 @@ class GradientEdits:
         """
         for _, tensor in leaves(output):
             if tensor.requires_grad:
-                hook = Arrival(self._begin)
+                hook = GradHook(self._begin)
                 self._handles.append(tensor.register_hook(hook))  # type: ignore[no-untyped-call]
 
     def _begin(self, _: Tensor | None) -> None:
         if self.is_on:
             self.backwards.number()
 
-    def of_own(self, spot: Spot, tensor: Tensor, call: int, phase: str) -> Tensor:
+    def of_own(self, spot: SiteState, tensor: Tensor, call: int, phase: str) -> Tensor:
         """Change the gradient of what one module hands on of somebody else's tensor.
 
         Returns:
@@ -255,7 +255,7 @@ class GradientEdits:
         self.of_tensor(spot, view, call, phase)
         return view
 
-    def isolated(self, spot: Spot, tensor: Tensor, call: int, phase: str) -> Tensor:
+    def isolated(self, spot: SiteState, tensor: Tensor, call: int, phase: str) -> Tensor:
         """The argument to go on with, so that only what flows back from there is changed.
 
         A plain view, as in :meth:`of_own`; several edits of one module share it, or the last

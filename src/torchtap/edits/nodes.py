@@ -13,7 +13,7 @@ from torchtap.core.errors import EditError
 from torchtap.core.tree import leaves
 from torchtap.hooks.graph import Node
 from torchtap.hooks.module_hook import keep_dynamo_out
-from torchtap.hooks.spots import Spot, Tap
+from torchtap.hooks.spots import SiteState, Tap
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,9 @@ class NodeEdit:
 class NodeEdits:
     """Finds the nodes that the modules of one edit made, and hooks them."""
 
-    def __init__(self, edit: NodeEdit, name: str, count: Callable[[Spot, int, bool], None]) -> None:
+    def __init__(
+        self, edit: NodeEdit, name: str, count: Callable[[SiteState, int, bool], None]
+    ) -> None:
         self._edit = edit
         self._name = name
         self._count = count
@@ -68,12 +70,12 @@ class NodeEdits:
             self._handles = [one for one in self._handles if one.hooks_dict_ref() is not None]
             self._prune_at = 256 + 2 * len(self._handles)
 
-    def _hook(self, spot: Spot, call: int) -> Callable[..., Any]:
-        spot.armed += 1
+    def _hook(self, spot: SiteState, call: int) -> Callable[..., Any]:
+        spot.expected += 1
         return partial(self._change, spot, call)
 
     def _change(
-        self, spot: Spot, call: int, gradients: tuple[Tensor | None, ...]
+        self, spot: SiteState, call: int, gradients: tuple[Tensor | None, ...]
     ) -> tuple[Tensor | None, ...]:
         self._count(spot, call, True)
         return tuple(None if one is None else self._edit.change(one) for one in gradients)

@@ -1,4 +1,4 @@
-"""TODO."""
+"""``tt.edit_tensor``: one tensor, without a module."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from torchtap.core.errors import EditError, InputError
 from torchtap.core.functions import Function
 from torchtap.core.site import Site
 from torchtap.edits import as_edit
-from torchtap.edits.checked import Change
+from torchtap.edits.checked import CheckedEdit
 from torchtap.edits.edit import Missing, _check_missing
 from torchtap.edits.gradients import GradientEdits
-from torchtap.hooks.spots import Spot
+from torchtap.hooks.spots import SiteState
 
 
 def edit_tensor(
@@ -63,12 +63,12 @@ class TensorEdit:
         self.fired = 0
         self._missing = missing
         self._is_open = True
-        self._spot = Spot(Site(name, "grad_output"))
-        self._gradients = GradientEdits(Change(as_edit(fn)), self._count)
+        self._spot = SiteState(Site(name, "grad_output"))
+        self._gradients = GradientEdits(CheckedEdit(as_edit(fn)), self._count)
         self._gradients.of_tensor(self._spot, tensor, 0)
         self._gradients.leave(0, None, is_outermost=True)
 
-    def _count(self, spot: Spot, call: int, has_replaced: bool) -> None:
+    def _count(self, spot: SiteState, call: int, has_replaced: bool) -> None:
         self.fired += has_replaced
 
     def close(self) -> None:
@@ -90,7 +90,7 @@ class TensorEdit:
         name = self._spot.site.path
         for why in self._gradients.lost.values():
             raise EditError(f"tt.edit_tensor {name!r} did not happen: {why}.")
-        if not self._spot.arrived and self._missing == "error":
+        if not self._spot.received and self._missing == "error":
             raise EditError(
                 f"tt.edit_tensor {name!r} never happened: no gradient of the tensor came, because "
                 f"no backward was run, or the loss does not depend on it. If that is meant, pass "

@@ -1,29 +1,20 @@
-"""The first door to autograd: the only package that puts hooks on modules, tensors and nodes.
+"""PyTorch's hooks, tamed: the only room that puts hooks on modules, tensors and nodes.
 
-An :class:`Engine` carries out a :class:`~torchtap.core.plan.Plan` and hands records to one function.
-How it sees what it sees:
+In the order in which it is read:
 
-- ``input``, ``output``: a forward pre-hook and a forward hook; the value is kept at that moment
-  (:mod:`~torchtap.capture.keep`).
-- ``grad_output``: a tensor hook put on the output at the moment of return. It stays with that
-  very value, also when the caller goes on with ``out += x``. A *view* that the caller overwrites
-  loses its hook without a word; such views are found and followed
-  (:mod:`~torchtap.capture.gradients`).
-- ``grad_input``: hooks on the autograd nodes where the argument enters the module
-  (:mod:`~torchtap.hooks.graph`); their sum is what flows through the module. No tensor is
-  replaced and no node is put in between.
-- ``param``, ``buffer``, ``param_grad``: :mod:`~torchtap.capture.state`.
-- Gradients are bound to their call when the call is made, so nothing is counted in backward.
-- A checkpoint that runs the forward again is recognised (:mod:`~torchtap.hooks.replay`), and a
-  fused kernel that a hook would switch off is left alone (:mod:`~torchtap.hooks.fused`).
-
-Full backward hooks are not used: they interpose a function that breaks in-place modules, object
-identity and nested outputs.
+- :mod:`~torchtap.hooks.spots`: what is wanted of one module, and the tally of each site.
+- :mod:`~torchtap.hooks.module_hook`, :mod:`~torchtap.hooks.order`,
+  :mod:`~torchtap.hooks.guards`: a hook on a module, its place in the table, and how the compiler
+  sees it.
+- :mod:`~torchtap.hooks.calls`, :mod:`~torchtap.hooks.replay`: numbers of calls, and which call a
+  checkpoint computes again.
+- :mod:`~torchtap.hooks.fused`: steps aside where a hook would switch off a fused kernel.
+- :mod:`~torchtap.hooks.graph`, :mod:`~torchtap.hooks.views`, :mod:`~torchtap.hooks.no_grad`,
+  :mod:`~torchtap.hooks.backwards`: autograd's nodes, views that are overwritten, why there is no
+  gradient, and numbers of backwards.
+- :mod:`~torchtap.hooks.tensor_hooks`, :mod:`~torchtap.hooks.param_hooks`: hooks that outlive a
+  call.
+- :mod:`~torchtap.hooks.saved_pairs`, :mod:`~torchtap.hooks.scope`: hooks on saved tensors, and the
+  modules that they are on for.
+- :mod:`~torchtap.hooks.marks`: ``tt.mark``.
 """
-
-from torchtap.capture.engine import Engine
-from torchtap.hooks.marks import mark
-from torchtap.hooks.spots import Spot, Tap
-from torchtap.studies.plain_hooks import interposed
-
-__all__ = ["Engine", "Spot", "Tap", "interposed", "mark"]

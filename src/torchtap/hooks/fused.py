@@ -63,7 +63,7 @@ def _steps_aside(hook: Any) -> bool:
     return isinstance(hook, Callback) and not isinstance(hook, EditCallback)
 
 
-class Aside:
+class FusedEncoderGuard:
     """Takes its owner's hooks off an encoder layer for one call, and puts them back.
 
     Every owner has one and takes off its own hooks only, so each can be detached by itself.
@@ -89,7 +89,7 @@ class Aside:
             if not isinstance(module, TransformerEncoderLayer):
                 continue
             if any(id(inner) in tapped for inner in module.modules()):
-                hook = StepAside(self)
+                hook = FusedEncoderHook(self)
                 handles.append(Handle(module.register_forward_pre_hook(hook, with_kwargs=True)))
         return handles
 
@@ -156,12 +156,12 @@ class Aside:
             self._spent.pop().remove()
 
 
-class StepAside(Callback):
+class FusedEncoderHook(Callback):
     """Pre-hook of a ``TransformerEncoderLayer``: takes its owner's hooks off for a fused call."""
 
     __slots__ = ("_aside",)
 
-    def __init__(self, aside: Aside) -> None:
+    def __init__(self, aside: FusedEncoderGuard) -> None:
         self._aside = aside
 
     @property

@@ -64,7 +64,7 @@ class Geometry(NamedTuple):
         return base_gradient.as_strided(self.size, self.stride, offset)
 
 
-class Entrance(NamedTuple):
+class InputEdge(NamedTuple):
     """An edge of the graph by which argument number ``place`` comes in.
 
     ``geometry`` is set when the edge is that of the argument's base: it counts only where the
@@ -75,7 +75,7 @@ class Entrance(NamedTuple):
     geometry: Geometry | None
 
 
-class Crossing(NamedTuple):
+class BoundaryEdge(NamedTuple):
     """A slot of a node, made inside the module, whose gradient goes out to an argument."""
 
     slot: int
@@ -120,29 +120,29 @@ def geometry_in_base(view: Tensor) -> Geometry:
     return Geometry(view.size(), view.stride(), offset, base.size(), base.stride())
 
 
-def entrances(arguments: Iterable[tuple[int, Tensor]]) -> dict[Edge, list[Entrance]]:
+def input_edges(arguments: Iterable[tuple[int, Tensor]]) -> dict[Edge, list[InputEdge]]:
     """The edges by which arguments (number, tensor that requires grad) enter a module."""
-    found: dict[Edge, list[Entrance]] = {}
+    found: dict[Edge, list[InputEdge]] = {}
     for place, tensor in arguments:
-        found.setdefault(edge_of(tensor), []).append(Entrance(place, None))
+        found.setdefault(edge_of(tensor), []).append(InputEdge(place, None))
         base = tensor._base if tensor._is_view() else None
         if base is not None and base.requires_grad and base.dtype == tensor.dtype:
-            entrance = Entrance(place, geometry_in_base(tensor))
+            entrance = InputEdge(place, geometry_in_base(tensor))
             found.setdefault(edge_of(base), []).append(entrance)
     return found
 
 
-def crossings(
+def boundary_edges(
     outputs: Iterable[Tensor],
-    entering: Mapping[Edge, list[Entrance]],
+    entering: Mapping[Edge, list[InputEdge]],
     first: int,
     edited: str | None = None,
-) -> dict[Node, list[Crossing]]:
+) -> dict[Node, list[BoundaryEdge]]:
     """Walk from a module's outputs back to where its arguments entered.
 
     Args:
         outputs: tensors with a ``grad_fn``.
-        entering: from :func:`entrances`, taken when the module was entered.
+        entering: from :func:`input_edges`, taken when the module was entered.
         first: :func:`sequence_number` at that moment; older nodes belong to others.
         edited: go no further than to the identities of gradient edits of this path.
 
@@ -150,7 +150,7 @@ def crossings(
         node -> its slots whose gradients leave the module towards an argument. The sum over all
         of them is the gradient that flows through the module.
     """
-    found: dict[Node, list[Crossing]] = {}
+    found: dict[Node, list[BoundaryEdge]] = {}
     roots = {tensor.grad_fn for tensor in outputs}
     todo: list[Node] = [node for node in roots if node is not None and node._sequence_nr() >= first]
     seen = set(todo)
@@ -162,10 +162,10 @@ def crossings(
                 continue
             if edited is not None and following.metadata.get(EDITED) == edited:
                 through = entering.get(before_edits(edge, edited)[0], ())
-                found[following] = [Crossing(0, place, None) for place, _ in through]
+                found[following] = [BoundaryEdge(0, place, None) for place, _ in through]
                 continue
             hits = [
-                Crossing(slot, place, geometry)
+                BoundaryEdge(slot, place, geometry)
                 for place, geometry in entering.get(edge, ())
                 if geometry is None or is_copy_slices(node)
             ]

@@ -1,4 +1,10 @@
-"""TODO."""
+"""A hook of ours on a module. A copy or a pickle of the model has none of them.
+
+``copy.deepcopy`` and pickle ask an object itself how it is copied before they ask its class. So
+while a hook table of a module holds a hook of ours (:class:`Handle`), the table answers as its twin
+without ours would. A hook that is copied by itself, past such a table, becomes a no-op: a bound
+method of the standard library, so that a saved model loads where torchtap is not installed.
+"""
 
 from __future__ import annotations
 
@@ -149,6 +155,12 @@ class Callback:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return getattr, (contextlib.nullcontext(), "__exit__")
+
+
+class WatchCallback(Callback):
+    """A hook of a watch, which stands behind all edits or before them, as its engine looks."""
+
+    __slots__ = ()
 
 
 class EditCallback(Callback):

@@ -1,4 +1,4 @@
-"""TODO."""
+"""Why there is no gradient."""
 
 from __future__ import annotations
 

@@ -11,9 +11,8 @@ from __future__ import annotations
 from collections.abc import MutableMapping
 from typing import Any
 
-from torchtap.capture.callbacks import Enter, Leave
-from torchtap.hooks.module_hook import EditCallback
-from torchtap.hooks.spots import Arrival, EditArrival, Spot
+from torchtap.hooks.module_hook import EditCallback, WatchCallback
+from torchtap.hooks.spots import EditGradHook, GradHook, SiteState
 
 AFTER, BEFORE = "after", "before"
 
@@ -21,7 +20,7 @@ AFTER, BEFORE = "after", "before"
 def put_edit(table: MutableMapping[int, Any], key: int) -> None:
     """A new hook of an edit stands at the end: whoever looks after edits goes behind it."""
     for other, hook in list(table.items()):
-        if other != key and isinstance(hook, Enter | Leave) and hook.engine.looks == AFTER:
+        if other != key and isinstance(hook, WatchCallback) and hook.engine.looks == AFTER:
             _to_end(table, other)
 
 
@@ -43,7 +42,7 @@ def put_gradient(table: MutableMapping[Any, Any], key: Any) -> None:
     in by the outermost. So a hook goes before those of modules further inside, and behind those of
     its own module. Where nobody edits, the order makes no difference.
     """
-    if len(table) == 1 or not any(isinstance(hook, EditArrival) for hook in table.values()):
+    if len(table) == 1 or not any(isinstance(hook, EditGradHook) for hook in table.values()):
         return
     others = [other for other in table if other != key]
     here = _home(table[key])
@@ -55,10 +54,10 @@ def put_gradient(table: MutableMapping[Any, Any], key: Any) -> None:
 
 def _home(hook: Any) -> str | None:
     """Path of the module (or mark) that a hook of ours on a tensor belongs to."""
-    if not isinstance(hook, Arrival):
+    if not isinstance(hook, GradHook):
         return None
     bound = (getattr(getattr(hook.func, "__self__", None), "spot", None), *hook.args[:1])
-    return next((spot.site.path for spot in bound if isinstance(spot, Spot)), None)
+    return next((spot.site.path for spot in bound if isinstance(spot, SiteState)), None)
 
 
 def _to_end(table: MutableMapping[Any, Any], key: Any) -> None:

@@ -13,11 +13,10 @@ import torch
 from torch import nn
 
 from torchtap.core.plan import Plan
-from torchtap.hooks.fused import Aside
+from torchtap.hooks.fused import FusedEncoderGuard
 from torchtap.hooks.module_hook import Callback, Handle, keep_dynamo_out
 from torchtap.hooks.saved_pairs import Pair, is_of_checkpoint, push, remove, top
 from torchtap.hooks.spots import Tap
-from torchtap.saved.block import Owner
 
 CHECKPOINT = (
     "ran inside a non-reentrant checkpoint, which keeps nothing but its inputs; offload around it, "
@@ -46,7 +45,7 @@ may_push = torch._C._autograd._saved_tensors_hooks_is_enabled  # type: ignore[at
 """Whether saved-tensor hooks are allowed here: ``torch.func``, or the user, may forbid them."""
 
 
-class Places(threading.local):
+class ThreadState(threading.local):
     """Where this thread is: paths of the modules that run, and the pairs below ours.
 
     Attributes:
@@ -66,10 +65,10 @@ class Places(threading.local):
         self.num_pauses = 0
         self.calls: list[tuple[Tap, FrameType | None]] = []
         self.node = -1
-        self.unfinished: list[weakref.ref[Owner]] = []
+        self.unfinished: list[weakref.ref[Any]] = []
 
 
-class Attachment:
+class ModuleScope:
     """Puts one pair on and takes it off, in each thread by itself.
 
     Attributes:
@@ -87,12 +86,12 @@ class Attachment:
         self.refused: dict[str, dict[str, None]] = {}
         self.on_begin: Callable[[str], None] | None = None
         self.on_end: Callable[[], None] | None = None
-        self.places = Places()
+        self.places = ThreadState()
         self._handles: list[Any] = []
         self._leaves: list[Any] = []
         self._inside: set[int] = set()
         self._is_off = False
-        self._aside: Aside | None = None
+        self._aside: FusedEncoderGuard | None = None
 
     def path(self) -> str:
         """The innermost attached module that runs in this thread."""
@@ -143,7 +142,7 @@ class Attachment:
             enter, leave = _Enter(self, tap, around=around), _Leave(self, tap)
             self._handles.append(Handle(module.register_forward_pre_hook(enter)))
             self._leaves.append(Handle(module.register_forward_hook(leave, always_call=True)))
-        self._aside = Aside(self, taps)
+        self._aside = FusedEncoderGuard(self, taps)
         self._handles += self._aside.attach(modules)
 
     def detach(self) -> None:
@@ -244,7 +243,7 @@ class _Follow(Callback):
 
     __slots__ = ("_attachment",)
 
-    def __init__(self, attachment: Attachment, tap: Tap) -> None:
+    def __init__(self, attachment: ModuleScope, tap: Tap) -> None:
         self._attachment = attachment
         self.tap = tap
 
@@ -257,7 +256,7 @@ class _Follow(Callback):
 class _Enter(_Follow):
     __slots__ = ("_around",)
 
-    def __init__(self, attachment: Attachment, tap: Tap, *, around: bool) -> None:
+    def __init__(self, attachment: ModuleScope, tap: Tap, *, around: bool) -> None:
         super().__init__(attachment, tap)
         self._around = around
 

@@ -27,7 +27,7 @@ def no_meter(tensor: Tensor, step: int) -> bool:
     return False
 
 
-class Spot:
+class SiteState:
     """The tally of one site.
 
     Attributes:
@@ -41,7 +41,7 @@ class Spot:
             record is made.
     """
 
-    __slots__ = ("armed", "arrived", "copies", "meter", "reason", "seen", "site")
+    __slots__ = ("copies", "expected", "meter", "reason", "received", "seen", "site")
 
     def __init__(
         self, site: Site, copies: bool | None = None, meter: Callable[[Site], Meter] | None = None
@@ -49,19 +49,19 @@ class Spot:
         self.site = site
         self.meter = no_meter if meter is None else meter(site)
         self.seen = False
-        self.armed = self.arrived = 0
+        self.expected = self.received = 0
         self.reason: str | None = None
         self.copies = copies
 
 
-class Arrival(partial):  # type: ignore[type-arg]
+class GradHook(partial):  # type: ignore[type-arg]
     """A hook on a tensor, bound to its call. Tells ``torch.save`` of the tensor not to mind it."""
 
     __slots__ = ()
     __torch_unserializable__ = True
 
 
-class EditArrival(Arrival):
+class EditGradHook(GradHook):
     """A hook that changes the gradient of a tensor."""
 
     __slots__ = ()
@@ -121,7 +121,7 @@ class Tap:
         self._meter = meter
         self.path = path
         self.filters = filters
-        self.spots: dict[tuple[str, str], Spot | None] = {}
+        self.spots: dict[tuple[str, str], SiteState | None] = {}
         self.count: Callable[[], Iterator[int]] = itertools.count
         self.calls: Iterator[int] = self.count()
         self.calls_in_backward: Iterator[int] = itertools.count()
@@ -146,7 +146,7 @@ class Tap:
         self.calls = self.count()
         self.calls_in_backward = itertools.count()
 
-    def spot(self, port: str, leaf: str) -> Spot | None:
+    def spot(self, port: str, leaf: str) -> SiteState | None:
         """The spot of one site, or ``None`` if it is not wanted."""
         try:
             return self.spots[port, leaf]
@@ -173,5 +173,5 @@ class Tap:
                 reason = f"it {verb} {what}: use a tuple, list, dict or dataclass instead"
                 yield Absence(Site(self.path, port, leaf), reason)
 
-    def _make(self, port: str, leaf: str) -> Spot:
-        return Spot(Site(self.path, port, leaf), self._copies, self._meter)
+    def _make(self, port: str, leaf: str) -> SiteState:
+        return SiteState(Site(self.path, port, leaf), self._copies, self._meter)

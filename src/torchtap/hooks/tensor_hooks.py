@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from torchtap.hooks.order import put_gradient
-from torchtap.hooks.spots import Arrival
+from torchtap.hooks.spots import GradHook
 
 _ONLY_OURS = 3
 """References to the hook table of a tensor that is gone: list, loop variable, argument."""
@@ -26,11 +26,11 @@ class TensorHooks:
         tables: each of them once.
     """
 
-    def __init__(self, is_ours: Callable[[Arrival], bool]) -> None:
+    def __init__(self, is_ours: Callable[[GradHook], bool]) -> None:
         self.tables: list[Any] = []
         self._is_ours = is_ours
 
-    def put(self, tensor: Tensor, hook: Arrival) -> None:
+    def put(self, tensor: Tensor, hook: GradHook) -> None:
         """Hook a plain tensor that an operation made."""
         hooks: Any = tensor._backward_hooks
         if hooks is None:
@@ -43,9 +43,9 @@ class TensorHooks:
         else:
             self.join(hooks, hook)
 
-    def join(self, hooks: Any, hook: Arrival) -> None:
+    def join(self, hooks: Any, hook: GradHook) -> None:
         """Put a hook into a table that others made, which is remembered once, to clean it."""
-        if not any(isinstance(other, Arrival) and self._is_ours(other) for other in hooks):
+        if not any(isinstance(other, GradHook) and self._is_ours(other) for other in hooks):
             self.tables.append(hooks)
         hooks[hook] = hook
         put_gradient(hooks, hook)
@@ -58,6 +58,6 @@ class TensorHooks:
         """Take every hook off, also those on tensors of graphs that are still alive."""
         for hooks in self.tables:
             for hook in list(hooks):
-                if isinstance(hook, Arrival) and self._is_ours(hook):
+                if isinstance(hook, GradHook) and self._is_ours(hook):
                     del hooks[hook]
         self.tables.clear()

@@ -1,4 +1,4 @@
-"""TODO."""
+"""A view that a module returned, and whether its memory was overwritten since."""
 
 from __future__ import annotations
 

@@ -1,1 +1,8 @@
-"""Turns values into text, pictures and HTML. Computes nothing, prints nothing."""
+"""Pictures of what was recorded, as matplotlib figures that no global state knows of.
+
+matplotlib is imported when a figure is drawn.
+"""
+
+from torchtap.plot.maps import default_site, feature_maps, feature_maps_overview
+
+__all__ = ["default_site", "feature_maps", "feature_maps_overview"]

@@ -22,7 +22,7 @@ from torchtap.stats.custom.protocol import Statistic
 from torchtap.stats.custom.results import Finished, Missing
 from torchtap.stats.custom.slices import Along
 from torchtap.stats.histogram import Histogram
-from torchtap.stats.series import Measured, Saved, Series
+from torchtap.stats.series import Saved, Series, SiteSummary
 
 FURTHER = f"{PREFIX}.further"
 """Names of what the further statistics found begin so. Under this very name stands JSON as UTF-8
@@ -219,7 +219,7 @@ def _histograms(
         start = end
 
 
-def _flat(measured: Measured) -> dict[str, Any]:
+def _flat(measured: SiteSummary) -> dict[str, Any]:
     site = measured.site
     return {
         "site": [site.path, site.port, site.leaf],

@@ -18,16 +18,16 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torchtap.core.errors import InputError
 from torchtap.core.modules import modules_of
 from torchtap.core.plan import make_plan
-from torchtap.core.preserved import untouched
+from torchtap.core.preserved import preserved
 from torchtap.core.tensors import storage_id
 from torchtap.core.text import NONE, columns, size
 from torchtap.hooks.graph import num_casts
 from torchtap.hooks.saved_pairs import Guarded, checked, guarded
-from torchtap.hooks.scope import Attachment
+from torchtap.hooks.scope import ModuleScope
 from torchtap.saved.blocks import Buffers
 from torchtap.saved.layout import form_of
 from torchtap.saved.offload_report import _MOST_ROWS, _labels
-from torchtap.saved.spill_file import Slab, folder_for
+from torchtap.saved.spill_file import SpillFile, folder_for
 
 _PROBE, _NUM_PROBES = 4 << 20, 8
 
@@ -265,7 +265,7 @@ _Packed = tuple[Guarded, str, _Saved | None]
 class _Recorder:
     """Notes when memory is saved and used, and moves nothing."""
 
-    def __init__(self, model: nn.Module, min_bytes: int, attachment: Attachment) -> None:
+    def __init__(self, model: nn.Module, min_bytes: int, attachment: ModuleScope) -> None:
         self.saved: list[_Saved] = []
         self.saves: list[tuple[float, str]] = []
         self.uses: list[tuple[float, str]] = []
@@ -329,11 +329,11 @@ def _profile(
     step_fn: Callable[[], object],
     min_bytes: int,
 ) -> _Recorder:
-    attachment = Attachment()
+    attachment = ModuleScope()
     # The wrapper itself, since the modules in a compiled graph do not run one by one.
     attachment.attach(make_plan(model, "*"), {**modules, "": model}, around=True)
     try:
-        with untouched(modules), _gradients_put_back(model):
+        with preserved(modules), _gradients_put_back(model):
             recorder = _Recorder(model, min_bytes, attachment)
             attachment.pair = (recorder.pack, recorder.unpack)
             recorder.begin = time.perf_counter()
@@ -427,7 +427,7 @@ def _wait(moved: Iterable[_Saved], cost: float) -> float:
 
 def _disk_speeds(folder: Path) -> tuple[float, float]:
     """Bytes per second, written until they are on the disk, and fetched from there."""
-    slab = Slab(folder)
+    slab = SpillFile(folder)
     data = memoryview(bytearray(os.urandom(_PROBE)))
     extents = [slab.reserve(_PROBE) for _ in range(_NUM_PROBES)]
     start = time.perf_counter()

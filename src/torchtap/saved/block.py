@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from torchtap.hooks.saved_pairs import overwritten
-from torchtap.saved.layout import Form
+from torchtap.saved.layout import TensorLayout
 from torchtap.saved.streams import Ticket
 from torchtap.saved.tiers import Tier
 
-HERE, LEAVING, AWAY = "here", "leaving", "away"
-AHEAD = "ahead"
+RESIDENT, EVICTING, EVICTED = "here", "leaving", "away"
+PREFETCHED = "ahead"
 """What is away, and fetched before it is asked for."""
 
 Identity = tuple[int, int, int, tuple[Any, ...]]
@@ -25,7 +25,7 @@ Freed = tuple[str, int, Any, Tier | None, int]
 """What a parcel leaves behind: its state, bytes, identity, tier, and bytes there."""
 
 
-class Parcel:
+class SavedBlock:
     """Owned by the graph, through what ``pack`` returned.
 
     It holds an alias of the tensor, and with it its version: what was overwritten is never handed
@@ -60,7 +60,7 @@ class Parcel:
     def __init__(
         self,
         alias: Tensor,
-        form: Form,
+        form: TensorLayout,
         storage: weakref.ref[torch.UntypedStorage],
         identity: Identity,
         freed: deque[Freed],
@@ -70,7 +70,7 @@ class Parcel:
         self.storage = storage
         self.identity = identity
         self.number = -1
-        self.state = HERE
+        self.state = RESIDENT
         self.ticket: Ticket | None = None
         self.tier: Tier | None = None
         self.handle: Any = None
@@ -89,7 +89,7 @@ class Parcel:
 
     def let_go(self) -> None:
         """It is away: its memory is needed no more."""
-        self.state = AWAY
+        self.state = EVICTED
         self.alias.data = self.form.nothing
 
     def __del__(self) -> None:
@@ -97,12 +97,12 @@ class Parcel:
         nbytes, tier = self.form.nbytes, self.tier
         self._freed.append((self.state, nbytes, self.identity, tier, self.small))
         if self.ahead is not None:
-            self._freed.append((AHEAD, nbytes, self.number, None, 0))
+            self._freed.append((PREFETCHED, nbytes, self.number, None, 0))
         if tier is not None:
             tier.drop(self.handle)
 
 
-class Owner:
+class BlockRef:
     """What autograd holds: as long as one lives, its parcel does; everybody else holds it weakly.
 
     It is not the parcel itself, because that has a finaliser: until that has run, a weak reference
@@ -111,15 +111,15 @@ class Owner:
 
     __slots__ = ("__weakref__", "parcel")
 
-    def __init__(self, parcel: Parcel) -> None:
+    def __init__(self, parcel: SavedBlock) -> None:
         self.parcel = parcel
 
 
-class Packed:
+class SharedView:
     """What autograd holds for a tensor that shares a parcel with others."""
 
     __slots__ = ("form", "owner")
 
-    def __init__(self, owner: Owner, form: Form) -> None:
+    def __init__(self, owner: BlockRef, form: TensorLayout) -> None:
         self.owner = owner
         self.form = form

@@ -19,12 +19,22 @@ from torchtap.core.errors import OffloadError
 from torchtap.hooks.graph import num_casts, sequence_number
 from torchtap.hooks.module_hook import keep_dynamo_out
 from torchtap.hooks.saved_pairs import Pair, checked, guarded
-from torchtap.hooks.scope import Places
+from torchtap.hooks.scope import ThreadState
 from torchtap.saved import heap
-from torchtap.saved.block import AHEAD, AWAY, HERE, LEAVING, Freed, Identity, Owner, Packed, Parcel
+from torchtap.saved.block import (
+    EVICTED,
+    EVICTING,
+    PREFETCHED,
+    RESIDENT,
+    BlockRef,
+    Freed,
+    Identity,
+    SavedBlock,
+    SharedView,
+)
 from torchtap.saved.forks import forks
-from torchtap.saved.layout import Form, flat, form_of, restored
-from torchtap.saved.offload_report import IN_HOST, OffloadReport, OffloadRow, Tally
+from torchtap.saved.layout import TensorLayout, flat, form_of, restored
+from torchtap.saved.offload_report import IN_HOST, ModuleCounters, OffloadReport, OffloadRow
 from torchtap.saved.spill_file import FULL
 from torchtap.saved.streams import Ticket
 from torchtap.saved.tiers import Tier
@@ -38,7 +48,7 @@ NUM_THREADS = 2
 _current_task = torch._C._current_graph_task_id
 
 
-class Handed:
+class Foreign:
     """A saved tensor that the pair of hooks below ours has packed."""
 
     __slots__ = ("packed", "unpack")
@@ -48,7 +58,7 @@ class Handed:
         self.packed = pack(tensor)
 
 
-class Session:
+class OffloadEngine:
     """All that one ``tt.offload`` knows.
 
     Args:
@@ -70,7 +80,7 @@ class Session:
         keep_last: int,
         on_full: str,
         wants: Callable[[Tensor], str | None] | None,
-        places: Places,
+        places: ThreadState,
     ) -> None:
         self.tiers = tiers
         self.is_open = True
@@ -83,17 +93,17 @@ class Session:
         self._places = places
         self._new_lock()
         self._takers: dict[tuple[torch.dtype, torch.device], tuple[Tier, ...]] = {}
-        self._known: dict[Identity, weakref.ref[Owner]] = {}
-        self._queue: deque[weakref.ref[Owner]] = deque()
-        self._leaving: deque[Parcel] = deque()
-        self._carried: set[Parcel] = set()
+        self._known: dict[Identity, weakref.ref[BlockRef]] = {}
+        self._queue: deque[weakref.ref[BlockRef]] = deque()
+        self._leaving: deque[SavedBlock] = deque()
+        self._carried: set[SavedBlock] = set()
         self._freed: deque[Freed] = deque()
         self._waits: deque[float] = deque()
-        self._bytes = {HERE: 0, LEAVING: 0, AHEAD: 0}
-        self._ahead = _Ahead()
+        self._bytes = {RESIDENT: 0, EVICTING: 0, PREFETCHED: 0}
+        self._ahead = _Prefetch()
         self._threads: tuple[int, ThreadPoolExecutor] | None = None
         self._full: set[str] = set()
-        self._tallies: defaultdict[str, Tally] = defaultdict(Tally)
+        self._tallies: defaultdict[str, ModuleCounters] = defaultdict(ModuleCounters)
         self._moved = {tier.name: 0 for tier in tiers}
         self._small = self._fetched = self._peak = self._plain = self._plain_peak = 0
         self._num_ahead = self._num_waited = self._freed_nbytes = 0
@@ -118,21 +128,21 @@ class Session:
                 return self._take(tensor, form, tally)
             tally.kept[form] += nbytes
         below = places.below[-1] if places.below else None
-        return guarded(tensor) if below is None else Handed(below, tensor)
+        return guarded(tensor) if below is None else Foreign(below, tensor)
 
     def unpack(self, packed: Any) -> Tensor:
         """Backward asks for a tensor. May happen any number of times, in any thread."""
         kind = type(packed)
-        if kind is Owner:
+        if kind is BlockRef:
             return self._tensor_of(packed.parcel, packed.parcel.form)
         if kind is tuple:
             return checked(packed)
-        if kind is Packed:
+        if kind is SharedView:
             return self._tensor_of(packed.owner.parcel, packed.form)
         tensor: Tensor = packed.unpack(packed.packed)
         return tensor
 
-    def _form_or_reason(self, tensor: Tensor) -> Form | str:
+    def _form_or_reason(self, tensor: Tensor) -> TensorLayout | str:
         """How a tensor lies that is to be moved, or why it is kept."""
         if not self.is_open:
             return "after closing"
@@ -156,7 +166,9 @@ class Session:
         is_there = form.device.type == "cpu" and any(tier.name == "cpu" for tier in self.tiers)
         return IN_HOST if is_there else "no tier takes it"
 
-    def _take(self, tensor: Tensor, form: Form, tally: Tally) -> Owner | Packed:
+    def _take(
+        self, tensor: Tensor, form: TensorLayout, tally: ModuleCounters
+    ) -> BlockRef | SharedView:
         if self._has_unpacked or self._began is None:
             self._begin_step()
         storage = tensor.untyped_storage()
@@ -166,21 +178,25 @@ class Session:
         known = None if reference is None else reference()
         # The number of an object is used again once it is gone. What has begun to leave may be
         # other numbers than are in its memory now: not every write raises the version.
-        if known is not None and known.parcel.state == HERE and known.parcel.storage() is storage:
+        if (
+            known is not None
+            and known.parcel.state == RESIDENT
+            and known.parcel.storage() is storage
+        ):
             tally.shared += form.nbytes
-            return Packed(known, form)
+            return SharedView(known, form)
         places = self._places
         if (node := sequence_number()) != places.node:
             places.node = node
             self._release(self._room - form.nbytes)
-        if self._bytes[LEAVING] and self._in_memory() + form.nbytes > self._limit:
+        if self._bytes[EVICTING] and self._in_memory() + form.nbytes > self._limit:
             self._when_full(form.nbytes)
-        parcel = Parcel(tensor.detach(), form, weakref.ref(storage), identity, self._freed)
-        owner = Owner(parcel)
+        parcel = SavedBlock(tensor.detach(), form, weakref.ref(storage), identity, self._freed)
+        owner = BlockRef(parcel)
         self._known[identity] = reference = weakref.ref(owner)
         if not (form.is_small and self._takers[form.kind][0].is_slow):
             self._ahead.packed(parcel, reference)
-        self._bytes[HERE] += form.nbytes
+        self._bytes[RESIDENT] += form.nbytes
         self._plain += form.nbytes
         tally.packed += form.nbytes
         places.unfinished.append(reference)
@@ -206,22 +222,22 @@ class Session:
         unfinished, queue = self._places.unfinished, self._queue
         queue.extend(unfinished)
         unfinished.clear()
-        while self._bytes[HERE] > room and queue:
+        while self._bytes[RESIDENT] > room and queue:
             owner = queue.popleft()()
-            if owner is not None and owner.parcel.state == HERE:
+            if owner is not None and owner.parcel.state == RESIDENT:
                 self._send(owner.parcel)
 
     def _when_full(self, coming: int) -> None:
         if self._on_full == "raise":
             raise OffloadError(
                 f"Offloading holds {self._in_memory():,} bytes, {coming:,} come, and "
-                f"{self._limit:,} are allowed: {self._bytes[LEAVING]:,} are still on their way. "
+                f"{self._limit:,} are allowed: {self._bytes[EVICTING]:,} are still on their way. "
                 f"Give more with max_bytes=, or wait with on_full='wait'."
             )
         if self._on_full == "keep":
             return
         start = time.perf_counter()
-        while self._in_memory() + coming > self._limit and self._bytes[LEAVING]:
+        while self._in_memory() + coming > self._limit and self._bytes[EVICTING]:
             self._await_one()
         self._blocked += time.perf_counter() - start
 
@@ -234,7 +250,7 @@ class Session:
             self._arrived.wait(timeout=1.0)
         self._settle()
 
-    def _send(self, parcel: Parcel) -> None:
+    def _send(self, parcel: SavedBlock) -> None:
         form = parcel.form
         tier = self._tier_for(form)
         if tier is None:
@@ -260,18 +276,18 @@ class Session:
                 self._leaving.append(parcel)
         self._blocked += time.perf_counter() - start
 
-    def _leaves(self, parcel: Parcel) -> None:
-        parcel.state = LEAVING
-        self._bytes[HERE] -= parcel.form.nbytes
-        self._bytes[LEAVING] += parcel.form.nbytes
+    def _leaves(self, parcel: SavedBlock) -> None:
+        parcel.state = EVICTING
+        self._bytes[RESIDENT] -= parcel.form.nbytes
+        self._bytes[EVICTING] += parcel.form.nbytes
 
-    def _put(self, parcel: Parcel, tier: Tier) -> Ticket | None:
+    def _put(self, parcel: SavedBlock, tier: Tier) -> Ticket | None:
         form = parcel.form
         parcel.handle, parcel.small, ticket = tier.put(flat(parcel.alias, form), form)
         parcel.tier = tier
         return ticket
 
-    def _carry(self, parcel: Parcel, tier: Tier, ready: Any) -> None:
+    def _carry(self, parcel: SavedBlock, tier: Tier, ready: Any) -> None:
         """In a thread of its own: write to a slow tier."""
         try:
             if ready is not None:
@@ -290,14 +306,14 @@ class Session:
                 self._carried.discard(parcel)
                 self._arrived.notify_all()
 
-    def _gone(self, parcel: Parcel) -> None:
+    def _gone(self, parcel: SavedBlock) -> None:
         """The copy has ended: let go of the memory, unless it was overwritten meanwhile."""
         nbytes = parcel.form.nbytes
         self._bytes[parcel.state] -= nbytes
         parcel.ticket = None
         if parcel.alias._version != parcel.identity[1]:
-            parcel.state = HERE  # It raises when it is asked for.
-            self._bytes[HERE] += nbytes
+            parcel.state = RESIDENT  # It raises when it is asked for.
+            self._bytes[RESIDENT] += nbytes
             return
         assert parcel.tier is not None
         self._moved[parcel.tier.name] += nbytes
@@ -305,7 +321,7 @@ class Session:
         parcel.let_go()
         self._frees(parcel.form)
 
-    def _stay(self, parcel: Parcel, tier: Tier, error: BaseException) -> None:
+    def _stay(self, parcel: SavedBlock, tier: Tier, error: BaseException) -> None:
         """It could not be moved."""
         if tier.is_slow and isinstance(error, OSError):
             self._full.add(tier.name)
@@ -315,8 +331,8 @@ class Session:
             self.notes[f"moving to {tier.name} failed: {error!r}; kept in memory"] = None
         tier.used -= tier.room(parcel.form)
         self._bytes[parcel.state] -= parcel.form.nbytes
-        self._bytes[HERE] += parcel.form.nbytes
-        parcel.state = HERE
+        self._bytes[RESIDENT] += parcel.form.nbytes
+        parcel.state = RESIDENT
 
     def _settle(self) -> None:
         """Take note of what the collector freed, and of copies that have ended."""
@@ -324,9 +340,9 @@ class Session:
             state, nbytes, name, tier, small = self._freed.popleft()
             if tier is not None:
                 tier.used -= small
-            if state != AWAY:
+            if state != EVICTED:
                 self._bytes[state] -= nbytes
-            if state == AHEAD:
+            if state == PREFETCHED:
                 self._ahead.ready.pop(name, None)
                 continue
             self._plain -= nbytes
@@ -339,7 +355,7 @@ class Session:
         while self._leaving and self._leaving[0].ticket.is_done():  # type: ignore[union-attr]
             self._gone(self._leaving.popleft())
 
-    def _tier_for(self, form: Form) -> Tier | None:
+    def _tier_for(self, form: TensorLayout) -> Tier | None:
         for tier in self._takers.get(form.kind, ()):
             used = tier.used + tier.room(form)
             if tier.name not in self._full and (tier.capacity is None or used <= tier.capacity):
@@ -349,7 +365,7 @@ class Session:
 
     # ------------------------------------------------------------------ back
 
-    def _tensor_of(self, parcel: Parcel, form: Form) -> Tensor:
+    def _tensor_of(self, parcel: SavedBlock, form: TensorLayout) -> Tensor:
         if self._forks != forks.count:
             self._after_fork()
         start = time.perf_counter()
@@ -358,7 +374,7 @@ class Session:
             self._settle()
             parcel.check()
             fetched = parcel.ahead
-            is_away = parcel.state == AWAY
+            is_away = parcel.state == EVICTED
             if is_away:
                 self._frees(parcel.form)  # Once the backward has used it.
                 self._fetched += parcel.form.nbytes
@@ -383,7 +399,7 @@ class Session:
         self._waits.append(time.perf_counter() - start)
         return elements if form is parcel.form and form.is_plain else restored(elements, form)
 
-    def _get(self, parcel: Parcel) -> tuple[Tensor, Ticket | None]:
+    def _get(self, parcel: SavedBlock) -> tuple[Tensor, Ticket | None]:
         """The elements of a parcel that is away."""
         assert parcel.tier is not None
         return parcel.tier.get(parcel.handle, parcel.form)
@@ -401,14 +417,14 @@ class Session:
             soon = self._pool().submit if parcel.tier.is_slow else _now
             parcel.ahead = soon(self._get, parcel)
             self._ahead.ready[parcel.number] = weakref.ref(owner)
-            self._bytes[AHEAD] += parcel.form.nbytes
+            self._bytes[PREFETCHED] += parcel.form.nbytes
             self._note_peak()
 
-    def _take_ahead(self, parcel: Parcel) -> None:
+    def _take_ahead(self, parcel: SavedBlock) -> None:
         """What was fetched of it is in use, or is not wanted any more."""
         parcel.ahead = None
         del self._ahead.ready[parcel.number]
-        self._bytes[AHEAD] -= parcel.form.nbytes
+        self._bytes[PREFETCHED] -= parcel.form.nbytes
 
     def _forget_ahead(self) -> None:
         """Let go of all that was fetched ahead."""
@@ -420,11 +436,11 @@ class Session:
     # ------------------------------------------------------------------ small things
 
     def _in_memory(self) -> int:
-        return self._bytes[HERE] + self._bytes[LEAVING] + self._bytes[AHEAD]
+        return self._bytes[RESIDENT] + self._bytes[EVICTING] + self._bytes[PREFETCHED]
 
     def _note_peak(self) -> None:
         held = self._bytes
-        in_memory = held[HERE] + held[LEAVING] + held[AHEAD]
+        in_memory = held[RESIDENT] + held[EVICTING] + held[PREFETCHED]
         if in_memory > self._peak:
             self._peak = in_memory
         if self._plain > self._plain_peak:
@@ -441,7 +457,7 @@ class Session:
         self._began = now
         self._has_unpacked = False
 
-    def _frees(self, form: Form) -> None:
+    def _frees(self, form: TensorLayout) -> None:
         """A tensor's memory is free, or soon will be; let the system have it, now and then."""
         if form.device.type != "cpu" or not heap.can_give_back:
             return
@@ -468,10 +484,10 @@ class Session:
             return
         self._new_lock()
         self._forget_ahead()
-        for parcel in [one for one in self._carried if one.state == LEAVING]:
-            parcel.state = HERE
-            self._bytes[LEAVING] -= parcel.form.nbytes
-            self._bytes[HERE] += parcel.form.nbytes
+        for parcel in [one for one in self._carried if one.state == EVICTING]:
+            parcel.state = RESIDENT
+            self._bytes[EVICTING] -= parcel.form.nbytes
+            self._bytes[RESIDENT] += parcel.form.nbytes
         self._carried.clear()
 
     def flush(self) -> None:
@@ -480,7 +496,7 @@ class Session:
         with self._lock:
             self._release(self._room)
             self._settle()
-            while self._bytes[LEAVING] > 0:
+            while self._bytes[EVICTING] > 0:
                 self._await_one()
 
     def holds_nothing(self) -> bool:
@@ -538,10 +554,10 @@ class Session:
             )
 
 
-keep_dynamo_out(Session.pack, Session.unpack)
+keep_dynamo_out(OffloadEngine.pack, OffloadEngine.unpack)
 
 
-class _Ahead:
+class _Prefetch:
     """What backward will ask for next: as in the step before, or else the latest first.
 
     Only a hint: what was not fetched ahead is fetched when it is asked for.
@@ -552,9 +568,9 @@ class _Ahead:
     """
 
     def __init__(self) -> None:
-        self.ready: dict[int, weakref.ref[Owner]] = {}
+        self.ready: dict[int, weakref.ref[BlockRef]] = {}
         self._first = 0
-        self._owners: list[weakref.ref[Owner]] = []
+        self._owners: list[weakref.ref[BlockRef]] = []
         self._order: deque[int] = deque(maxlen=1 << 16)
         self._after: dict[int, int] = {}
         self._place = -1
@@ -567,12 +583,12 @@ class _Ahead:
         self._owners.clear()
         self._place = -1
 
-    def packed(self, parcel: Parcel, reference: weakref.ref[Owner]) -> None:
+    def packed(self, parcel: SavedBlock, reference: weakref.ref[BlockRef]) -> None:
         """A parcel was made."""
         parcel.number = self._first + len(self._owners)
         self._owners.append(reference)
 
-    def asked(self, parcel: Parcel, *, was_ready: bool) -> None:
+    def asked(self, parcel: SavedBlock, *, was_ready: bool) -> None:
         """A parcel is asked for."""
         place = parcel.number - self._first
         if place >= 0:
@@ -580,19 +596,19 @@ class _Ahead:
             if not was_ready:  # Else we are further already.
                 self._place = place
 
-    def coming(self) -> Iterator[Owner]:
+    def coming(self) -> Iterator[BlockRef]:
         """What is away and will be asked for soon, from where it was fetched up to."""
         for _ in range(NUM_AHEAD):
             place = self._after.get(self._place, self._place - 1)
             if len(self.ready) >= NUM_AHEAD or not 0 <= place < len(self._owners):
                 return
             owner = self._owners[place]()
-            if owner is not None and owner.parcel.state == AWAY and owner.parcel.ahead is None:
+            if owner is not None and owner.parcel.state == EVICTED and owner.parcel.ahead is None:
                 yield owner
             self._place = place
 
 
-def _seen_as(tensor: Tensor, form: Form, wanted: Form) -> Tensor:
+def _seen_as(tensor: Tensor, form: TensorLayout, wanted: TensorLayout) -> Tensor:
     """A tensor that is here, as another one that shares its memory."""
     return tensor if wanted is form or not wanted.is_dense else restored(flat(tensor, form), wanted)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 
 
-class Room:
+class FreeList:
     """Free stretches, in order; neighbours are one.
 
     Example:

@@ -20,7 +20,7 @@ SMALL = 256 << 10
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Form:
+class TensorLayout:
     """Everything about a tensor but its numbers.
 
     Attributes:
@@ -58,7 +58,7 @@ class Form:
         return _core(self.size, self.stride)
 
 
-def form_of(tensor: Tensor) -> Form | str:
+def form_of(tensor: Tensor) -> TensorLayout | str:
     """The form of a tensor, or why it must stay where it is."""
     if type(tensor) is not Tensor and type(tensor) is not torch.nn.Parameter:
         return "another class of tensor"
@@ -86,7 +86,7 @@ def _form(
     stride: tuple[int, ...],
     is_conj: bool,
     is_neg: bool,
-) -> Form | str:
+) -> TensorLayout | str:
     """Training saves the same forms over and over."""
     if device.type not in ("cpu", "cuda"):
         return f"on {device.type}"
@@ -98,7 +98,7 @@ def _form(
     length = reach if is_dense else numel
     nbytes = length * dtype.itemsize
     shape = None if is_dense else (size, stride)
-    return Form(
+    return TensorLayout(
         dtype,
         device,
         size,
@@ -127,7 +127,7 @@ def _steps(size: Sequence[int]) -> tuple[int, ...]:
     return tuple(inner)[::-1]
 
 
-def flat(tensor: Tensor, form: Form) -> Tensor:
+def flat(tensor: Tensor, form: TensorLayout) -> Tensor:
     """The elements that are moved, contiguous, sharing memory where they can.
 
     Args:
@@ -149,7 +149,7 @@ def flat(tensor: Tensor, form: Form) -> Tensor:
     return once.contiguous().view(-1)
 
 
-def bytes_of(elements: Tensor, form: Form) -> Bytes:
+def bytes_of(elements: Tensor, form: TensorLayout) -> Bytes:
     """The memory of what ``flat`` gave, on the CPU; the elements must live longer.
 
     By its address: numpy knows fewer dtypes, and takes five times as long.
@@ -157,7 +157,7 @@ def bytes_of(elements: Tensor, form: Form) -> Bytes:
     return form.buffer.from_address(elements.data_ptr())
 
 
-def space_for(form: Form, device: torch.device) -> Tensor:
+def space_for(form: TensorLayout, device: torch.device) -> Tensor:
     """Memory for what ``flat`` gave, on a device."""
     # Twice as fast as torch.empty, which looks for a memory format.
     if form.is_plain:
@@ -165,7 +165,7 @@ def space_for(form: Form, device: torch.device) -> Tensor:
     return torch.empty_strided((form.length,), (1,), dtype=form.dtype, device=device)
 
 
-def restored(elements: Tensor, form: Form) -> Tensor:
+def restored(elements: Tensor, form: TensorLayout) -> Tensor:
     """The tensor again, from elements that nobody else uses."""
     if form.is_plain and elements.shape == form.size:
         return elements

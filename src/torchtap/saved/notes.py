@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 
-from torchtap.hooks.scope import BACKWARD, CHECKPOINT, Attachment
+from torchtap.hooks.scope import BACKWARD, CHECKPOINT, ModuleScope
 from torchtap.saved.offload_report import IN_HOST, OffloadReport
 
 _HINTS = {
@@ -21,7 +21,7 @@ _GAINS_NOTHING = (CHECKPOINT, BACKWARD)
 
 def notes_of(
     report: OffloadReport,
-    attachment: Attachment,
+    attachment: ModuleScope,
     *,
     room: int,
     budgets: Sequence[int],
@@ -43,7 +43,7 @@ def notes_of(
     ]
 
 
-def _refused(report: OffloadReport, attachment: Attachment) -> Iterator[str]:
+def _refused(report: OffloadReport, attachment: ModuleScope) -> Iterator[str]:
     served = [row.path for row in report.rows if row.count]
     known = attachment.refused.get(CHECKPOINT, {})
     for reason, paths in attachment.refused.items():
@@ -89,7 +89,7 @@ def _never_left(
         )
 
 
-def why_nothing(report: OffloadReport, attachment: Attachment) -> str | None:
+def why_nothing(report: OffloadReport, attachment: ModuleScope) -> str | None:
     """Why nothing at all was offloaded, if something was saved that another request would move.
 
     Nothing is wrong where nothing ran, where all was small, or on this machine in host memory

@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from torchtap.core.errors import InputError, OffloadError
 from torchtap.core.modules import Where, modules_of, several
 from torchtap.core.plan import make_plan
-from torchtap.core.preserved import untouched
+from torchtap.core.preserved import preserved
 from torchtap.core.site import Pattern
 from torchtap.hooks.module_hook import keep_dynamo_out
 from torchtap.hooks.saved_pairs import Pair, push, remove, top
-from torchtap.hooks.scope import Attachment
+from torchtap.hooks.scope import ModuleScope
 from torchtap.saved.blocks import Buffers, is_for_checkpoint
-from torchtap.saved.engine import Session
+from torchtap.saved.engine import OffloadEngine
 from torchtap.saved.notes import named, never_called, notes_of, why_nothing
 from torchtap.saved.offload_report import OffloadReport
 from torchtap.saved.parse_tiers import To, is_number, make_chain
@@ -32,7 +32,7 @@ OnFull = Literal["wait", "keep", "raise"]
 Missing = Literal["error", "ignore"]
 
 _CHECKPOINT = "checkpoint_inputs"
-_open_attachments: list[Attachment] = []
+_open_attachments: list[ModuleScope] = []
 
 
 class Offload:
@@ -53,8 +53,8 @@ class Offload:
 
     def __init__(
         self,
-        session: Session,
-        attachment: Attachment,
+        session: OffloadEngine,
+        attachment: ModuleScope,
         model: nn.Module | None,
         *,
         paths: Sequence[str],
@@ -127,7 +127,7 @@ class Offload:
         modules, _ = modules_of(chosen)
 
         def gradients(around: AbstractContextManager[None]) -> tuple[Tensor | None, ...]:
-            with untouched(modules):
+            with preserved(modules):
                 with around:
                     value = _one_number(loss())
                 self._session.flush()  # What is still in memory would prove nothing.
@@ -331,10 +331,10 @@ def offload(
     if model is None and where != "*":
         raise InputError(f"where is {where!r}, which chooses modules of a model: pass model=.")
     tiers = make_chain(to, dir, allow_tmpfs=allow_tmpfs, streams=streams, min_bytes=min_bytes)
-    attachment = Attachment()
+    attachment = ModuleScope()
     buffers = None if model is None else _buffers_of(model, min_bytes)
     kept = (max_bytes or 0) * 3 // 4 if keep_last is None else keep_last
-    session = Session(
+    session = OffloadEngine(
         tiers,
         min_bytes=min_bytes,
         max_bytes=max_bytes if max_bytes is not None or keep_last is None else 2 * keep_last,
@@ -434,7 +434,7 @@ def _check_no_ports(where: Where) -> None:
 
 
 def _attach(
-    attachment: Attachment, model: nn.Module, where: Where, buffers: Buffers | None
+    attachment: ModuleScope, model: nn.Module, where: Where, buffers: Buffers | None
 ) -> list[str]:
     """Hook the modules; returns their paths."""
     plan = make_plan(model, where)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     pass
 
 
-class Tally:
+class ModuleCounters:
     """Counters of one module.
 
     Attributes:

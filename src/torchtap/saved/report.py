@@ -21,14 +21,14 @@ from torchtap.core.errors import InputError
 from torchtap.core.modules import modules_of
 from torchtap.core.outline import outline
 from torchtap.core.plan import make_plan
-from torchtap.core.preserved import untouched
+from torchtap.core.preserved import preserved
 from torchtap.core.record import Record
 from torchtap.core.site import Pattern
 from torchtap.core.text import NONE, clean, columns, count, plural, size, wrap
 from torchtap.core.tree import argument_leaves
 from torchtap.hooks.graph import num_casts
 from torchtap.hooks.saved_pairs import checked, guarded
-from torchtap.hooks.scope import Attachment, may_push
+from torchtap.hooks.scope import ModuleScope, may_push
 from torchtap.saved.blocks import Buffers, blocks_of, covered, is_for_checkpoint, spans_of
 
 if TYPE_CHECKING:
@@ -202,7 +202,7 @@ def _look(call: _Call, *, hooks: bool) -> SavedReport:
     modules, _ = modules_of(call.model)
     runs = _Runs.of(call.model, modules)
     whole = _Whole(call.model, call.loss)
-    with untouched(modules, call.args, call.kwargs):
+    with preserved(modules, call.args, call.kwargs):
         meter = _Meter(modules, hooks=hooks)
         with (
             meter.counting(call.model, runs.followed),
@@ -367,7 +367,7 @@ class _Meter:
 
     def __init__(self, modules: Mapping[str, nn.Module], *, hooks: bool) -> None:
         self._hooks = hooks
-        self._attachment = Attachment()
+        self._attachment = ModuleScope()
         self._attachment.pair = (self._pack, lambda one: checked(one.guard))
         self._saved: list[weakref.ref[Counted]] = []
         self._of_nodes: list[Counted] = []

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from torchtap.core.errors import InputError
-from torchtap.saved.free_list import Room
+from torchtap.saved.free_list import FreeList
 
 Data = memoryview | ctypes.Array[ctypes.c_char]
 ALIGNMENT = 4096
@@ -49,7 +49,7 @@ class Extent(tuple[int, int]):
         return Extent((self[0] + nbytes, self[1] - nbytes))
 
 
-class Slab:
+class SpillFile:
     """A file without a name, with free lists.
 
     Args:
@@ -68,7 +68,7 @@ class Slab:
         self._end = 0
         self._window = -1
         self._lock = threading.Lock()
-        self._room = Room()
+        self._room = FreeList()
         # Finalisers may run at any moment, also while the lock is held, so they only append here.
         self._spare: dict[int, list[Extent]] = {}
 

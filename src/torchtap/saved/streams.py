@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from torchtap.saved.free_list import Room
+from torchtap.saved.free_list import FreeList
 
 BLOCK = 64 << 20
 """Bytes of pinned memory that are taken at once: each time costs milliseconds."""
@@ -88,7 +88,7 @@ class CudaStreams:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._streams: dict[tuple[torch.device, str], torch.cuda.Stream] = {}
-        self._blocks: list[tuple[Tensor, Room]] = []
+        self._blocks: list[tuple[Tensor, FreeList]] = []
         self._dropped: deque[_Pinned] = deque()
 
     def serves(self, device: torch.device) -> bool:
@@ -136,7 +136,7 @@ class CudaStreams:
                 if start is not None:
                     return _Pinned(number, start, length, block[start : start + length])
             block = torch.empty(max(length, BLOCK), dtype=torch.uint8, pin_memory=True)
-            room = Room()
+            room = FreeList()
             room.give(length, block.numel() - length)
             self._blocks.append((block, room))
             return _Pinned(len(self._blocks) - 1, 0, length, block[:length])

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from torchtap.saved.codecs import Codec
 from torchtap.saved.forks import forks
-from torchtap.saved.layout import Form, bytes_of, space_for
-from torchtap.saved.spill_file import Extent, Slab, aligned
+from torchtap.saved.layout import TensorLayout, bytes_of, space_for
+from torchtap.saved.spill_file import Extent, SpillFile, aligned
 from torchtap.saved.streams import Streams, Ticket
 
 _CPU = torch.device("cpu")
@@ -36,13 +36,13 @@ class Tier(Protocol):
     def accepts(self, dtype: torch.dtype, device: torch.device) -> bool:
         """Whether it takes such tensors."""
 
-    def room(self, form: Form) -> int:
+    def room(self, form: TensorLayout) -> int:
         """Bytes to count in before a tensor is put."""
 
-    def put(self, elements: Tensor, form: Form) -> tuple[Any, int, Ticket | None]:
+    def put(self, elements: Tensor, form: TensorLayout) -> tuple[Any, int, Ticket | None]:
         """Take contiguous elements; returns a handle, its bytes, and what to wait for."""
 
-    def get(self, handle: Any, form: Form) -> tuple[Tensor, Ticket | None]:
+    def get(self, handle: Any, form: TensorLayout) -> tuple[Tensor, Ticket | None]:
         """The elements again, in memory of their own, and what to wait for."""
 
     def drop(self, handle: Any) -> None:
@@ -58,7 +58,7 @@ class DiskTier:
     def __init__(self, folder: Path, capacity: int | None = None) -> None:
         self.capacity = capacity
         self._folder = folder
-        self._slab = Slab(folder)
+        self._slab = SpillFile(folder)
         self._forks = forks.count
         self.used = 0
 
@@ -66,14 +66,16 @@ class DiskTier:
         """Everything."""
         return True
 
-    def room(self, form: Form) -> int:
+    def room(self, form: TensorLayout) -> int:
         """Whole pages."""
         return aligned(form.nbytes)
 
-    def put(self, elements: Tensor, form: Form) -> tuple[tuple[Slab, Extent], int, None]:
+    def put(
+        self, elements: Tensor, form: TensorLayout
+    ) -> tuple[tuple[SpillFile, Extent], int, None]:
         """Write; raises OSError where the disk is full."""
         if self._forks != forks.count:  # A child must not write into its parent's.
-            self._slab, self._forks = Slab(self._folder), forks.count
+            self._slab, self._forks = SpillFile(self._folder), forks.count
         slab = self._slab
         host = elements.cpu() if elements.is_cuda else elements
         extent = slab.reserve(form.nbytes)
@@ -84,7 +86,7 @@ class DiskTier:
             raise
         return (slab, extent), extent[1], None
 
-    def get(self, handle: tuple[Slab, Extent], form: Form) -> tuple[Tensor, None]:
+    def get(self, handle: tuple[SpillFile, Extent], form: TensorLayout) -> tuple[Tensor, None]:
         """Read."""
         slab, extent = handle
         if form.is_small:
@@ -93,7 +95,7 @@ class DiskTier:
         slab.read(extent, bytes_of(elements, form))
         return elements if form.device == _CPU else elements.to(form.device), None
 
-    def drop(self, handle: tuple[Slab, Extent]) -> None:
+    def drop(self, handle: tuple[SpillFile, Extent]) -> None:
         """Give the room back."""
         slab, extent = handle
         slab.drop(extent)
@@ -118,16 +120,16 @@ class HostTier:
         """What is not there already."""
         return self._streams.serves(device)
 
-    def room(self, form: Form) -> int:
+    def room(self, form: TensorLayout) -> int:
         """All of it."""
         return form.nbytes
 
-    def put(self, elements: Tensor, form: Form) -> tuple[Any, int, Ticket]:
+    def put(self, elements: Tensor, form: TensorLayout) -> tuple[Any, int, Ticket]:
         """Begin to copy out."""
         held, ticket = self._streams.out(elements)
         return held, elements.nbytes, ticket
 
-    def get(self, handle: Any, form: Form) -> tuple[Tensor, Ticket]:
+    def get(self, handle: Any, form: TensorLayout) -> tuple[Tensor, Ticket]:
         """Begin to copy back."""
         elements = space_for(form, form.device)
         return elements, self._streams.back(handle, elements)
@@ -152,11 +154,11 @@ class CodecTier:
         """What the codec takes."""
         return self._codec.accepts(dtype)
 
-    def room(self, form: Form) -> int:
+    def room(self, form: TensorLayout) -> int:
         """All of it."""
         return form.nbytes
 
-    def put(self, elements: Tensor, form: Form) -> tuple[tuple[Tensor, ...], int, None]:
+    def put(self, elements: Tensor, form: TensorLayout) -> tuple[tuple[Tensor, ...], int, None]:
         """Encode."""
         with torch.no_grad():
             parts = self._codec.encode(elements.view(-1))
@@ -164,7 +166,7 @@ class CodecTier:
         self.used += nbytes - elements.nbytes  # The whole was counted in.
         return parts, nbytes, None
 
-    def get(self, handle: tuple[Tensor, ...], form: Form) -> tuple[Tensor, None]:
+    def get(self, handle: tuple[Tensor, ...], form: TensorLayout) -> tuple[Tensor, None]:
         """Decode."""
         with torch.no_grad():
             elements = self._codec.decode(handle, form.length, form.dtype)

@@ -94,7 +94,7 @@ class Meter:
         self._sample = sample
         self._sums: Sums | None = None
         self._dtype: torch.dtype | None = None
-        self._aim: native.Aim | None = None
+        self._aim: native.KernelArgs | None = None
         self._code = self._address = 0
         self._measure = native.replace_address if self.is_replaced else native.take_address
 

@@ -54,7 +54,7 @@ _FAILED = "nothing was measured for it: it failed there, or met no tensor that i
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class StepHistograms:
     """Histograms, and the place of the site that each is of."""
 
     places: NDArray[np.int64]
@@ -87,10 +87,10 @@ class _Totals:
         self._blocks: list[NDArray[np.int64]] = []
         self._seen: set[int] = set()
         self._sampled: set[int] = set()
-        self._new: list[Part] = []
+        self._new: list[StepHistograms] = []
         self._lock = threading.Lock()
 
-    def add(self, parts: list[Part]) -> None:
+    def add(self, parts: list[StepHistograms]) -> None:
         """Count these too."""
         with self._lock:
             self._new += parts
@@ -128,7 +128,7 @@ class _Totals:
 
 
 @dataclass(slots=True)
-class Measured:
+class SiteSummary:
     """One site of a :class:`Series`.
 
     Attributes:
@@ -184,7 +184,7 @@ class _Step:
 
     step: int
     rows: Rows
-    parts: list[Part] | None = None
+    parts: list[StepHistograms] | None = None
     states: States = field(default_factory=dict)
 
 
@@ -205,7 +205,7 @@ class Series:
     def __init__(self, keep: int = 64, statistics: Sequence[Statistic] = ()) -> None:
         self.keep = keep
         self.statistics = tuple(statistics)
-        self.measured: list[Measured] = []
+        self.measured: list[SiteSummary] = []
         self._places: dict[Site, int] = {}
         self._steps: dict[int, _Step] = {}
         self._recent: deque[_Step] = deque()
@@ -222,10 +222,10 @@ class Series:
         """The place of a site, which is new or not."""
         place = self._places.setdefault(site, len(self.measured))
         if place == len(self.measured):
-            self.measured.append(Measured(site))
+            self.measured.append(SiteSummary(site))
         return place
 
-    def add_step(self, step: int, rows: Rows, parts: list[Part]) -> None:
+    def add_step(self, step: int, rows: Rows, parts: list[StepHistograms]) -> None:
         """The rows of a step that has ended, one per site; later parts of it are merged."""
         self.revision += 1
         entry = self._steps.get(step)
@@ -269,7 +269,7 @@ class Series:
         place = self._places.get(site) if isinstance(site, Site) else None
         return place is not None and self.measured[place].is_seen
 
-    def of(self, site: Site) -> Measured:
+    def of(self, site: Site) -> SiteSummary:
         """What is known of a site in all steps."""
         return self.measured[self._places[site]]
 
@@ -537,7 +537,7 @@ class Series:
                     self._totals.remove(int(part.places[old]), counted)
             if dropped.any() and entry.parts is not None:
                 others = np.where(dropped, _NOBODY, part.places)
-                entry.parts[number] = Part(others, part.histograms)
+                entry.parts[number] = StepHistograms(others, part.histograms)
 
     def _histogram(self, entry: _Step, place: int) -> Histogram | None:
         merged = None
@@ -577,9 +577,9 @@ def _nothing_saved(step: int, place: int) -> None:
     """Of a run that is in no file."""
 
 
-def _part(known: Mapping[int, Histogram]) -> Part:
+def _part(known: Mapping[int, Histogram]) -> StepHistograms:
     histograms = list(known.values())
-    return Part(
+    return StepHistograms(
         np.array(list(known), dtype=np.int64),
         Histograms(
             np.concatenate([h.bins for h in histograms]).astype(np.uint16),

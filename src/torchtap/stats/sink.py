@@ -30,7 +30,7 @@ from torchtap.stats.measure import (
     why_unreadable,
 )
 from torchtap.stats.meter import Clock, Meter, Sums
-from torchtap.stats.series import Part, Series, States
+from torchtap.stats.series import Series, States, StepHistograms
 from torchtap.stats.statistics import NUM_TENSORS, SUBNORMAL
 
 EVALUATED = "evaluation forwards between the training forwards are not counted"
@@ -329,7 +329,7 @@ class Stats:
             return
         ordered = np.zeros((len(self.series.measured), rows.shape[1]))
         ordered[places] = rows
-        parts = [Part(places[owners], histograms) for owners, histograms in listed]
+        parts = [StepHistograms(places[owners], histograms) for owners, histograms in listed]
         self.series.add_step(step, ordered, parts)
 
     def _hand_over_states(self) -> None:

@@ -19,7 +19,7 @@ from torchtap.capture.watch import watch
 from torchtap.core.errors import InputError
 from torchtap.core.modules import modules_of
 from torchtap.core.outline import tree
-from torchtap.core.preserved import untouched
+from torchtap.core.preserved import preserved
 from torchtap.core.record import Record
 from torchtap.core.text import (
     NONE,
@@ -152,7 +152,7 @@ def summary(model: nn.Module, *args: Any, depth: int | None = None, **kwargs: An
     # The fused encoder kernel hides the modules in it, and the FLOP counter does not know it.
     fastpath = torch.backends.mha.get_fastpath_enabled()
     with ExitStack() as stack:
-        stack.enter_context(untouched(modules, args, kwargs))
+        stack.enter_context(preserved(modules, args, kwargs))
         stack.callback(torch.backends.mha.set_fastpath_enabled, fastpath)
         torch.backends.mha.set_fastpath_enabled(False)
         stack.enter_context(torch.no_grad())

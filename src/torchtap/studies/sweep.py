@@ -16,25 +16,24 @@ from torchtap.core.errors import EditError, InputError, MissingExtraError
 from torchtap.core.functions import Function, name_of, takes_record
 from torchtap.core.modules import Where, modules_of
 from torchtap.core.plan import Plan, can_take, make_plan
-from torchtap.core.preserved import mode_of, untouched
+from torchtap.core.preserved import mode_of, preserved
 from torchtap.core.record import Record
 from torchtap.core.site import Site
 from torchtap.core.tensors import kind_of
 from torchtap.core.text import columns, number
 from torchtap.core.tree import leaves, replace
 from torchtap.edits import as_edit
-from torchtap.edits.checked import Change
+from torchtap.edits.checked import CheckedEdit
 from torchtap.edits.edit import refuse_asked, refuse_ports
-from torchtap.edits.editor import Editor
+from torchtap.edits.editor import EditEngine
 from torchtap.hooks.guards import HookGuards
 from torchtap.studies.fingerprint import NoFingerprintError, fingerprint
-from torchtap.studies.sweep_log import _Log, _Progress
+from torchtap.studies.sweep_log import Progress, SweepLog, Values
 
 if TYPE_CHECKING:
     pass
 
 Metric = Callable[[Any], Any]
-Values = dict[str, float]
 
 _PORTS = ("input", "output")
 _VALUE = "metric"
@@ -185,8 +184,8 @@ def sweep(
     edits = _named(edit)
     _check_metric(metric)
     study = _Study(model, inputs, sites, edits, metric)
-    log = _Log(path, study)
-    with _Progress(len(study.trials) - len(log.done), progress) as shown, study.restored():
+    log = SweepLog(path, study.fingerprint)
+    with Progress(len(study.trials) - len(log.done), progress) as shown, study.restored():
         baseline = study.measure([])[0]
         note = _unsteadiness(baseline, study.measure([])[0])
         width, note = (1, note) if note else study.width(batch, baseline)
@@ -194,7 +193,7 @@ def sweep(
         for first in range(0, len(todo), width):
             group = todo[first : first + width]
             for trial, values in zip(group, study.measure(group), strict=True):
-                log.write(trial, values)
+                log.write(trial.key[0], trial.name, values)
                 shown.advance(str(trial.site))
     rows = [
         SweepRow(
@@ -268,7 +267,7 @@ class _Rows:
         if new is None:
             return tensor
         if not isinstance(new, Tensor) or new.shape != own.shape or new.dtype != own.dtype:
-            Change(lambda _: new)(own, row)  # Raises what it raises without a batch.
+            CheckedEdit(lambda _: new)(own, row)  # Raises what it raises without a batch.
         rest = self._first + self._num
         return torch.cat([tensor[: self._first], new, tensor[rest:]])
 
@@ -297,7 +296,7 @@ class _Study:
         self.metric = metric
         self._modules, _ = modules_of(model)
         self._rewind: Callable[[], None] = lambda: None
-        self._changes: dict[int, Change] = {}
+        self._changes: dict[int, CheckedEdit] = {}
         self.args: tuple[Any, ...] = inputs if isinstance(inputs, tuple) else (inputs,)
         self.kwargs: dict[str, Any] = {}
         if isinstance(inputs, Mapping):
@@ -337,12 +336,12 @@ class _Study:
             self._metrics(_rows(output, place * num, num, whole)) for place in range(len(trials))
         ]
 
-    def _change_of(self, function: Function) -> Change:
+    def _change_of(self, function: Function) -> CheckedEdit:
         """One for all sites: to look at a function's signature takes longer than to edit."""
         if isinstance(function, _Rows):
-            return Change(function)
+            return CheckedEdit(function)
         if id(function) not in self._changes:
-            self._changes[id(function)] = Change(function)  # Which holds the function.
+            self._changes[id(function)] = CheckedEdit(function)  # Which holds the function.
         return self._changes[id(function)]
 
     def _run(
@@ -353,7 +352,7 @@ class _Study:
         kwargs: Mapping[str, Any],
     ) -> Any:
         editors = [
-            Editor(trial.plan, self._change_of(function), wants_call=None)
+            EditEngine(trial.plan, self._change_of(function), wants_call=None)
             for trial, function in zip(trials, functions, strict=True)
         ]
         try:
@@ -430,7 +429,7 @@ class _Study:
         guards = HookGuards()
         guards.hold()  # Once, and not for each trial.
         try:
-            with untouched(self._modules, self.args, self.kwargs) as self._rewind:
+            with preserved(self._modules, self.args, self.kwargs) as self._rewind:
                 yield
         finally:
             guards.release()

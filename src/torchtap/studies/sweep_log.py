@@ -1,38 +1,42 @@
-"""TODO."""
+"""What a sweep has done so far: kept in a file, so that it can go on, and shown as it runs."""
 
 from __future__ import annotations
 
 import json
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
 from torchtap.core.errors import RunError
-from torchtap.studies.sweep import Values, _Study, _Trial
 
+Values = dict[str, float]
+"""Name of a metric -> its value."""
 _PATIENCE = 2.0
 """Seconds before progress is shown."""
 
 
-class _Log:
+class SweepLog:
     """What is done, also in a file, so that a sweep that was killed can go on.
+
+    Args:
+        path: of the file, if there is to be one.
+        head: what tells this sweep from others; only asked for where there is a file.
 
     Attributes:
         done: (site, edit) -> metrics.
     """
 
-    def __init__(self, path: str | Path | None, study: _Study) -> None:
+    def __init__(self, path: str | Path | None, head: Callable[[], Mapping[str, Any]]) -> None:
         self.done: dict[tuple[str, str], Values] = {}
         self._path = None if path is None else Path(path)
         if self._path is None:
             return
-        head = study.fingerprint()
         if self._path.exists() and self._path.stat().st_size:
-            self._read(self._path, head)
+            self._read(self._path, head())
         else:
-            self._path.write_text(json.dumps(head) + "\n", encoding="utf-8")
+            self._path.write_text(json.dumps(head()) + "\n", encoding="utf-8")
 
     def _read(self, path: Path, head: Mapping[str, Any]) -> None:
         try:
@@ -55,15 +59,16 @@ class _Log:
             row = json.loads(line)
             self.done[row["site"], row["edit"]] = row["values"]
 
-    def write(self, trial: _Trial, values: Values) -> None:
-        self.done[trial.key] = values
+    def write(self, site: str, edit: str, values: Values) -> None:
+        """One more is done."""
+        self.done[site, edit] = values
         if self._path is not None:
-            row = {"site": trial.key[0], "edit": trial.name, "values": values}
+            row = {"site": site, "edit": edit, "values": values}
             with self._path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(row) + "\n")
 
 
-class _Progress:
+class Progress:
     """A line on stderr, for work that takes longer than two seconds."""
 
     def __init__(self, num: int, wanted: bool | None, stream: TextIO | None = None) -> None:
@@ -74,7 +79,7 @@ class _Progress:
         self._start = self._shown = time.monotonic()
         self._width = 0
 
-    def __enter__(self) -> _Progress:
+    def __enter__(self) -> Progress:
         return self
 
     def advance(self, text: str) -> None:

@@ -52,7 +52,7 @@ class _Lent:
         self.visits: list[_Visit] = []
 
 
-class StandIns:
+class BufferCopies:
     """Gives every call of a module copies of some of its buffers, and takes them away again.
 
     A module that calls itself, and one that runs in several threads, gets copies for each call. A
@@ -130,13 +130,13 @@ class StandIns:
         self._lent.pop(id(lent.module), None)
 
 
-_everywhere: weakref.WeakSet[StandIns] = weakref.WeakSet()
+_everywhere: weakref.WeakSet[BufferCopies] = weakref.WeakSet()
 
 
 def settle_stand_ins() -> None:
     """Put back the buffers of calls that were left by a BaseException."""
-    for stand_ins in list(_everywhere):
-        stand_ins.settle_all()
+    for buffer_copies in list(_everywhere):
+        buffer_copies.settle_all()
 
 
 class _Enter(EditCallback):

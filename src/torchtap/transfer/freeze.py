@@ -13,7 +13,7 @@ from torchtap.core.errors import EditError, SiteError
 from torchtap.core.modules import Where, modules_of, several
 from torchtap.core.plan import Plan, make_plan
 from torchtap.core.site import Pattern, Site
-from torchtap.transfer.frozen import Frozen, Gradients
+from torchtap.transfer.frozen import FreezeHooks, Gradients
 
 Name = tuple[str, str, str]
 """Path, port and the tensor's own name."""
@@ -36,7 +36,7 @@ class Freeze:
         <Freeze of 2 parameters and 3 buffers, on>
     """
 
-    def __init__(self, frozen: Frozen) -> None:
+    def __init__(self, frozen: FreezeHooks) -> None:
         self._frozen = frozen
         self._is_open = True
         frozen.attach()
@@ -116,7 +116,7 @@ def freeze(model: nn.Module, where: Where = "*", *, keep_grad: bool | None = Non
     """
     held = _held(model, where)
     plan = make_plan(model, lambda site, _: (site.path, site.port, site.leaf) in held)
-    return Freeze(Frozen(plan, _gradients(model, keep_grad)))
+    return Freeze(FreezeHooks(plan, _gradients(model, keep_grad)))
 
 
 def _gradients(model: nn.Module, keep_grad: bool | None) -> Gradients:

@@ -20,7 +20,7 @@ from torchtap.core.local import sharded_parameters
 from torchtap.core.site import Site
 from torchtap.hooks.module_hook import keep_dynamo_out
 from torchtap.hooks.spots import Tap
-from torchtap.transfer.buffer_copies import StandIns
+from torchtap.transfer.buffer_copies import BufferCopies
 
 if TYPE_CHECKING:
     from torchtap.core.plan import Plan
@@ -29,7 +29,7 @@ Gradients = Literal["none", "zero", "keep"]
 """What becomes of the gradients of what is held: none is asked for, they are zeros, they stay."""
 
 
-class Frozen:
+class FreezeHooks:
     """Holds what a plan selects (ports ``param`` and ``buffer``) still, until it is detached.
 
     Parameters: an optimizer that makes a step sees no gradient of theirs, so that neither momentum
@@ -50,7 +50,7 @@ class Frozen:
         self._required: dict[int, tuple[Tensor, bool]] = {}
         self._steps: dict[int, _Step] = {}
         self._handles: list[Any] = []
-        self._stand_ins: list[StandIns] = []
+        self._stand_ins: list[BufferCopies] = []
 
     def attach(self) -> None:
         """Freeze."""
@@ -65,7 +65,7 @@ class Frozen:
             for name, buffer in buffers.items():
                 self.buffers[str(Site(tap.path, "buffer", name))] = buffer
             if buffers:
-                self._stand_ins.append(StandIns(tap, module, buffers))
+                self._stand_ins.append(BufferCopies(tap, module, buffers))
         self._ids = frozenset(id(param) for param in self.params.values())
         for param in {id(one): one for one in self.params.values()}.values():
             self._hold(param)
@@ -85,8 +85,8 @@ class Frozen:
         """Give everything back."""
         for handle in self._handles:
             handle.remove()
-        for stand_ins in self._stand_ins:
-            stand_ins.detach()
+        for buffer_copies in self._stand_ins:
+            buffer_copies.detach()
         self._handles.clear()
         self._stand_ins.clear()
         for key in list(self._steps):  # Of optimizers whose step raised.
@@ -230,10 +230,10 @@ class _Step:
 
 
 # Whoever drops the handle means the freeze to stay, as long as there is a model.
-_keepers: weakref.WeakKeyDictionary[nn.Module, set[Frozen]] = weakref.WeakKeyDictionary()
+_keepers: weakref.WeakKeyDictionary[nn.Module, set[FreezeHooks]] = weakref.WeakKeyDictionary()
 
 # Several may hold one parameter.
-_open: weakref.WeakSet[Frozen] = weakref.WeakSet()
+_open: weakref.WeakSet[FreezeHooks] = weakref.WeakSet()
 
 
 class _Free:

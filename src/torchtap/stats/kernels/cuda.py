@@ -6,8 +6,8 @@ hold. Nothing is read back and nothing waited for. What is needed in between com
 allocator and goes back to it. Launches can be captured in a CUDA graph, if tensors of the same
 dtypes were measured before: a kernel is compiled and loaded when it is first needed.
 
-The numbers are those of :mod:`torchtap.stats.kernels.stock` to rounding, and the same bits each time.
-Triton is imported when a CUDA tensor is first measured.
+The numbers are those of :mod:`torchtap.stats.kernels.stock` to rounding, and the same bits each
+time. Triton is imported when a CUDA tensor is first measured.
 """
 
 from __future__ import annotations

@@ -54,12 +54,12 @@ class Block:
         self.histograms = _counters(device) if histogram else None
         self.lists = None
         if histogram and device.type == "cpu":
-            self.lists = native.Lists(BLOCK * _LISTED_BINS, BLOCK * _LISTS)
+            self.lists = native.SparseLog(BLOCK * _LISTED_BINS, BLOCK * _LISTS)
 
-    def aim(self, index: int, sample: int) -> native.Aim:
+    def aim(self, index: int, sample: int) -> native.KernelArgs:
         """Where the native kernel measures into one row."""
         histogram = None if self.histograms is None else self.histograms[index]
-        return native.Aim(self.rows[index], histogram, sample, self.lists, index)
+        return native.KernelArgs(self.rows[index], histogram, sample, self.lists, index)
 
     def clear(self, index: int) -> None:
         """Forget what was measured into one row."""

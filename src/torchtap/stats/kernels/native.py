@@ -68,7 +68,7 @@ accumulate_address: Callable[[int, int, int, int, int, int, int], None]
 accumulate_sum_address: Callable[[int, int, int, int, int], None]
 """``(data, outer, inner, dtype code, sums)``, all addresses."""
 take_address: Callable[[int, int, int, int, int], None]
-"""``(data, numel, dtype code, aim, threads)``, all addresses; see :class:`Aim`."""
+"""``(data, numel, dtype code, aim, threads)``, all addresses; see :class:`KernelArgs`."""
 replace_address: Callable[[int, int, int, int, int], None]
 """The same for a tensor that takes the place of the last one, which is forgotten."""
 if _available:
@@ -80,7 +80,7 @@ else:
     take_address = replace_address = _missing
 
 
-class Lists:
+class SparseLog:
     """Room for the histograms of small tensors, as lists of bins and counts.
 
     Written one after the other as tensors are measured, and read once: a histogram of all bins
@@ -122,7 +122,7 @@ class Lists:
         self._header[-1] += is_old.sum()
 
 
-class Aim:
+class KernelArgs:
     """Where the tensors of one site are measured into, at hand for the kernel.
 
     Args:
@@ -139,7 +139,12 @@ class Aim:
     __slots__ = ("_fields", "_held", "_summed", "address")
 
     def __init__(
-        self, row: Tensor, histogram: Tensor | None, sample: int, lists: Lists | None, owner: int
+        self,
+        row: Tensor,
+        histogram: Tensor | None,
+        sample: int,
+        lists: SparseLog | None,
+        owner: int,
     ) -> None:
         self._held = row, histogram, lists
         wanted = 0 if histogram is None else histogram.data_ptr()
