@@ -2,7 +2,7 @@
 
     .venv/bin/python tools/mutate.py --num 100 --seed 0 --jobs 2 --minutes 120
 
-Each mutation changes one place of ``hooks/``, ``capture/``, ``edits/``, ``saved/``, ``stats/`` or ``runs/``: a comparison,
+Each mutation changes one place of the engines and of what is measured and kept: a comparison,
 an ``and``, a ``not``, a constant, a statement left out. The tests nearest by name run first, and
 the first that fails or hangs has killed it. What survives wants a look: either no test can see the
 difference because there is none, or a test is missing. Begin where all tests pass.
