@@ -1,0 +1,13 @@
+"""Functions that run a model for the user and return a table.
+
+In the order in which they are read:
+
+- :mod:`~torchtap.studies.summary`: ``tt.summary``, shapes and costs module by module.
+- :mod:`~torchtap.studies.verify`: ``tt.verify``, with :mod:`~torchtap.studies.trial` (one model
+  on one batch, run again and again from the same state) and :mod:`~torchtap.studies.twin` (the
+  model run out of place, whose gradients are the truth), both by
+  :mod:`~torchtap.studies.plain_hooks`.
+- :mod:`~torchtap.studies.sweep`: ``tt.sweep``, one edit after another, with
+  :mod:`~torchtap.studies.sweep_log` (what is done, so that a sweep can go on) and
+  :mod:`~torchtap.studies.fingerprint` (a number for what a value holds).
+"""
