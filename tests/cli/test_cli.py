@@ -835,7 +835,7 @@ def test_what_slices_cannot_show_is_said(call, along):
 
 
 def test_slices_of_a_file_of_the_first_format_say_what_they_are(call):
-    file = Path(__file__).parent / "data" / "format1.safetensors"
+    file = Path(__file__).parents[1] / "data" / "format1.safetensors"
     code, _, err = call("stats", str(file), "--slices", "units")
     assert code == 2
     assert "plain numbers" in err

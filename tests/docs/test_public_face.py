@@ -98,7 +98,7 @@ def test_importing_every_submodule_first_changes_no_name_of_the_face() -> None:
 
 
 def test_a_change_of_a_signature_shows_in_the_snapshot() -> None:
-    assert face() == SNAPSHOT.read_text(), "meant so? Run `python tests/face.py` and commit it."
+    assert face() == SNAPSHOT.read_text(), "intended? Run `python tests/support/face.py`."
 
 
 def test_every_error_of_ours_is_in_the_face() -> None:

@@ -990,7 +990,7 @@ def test_what_further_statistics_found_costs_the_header_nothing(tmp_path):
 
 def test_a_file_of_the_first_format_opens(tmp_path):
     """Written by the version before: what further statistics found were numbers and lists."""
-    opened = tt.open(Path(__file__).parent / "data" / "format1.safetensors")
+    opened = tt.open(Path(__file__).parents[1] / "data" / "format1.safetensors")
     values = [torch.tanh(torch.arange(6.0).reshape(2, 3) * (n + 1) / 4) for n in range(3)]
     assert torch.equal(opened[".:output"], values[2])
     for number, value in enumerate(values):

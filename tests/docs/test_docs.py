@@ -49,8 +49,8 @@ def test_every_example_runs_and_prints_what_the_page_shows(page, tmp_path, monke
 
 @pages_with(commands)
 def test_every_command_runs_and_prints_what_the_page_shows(page, tmp_path, monkeypatch, capsys):
-    (tmp_path / "tests").mkdir()
-    shutil.copy(ROOT / "tests" / "models.py", tmp_path / "tests")
+    (tmp_path / "tests" / "support").mkdir(parents=True)
+    shutil.copy(ROOT / "tests" / "support" / "models.py", tmp_path / "tests" / "support")
     monkeypatch.chdir(tmp_path)
     for words, shown in commands(page.read_text()):
         capsys.readouterr()

@@ -1,7 +1,7 @@
 """The public face as text: every public name with its signature, a line each.
 
-``python tests/face.py`` writes it to ``tests/data/face.txt``, with which a test compares it: what a
-user can call changes only where a diff of that file shows it.
+``python tests/support/face.py`` writes it to ``tests/data/face.txt``, and a test compares the two: what
+a user can call changes only where a diff of that file shows it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import torchtap as tt
 import torchtap.testing
 
-SNAPSHOT = Path(__file__).parent / "data" / "face.txt"
+SNAPSHOT = Path(__file__).parents[1] / "data" / "face.txt"
 
 
 def face() -> str:
