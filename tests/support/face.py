@@ -1,7 +1,7 @@
 """The public face as text: every public name with its signature, a line each.
 
-``python tests/support/face.py`` writes it to ``tests/data/face.txt``, and a test compares the two: what
-a user can call changes only where a diff of that file shows it.
+``python tests/support/face.py`` writes it to ``tests/data/face.txt``, and a test compares the two:
+what a user can call changes only where a diff of that file shows it.
 """
 
 from __future__ import annotations
