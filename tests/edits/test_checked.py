@@ -16,7 +16,9 @@ import torchtap as tt
         ("0:grad_output", "may share that memory with other gradients"),
     ],
 )
-def test_writing_into_a_tensor_is_refused_with_the_harm_it_does_there(where, harm):
+def test_writing_into_a_tensor_is_refused_with_the_harm_it_does_there(
+    where: str, harm: str
+) -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     with (
         pytest.raises(tt.EditError, match=f"wrote into the tensor .* {harm}"),
@@ -25,7 +27,7 @@ def test_writing_into_a_tensor_is_refused_with_the_harm_it_does_there(where, har
         model(torch.ones(1, 2)).sum().backward()
 
 
-def test_a_patch_of_one_call_for_many_says_how():
+def test_a_patch_of_one_call_for_many_says_how() -> None:
     model, x = nn.Sequential(nn.Linear(2, 2)), torch.ones(1, 2)
     with tt.watch(model, "0") as w:
         model(0 * x)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,24 +22,24 @@ from torchtap.plot.maps import default_site, feature_maps, feature_maps_overview
 from torchtap.runs.run import Meta, Run
 
 
-def run_of(value, kind="Conv2d", path="conv"):
+def run_of(value: Any, kind: str = "Conv2d", path: str = "conv") -> Any:
     row = Record(Site(path), 3, 1, FORWARD, -1, (), value, UNVERSIONED)
     return Run([row], Meta(modules={path: (kind,)}))
 
 
-def title_of(figure):
+def title_of(figure: Any) -> Any:
     return figure.axes[0].get_title(loc="left")
 
 
-def pixels_of(figure):
+def pixels_of(figure: Any) -> Any:
     return np.asarray(figure.axes[0].images[0].get_array())
 
 
-def words_of(figure):
+def words_of(figure: Any) -> list[Any]:
     return [text.get_text() for text in figure.axes[0].texts]
 
 
-def test_the_title_names_site_shape_step_call_and_range():
+def test_the_title_names_site_shape_step_call_and_range() -> None:
     value = torch.arange(2 * 4 * 3 * 3, dtype=torch.float32).reshape(2, 4, 3, 3)
     title = title_of(feature_maps(run_of(value), "conv", sample=1))
     assert title.split("\n")[0] == "conv:output  float32[2, 4, 3, 3]  step 3 call 1"
@@ -47,25 +49,25 @@ def test_the_title_names_site_shape_step_call_and_range():
 @pytest.mark.parametrize(
     ("maps", "shape"), [(64, (8, 8)), (32, (4, 8)), (1, (1, 1)), (2, (1, 2)), (9, (3, 3))]
 )
-def test_a_grid_is_near_a_square_and_holds_all(maps, shape):
+def test_a_grid_is_near_a_square_and_holds_all(maps: int, shape: tuple[int, ...]) -> None:
     assert grid_shape(maps) == shape
 
 
 @pytest.mark.parametrize("maps", range(1, 200, 7))
-def test_no_grid_is_too_small_or_has_an_empty_row(maps):
+def test_no_grid_is_too_small_or_has_an_empty_row(maps: Any) -> None:
     rows, cols = grid_shape(maps)
     assert rows * cols >= maps
     assert (rows - 1) * cols < maps
 
 
-def test_every_channel_is_drawn_with_its_own_colours():
+def test_every_channel_is_drawn_with_its_own_colours() -> None:
     value = torch.stack([torch.full((4, 4), float(n)) for n in range(4)])[None]
     value[:, :, 0, 0] += 0.5
     pixels = pixels_of(feature_maps(run_of(value), "conv"))
     assert len({tuple(pixel) for pixel in pixels.reshape(-1, 4) if pixel[3]}) >= 8
 
 
-def test_values_without_sign_are_viridis_and_signed_ones_symmetric():
+def test_values_without_sign_are_viridis_and_signed_ones_symmetric() -> None:
     from matplotlib import colormaps
 
     positive = feature_maps(run_of(torch.tensor([[[[0.0, 1.0]]]])), "conv")
@@ -82,7 +84,9 @@ def test_values_without_sign_are_viridis_and_signed_ones_symmetric():
 @pytest.mark.parametrize(
     ("bad", "word"), [(math.nan, "NaN"), (math.inf, "Inf"), (-math.inf, "Inf")]
 )
-def test_what_is_not_finite_is_magenta_and_counted(place, bad, word):
+def test_what_is_not_finite_is_magenta_and_counted(
+    place: tuple[int, ...], bad: Any, word: str
+) -> None:
     value = torch.rand(1, 4, 5, 5)
     value[(0, *place)] = bad
     figure = feature_maps(run_of(value), "conv")
@@ -95,12 +99,12 @@ def test_what_is_not_finite_is_magenta_and_counted(place, bad, word):
     assert not (pixels_of(clean) == magenta).all(-1).any()
 
 
-def test_maps_of_nothing_but_nan_are_drawn():
+def test_maps_of_nothing_but_nan_are_drawn() -> None:
     figure = feature_maps(run_of(torch.full((1, 2, 3, 3), math.nan)), "conv")
     assert "18 NaN (magenta)" in title_of(figure)
 
 
-def test_zero_and_constant_maps_are_said():
+def test_zero_and_constant_maps_are_said() -> None:
     value = torch.rand(1, 4, 5, 5)
     value[0, 1], value[0, 2] = 0, 2.5
     figure = feature_maps(run_of(value), "conv")
@@ -109,7 +113,7 @@ def test_zero_and_constant_maps_are_said():
     assert "4 all zero" in title_of(feature_maps(run_of(torch.zeros(1, 4, 5, 5)), "conv"))
 
 
-def test_more_channels_than_64_are_counted_and_can_be_chosen():
+def test_more_channels_than_64_are_counted_and_can_be_chosen() -> None:
     run = run_of(torch.rand(1, 100, 3, 3))
     assert "64 of 100 channels" in title_of(feature_maps(run, "conv"))
     chosen = feature_maps(run, "conv", channels=[99, 5])
@@ -117,7 +121,7 @@ def test_more_channels_than_64_are_counted_and_can_be_chosen():
     assert "3 of 100 channels" in title_of(feature_maps(run, "conv", channels=3))
 
 
-def test_each_scale_shows_faint_maps_and_shared_does_not():
+def test_each_scale_shows_faint_maps_and_shared_does_not() -> None:
     value = torch.rand(1, 2, 8, 8)
     value[0, 1] /= 1000
     colours = {}
@@ -128,7 +132,7 @@ def test_each_scale_shows_faint_maps_and_shared_does_not():
     assert colours["shared"] == 1
 
 
-def test_clip_keeps_an_extreme_from_paling_the_rest_and_says_so():
+def test_clip_keeps_an_extreme_from_paling_the_rest_and_says_so() -> None:
     value = torch.rand(1, 1, 20, 20) - 0.5
     value[0, 0, 0, 0] = 100
     title = title_of(feature_maps(run_of(value), "conv", clip=0.01))
@@ -146,7 +150,9 @@ def test_clip_keeps_an_extreme_from_paling_the_rest_and_says_so():
         ((7, 30), "Conv1d", "7 channels"),
     ],
 )
-def test_convolutions_of_every_dimension_are_drawn(shape, kind, said):
+def test_convolutions_of_every_dimension_are_drawn(
+    shape: tuple[int, ...], kind: str, said: str
+) -> None:
     assert said in title_of(feature_maps(run_of(torch.rand(shape), kind), "conv"))
 
 
@@ -163,14 +169,16 @@ def test_convolutions_of_every_dimension_are_drawn(shape, kind, said):
         ((0, 3, 4, 4), "Conv2d", "no sample 0"),
     ],
 )
-def test_a_value_without_maps_is_refused_with_its_shape_and_what_was_expected(shape, kind, said):
+def test_a_value_without_maps_is_refused_with_its_shape_and_what_was_expected(
+    shape: Any, kind: str, said: str
+) -> None:
     with pytest.raises(InputError) as caught:
         feature_maps(run_of(torch.rand(shape), kind), "conv")
     assert said in str(caught.value)
     assert "conv:output is float32" in str(caught.value)
 
 
-def test_a_layout_can_be_named_and_must_fit():
+def test_a_layout_can_be_named_and_must_fit() -> None:
     run = run_of(torch.rand(2, 8, 9, 3), "Block")
     assert "3 channels" in title_of(feature_maps(run, "conv", layout="NHWC"))
     with pytest.raises(InputError, match="layout 'CHW' means"):
@@ -190,17 +198,17 @@ def test_a_layout_can_be_named_and_must_fit():
         ({"clip": 1.0}, "clip is 1.0"),
     ],
 )
-def test_a_bad_argument_is_named(how, said):
+def test_a_bad_argument_is_named(how: Any, said: str) -> None:
     with pytest.raises(InputError, match=said):
         feature_maps(run_of(torch.rand(2, 4, 3, 3)), "conv", **how)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.int64, torch.bool])
-def test_every_dtype_is_drawn(dtype):
+def test_every_dtype_is_drawn(dtype: torch.dtype) -> None:
     assert feature_maps(run_of(torch.ones(1, 2, 3, 3).to(dtype)), "conv").axes
 
 
-def test_complex_values_are_drawn_by_magnitude():
+def test_complex_values_are_drawn_by_magnitude() -> None:
     value = torch.full((1, 1, 2, 2), 3 + 4j)
     assert "magnitude, 1 channel, 1 constant, range 5 to 5" in title_of(
         feature_maps(run_of(value), "conv")
@@ -208,13 +216,15 @@ def test_complex_values_are_drawn_by_magnitude():
 
 
 @pytest.mark.parametrize("name", ["$x$", "a_{b}^c", "模型", "\x1b[31m", "</script>"])
-def test_odd_names_are_drawn_as_they_are(name, tmp_path, recwarn):
+def test_odd_names_are_drawn_as_they_are(
+    name: str, tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
     figure = feature_maps(run_of(torch.rand(1, 2, 3, 3), path=name), Site(name))
     figure.savefig(tmp_path / "maps.png")
     assert not [warning for warning in recwarn if "Glyph" in str(warning.message)]
 
 
-def test_the_picture_leaves_pyplot_alone():
+def test_the_picture_leaves_pyplot_alone() -> None:
     code = (
         "import sys, torch; from torch import nn; from torchtap.capture.watch import watch; "
         "from torchtap.plot.maps import feature_maps; net = nn.Conv2d(3, 4, 3)\n"
@@ -231,14 +241,14 @@ def test_the_picture_leaves_pyplot_alone():
     assert done.stdout.strip() == "False", done.stderr
 
 
-def test_drawing_changes_no_recorded_value():
+def test_drawing_changes_no_recorded_value() -> None:
     value = torch.randn(1, 4, 5, 5)
     before = value.clone()
     feature_maps(run_of(value), "conv", scale="each")
     assert torch.equal(value, before)
 
 
-def test_an_overview_puts_places_side_by_side(tmp_path):
+def test_an_overview_puts_places_side_by_side(tmp_path: Path) -> None:
     net = nn.Sequential(nn.Conv2d(3, 32, 3), nn.ReLU(), nn.Conv2d(32, 70, 3))
     with watch(net, "*") as watching:
         net(torch.randn(1, 3, 12, 12))
@@ -252,7 +262,7 @@ def test_an_overview_puts_places_side_by_side(tmp_path):
     assert (tmp_path / "overview.png").stat().st_size > 10_000
 
 
-def test_the_default_place_is_the_first_convolution():
+def test_the_default_place_is_the_first_convolution() -> None:
     net = nn.Sequential(nn.Identity(), nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3))
     with watch(net, "*") as watching:
         net(torch.randn(1, 3, 12, 12))
@@ -261,7 +271,7 @@ def test_the_default_place_is_the_first_convolution():
         default_site(run_of(torch.rand(2, 3), "Linear"))
 
 
-def test_without_matplotlib_the_extra_is_named(monkeypatch):
+def test_without_matplotlib_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'torchtap\[plot\]'"):
         feature_maps(run_of(torch.rand(1, 2, 3, 3)), "conv")

@@ -7,10 +7,12 @@ import re
 import subprocess
 import sys
 from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from torchtap.capture.watch import watch
 from torchtap.core import text as cells
@@ -37,13 +39,22 @@ ODD_NAMES = [
 ]
 
 
-def record(path="fc", value=None, *, port="output", step=0, call=0, leaf="", phase=FORWARD):
+def record(
+    path: str = "fc",
+    value: Any = None,
+    *,
+    port: str = "output",
+    step: int = 0,
+    call: int = 0,
+    leaf: str = "",
+    phase: Any = FORWARD,
+) -> Any:
     value = torch.zeros(2, 3) if value is None else value
     backward = 0 if port.startswith("grad") else -1
     return Record(Site(path, port, leaf), step, call, phase, backward, (), value, UNVERSIONED)
 
 
-def run_of(*records, absent=(), types=None):
+def run_of(*records: Any, absent: Any = (), types: Any = None) -> Any:
     modules = {row.site.path: ("Linear",) for row in records} if types is None else types
     return Run(list(records), Meta(model="Net", modules=modules), lambda: list(absent))
 
@@ -74,11 +85,13 @@ def run_of(*records, absent=(), types=None):
         (-math.inf, "-Inf"),
     ],
 )
-def test_a_number_has_four_digits_and_is_scientific_outside_the_middle(value, text):
+def test_a_number_has_four_digits_and_is_scientific_outside_the_middle(
+    value: Any, text: str
+) -> None:
     assert cells.number(value) == text
 
 
-def test_only_an_exact_zero_is_written_as_zero():
+def test_only_an_exact_zero_is_written_as_zero() -> None:
     assert cells.number(1e-300) != "0"
     assert cells.share(1, 10**9) == "<0.1%"
     assert cells.share(10**9 - 1, 10**9) == ">99.9%"
@@ -90,14 +103,14 @@ def test_only_an_exact_zero_is_written_as_zero():
     ("nbytes", "text"),
     [(0, "0 B"), (1023, "1,023 B"), (1024, "1 KiB"), (1605632, "1.531 MiB"), (5 << 40, "5 TiB")],
 )
-def test_bytes_are_in_binary_units(nbytes, text):
+def test_bytes_are_in_binary_units(nbytes: Any, text: str) -> None:
     assert cells.size(nbytes) == text
 
 
 # ---------------------------------------------------------------------- columns
 
 
-def test_a_table_too_wide_is_elided_in_the_middle_of_its_first_column():
+def test_a_table_too_wide_is_elided_in_the_middle_of_its_first_column() -> None:
     path = "encoder." + "blocks.11." * 20 + "attn.out_proj"
     text = columns([(path, "1,024")], ("site", "bytes"), "lr", width=60)
     body = text.split("\n")[1]
@@ -108,18 +121,18 @@ def test_a_table_too_wide_is_elided_in_the_middle_of_its_first_column():
     assert body.endswith("1,024")
 
 
-def test_a_table_that_fits_is_not_elided():
+def test_a_table_that_fits_is_not_elided() -> None:
     text = columns([("conv1", "1,024"), ("fc", "12")], ("site", "bytes"), "lr")
     assert text == "site   bytes\nconv1  1,024\nfc        12"
 
 
-def test_wide_characters_keep_the_columns_straight():
+def test_wide_characters_keep_the_columns_straight() -> None:
     text = columns([("模型", "1"), ("ab", "22")], ("site", "n"), "lr")
     head, wide, narrow = text.split("\n")
     assert cells.breadth(wide) == cells.breadth(narrow) == cells.breadth(head)
 
 
-def test_colour_changes_nothing_but_colour():
+def test_colour_changes_nothing_but_colour() -> None:
     plain = columns([("a", cells.Cell("1 NaN", "bad"))], ("site", "NaN/Inf"), "lr")
     painted = columns([("a", cells.Cell("1 NaN", "bad"))], ("site", "NaN/Inf"), "lr", color=True)
     assert "\x1b" not in plain
@@ -127,7 +140,7 @@ def test_colour_changes_nothing_but_colour():
     assert re.sub(r"\x1b\[[\d;]*m", "", painted) == plain
 
 
-def test_a_tree_indents_below_the_nearest_module_that_is_shown():
+def test_a_tree_indents_below_the_nearest_module_that_is_shown() -> None:
     assert tree(["", "a.b", "a.b.c.d", "a.bc"]) == [".", "  a.b", "    c.d", "  a.bc"]
     assert tree(["a.b", "a.c"]) == ["a.b", "a.c"]
 
@@ -135,12 +148,12 @@ def test_a_tree_indents_below_the_nearest_module_that_is_shown():
 # ---------------------------------------------------------------------- a run
 
 
-def test_an_empty_run_says_so():
+def test_an_empty_run_says_so() -> None:
     assert str(Run([], Meta())) == "Run: empty, nothing was recorded."
     assert "empty" in run_html(Run([], Meta()))
 
 
-def test_a_run_shows_its_sites_and_totals():
+def test_a_run_shows_its_sites_and_totals() -> None:
     text = show_run(
         run_of(
             record("conv", torch.zeros(2, 3, dtype=torch.float16)),
@@ -155,7 +168,7 @@ def test_a_run_shows_its_sites_and_totals():
     assert fc.split() == ["fc:output", "4x256", "float32", "1", "1", "4", "KiB"]
 
 
-def test_a_shape_that_changes_is_shown_as_changing():
+def test_a_shape_that_changes_is_shown_as_changing() -> None:
     text = show_run(
         run_of(record(value=torch.zeros(2, 3)), record(value=torch.zeros(5, 3), call=1))
     )
@@ -164,12 +177,12 @@ def test_a_shape_that_changes_is_shown_as_changing():
     assert "varies" in text
 
 
-def test_recomputed_values_are_named_and_not_counted():
+def test_recomputed_values_are_named_and_not_counted() -> None:
     text = show_run(run_of(record(), record(phase=RECOMPUTE)))
     assert "1 site, 1 record, step 0, 24 B (and 1 record of recomputation)" in text
 
 
-def test_a_long_run_is_elided_in_the_middle_with_a_count():
+def test_a_long_run_is_elided_in_the_middle_with_a_count() -> None:
     run = run_of(*(record(f"layer{number}") for number in range(100)))
     lines = show_run(run).split("\n")
     assert "… 60 more sites …" in lines
@@ -178,7 +191,7 @@ def test_a_long_run_is_elided_in_the_middle_with_a_count():
 
 
 @pytest.mark.parametrize("name", ODD_NAMES)
-def test_no_line_is_wider_than_100_columns_or_breaks(name):
+def test_no_line_is_wider_than_100_columns_or_breaks(name: Any) -> None:
     deep = ".".join([name] * 4)
     run = run_of(record(deep, torch.zeros(1, 64, 1, 1024)), absent=[Absence(Site(deep), "x" * 300)])
     for text in (show_run(run), show_table(run.table()), show_modules(run)):
@@ -191,7 +204,7 @@ def test_no_line_is_wider_than_100_columns_or_breaks(name):
     assert any(line.startswith("Cut: long texts shortened.") for line in lines) == is_cut
 
 
-def test_absent_sites_are_counted_and_reasons_joined():
+def test_absent_sites_are_counted_and_reasons_joined() -> None:
     absent = [Absence(Site(f"head{n}"), "the module was not called") for n in range(5)]
     absent += [Absence(Site("x"), f"reason {n}") for n in range(4)]
     lines = show_absent(absent)
@@ -202,13 +215,13 @@ def test_absent_sites_are_counted_and_reasons_joined():
     assert "9 sites absent" in show_run(run_of(record(), absent=absent))
 
 
-def test_absences_print_each_reason_once_with_its_sites():
+def test_absences_print_each_reason_once_with_its_sites() -> None:
     class Skips(nn.Module):
-        def __init__(self):
+        def __init__(self) -> None:
             super().__init__()
             self.used, self.one, self.two = (nn.Linear(2, 2) for _ in range(3))
 
-        def forward(self, x):
+        def forward(self, x: Tensor) -> Tensor:
             return self.used(x)
 
     model = Skips()
@@ -223,7 +236,7 @@ def test_absences_print_each_reason_once_with_its_sites():
     assert all(cells.breadth(line) <= 100 for line in lines)
 
 
-def test_absences_are_a_list_of_the_same_entries():
+def test_absences_are_a_list_of_the_same_entries() -> None:
     entries = [Absence(Site("a"), "why"), Absence(Site("b"), "why")]
     found = run_of(record(), absent=entries).absent
     assert found == entries
@@ -233,7 +246,7 @@ def test_absences_are_a_list_of_the_same_entries():
     assert repr(run_of(record()).absent) == "Nothing is absent."
 
 
-def test_many_sites_of_one_reason_are_cut_and_can_be_shown():
+def test_many_sites_of_one_reason_are_cut_and_can_be_shown() -> None:
     absent = [Absence(Site(f"head{n}"), "the module was not called") for n in range(100)]
     assert "… 60 more …" in show_absences(absent)
     assert "head50:output" in show_absences(absent, limit=None)
@@ -243,13 +256,13 @@ def test_many_sites_of_one_reason_are_cut_and_can_be_shown():
 # ---------------------------------------------------------------------- statistics
 
 
-def row_of(value):
+def row_of(value: Any) -> Any:
     text = show_table(run_of(record("fc", value)).table())
     return text.split("\n")[-1]
 
 
 @pytest.mark.parametrize("place", range(6))
-def test_a_nan_in_any_place_is_counted_and_spoils_no_other_number(place):
+def test_a_nan_in_any_place_is_counted_and_spoils_no_other_number(place: Any) -> None:
     value = torch.arange(1.0, 7.0)
     value[place] = math.nan
     cells_ = row_of(value.reshape(2, 3)).split()
@@ -272,11 +285,11 @@ def test_a_nan_in_any_place_is_counted_and_spoils_no_other_number(place):
         (torch.zeros(3), "0    0    0    0   100%        0"),
     ],
 )
-def test_values_of_every_kind_have_a_row(value, end):
+def test_values_of_every_kind_have_a_row(value: Tensor, end: str) -> None:
     assert row_of(value).endswith(end)
 
 
-def test_one_dtype_is_said_once_and_several_in_each_row():
+def test_one_dtype_is_said_once_and_several_in_each_row() -> None:
     same = show_table(run_of(record("a"), record("b")).table())
     assert "all float32" in same.split("\n")[0]
     mixed = show_table(run_of(record("a"), record("b", torch.zeros(3, dtype=torch.int64))).table())
@@ -287,7 +300,7 @@ def test_one_dtype_is_said_once_and_several_in_each_row():
 # ---------------------------------------------------------------------- modules
 
 
-def test_a_module_row_holds_the_norm_of_its_gradient():
+def test_a_module_row_holds_the_norm_of_its_gradient() -> None:
     net = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
     with watch(net, "*:output,grad_output") as watching:
         net(torch.randn(5, 4)).pow(2).sum().backward()
@@ -301,7 +314,7 @@ def test_a_module_row_holds_the_norm_of_its_gradient():
     assert line.split()[-1] == cells.number(rows[2].grad_norm)
 
 
-def test_a_module_without_a_gradient_shows_none_and_a_nan_gradient_shows_nan():
+def test_a_module_without_a_gradient_shows_none_and_a_nan_gradient_shows_nan() -> None:
     grad = torch.tensor([1.0, math.nan])
     run = run_of(record("a"), record("b"), record("b", grad, port="grad_output"))
     _, first, second = show_modules(run).split("\n")
@@ -309,7 +322,7 @@ def test_a_module_without_a_gradient_shows_none_and_a_nan_gradient_shows_nan():
     assert second.endswith("1 NaN")
 
 
-def test_calls_are_measured_together_and_several_outputs_counted():
+def test_calls_are_measured_together_and_several_outputs_counted() -> None:
     run = run_of(
         record("a", torch.zeros(2), leaf="0"),
         record("a", torch.ones(3), leaf="1"),
@@ -322,7 +335,7 @@ def test_calls_are_measured_together_and_several_outputs_counted():
     assert "2 +1" in show_modules(run)
 
 
-def test_no_modules_is_said():
+def test_no_modules_is_said() -> None:
     assert show_module_rows([]) == "No module has an output in this run."
     assert show_modules(Run([], Meta())) == "No module has an output in this run."
 
@@ -331,20 +344,20 @@ def test_no_modules_is_said():
 
 
 class _Tags(HTMLParser):
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.tags, self.scopes, self.text = [], [], []
 
-    def handle_starttag(self, tag, attrs):
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
         self.tags.append(tag)
         self.scopes += [value for name, value in attrs if name == "scope"]
 
-    def handle_data(self, data):
+    def handle_data(self, data: str) -> None:
         self.text.append(data)
 
 
 @pytest.mark.parametrize("name", ODD_NAMES)
-def test_a_name_stays_text_in_html(name):
+def test_a_name_stays_text_in_html(name: Any) -> None:
     run = run_of(record(name), absent=[Absence(Site(name), "<b>why</b>")])
     parser = _Tags()
     parser.feed(run._repr_html_())
@@ -354,12 +367,12 @@ def test_a_name_stays_text_in_html(name):
     assert f"{cells.clean(name)}:output" in parser.text
 
 
-def test_html_of_a_long_run_says_how_much_it_leaves_out():
+def test_html_of_a_long_run_says_how_much_it_leaves_out() -> None:
     run = run_of(*(record(f"layer{number}") for number in range(100)))
     assert "… 40 more …" in run_html(run)
 
 
-def test_html_of_a_measured_run_names_its_sites():
+def test_html_of_a_measured_run_names_its_sites() -> None:
     model = nn.Sequential(nn.Linear(3, 2))
     with watch(model, "0", to=Stats()) as w:
         model(torch.zeros(4, 3))
@@ -374,7 +387,7 @@ def test_html_of_a_measured_run_names_its_sites():
 # ---------------------------------------------------------------------- listings
 
 
-def test_a_site_that_was_kept_and_measured_has_one_line():
+def test_a_site_that_was_kept_and_measured_has_one_line() -> None:
     kept = SiteEntry(Site("a"), "float32", (2, 3), 1, 1, 24)
     measured = tuple(MeasuredEntry(Site(path), "float32", (2, 3)) for path in "abc")
     listing = Listing("Net", (kept,), 1, 0, (0,), (), measured, 5)
@@ -387,7 +400,7 @@ def test_a_site_that_was_kept_and_measured_has_one_line():
     ]
 
 
-def test_a_file_lists_as_the_run_it_holds(tmp_path):
+def test_a_file_lists_as_the_run_it_holds(tmp_path: Path) -> None:
     run = run_of(
         record("</script>", torch.zeros(2, 3)),
         record("z", torch.zeros(2, dtype=torch.complex128)),
@@ -402,7 +415,7 @@ def test_a_file_lists_as_the_run_it_holds(tmp_path):
     assert list_file(saved).sites[1].dtype == "complex128"
 
 
-def test_listing_a_file_does_not_import_torch(tmp_path):
+def test_listing_a_file_does_not_import_torch(tmp_path: Path) -> None:
     saved = save_run(run_of(record()), tmp_path / "run.safetensors")
     code = (
         "import sys; from torchtap.runs.listing import list_file; "

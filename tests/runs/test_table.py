@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import re
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -95,7 +97,7 @@ def tolerance(name: str) -> float:
 
 @pytest.mark.parametrize("name", list(NAMES))
 @pytest.mark.parametrize("sink", [tt.Stats, tt.Memory])
-def test_a_name_means_the_same_everywhere_and_is_what_float64_says(name, sink):
+def test_a_name_means_the_same_everywhere_and_is_what_float64_says(name: Any, sink: Any) -> None:
     run = run_of(sink())
     table = run.table(columns=[name])
     for site, row in enumerate(table.as_dicts()):
@@ -109,7 +111,7 @@ def test_a_name_means_the_same_everywhere_and_is_what_float64_says(name, sink):
 
 @pytest.mark.parametrize("name", list(NAMES))
 @pytest.mark.parametrize("sign", ["", "-"])
-def test_a_table_is_sorted_by_any_number(name, sign):
+def test_a_table_is_sorted_by_any_number(name: Any, sign: str) -> None:
     run = run_of(tt.Stats())
     table = run.table(sort=sign + name)
     assert name in table.columns
@@ -126,7 +128,7 @@ def test_a_table_is_sorted_by_any_number(name, sign):
 
 
 @pytest.mark.parametrize("name", ["mean", "p99", "fp16_underflow", "absmax", "-std", "-max"])
-def test_what_has_no_number_comes_last_in_both_directions(name):
+def test_what_has_no_number_comes_last_in_both_directions(name: str) -> None:
     model = nn.ModuleList(nn.Identity() for _ in range(3))
     with tt.watch(model, "?:output", to=tt.Stats()) as w:
         model[0](torch.full((3,), math.nan))
@@ -136,7 +138,7 @@ def test_what_has_no_number_comes_last_in_both_directions(name):
         assert str(w.run.table(sort=key).rows[-1].site) == "0:output"
 
 
-def test_a_table_is_sorted_by_words_too_and_not_by_pictures():
+def test_a_table_is_sorted_by_words_too_and_not_by_pictures() -> None:
     run = run_of(tt.Stats())
     for key, numbers in (("site", range(NUM_SITES)), ("-site", range(NUM_SITES)[::-1])):
         assert [str(row.site) for row in run.table(sort=key)] == [f"{n}:output" for n in numbers]
@@ -152,14 +154,14 @@ def test_a_table_is_sorted_by_words_too_and_not_by_pictures():
         run.table(columns=["meen"])
 
 
-def test_every_column_can_be_shown_and_has_its_header():
+def test_every_column_can_be_shown_and_has_its_header() -> None:
     run = run_of(tt.Stats())
     for name in (*NAMES, *ROW_COLUMNS):
         assert str(run.table(columns=[name])).split("\n")[2].split() == ["site", name]
     assert {*TABLE_COLUMNS, *DEFAULT_COLUMNS} <= {*NAMES, *ROW_COLUMNS}
 
 
-def test_a_data_frame_has_these_names():
+def test_a_data_frame_has_these_names() -> None:
     run = run_of(tt.Stats(statistics=[tt.stats.cosine()]))
     row = run.table().as_dicts()[0]
     assert {*NAMES, "cosine"} <= {*row}
@@ -170,7 +172,7 @@ def test_a_data_frame_has_these_names():
     assert frame["p99"].tolist() == [row.stats.quantile(0.99) for row in run.table()]
 
 
-def test_the_docs_list_every_name_with_its_meaning():
+def test_the_docs_list_every_name_with_its_meaning() -> None:
     text = (ROOT / "docs" / "statistics.md").read_text()
     listed = dict(re.findall(r"^\| `([\w/]+)` \| (.*) \|$", text, re.MULTILINE))
     for name, number in NAMES.items():
@@ -187,7 +189,7 @@ def further() -> tt.Run:
     return run_of(tt.Stats(statistics=more, keep=2))
 
 
-def test_further_statistics_over_steps_are_those_of_each_step(tmp_path):
+def test_further_statistics_over_steps_are_those_of_each_step(tmp_path: Path) -> None:
     live = further()
     for run in (live, tt.open(live.save(tmp_path / "run.safetensors"))):
         steps, zeros = run.over_steps("2:output", "units.zeros")
@@ -203,7 +205,7 @@ def test_further_statistics_over_steps_are_those_of_each_step(tmp_path):
         assert run.over_steps("2:output", "p99")[0] == [1, 2]
 
 
-def test_a_name_over_steps_that_is_not_there_says_what_is_near():
+def test_a_name_over_steps_that_is_not_there_says_what_is_near() -> None:
     run = further()
     for name, said in (
         ("unit.zeros", "no statistic 'unit.zeros'; did you mean 'zeros' or 'units'"),
@@ -230,10 +232,10 @@ def staggered(sink: tt.Sink) -> tt.Run:
 
 
 @pytest.mark.parametrize("sink", [tt.Stats, tt.Memory])
-def test_a_table_says_which_step_it_shows(sink):
+def test_a_table_says_which_step_it_shows(sink: Any) -> None:
     run = staggered(sink())
 
-    def title(**how):
+    def title(**how: Any) -> Any:
         return str(run.table(columns=["mean"], **how)).split("\n")[0]
 
     start = "2 sites, all float32, "
@@ -256,7 +258,7 @@ def test_a_table_says_which_step_it_shows(sink):
 
 
 @pytest.mark.parametrize("sink", [tt.Stats, tt.Memory])
-def test_steps_taken_together_are_as_one(sink):
+def test_steps_taken_together_are_as_one(sink: Any) -> None:
     table = run_of(sink()).table("2:output", steps=[0, 2], together=True)
     whole = torch.cat([batch(2, 0).flatten(), batch(2, 2).flatten()]).double()
     assert table.rows[0].stats.mean == pytest.approx(float(whole.mean()), rel=1e-9)
@@ -266,7 +268,7 @@ def test_steps_taken_together_are_as_one(sink):
 # ---------------------------------------------------------------------- what is cut
 
 
-def test_a_table_that_is_cut_says_what_and_how_to_see_it():
+def test_a_table_that_is_cut_says_what_and_how_to_see_it() -> None:
     model = nn.Sequential(*(nn.Identity() for _ in range(60)))
     with tt.watch(model, "?*:output", to=tt.Stats()) as w:
         model(torch.ones(1))
@@ -279,7 +281,7 @@ def test_a_table_that_is_cut_says_what_and_how_to_see_it():
     assert all(f"{n}:output" in whole for n in range(60))
 
 
-def test_names_that_are_shortened_are_said_too():
+def test_names_that_are_shortened_are_said_too() -> None:
     model = nn.Sequential()
     name = "a_name_that_is_long_" * 6
     model.add_module(name, nn.Identity())
@@ -311,7 +313,7 @@ def trained(where: str, sink: tt.Sink, steps: int = 2) -> tt.Run:
 
 
 @pytest.mark.parametrize("sink", [tt.Stats, tt.Memory])
-def test_an_update_without_a_ratio_says_why(sink, tmp_path):
+def test_an_update_without_a_ratio_says_why(sink: Any, tmp_path: Path) -> None:
     live = trained(".:param,update", sink())
     for run in (live, tt.open(live.save(tmp_path / "run.safetensors"))):
         steps, ratios = run.over_steps(".:update[weight]", "update_ratio")
@@ -337,13 +339,13 @@ def test_an_update_without_a_ratio_says_why(sink, tmp_path):
 
 
 @pytest.mark.parametrize("sink", [tt.Stats, tt.Memory])
-def test_an_update_whose_parameter_was_not_watched_says_so(sink):
+def test_an_update_whose_parameter_was_not_watched_says_so(sink: Any) -> None:
     found = trained(".:update", sink()).stats(".:update[weight]")
     assert math.isnan(found.update_ratio)
     assert found.why_no_ratio == ".:param[weight] was not watched beside it in that step"
 
 
-def test_a_step_that_was_passed_over_has_no_update_and_is_named():
+def test_a_step_that_was_passed_over_has_no_update_and_is_named() -> None:
     model = nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
@@ -367,7 +369,7 @@ def test_a_step_that_was_passed_over_has_no_update_and_is_named():
 # ---------------------------------------------------------------------- shares
 
 
-def test_what_would_underflow_is_a_share_of_all_finite_elements():
+def test_what_would_underflow_is_a_share_of_all_finite_elements() -> None:
     value = torch.tensor([0.0, 0.0, 1e-9, 1.0, math.nan, math.inf])
     found = tt.measure(value)
     # 1e-9 is the only one that float16 turns into zero; four elements are finite, two of them zero.

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pytest
 import torch
 from models import TinyGPT, resnet18
-from torch import nn
+from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -20,11 +21,11 @@ MIB = 1 << 20
 class Alive(TorchDispatchMode):
     """Counts the bytes of all memory that operations made and that still lives."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self._made = {}
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
         for one in tree_leaves(out):
             if isinstance(one, torch.Tensor):
@@ -33,26 +34,26 @@ class Alive(TorchDispatchMode):
         return out
 
     @property
-    def nbytes(self):
+    def nbytes(self) -> Any:
         return sum(nbytes for storage, nbytes in self._made.values() if not storage.expired())
 
 
-def layers(num=4, width=256):
+def layers(num: int = 4, width: int = 256) -> Any:
     torch.manual_seed(0)
     return nn.Sequential(*(one for _ in range(num) for one in (nn.Linear(width, width), nn.Tanh())))
 
 
-def stepper(model, x):
+def stepper(model: nn.Module, x: Tensor) -> Any:
     return lambda: model(x).square().mean().backward()
 
 
-def alive_after_forward(model, x):
+def alive_after_forward(model: nn.Module, x: Tensor) -> Any:
     with Alive() as alive:
         out = model(x)
     return out, alive
 
 
-def test_bytes_are_those_that_are_counted_by_hand():
+def test_bytes_are_those_that_are_counted_by_hand() -> None:
     model, x = layers(2), torch.ones(512, 256)
     advice = tt.advise_offload(model, stepper(model, x), 100 * MIB)
     each = 512 * 256 * 4  # The input of the first Linear, and the results of both Tanh.
@@ -66,7 +67,7 @@ def test_bytes_are_those_that_are_counted_by_hand():
     assert advice.nbytes == 3 * each
 
 
-def test_small_tensors_stay_and_are_counted():
+def test_small_tensors_stay_and_are_counted() -> None:
     model, x = layers(2), torch.ones(512, 256)
     model.append(nn.Linear(256, 4)).append(nn.Tanh())
     advice = tt.advise_offload(model, stepper(model, x), 100 * MIB)
@@ -75,7 +76,7 @@ def test_small_tensors_stay_and_are_counted():
     assert all_of_it.rows[-1].movable_nbytes == 512 * 4 * 4
 
 
-def test_where_all_fits_nothing_is_recommended():
+def test_where_all_fits_nothing_is_recommended() -> None:
     model, x = layers(), torch.ones(512, 256)
     advice = tt.advise_offload(model, stepper(model, x), 5 * 512 * 256 * 4)
     assert advice.where == ()
@@ -84,7 +85,7 @@ def test_where_all_fits_nothing_is_recommended():
     assert "nothing to offload" in repr(advice)
 
 
-def test_the_oldest_are_offloaded_with_all_that_save_the_same():
+def test_the_oldest_are_offloaded_with_all_that_save_the_same() -> None:
     model, x = layers(), torch.ones(512, 256)
     each = 512 * 256 * 4
     # Of five, three leave, and the places of two of them are for what is on its way.
@@ -97,7 +98,7 @@ def test_the_oldest_are_offloaded_with_all_that_save_the_same():
 
 
 @pytest.mark.parametrize("budget", [6 * MIB, 8 * MIB, 12 * MIB])
-def test_the_advice_followed_fits_the_budget(budget):
+def test_the_advice_followed_fits_the_budget(budget: Any) -> None:
     torch.manual_seed(0)
     model, x = resnet18(num_classes=10), torch.randn(8, 3, 64, 64)
     step = stepper(model, x)
@@ -117,7 +118,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_advice_followed_fits_the_budget_as_counted_without_us(name):
+def test_the_advice_followed_fits_the_budget_as_counted_without_us(name: Any) -> None:
     make, shape = CASES[name]
     torch.manual_seed(0)
     model, x = make(), torch.randn(shape)
@@ -130,14 +131,14 @@ def test_the_advice_followed_fits_the_budget_as_counted_without_us(name):
     assert alive.nbytes <= advice.budget + out.nbytes < before.nbytes
 
 
-def test_the_count_sees_what_is_not_offloaded():
+def test_the_count_sees_what_is_not_offloaded() -> None:
     model, x = layers(8), torch.randn(1024, 256)
     out, alive = alive_after_forward(model, x)
     assert alive.nbytes >= 8 * 1024 * 256 * 4
     del out
 
 
-def test_what_a_block_saves_itself_takes_the_modules_in_it_along():
+def test_what_a_block_saves_itself_takes_the_modules_in_it_along() -> None:
     torch.manual_seed(0)
     model = TinyGPT(layers=2)
     tokens = torch.randint(0, 65, (16, 64))
@@ -154,7 +155,7 @@ def test_what_a_block_saves_itself_takes_the_modules_in_it_along():
         assert advice.kept_nbytes + off.report().peak_nbytes <= advice.budget
 
 
-def test_a_budget_that_nothing_can_meet_is_an_error_that_says_what_would_do():
+def test_a_budget_that_nothing_can_meet_is_an_error_that_says_what_would_do() -> None:
     model, x = layers(), torch.ones(512, 256)
     with pytest.raises(tt.InputError, match="two of the largest") as error:
         tt.advise_offload(model, stepper(model, x), 1000)
@@ -167,12 +168,12 @@ def test_a_budget_that_nothing_can_meet_is_an_error_that_says_what_would_do():
 
 
 @pytest.mark.parametrize("budget", [-1, 1.5, None])
-def test_a_budget_is_a_number_of_bytes(budget):
+def test_a_budget_is_a_number_of_bytes(budget: Any) -> None:
     with pytest.raises(tt.InputError, match="budget_bytes"):
         tt.advise_offload(layers(), lambda: None, budget)
 
 
-def test_a_step_without_a_backward_is_an_error():
+def test_a_step_without_a_backward_is_an_error() -> None:
     model, x = layers(), torch.ones(512, 256)
     with pytest.raises(tt.InputError, match="ran no backward"):
         tt.advise_offload(model, lambda: model(x), MIB)
@@ -180,7 +181,7 @@ def test_a_step_without_a_backward_is_an_error():
         tt.advise_offload(model, lambda: None, MIB)
 
 
-def test_the_model_is_left_as_found():
+def test_the_model_is_left_as_found() -> None:
     torch.manual_seed(0)
     model, x = resnet18(num_classes=10, width=8), torch.randn(4, 3, 64, 64)
     stepper(model, x)()
@@ -189,7 +190,7 @@ def test_the_model_is_left_as_found():
     buffers = {name: one.clone() for name, one in model.named_buffers()}
     numbers = torch.get_rng_state()
 
-    def step():
+    def step() -> None:
         nn.functional.dropout(model(x)).sum().backward()
 
     tt.advise_offload(model, step, 100 * MIB)
@@ -202,14 +203,14 @@ def test_the_model_is_left_as_found():
         assert not module._forward_pre_hooks
 
 
-def test_hooks_are_off_after_a_step_that_raises():
+def test_hooks_are_off_after_a_step_that_raises() -> None:
     model = layers()
     with pytest.raises(ZeroDivisionError):
         tt.advise_offload(model, lambda: 1 // 0, MIB)
     assert not any(module._forward_hooks for module in model.modules())
 
 
-def test_waiting_is_what_the_formula_says_on_a_slow_disk(monkeypatch):
+def test_waiting_is_what_the_formula_says_on_a_slow_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     from torchtap.saved import advise as advising
 
     monkeypatch.setattr(advising, "_disk_speeds", lambda folder: (1e6, 2e6))
@@ -221,7 +222,7 @@ def test_waiting_is_what_the_formula_says_on_a_slow_disk(monkeypatch):
     assert 3 * transfer - advice.step_seconds <= advice.wait_seconds <= 3 * transfer
 
 
-def test_a_disk_that_is_fast_enough_is_not_waited_for(monkeypatch):
+def test_a_disk_that_is_fast_enough_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     from torchtap.saved import advise as advising
 
     monkeypatch.setattr(advising, "_disk_speeds", lambda folder: (1e15, 1e15))
@@ -230,9 +231,9 @@ def test_a_disk_that_is_fast_enough_is_not_waited_for(monkeypatch):
     assert advice.wait_seconds == 0
 
 
-def test_times_are_those_of_the_step():
+def test_times_are_those_of_the_step() -> None:
     class Slow(nn.Module):
-        def forward(self, x):
+        def forward(self, x: Tensor) -> Tensor:
             time.sleep(0.05)
             return x
 
@@ -245,14 +246,14 @@ def test_times_are_those_of_the_step():
     assert times["1"].seconds > 0.05  # The wait follows what the Tanh saved.
 
 
-def test_the_speeds_are_real():
+def test_the_speeds_are_real() -> None:
     model, x = layers(), torch.ones(512, 256)
     advice = tt.advise_offload(model, stepper(model, x), 100 * MIB)
     for speed in (advice.write_speed, advice.fetch_speed):
         assert 1e5 < speed < 1e12
 
 
-def test_it_prints_what_to_do_and_gives_plain_values():
+def test_it_prints_what_to_do_and_gives_plain_values() -> None:
     model, x = layers(), torch.ones(512, 256)
     advice = tt.advise_offload(model, stepper(model, x), 5 * 512 * 256 * 4 - 1)
     text = repr(advice)

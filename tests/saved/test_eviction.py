@@ -9,7 +9,7 @@ import torchtap as tt
 from torchtap.saved.streams import FakeStreams
 
 
-def test_what_was_handed_out_while_it_left_stays_whole():
+def test_what_was_handed_out_while_it_left_stays_whole() -> None:
     x = torch.randn(1000, requires_grad=True)
     with tt.offload("cpu", min_bytes=0, streams=FakeStreams(delay=1000)) as off:
         y = x.exp()
@@ -20,7 +20,7 @@ def test_what_was_handed_out_while_it_left_stays_whole():
 
 
 @pytest.mark.parametrize("numel", [1000, 100_000])
-def test_many_that_leave_and_come_back_at_once_are_right(numel):
+def test_many_that_leave_and_come_back_at_once_are_right(numel: int) -> None:
     x = torch.randn(numel, requires_grad=True)
     (truth,) = torch.autograd.grad(x.exp().sum(), x)
     with tt.offload("disk", min_bytes=0) as off:
@@ -33,7 +33,7 @@ def test_many_that_leave_and_come_back_at_once_are_right(numel):
     assert off.report().moved_nbytes["disk"] == 5 * 39 * numel * 4
 
 
-def test_what_is_dying_is_not_found_any_more():
+def test_what_is_dying_is_not_found_any_more() -> None:
     """A weak reference to something with a finaliser brings it back while that runs."""
     x = torch.randn(1000, requires_grad=True)
     with tt.offload("disk", min_bytes=0) as off:
@@ -47,7 +47,7 @@ def test_what_is_dying_is_not_found_any_more():
     assert found == [None]
 
 
-def test_small_ones_are_written_at_once_and_large_ones_beside():
+def test_small_ones_are_written_at_once_and_large_ones_beside() -> None:
     x = torch.randn(1000, requires_grad=True)
     with tt.offload("disk", min_bytes=0) as off:
         outs = [x.exp() for _ in range(10)]

@@ -14,6 +14,7 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -390,9 +391,9 @@ def test_many_tensors_take_a_launch_per_dtype_and_one_more(monkeypatch: pytest.M
     launches = []
 
     class Counted:
-        def __getattr__(self, name: str):
+        def __getattr__(self, name: str) -> Any:
             class Kernel:
-                def __getitem__(self, grid: tuple[int]):
+                def __getitem__(self, grid: tuple[int]) -> Any:
                     launches.append((name, grid))
                     return getattr(kernels, name)[grid]
 

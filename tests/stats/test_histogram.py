@@ -1,6 +1,9 @@
 """Histograms with fixed bins, against numpy and against torch's own conversions."""
 
+from __future__ import annotations
+
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,24 +21,24 @@ finite = arrays.arrays(
 )
 
 
-def counted(values, **how):
+def counted(values: Any, **how: Any) -> Any:
     values = np.where(values == 0, 0, values).astype(np.float32)  # -0 counts as 0.
     return Histogram.of(np.bincount(values.view(np.uint32) >> SHIFT, minlength=NUM_BINS), **how)
 
 
-def near(found, truth):
+def near(found: Any, truth: Any) -> bool:
     return abs(found - truth) <= RELATIVE_ERROR * abs(truth) + 2.0**-120
 
 
 @given(finite)
-def test_every_value_lies_in_its_bin(values):
+def test_every_value_lies_in_its_bin(values: Any) -> None:
     low, high = counted(values).edges
     for value in np.unique(values.astype(np.float64)):
         assert ((low <= value) & (value <= high)).any()
 
 
 @given(finite, st.floats(0, 1))
-def test_each_order_statistic_is_right_to_its_stated_error(values, q):
+def test_each_order_statistic_is_right_to_its_stated_error(values: Any, q: Any) -> None:
     ordered = np.sort(values.astype(np.float64))
     rank = q * (len(values) - 1)
     low, high = ordered[math.floor(rank)], ordered[math.ceil(rank)]
@@ -45,7 +48,7 @@ def test_each_order_statistic_is_right_to_its_stated_error(values, q):
     assert abs(found - (low + share * (high - low))) <= slack
 
 
-def test_quantiles_are_those_of_torch_on_smooth_data():
+def test_quantiles_are_those_of_torch_on_smooth_data() -> None:
     values = torch.randn(50_000, generator=torch.Generator().manual_seed(0))
     found = counted(values.numpy())
     for q in (0.01, 0.25, 0.5, 0.9, 0.999):
@@ -54,7 +57,7 @@ def test_quantiles_are_those_of_torch_on_smooth_data():
 
 
 @given(finite, finite, finite)
-def test_merging_is_counting_together_in_any_order(one, two, three):
+def test_merging_is_counting_together_in_any_order(one: Any, two: Any, three: Any) -> None:
     a, b, c = counted(one), counted(two), counted(three)
     whole = counted(np.concatenate([one, two, three]))
     for merged in (a.merge(b).merge(c), a.merge(b.merge(c)), c.merge(a).merge(b)):
@@ -62,7 +65,7 @@ def test_merging_is_counting_together_in_any_order(one, two, three):
         assert np.array_equal(merged.counts, whole.counts)
 
 
-def test_nothing_counted_has_no_quantile_and_no_share():
+def test_nothing_counted_has_no_quantile_and_no_share() -> None:
     empty = counted(np.zeros(0, np.float32))
     assert math.isnan(empty.quantile(0.5))
     assert math.isnan(empty.underflow("float16"))
@@ -80,7 +83,9 @@ def test_nothing_counted_has_no_quantile_and_no_share():
     ],
 )
 @pytest.mark.parametrize("spread", [2.0, 12.0, 30.0])
-def test_what_underflows_is_what_torch_turns_into_zero(name, dtype, spread):
+def test_what_underflows_is_what_torch_turns_into_zero(
+    name: str, dtype: torch.dtype, spread: float
+) -> None:
     generator = torch.Generator().manual_seed(int(spread))
     values = torch.randn(20_000, generator=generator).mul(spread).exp()
     values *= torch.randn(20_000, generator=generator).sign()
@@ -94,14 +99,14 @@ def test_what_underflows_is_what_torch_turns_into_zero(name, dtype, spread):
     ("name", "limit"),
     [("float16", 65536.0), ("float8_e5m2", 61440.0), ("float8_e4m3fn", 464.0)],
 )
-def test_what_overflows_lies_beyond_the_limit(name, limit):
+def test_what_overflows_lies_beyond_the_limit(name: str, limit: float) -> None:
     values = torch.randn(20_000, generator=torch.Generator().manual_seed(1)).mul(9).exp()
     truth = float((values >= limit).double().mean())
     assert 0 < truth < 1
     assert counted(values.numpy()).overflow(name) == pytest.approx(truth, abs=1e-12)
 
 
-def test_overflow_of_half_precision_is_torchs_infinity():
+def test_overflow_of_half_precision_is_torchs_infinity() -> None:
     values = torch.randn(20_000, generator=torch.Generator().manual_seed(1)).mul(9).exp()
     turned = values.to(torch.float16)
     truth = float(turned.isinf().double().mean())
@@ -109,7 +114,7 @@ def test_overflow_of_half_precision_is_torchs_infinity():
 
 
 @given(finite)
-def test_exponents_are_those_of_frexp(values):
+def test_exponents_are_those_of_frexp(values: Any) -> None:
     normal = values[np.abs(values) >= 2.0**-126]
     _, exponents = np.frexp(normal)
     truth = dict(zip(*np.unique(exponents - 1, return_counts=True), strict=True))
@@ -117,17 +122,17 @@ def test_exponents_are_those_of_frexp(values):
     assert found == truth
 
 
-def test_an_unknown_format_names_the_known_ones():
+def test_an_unknown_format_names_the_known_ones() -> None:
     with pytest.raises(InputError, match=r"'float12' is none of.*float8_e5m2"):
         counted(np.ones(1, np.float32)).underflow("float12")
 
 
-def test_a_quantile_outside_of_0_to_1_is_refused():
+def test_a_quantile_outside_of_0_to_1_is_refused() -> None:
     with pytest.raises(InputError, match="between 0 and 1"):
         counted(np.ones(1, np.float32)).quantile(1.5)
 
 
-def test_a_sample_states_its_standard_error():
+def test_a_sample_states_its_standard_error() -> None:
     sampled = counted(np.ones(100, np.float32), is_sample=True)
     assert sampled.standard_error(0.5) == pytest.approx(0.05)
     assert counted(np.ones(100, np.float32)).standard_error(0.5) == 0

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -53,7 +54,7 @@ def instruction_set(request: pytest.FixtureRequest) -> Iterator[str]:
     _kernel.force(before)
 
 
-def given_often(*strategies: st.SearchStrategy, max_examples: int = 60):
+def given_often(*strategies: st.SearchStrategy, max_examples: int = 60) -> Any:
     quiet = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
     options = settings(max_examples=max_examples, deadline=None, suppress_health_check=quiet)
     return lambda test: options(given(*strategies)(test))

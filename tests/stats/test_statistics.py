@@ -1,13 +1,18 @@
 """Statistics of tensors against float64 and exact fractions; merges; every kind of tensor."""
 
+from __future__ import annotations
+
 import math
+from collections.abc import Callable
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 from hypothesis.extra import numpy as arrays
+from torch import Tensor
 
 import torchtap as tt
 from torchtap.stats.measure import measure_all
@@ -19,7 +24,7 @@ DTYPES = [
 ]
 
 
-def truth(tensor):
+def truth(tensor: Tensor) -> dict[Any, Any]:
     """Everything by numpy in float64, or in whole numbers."""
     wide = tensor.detach().flatten().to(torch.float64).numpy()
     good = wide[np.isfinite(wide)]
@@ -45,13 +50,15 @@ def truth(tensor):
     }
 
 
-def assert_statistics(found, expected, *, rtol=1e-9, atol=1e-12):
+def assert_statistics(
+    found: Any, expected: Any, *, rtol: float = 1e-9, atol: float = 1e-12
+) -> None:
     for name in NUMBERS:
         value = getattr(found, name)
         assert value == pytest.approx(expected[name], rel=rtol, abs=atol, nan_ok=True), name
 
 
-def sample_of(dtype, shape=(7, 33, 5), seed=0):
+def sample_of(dtype: torch.dtype, shape: tuple[int, ...] = (7, 33, 5), seed: int = 0) -> Any:
     generator = torch.Generator().manual_seed(seed)
     values = torch.randn(shape, generator=generator) * 20
     values[values.abs() < 5] = 0
@@ -59,13 +66,13 @@ def sample_of(dtype, shape=(7, 33, 5), seed=0):
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_every_statistic_of_every_dtype_is_that_of_float64(dtype):
+def test_every_statistic_of_every_dtype_is_that_of_float64(dtype: torch.dtype) -> None:
     assert_statistics(tt.measure(sample_of(dtype)), truth(sample_of(dtype)))
 
 
 @settings(max_examples=60)
 @given(arrays.arrays(np.float32, st.integers(0, 70), elements=st.floats(width=32)))
-def test_whatever_float32_can_hold_is_measured_right(values):
+def test_whatever_float32_can_hold_is_measured_right(values: Any) -> None:
     tensor = torch.from_numpy(values)
     expected = truth(tensor)
     good = values[np.isfinite(values)].astype(np.float64)
@@ -76,13 +83,15 @@ def test_whatever_float32_can_hold_is_measured_right(values):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("place", [0, 1, 63, 64, 511, 512, 1023])
-def test_what_is_not_finite_is_counted_wherever_it_stands(dtype, bad, place):
+def test_what_is_not_finite_is_counted_wherever_it_stands(
+    dtype: torch.dtype, bad: Any, place: int
+) -> None:
     tensor = sample_of(dtype, (1024,))
     tensor[place] = bad
     assert_statistics(tt.measure(tensor), truth(tensor))
 
 
-def test_a_large_mean_does_not_swallow_a_small_spread():
+def test_a_large_mean_does_not_swallow_a_small_spread() -> None:
     generator = torch.Generator().manual_seed(0)
     tensor = (torch.randn(100_000, generator=generator).double() * 1e-2 + 1e4).float()
     found, expected = tt.measure(tensor), truth(tensor)
@@ -90,7 +99,7 @@ def test_a_large_mean_does_not_swallow_a_small_spread():
     assert found.std**2 == pytest.approx(expected["std"] ** 2, rel=1e-9)
 
 
-def test_an_outlier_in_front_does_not_either():
+def test_an_outlier_in_front_does_not_either() -> None:
     generator = torch.Generator().manual_seed(0)
     tensor = torch.randn(100_000, generator=generator)
     rest = tt.measure(tensor[1:])
@@ -102,7 +111,7 @@ def test_an_outlier_in_front_does_not_either():
 
 
 @pytest.mark.parametrize("scale", [1e-38, 1e-30, 1e30, 3e38])
-def test_squares_neither_overflow_nor_underflow(scale):
+def test_squares_neither_overflow_nor_underflow(scale: float) -> None:
     tensor = torch.linspace(-1, 1, 1001).double().mul(scale).float()
     expected = truth(tensor)
     found = tt.measure(tensor)
@@ -110,7 +119,7 @@ def test_squares_neither_overflow_nor_underflow(scale):
     assert found.std == pytest.approx(expected["std"], rel=1e-9)
 
 
-def test_half_precision_extremes_do_not_overflow():
+def test_half_precision_extremes_do_not_overflow() -> None:
     tensor = torch.full((100_000,), 6e4, dtype=torch.float16)
     assert tt.measure(tensor).l2 == pytest.approx(float(tensor[0]) * math.sqrt(100_000), rel=1e-12)
     tensor = torch.full((100_000,), 1e-5, dtype=torch.float16)
@@ -129,14 +138,14 @@ parts = st.lists(
 
 
 @given(parts, st.floats(-1e8, 1e8))
-def test_merged_parts_are_the_whole_whatever_their_means(arrays_, shift):
+def test_merged_parts_are_the_whole_whatever_their_means(arrays_: Any, shift: Any) -> None:
     tensors = [torch.from_numpy(a + shift * place) for place, a in enumerate(arrays_)]
     merged, whole = measure_all(tensors), truth(torch.cat(tensors))
     scale = whole["absmax"] if whole["num_finite"] else 0
     assert_statistics(merged, whole, rtol=1e-9, atol=1e-7 * scale)
 
 
-def test_merging_is_associative_and_commutative():
+def test_merging_is_associative_and_commutative() -> None:
     parts = [tt.measure(sample_of(torch.float32, (n,), n) + 100 * n) for n in (1, 50, 3, 999)]
     a, b, c, d = parts
     for other in (a.merge(b.merge(c.merge(d))), d.merge(c).merge(b.merge(a))):
@@ -146,23 +155,23 @@ def test_merging_is_associative_and_commutative():
         assert np.array_equal(other.histogram.counts, first.histogram.counts)
 
 
-def test_means_at_both_ends_of_float64_have_a_mean_between():
+def test_means_at_both_ends_of_float64_have_a_mean_between() -> None:
     ends = [torch.tensor([sign * 1e308], dtype=torch.float64) for sign in (1, -1)]
     assert measure_all(ends).mean == tt.measure(torch.cat(ends)).mean == 0
 
 
-def test_an_empty_part_changes_nothing():
+def test_an_empty_part_changes_nothing() -> None:
     empty, part = tt.measure(torch.zeros(0)), tt.measure(sample_of(torch.float32))
     for merged in (empty.merge(part), part.merge(empty), Statistics().merge(part)):
         assert merged.numbers() == part.numbers()
 
 
-def test_nan_in_one_part_stays_a_count():
+def test_nan_in_one_part_stays_a_count() -> None:
     merged = tt.measure(torch.tensor([math.nan])).merge(tt.measure(torch.tensor([1.0, 3.0])))
     assert (merged.nan, merged.mean, merged.std) == (1, 2.0, 1.0)
 
 
-def test_a_thousand_million_elements_are_counted_right():
+def test_a_thousand_million_elements_are_counted_right() -> None:
     part = tt.measure(torch.cat([torch.ones(500), torch.full((500,), 3.0)]))
     for _ in range(20):
         part = part.merge(part)
@@ -172,7 +181,7 @@ def test_a_thousand_million_elements_are_counted_right():
     assert part.histogram.num_counted == 1000 * 2**20
 
 
-def test_variance_of_shifted_parts_is_exact():
+def test_variance_of_shifted_parts_is_exact() -> None:
     numbers = [Fraction(n, 7) + (10_000 if n % 2 else 0) for n in range(200)]
     mean = sum(numbers) / len(numbers)
     expected = float(sum((n - mean) ** 2 for n in numbers) / len(numbers))
@@ -206,19 +215,19 @@ def test_variance_of_shifted_parts_is_exact():
         "0",
     ],
 )
-def test_any_layout_is_measured_element_by_element(lay_out):
+def test_any_layout_is_measured_element_by_element(lay_out: Callable[..., Any]) -> None:
     tensor = lay_out(sample_of(torch.float32))
     assert_statistics(tt.measure(tensor), truth(tensor.contiguous()))
 
 
-def test_complex_numbers_are_measured_by_magnitude_and_it_is_said():
+def test_complex_numbers_are_measured_by_magnitude_and_it_is_said() -> None:
     tensor = torch.complex(torch.tensor([3.0, 0.0]), torch.tensor([4.0, -2.0]))
     found = tt.measure(tensor)
     assert (found.max, found.l2, found.notes) == (5.0, math.sqrt(29), ("by magnitude",))
 
 
 @pytest.mark.filterwarnings("ignore:Sparse CSR:UserWarning")
-def test_sparse_tensors_are_measured_by_their_values_and_it_is_said():
+def test_sparse_tensors_are_measured_by_their_values_and_it_is_said() -> None:
     for tensor in (torch.eye(4).to_sparse(), torch.eye(4).to_sparse_csr()):
         found = tt.measure(tensor)
         assert (found.numel, found.l1) == (4, 4.0)
@@ -226,18 +235,18 @@ def test_sparse_tensors_are_measured_by_their_values_and_it_is_said():
 
 
 @pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor:UserWarning")
-def test_quantised_tensors_are_measured_by_their_values_and_it_is_said():
+def test_quantised_tensors_are_measured_by_their_values_and_it_is_said() -> None:
     tensor = torch.quantize_per_tensor(torch.tensor([0.5, -1.0]), 0.5, 0, torch.qint8)
     assert (tt.measure(tensor).l1, tt.measure(tensor).notes) == (1.5, ("dequantized",))
 
 
-def test_views_with_a_lazy_sign_are_measured_as_they_read():
+def test_views_with_a_lazy_sign_are_measured_as_they_read() -> None:
     tensor = torch.imag(torch.conj(torch.tensor([1 + 2j, 3 - 4j])))
     assert tensor.is_neg()
     assert (tt.measure(tensor).min, tt.measure(tensor).max) == (-2.0, 4.0)
 
 
-def test_small_floats_are_measured_as_their_values():
+def test_small_floats_are_measured_as_their_values() -> None:
     tensor = torch.tensor([0.5, -448.0]).to(torch.float8_e4m3fn)
     assert (tt.measure(tensor).min, tt.measure(tensor).dtype) == (-448.0, "float8_e4m3fn")
 
@@ -247,7 +256,7 @@ def test_small_floats_are_measured_as_their_values():
     [*(torch.float8_e4m3fn, torch.float8_e4m3fnuz), *(torch.float8_e5m2, torch.float8_e5m2fnuz)],
     ids=str,
 )
-def test_subnormals_of_small_floats_are_their_own(dtype):
+def test_subnormals_of_small_floats_are_their_own(dtype: Any) -> None:
     every = torch.arange(256).to(torch.uint8).view(dtype)
     sizes = every.to(torch.float64).abs()
     expected = int(((sizes > 0) & (sizes < torch.finfo(dtype).tiny)).sum())
@@ -259,31 +268,31 @@ def test_subnormals_of_small_floats_are_their_own(dtype):
     assert w.run.stats(".:output").subnormal == 2 * expected
 
 
-def test_a_meta_tensor_is_refused():
+def test_a_meta_tensor_is_refused() -> None:
     with pytest.raises(tt.InputError, match="meta tensor, which has no values"):
         tt.measure(torch.zeros(3, device="meta"))
 
 
 @pytest.mark.parametrize("odd", ["text", 3, None, [1.0], [torch.ones(2), None]], ids=str)
-def test_what_is_no_tensor_is_refused(odd):
+def test_what_is_no_tensor_is_refused(odd: Any) -> None:
     with pytest.raises(tt.InputError, match="Only tensors can be measured"):
         tt.measure(odd)
 
 
-def test_an_empty_tensor_has_counts_of_zero_and_nan_for_the_rest():
+def test_an_empty_tensor_has_counts_of_zero_and_nan_for_the_rest() -> None:
     found = tt.measure(torch.zeros(0, 3))
     assert (found.numel, found.zeros, found.l2) == (0, 0, 0.0)
     assert math.isnan(found.mean)
     assert math.isnan(found.quantile(0.5))
 
 
-def test_slices_along_a_dim_are_measured_apart():
+def test_slices_along_a_dim_are_measured_apart() -> None:
     tensor = sample_of(torch.float32)
     for place, found in enumerate(tt.measure(tensor, dim=1)):
         assert_statistics(found, truth(tensor[:, place]))
 
 
-def test_a_dim_that_is_not_there_is_refused():
+def test_a_dim_that_is_not_there_is_refused() -> None:
     with pytest.raises(tt.InputError, match="no such dim"):
         tt.measure(torch.zeros(3), dim=1)
 
@@ -291,7 +300,7 @@ def test_a_dim_that_is_not_there_is_refused():
 # ---------------------------------------------------------------------- quantiles, shown
 
 
-def test_ends_are_exact_and_the_middle_leaves_out_the_tails():
+def test_ends_are_exact_and_the_middle_leaves_out_the_tails() -> None:
     tensor = torch.randn(10_001, generator=torch.Generator().manual_seed(0))
     found = tt.measure(tensor)
     assert (found.quantile(0), found.quantile(1)) == (float(tensor.min()), float(tensor.max()))
@@ -300,7 +309,7 @@ def test_ends_are_exact_and_the_middle_leaves_out_the_tails():
     assert inside == pytest.approx(0.75, abs=0.02)
 
 
-def test_a_sampled_histogram_is_close_and_says_that_it_is_one():
+def test_a_sampled_histogram_is_close_and_says_that_it_is_one() -> None:
     tensor = torch.randn(500_000, generator=torch.Generator().manual_seed(0))
     found = tt.measure(tensor, exact=False)
     assert found.histogram.is_sample
@@ -311,7 +320,7 @@ def test_a_sampled_histogram_is_close_and_says_that_it_is_one():
 
 
 @pytest.mark.parametrize("period", [2, 3, 16, 100, 128, 1000, 1024, 4096])
-def test_the_sample_leans_towards_no_channel(period):
+def test_the_sample_leans_towards_no_channel(period: int) -> None:
     tensor = (torch.arange(1 << 20) % period < max(1, period // 4)).float()
     found = tt.measure(tensor, exact=False)
     ones = found.histogram.counts[found.histogram.middles > 0.5].sum()
@@ -320,7 +329,7 @@ def test_the_sample_leans_towards_no_channel(period):
     assert abs(share - found.mean) < 5 * error
 
 
-def test_one_line_says_what_it_is():
+def test_one_line_says_what_it_is() -> None:
     line = repr(tt.measure(torch.tensor([1.0, -2.0, math.nan, math.inf])))
     for part in ("float32[4]", "16 B", "-2", "mean -0.5", "std 1.5", "1 NaN", "1 Inf"):
         assert part in line
@@ -328,12 +337,12 @@ def test_one_line_says_what_it_is():
     assert len(line) <= 100
 
 
-def test_without_a_histogram_quantiles_say_how_to_have_one():
+def test_without_a_histogram_quantiles_say_how_to_have_one() -> None:
     with pytest.raises(tt.InputError, match="histogram=True"):
         tt.measure(torch.ones(2), histogram=False).quantile(0.5)
 
 
-def test_merging_says_what_it_cannot_merge():
+def test_merging_says_what_it_cannot_merge() -> None:
     model = torch.nn.Linear(3, 2)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     sink = tt.Stats(statistics=[tt.stats.top_k(2)])

@@ -1,5 +1,7 @@
 """``tt.Stats`` while a model runs: the same numbers as from kept values, and nothing changed."""
 
+from __future__ import annotations
+
 import collections
 import contextlib
 import copy
@@ -7,45 +9,47 @@ import functools
 import itertools
 import math
 import pickle
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from models import DigitsCNN, TinyGPT, resnet18, seeded
-from torch import nn
+from torch import Tensor, nn
 
 import torchtap as tt
 from torchtap.stats.kernels import native
 from torchtap.stats.statistics import NUMBERS
-from torchtap.testing import default_loss, zoo
+from torchtap.testing import Specimen, default_loss, zoo
 
 EXACT = pytest.approx
 
 
 @pytest.fixture(params=["native", "stock"])
-def kernel(request, monkeypatch):
+def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Measure with the native kernel, and as where nothing could compile it."""
     if request.param == "stock":
         monkeypatch.setattr(native, "_available", False)
 
 
-def step(model, *args, **kwargs):
+def step(model: nn.Module, *args: Any, **kwargs: Any) -> None:
     output = model(*args, **kwargs)
     output.square().mean().backward()
 
 
-def small():
+def small() -> nn.Module:
     return seeded(lambda: nn.Sequential(nn.Linear(4, 6), nn.ReLU(inplace=True), nn.Linear(6, 2)))
 
 
-def assert_same(found, expected):
+def assert_same(found: Any, expected: Any) -> None:
     for name in NUMBERS:
         value = getattr(expected, name)
         assert getattr(found, name) == EXACT(value, rel=1e-9, abs=1e-12, nan_ok=True), name
 
 
-def both(model, where, run, *, steps=2, **how):
+def both(model: nn.Module, where: str, run: Any, *, steps: int = 2, **how: Any) -> Any:
     """What was measured, beside what was kept, in one and the same run."""
     with tt.watch(model, where, to=[tt.Memory(), tt.Stats(exact=True, **how)]) as w:
         for _ in range(steps):
@@ -54,7 +58,7 @@ def both(model, where, run, *, steps=2, **how):
     return w.run
 
 
-def run_specimen(specimen, sink):
+def run_specimen(specimen: Specimen, sink: Any) -> Any:
     model = specimen.build()
     args, kwargs = specimen.inputs()
     torch.manual_seed(0)
@@ -71,7 +75,7 @@ def run_specimen(specimen, sink):
 
 
 @pytest.mark.parametrize("specimen", zoo(), ids=lambda s: s.name)
-def test_what_is_measured_is_what_was_kept(specimen):
+def test_what_is_measured_is_what_was_kept(specimen: Specimen) -> None:
     w, kept = run_specimen(specimen, tt.Stats(exact=True)), run_specimen(specimen, tt.Memory())
     assert set(map(str, w.run.sites)) == {str(r.site) for r in kept.run.records()}
     for site in w.run.sites:
@@ -79,7 +83,7 @@ def test_what_is_measured_is_what_was_kept(specimen):
         assert_same(w.run.stats(site), tt.measure(values))
 
 
-def test_statistics_of_each_step_and_of_all():
+def test_statistics_of_each_step_and_of_all() -> None:
     model, generator = small(), torch.Generator().manual_seed(0)
     run = both(model, "*:*,param,param_grad", lambda: step(model, torch.randn(5, 4)), steps=4)
     generator.seed()
@@ -93,7 +97,7 @@ def test_statistics_of_each_step_and_of_all():
         assert run.stats(site).numbers() == run.stats(site, step=3).numbers()
 
 
-def test_calls_of_one_step_are_merged():
+def test_calls_of_one_step_are_merged() -> None:
     relu = nn.ReLU()
     values = [torch.randn(3, 2) + shift for shift in (0, 100, -50)]
     with tt.watch(relu, ".:input", to=tt.Stats()) as w:
@@ -104,13 +108,13 @@ def test_calls_of_one_step_are_merged():
     assert_same(found, tt.measure(values))
 
 
-def test_what_a_checkpoint_computes_again_is_not_counted():
+def test_what_a_checkpoint_computes_again_is_not_counted() -> None:
     class Net(nn.Module):
-        def __init__(self):
+        def __init__(self) -> None:
             super().__init__()
             self.inner = nn.Linear(3, 3)
 
-        def forward(self, x):
+        def forward(self, x: Tensor) -> Tensor:
             return torch.utils.checkpoint.checkpoint(self.inner, x, use_reentrant=False)
 
     model = Net()
@@ -119,7 +123,7 @@ def test_what_a_checkpoint_computes_again_is_not_counted():
     assert w.run.stats("inner:output").num_tensors == 1
 
 
-def test_accumulated_parameter_gradients_stand_in_their_last_value():
+def test_accumulated_parameter_gradients_stand_in_their_last_value() -> None:
     model = nn.Linear(3, 1)
     with tt.watch(model, ".:param_grad", to=tt.Stats()) as w:
         for _ in range(3):
@@ -127,14 +131,14 @@ def test_accumulated_parameter_gradients_stand_in_their_last_value():
     assert_same(w.run.stats(".:param_grad[weight]"), tt.measure(model.weight.grad))
 
 
-def test_a_value_is_measured_before_it_is_overwritten():
+def test_a_value_is_measured_before_it_is_overwritten() -> None:
     model = small()
     run = both(model, "*:output", lambda: step(model, torch.randn(5, 4)))
     assert run.stats("0:output").min < 0
     assert run.stats("1:output").min == 0
 
 
-def test_a_gradient_that_comes_after_its_step_was_closed_counts_there():
+def test_a_gradient_that_comes_after_its_step_was_closed_counts_there() -> None:
     model = nn.Linear(3, 1)
     with tt.watch(model, ".:grad_output", to=tt.Stats()) as w:
         output = model(torch.randn(2, 3))
@@ -145,7 +149,7 @@ def test_a_gradient_that_comes_after_its_step_was_closed_counts_there():
     assert w.run.stats(".:grad_output", step=1).mean == 2
 
 
-def test_a_gradient_that_comes_late_counts_there_also_when_its_successor_is_closed():
+def test_a_gradient_that_comes_late_counts_there_also_when_its_successor_is_closed() -> None:
     model = nn.Linear(3, 1)
     with tt.watch(model, ".:grad_output", to=tt.Stats()) as w:
         output = model(torch.randn(2, 3))
@@ -158,10 +162,10 @@ def test_a_gradient_that_comes_late_counts_there_also_when_its_successor_is_clos
     assert (steps, means) == ([0, 2], [1, 2])
 
 
-def test_reading_between_micro_batches_changes_nothing():
+def test_reading_between_micro_batches_changes_nothing() -> None:
     statistics = [tt.stats.along(0), tt.stats.cosine(), tt.stats.top_k(2)]
 
-    def train(reads):
+    def train(reads: Any) -> Any:
         model = seeded(lambda: nn.Linear(3, 1))
         sink = tt.Stats(statistics=statistics)
         with tt.watch(model, ".:param_grad,output", to=sink) as w:
@@ -187,7 +191,7 @@ def test_reading_between_micro_batches_changes_nothing():
     assert last.extra["along(0)"].numel.tolist() == [3]
 
 
-def test_a_step_is_a_whole_number_of_any_kind():
+def test_a_step_is_a_whole_number_of_any_kind() -> None:
     model = nn.Identity()
     with tt.watch(model, to=[tt.Stats()]) as w, tt.watch(model) as kept:
         for number in range(3):
@@ -206,7 +210,7 @@ def test_a_step_is_a_whole_number_of_any_kind():
             run.over_steps(".:output", "quantile")
 
 
-def test_samples_of_tensors_of_several_sizes_say_whom_they_favour(tmp_path):
+def test_samples_of_tensors_of_several_sizes_say_whom_they_favour(tmp_path: Path) -> None:
     model = nn.Identity()
     sizes = (8192, 100_000)
     with tt.watch(model, to=tt.Stats()) as w:
@@ -229,7 +233,7 @@ def test_samples_of_tensors_of_several_sizes_say_whom_they_favour(tmp_path):
     assert any("leans" in note for note in parts[0].merge(parts[1]).notes)
 
 
-def test_the_histogram_of_a_whole_run_says_whether_it_is_a_sample(tmp_path):
+def test_the_histogram_of_a_whole_run_says_whether_it_is_a_sample(tmp_path: Path) -> None:
     model = nn.Identity()
     for size, error in ((8192, 0), (9000, math.sqrt(0.25 / 4096))):
         with tt.watch(model, to=tt.Stats()) as w:
@@ -241,7 +245,7 @@ def test_the_histogram_of_a_whole_run_says_whether_it_is_a_sample(tmp_path):
             assert histogram.standard_error(0.5) == EXACT(error)
 
 
-def test_reading_in_the_middle_of_a_step_loses_nothing():
+def test_reading_in_the_middle_of_a_step_loses_nothing() -> None:
     model = nn.Identity()
     with tt.watch(model, ".:output", to=tt.Stats()) as w:
         model(torch.tensor([1.0]))
@@ -255,7 +259,7 @@ def test_reading_in_the_middle_of_a_step_loses_nothing():
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64], ids=str)
-def test_other_dtypes_and_autocast(dtype):
+def test_other_dtypes_and_autocast(dtype: torch.dtype) -> None:
     model = nn.Linear(4, 2).to(dtype)
     run = both(model, ".:*", lambda: step(model, torch.randn(3, 4, dtype=dtype)), steps=1)
     for site in run.series.sites:
@@ -268,7 +272,7 @@ def test_other_dtypes_and_autocast(dtype):
     assert w.run.stats(".:output").dtype == "bfloat16"
 
 
-def test_kinds_of_tensor_that_have_no_plain_memory():
+def test_kinds_of_tensor_that_have_no_plain_memory() -> None:
     model = nn.Identity()
     with tt.watch(model, ".:output", to=tt.Stats()) as w:
         model(torch.complex(torch.tensor([3.0]), torch.tensor([4.0])))
@@ -278,19 +282,19 @@ def test_kinds_of_tensor_that_have_no_plain_memory():
     assert "meta tensor" in w.absent[0].reason
 
 
-def freed():
+def freed() -> Any:
     tensor = torch.ones(1000)
     tensor.untyped_storage().resize_(0)
     return tensor
 
 
-def wrapped():
+def wrapped() -> Any:
     from torch.testing._internal.two_tensor import TwoTensor
 
     return TwoTensor(torch.ones(3), torch.ones(3))
 
 
-def nested(layout):
+def nested(layout: Any) -> Any:
     return torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=layout)
 
 
@@ -312,7 +316,7 @@ UNREADABLE = {
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("make", READABLE.values(), ids=READABLE)
-def test_a_site_may_get_tensors_of_another_kind_than_the_first(make):
+def test_a_site_may_get_tensors_of_another_kind_than_the_first(make: Any) -> None:
     model, odd = nn.Identity(), make()
     size = 0 if odd._is_zerotensor() else 5
     for order in ([torch.full((3,), 2.0), odd], [odd, torch.full((3,), 2.0), torch.ones(2)]):
@@ -327,7 +331,7 @@ def test_a_site_may_get_tensors_of_another_kind_than_the_first(make):
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize(("make", "why"), UNREADABLE.values(), ids=UNREADABLE)
-def test_what_cannot_be_read_is_passed_over_and_it_is_said(make, why):
+def test_what_cannot_be_read_is_passed_over_and_it_is_said(make: Any, why: Any) -> None:
     model, odd = nn.Identity(), make()
     with tt.watch(model, ".:output", to=tt.Stats()) as w:
         for tensor in (torch.ones(3), odd, torch.ones(3)):
@@ -338,7 +342,7 @@ def test_what_cannot_be_read_is_passed_over_and_it_is_said(make, why):
         tt.measure(odd)
 
 
-def test_a_fake_tensor_among_others_is_said_absent():
+def test_a_fake_tensor_among_others_is_said_absent() -> None:
     with torch._subclasses.FakeTensorMode():
         fake = torch.ones(3)
     model = nn.Identity()
@@ -351,7 +355,7 @@ def test_a_fake_tensor_among_others_is_said_absent():
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("layout", [torch.strided, torch.jagged], ids=str)
-def test_a_table_of_kept_nested_tensors_can_be_made(layout):
+def test_a_table_of_kept_nested_tensors_can_be_made(layout: Any) -> None:
     model = nn.Identity()
     with tt.watch(model, ".:output") as w:
         model(nested(layout))
@@ -360,7 +364,7 @@ def test_a_table_of_kept_nested_tensors_can_be_made(layout):
     assert "varies" in str(w.run.table())
 
 
-def test_a_run_with_nested_tensors_can_be_saved(tmp_path):
+def test_a_run_with_nested_tensors_can_be_saved(tmp_path: Path) -> None:
     model = nn.Identity()
     with tt.watch(model, ".:output", to=tt.Stats()) as w:
         model(nested(torch.jagged))
@@ -368,9 +372,9 @@ def test_a_run_with_nested_tensors_can_be_saved(tmp_path):
     assert (found.shape, found.numel) == (None, 5)
 
 
-def test_what_is_to_be_known_of_a_gradient_is_among_the_notes():
+def test_what_is_to_be_known_of_a_gradient_is_among_the_notes() -> None:
     class Product(nn.Module):
-        def forward(self, a, b):
+        def forward(self, a: Tensor, b: Tensor) -> Tensor:
             return a * b
 
     x = torch.ones(3, requires_grad=True) * 2
@@ -389,7 +393,7 @@ def test_what_is_to_be_known_of_a_gradient_is_among_the_notes():
     ],
     ids=["complex", "sparse"],
 )
-def test_no_mean_over_samples_is_made_of_other_numbers_than_the_values(values):
+def test_no_mean_over_samples_is_made_of_other_numbers_than_the_values(values: Tensor) -> None:
     model = nn.Identity()
     with tt.watch(model, to=tt.Stats()) as w:
         model(values)
@@ -400,12 +404,12 @@ def test_no_mean_over_samples_is_made_of_other_numbers_than_the_values(values):
 # ---------------------------------------------------------------------- harmless
 
 
-def test_a_whole_training_has_the_same_loss_bit_by_bit():
+def test_a_whole_training_has_the_same_loss_bit_by_bit() -> None:
     digits = pytest.importorskip("sklearn.datasets").load_digits()
     images = torch.tensor(digits.images[:512], dtype=torch.float32)[:, None] / 16
     labels = torch.tensor(digits.target[:512])
 
-    def train(watched):
+    def train(watched: bool) -> Any:
         torch.manual_seed(0)
         model = seeded(DigitsCNN)
         optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
@@ -432,7 +436,7 @@ def test_a_whole_training_has_the_same_loss_bit_by_bit():
     assert len(watched[3].run.steps) == 8
 
 
-def test_nothing_of_the_values_is_held():
+def test_nothing_of_the_values_is_held() -> None:
     import weakref
 
     held = []
@@ -444,14 +448,14 @@ def test_nothing_of_the_values_is_held():
     assert w.run.stats("0:output").numel == 6
 
 
-def test_memory_depends_on_the_numbers_kept_alone():
+def test_memory_depends_on_the_numbers_kept_alone() -> None:
     import tracemalloc
 
     model = nn.Identity()
     with tt.watch(model, ".:output", to=tt.Stats(keep=4)) as w:
         batch = torch.randn(1000)
 
-        def run(times):
+        def run(times: Any) -> None:
             for _ in range(times):
                 model(batch)
                 w.step()
@@ -468,7 +472,7 @@ def test_memory_depends_on_the_numbers_kept_alone():
 # ---------------------------------------------------------------------- means, ratios, recipes
 
 
-def test_the_mean_over_samples_needs_no_kept_values():
+def test_the_mean_over_samples_needs_no_kept_values() -> None:
     model = small()
     ports = ("output", "grad_output")
     where = f"*:{','.join(ports)}"
@@ -482,7 +486,7 @@ def test_the_mean_over_samples_needs_no_kept_values():
     assert set(w.run.mean_norm()) == {".", "0", "1", "2"}
 
 
-def test_samples_of_different_shape_have_no_mean_and_it_is_said():
+def test_samples_of_different_shape_have_no_mean_and_it_is_said() -> None:
     model = nn.Identity()
     with tt.watch(model, to=tt.Stats()) as w:
         model(torch.ones(2, 3))
@@ -491,7 +495,7 @@ def test_samples_of_different_shape_have_no_mean_and_it_is_said():
         w.run.mean_norm()
 
 
-def test_the_update_is_the_change_over_the_optimizers_step():
+def test_the_update_is_the_change_over_the_optimizers_step() -> None:
     model = small()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, weight_decay=0.3)
     with tt.watch(model, "*:param,update", to=tt.Stats()) as w:
@@ -511,11 +515,11 @@ def test_the_update_is_the_change_over_the_optimizers_step():
         assert math.isnan(w.run.stats("0:update[weight]", step=several).update_ratio)
 
 
-def test_the_update_ratio_of_kept_values_is_known_too():
+def test_the_update_ratio_of_kept_values_is_known_too() -> None:
     model = small()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
-    def train():
+    def train() -> None:
         optimizer.zero_grad()
         step(model, torch.ones(5, 4))
         optimizer.step()
@@ -532,7 +536,7 @@ def test_the_update_ratio_of_kept_values_is_known_too():
     assert math.isnan(kept.run.stats("0:param[weight]").update_ratio)
 
 
-def test_a_step_that_grad_scaler_passed_over_is_known():
+def test_a_step_that_grad_scaler_passed_over_is_known() -> None:
     model = nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
@@ -552,7 +556,7 @@ def test_a_step_that_grad_scaler_passed_over_is_known():
     }
 
 
-def test_a_sparse_gradient_without_an_optimizer_step_stops_nothing():
+def test_a_sparse_gradient_without_an_optimizer_step_stops_nothing() -> None:
     model = nn.Embedding(10, 4, sparse=True)
     with tt.watch(model, ".:update", to=tt.Stats()) as w:
         for scale in (1.0, math.inf):
@@ -564,7 +568,7 @@ def test_a_sparse_gradient_without_an_optimizer_step_stops_nothing():
     )
 
 
-def test_a_parameter_that_cannot_be_subtracted_is_said_absent():
+def test_a_parameter_that_cannot_be_subtracted_is_said_absent() -> None:
     model = nn.Linear(2, 1)
     small = model.weight.detach().to(torch.float8_e4m3fn)
     model.weight = nn.Parameter(small, requires_grad=False)
@@ -576,7 +580,7 @@ def test_a_parameter_that_cannot_be_subtracted_is_said_absent():
     assert "torch cannot subtract it" in w.absent[0].reason
 
 
-def test_statistics_along_a_dim_are_those_of_its_slices():
+def test_statistics_along_a_dim_are_those_of_its_slices() -> None:
     model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Tanh())
     with torch.no_grad():
         model[0].bias[2] = -100
@@ -601,7 +605,7 @@ def test_statistics_along_a_dim_are_those_of_its_slices():
     assert float(window.numel[0]) == 3 * 2 * 16
 
 
-def test_the_largest_elements_know_their_place():
+def test_the_largest_elements_know_their_place() -> None:
     model = nn.Identity()
     tensors = [torch.randn(3, 4), torch.randn(3, 4)]
     tensors[1][2, 1] = -50
@@ -618,7 +622,7 @@ def test_the_largest_elements_know_their_place():
 
 
 @pytest.mark.parametrize(("numel", "tolerance"), [(1000, 1e-9), (300_000, 0.05)])
-def test_the_cosine_between_steps(numel, tolerance):
+def test_the_cosine_between_steps(numel: int, tolerance: float) -> None:
     model = nn.Identity()
     tensors = [torch.randn(numel)]
     tensors += [tensors[0] + torch.randn(numel), -tensors[0]]
@@ -635,7 +639,7 @@ def test_the_cosine_between_steps(numel, tolerance):
     assert math.isnan(w.run.stats(".:output").extra["cosine"])
 
 
-def test_the_effective_rank_is_the_participation_ratio_of_the_covariance():
+def test_the_effective_rank_is_the_participation_ratio_of_the_covariance() -> None:
     model = nn.Identity()
     basis = torch.randn(2, 8, dtype=torch.float64)
     rows = torch.randn(500, 2, dtype=torch.float64) @ basis
@@ -650,12 +654,12 @@ def test_the_effective_rank_is_the_participation_ratio_of_the_covariance():
     assert 1 < found < 2
 
 
-def first_by_hand(model, batches):
+def first_by_hand(model: nn.Module, batches: Any) -> Any:
     """(path, call) of outputs with a NaN or an Inf, as plain hooks see them come."""
     found, calls = [], {}
 
-    def look(path):
-        def hook(module, args, out):
+    def look(path: Any) -> Callable[..., Any]:
+        def hook(module: nn.Module, args: Any, out: Any) -> None:
             call = calls[path] = calls.get(path, -1) + 1
             if not bool(np.isfinite(out.detach().numpy()).all()):
                 found.append((path, call))
@@ -672,7 +676,7 @@ def first_by_hand(model, batches):
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("where", range(4))
-def test_the_first_nonfinite_is_that_of_plain_hooks(bad, where):
+def test_the_first_nonfinite_is_that_of_plain_hooks(bad: Any, where: Any) -> None:
     relu = nn.ReLU()
     model = nn.Sequential(nn.Tanh(), relu, nn.Sequential(nn.Linear(3, 3), relu), nn.LogSigmoid())
     batches = [torch.randn(2, 3) for _ in range(4)]
@@ -694,7 +698,7 @@ def test_the_first_nonfinite_is_that_of_plain_hooks(bad, where):
     assert sorted(found, key=lambda path: found[path].order) == list(firsts)
 
 
-def test_the_first_nonfinite_of_several_steps_is_the_earliest():
+def test_the_first_nonfinite_of_several_steps_is_the_earliest() -> None:
     model = nn.Identity()
     with tt.watch(model, to=tt.Stats(statistics=[tt.stats.first_nonfinite()])) as w:
         for batch in ([1.0], [math.inf], [2.0], [math.nan]):
@@ -708,7 +712,7 @@ def test_the_first_nonfinite_of_several_steps_is_the_earliest():
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.int64, torch.bool])
-def test_looking_for_nonfinite_takes_any_dtype_and_empty_tensors(dtype):
+def test_looking_for_nonfinite_takes_any_dtype_and_empty_tensors(dtype: torch.dtype) -> None:
     statistic = tt.stats.first_nonfinite()
     state = statistic.init()
     assert statistic.finish(state) is None
@@ -720,7 +724,7 @@ def test_looking_for_nonfinite_takes_any_dtype_and_empty_tensors(dtype):
 
 
 @pytest.mark.parametrize("offset", [0.0, 1e6, -1e8])
-def test_the_effective_rank_does_not_depend_on_where_the_features_lie(offset):
+def test_the_effective_rank_does_not_depend_on_where_the_features_lie(offset: float) -> None:
     generator = torch.Generator().manual_seed(0)
     rows = torch.randn(300, 4, dtype=torch.float64, generator=generator) * 0.01 + offset
     statistic = tt.stats.effective_rank()
@@ -735,7 +739,7 @@ def test_the_effective_rank_does_not_depend_on_where_the_features_lie(offset):
 @pytest.mark.parametrize(
     "dtype", [torch.int8, torch.int16, torch.int32, torch.int64, torch.bool, torch.uint8], ids=str
 )
-def test_further_statistics_of_whole_numbers_are_right_at_their_ends(dtype):
+def test_further_statistics_of_whole_numbers_are_right_at_their_ends(dtype: torch.dtype) -> None:
     is_bool = dtype is torch.bool
     low, high = (0, 1) if is_bool else (torch.iinfo(dtype).min, torch.iinfo(dtype).max)
     tensor = torch.tensor([[low, 1], [high, 0]]).to(dtype)
@@ -751,27 +755,27 @@ def test_further_statistics_of_whole_numbers_are_right_at_their_ends(dtype):
 
 
 @pytest.mark.usefixtures("kernel")
-def test_slices_of_a_tensor_without_any_are_none():
+def test_slices_of_a_tensor_without_any_are_none() -> None:
     statistic = tt.stats.along(1)
     for _ in range(20):
         assert statistic.update(statistic.init(), torch.zeros(3, 0)).numel.tolist() == []
 
 
-def test_a_statistic_of_ones_own():
+def test_a_statistic_of_ones_own() -> None:
     class Products:
         name = "product"
 
-        def init(self):
+        def init(self) -> float:
             return 1.0
 
-        def update(self, state, tensor):
+        def update(self, state: Any, tensor: Tensor) -> Any:
             assert not torch.is_grad_enabled()
             return state * float(tensor.prod())
 
-        def merge(self, one, two):
+        def merge(self, one: Any, two: Any) -> Any:
             return one * two
 
-        def finish(self, state):
+        def finish(self, state: Any) -> Any:
             return state
 
     model = nn.Identity()
@@ -786,7 +790,7 @@ def test_a_statistic_of_ones_own():
 # ---------------------------------------------------------------------- kept, saved, refused
 
 
-def test_a_window_with_steps_that_are_kept_no_longer_has_no_further_statistics():
+def test_a_window_with_steps_that_are_kept_no_longer_has_no_further_statistics() -> None:
     model = nn.Identity()
     with tt.watch(model, to=tt.Stats(statistics=[tt.stats.cosine()], keep=2)) as w:
         for number in range(4):
@@ -799,7 +803,7 @@ def test_a_window_with_steps_that_are_kept_no_longer_has_no_further_statistics()
         w.run.quantile(".:output", 0.5, step=0)
 
 
-def test_numbers_of_all_steps_and_histograms_of_the_last():
+def test_numbers_of_all_steps_and_histograms_of_the_last() -> None:
     model = nn.Identity()
     with tt.watch(model, to=tt.Stats(keep=2)) as w:
         for number in range(5):
@@ -813,7 +817,7 @@ def test_numbers_of_all_steps_and_histograms_of_the_last():
     assert w.run.stats(".:output", step="all").histogram.num_counted == 5
 
 
-def test_a_saved_series_reads_the_same(tmp_path):
+def test_a_saved_series_reads_the_same(tmp_path: Path) -> None:
     model = resnet18(width=4)
     with tt.watch(model, "*:output,grad_output", to=tt.Stats(keep=1)) as w:
         for _ in range(2):
@@ -829,7 +833,7 @@ def test_a_saved_series_reads_the_same(tmp_path):
     assert opened.mean_norm() == w.run.mean_norm()
 
 
-def bits(value):
+def bits(value: Any) -> Any:
     """A value as something that ``==`` compares to the bit: NaN equals NaN, -0 is not 0."""
     if isinstance(value, torch.Tensor):
         raw = value.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
@@ -858,16 +862,16 @@ class Own:
     name = "own"
     Pair = collections.namedtuple("Pair", "a b")
 
-    def init(self):
+    def init(self) -> float:
         return 0.0
 
-    def update(self, state, tensor):
+    def update(self, state: Any, tensor: Tensor) -> Any:
         return state + float(tensor.sum())
 
-    def merge(self, one, two):
+    def merge(self, one: Any, two: Any) -> Any:
         return one + two
 
-    def finish(self, state):
+    def finish(self, state: Any) -> dict[Any, Any]:
         odd = np.array([state, -0.0, math.inf, math.nan])
         return {
             "float": state,
@@ -879,7 +883,7 @@ class Own:
         }
 
 
-def full_of_trouble(keep=4):
+def full_of_trouble(keep: int = 4) -> Any:
     """A run of six steps with every statistic, over values with NaN, infinities and dead units."""
     more = [tt.stats.along(1, bound=0.5), tt.stats.top_k(2), tt.stats.cosine(), Own()]
     more += [tt.stats.along(-1, name="last"), tt.stats.effective_rank(1)]
@@ -898,7 +902,7 @@ def full_of_trouble(keep=4):
     return w.run
 
 
-def test_a_saved_run_answers_as_the_live_one_to_the_bit(tmp_path):
+def test_a_saved_run_answers_as_the_live_one_to_the_bit(tmp_path: Path) -> None:
     live = full_of_trouble()
     opened = tt.open(live.save(tmp_path / "run.safetensors"))
     again = tt.open(opened.save(tmp_path / "again.safetensors"))
@@ -916,7 +920,7 @@ def test_a_saved_run_answers_as_the_live_one_to_the_bit(tmp_path):
 
 
 @pytest.mark.parametrize("window", [[4, 5], range(2, 6), range(5, 20)])
-def test_a_window_of_a_saved_run_is_that_of_the_live_one(window, tmp_path):
+def test_a_window_of_a_saved_run_is_that_of_the_live_one(window: Any, tmp_path: Path) -> None:
     live = full_of_trouble()
     opened = tt.open(live.save(tmp_path / "run.safetensors"))
     for site in live.sites:
@@ -927,7 +931,7 @@ def test_a_window_of_a_saved_run_is_that_of_the_live_one(window, tmp_path):
         assert bits(one) == bits(two)
 
 
-def test_a_window_that_takes_code_that_no_file_holds_says_so(tmp_path):
+def test_a_window_that_takes_code_that_no_file_holds_says_so(tmp_path: Path) -> None:
     live = full_of_trouble()
     opened = tt.open(live.save(tmp_path / "run.safetensors"))
     assert live.stats("1:output", step=[4, 5]).extra["own"]["float"] != 0
@@ -951,11 +955,13 @@ def test_a_window_that_takes_code_that_no_file_holds_says_so(tmp_path):
         tt.measure(torch.ones(1)).extra["cosine"]
 
 
-def test_a_result_that_no_file_can_hold_is_said_absent_and_the_rest_is_saved(tmp_path):
+def test_a_result_that_no_file_can_hold_is_said_absent_and_the_rest_is_saved(
+    tmp_path: Path,
+) -> None:
     class Odd(Own):
         name = "odd"
 
-        def finish(self, state):
+        def finish(self, state: Any) -> dict[Any, Any]:
             return {"where": tmp_path}
 
     model = nn.Identity()
@@ -971,7 +977,7 @@ def test_a_result_that_no_file_can_hold_is_said_absent_and_the_rest_is_saved(tmp
     assert "of 'odd', its result is a pathlib.PosixPath" in entry.reason
 
 
-def test_what_further_statistics_found_costs_the_header_nothing(tmp_path):
+def test_what_further_statistics_found_costs_the_header_nothing(tmp_path: Path) -> None:
     """The header of a safetensors file may have 100 MB; a training has more than that to say."""
     sizes = []
     for units, steps in ((4, 2), (512, 40)):
@@ -988,7 +994,7 @@ def test_what_further_statistics_found_costs_the_header_nothing(tmp_path):
     assert path.stat().st_size > 512 * 40 * 3 * 8
 
 
-def test_a_file_of_the_first_format_opens(tmp_path):
+def test_a_file_of_the_first_format_opens(tmp_path: Path) -> None:
     """Written by the version before: what further statistics found were numbers and lists."""
     opened = tt.open(Path(__file__).parents[1] / "data" / "format1.safetensors")
     values = [torch.tanh(torch.arange(6.0).reshape(2, 3) * (n + 1) / 4) for n in range(3)]
@@ -1012,7 +1018,7 @@ def test_a_file_of_the_first_format_opens(tmp_path):
     assert again.stats(".:output", step=2).extra["units"] == extra["units"]
 
 
-def test_a_window_that_was_measured_in_part_says_so(tmp_path):
+def test_a_window_that_was_measured_in_part_says_so(tmp_path: Path) -> None:
     model = nn.ReLU()
     units = tt.stats.along(1, name="units")
     with tt.watch(model, to=[tt.Stats(statistics=[units]), tt.Memory()]) as w:
@@ -1037,13 +1043,13 @@ def test_a_window_that_was_measured_in_part_says_so(tmp_path):
     assert w.run.stats(".:output", step=range(3)).notes == ()
 
 
-def test_slices_print_as_one_line():
+def test_slices_print_as_one_line() -> None:
     slices = tt.stats.along(1, bound=2.0)
     found = slices.update(slices.init(), torch.tensor([[0.0, 1.0, 2.0], [0.0, 1.0, -3.0]]))
     assert repr(found) == "3 slices of 2 elements: absmax [0 .. 3], 1 dead, 1 saturated"
 
 
-def test_kept_values_can_be_measured_later():
+def test_kept_values_can_be_measured_later() -> None:
     model = small()
     with tt.watch(model) as w:
         model(torch.randn(5, 4))
@@ -1051,7 +1057,7 @@ def test_kept_values_can_be_measured_later():
     assert w.run.quantile("2:output", 1.0) == float(w.run["2:output"].max())
 
 
-def test_values_that_were_measured_only_are_not_there_to_read():
+def test_values_that_were_measured_only_are_not_there_to_read() -> None:
     model = small()
     with tt.watch(model, to=tt.Stats()) as w:
         model(torch.randn(5, 4))
@@ -1074,25 +1080,25 @@ def test_values_that_were_measured_only_are_not_there_to_read():
         ({"statistics": [tt.stats.along(1), tt.stats.along(1)]}, r"Two .* named 'along\(1\)'"),
     ],
 )
-def test_bad_arguments_are_refused(how, said):
+def test_bad_arguments_are_refused(how: Any, said: str) -> None:
     with pytest.raises(tt.InputError, match=said):
         tt.Stats(**how)
 
 
-def test_a_statistic_that_fails_does_not_stop_the_training():
+def test_a_statistic_that_fails_does_not_stop_the_training() -> None:
     class Broken:
         name = "broken"
 
-        def init(self):
+        def init(self) -> None:
             return None
 
-        def update(self, state, tensor):
+        def update(self, state: Any, tensor: Tensor) -> None:
             raise ZeroDivisionError("its own fault")
 
-        def merge(self, one, two):
+        def merge(self, one: Any, two: Any) -> None:
             return None
 
-        def finish(self, state):
+        def finish(self, state: Any) -> None:
             return None
 
     model = nn.Linear(2, 2)
@@ -1105,7 +1111,7 @@ def test_a_statistic_that_fails_does_not_stop_the_training():
         w.close()
 
 
-def test_a_large_model_has_a_table_that_reads_well():
+def test_a_large_model_has_a_table_that_reads_well() -> None:
     model = seeded(TinyGPT)
     tokens = torch.randint(0, 65, (2, 16))
     with tt.watch(model, "*:output,grad_output", to=tt.Stats()) as w:
@@ -1117,7 +1123,7 @@ def test_a_large_model_has_a_table_that_reads_well():
     assert "histogram" in lines[2]
 
 
-def test_histograms_count_every_call_and_step_however_many():
+def test_histograms_count_every_call_and_step_however_many() -> None:
     # 600 calls of two modules are more than the lists of a step have room for.
     model = nn.Sequential(nn.Identity(), nn.Identity())
     with tt.watch(model, "*", to=tt.Stats(keep=20)) as w, torch.no_grad():
@@ -1136,7 +1142,7 @@ def test_histograms_count_every_call_and_step_however_many():
 
 
 @pytest.mark.parametrize(("numel", "is_sample"), [(8192, False), (8193, True)])
-def test_a_sampled_histogram_says_so_in_a_step_and_in_all(numel, is_sample):
+def test_a_sampled_histogram_says_so_in_a_step_and_in_all(numel: int, is_sample: bool) -> None:
     model = nn.Identity()
     with tt.watch(model, ".", to=tt.Stats()) as w:
         for _ in range(2):
@@ -1147,7 +1153,7 @@ def test_a_sampled_histogram_says_so_in_a_step_and_in_all(numel, is_sample):
 
 
 @pytest.mark.parametrize("dims", [(4, 5), (3, 5, 2, 2), (2, 1)])
-def test_slices_merge_as_if_they_were_one_tensor(dims):
+def test_slices_merge_as_if_they_were_one_tensor(dims: tuple[int, ...]) -> None:
     """Also where one tensor has more slices, where nothing is finite, and over many merges."""
     statistic = tt.stats.along(1, bound=1.0)
     generator = torch.Generator().manual_seed(len(dims))
@@ -1179,7 +1185,7 @@ def test_slices_merge_as_if_they_were_one_tensor(dims):
                 assert number == EXACT(float(truth), rel=1e-12), (name, place)
 
 
-def test_merging_slices_changes_neither_part():
+def test_merging_slices_changes_neither_part() -> None:
     statistic = tt.stats.along(0)
     one, two = (statistic.update(statistic.init(), torch.randn(3, 4)) for _ in range(2))
     before = bits(one), bits(two)
@@ -1196,16 +1202,16 @@ class RunningSum:
 
     name = "sum"
 
-    def init(self):
+    def init(self) -> Any:
         return torch.zeros(1, dtype=torch.float64)
 
-    def update(self, state, tensor):
+    def update(self, state: Any, tensor: Tensor) -> Any:
         return state.add_(tensor.double().sum())
 
-    def merge(self, one, two):
+    def merge(self, one: Any, two: Any) -> Any:
         return one.clone().add_(two)
 
-    def finish(self, state):
+    def finish(self, state: Any) -> Any:
         return float(state)
 
 
@@ -1220,7 +1226,7 @@ OWN = (
 ORDERS = ("it", "ti", "int", "t.i.t", "i.t", "ii.tt", "itit")
 
 
-def passes(model, order, w):
+def passes(model: nn.Module, order: Any, w: Any) -> None:
     """Forwards under inference mode (i) and no_grad (n), and trainings (t); ``.`` ends a step."""
     generator = torch.Generator().manual_seed(0)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -1243,7 +1249,9 @@ def passes(model, order, w):
 @pytest.mark.parametrize("exact", [True, False], ids=["exact", "sampled"])
 @pytest.mark.parametrize("statistics", [(), OWN], ids=["plain", "own"])
 @pytest.mark.parametrize("order", ORDERS)
-def test_inference_mode_may_come_before_and_after_training(order, statistics, exact):
+def test_inference_mode_may_come_before_and_after_training(
+    order: Any, statistics: Any, exact: bool
+) -> None:
     model, twin = small(), small()
     where = "*:*,param,param_grad,update"
     sink = tt.Stats(exact=exact, statistics=statistics)
@@ -1265,7 +1273,7 @@ def test_inference_mode_may_come_before_and_after_training(order, statistics, ex
         assert w.run.stats(site, step="all").num_tensors
 
 
-def test_what_was_kept_in_inference_mode_can_be_trained_on():
+def test_what_was_kept_in_inference_mode_can_be_trained_on() -> None:
     model, batch = small(), torch.randn(5, 4)
     with tt.watch(model, "*:*,param,buffer") as w, torch.inference_mode():
         model(batch)
@@ -1276,10 +1284,10 @@ def test_what_was_kept_in_inference_mode_can_be_trained_on():
         assert not record.value.is_inference()
 
 
-def test_a_sink_of_ones_own_may_write_in_training_into_what_it_made_in_inference_mode():
+def test_a_sink_of_ones_own_may_write_in_training_into_what_it_made_in_inference_mode() -> None:
     sums = {}
 
-    def add(record):
+    def add(record: Any) -> None:
         total = sums.setdefault(record.site, torch.zeros((), dtype=torch.float64))
         total += record.value.double().sum()
 
@@ -1293,7 +1301,7 @@ def test_a_sink_of_ones_own_may_write_in_training_into_what_it_made_in_inference
 
 
 @pytest.mark.parametrize("order", ["it", "ti"])
-def test_the_mean_of_a_run_is_put_in_before_and_after_inference_mode(order):
+def test_the_mean_of_a_run_is_put_in_before_and_after_inference_mode(order: str) -> None:
     model, batch = small(), torch.randn(5, 4)
     with tt.watch(model, "0:output") as w:
         model(batch)
@@ -1312,12 +1320,12 @@ def test_the_mean_of_a_run_is_put_in_before_and_after_inference_mode(order):
 # ---------------------------------------------------------------------- what accumulates
 
 
-def quick_only(monkeypatch):
+def quick_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """No value is measured with care once its site is known."""
     careful = tt.Stats._take_carefully
     known = set()
 
-    def take(self, meter, record):
+    def take(self: Any, meter: Any, record: Any) -> Any:
         assert (id(self), meter.place) not in known, record
         known.add((id(self), meter.place))
         return careful(self, meter, record)
@@ -1330,8 +1338,10 @@ SCALES = (1.0, 1e-42, 0.0, 3e30, math.nan)
 
 @pytest.mark.parametrize("exact", [True, False], ids=["exact", "sampled"])
 @pytest.mark.parametrize("reads", [False, True], ids=["", "read in between"])
-def test_a_gradient_that_accumulates_is_measured_as_with_care(reads, exact, monkeypatch):
-    def train():
+def test_a_gradient_that_accumulates_is_measured_as_with_care(
+    reads: bool, exact: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def train() -> Any:
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 3000), nn.Linear(3000, 2, bias=False))
         sink, found = tt.Stats(exact=exact), []
@@ -1365,7 +1375,9 @@ def test_a_gradient_that_accumulates_is_measured_as_with_care(reads, exact, monk
             assert run.stats(site, step="all").num_tensors == len(SCALES)
 
 
-def test_parameters_and_their_updates_are_measured_the_quick_way(monkeypatch):
+def test_parameters_and_their_updates_are_measured_the_quick_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     quick_only(monkeypatch)
     model, where = nn.BatchNorm1d(3), "*:param,buffer,param_grad,update"
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -1381,7 +1393,7 @@ def test_parameters_and_their_updates_are_measured_the_quick_way(monkeypatch):
         assert_same(w.run.stats(record.site, step=record.step), tt.measure(record.value))
 
 
-def test_a_gradient_of_another_dtype_or_step_takes_the_place_of_what_was_measured_quickly():
+def test_a_gradient_of_another_dtype_or_step_takes_the_place_of_what_was_measured_quickly() -> None:
     model = nn.Linear(3, 1, bias=False)
     with tt.watch(model, ".:param_grad", to=tt.Stats()) as w:
         model(torch.ones(1, 3)).sum().backward()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from torchtap.core.errors import InputError
 from torchtap.core.text import breadth
@@ -16,7 +17,7 @@ from torchtap.studies.summary import PARAMETER, summary
 class Shared(nn.Module):
     """Parameters on the root, a tied weight, a module called twice, a module never called."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.cls_token = nn.Parameter(torch.zeros(1, 1, 8))
         self.embed = nn.Embedding(10, 8)
@@ -26,7 +27,7 @@ class Shared(nn.Module):
         self.head = nn.Linear(8, 10, bias=False)
         self.head.weight = self.embed.weight
 
-    def forward(self, ids):
+    def forward(self, ids: Tensor) -> Tensor:
         hidden = torch.cat([self.cls_token.expand(len(ids), 1, 8), self.embed(ids)], 1)
         return self.head(self.alias(self.layer(hidden)))
 
@@ -34,31 +35,31 @@ class Shared(nn.Module):
 class Busy(nn.Module):
     """Draws from every generator and overwrites, replaces and grows its state."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.norm = nn.BatchNorm1d(4)
         self.register_buffer("count", torch.zeros(1))
         self.register_buffer("last", torch.zeros(1, 4), persistent=False)
         self.drop = nn.Dropout(0.5)
 
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Tensor:
         self.count += 1
         self.last = x.detach()
         return self.drop(self.norm(x)) * random.random() + torch.randn(4)
 
 
-def ids():
+def ids() -> Any:
     return torch.zeros(3, 5, dtype=torch.int64)
 
 
-def rows_of(found):
+def rows_of(found: Any) -> dict[Any, Any]:
     return {row.path: row for row in found.rows}
 
 
 # ---------------------------------------------------------------------- numbers
 
 
-def test_parameters_are_counted_once_and_those_on_the_root_are_listed():
+def test_parameters_are_counted_once_and_those_on_the_root_are_listed() -> None:
     model = Shared()
     found = summary(model, ids())
     assert found.num_params == sum(p.numel() for p in model.parameters()) == 8 + 80 + 72 + 18
@@ -72,7 +73,7 @@ def test_parameters_are_counted_once_and_those_on_the_root_are_listed():
     assert "counts them once" in str(found)
 
 
-def test_a_shared_module_is_one_row_with_both_calls():
+def test_a_shared_module_is_one_row_with_both_calls() -> None:
     rows = rows_of(summary(Shared(), ids()))
     assert rows["layer"].calls == 2
     assert rows["layer"].aliases == ("alias",)
@@ -82,7 +83,7 @@ def test_a_shared_module_is_one_row_with_both_calls():
 
 
 @pytest.mark.parametrize("depth", [0, 1, 2, None])
-def test_depth_never_changes_totals(depth):
+def test_depth_never_changes_totals(depth: int | None) -> None:
     model = nn.Sequential(nn.Sequential(nn.Linear(4, 8), nn.ReLU()), nn.Linear(8, 2))
     found = summary(model, torch.ones(3, 4), depth=depth)
     assert found.num_params == 40 + 18
@@ -95,7 +96,7 @@ def test_depth_never_changes_totals(depth):
     assert found.rows[0].activation_bytes == found.activation_bytes
 
 
-def test_mult_adds_are_those_of_the_formulas():
+def test_mult_adds_are_those_of_the_formulas() -> None:
     conv = nn.Conv2d(3, 16, 3, padding=1, bias=False)
     assert summary(conv, torch.ones(2, 3, 8, 8)).mult_adds == 2 * 16 * 8 * 8 * 3 * 3 * 3
     depthwise = nn.Conv2d(16, 16, 3, padding=1, groups=16)
@@ -106,7 +107,7 @@ def test_mult_adds_are_those_of_the_formulas():
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_attention_counts_its_products_and_no_fused_kernel_hides_them(training):
+def test_attention_counts_its_products_and_no_fused_kernel_hides_them(training: bool) -> None:
     width, length, wide = 16, 5, 32
     layer = nn.TransformerEncoderLayer(width, 2, wide, dropout=0.0, batch_first=True)
     found = summary(layer.train(training), torch.ones(1, length, width))
@@ -120,28 +121,28 @@ def test_attention_counts_its_products_and_no_fused_kernel_hides_them(training):
     assert rows["self_attn"].mult_adds == projections + attention
 
 
-def test_mult_adds_of_a_shared_module_are_those_of_all_its_calls():
+def test_mult_adds_of_a_shared_module_are_those_of_all_its_calls() -> None:
     found = summary(Shared(), ids())
     assert rows_of(found)["layer"].mult_adds == 2 * 3 * 6 * 8 * 8
     assert found.mult_adds == 3 * 6 * (2 * 64 + 80)
 
 
-def test_operations_without_a_formula_are_named():
+def test_operations_without_a_formula_are_named() -> None:
     found = summary(nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4)), torch.ones(2, 4))
     assert found.uncounted == {"aten.native_layer_norm": 1}
     assert "aten.native_layer_norm (1)" in str(found)
 
 
-def test_memory_that_was_returned_before_is_not_counted_again():
+def test_memory_that_was_returned_before_is_not_counted_again() -> None:
     model = nn.Sequential(nn.Conv1d(1, 2, 1), nn.ReLU(inplace=True), nn.Identity(), nn.Flatten())
     found = summary(model, torch.ones(1, 1, 8))
     assert [row.activation_bytes for row in found.rows] == [64, 64, 0, 0, 0]
     assert found.activation_bytes == 64
 
 
-def test_shapes_of_nested_and_keyword_values_are_shown():
+def test_shapes_of_nested_and_keyword_values_are_shown() -> None:
     class Two(nn.Module):
-        def forward(self, x, *, extra):
+        def forward(self, x: Tensor, *, extra: Tensor) -> Any:
             return {"a": x, "b": (extra, x * 2)}
 
     found = summary(Two(), torch.ones(2, 3), extra=torch.ones(4))
@@ -150,7 +151,7 @@ def test_shapes_of_nested_and_keyword_values_are_shown():
     assert "2x3 +1" in str(found)
 
 
-def test_frozen_parameters_and_buffers_are_told_apart():
+def test_frozen_parameters_and_buffers_are_told_apart() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
     model[0].requires_grad_(False)
     found = summary(model.eval(), torch.ones(2, 4))
@@ -163,7 +164,7 @@ def test_frozen_parameters_and_buffers_are_told_apart():
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_the_model_is_afterwards_as_it_was(training):
+def test_the_model_is_afterwards_as_it_was(training: bool) -> None:
     model = Busy().train(training)
     buffers = dict(model.named_buffers())
     values = {name: buffer.clone() for name, buffer in buffers.items()}
@@ -187,9 +188,9 @@ def test_the_model_is_afterwards_as_it_was(training):
     assert all(param.grad is None for param in model.parameters())
 
 
-def test_the_model_is_as_it_was_after_a_forward_that_raises():
+def test_the_model_is_as_it_was_after_a_forward_that_raises() -> None:
     class Breaks(Busy):
-        def forward(self, x):
+        def forward(self, x: Tensor) -> None:
             super().forward(x)
             raise RuntimeError("mine")
 
@@ -205,7 +206,7 @@ def test_the_model_is_as_it_was_after_a_forward_that_raises():
     assert torch.is_grad_enabled()
 
 
-def test_the_busy_model_does_change_when_run_plainly():
+def test_the_busy_model_does_change_when_run_plainly() -> None:
     model = Busy().train()
     model(torch.randn(6, 4))
     assert not torch.equal(model.norm.running_mean, torch.zeros(4))
@@ -215,17 +216,17 @@ def test_the_busy_model_does_change_when_run_plainly():
 # ---------------------------------------------------------------------- refused, and shown
 
 
-def test_a_lazy_model_is_refused_with_the_module_named():
+def test_a_lazy_model_is_refused_with_the_module_named() -> None:
     with pytest.raises(InputError, match=r"0 \(LazyLinear\) is lazy"):
         summary(nn.Sequential(nn.LazyLinear(3)), torch.ones(2, 4))
 
 
-def test_a_negative_depth_is_refused():
+def test_a_negative_depth_is_refused() -> None:
     with pytest.raises(InputError, match="depth is -1"):
         summary(nn.Linear(4, 4), torch.ones(2, 4), depth=-1)
 
 
-def test_a_summary_fits_into_100_columns():
+def test_a_summary_fits_into_100_columns() -> None:
     model = nn.Sequential()
     inner = model
     for number in range(12):

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
+_M = TypeVar("_M", bound=nn.Module)
 
-def seeded(make: Callable[[], nn.Module], seed: int = 0) -> nn.Module:
+
+def seeded(make: Callable[[], _M], seed: int = 0) -> _M:
     """The same weights every time, without a trace in the global random numbers."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
