@@ -339,7 +339,7 @@ def test_a_cache_is_recorded_as_it_is_at_each_call(make: Any) -> None:
     )
     model = transformers.LlamaForCausalLM(config).eval()
     cache = make(config=config) if make is transformers.DynamicCache else make(config, 4)
-    truth = {}
+    truth: dict[Any, Any] = {}
 
     def note(module: nn.Module, args: Any, kwargs: Any) -> None:
         for number, layer in enumerate(kwargs["past_key_values"].layers):

@@ -59,7 +59,7 @@ def batch(seed: int = 0, rows: int = 5) -> Tensor:
 
 
 def train(
-    model: nn.Module, watched: bool, *, steps: int = 3, where: str = WHERE, batches: Any = batch
+    model: Any, watched: Any, *, steps: int = 3, where: str = WHERE, batches: Any = batch
 ) -> Any:
     with tt.watch(watched, where, to=tt.Stats(exact=True)) as w:
         for number in range(steps):
@@ -125,7 +125,7 @@ def test_gradients_and_parameters_are_those_of_the_compiled_model_alone() -> Non
     plain, watched = seeded(Net), seeded(Net)
     for model in (plain, watched):
         torch.compiler.reset()
-        call = torch.compile(model, backend="aot_eager", fullgraph=True)
+        call: Any = torch.compile(model, backend="aot_eager", fullgraph=True)
         if model is watched:
             train(call, model, steps=1)
         else:
@@ -143,7 +143,7 @@ def test_several_forwards_before_one_backward() -> None:
         return w.run
 
     eager, compiled = seeded(Net), seeded(Net)
-    call = torch.compile(compiled, backend="aot_eager", fullgraph=True)
+    call: Any = torch.compile(compiled, backend="aot_eager", fullgraph=True)
     assert_same(run(eager, eager), run(compiled, call))
 
 
@@ -153,13 +153,13 @@ def test_shapes_that_change_from_step_to_step() -> None:
 
     eager, compiled = seeded(Net), seeded(Net)
     one = train(eager, eager, batches=batches)
-    call = torch.compile(compiled, backend="aot_eager", fullgraph=True)
+    call: Any = torch.compile(compiled, backend="aot_eager", fullgraph=True)
     assert_same(one.run, train(call, compiled, batches=batches).run)
 
 
 def test_steps_that_are_left_out_run_without_us() -> None:
     model = seeded(Net)
-    call = torch.compile(model, backend="aot_eager", fullgraph=True)
+    call: Any = torch.compile(model, backend="aot_eager", fullgraph=True)
     with tt.watch(model, "*:output", to=tt.Stats(), every=2) as w:
         for number in range(5):
             call(batch(number))
@@ -192,7 +192,7 @@ def test_state_is_taken_in_each_step_also_where_no_value_is_watched(where: str) 
 
 def test_a_backward_that_outlives_its_watch_reaches_no_other() -> None:
     model = seeded(Net)
-    call = torch.compile(model, backend="aot_eager", fullgraph=True)
+    call: Any = torch.compile(model, backend="aot_eager", fullgraph=True)
     with tt.watch(model, "*:output,grad_output", to=tt.Stats()):
         late = call(batch())
     watches = [tt.watch(nn.ReLU(), ".:output,grad_output", to=tt.Stats()) for _ in range(8)]
@@ -204,7 +204,7 @@ def test_a_backward_that_outlives_its_watch_reaches_no_other() -> None:
 
 def test_after_close_nothing_is_measured_and_the_graph_is_free_of_us() -> None:
     model = seeded(Net)
-    call = torch.compile(model, backend="aot_eager", fullgraph=True)
+    call: Any = torch.compile(model, backend="aot_eager", fullgraph=True)
     w = train(call, model, steps=1, where="*:output,grad_output")
     call(batch()).sum().backward()
     assert w.run.stats("last:output", step="all").num_tensors == 1
@@ -221,7 +221,7 @@ def test_grad_input_is_absent_and_it_is_said() -> None:
 
 def test_a_model_compiled_before_it_was_watched_says_so() -> None:
     model = seeded(Net)
-    call = torch.compile(model, backend="eager")
+    call: Any = torch.compile(model, backend="eager")
     call(batch())
     with tt.watch(call, "first:output", to=tt.Stats()) as w:
         call(batch())
@@ -234,7 +234,7 @@ def test_inference_without_grad() -> None:
     tokens = torch.randint(0, 65, (2, 8), generator=torch.Generator().manual_seed(0))
     with torch.no_grad(), tt.watch(model, to=tt.Stats(exact=True)) as one:
         model(tokens)
-    call = torch.compile(model, backend="aot_eager", fullgraph=True)
+    call: Any = torch.compile(model, backend="aot_eager", fullgraph=True)
     with torch.no_grad(), tt.watch(model, to=tt.Stats(exact=True)) as two:
         call(tokens)
     assert_same(one.run, two.run)
@@ -250,7 +250,7 @@ def test_a_checkpoint_inside_a_compiled_graph_is_counted_once() -> None:
             return checkpoint(self.inner, x, use_reentrant=False)
 
     model = seeded(Checkpointed)
-    call = torch.compile(model, backend="aot_eager")
+    call: Any = torch.compile(model, backend="aot_eager")
     with tt.watch(model, "inner.*:output", to=tt.Stats()) as w:
         call(batch()).sum().backward()
     for site in ("inner.0:output", "inner.1:output"):
@@ -309,7 +309,7 @@ def test_what_equal_blocks_return_is_counted_at_each_of_them(how: str) -> None:
 
 def test_a_model_is_not_taken_for_another_of_its_class_that_was_compiled_before() -> None:
     first, eager = seeded(Blocks), seeded(Blocks, seed=1)
-    call = torch.compile(first, backend="aot_eager")
+    call: Any = torch.compile(first, backend="aot_eager")
     before = train(call, first, where=BLOCK_WHERE, steps=1)
     kept = tt.watch(first, BLOCK_WHERE, to=tt.Stats(exact=True))
     second = seeded(Blocks, seed=1)
@@ -377,7 +377,7 @@ class LogitsAndLoss(nn.Module):
 
 def test_an_output_without_a_gradient_is_absent_and_the_backward_goes_on() -> None:
     eager, compiled = seeded(LogitsAndLoss), seeded(LogitsAndLoss)
-    call = torch.compile(compiled, backend="aot_eager")
+    call: Any = torch.compile(compiled, backend="aot_eager")
     with tt.watch(compiled, "*:output,grad_output", to=tt.Stats()) as w:
         call(batch())[1].backward()
     eager(batch())[1].backward()
@@ -392,7 +392,7 @@ def test_an_output_without_a_gradient_is_absent_and_the_backward_goes_on() -> No
 @pytest.mark.parametrize("sink", [tt.Memory, tt.Stats])
 def test_a_gradient_that_a_compiled_graph_shows_in_part_says_so(sink: Any) -> None:
     model = seeded(LogitsAndLoss)
-    call = torch.compile(model, backend="aot_eager")
+    call: Any = torch.compile(model, backend="aot_eager")
     with tt.watch(model, ".:grad_output", to=sink()) as w:
         logits, loss = call(batch())
         (logits.sum() + loss).backward()
@@ -406,7 +406,7 @@ def test_a_gradient_that_a_compiled_graph_shows_in_part_says_so(sink: Any) -> No
 
 def test_a_gradient_that_a_compiled_graph_shows_in_part_is_not_edited() -> None:
     model = seeded(LogitsAndLoss)
-    call = torch.compile(model, backend="aot_eager")
+    call: Any = torch.compile(model, backend="aot_eager")
     edit = tt.edit(model, ".:grad_output[0]", tt.edits.scale(2.0), missing="ignore")
     with edit, pytest.raises(tt.EditError, match="out of reach"):
         call(batch())
@@ -414,7 +414,7 @@ def test_a_gradient_that_a_compiled_graph_shows_in_part_is_not_edited() -> None:
 
 def test_a_gradient_that_cannot_come_in_a_graph_is_absent_for_its_own_reason() -> None:
     model = seeded(Net)
-    call = torch.compile(model, backend="aot_eager")
+    call: Any = torch.compile(model, backend="aot_eager")
     with torch.no_grad(), tt.watch(model, "first:grad_output", to=tt.Stats()) as w:
         call(batch())
     assert w.absent[0].reason == "grad mode was off"
@@ -466,7 +466,7 @@ def a_compiled_step(sink: Any, *, is_compiled: bool) -> Any:
         optimizer.step()
         return loss.detach()
 
-    call = torch.compile(step, backend="aot_eager") if is_compiled else step
+    call: Any = torch.compile(step, backend="aot_eager") if is_compiled else step
     where = (
         "*:*,param,param_grad,update" if isinstance(sink, tt.Memory) else "*:output,update,param"
     )
@@ -512,7 +512,7 @@ def test_an_edit_in_a_step_that_is_compiled_whole_does_what_it_does_in_eager_mod
             model.zero_grad()
             model(x).square().mean().backward()
 
-        call = torch.compile(step, backend="aot_eager") if is_compiled else step
+        call: Any = torch.compile(step, backend="aot_eager") if is_compiled else step
         with tt.edit(model, f"block.fc:{port}", tt.edits.scale(0.5)):
             call(batch())
         return [param.grad for param in model.parameters()]
@@ -547,7 +547,7 @@ def test_the_error_of_fullgraph_names_torchtap_and_a_way_out(kind: str) -> None:
         "edit": lambda: tt.edit(model, "fc", tt.edits.scale(2.0)),
         "mark": lambda: tt.watch(model, "marked", to=tt.Stats()),
     }
-    call = torch.compile(model, backend="aot_eager", fullgraph=True)
+    call: Any = torch.compile(model, backend="aot_eager", fullgraph=True)
     with pytest.raises(torch._dynamo.exc.Unsupported) as caught, attach[kind]():
         call(batch())
     reason = str(caught.value)
@@ -558,7 +558,7 @@ def test_the_error_of_fullgraph_names_torchtap_and_a_way_out(kind: str) -> None:
 
 def test_saved_tensors_of_a_compiled_graph_are_absent_and_it_is_said() -> None:
     model = seeded(Net)
-    call = torch.compile(model, backend="aot_eager")
+    call: Any = torch.compile(model, backend="aot_eager")
     with tt.watch(model, "first:saved,output", to=tt.Stats()) as w:
         call(batch())
     reason = next(entry.reason for entry in w.absent if entry.site.port == "saved")
@@ -590,7 +590,7 @@ def test_state_is_taken_where_only_parts_of_the_model_are_called(is_compiled: bo
     def run(x: Tensor) -> Any:
         return net(x).square().mean()
 
-    call = torch.compile(run, backend="aot_eager", fullgraph=True) if is_compiled else run
+    call: Any = torch.compile(run, backend="aot_eager", fullgraph=True) if is_compiled else run
     with tt.watch(model, "nets.**:param,param_grad,buffer,update", to=tt.Stats(exact=True)) as w:
         call(batch()).backward()
         optimizer.step()
@@ -673,7 +673,7 @@ class Takes(nn.Module):
 
 def test_what_a_compiled_graph_cannot_look_into_is_said() -> None:
     model = Takes()
-    call = torch.compile(model, backend="eager", fullgraph=True)
+    call: Any = torch.compile(model, backend="eager", fullgraph=True)
     with tt.watch(model, "inner:input,output", to=tt.Stats()) as w:
         call(batch())
     assert {str(site) for site in w.run.sites} == {"inner:input[0]", "inner:output[0]"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -240,7 +241,7 @@ def test_an_evaluation_that_raises_leaves_nothing_behind() -> None:
 def test_compiled_evaluations_are_kept_apart_from_compiled_training(kind: str) -> None:
     torch.compiler.reset()
     model = mlp()
-    call = torch.compile(model, backend="aot_eager") if kind == "whole" else model
+    call: Any = torch.compile(model, backend="aot_eager") if kind == "whole" else model
     for part in model if kind == "in place" else ():
         part.compile(backend="aot_eager")
     if kind == "parts":  # Nobody calls the model itself.

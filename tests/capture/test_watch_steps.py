@@ -215,7 +215,7 @@ def test_what_a_sink_raises_keeps_its_type_and_gets_a_note() -> None:
     with pytest.raises(OverflowError, match="no more") as caught:
         w.close()
     (note,) = caught.value.__notes__
-    assert "Tally" in note
+    assert "ModuleCounters" in note
     assert "at 1:output (step 0, call 0)" in note
 
 

@@ -155,7 +155,7 @@ def fresh_compiler() -> Iterator[None]:
 def test_a_model_watched_before_it_is_compiled_gives_the_right_values() -> None:
     model, x = mlp(), inputs()
     hidden = nn.functional.linear(x, model[0].weight, model[0].bias)
-    compiled = torch.compile(model, backend="eager")
+    compiled: Any = torch.compile(model, backend="eager")
     with tt.watch(compiled, "*:output,grad_output") as w:
         for _ in range(2):
             compiled(x).sum().backward()
@@ -168,7 +168,7 @@ def test_a_model_watched_before_it_is_compiled_gives_the_right_values() -> None:
 
 @pytest.mark.usefixtures("fresh_compiler")
 def test_paths_of_a_compiled_model_have_no_prefix() -> None:
-    compiled = torch.compile(mlp(), backend="eager")
+    compiled: Any = torch.compile(mlp(), backend="eager")
     with tt.watch(compiled) as w:
         compiled(inputs())
     assert [str(site) for site in w.run.sites] == [".:output", "0:output", "1:output", "2:output"]
@@ -177,7 +177,7 @@ def test_paths_of_a_compiled_model_have_no_prefix() -> None:
 @pytest.mark.usefixtures("fresh_compiler")
 def test_a_model_compiled_before_it_is_watched_is_said_absent() -> None:
     model = Net(lambda m, x: m.b(m.a(x)), a=nn.Linear(3, 3), b=nn.Linear(3, 3))
-    compiled = torch.compile(model, backend="eager")
+    compiled: Any = torch.compile(model, backend="eager")
     compiled(inputs())
     with tt.watch(compiled, ["a", "b"]) as w:
         compiled(inputs())
@@ -191,7 +191,7 @@ def test_a_model_compiled_before_it_is_watched_is_said_absent() -> None:
 def test_a_compiled_model_is_itself_again_after_the_watch() -> None:
     model, x = mlp(), inputs()
     plain = model(x)
-    compiled = torch.compile(model, backend="eager")
+    compiled: Any = torch.compile(model, backend="eager")
     with tt.watch(compiled) as w:
         compiled(x)
     num_records = len(w.run)
@@ -459,7 +459,8 @@ def test_full_backward_hooks_of_others_see_what_they_saw() -> None:
 
 
 def test_hooks_of_others_on_tensors_stay() -> None:
-    model, seen = mlp(), []
+    model = mlp()
+    seen: list[Any] = []
     with tt.watch(model, "*:*"):
         out = model(inputs())
         out.register_hook(lambda gradient: seen.append(gradient))
@@ -468,7 +469,8 @@ def test_hooks_of_others_on_tensors_stay() -> None:
 
 
 def test_hooks_of_others_on_parameters_stay() -> None:
-    model, seen = mlp(), []
+    model = mlp()
+    seen: list[Any] = []
     model[0].weight.register_post_accumulate_grad_hook(seen.append)
     with tt.watch(model, ALL):
         model(inputs()).sum().backward()

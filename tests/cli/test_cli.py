@@ -828,7 +828,7 @@ def test_every_column_can_be_shown_and_says_what_it_is(
 @pytest.fixture
 def along(here: Any) -> Any:
     """Six steps of a layer whose unit 1 is dead in all of them and unit 2 in the last three."""
-    more = [
+    more: list[torchtap.Statistic] = [
         torchtap.stats.along(1, bound=2.0, name="units"),
         torchtap.stats.cosine(),
         torchtap.stats.top_k(1),

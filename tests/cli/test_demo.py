@@ -80,7 +80,8 @@ def truth(network: Any, run: Any) -> Any:
     # What is kept as the input differs from the above by rounding; bits need the very same.
     batch = run[".:input"].clone().requires_grad_()
     assert torch.allclose(batch.double(), prepared_cat(), atol=1e-6)
-    values, places = {}, {}
+    values: dict[str, Any] = {}
+    places: dict[str, Any] = {}
 
     def keep(path: Any) -> Callable[..., Any]:
         def hook(module: nn.Module, args: Any, out: Any) -> Any:
@@ -135,7 +136,8 @@ def rows_of(text: str) -> Any:
     """Path -> the columns of its line; the indentation says whose child a module is."""
     lines = text.splitlines()
     head = next(n for n, line in enumerate(lines) if line.startswith("module"))
-    parents, rows = [], {}
+    parents: list[str] = []
+    rows = {}
     for line in lines[head + 1 : lines.index("", head)]:
         depth = (len(line) - len(line.lstrip())) // 2
         name, *columns = line.split()

@@ -245,7 +245,7 @@ def test_an_argument_that_does_not_fit_is_refused(options: Any, message: str) ->
 
 def test_arguments_after_where_have_names() -> None:
     with pytest.raises(TypeError):
-        tt.watch(linear(), "*", None)  # type: ignore[misc]
+        tt.watch(linear(), "*", None)  # type: ignore[call-arg]
 
 
 # --- a run ------------------------------------------------------------------------------------

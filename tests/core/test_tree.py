@@ -326,7 +326,7 @@ def test_children_that_a_registration_makes_anew_are_all_found() -> None:
 
 
 def test_a_list_too_long_is_not_looked_through() -> None:
-    class Long(list):
+    class Long(list[Tensor]):
         def __iter__(self) -> Any:
             raise AssertionError("it was looked through")
 

@@ -34,7 +34,7 @@ def test_a_func_transform_is_said() -> None:
 
 def test_a_model_that_was_compiled_before_is_said() -> None:
     model = nn.Sequential(nn.Linear(2, 2))
-    compiled = torch.compile(model, backend="eager")
+    compiled: Any = torch.compile(model, backend="eager")
     try:
         compiled(torch.ones(1, 2))
         with tt.watch(compiled, "0") as w:

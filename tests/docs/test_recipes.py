@@ -35,7 +35,7 @@ def leaf_modules(model: nn.Module) -> dict[Any, Any]:
 
 def clones_of(model: nn.Module, *batches: Any) -> Any:
     """What each leaf module returns, call by call, cloned at that moment by a plain hook."""
-    kept = {}
+    kept: dict[Any, Any] = {}
 
     def keep(path: Any) -> Any:
         return lambda module, args, out: kept.setdefault(path, []).append(out.detach().clone())
@@ -54,7 +54,7 @@ def gradients_of(model: nn.Module, loss_of: Any, *batches: Any) -> dict[Any, Any
     for module in twin.modules():
         if isinstance(module, nn.ReLU):
             module.inplace = False
-    kept = {}
+    kept: dict[Any, Any] = {}
 
     def keep(path: Any) -> Callable[..., Any]:
         def hook(module: nn.Module, args: Any, out: Any) -> Any:
@@ -215,7 +215,7 @@ def test_a_verbose_net_prints_the_shapes_that_plain_hooks_see(
 ) -> None:
     verbose_net, model = page("verbose_net")["VerboseNet"], page("verbose_net")["model"]
     tokens = torch.randint(20, (4, 7))
-    truth = []
+    truth: list[Any] = []
 
     def keep(module: nn.Module, args: Any, out: Any) -> None:
         outs = out if isinstance(out, tuple) else (out,)
@@ -484,7 +484,9 @@ def far_off() -> Any:
 
 def seen_by_plain_hooks(model: nn.Module, batch: Any, is_bad: Any) -> Any:
     """(path, call) of the leaf modules' bad outputs, in the order in which they return."""
-    found, calls, handles = [], {}, []
+    found: list[Any] = []
+    calls: dict[str, int] = {}
+    handles = []
 
     def look(path: Any) -> Callable[..., Any]:
         def hook(module: nn.Module, args: Any, out: Any) -> None:
@@ -700,7 +702,7 @@ def test_a_residual_by_edits_works_in_a_module_called_inside_itself() -> None:
             return self.fc(self(x, depth - 1) if depth else x)
 
     model, x = Twice(), torch.ones(1, 2)
-    entered = []
+    entered: list[Any] = []
     with tt.edit(model, {".:input": entered.append, ".:output": lambda out: out + entered.pop()}):
         found = model(x)
     inner = model.fc(x) + x

@@ -405,13 +405,13 @@ def test_a_head_of_gpt2_is_cut_off_as_by_its_projection() -> None:
 
 class _Guided(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, top: float) -> Tensor:  # type: ignore[override]
+    def forward(ctx: Any, x: Tensor, top: float) -> Tensor:
         ctx.save_for_backward(x)
         ctx.top = top
         return x.clamp(0, top)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> Any:
         (x,) = ctx.saved_tensors
         return gradient.clamp(min=0) * ((x > 0) & (x < ctx.top)), None
 

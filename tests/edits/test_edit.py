@@ -514,7 +514,7 @@ def test_threads_are_edited_each_by_itself() -> None:
 
 def test_a_function_that_calls_the_model_does_not_call_itself_for_ever() -> None:
     model = chain(2)
-    depth = []
+    depth: list[Any] = []
 
     def nested(tensor: Tensor) -> Tensor:
         if depth:

@@ -686,7 +686,7 @@ def test_a_compiled_model_is_edited_as_an_eager_one(backend: str) -> None:
     for where, function in COMPILED:
         torch.compiler.reset()
         eager, model, x = mlp(), mlp(), x_of(5, 3).detach()
-        compiled = torch.compile(model, backend=backend)
+        compiled: Any = torch.compile(model, backend=backend)
         with tt.edit(eager, where, function):
             right = eager(x)
             right.sum().backward()

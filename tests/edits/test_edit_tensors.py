@@ -82,7 +82,7 @@ def test_a_call_that_raised_has_a_number_whatever_else_is_edited() -> None:
 
     for ports in ("output", "input,output", "output,grad_input"):
         model = Net(forward, divide=Net(divide))
-        seen = []
+        seen: list[Any] = []
 
         def note(tensor: Tensor, record: tt.Record, seen: list[int] = seen) -> None:
             if record.site.port == "output":
@@ -360,7 +360,7 @@ def _compiler() -> Iterator[None]:
 def test_of_equal_compiled_blocks_each_is_edited_and_watched(where: str) -> None:
     model, x = nn.Sequential(*(Block() for _ in range(4))), torch.randn(3, 4)
     plain = model(x)
-    compiled = torch.compile(model, backend="eager")
+    compiled: Any = torch.compile(model, backend="eager")
     before = torch._dynamo.config.skip_nnmodule_hook_guards
     with tt.edit(model, where, tt.edits.scale(0.5)) as e, tt.watch(model, where) as w:
         found = [compiled(x), compiled(x)]

@@ -274,7 +274,7 @@ def wrapped_by_hand(model: nn.Module, port: str) -> None:
         return before if port == "input" else after
 
     for module in model.modules():
-        module.forward = wrap(module.forward)  # type: ignore[method-assign]
+        module.forward = wrap(module.forward)
 
 
 class GradientTwin(_Twin):

@@ -11,7 +11,7 @@ import gc
 import itertools
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, Literal
 
 import module_db
 import pytest
@@ -64,6 +64,7 @@ every_module = pytest.mark.parametrize(
 
 # --- watching changes nothing -----------------------------------------------------------------
 
+Copy = Literal["auto", "always", "never"]
 Build = Callable[[], tuple[nn.Module, tuple[Any, ...], dict[str, Any]]]
 
 
@@ -71,7 +72,7 @@ def built(specimen: Specimen) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any
     return specimen.build(), *specimen.inputs()
 
 
-def steps(build: Build, copy: str | None = None) -> list[bits.Facts]:
+def steps(build: Build, copy: Copy | None = None) -> list[bits.Facts]:
     """What each of several steps on one model leaves behind; gradients add up.
 
     With ``copy`` the model is watched.
@@ -94,7 +95,7 @@ def steps(build: Build, copy: str | None = None) -> list[bits.Facts]:
 
 @every_copy
 @every_specimen
-def test_watching_a_specimen_changes_nothing(specimen: Specimen, copy: str) -> None:
+def test_watching_a_specimen_changes_nothing(specimen: Specimen, copy: Copy) -> None:
     def build() -> Any:
         return built(specimen)
 
@@ -156,7 +157,7 @@ def test_the_smallest_change_would_be_found(what: str) -> None:
 
 @every_copy
 @every_specimen
-def test_nothing_of_a_watch_stays_on_a_specimen(specimen: Specimen, copy: str) -> None:
+def test_nothing_of_a_watch_stays_on_a_specimen(specimen: Specimen, copy: Copy) -> None:
     model, args, kwargs = built(specimen)
     given_tensors = [tensor for _, tensor in leaves([args, kwargs])]
     before = bits.hooks(model, given_tensors)
@@ -270,7 +271,7 @@ def test_a_closed_watch_keeps_no_model_and_no_graph_alive(specimen: Specimen) ->
 # --- every record is the truth ----------------------------------------------------------------
 
 
-def recorded(build: Build, copy: str) -> tuple[tt.Run, list[tt.Absence]]:
+def recorded(build: Build, copy: Copy) -> tuple[tt.Run, list[tt.Absence]]:
     """Several steps that all start from the same state and the same random numbers."""
     model, *_ = build()
     first = {name: value.clone() for name, value in model.state_dict().items()}
@@ -287,11 +288,11 @@ def recorded(build: Build, copy: str) -> tuple[tt.Run, list[tt.Absence]]:
 
 def truth_of(specimen: Specimen) -> Truth:
     model, args, kwargs = built(specimen)
-    marks = {"double": specimen.double, "raises": specimen.raises}
+    marks: dict[str, Any] = {"double": specimen.double, "raises": specimen.raises}
     return truth(model, args, kwargs, default_loss, **marks)
 
 
-def tolerance(dtype: torch.dtype) -> dict[str, float]:
+def tolerance(dtype: torch.dtype) -> dict[str, Any]:
     """Of gradients against those of a twin that sums in another order, or in float64."""
     return {
         torch.float64: {"rtol": 1e-9, "atol": 1e-12},
@@ -312,7 +313,7 @@ with_a_twin = pytest.mark.parametrize(
 
 @pytest.mark.parametrize("copy", ["auto", "always"])
 @with_a_twin
-def test_every_record_of_a_specimen_is_the_truth(specimen: Specimen, copy: str) -> None:
+def test_every_record_of_a_specimen_is_the_truth(specimen: Specimen, copy: Copy) -> None:
     run, _ = recorded(lambda: built(specimen), copy)
     right = truth_of(specimen)
     for step in range(NUM_STEPS):
@@ -456,7 +457,7 @@ def test_every_specimen_has_a_twin_or_a_formula() -> None:
 
 @pytest.mark.parametrize("copy", ["auto", "always"])
 @pytest.mark.parametrize("name", FORMULAS)
-def test_gradients_where_memory_is_shared_are_those_of_the_formula(name: str, copy: str) -> None:
+def test_gradients_where_memory_is_shared_are_those_of_the_formula(name: str, copy: Copy) -> None:
     run, absent = recorded(lambda: built(SPECIMENS[name]), copy)
     model, (x,), _ = built(SPECIMENS[name])
     wanted, output = FORMULAS[name](model.double(), x.double())
@@ -477,7 +478,7 @@ def test_gradients_where_memory_is_shared_are_those_of_the_formula(name: str, co
 
 @every_copy
 @pytest.mark.parametrize("name", FORMULAS)
-def test_values_where_memory_is_shared_are_those_of_a_plain_run(name: str, copy: str) -> None:
+def test_values_where_memory_is_shared_are_those_of_a_plain_run(name: str, copy: Copy) -> None:
     model, args, kwargs = built(SPECIMENS[name])
     right = truth(model, args, kwargs, None)
     run, _ = recorded(lambda: built(SPECIMENS[name]), copy)

@@ -138,7 +138,7 @@ def backward_hooks(model: Any, log: Log) -> Callable[[], object]:
 
 
 def hooks_that_remove_themselves(model: Any, log: Log) -> Callable[[], object]:
-    handles = {}
+    handles: dict[Any, Any] = {}
 
     def once(name: str, m: nn.Module, *given: Any) -> None:
         note(log, name, *given)

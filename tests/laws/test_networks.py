@@ -21,7 +21,7 @@ import bits
 import torchtap as tt
 from torchtap.testing import default_loss
 
-TOLERANCES = {
+TOLERANCES: dict[torch.dtype, dict[str, Any]] = {
     # The twin sums in another order.
     torch.float64: {"rtol": 1e-9, "atol": 1e-13},
     # The twin is in float64, so this is the model's own rounding error.

@@ -347,7 +347,7 @@ def test_a_run_is_shown_in_100_columns() -> None:
 
 def test_long_names_are_shown_in_100_columns() -> None:
     model = nn.ModuleDict({"a" * 150: nn.Identity()})
-    model.forward = lambda x: next(iter(model.values()))(x)  # type: ignore[method-assign]
+    model.forward = lambda x: next(iter(model.values()))(x)
     with tt.watch(model) as w:
         model(torch.ones(1, 2, 3, 4, 5, 6, 7))
     assert max(map(len, repr(w.run).splitlines())) <= 100

@@ -346,7 +346,9 @@ def test_no_modules_is_said() -> None:
 class _Tags(HTMLParser):
     def __init__(self) -> None:
         super().__init__()
-        self.tags, self.scopes, self.text = [], [], []
+        self.tags: list[Any] = []
+        self.scopes: list[Any] = []
+        self.text: list[Any] = []
 
     def handle_starttag(self, tag: str, attrs: Any) -> None:
         self.tags.append(tag)

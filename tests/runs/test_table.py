@@ -185,7 +185,11 @@ def test_the_docs_list_every_name_with_its_meaning() -> None:
 
 
 def further() -> tt.Run:
-    more = [tt.stats.along(1, name="units"), tt.stats.cosine(), tt.stats.top_k(1)]
+    more: list[tt.Statistic] = [
+        tt.stats.along(1, name="units"),
+        tt.stats.cosine(),
+        tt.stats.top_k(1),
+    ]
     return run_of(tt.Stats(statistics=more, keep=2))
 
 

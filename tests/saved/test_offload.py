@@ -332,7 +332,7 @@ def test_a_block_inside_a_checkpoint_keeps_away_as_well(to: str) -> None:
 def test_compiled(backend: str, is_attached: bool, to: str) -> None:
     torch._dynamo.reset()
     model = seeded(lambda: nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.Linear(64, 16)))
-    compiled = torch.compile(model, backend=backend, fullgraph=True)
+    compiled: Any = torch.compile(model, backend=backend, fullgraph=True)
     x = noise(8, 16)
     expected = gradients(model, compiled(x).sin().sum())
     with offloads(to, model=compiled if is_attached else None, **at_root(is_attached)) as off:

@@ -59,7 +59,7 @@ def trained(
     model, x = Residual(), torch.randn(16, 32)
     optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
     options["backend"] = backend
-    called: nn.Module = model
+    called: Any = model
     if what == "model":
         called = torch.compile(model, **options)
     elif what == "blocks":

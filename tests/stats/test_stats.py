@@ -656,7 +656,8 @@ def test_the_effective_rank_is_the_participation_ratio_of_the_covariance() -> No
 
 def first_by_hand(model: nn.Module, batches: Any) -> Any:
     """(path, call) of outputs with a NaN or an Inf, as plain hooks see them come."""
-    found, calls = [], {}
+    found: list[Any] = []
+    calls: dict[Any, int] = {}
 
     def look(path: Any) -> Callable[..., Any]:
         def hook(module: nn.Module, args: Any, out: Any) -> None:
@@ -691,7 +692,7 @@ def test_the_first_nonfinite_is_that_of_plain_hooks(bad: Any, where: Any) -> Non
         one = w.run.stats(site).extra["first_nonfinite"]
         if one is not None:
             found[site.path] = one
-    firsts = {}
+    firsts: dict[Any, Any] = {}
     for path, call in truth:
         firsts.setdefault(path, call)
     assert {path: one.call for path, one in found.items()} == firsts
@@ -744,7 +745,7 @@ def test_further_statistics_of_whole_numbers_are_right_at_their_ends(dtype: torc
     low, high = (0, 1) if is_bool else (torch.iinfo(dtype).min, torch.iinfo(dtype).max)
     tensor = torch.tensor([[low, 1], [high, 0]]).to(dtype)
     magnitudes = sorted((abs(int(x)) for x in tensor.flatten()), reverse=True)
-    more = [tt.stats.top_k(4), tt.stats.along(1, bound=float(high))]
+    more: list[tt.Statistic] = [tt.stats.top_k(4), tt.stats.along(1, bound=float(high))]
     model = nn.Identity()
     with tt.watch(model, to=tt.Stats(statistics=more)) as w:
         model(tensor)
@@ -885,7 +886,12 @@ class Own:
 
 def full_of_trouble(keep: int = 4) -> Any:
     """A run of six steps with every statistic, over values with NaN, infinities and dead units."""
-    more = [tt.stats.along(1, bound=0.5), tt.stats.top_k(2), tt.stats.cosine(), Own()]
+    more: list[tt.Statistic] = [
+        tt.stats.along(1, bound=0.5),
+        tt.stats.top_k(2),
+        tt.stats.cosine(),
+        Own(),
+    ]
     more += [tt.stats.along(-1, name="last"), tt.stats.effective_rank(1)]
     more.append(tt.stats.first_nonfinite())
     torch.manual_seed(0)
@@ -1285,7 +1291,7 @@ def test_what_was_kept_in_inference_mode_can_be_trained_on() -> None:
 
 
 def test_a_sink_of_ones_own_may_write_in_training_into_what_it_made_in_inference_mode() -> None:
-    sums = {}
+    sums: dict[Any, Any] = {}
 
     def add(record: Any) -> None:
         total = sums.setdefault(record.site, torch.zeros((), dtype=torch.float64))

@@ -344,7 +344,8 @@ def test_a_sweep_that_is_killed_goes_on(tmp_path: Path) -> None:
 
 
 def swept(path: Path, model: nn.Module | None = None, **changes: Any) -> tt.Sweep:
-    arguments = {"inputs": rows(), "sites": "*", "edit": EDITS, "metric": measures} | changes
+    usual = {"inputs": rows(), "sites": "*", "edit": EDITS, "metric": measures}
+    arguments: dict[str, Any] = usual | changes
     return tt.sweep(model or mlp(), path=path, **arguments)
 
 

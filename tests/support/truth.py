@@ -584,7 +584,7 @@ def _mapped(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
         if before is after:
             continue
         if isinstance(other, Mapping):
-            other[name] = after  # type: ignore[index]
+            other[name] = after
         else:
             object.__setattr__(other, name, after)
     return other

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import module_db
@@ -143,7 +143,7 @@ def input_rows() -> Tensor:
     return torch.randn(2, 3, generator=torch.Generator().manual_seed(3))
 
 
-def assert_true(found: Truth, expected: dict[tuple[str, str, int], Tensor | None]) -> None:
+def assert_true(found: Truth, expected: Mapping[tuple[str, str, int], Tensor | None]) -> None:
     for (path, port, call), right in expected.items():
         value = found[path, port, call, 0]
         if right is None:

@@ -27,7 +27,8 @@ def resnet() -> nn.Module:
 
 
 def by_hook(model: nn.Module, paths: list[str], *args: Any) -> dict[str, Tensor]:
-    found, handles = {}, []
+    found: dict[str, Any] = {}
+    handles = []
     for path in paths:
 
         def hook(module: nn.Module, given: Any, output: Tensor, path: str = path) -> None:
@@ -377,7 +378,7 @@ def test_a_compiled_model_has_features_too() -> None:
     torch.compiler.reset()
     model = resnet()
     right = tt.features(model, ["bn1", "layer1"])(images())
-    compiled = torch.compile(model, backend="aot_eager")
+    compiled: Any = torch.compile(model, backend="aot_eager")
     compiled(images())
     found = tt.features(compiled, ["bn1", "layer1"])(images())
     assert all(torch.equal(found[site], one) for site, one in right.items())

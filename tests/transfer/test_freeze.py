@@ -18,14 +18,12 @@ import torch.distributed as dist
 from models import seeded
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim import optimizer as home
+from torch.optim import SGD, Adam, AdamW, optimizer as home
 from torch.utils.checkpoint import checkpoint
 
 import bits
 import torchtap as tt
 from torchtap.testing import Net
-
-SGD, Adam, AdamW = torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW
 
 
 def mlp() -> nn.Sequential:
@@ -572,7 +570,7 @@ def test_nothing_stays_on_modules_whose_buffers_were_held() -> None:
 def test_buffers_of_a_compiled_model_are_held(is_compiled_first: bool) -> None:
     torch.compiler.reset()
     model, free = norm_net("batch norm"), norm_net("batch norm").eval()
-    compiled = torch.compile(model, backend="aot_eager")
+    compiled: Any = torch.compile(model, backend="aot_eager")
     if is_compiled_first:
         model.eval()
         torch.testing.assert_close(compiled(rows()), free(rows()))
