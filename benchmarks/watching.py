@@ -20,7 +20,7 @@ from torch import nn
 
 import torchtap as tt
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 from models import TinyGPT, resnet18
 from report import HOW, Result, Step, begin, compare, parser, show
 

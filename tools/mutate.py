@@ -30,19 +30,17 @@ from queue import SimpleQueue
 ROOT = Path(__file__).resolve().parent.parent
 PARTS = ("hooks", "capture", "edits", "saved", "stats", "runs")
 NEAR = {
-    "hooks": ("test_watch*.py", "test_edit*.py", "test_freeze.py", "test_features.py",
-              "test_hard_cases.py", "test_compiled.py", "test_module_hooks.py"),
-    "capture": ("test_watch*.py", "test_evaluation.py", "test_calls_in_backward.py",
-                "test_hard_cases.py", "test_compiled.py", "test_module_hooks.py"),
-    "edits": ("test_edit*.py", "test_change.py", "test_calls_in_backward.py"),
-    "saved": ("test_offload*.py", "test_moving.py", "test_slab.py", "test_saved.py"),
-    "stats": ("test_stat*.py", "test_histogram.py", "test_kernel.py", "test_recipes.py"),
-    "runs": ("test_run.py", "test_file.py", "test_table.py", "test_memory.py", "test_record.py"),
-}  # fmt: skip
-"""The tests that are run second; those named after the module are first."""
+    "hooks": ("hooks", "capture", "edits", "transfer"),
+    "capture": ("capture", "hooks"),
+    "edits": ("edits",),
+    "saved": ("saved",),
+    "stats": ("stats", "runs", "docs"),
+    "runs": ("runs", "stats"),
+}
+"""The rooms whose tests are run second; the tests named after the module are first."""
 HUNG = "out of time"
 """It hangs, or the time limit is too short."""
-LAST = ("test_zoo.py", "test_laws.py", "test_op_db.py")
+LAST = ("testing/test_zoo.py", "laws/test_laws.py", "laws/test_op_db.py")
 FLIPPED: dict[type, type] = {
     ast.Lt: ast.LtE,
     ast.LtE: ast.Lt,
@@ -167,14 +165,15 @@ def _compiles(source: bytes, mutation: Mutation) -> bool:
 
 
 def stages(tests: Path, path: Path) -> list[list[str]]:
-    """Test files in the order in which they are tried: by name, by part, the laws."""
+    """Test files in the order in which they are tried: by name, by room, the laws."""
     words = set(path.stem.rstrip("s").split("_"))
-    by_name = [file for file in sorted(tests.glob("test_*.py")) if words & set(_words(file.stem))]
-    by_part = [file for pattern in NEAR[path.parent.name] for file in sorted(tests.glob(pattern))]
+    by_name = [f for f in sorted(tests.rglob("test_*.py")) if words & set(_words(f.stem))]
+    rooms = NEAR[path.parent.name]
+    by_room = [f for room in rooms for f in sorted((tests / room).glob("test_*.py"))]
     laws = [tests / name for name in LAST if (tests / name).exists()]
     tried: set[Path] = set()
     found = []
-    for files in (by_name, by_part, laws):
+    for files in (by_name, by_room, laws):
         new = [file for file in dict.fromkeys(files) if file not in tried]
         tried.update(new)
         if new:
@@ -219,7 +218,7 @@ def _failing(tree: Path, files: list[str], timeout: float) -> str | None:
         return HUNG
     if process.returncode in (0, 5):  # 5: no test was chosen.
         return None
-    named = re.search(r"^(?:FAILED|ERROR) (?:tests/)?(\S+)", output, re.MULTILINE)
+    named = re.search(r"^(?:FAILED|ERROR) (?:tests/\w+/)?(\S+)", output, re.MULTILINE)
     return named[1] if named else f"a crash with code {process.returncode}"
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from torchtap.edits.edit import Edit as Edit, edit as edit
     from torchtap.edits.tensor import edit_tensor as edit_tensor
     from torchtap.hooks.marks import mark as mark
-    from torchtap.runs.file import open_run as open  # noqa: F401
+    from torchtap.runs.file import open_run
     from torchtap.runs.memory import Memory as Memory
     from torchtap.runs.run import Run as Run
     from torchtap.runs.table import Table as Table
@@ -49,6 +49,8 @@ if TYPE_CHECKING:
     from torchtap.studies.verify import Verification as Verification, verify as verify
     from torchtap.transfer.features import Features as Features, features as features
     from torchtap.transfer.freeze import Freeze as Freeze, freeze as freeze
+
+    open = open_run
 
 
 # Nothing is imported until it is used (PEP 562): the command line answers --help and reads runs

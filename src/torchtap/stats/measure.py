@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import overload
 
 import torch
 from torch import Tensor
@@ -28,6 +29,14 @@ SAMPLE = 2048
 """Elements in a sampled histogram: the standard error of the rank of a median is 1.1 %."""
 
 
+@overload
+def measure(
+    tensor: Tensor | Iterable[Tensor], *, histogram: bool = True, exact: bool = True
+) -> Statistics: ...
+@overload
+def measure(
+    tensor: Tensor | Iterable[Tensor], *, histogram: bool = True, exact: bool = True, dim: int
+) -> list[Statistics]: ...
 def measure(
     tensor: Tensor | Iterable[Tensor],
     *,

@@ -14,7 +14,7 @@ import importlib.util
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -80,6 +80,10 @@ class Net(nn.Module):
         >>> net(torch.zeros(2))
         tensor([1., 1.])
     """
+
+    if TYPE_CHECKING:  # The parts have the types that they were given.
+
+        def __getattr__(self, name: str) -> Any: ...
 
     def __init__(self, body: Callable[..., Any], /, **parts: nn.Module | Tensor) -> None:
         super().__init__()
@@ -1498,7 +1502,7 @@ def _tied(m: Any, tokens: Tensor) -> Any:
 
 def _tied_net() -> Net:
     net = Net(_tied, embedding=nn.Embedding(6, 3), head=nn.Linear(3, 6, bias=False))
-    net.head.weight = net.embedding.weight  # type: ignore[union-attr]
+    net.head.weight = net.embedding.weight
     return net
 
 

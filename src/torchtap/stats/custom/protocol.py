@@ -37,7 +37,9 @@ class Statistic(Protocol):
         8.0
     """
 
-    name: str
+    @property
+    def name(self) -> str:
+        """The name under which the result stands in ``Statistics.extra``."""
 
     def init(self) -> Any:
         """The state of nothing."""

@@ -1,0 +1,43 @@
+"""What is said of a function that cannot do its edit."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import torchtap as tt
+
+
+@pytest.mark.parametrize(
+    ("where", "harm"),
+    [
+        ("0", "gives right values and wrong gradients"),
+        ("0:grad_output", "may share that memory with other gradients"),
+    ],
+)
+def test_writing_into_a_tensor_is_refused_with_the_harm_it_does_there(
+    where: str, harm: str
+) -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    with (
+        pytest.raises(tt.EditError, match=f"wrote into the tensor .* {harm}"),
+        tt.edit(model, where, lambda tensor: tensor.mul_(2)),
+    ):
+        model(torch.ones(1, 2)).sum().backward()
+
+
+def test_a_patch_of_one_call_for_many_says_how() -> None:
+    model, x = nn.Sequential(nn.Linear(2, 2)), torch.ones(1, 2)
+    with tt.watch(model, "0") as w:
+        model(0 * x)
+    with (
+        tt.edit(model, "0", tt.edits.patch(w.run)),
+        pytest.raises(tt.EditError, match="Pass call=0"),
+    ):
+        model(x)
+        model(x)
+    with tt.edit(model, "0", tt.edits.patch(w.run, call=0)) as edit:
+        model(x)
+        model(x)
+    assert edit.fired == {"0:output": 2}

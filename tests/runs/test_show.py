@@ -1,0 +1,429 @@
+"""Values as text and HTML."""
+
+from __future__ import annotations
+
+import math
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from torchtap.capture.watch import watch
+from torchtap.core import text as cells
+from torchtap.core.absence import Absence, show_absences, show_absent
+from torchtap.core.outline import tree
+from torchtap.core.record import FORWARD, RECOMPUTE, UNVERSIONED, Record
+from torchtap.core.site import Site
+from torchtap.runs.file import save_run
+from torchtap.runs.html import run_html
+from torchtap.runs.listing import Listing, MeasuredEntry, SiteEntry, list_file, list_run
+from torchtap.runs.modules import module_rows
+from torchtap.runs.run import Meta, Run
+from torchtap.runs.show import columns, show_listing, show_module_rows, show_modules, show_run
+from torchtap.runs.show_table import show_table
+from torchtap.stats.sink import Stats
+
+ODD_NAMES = [
+    "</script><img onerror=alert(1)>",
+    "a b",
+    "\x1b[31mred",
+    "line\nbreak",
+    "模型.层",
+    "é" * 70,
+]
+
+
+def record(
+    path: str = "fc",
+    value: Any = None,
+    *,
+    port: str = "output",
+    step: int = 0,
+    call: int = 0,
+    leaf: str = "",
+    phase: Any = FORWARD,
+) -> Any:
+    value = torch.zeros(2, 3) if value is None else value
+    backward = 0 if port.startswith("grad") else -1
+    return Record(Site(path, port, leaf), step, call, phase, backward, (), value, UNVERSIONED)
+
+
+def run_of(*records: Any, absent: Any = (), types: Any = None) -> Any:
+    modules = {row.site.path: ("Linear",) for row in records} if types is None else types
+    return Run(list(records), Meta(model="Net", modules=modules), lambda: list(absent))
+
+
+# ---------------------------------------------------------------------- numbers
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.0, "0"),
+        (-0.0, "0"),
+        (1.0, "1"),
+        (0.38463297, "0.3846"),
+        (-11.84661, "-11.85"),
+        (1234.56, "1,235"),
+        (9999.4, "9,999"),
+        (9999.6, "1e4"),
+        (12345.678, "1.235e4"),
+        (0.001, "0.001"),
+        (0.00099996, "0.001"),
+        (0.00099, "9.9e-4"),
+        (-3.748327e-6, "-3.748e-6"),
+        (5e-324, "4.941e-324"),
+        (1e300, "1e300"),
+        (math.nan, "NaN"),
+        (math.inf, "Inf"),
+        (-math.inf, "-Inf"),
+    ],
+)
+def test_a_number_has_four_digits_and_is_scientific_outside_the_middle(
+    value: Any, text: str
+) -> None:
+    assert cells.number(value) == text
+
+
+def test_only_an_exact_zero_is_written_as_zero() -> None:
+    assert cells.number(1e-300) != "0"
+    assert cells.share(1, 10**9) == "<0.1%"
+    assert cells.share(10**9 - 1, 10**9) == ">99.9%"
+    assert cells.share(0, 5) == "0"
+    assert cells.share(5, 5) == "100%"
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "text"),
+    [(0, "0 B"), (1023, "1,023 B"), (1024, "1 KiB"), (1605632, "1.531 MiB"), (5 << 40, "5 TiB")],
+)
+def test_bytes_are_in_binary_units(nbytes: Any, text: str) -> None:
+    assert cells.size(nbytes) == text
+
+
+# ---------------------------------------------------------------------- columns
+
+
+def test_a_table_too_wide_is_elided_in_the_middle_of_its_first_column() -> None:
+    path = "encoder." + "blocks.11." * 20 + "attn.out_proj"
+    text = columns([(path, "1,024")], ("site", "bytes"), "lr", width=60)
+    body = text.split("\n")[1]
+    assert len(body) <= 60
+    assert body.startswith("encoder")
+    assert "…" in body
+    assert "attn.out_proj" in body
+    assert body.endswith("1,024")
+
+
+def test_a_table_that_fits_is_not_elided() -> None:
+    text = columns([("conv1", "1,024"), ("fc", "12")], ("site", "bytes"), "lr")
+    assert text == "site   bytes\nconv1  1,024\nfc        12"
+
+
+def test_wide_characters_keep_the_columns_straight() -> None:
+    text = columns([("模型", "1"), ("ab", "22")], ("site", "n"), "lr")
+    head, wide, narrow = text.split("\n")
+    assert cells.breadth(wide) == cells.breadth(narrow) == cells.breadth(head)
+
+
+def test_colour_changes_nothing_but_colour() -> None:
+    plain = columns([("a", cells.Cell("1 NaN", "bad"))], ("site", "NaN/Inf"), "lr")
+    painted = columns([("a", cells.Cell("1 NaN", "bad"))], ("site", "NaN/Inf"), "lr", color=True)
+    assert "\x1b" not in plain
+    assert "\x1b[" in painted
+    assert re.sub(r"\x1b\[[\d;]*m", "", painted) == plain
+
+
+def test_a_tree_indents_below_the_nearest_module_that_is_shown() -> None:
+    assert tree(["", "a.b", "a.b.c.d", "a.bc"]) == [".", "  a.b", "    c.d", "  a.bc"]
+    assert tree(["a.b", "a.c"]) == ["a.b", "a.c"]
+
+
+# ---------------------------------------------------------------------- a run
+
+
+def test_an_empty_run_says_so() -> None:
+    assert str(Run([], Meta())) == "Run: empty, nothing was recorded."
+    assert "empty" in run_html(Run([], Meta()))
+
+
+def test_a_run_shows_its_sites_and_totals() -> None:
+    text = show_run(
+        run_of(
+            record("conv", torch.zeros(2, 3, dtype=torch.float16)),
+            record("conv", torch.zeros(2, 3, dtype=torch.float16), call=1),
+            record("fc", torch.zeros(4, 256), step=1),
+        )
+    )
+    head, _, titles, conv, fc = text.split("\n")
+    assert head == "Run of Net: 2 sites, 3 records, 2 steps (0 to 1), 4.023 KiB"
+    assert titles.split() == ["site", "shape", "dtype", "calls", "steps", "bytes"]
+    assert conv.split() == ["conv:output", "2x3", "float16", "2", "1", "24", "B"]
+    assert fc.split() == ["fc:output", "4x256", "float32", "1", "1", "4", "KiB"]
+
+
+def test_a_shape_that_changes_is_shown_as_changing() -> None:
+    text = show_run(
+        run_of(record(value=torch.zeros(2, 3)), record(value=torch.zeros(5, 3), call=1))
+    )
+    assert "?x3" in text
+    text = show_run(run_of(record(value=torch.zeros(2)), record(value=torch.zeros(5, 3), call=1)))
+    assert "varies" in text
+
+
+def test_recomputed_values_are_named_and_not_counted() -> None:
+    text = show_run(run_of(record(), record(phase=RECOMPUTE)))
+    assert "1 site, 1 record, step 0, 24 B (and 1 record of recomputation)" in text
+
+
+def test_a_long_run_is_elided_in_the_middle_with_a_count() -> None:
+    run = run_of(*(record(f"layer{number}") for number in range(100)))
+    lines = show_run(run).split("\n")
+    assert "… 60 more sites …" in lines
+    assert lines[-1].startswith("layer99:output")
+    assert len(show_run(run, limit=None).split("\n")) == 103
+
+
+@pytest.mark.parametrize("name", ODD_NAMES)
+def test_no_line_is_wider_than_100_columns_or_breaks(name: Any) -> None:
+    deep = ".".join([name] * 4)
+    run = run_of(record(deep, torch.zeros(1, 64, 1, 1024)), absent=[Absence(Site(deep), "x" * 300)])
+    for text in (show_run(run), show_table(run.table()), show_modules(run)):
+        for line in text.split("\n"):
+            assert cells.breadth(line) <= 100, line
+            assert "\x1b" not in line
+    lines = show_table(run.table()).split("\n")
+    is_cut = "…" in lines[3]
+    assert len(lines) == 4 + 2 * is_cut
+    assert any(line.startswith("Cut: long texts shortened.") for line in lines) == is_cut
+
+
+def test_absent_sites_are_counted_and_reasons_joined() -> None:
+    absent = [Absence(Site(f"head{n}"), "the module was not called") for n in range(5)]
+    absent += [Absence(Site("x"), f"reason {n}") for n in range(4)]
+    lines = show_absent(absent)
+    assert lines[1] == "9 sites absent:"
+    assert lines[2] == "  head0:output, head1:output and 3 more: the module was not called"
+    assert lines[-1] == "  and 2 further reasons"
+    assert show_absent([]) == []
+    assert "9 sites absent" in show_run(run_of(record(), absent=absent))
+
+
+def test_absences_print_each_reason_once_with_its_sites() -> None:
+    class Skips(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.used, self.one, self.two = (nn.Linear(2, 2) for _ in range(3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.used(x)
+
+    model = Skips()
+    with watch(model, ["used:grad_output", "one", "two"]) as w:
+        model(torch.ones(1, 2))
+    lines = repr(w.absent).splitlines()
+    assert lines[0] == "3 sites absent, 2 reasons"
+    assert lines[2].startswith("no gradient arrived")
+    assert "  used:grad_output" in lines
+    assert "  one:output, two:output" in lines
+    assert "Absence(" not in repr(w.absent) + repr(w.run.absent)
+    assert all(cells.breadth(line) <= 100 for line in lines)
+
+
+def test_absences_are_a_list_of_the_same_entries() -> None:
+    entries = [Absence(Site("a"), "why"), Absence(Site("b"), "why")]
+    found = run_of(record(), absent=entries).absent
+    assert found == entries
+    assert (found[0], found[-1], len(found), list(found)) == (*entries, 2, entries)
+    assert entries[0] in found
+    assert not run_of(record()).absent
+    assert repr(run_of(record()).absent) == "Nothing is absent."
+
+
+def test_many_sites_of_one_reason_are_cut_and_can_be_shown() -> None:
+    absent = [Absence(Site(f"head{n}"), "the module was not called") for n in range(100)]
+    assert "… 60 more …" in show_absences(absent)
+    assert "head50:output" in show_absences(absent, limit=None)
+    assert show_absences(absent).count("the module was not called") == 1
+
+
+# ---------------------------------------------------------------------- statistics
+
+
+def row_of(value: Any) -> Any:
+    text = show_table(run_of(record("fc", value)).table())
+    return text.split("\n")[-1]
+
+
+@pytest.mark.parametrize("place", range(6))
+def test_a_nan_in_any_place_is_counted_and_spoils_no_other_number(place: Any) -> None:
+    value = torch.arange(1.0, 7.0)
+    value[place] = math.nan
+    cells_ = row_of(value.reshape(2, 3)).split()
+    assert cells_[-2:] == ["1", "NaN"]
+    finite = value[~value.isnan()]
+    assert cells_[2] == cells.number(float(finite.mean()))
+    assert cells_[4:6] == [cells.number(float(finite.min())), cells.number(float(finite.max()))]
+
+
+@pytest.mark.parametrize(
+    ("value", "end"),
+    [
+        (torch.tensor([1.0, math.inf, -math.inf]), "1 Inf 1 -Inf"),
+        (torch.full((3,), math.nan), "0    3 NaN"),
+        (torch.zeros(0, 3), "-        0"),
+        (torch.tensor(2.0), "0        0"),
+        (torch.tensor([True, False]), "50.0%        0"),
+        (torch.tensor([1, -1], dtype=torch.bfloat16), "0        0"),
+        (torch.tensor([3 + 4j]), "5    5      0        0"),
+        (torch.zeros(3), "0    0    0    0   100%        0"),
+    ],
+)
+def test_values_of_every_kind_have_a_row(value: Tensor, end: str) -> None:
+    assert row_of(value).endswith(end)
+
+
+def test_one_dtype_is_said_once_and_several_in_each_row() -> None:
+    same = show_table(run_of(record("a"), record("b")).table())
+    assert "all float32" in same.split("\n")[0]
+    mixed = show_table(run_of(record("a"), record("b", torch.zeros(3, dtype=torch.int64))).table())
+    assert "int64 3" in mixed
+    assert "all float32" not in mixed
+
+
+# ---------------------------------------------------------------------- modules
+
+
+def test_a_module_row_holds_the_norm_of_its_gradient() -> None:
+    net = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
+    with watch(net, "*:output,grad_output") as watching:
+        net(torch.randn(5, 4)).pow(2).sum().backward()
+    rows = module_rows(watching.run)
+    assert [row.path for row in rows] == ["", "0", "1", "2"]
+    for row in rows:
+        expected = float(watching.run[f"{row.path or '.'}:grad_output"].double().norm())
+        assert row.grad_norm == pytest.approx(expected, rel=1e-12)
+    line = show_modules(watching.run).split("\n")[3]
+    assert line.split()[:2] == ["1", "ReLU"]
+    assert line.split()[-1] == cells.number(rows[2].grad_norm)
+
+
+def test_a_module_without_a_gradient_shows_none_and_a_nan_gradient_shows_nan() -> None:
+    grad = torch.tensor([1.0, math.nan])
+    run = run_of(record("a"), record("b"), record("b", grad, port="grad_output"))
+    _, first, second = show_modules(run).split("\n")
+    assert first.endswith("-")
+    assert second.endswith("1 NaN")
+
+
+def test_calls_are_measured_together_and_several_outputs_counted() -> None:
+    run = run_of(
+        record("a", torch.zeros(2), leaf="0"),
+        record("a", torch.ones(3), leaf="1"),
+        record("b", torch.zeros(2)),
+        record("b", torch.ones(2), call=1),
+    )
+    first, second = module_rows(run)
+    assert (first.num_tensors, first.stats.numel, first.stats.zeros) == (2, 5, 2)
+    assert (second.calls, second.stats.mean) == (2, 0.5)
+    assert "2 +1" in show_modules(run)
+
+
+def test_no_modules_is_said() -> None:
+    assert show_module_rows([]) == "No module has an output in this run."
+    assert show_modules(Run([], Meta())) == "No module has an output in this run."
+
+
+# ---------------------------------------------------------------------- html
+
+
+class _Tags(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[Any] = []
+        self.scopes: list[Any] = []
+        self.text: list[Any] = []
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self.tags.append(tag)
+        self.scopes += [value for name, value in attrs if name == "scope"]
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+
+@pytest.mark.parametrize("name", ODD_NAMES)
+def test_a_name_stays_text_in_html(name: Any) -> None:
+    run = run_of(record(name), absent=[Absence(Site(name), "<b>why</b>")])
+    parser = _Tags()
+    parser.feed(run._repr_html_())
+    allowed = {"div", "table", "caption", "thead", "tbody", "tr", "th", "td"}
+    assert set(parser.tags) <= allowed | {"details", "summary", "ul", "li"}
+    assert parser.scopes == ["col"] * 6 + ["row"]
+    assert f"{cells.clean(name)}:output" in parser.text
+
+
+def test_html_of_a_long_run_says_how_much_it_leaves_out() -> None:
+    run = run_of(*(record(f"layer{number}") for number in range(100)))
+    assert "… 40 more …" in run_html(run)
+
+
+def test_html_of_a_measured_run_names_its_sites() -> None:
+    model = nn.Sequential(nn.Linear(3, 2))
+    with watch(model, "0", to=Stats()) as w:
+        model(torch.zeros(4, 3))
+    parser = _Tags()
+    parser.feed(w.run._repr_html_())
+    assert "0:output" in parser.text
+    assert "4x2" in parser.text
+    assert parser.scopes == ["col"] * 3 + ["row"]
+    assert "1 site measured in 1 step" in "".join(parser.text)
+
+
+# ---------------------------------------------------------------------- listings
+
+
+def test_a_site_that_was_kept_and_measured_has_one_line() -> None:
+    kept = SiteEntry(Site("a"), "float32", (2, 3), 1, 1, 24)
+    measured = tuple(MeasuredEntry(Site(path), "float32", (2, 3)) for path in "abc")
+    listing = Listing("Net", (kept,), 1, 0, (0,), (), measured, 5)
+    lines = show_listing(listing).splitlines()
+    assert "Also 3 sites measured in 5 steps, 1 of them above; " in "\n".join(lines)
+    assert [line.split()[0] for line in lines if ":output" in line] == [
+        "a:output",
+        "b:output",
+        "c:output",
+    ]
+
+
+def test_a_file_lists_as_the_run_it_holds(tmp_path: Path) -> None:
+    run = run_of(
+        record("</script>", torch.zeros(2, 3)),
+        record("z", torch.zeros(2, dtype=torch.complex128)),
+        record("h", torch.zeros(2, 2, dtype=torch.bfloat16), port="grad_output"),
+        record("h", torch.zeros(3, 2, dtype=torch.bfloat16), call=1, port="grad_output"),
+        record("h", torch.zeros((), dtype=torch.bool), step=4, leaf="0.x"),
+        record("h", torch.zeros(3), phase=RECOMPUTE),
+        absent=[Absence(Site("gone"), "never ran")],
+    )
+    saved = save_run(run, tmp_path / "run.safetensors")
+    assert list_file(saved) == list_run(run)
+    assert list_file(saved).sites[1].dtype == "complex128"
+
+
+def test_listing_a_file_does_not_import_torch(tmp_path: Path) -> None:
+    saved = save_run(run_of(record()), tmp_path / "run.safetensors")
+    code = (
+        "import sys; from torchtap.runs.listing import list_file; "
+        f"print(len(list_file({str(saved)!r}).sites), 'torch' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.split() == ["1", "False"]

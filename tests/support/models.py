@@ -1,0 +1,354 @@
+"""Whole networks for tests, written out here and small on demand. Nothing of torchvision."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+
+_M = TypeVar("_M", bound=nn.Module)
+
+
+def seeded(make: Callable[[], _M], seed: int = 0) -> _M:
+    """The same weights every time, without a trace in the global random numbers."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        return make()
+
+
+# --- ResNet -----------------------------------------------------------------------------------
+
+
+def _conv3x3(num_in: int, num_out: int, stride: int = 1) -> nn.Conv2d:
+    return nn.Conv2d(num_in, num_out, 3, stride, padding=1, bias=False)
+
+
+class BasicBlock(nn.Module):
+    """Two convolutions and a residual; one in-place ReLU is called twice."""
+
+    def __init__(self, num_in: int, num_out: int, stride: int = 1) -> None:
+        super().__init__()
+        self.conv1 = _conv3x3(num_in, num_out, stride)
+        self.bn1 = nn.BatchNorm2d(num_out)
+        self.relu = nn.ReLU(inplace=True)
+        self.conv2 = _conv3x3(num_out, num_out)
+        self.bn2 = nn.BatchNorm2d(num_out)
+        self.downsample: nn.Module | None = None
+        if stride != 1 or num_in != num_out:
+            self.downsample = nn.Sequential(
+                nn.Conv2d(num_in, num_out, 1, stride, bias=False), nn.BatchNorm2d(num_out)
+            )
+
+    def forward(self, x: Tensor) -> Tensor:
+        identity = x
+        out = self.relu(self.bn1(self.conv1(x)))
+        out = self.bn2(self.conv2(out))
+        if self.downsample is not None:
+            identity = self.downsample(x)
+        out += identity
+        return self.relu(out)
+
+
+class ResNet(nn.Module):
+    """ResNet of basic blocks, with the attribute names of torchvision."""
+
+    def __init__(self, layers: Sequence[int], *, num_classes: int = 1000, width: int = 64) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, width, 7, 2, padding=3, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.relu = nn.ReLU(inplace=True)
+        self.maxpool = nn.MaxPool2d(3, 2, padding=1)
+        self.layer1 = self._layer(width, width, layers[0], stride=1)
+        self.layer2 = self._layer(width, width * 2, layers[1], stride=2)
+        self.layer3 = self._layer(width * 2, width * 4, layers[2], stride=2)
+        self.layer4 = self._layer(width * 4, width * 8, layers[3], stride=2)
+        self.avgpool = nn.AdaptiveAvgPool2d((1, 1))
+        self.fc = nn.Linear(width * 8, num_classes)
+
+    @staticmethod
+    def _layer(num_in: int, num_out: int, num_blocks: int, *, stride: int) -> nn.Sequential:
+        rest = (BasicBlock(num_out, num_out) for _ in range(num_blocks - 1))
+        return nn.Sequential(BasicBlock(num_in, num_out, stride), *rest)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
+        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
+        x = torch.flatten(self.avgpool(x), 1)
+        return self.fc(x)
+
+
+def resnet18(*, num_classes: int = 1000, width: int = 64) -> ResNet:
+    """ResNet-18: 20 convolutions."""
+    return ResNet((2, 2, 2, 2), num_classes=num_classes, width=width)
+
+
+def resnet34(*, num_classes: int = 1000, width: int = 64) -> ResNet:
+    """ResNet-34: 36 convolutions."""
+    return ResNet((3, 4, 6, 3), num_classes=num_classes, width=width)
+
+
+# --- DenseNet ---------------------------------------------------------------------------------
+
+
+class DenseLayer(nn.Module):
+    """Takes the list of all features so far, and makes ``growth`` more."""
+
+    def __init__(self, num_in: int, growth: int) -> None:
+        super().__init__()
+        self.norm1 = nn.BatchNorm2d(num_in)
+        self.relu1 = nn.ReLU(inplace=True)
+        self.conv1 = nn.Conv2d(num_in, 2 * growth, 1, bias=False)
+        self.norm2 = nn.BatchNorm2d(2 * growth)
+        self.relu2 = nn.ReLU(inplace=True)
+        self.conv2 = _conv3x3(2 * growth, growth)
+
+    def forward(self, features: list[Tensor]) -> Tensor:
+        x = self.conv1(self.relu1(self.norm1(torch.cat(features, 1))))
+        return self.conv2(self.relu2(self.norm2(x)))
+
+
+class DenseBlock(nn.ModuleDict):
+    """Each layer sees the features of all before it."""
+
+    def __init__(self, num_in: int, growth: int, num_layers: int) -> None:
+        super().__init__(
+            {
+                f"denselayer{i + 1}": DenseLayer(num_in + i * growth, growth)
+                for i in range(num_layers)
+            }
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        features = [x]
+        for layer in self.values():
+            features.append(layer(features))
+        return torch.cat(features, 1)
+
+
+class DenseNet(nn.Module):
+    """Two dense blocks; the last ReLU overwrites what the root's ``features`` returned."""
+
+    def __init__(self, *, num_classes: int = 10, growth: int = 4, num_layers: int = 3) -> None:
+        super().__init__()
+        width = 2 * growth
+        wide = width + num_layers * growth
+        half = wide // 2
+        self.features = nn.Sequential()
+        self.features.add_module("conv0", nn.Conv2d(3, width, 3, padding=1, bias=False))
+        self.features.add_module("denseblock1", DenseBlock(width, growth, num_layers))
+        self.features.add_module("norm1", nn.BatchNorm2d(wide))
+        self.features.add_module("relu1", nn.ReLU(inplace=True))
+        self.features.add_module("conv1", nn.Conv2d(wide, half, 1, bias=False))
+        self.features.add_module("pool1", nn.AvgPool2d(2))
+        self.features.add_module("denseblock2", DenseBlock(half, growth, num_layers))
+        self.features.add_module("norm2", nn.BatchNorm2d(half + num_layers * growth))
+        self.classifier = nn.Linear(half + num_layers * growth, num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = nn.functional.relu(self.features(x), inplace=True)
+        x = torch.flatten(nn.functional.adaptive_avg_pool2d(x, (1, 1)), 1)
+        return self.classifier(x)
+
+
+# --- MobileNet --------------------------------------------------------------------------------
+
+
+class ConvBNReLU(nn.Sequential):
+    """Convolution, BatchNorm, in-place ReLU6."""
+
+    def __init__(
+        self, num_in: int, num_out: int, kernel: int = 3, stride: int = 1, groups: int = 1
+    ) -> None:
+        padding = (kernel - 1) // 2
+        super().__init__(
+            nn.Conv2d(num_in, num_out, kernel, stride, padding, groups=groups, bias=False),
+            nn.BatchNorm2d(num_out),
+            nn.ReLU6(inplace=True),
+        )
+
+
+class InvertedResidual(nn.Module):
+    """Widen, depthwise, narrow; residual where the shapes allow."""
+
+    def __init__(self, num_in: int, num_out: int, *, stride: int, expand: int) -> None:
+        super().__init__()
+        wide = num_in * expand
+        parts: list[nn.Module] = [ConvBNReLU(num_in, wide, 1)] if expand != 1 else []
+        parts.append(ConvBNReLU(wide, wide, stride=stride, groups=wide))
+        parts += [nn.Conv2d(wide, num_out, 1, bias=False), nn.BatchNorm2d(num_out)]
+        self.conv = nn.Sequential(*parts)
+        self.has_residual = stride == 1 and num_in == num_out
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.conv(x) if self.has_residual else self.conv(x)
+
+
+class MobileNetV2(nn.Module):
+    """MobileNetV2; ``width`` multiplies the channels, ``stages`` cuts the depth."""
+
+    SETTINGS = (
+        (1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2),
+        (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1),
+    )  # fmt: skip
+    """Expansion, channels, repeats, first stride of each stage."""
+
+    def __init__(self, *, num_classes: int = 1000, width: float = 1.0, stages: int = 7) -> None:
+        super().__init__()
+        num_in = max(1, int(32 * width))
+        parts: list[nn.Module] = [ConvBNReLU(3, num_in, stride=2)]
+        for expand, channels, repeats, first_stride in self.SETTINGS[:stages]:
+            num_out = max(1, int(channels * width))
+            for position in range(repeats):
+                stride = first_stride if position == 0 else 1
+                parts.append(InvertedResidual(num_in, num_out, stride=stride, expand=expand))
+                num_in = num_out
+        last = max(1, int(1280 * width))
+        parts.append(ConvBNReLU(num_in, last, 1))
+        self.features = nn.Sequential(*parts)
+        self.classifier = nn.Sequential(nn.Dropout(0.2), nn.Linear(last, num_classes))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.classifier(self.features(x).mean((2, 3)))
+
+
+# --- GPT --------------------------------------------------------------------------------------
+
+
+class Attention(nn.Module):
+    """Causal self-attention; the three projections come out of one matrix as views."""
+
+    def __init__(self, d: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.qkv = nn.Linear(d, 3 * d)
+        self.proj = nn.Linear(d, d)
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, length, d = x.shape
+        split = (batch, length, self.heads, d // self.heads)
+        q, k, v = (part.view(split).transpose(1, 2) for part in self.qkv(x).chunk(3, dim=-1))
+        out = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.proj(out.transpose(1, 2).reshape(batch, length, d))
+
+
+class MLP(nn.Module):
+    """Widen by four, GELU, narrow; holds its two matrices itself."""
+
+    def __init__(self, d: int) -> None:
+        super().__init__()
+        self.up = nn.Parameter(torch.randn(4 * d, d) * d**-0.5)
+        self.down = nn.Parameter(torch.randn(d, 4 * d) * (4 * d) ** -0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = nn.functional.gelu(nn.functional.linear(x, self.up))
+        return nn.functional.linear(wide, self.down)
+
+
+class Block(nn.Module):
+    """Pre-norm transformer block."""
+
+    def __init__(self, d: int, heads: int) -> None:
+        super().__init__()
+        self.ln1 = nn.LayerNorm(d)
+        self.attn = Attention(d, heads)
+        self.ln2 = nn.LayerNorm(d)
+        self.mlp = MLP(d)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attn(self.ln1(x))
+        return x + self.mlp(self.ln2(x))
+
+
+class TinyGPT(nn.Module):
+    """A decoder of plain modules: with four layers 33 that run, and the ``ModuleList``.
+
+    Takes tokens int64[B, T], gives logits float32[B, T, vocab].
+    """
+
+    def __init__(
+        self, *, vocab: int = 65, d: int = 64, layers: int = 4, heads: int = 4, context: int = 64
+    ) -> None:
+        super().__init__()
+        self.tok = nn.Embedding(vocab, d)
+        self.pos = nn.Embedding(context, d)
+        self.blocks = nn.ModuleList(Block(d, heads) for _ in range(layers))
+        self.ln_f = nn.LayerNorm(d)
+        self.head = nn.Linear(d, vocab, bias=False)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        positions = torch.arange(tokens.shape[1], device=tokens.device)
+        x = self.tok(tokens) + self.pos(positions)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.ln_f(x))
+
+
+# --- small ones -------------------------------------------------------------------------------
+
+
+class DigitsCNN(nn.Module):
+    """For pictures of 8 by 8 (the digits of scikit-learn): float32[B, 1, 8, 8] to 10 logits."""
+
+    def __init__(self, *, width: int = 8, num_classes: int = 10) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(1, width, 3, padding=1)
+        self.relu1 = nn.ReLU(inplace=True)
+        self.conv2 = nn.Conv2d(width, 2 * width, 3, padding=1)
+        self.relu2 = nn.ReLU(inplace=True)
+        self.pool = nn.MaxPool2d(2)
+        self.flatten = nn.Flatten()
+        self.fc = nn.Linear(2 * width * 16, num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.relu1(self.conv1(x))
+        x = self.pool(self.relu2(self.conv2(x)))
+        return self.fc(self.flatten(x))
+
+
+class LSTMClassifier(nn.Module):
+    """Embedding, LSTM, a linear layer on the last hidden state; takes tokens int64[B, T]."""
+
+    def __init__(
+        self, *, vocab: int = 20, d: int = 8, hidden: int = 12, num_classes: int = 3
+    ) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocab, d)
+        self.lstm = nn.LSTM(d, hidden, num_layers=2, batch_first=True)
+        self.dropout = nn.Dropout(0.1)
+        self.fc = nn.Linear(hidden, num_classes)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        _, (hidden, _) = self.lstm(self.embedding(tokens))
+        return self.fc(self.dropout(hidden[-1]))
+
+
+# --- small versions with inputs ---------------------------------------------------------------
+
+
+def small() -> dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]]:
+    """Cheap versions of all, with weights and inputs that are the same every time."""
+
+    def image(side: int) -> Tensor:
+        return torch.randn(4, 3, side, side, generator=torch.Generator().manual_seed(1))
+
+    def tokens(vocab: int, length: int) -> Tensor:
+        generator = torch.Generator().manual_seed(1)
+        return torch.randint(vocab, (2, length), generator=generator)
+
+    return {
+        "resnet18": (lambda: seeded(lambda: resnet18(width=4, num_classes=5)), lambda: image(64)),
+        "resnet34": (lambda: seeded(lambda: resnet34(width=4, num_classes=5)), lambda: image(64)),
+        "densenet": (lambda: seeded(DenseNet), lambda: image(8)),
+        "mobilenet": (
+            lambda: seeded(lambda: MobileNetV2(width=0.125, num_classes=5, stages=4)),
+            lambda: image(64),
+        ),
+        "gpt": (
+            lambda: seeded(lambda: TinyGPT(vocab=11, d=16, layers=2, heads=2, context=8)),
+            lambda: tokens(11, 8),
+        ),
+        "digits": (lambda: seeded(DigitsCNN), lambda: image(8)[:, :1]),
+        "lstm": (lambda: seeded(LSTMClassifier), lambda: tokens(20, 6)),
+    }
