@@ -15,13 +15,14 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch._higher_order_ops.effects import _EffectType as EffectType, _register_effectful_op
 
-from torchtap.capture.callbacks import Begin, CallCounter, PostForward, PreForward
+from torchtap.capture.callbacks import Begin, CallCounter, Listener, PostForward, PreForward
+from torchtap.capture.evaluation import Evaluations
 from torchtap.core.record import FORWARD, UNVERSIONED, Record
 from torchtap.core.tree import Unseen, argument_leaves, leaves
 from torchtap.hooks.marks import open_engines
@@ -29,7 +30,6 @@ from torchtap.hooks.module_hook import run_as_it_is
 from torchtap.hooks.spots import RETURNED, TAKEN, Tap
 
 if TYPE_CHECKING:
-    from torchtap.capture.engine import Engine
     from torchtap.core.plan import Filter
 
 NOT_IN_GRAPHS = {
@@ -61,6 +61,16 @@ _parts: weakref.WeakValueDictionary[int, Part] = weakref.WeakValueDictionary()
 _filters: dict[str, Mapping[str, Filter]] = {}
 
 
+class GraphListener(Listener, Protocol):
+    """What hooks that can be traced need of their engine beyond what all hooks need."""
+
+    root: Tap
+    evaluations: Evaluations
+
+    def phase_in_graph(self, tap: Tap, *, trains: bool) -> str:
+        """The phase of a value that a compiled graph computes in a forward."""
+
+
 class Part:
     """What one hook sees of compiled graphs.
 
@@ -72,7 +82,7 @@ class Part:
 
     __slots__ = ("__weakref__", "asks", "engine", "tap", "tells", "ticket")
 
-    def __init__(self, engine: Engine, tap: Tap, *, tells: bool) -> None:
+    def __init__(self, engine: GraphListener, tap: Tap, *, tells: bool) -> None:
         self.engine = engine
         self.tap = tap
         self.asks = repr(tap.filters)
@@ -138,14 +148,14 @@ class CompilableBegin(Begin):
 
     __slots__ = ("part",)
 
-    def __init__(self, engine: Engine, tap: Tap) -> None:
-        super().__init__(engine, tap)
-        self.part = Part(engine, tap, tells=True)
+    def __init__(self, owner: GraphListener, tap: Tap) -> None:
+        super().__init__(owner, tap)
+        self.part = Part(owner, tap, tells=True)
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         if not torch.compiler.is_compiling():
             Begin.__call__(self, module, args)
-        elif self.engine.recording and _can_leave_behind(self.part):
+        elif self.owner.recording and _can_leave_behind(self.part):
             _tell(self.part)
 
 
@@ -154,17 +164,17 @@ class CompilablePreForward(PreForward):
 
     __slots__ = ("is_root", "part")
 
-    def __init__(self, engine: Engine, tap: Tap) -> None:
-        super().__init__(engine, tap)
+    def __init__(self, owner: GraphListener, tap: Tap) -> None:
+        super().__init__(owner, tap)
         is_told = not tap.filters.keys().isdisjoint(("input", "output", "grad_output"))
-        self.is_root = tap is engine.root
-        self.part = Part(engine, tap, tells=bool(tap.filters) and not is_told)
+        self.is_root = tap is owner.root
+        self.part = Part(owner, tap, tells=bool(tap.filters) and not is_told)
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if not self.engine.recording:
+        if not self.owner.recording:
             return
         if not torch.compiler.is_compiling():
-            self.engine.enter(self.tap, module, args, kwargs)  # Looks at the frame of its caller.
+            self.owner.enter(self.tap, module, args, kwargs)  # Looks at the frame of its caller.
         elif _can_leave_behind(self.part):
             if self.is_root:
                 _tell(self.part, _ENTERS, trains=_trains(module))
@@ -192,17 +202,17 @@ class CompilablePostForward(PostForward):
 
     __slots__ = ("is_root", "part")
 
-    def __init__(self, engine: Engine, tap: Tap, *, has_frame: bool) -> None:
-        super().__init__(engine, tap, has_frame=has_frame)
-        self.is_root = tap is engine.root
-        self.part = Part(engine, tap, tells=False)
+    def __init__(self, owner: GraphListener, tap: Tap, *, has_frame: bool) -> None:
+        super().__init__(owner, tap, has_frame=has_frame)
+        self.is_root = tap is owner.root
+        self.part = Part(owner, tap, tells=False)
 
     def __call__(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
     ) -> None:
         if not torch.compiler.is_compiling():
             PostForward.__call__(self, module, args, kwargs, output)
-        elif self.engine.recording and _can_leave_behind(self.part):
+        elif self.owner.recording and _can_leave_behind(self.part):
             unseen: Unseen = {}
             for leaf, tensor in leaves(output, unseen):
                 _leave_behind(self.part, leaf, tensor)

@@ -47,7 +47,7 @@ from torchtap.hooks.graph import from_one_compiled_graph, sequence_number
 from torchtap.hooks.guards import HookGuards, renumber, shared_number
 from torchtap.hooks.marks import open_engines
 from torchtap.hooks.module_hook import Handle
-from torchtap.hooks.order import AFTER, put_watch
+from torchtap.hooks.order import AFTER, ROLE_OF_WATCH, put_by_role
 from torchtap.hooks.spots import RETURNED, TAKEN, Meter, SiteState, Tap
 
 if TYPE_CHECKING:
@@ -110,6 +110,7 @@ class Engine:
     ) -> None:
         self.plan = plan
         self.looks = looks
+        self.role = ROLE_OF_WATCH[looks]
         self.emit = emit
         self.busy = busy
         self.step = 0
@@ -164,13 +165,13 @@ class Engine:
             if has_frame:
                 enter = (CompilablePreForward if self.borrows else PreForward)(self, tap)
                 self._hook_before(module, enter, number, with_kwargs=True)
-                put_watch(module._forward_pre_hooks, number)
+                put_by_role(module._forward_pre_hooks, number)
             if is_left:
                 kind = CompilablePostForward if self.borrows else PostForward
                 leave = kind(self, tap, has_frame=has_frame)
                 made = module.register_forward_hook(leave, with_kwargs=True, always_call=True)
                 self._keep(made, number)
-                put_watch(module._forward_hooks, number)
+                put_by_role(module._forward_hooks, number)
         number = shared_number(modules.values())
         for path in self._parts_to_hear_of(modules):
             tap = self.taps.get(path, self.root)

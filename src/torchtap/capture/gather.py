@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -24,9 +24,6 @@ from torchtap.hooks.no_grad import BATCHED, is_batched
 from torchtap.hooks.spots import SiteState
 from torchtap.hooks.views import ViewWatch
 
-if TYPE_CHECKING:
-    from torchtap.capture.gradients import Gradients
-
 NO_TASK = -1
 PARTIAL = "the backward was asked for other gradients only (inputs=), so not all of it flowed"
 PASSED_BY = (
@@ -43,6 +40,31 @@ write count, by whichever tensor."""
 OUTSIDE = "outside the compiled graph"
 """Label of a gradient from what was done with the tensor after a compiled graph had returned it;
 what the graph itself made of it is not in it."""
+
+
+class Receiver(Protocol):
+    """What takes gradients as they arrive: the :class:`~torchtap.capture.gradients.Gradients`.
+
+    Attributes:
+        step: the running step.
+    """
+
+    step: int
+
+    def deliver(
+        self,
+        spot: SiteState,
+        step: int,
+        call: int,
+        labels: tuple[str, ...],
+        gradient: Tensor | None,
+        *,
+        phase: str = FORWARD,
+    ) -> None:
+        """A gradient has arrived."""
+
+    def hold(self, handle: Any) -> None:
+        """Remove this hook with all others."""
 
 
 class PendingGradient:
@@ -73,7 +95,7 @@ class PendingGradient:
 
     def __init__(
         self,
-        gradients: Gradients,
+        gradients: Receiver,
         spot: SiteState,
         call: int,
         phase: str,

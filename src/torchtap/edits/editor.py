@@ -38,8 +38,8 @@ from torchtap.hooks.calls import (
 from torchtap.hooks.graph import from_one_compiled_graph, sequence_number
 from torchtap.hooks.guards import HookGuards
 from torchtap.hooks.marks import open_editors
-from torchtap.hooks.module_hook import EDITS, EditCallback, Handle, keep_dynamo_out
-from torchtap.hooks.order import put_edit
+from torchtap.hooks.module_hook import EDIT, EDITS, Handle, ModuleHook, keep_dynamo_out
+from torchtap.hooks.order import put_by_role
 from torchtap.hooks.param_hooks import ParamHooks, owns
 from torchtap.hooks.spots import RETURNED, TAKEN, SiteState, Tap
 
@@ -135,15 +135,15 @@ class EditEngine:
                     Handle(module.register_forward_pre_hook(CallCounter(self, tap)))
                 )
             if before:
-                enter = EditPreForward(self, tap)
+                enter = EditPreForward(self, tap, EDIT)
                 handle = Handle(module.register_forward_pre_hook(enter, with_kwargs=True))
-                put_edit(module._forward_pre_hooks, handle.id)
+                put_by_role(module._forward_pre_hooks, handle.id)
                 self._handles.append(handle)
             if after:
                 leave = EditPostForward(self, tap, has_call=before)
                 made = module.register_forward_hook(leave, with_kwargs=True, always_call=True)
                 handle = Handle(made)
-                put_edit(module._forward_hooks, handle.id)
+                put_by_role(module._forward_hooks, handle.id)
                 self._handles.append(handle)
         self.hook_params()
         if self.plan.patterns:  # Nothing else can select a mark.
@@ -458,28 +458,28 @@ def _spot_of_value(tap: Tap, port: str, leaf: str, holder: str) -> SiteState | N
     return None
 
 
-class EditPreForward(EditCallback):
+class EditPreForward(ModuleHook[EditEngine]):
     """Forward pre-hook of an edit."""
 
     __slots__ = ()
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return self.editor.enter(self.tap, args, kwargs) if self.editor.is_on else None
+        return self.owner.enter(self.tap, args, kwargs) if self.owner.is_on else None
 
 
-class EditPostForward(EditCallback):
+class EditPostForward(ModuleHook[EditEngine]):
     """Forward hook of an edit."""
 
     __slots__ = ("has_call",)
 
-    def __init__(self, editor: EditEngine, tap: Tap, *, has_call: bool) -> None:
-        super().__init__(editor, tap)
+    def __init__(self, owner: EditEngine, tap: Tap, *, has_call: bool) -> None:
+        super().__init__(owner, tap, EDIT)
         self.has_call = has_call
 
     def __call__(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
     ) -> Any:
-        editor = self.editor
+        editor = self.owner
         if not editor.is_on:
             return None
         error = sys.exception()

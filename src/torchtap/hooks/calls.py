@@ -17,7 +17,7 @@ from torchtap.core.record import BACKWARD, FORWARD, RECOMPUTE
 from torchtap.core.tree import argument_leaves
 from torchtap.hooks.backwards import current_task
 from torchtap.hooks.graph import sequence_number
-from torchtap.hooks.module_hook import Callback
+from torchtap.hooks.module_hook import ModuleHook
 from torchtap.hooks.replay import FUNCTION, OTHER, Replay, is_in_function, what_runs
 from torchtap.hooks.spots import Tap
 
@@ -154,7 +154,7 @@ def may_call_itself(module: nn.Module) -> bool:
 
 def _has_other_hooks(module: nn.Module) -> bool:
     tables = (module._forward_pre_hooks, module._forward_hooks)
-    return any(not isinstance(hook, Callback) for table in tables for hook in table.values())
+    return any(not isinstance(hook, ModuleHook) for table in tables for hook in table.values())
 
 
 def counted_as(call: int, phase: str) -> int:

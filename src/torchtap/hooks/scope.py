@@ -14,7 +14,7 @@ from torch import nn
 
 from torchtap.core.plan import Plan
 from torchtap.hooks.fused import FusedEncoderGuard
-from torchtap.hooks.module_hook import Callback, Handle, keep_dynamo_out
+from torchtap.hooks.module_hook import Handle, ModuleHook, keep_dynamo_out
 from torchtap.hooks.saved_pairs import Pair, is_of_checkpoint, push, remove, top
 from torchtap.hooks.spots import Tap
 
@@ -238,39 +238,28 @@ class ModuleScope:
                 return
 
 
-class _Follow(Callback):
-    """A hook that tells an attachment which module runs."""
+class _Enter(ModuleHook[ModuleScope]):
+    """Forward pre-hook: says which module runs."""
 
-    __slots__ = ("_attachment",)
-
-    def __init__(self, attachment: ModuleScope, tap: Tap) -> None:
-        self._attachment = attachment
-        self.tap = tap
-
-    @property
-    def owner(self) -> object:
-        """Who put it on."""
-        return self._attachment
-
-
-class _Enter(_Follow):
     __slots__ = ("_around",)
 
-    def __init__(self, attachment: ModuleScope, tap: Tap, *, around: bool) -> None:
-        super().__init__(attachment, tap)
+    def __init__(self, owner: ModuleScope, tap: Tap, *, around: bool) -> None:
+        super().__init__(owner, tap)
         self._around = around
 
     def __call__(self, module: nn.Module, args: Any) -> None:
-        self._attachment.enter(self.tap, around=self._around)
+        self.owner.enter(self.tap, around=self._around)
 
 
-class _Leave(_Follow):
+class _Leave(ModuleHook[ModuleScope]):
+    """Forward hook: says that the module returned, or raised."""
+
     __slots__ = ()
 
     def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
-        self._attachment.leave(self.tap)
+        self.owner.leave(self.tap)
         if isinstance(output, GeneratorType):
-            self._attachment.refuse(self.tap.path, GENERATOR)
+            self.owner.refuse(self.tap.path, GENERATOR)
 
 
 keep_dynamo_out(_Enter.__call__, _Leave.__call__, reason=INSIDE_A_GRAPH)
