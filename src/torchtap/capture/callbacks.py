@@ -12,6 +12,7 @@ from torchtap.capture.gradients import Gradients
 from torchtap.core.record import FORWARD, UNVERSIONED, Record, new_record
 from torchtap.hooks.fused import FusedEncoderHook
 from torchtap.hooks.module_hook import VALUES, ModuleHook, keep_dynamo_out
+from torchtap.hooks.module_hooks import Recording
 from torchtap.hooks.spots import GradHook, Tap
 from torchtap.hooks.tensor_hooks import TensorHooks
 
@@ -19,14 +20,6 @@ _current_task = torch._C._current_graph_task_id
 _saved_tensor_hooks = torch._C._autograd._top_saved_tensors_default_hooks
 _tracing_state = torch._C._get_tracing_state
 _transform_running = torch._C._functorch.peek_interpreter_stack
-
-
-class Recording(Protocol):
-    """What owns a hook that only counts: the engine of a watch or of an edit."""
-
-    @property
-    def recording(self) -> bool:
-        """Whether calls count now."""
 
 
 class Listener(Recording, Protocol):
@@ -90,16 +83,6 @@ class Begin(ModuleHook[Listener]):
             self.owner.begin(self.tap)
 
 
-class CallCounter(ModuleHook[Recording]):
-    """Forward pre-hook of a module that may call itself, where its end is all that is wanted."""
-
-    __slots__ = ()
-
-    def __call__(self, module: nn.Module, args: tuple[Any, ...]) -> None:
-        if self.owner.recording:
-            self.tap.calls.enter()  # type: ignore[attr-defined]
-
-
 class PostForward(ModuleHook[Listener]):
     """Forward hook. What it does per call decides what watching costs.
 
@@ -159,7 +142,6 @@ class PostForward(ModuleHook[Listener]):
 keep_dynamo_out(
     Begin.__call__,
     PreForward.__call__,
-    CallCounter.__call__,
     PostForward.__call__,
     FusedEncoderHook.__call__,
     reason=VALUES,

@@ -21,12 +21,13 @@ import torch
 from torch import Tensor, nn
 from torch._higher_order_ops.effects import _EffectType as EffectType, _register_effectful_op
 
-from torchtap.capture.callbacks import Begin, CallCounter, Listener, PostForward, PreForward
+from torchtap.capture.callbacks import Begin, Listener, PostForward, PreForward
 from torchtap.capture.evaluation import Evaluations
 from torchtap.core.record import FORWARD, UNVERSIONED, Record
 from torchtap.core.tree import Unseen, argument_leaves, leaves
 from torchtap.hooks.marks import open_engines
 from torchtap.hooks.module_hook import run_as_it_is
+from torchtap.hooks.module_hooks import CallCounter
 from torchtap.hooks.spots import RETURNED, TAKEN, Tap
 
 if TYPE_CHECKING:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from torchtap.capture.callbacks import CallCounter
 from torchtap.core.errors import EditError
 from torchtap.core.local import gathered_parameters
 from torchtap.core.record import BACKWARD, RECOMPUTE, UNVERSIONED, Record, new_record
@@ -29,17 +28,12 @@ from torchtap.hooks.calls import (
     NOT_TOLD,
     UNTOLD,
     Call,
-    EnteredCalls,
-    Numbering,
-    Running,
     counted_as,
-    may_call_itself,
 )
 from torchtap.hooks.graph import from_one_compiled_graph, sequence_number
-from torchtap.hooks.guards import HookGuards
 from torchtap.hooks.marks import open_editors
-from torchtap.hooks.module_hook import EDIT, EDITS, Handle, ModuleHook, keep_dynamo_out
-from torchtap.hooks.order import put_by_role
+from torchtap.hooks.module_hook import EDIT, EDITS, ModuleHook, keep_dynamo_out
+from torchtap.hooks.module_hooks import TRACED, CallCounter, ModuleHooks
 from torchtap.hooks.param_hooks import ParamHooks, owns
 from torchtap.hooks.spots import RETURNED, TAKEN, SiteState, Tap
 
@@ -105,46 +99,28 @@ class EditEngine:
         self.step = 0
         self.is_on = False
         self.num_entries = 0
-        self.taps = {planned.path: Tap(planned.path, planned.filters) for planned in plan.taps}
-        self.root = self.taps.get("") or Tap("", {})
-        self.marks: dict[str, Tap | None] = {}
+        self._hooks = ModuleHooks[_Call](plan)
+        self.taps, self.root, self.marks = self._hooks.taps, self._hooks.root, self._hooks.marks
         self.reached: dict[SiteState, Counter[int]] = {}
         self.fired: dict[SiteState, Counter[int]] = {}
         self.gradients = GradientEdits(change, self.count)
         self.nodes = None if nodes is None else NodeEdits(nodes, change.name, self.count)
         self._wants_call = wants_call
-        self._numbering = Numbering()
-        self._running: Running[_Call] = Running()
-        self._handles: list[Any] = []
+        self._running, self._numbering = self._hooks.running, self._hooks.numbering
         self._params = ParamHooks()
-        self._guards = HookGuards()
 
     # ------------------------------------------------------------------ on, step, off
 
     def attach(self, modules: Mapping[str, nn.Module]) -> None:
         """Put the hooks on. ``modules``: path -> module."""
-        for path in dict.fromkeys(["", *self.taps]):
-            tap, module = self.taps.get(path, self.root), modules[path]
-            if isinstance(module, torch.jit.ScriptModule):
-                tap.reason = "a ScriptModule takes no hooks"
-                continue
+        for tap, module in self._hooks.tapped(modules):
             before, after = self._sides(tap)
-            if after and not before and may_call_itself(module):
-                tap.count = EnteredCalls
-                self._handles.append(
-                    Handle(module.register_forward_pre_hook(CallCounter(self, tap)))
-                )
-            if before:
-                enter = EditPreForward(self, tap, EDIT)
-                handle = Handle(module.register_forward_pre_hook(enter, with_kwargs=True))
-                put_by_role(module._forward_pre_hooks, handle.id)
-                self._handles.append(handle)
-            if after:
-                leave = EditPostForward(self, tap, has_call=before)
-                made = module.register_forward_hook(leave, with_kwargs=True, always_call=True)
-                handle = Handle(made)
-                put_by_role(module._forward_hooks, handle.id)
-                self._handles.append(handle)
+            self._hooks.hook(
+                module,
+                before=EditPreForward(self, tap, EDIT) if before else None,
+                after=EditPostForward(self, tap, has_call=before) if after else None,
+                counter=CallCounter(self, tap),
+            )
         self.hook_params()
         if self.plan.patterns:  # Nothing else can select a mark.
             open_editors.add(self)
@@ -162,24 +138,16 @@ class EditEngine:
         """Start ``step``; gradients still to come keep the step they belong to."""
         self.step = self.gradients.step = step
         self.is_on = is_on
-        self._numbering.restart()
-        self._running.stack.clear()
+        self._hooks.restart()
         self.gradients.backwards.restart()
         self.gradients.settle()
-        for tap in (self.root, *self.taps.values(), *self.marks.values()):
-            if tap is not None:
-                tap.restart()
 
     def detach(self) -> None:
         """Take every hook off."""
         self.is_on = False
         open_editors.discard(self)
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
+        self._hooks.release()
         self._params.release()
-        self._guards.release()
-        self._running.stack.clear()
         self.gradients.release()
         if self.nodes is not None:
             self.nodes.release()
@@ -256,11 +224,7 @@ class EditEngine:
         """An intermediate tensor names itself; returns what is to flow on."""
         if not self.is_on or (not self._running.stack and current_task() == -1):
             return tensor
-        if name not in self.marks:
-            filters = self.plan.mark_filters(name)
-            is_taken = name in self.plan.types or name in self.plan.aliases
-            self.marks[name] = Tap(name, filters) if filters and not is_taken else None
-        tap = self.marks[name]
+        tap = self._hooks.mark_tap(name)
         if tap is None or self._is_dormant(tap):
             return tensor
         number, phase = self._numbering.number(tap, (tensor,), {})
@@ -274,7 +238,7 @@ class EditEngine:
         if self._running.stack and self._running.is_stale():
             self._running.stack.clear()
         self.num_entries += 1
-        self._guards.hold()
+        self._hooks.guards.hold()
         if current_task() == -1 and not self._running.stack:
             self.gradients.backwards.forget_failed()
             self._numbering.enter_model()
@@ -389,7 +353,7 @@ class EditEngine:
         if not self.is_on:
             return True
         if _tracing_state() is not None:
-            tap.reason = "it ran while torch.jit was tracing"
+            tap.reason = TRACED
             return True
         return False
 

@@ -139,6 +139,8 @@ class ModuleHook(Generic[Owner]):
 
     __slots__ = ("owner", "role", "tap")
 
+    __call__: Callable[..., Any]  # Of a subclass, as PyTorch calls that kind of hook.
+
     def __init__(self, owner: Owner, tap: Tap, role: str = FOLLOW) -> None:
         self.owner = owner
         self.tap = tap

@@ -239,7 +239,7 @@ _open: weakref.WeakSet[FreezeHooks] = weakref.WeakSet()
 class _Free:
     """How a held parameter is copied and pickled: as if it were not held.
 
-    Its methods stand on the parameter as attributes, see :mod:`torchtap.capture.callbacks`.
+    Its methods stand on the parameter as attributes, see :mod:`torchtap.hooks.module_hook`.
     """
 
     __slots__ = ("_param",)
