@@ -188,7 +188,7 @@ class Engine:
         self.gradients.backwards.restart()
         self.gradients.release_leaves(force=True)
         self.gradients.prune(force=True)
-        self.gradients.drop_views()
+        self.gradients.views.drop()
         self.aside.come_back()
 
     def detach(self) -> None:
@@ -227,7 +227,7 @@ class Engine:
         found = argument_leaves(args, kwargs, tap.unseen[TAKEN])
         if tap is self.root and frames and self._running.is_stale():
             frames.clear()
-            self.gradients.drop_views()
+            self.gradients.views.drop()
         is_outermost = not frames or tap is self.root
         if is_outermost:
             self._enter_model(tap, module, is_nested=bool(frames))
@@ -236,7 +236,7 @@ class Engine:
         )
         is_training = tap is not self.root or mode_of(module) is not False
         call, phase = self._number(tap, args, kwargs, is_training=is_training)
-        frame = _Frame(tap, call, phase, foreign, self.gradients.enter())
+        frame = _Frame(tap, call, phase, foreign, len(self.gradients.views))
         frames.append(frame)
         if phase is EVAL:
             self.evaluations.begin()
@@ -267,7 +267,7 @@ class Engine:
             frame = self._frameless(tap, args, kwargs)
         else:
             outputs = {id(tensor) for _, tensor in found}
-            self.gradients.leave(frame.first_view, outputs, is_outermost=is_outermost)
+            self.gradients.views.leave(frame.first_view, outputs, is_outermost=is_outermost)
         together = from_one_compiled_graph(t for _, t in found) if len(found) > 1 else ()
         for leaf, tensor in found:
             spot = tap.spot("output", leaf)
@@ -281,7 +281,7 @@ class Engine:
         if is_outermost:
             self.evaluations.end()
             self.saved.restart()
-            self.gradients.drop_views()  # Nobody would follow them from here on.
+            self.gradients.views.drop()  # No call ends after this one to follow them.
         if tap is self.root:
             self.state.hook_params(self.gradients.backwards)  # Lazy parameters exist only now.
             if self.state.hooks_params and current_task() == -1:
@@ -294,7 +294,7 @@ class Engine:
         tap = self._hooks.mark_tap(name)
         if tap is None or self._is_dormant(tap):
             return
-        self.gradients.repair_views()
+        self.gradients.views.repair()
         frame = self._frameless(tap, (tensor,), {})
         self._take_value(tap.spot("output", ""), tensor, frame.number, frame.phase, frame.foreign)
         self._expect(tap.spot("grad_output", ""), tensor, frame)

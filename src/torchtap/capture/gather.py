@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Protocol
 
@@ -15,9 +15,6 @@ from torchtap.hooks.backwards import at_end_of_backward, current_task
 from torchtap.hooks.graph import (
     BoundaryEdge,
     Geometry,
-    geometry_in_base,
-    overwriting_node,
-    sequence_number,
 )
 from torchtap.hooks.module_hook import keep_dynamo_out
 from torchtap.hooks.no_grad import BATCHED, is_batched
@@ -150,6 +147,12 @@ class PendingGradient:
             self.given_up = current_task()
             self.spot.expected += self.has_arrived  # Waited for once more, in vain.
 
+    def on_overwritten(self, geometry: Geometry, argument: Geometry | None) -> Callable[..., Any]:
+        """Makes the hook of the ``CopySlices`` node that overwrote a view: one more part comes."""
+        self.num_parts += 1
+        self.labels = (*self.labels, SHARED)
+        return partial(take_over, self, geometry, argument)
+
     def expect_ways_past(self, found: Iterable[BoundaryEdge]) -> None:
         """The graph grows in the backward that is running: later ones may go past these nodes."""
         if self.graph_task != NO_TASK:
@@ -174,43 +177,6 @@ class PendingGradient:
         self.has_arrived = True
         apart = {} if self.phase is FORWARD else {"phase": self.phase}
         self.gradients.deliver(self.spot, self.step, self.call, self.labels, gradient, **apart)
-
-
-class ReturnedView:
-    """A view that a module returned, while the calls around it run.
-
-    A write into its memory puts a ``CopySlices`` node on the base in place of the view's own node.
-    The derivative with respect to what was returned then comes in two parts: by the old node (uses
-    before the write) and by the cut of ``CopySlices``' gradient (uses after).
-
-    Args:
-        view: the view; also the only way to the graph that a write makes.
-        gather: the gradient to complete.
-        argument: where that is the gradient of the module's argument, of which the view is a
-            part, how the argument lies in the base.
-    """
-
-    __slots__ = ("argument", "first", "gather", "view", "watch")
-
-    def __init__(self, view: Tensor, gather: PendingGradient, argument: Geometry | None) -> None:
-        self.view = view
-        self.first = sequence_number()  # Nodes from here on are younger than the return.
-        self.gather = gather
-        self.argument = argument
-        self.watch = watch = ViewWatch(view)
-        gather.views = (*gather.views, watch) if gather.views else (watch,)
-
-    def repair(self) -> Any:
-        """Follow the view to the node that took over; returns the hook's handle."""
-        node = overwriting_node(self.view, self.first)
-        if node is None:
-            return None
-        self.watch.is_repaired = True
-        self.gather.num_parts += 1
-        self.gather.labels = (*self.gather.labels, SHARED)
-        geometry = geometry_in_base(self.view)
-        hook = partial(take_over, self.gather, geometry, self.argument)
-        return node.register_hook(hook)
 
 
 def is_alike(one: Tensor, other: Tensor) -> bool:

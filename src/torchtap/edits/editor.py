@@ -173,7 +173,7 @@ class EditEngine:
         if tap is self.root:
             self._enter_model()
         number, phase = self._numbering.number(tap, args, kwargs)
-        call = _Call(tap, number, phase, self.gradients.enter())
+        call = _Call(tap, number, phase, len(self.gradients.views))
         self._running.stack.append(call)
         takes_arguments = "input" in tap.filters or "grad_input" in tap.filters
         if not takes_arguments or not self._is_wanted(call):
@@ -242,7 +242,7 @@ class EditEngine:
         if current_task() == -1 and not self._running.stack:
             self.gradients.backwards.forget_failed()
             self._numbering.enter_model()
-            self.gradients.drop_views()  # Left behind by a KeyboardInterrupt.
+            self.gradients.views.drop()  # Left behind by a KeyboardInterrupt.
             self.gradients.settle()
             self.gradients.prune()
         self.hook_params()
