@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-import torch
 from torch import Tensor, nn
 
 from torchtap.capture.gradients import Gradients
 from torchtap.core.record import FORWARD, UNVERSIONED, Record, new_record
+from torchtap.core.torch_private import (
+    current_task,
+    top_saved_hooks,
+    tracing_state,
+    transform_running,
+)
 from torchtap.hooks.fused import FusedEncoderHook
 from torchtap.hooks.module_hook import VALUES, ModuleHook, keep_dynamo_out
 from torchtap.hooks.module_hooks import Recording
 from torchtap.hooks.spots import GradHook, Tap
 from torchtap.hooks.tensor_hooks import TensorHooks
-
-_current_task = torch._C._current_graph_task_id
-_saved_tensor_hooks = torch._C._autograd._top_saved_tensors_default_hooks
-_tracing_state = torch._C._get_tracing_state
-_transform_running = torch._C._functorch.peek_interpreter_stack
 
 
 class Listener(Recording, Protocol):
@@ -111,10 +111,10 @@ class PostForward(ModuleHook[Listener]):
             or ((is_view := output._is_view()) and not engine.is_inside())
             or (spot is not None and spot.copies is not False)
             or engine.busy
-            or _current_task() != -1
-            or _saved_tensor_hooks(True) is not None
-            or _transform_running() is not None
-            or _tracing_state() is not None
+            or current_task() != -1
+            or top_saved_hooks(True) is not None
+            or transform_running() is not None
+            or tracing_state() is not None
         ):
             engine.leave(tap, args, kwargs, output, has_frame=self.has_frame)
             return

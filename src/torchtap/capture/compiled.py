@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch._higher_order_ops.effects import _EffectType as EffectType, _register_effectful_op
 
 from torchtap.capture.callbacks import Begin, Listener, PostForward, PreForward
 from torchtap.capture.evaluation import Evaluations
 from torchtap.core.record import FORWARD, UNVERSIONED, Record
+from torchtap.core.torch_private import keep_operator_in_order, transform_running
 from torchtap.core.tree import Unseen, argument_leaves, leaves
 from torchtap.hooks.marks import open_engines
 from torchtap.hooks.module_hook import run_as_it_is
@@ -45,7 +45,6 @@ NOT_IN_GRAPHS = {
 }
 """Ports that cannot be had of a module inside a compiled graph, and why."""
 IN_TRANSFORM = "it ran inside a torch.func transform, where tensors stand for others"
-_transform_running = torch._C._functorch.peek_interpreter_stack
 _AWAITED = "awaited"
 """In place of the reason why a gradient cannot come: it can."""
 
@@ -282,7 +281,7 @@ def _is_wanted(asks: str, port: str, leaf: str) -> bool:
 
 def _is_in_transform() -> bool:
     """Asked while a graph is traced, which then serves no call outside of the transform."""
-    return _transform_running() is not None
+    return transform_running() is not None
 
 
 # What torch.compiler.assume_constant_result does; that would import all of the compiler.
@@ -307,7 +306,7 @@ def _run_nothing(
 _library.impl("emit", _run, "CompositeExplicitAutograd")
 torch.library.register_fake("torchtap::emit", _run_nothing, lib=_library)
 # The compiler must neither drop nor move what has an effect that it cannot see.
-_register_effectful_op(torch.ops.torchtap.emit.default, EffectType.ORDERED)
+keep_operator_in_order(torch.ops.torchtap.emit.default)
 run_as_it_is(
     CompilableBegin.__call__,
     CompilablePreForward.__call__,

@@ -30,8 +30,13 @@ from torchtap.core.preserved import mode_of
 from torchtap.core.record import BACKWARD, EVAL, FORWARD, Record
 from torchtap.core.site import STATE_PORTS, Site
 from torchtap.core.tensors import obstacle, storage_id
+from torchtap.core.torch_private import (
+    current_task,
+    sequence_number,
+    tracing_state,
+    transform_running,
+)
 from torchtap.core.tree import argument_leaves, leaves
-from torchtap.hooks.backwards import current_task
 from torchtap.hooks.calls import (
     NOT_TOLD,
     UNTOLD,
@@ -39,7 +44,7 @@ from torchtap.hooks.calls import (
     outermost_parts,
 )
 from torchtap.hooks.fused import FusedEncoderGuard
-from torchtap.hooks.graph import from_one_compiled_graph, sequence_number
+from torchtap.hooks.graph import from_one_compiled_graph
 from torchtap.hooks.guards import shared_number
 from torchtap.hooks.marks import open_engines
 from torchtap.hooks.module_hooks import TRACED, CallCounter, ModuleHooks
@@ -49,7 +54,6 @@ from torchtap.hooks.spots import RETURNED, TAKEN, Meter, SiteState, Tap
 if TYPE_CHECKING:
     from torchtap.core.plan import Plan
 
-_transform_running = torch._C._functorch.peek_interpreter_stack
 _NEED_ENTRY = frozenset({"input", "grad_input", "saved"})
 """Ports for which it must be known when the module was entered."""
 
@@ -439,9 +443,9 @@ class Engine:
         return _Frame(tap, call, phase, foreign)
 
     def _is_dormant(self, tap: Tap, *, is_counted: bool = True) -> bool:
-        if _transform_running() is not None:
+        if transform_running() is not None:
             reason = IN_TRANSFORM
-        elif torch._C._get_tracing_state() is not None:
+        elif tracing_state() is not None:
             reason = TRACED
         else:
             return bool(self.busy) and threading.get_ident() in self.busy

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from torchtap.core.local import is_distributed
 from torchtap.core.record import FORWARD
-from torchtap.hooks.backwards import at_end_of_backward, current_task
+from torchtap.core.torch_private import current_node, current_task, will_run
+from torchtap.hooks.backwards import at_end_of_backward
 from torchtap.hooks.graph import (
     BoundaryEdge,
     Geometry,
@@ -158,7 +159,7 @@ class PendingGradient:
         if self.graph_task != NO_TASK:
             return
         self.graph_task = current_task()
-        node: Any = torch._C._current_autograd_node()
+        node: Any = current_node()
         for behind, slot in {node.next_functions[crossing.slot] for crossing in found}:
             if behind is not None:
                 self.gradients.hold(behind.register_prehook(partial(self._arrive_behind, slot)))
@@ -191,12 +192,10 @@ def is_wanted_beyond(found: Iterable[BoundaryEdge]) -> bool:
 
     If so, every node that leads there runs. To be called by a hook of the node that is running.
     """
-    node: Any = torch._C._current_autograd_node()
+    node: Any = current_node()
     following = node.next_functions
     try:
-        return any(
-            torch._C._will_engine_execute_node(following[crossing.slot][0]) for crossing in found
-        )
+        return any(will_run(following[crossing.slot][0]) for crossing in found)
     except RuntimeError:  # A leaf whose gradient was asked for.
         return True
 

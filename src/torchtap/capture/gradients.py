@@ -12,6 +12,7 @@ from torch import Tensor
 from torchtap.capture.gather import PendingGradient, add_boundary_gradients
 from torchtap.capture.keep import CopyPolicy
 from torchtap.core.record import FORWARD, Record, new_record
+from torchtap.core.torch_private import sequence_number
 from torchtap.hooks.backwards import Backwards
 from torchtap.hooks.calls import Call
 from torchtap.hooks.graph import (
@@ -26,7 +27,6 @@ from torchtap.hooks.graph import (
     edge_of,
     geometry_in_base,
     input_edges,
-    sequence_number,
 )
 from torchtap.hooks.module_hook import keep_dynamo_out
 from torchtap.hooks.no_grad import BATCHED, is_batched, is_discarded_graph, why_no_grad

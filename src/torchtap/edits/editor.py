@@ -11,7 +11,6 @@ from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor, nn
 
 from torchtap.core.errors import EditError
@@ -19,18 +18,23 @@ from torchtap.core.local import gathered_parameters
 from torchtap.core.record import BACKWARD, RECOMPUTE, UNVERSIONED, Record, new_record
 from torchtap.core.site import Site
 from torchtap.core.tensors import obstacle
+from torchtap.core.torch_private import (
+    current_task,
+    sequence_number,
+    tracing_state,
+    transform_running,
+)
 from torchtap.core.tree import leaves, replace, replace_arguments
 from torchtap.edits.checked import CheckedEdit
 from torchtap.edits.gradients import GradientEdits
 from torchtap.edits.nodes import NodeEdit, NodeEdits
-from torchtap.hooks.backwards import current_task
 from torchtap.hooks.calls import (
     NOT_TOLD,
     UNTOLD,
     Call,
     counted_as,
 )
-from torchtap.hooks.graph import from_one_compiled_graph, sequence_number
+from torchtap.hooks.graph import from_one_compiled_graph
 from torchtap.hooks.marks import open_editors
 from torchtap.hooks.module_hook import EDIT, EDITS, ModuleHook, keep_dynamo_out
 from torchtap.hooks.module_hooks import TRACED, CallCounter, ModuleHooks
@@ -44,8 +48,6 @@ EDITABLE = ("input", "output", "grad_input", "grad_output", "param_grad")
 MOST_CALLS = 1 << 16
 """Calls of one site that are counted apart; a program that never steps stays flat in memory."""
 
-_transform_running = torch._C._functorch.peek_interpreter_stack
-_tracing_state = torch._C._get_tracing_state
 
 Known = dict[int, tuple[Tensor, Tensor]]
 """Id of a tensor of one call -> it (or another could get its id), and what goes on in its place."""
@@ -342,7 +344,7 @@ class EditEngine:
             self.fired[spot][call] += 1
 
     def _check_gradients(self) -> GradientEdits:
-        if _transform_running() is not None:
+        if transform_running() is not None:
             raise EditError(
                 f"Edit {self.change.name!r} changes gradients, which torch.func transforms compute "
                 f"without calling hooks. Edit outputs, or differentiate with torch.autograd."
@@ -352,7 +354,7 @@ class EditEngine:
     def _is_dormant(self, tap: Tap) -> bool:
         if not self.is_on:
             return True
-        if _tracing_state() is not None:
+        if tracing_state() is not None:
             tap.reason = TRACED
             return True
         return False

@@ -12,9 +12,10 @@ from torch import Tensor
 from torchtap.core.errors import EditError
 from torchtap.core.functions import place
 from torchtap.core.record import FORWARD, UNVERSIONED, Record, new_record
+from torchtap.core.torch_private import current_task
 from torchtap.core.tree import leaves
 from torchtap.edits.checked import CheckedEdit
-from torchtap.hooks.backwards import Backwards, current_task
+from torchtap.hooks.backwards import Backwards
 from torchtap.hooks.calls import counted_as
 from torchtap.hooks.graph import EDITED, Geometry
 from torchtap.hooks.module_hook import keep_dynamo_out

@@ -17,6 +17,7 @@ from typing import Any, Generic, TypeVar
 
 from torch.utils.hooks import RemovableHandle
 
+from torchtap.core.torch_private import run_uncompiled
 from torchtap.hooks.spots import Tap
 
 Owner = TypeVar("Owner")
@@ -169,12 +170,8 @@ def run_as_it_is(*functions: Any) -> None:
 
     Where such a call stands inside a function that is compiled, it is traced like any other.
     """
-    from torch._C._dynamo import eval_frame
-
-    skip = eval_frame._FrameAction.SKIP
     for function in functions:
-        strategy = eval_frame._FrameExecStrategy(skip, skip)
-        eval_frame.set_code_exec_strategy(function.__code__, strategy)
+        run_uncompiled(function)
 
 
 def keep_dynamo_out(*functions: Any, reason: str = HOOK) -> None:

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from torchtap.core.plan import Plan
+from torchtap.core.torch_private import current_task, may_push_saved_hooks
 from torchtap.hooks.fused import FusedEncoderGuard
 from torchtap.hooks.module_hook import Handle, ModuleHook, keep_dynamo_out
 from torchtap.hooks.saved_pairs import Pair, is_of_checkpoint, push, remove, top
@@ -39,10 +40,6 @@ INSIDE_A_GRAPH = (
     "call, or compile with fullgraph=False"
 )
 """What the error of ``fullgraph=True`` says."""
-
-_current_task = torch._C._current_graph_task_id
-may_push = torch._C._autograd._saved_tensors_hooks_is_enabled  # type: ignore[attr-defined]
-"""Whether saved-tensor hooks are allowed here: ``torch.func``, or the user, may forbid them."""
 
 
 class ThreadState(threading.local):
@@ -209,10 +206,10 @@ class ModuleScope:
     def _may_put_on(self, tap: Tap) -> bool:
         if self.places.num_pauses:
             return False  # Where the user wants none.
-        if not may_push():
+        if not may_push_saved_hooks():
             self.refuse(tap.path, FORBIDDEN)
             return False
-        if _current_task() != -1:
+        if current_task() != -1:
             self.refuse(tap.path, BACKWARD)
             return False
         return not self._is_inside_checkpoint(top(), tap.path)
@@ -220,7 +217,7 @@ class ModuleScope:
     def _is_inside_checkpoint(self, pair: Pair | None, path: str) -> bool:
         """It would keep what the checkpoint computes again, and confuse it."""
         is_inside = is_of_checkpoint(pair)
-        if is_inside and _current_task() == -1:
+        if is_inside and current_task() == -1:
             self.refuse(path, CHECKPOINT)
         return is_inside
 

@@ -19,7 +19,8 @@ from typing import Any, Generic, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from torchtap.hooks.graph import Geometry, geometry_in_base, overwriting_node, sequence_number
+from torchtap.core.torch_private import sequence_number
+from torchtap.hooks.graph import Geometry, geometry_in_base, overwriting_node
 
 
 class ViewWatch:
