@@ -16,6 +16,7 @@ In the order in which it is read:
   gradient, and numbers of backwards.
 - :mod:`~torchtap.hooks.tensor_hooks`, :mod:`~torchtap.hooks.param_hooks`: hooks that outlive a
   call.
+- :mod:`~torchtap.hooks.optimizer_hooks`: steps of optimizers.
 - :mod:`~torchtap.hooks.saved_pairs`, :mod:`~torchtap.hooks.scope`: hooks on saved tensors, and the
   modules that they are on for.
 - :mod:`~torchtap.hooks.marks`: ``tt.mark``.
