@@ -218,6 +218,28 @@ def test_a_watch_sees_the_gradient_of_its_own_module() -> None:
 # --- views, in place, residuals, one tensor in several places ----------------------------------
 
 
+class Table(nn.Module):
+    """Returns a view of its own parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.arange(4.0).view(2, 2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.weight.view(-1)
+
+
+def test_a_view_of_a_parameter_keeps_its_gradient_when_the_parameter_is_overwritten() -> None:
+    model = nn.Sequential(Table(), nn.Identity())
+    with tt.edit(model, "0:grad_output", tt.edits.scale(2.0)) as edit:
+        loss = model(torch.ones(1)).sum()
+        with torch.no_grad():  # Autograd allows no other write: no node takes over.
+            model[0].weight.mul_(0.5)
+        loss.backward()
+    assert edit.fired == {"0:grad_output": 1}
+    assert torch.equal(model[0].weight.grad, torch.full((2, 2), 2.0))
+
+
 class Then(nn.Module):
     """A module, then an in-place change of what it returned, and a loss of both kinds."""
 

@@ -649,6 +649,25 @@ def test_a_freeze_whose_handle_is_dropped_lives_as_long_as_the_model() -> None:
     assert [dict(table) for table in tables] == before
 
 
+def test_a_frozen_model_may_go_in_the_middle_of_an_optimizer_step() -> None:
+    tables = home._global_optimizer_pre_hooks, home._global_optimizer_post_hooks
+    before = [dict(table) for table in tables]
+    models = [mlp()]
+    tt.freeze(models[0])
+
+    def drop(*_: Any) -> None:
+        models.clear()
+        gc.collect()
+
+    dropping = home.register_optimizer_step_pre_hook(drop)
+    trained = mlp()
+    with tt.freeze(trained, "0"):  # PyTorch goes on to this hook after the one that drops.
+        train(trained, SGD(trained.parameters(), lr=0.1), set_to_none=True)
+    dropping.remove()
+    tt.freeze(mlp()).close()  # What could not be removed then is removed now.
+    assert [dict(table) for table in tables] == before
+
+
 def test_another_models_optimizer_is_left_alone() -> None:
     model, other = mlp(), mlp()
     with tt.freeze(model):

@@ -2,60 +2,88 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
-import torch
 from torch import Tensor, nn
 
+from torchtap.capture.gradients import Gradients
 from torchtap.core.record import FORWARD, UNVERSIONED, Record, new_record
+from torchtap.core.torch_private import (
+    current_task,
+    top_saved_hooks,
+    tracing_state,
+    transform_running,
+)
 from torchtap.hooks.fused import FusedEncoderHook
-from torchtap.hooks.module_hook import VALUES, Callback, WatchCallback, keep_dynamo_out
+from torchtap.hooks.module_hook import VALUES, ModuleHook, keep_dynamo_out
+from torchtap.hooks.module_hooks import Recording
 from torchtap.hooks.spots import GradHook, Tap
-
-if TYPE_CHECKING:
-    from torchtap.capture.engine import Engine
+from torchtap.hooks.tensor_hooks import TensorHooks
 
 
-_current_task = torch._C._current_graph_task_id
-_saved_tensor_hooks = torch._C._autograd._top_saved_tensors_default_hooks
-_tracing_state = torch._C._get_tracing_state
-_transform_running = torch._C._functorch.peek_interpreter_stack
+class Listener(Recording, Protocol):
+    """What the hooks of a watch need of their engine, see :class:`~torchtap.capture.engine.Engine`.
+
+    The engine makes the hooks, and they report to it; this keeps the import in one direction.
+    """
+
+    role: str
+    step: int
+    busy: set[int]
+    borrows: bool
+    gradients: Gradients
+    on_tensors: TensorHooks
+    deliver_gradient: Callable[..., None]
+    emit: Callable[[Record], None]
+
+    def enter(
+        self, tap: Tap, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> None:
+        """A tapped module is entered."""
+
+    def leave(
+        self,
+        tap: Tap,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        output: Any,
+        *,
+        has_frame: bool,
+    ) -> None:
+        """A tapped module returned, or raised."""
+
+    def begin(self, tap: Tap) -> None:
+        """A part of the model runs, maybe without the model itself."""
+
+    def is_inside(self) -> bool:
+        """Whether this thread is inside a call that will tell of writes into views."""
 
 
-class PreForward(WatchCallback):
+class PreForward(ModuleHook[Listener]):
     """Forward pre-hook of a tap that must know when its module is entered."""
 
     __slots__ = ()
 
+    def __init__(self, owner: Listener, tap: Tap) -> None:
+        super().__init__(owner, tap, owner.role)
+
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if self.engine.recording:
-            self.engine.enter(self.tap, module, args, kwargs)
+        if self.owner.recording:
+            self.owner.enter(self.tap, module, args, kwargs)
 
 
-class Begin(Callback):
+class Begin(ModuleHook[Listener]):
     """Forward pre-hook of a part that programs call by itself: the step's state is taken then."""
 
     __slots__ = ()
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...]) -> None:
-        if self.engine.recording:
-            self.engine.begin(self.tap)
+        if self.owner.recording:
+            self.owner.begin(self.tap)
 
 
-class CallCounter(Callback):
-    """Forward pre-hook of a module that may call itself, where its end is all that is wanted."""
-
-    __slots__ = ()
-
-    def __init__(self, owner: Any, tap: Tap) -> None:
-        super().__init__(owner, tap)  # An engine or an editor: both say whether they record.
-
-    def __call__(self, module: nn.Module, args: tuple[Any, ...]) -> None:
-        if self.engine.recording:
-            self.tap.calls.enter()  # type: ignore[attr-defined]
-
-
-class PostForward(WatchCallback):
+class PostForward(ModuleHook[Listener]):
     """Forward hook. What it does per call decides what watching costs.
 
     Nearly every call returns one tensor in plain training: that case is written out here,
@@ -64,14 +92,14 @@ class PostForward(WatchCallback):
 
     __slots__ = ("has_frame",)
 
-    def __init__(self, engine: Engine, tap: Tap, *, has_frame: bool) -> None:
-        super().__init__(engine, tap)
+    def __init__(self, owner: Listener, tap: Tap, *, has_frame: bool) -> None:
+        super().__init__(owner, tap, owner.role)
         self.has_frame = has_frame
 
     def __call__(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
     ) -> None:
-        engine = self.engine
+        engine = self.owner
         if not engine.recording:
             return
         tap = self.tap
@@ -83,10 +111,10 @@ class PostForward(WatchCallback):
             or ((is_view := output._is_view()) and not engine.is_inside())
             or (spot is not None and spot.copies is not False)
             or engine.busy
-            or _current_task() != -1
-            or _saved_tensor_hooks(True) is not None
-            or _transform_running() is not None
-            or _tracing_state() is not None
+            or current_task() != -1
+            or top_saved_hooks(True) is not None
+            or transform_running() is not None
+            or tracing_state() is not None
         ):
             engine.leave(tap, args, kwargs, output, has_frame=self.has_frame)
             return
@@ -114,7 +142,6 @@ class PostForward(WatchCallback):
 keep_dynamo_out(
     Begin.__call__,
     PreForward.__call__,
-    CallCounter.__call__,
     PostForward.__call__,
     FusedEncoderHook.__call__,
     reason=VALUES,

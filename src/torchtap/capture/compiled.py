@@ -15,21 +15,22 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch._higher_order_ops.effects import _EffectType as EffectType, _register_effectful_op
 
-from torchtap.capture.callbacks import Begin, CallCounter, PostForward, PreForward
+from torchtap.capture.callbacks import Begin, Listener, PostForward, PreForward
+from torchtap.capture.evaluation import Evaluations
 from torchtap.core.record import FORWARD, UNVERSIONED, Record
+from torchtap.core.torch_private import keep_operator_in_order, transform_running
 from torchtap.core.tree import Unseen, argument_leaves, leaves
 from torchtap.hooks.marks import open_engines
 from torchtap.hooks.module_hook import run_as_it_is
+from torchtap.hooks.module_hooks import CallCounter
 from torchtap.hooks.spots import RETURNED, TAKEN, Tap
 
 if TYPE_CHECKING:
-    from torchtap.capture.engine import Engine
     from torchtap.core.plan import Filter
 
 NOT_IN_GRAPHS = {
@@ -44,7 +45,6 @@ NOT_IN_GRAPHS = {
 }
 """Ports that cannot be had of a module inside a compiled graph, and why."""
 IN_TRANSFORM = "it ran inside a torch.func transform, where tensors stand for others"
-_transform_running = torch._C._functorch.peek_interpreter_stack
 _AWAITED = "awaited"
 """In place of the reason why a gradient cannot come: it can."""
 
@@ -61,6 +61,16 @@ _parts: weakref.WeakValueDictionary[int, Part] = weakref.WeakValueDictionary()
 _filters: dict[str, Mapping[str, Filter]] = {}
 
 
+class GraphListener(Listener, Protocol):
+    """What hooks that can be traced need of their engine beyond what all hooks need."""
+
+    root: Tap
+    evaluations: Evaluations
+
+    def phase_in_graph(self, tap: Tap, *, trains: bool) -> str:
+        """The phase of a value that a compiled graph computes in a forward."""
+
+
 class Part:
     """What one hook sees of compiled graphs.
 
@@ -72,7 +82,7 @@ class Part:
 
     __slots__ = ("__weakref__", "asks", "engine", "tap", "tells", "ticket")
 
-    def __init__(self, engine: Engine, tap: Tap, *, tells: bool) -> None:
+    def __init__(self, engine: GraphListener, tap: Tap, *, tells: bool) -> None:
         self.engine = engine
         self.tap = tap
         self.asks = repr(tap.filters)
@@ -138,14 +148,14 @@ class CompilableBegin(Begin):
 
     __slots__ = ("part",)
 
-    def __init__(self, engine: Engine, tap: Tap) -> None:
-        super().__init__(engine, tap)
-        self.part = Part(engine, tap, tells=True)
+    def __init__(self, owner: GraphListener, tap: Tap) -> None:
+        super().__init__(owner, tap)
+        self.part = Part(owner, tap, tells=True)
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         if not torch.compiler.is_compiling():
             Begin.__call__(self, module, args)
-        elif self.engine.recording and _can_leave_behind(self.part):
+        elif self.owner.recording and _can_leave_behind(self.part):
             _tell(self.part)
 
 
@@ -154,17 +164,17 @@ class CompilablePreForward(PreForward):
 
     __slots__ = ("is_root", "part")
 
-    def __init__(self, engine: Engine, tap: Tap) -> None:
-        super().__init__(engine, tap)
+    def __init__(self, owner: GraphListener, tap: Tap) -> None:
+        super().__init__(owner, tap)
         is_told = not tap.filters.keys().isdisjoint(("input", "output", "grad_output"))
-        self.is_root = tap is engine.root
-        self.part = Part(engine, tap, tells=bool(tap.filters) and not is_told)
+        self.is_root = tap is owner.root
+        self.part = Part(owner, tap, tells=bool(tap.filters) and not is_told)
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if not self.engine.recording:
+        if not self.owner.recording:
             return
         if not torch.compiler.is_compiling():
-            self.engine.enter(self.tap, module, args, kwargs)  # Looks at the frame of its caller.
+            self.owner.enter(self.tap, module, args, kwargs)  # Looks at the frame of its caller.
         elif _can_leave_behind(self.part):
             if self.is_root:
                 _tell(self.part, _ENTERS, trains=_trains(module))
@@ -192,17 +202,17 @@ class CompilablePostForward(PostForward):
 
     __slots__ = ("is_root", "part")
 
-    def __init__(self, engine: Engine, tap: Tap, *, has_frame: bool) -> None:
-        super().__init__(engine, tap, has_frame=has_frame)
-        self.is_root = tap is engine.root
-        self.part = Part(engine, tap, tells=False)
+    def __init__(self, owner: GraphListener, tap: Tap, *, has_frame: bool) -> None:
+        super().__init__(owner, tap, has_frame=has_frame)
+        self.is_root = tap is owner.root
+        self.part = Part(owner, tap, tells=False)
 
     def __call__(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
     ) -> None:
         if not torch.compiler.is_compiling():
             PostForward.__call__(self, module, args, kwargs, output)
-        elif self.engine.recording and _can_leave_behind(self.part):
+        elif self.owner.recording and _can_leave_behind(self.part):
             unseen: Unseen = {}
             for leaf, tensor in leaves(output, unseen):
                 _leave_behind(self.part, leaf, tensor)
@@ -271,7 +281,7 @@ def _is_wanted(asks: str, port: str, leaf: str) -> bool:
 
 def _is_in_transform() -> bool:
     """Asked while a graph is traced, which then serves no call outside of the transform."""
-    return _transform_running() is not None
+    return transform_running() is not None
 
 
 # What torch.compiler.assume_constant_result does; that would import all of the compiler.
@@ -296,7 +306,7 @@ def _run_nothing(
 _library.impl("emit", _run, "CompositeExplicitAutograd")
 torch.library.register_fake("torchtap::emit", _run_nothing, lib=_library)
 # The compiler must neither drop nor move what has an effect that it cannot see.
-_register_effectful_op(torch.ops.torchtap.emit.default, EffectType.ORDERED)
+keep_operator_in_order(torch.ops.torchtap.emit.default)
 run_as_it_is(
     CompilableBegin.__call__,
     CompilablePreForward.__call__,

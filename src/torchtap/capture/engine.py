@@ -5,13 +5,13 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
-from torchtap.capture.callbacks import Begin, CallCounter, PostForward, PreForward
+from torchtap.capture.callbacks import Begin, PostForward, PreForward
 from torchtap.capture.compiled import (
     IN_TRANSFORM,
     CompilableBegin,
@@ -30,30 +30,30 @@ from torchtap.core.preserved import mode_of
 from torchtap.core.record import BACKWARD, EVAL, FORWARD, Record
 from torchtap.core.site import STATE_PORTS, Site
 from torchtap.core.tensors import obstacle, storage_id
+from torchtap.core.torch_private import (
+    current_task,
+    sequence_number,
+    tracing_state,
+    transform_running,
+)
 from torchtap.core.tree import argument_leaves, leaves
-from torchtap.hooks.backwards import current_task
 from torchtap.hooks.calls import (
     NOT_TOLD,
     UNTOLD,
     Call,
-    EnteredCalls,
-    Numbering,
-    Running,
-    may_call_itself,
     outermost_parts,
 )
 from torchtap.hooks.fused import FusedEncoderGuard
-from torchtap.hooks.graph import from_one_compiled_graph, sequence_number
-from torchtap.hooks.guards import HookGuards, renumber, shared_number
+from torchtap.hooks.graph import from_one_compiled_graph
+from torchtap.hooks.guards import shared_number
 from torchtap.hooks.marks import open_engines
-from torchtap.hooks.module_hook import Handle
-from torchtap.hooks.order import AFTER, put_watch
+from torchtap.hooks.module_hooks import TRACED, CallCounter, ModuleHooks
+from torchtap.hooks.order import AFTER, ROLE_OF_WATCH
 from torchtap.hooks.spots import RETURNED, TAKEN, Meter, SiteState, Tap
 
 if TYPE_CHECKING:
     from torchtap.core.plan import Plan
 
-_transform_running = torch._C._functorch.peek_interpreter_stack
 _NEED_ENTRY = frozenset({"input", "grad_input", "saved"})
 """Ports for which it must be known when the module was entered."""
 
@@ -110,19 +110,17 @@ class Engine:
     ) -> None:
         self.plan = plan
         self.looks = looks
+        self.role = ROLE_OF_WATCH[looks]
         self.emit = emit
         self.busy = busy
         self.step = 0
         self.recording = False
         self.num_entries = 0
         self.borrows = copy == ALIAS
-        self._spots = (False if self.borrows else None), meter
-        self.taps = {
-            planned.path: Tap(planned.path, planned.filters, *self._spots) for planned in plan.taps
-        }
-        self.root = self.taps.get("") or Tap("", {})
-        self.marks: dict[str, Tap | None] = {}
-        self.namesakes: set[str] = set()
+        copies = False if self.borrows else None
+        self._hooks = ModuleHooks[_Frame](plan, partial(Tap, copies=copies, meter=meter))
+        self.taps, self.root = self._hooks.taps, self._hooks.root
+        self.marks, self.namesakes = self._hooks.marks, self._hooks.namesakes
         self.keeper = CopyPolicy(copy)
         self.state = State(plan, self.taps, emit, borrows=self.borrows)
         self.updates = Updates(plan, self.taps, emit, self.take_state)
@@ -133,13 +131,10 @@ class Engine:
         # At hand for the hooks, which are called for every module.
         self.deliver_gradient = self.gradients.deliver
         self.on_tensors = self.gradients.on_tensors
+        self._running, self._numbering = self._hooks.running, self._hooks.numbering
         self._model = weakref.ref(model)
-        self._running: Running[_Frame] = Running()
-        self._numbering = Numbering()
-        self._guards = HookGuards()
         self.saved = Saved()
         self._lock = threading.Lock()
-        self._handles: list[Any] = []
         self._head: Tap | None = None
         self._was_training: bool | None = None
         self._is_state_taken = False
@@ -150,44 +145,27 @@ class Engine:
     def attach(self, modules: Mapping[str, nn.Module]) -> None:
         """Put the hooks on. ``modules``: path -> module."""
         number = shared_number(modules.values())
-        for path in dict.fromkeys(["", *self.taps]):
-            tap, module = self.taps.get(path, self.root), modules[path]
-            has_frame = path == "" or not tap.filters.keys().isdisjoint(_NEED_ENTRY)
+        enter = CompilablePreForward if self.borrows else PreForward
+        leave = CompilablePostForward if self.borrows else PostForward
+        count = CompilableCallCounter if self.borrows else CallCounter
+        for tap, module in self._hooks.tapped(modules):
+            has_frame = tap is self.root or not tap.filters.keys().isdisjoint(_NEED_ENTRY)
             is_left = has_frame or "output" in tap.filters or "grad_output" in tap.filters
-            if isinstance(module, torch.jit.ScriptModule):
-                tap.reason = "a ScriptModule takes no hooks"
-                continue
-            if is_left and not has_frame and may_call_itself(module):
-                tap.count = EnteredCalls
-                count = (CompilableCallCounter if self.borrows else CallCounter)(self, tap)
-                self._hook_before(module, count, number)
-            if has_frame:
-                enter = (CompilablePreForward if self.borrows else PreForward)(self, tap)
-                self._hook_before(module, enter, number, with_kwargs=True)
-                put_watch(module._forward_pre_hooks, number)
-            if is_left:
-                kind = CompilablePostForward if self.borrows else PostForward
-                leave = kind(self, tap, has_frame=has_frame)
-                made = module.register_forward_hook(leave, with_kwargs=True, always_call=True)
-                self._keep(made, number)
-                put_watch(module._forward_hooks, number)
+            self._hooks.hook(
+                module,
+                before=enter(self, tap) if has_frame else None,
+                after=leave(self, tap, has_frame=has_frame) if is_left else None,
+                counter=count(self, tap),
+                number=number,
+            )
         number = shared_number(modules.values())
         for path in self._parts_to_hear_of(modules):
             tap = self.taps.get(path, self.root)
             begin = (CompilableBegin if self.borrows else Begin)(self, tap)
-            self._hook_before(modules[path], begin, number)
-        self._handles += self.aside.attach(modules)
-        self._handles += self.updates.attach()
+            self._hooks.hook_before(modules[path], begin, number)
+        self._hooks.hold(self.aside.attach(modules))
+        self._hooks.hold(self.updates.attach())
         open_engines.add(self)
-
-    def _hook_before(
-        self, module: nn.Module, hook: Any, number: int, *, with_kwargs: bool = False
-    ) -> None:
-        self._keep(module.register_forward_pre_hook(hook, with_kwargs=with_kwargs), number)
-
-    def _keep(self, made: RemovableHandle, number: int) -> None:
-        renumber(made, number)
-        self._handles.append(Handle(made))
 
     def _parts_to_hear_of(self, modules: Mapping[str, nn.Module]) -> Iterator[str]:
         """Parts that may be called without the model, and hold a module whose state is wanted."""
@@ -210,16 +188,12 @@ class Engine:
         self.step = self.gradients.step = self.state.step = self.updates.step = step
         self.recording = self.state.recording = self.updates.recording = recording
         self._is_state_taken = False
-        self._numbering.restart()
+        self._hooks.restart()
         self.gradients.backwards.restart()
         self.gradients.release_leaves(force=True)
         self.gradients.prune(force=True)
-        self.gradients.drop_views()
-        self._running.stack.clear()
+        self.gradients.views.drop()
         self.aside.come_back()
-        for tap in (self.root, *self.taps.values(), *self.marks.values()):
-            if tap is not None:
-                tap.restart()
 
     def detach(self) -> None:
         """Take every hook off."""
@@ -229,13 +203,9 @@ class Engine:
         self.recording = self.state.recording = self.updates.recording = False
         open_engines.discard(self)
         self.aside.come_back()
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
+        self._hooks.release()
         self.state.release()
         self.gradients.release()
-        self._guards.release()
-        self._running.stack.clear()
 
     def overwritten(self, site: Site) -> None:
         """A value that was kept as an alias is lost: copy at this site from now on."""
@@ -261,7 +231,7 @@ class Engine:
         found = argument_leaves(args, kwargs, tap.unseen[TAKEN])
         if tap is self.root and frames and self._running.is_stale():
             frames.clear()
-            self.gradients.drop_views()
+            self.gradients.views.drop()
         is_outermost = not frames or tap is self.root
         if is_outermost:
             self._enter_model(tap, module, is_nested=bool(frames))
@@ -270,7 +240,7 @@ class Engine:
         )
         is_training = tap is not self.root or mode_of(module) is not False
         call, phase = self._number(tap, args, kwargs, is_training=is_training)
-        frame = _Frame(tap, call, phase, foreign, self.gradients.enter())
+        frame = _Frame(tap, call, phase, foreign, len(self.gradients.views))
         frames.append(frame)
         if phase is EVAL:
             self.evaluations.begin()
@@ -301,7 +271,7 @@ class Engine:
             frame = self._frameless(tap, args, kwargs)
         else:
             outputs = {id(tensor) for _, tensor in found}
-            self.gradients.leave(frame.first_view, outputs, is_outermost=is_outermost)
+            self.gradients.views.leave(frame.first_view, outputs, is_outermost=is_outermost)
         together = from_one_compiled_graph(t for _, t in found) if len(found) > 1 else ()
         for leaf, tensor in found:
             spot = tap.spot("output", leaf)
@@ -315,7 +285,7 @@ class Engine:
         if is_outermost:
             self.evaluations.end()
             self.saved.restart()
-            self.gradients.drop_views()  # Nobody would follow them from here on.
+            self.gradients.views.drop()  # No call ends after this one to follow them.
         if tap is self.root:
             self.state.hook_params(self.gradients.backwards)  # Lazy parameters exist only now.
             if self.state.hooks_params and current_task() == -1:
@@ -325,10 +295,10 @@ class Engine:
         """An intermediate tensor names itself."""
         if not self.recording or (not self._running.stack and current_task() == -1):
             return
-        tap = self._mark_tap(name)
+        tap = self._hooks.mark_tap(name)
         if tap is None or self._is_dormant(tap):
             return
-        self.gradients.repair_views()
+        self.gradients.views.repair()
         frame = self._frameless(tap, (tensor,), {})
         self._take_value(tap.spot("output", ""), tensor, frame.number, frame.phase, frame.foreign)
         self._expect(tap.spot("grad_output", ""), tensor, frame)
@@ -385,7 +355,7 @@ class Engine:
 
     def guard_hooks(self) -> None:
         """What is compiled from now on depends on hooks; cheap to call again."""
-        self._guards.hold()
+        self._hooks.guards.hold()
 
     def _number(
         self, tap: Tap, args: Any, kwargs: Mapping[str, Any], *, is_training: bool = True
@@ -473,26 +443,15 @@ class Engine:
         return _Frame(tap, call, phase, foreign)
 
     def _is_dormant(self, tap: Tap, *, is_counted: bool = True) -> bool:
-        if _transform_running() is not None:
-            reason = "it ran inside a torch.func transform, where tensors stand for others"
+        if transform_running() is not None:
             reason = IN_TRANSFORM
-        elif torch._C._get_tracing_state() is not None:
-            reason = "it ran while torch.jit was tracing"
+        elif tracing_state() is not None:
+            reason = TRACED
         else:
             return bool(self.busy) and threading.get_ident() in self.busy
         if is_counted:
             tap.untold[reason] += 1
         return True
-
-    def _mark_tap(self, name: str) -> Tap | None:
-        if name not in self.marks:
-            filters = self.plan.mark_filters(name)
-            is_taken = name in self.plan.types or name in self.plan.aliases
-            if filters and is_taken:
-                self.namesakes.add(name)
-            is_wanted = filters and not is_taken
-            self.marks[name] = Tap(name, filters, *self._spots) if is_wanted else None
-        return self.marks[name]
 
 
 def _refuse_gradient(spot: SiteState | None, tensor: Tensor) -> None:

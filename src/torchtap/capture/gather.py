@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from torchtap.core.local import is_distributed
 from torchtap.core.record import FORWARD
-from torchtap.hooks.backwards import at_end_of_backward, current_task
+from torchtap.core.torch_private import current_node, current_task, will_run
+from torchtap.hooks.backwards import at_end_of_backward
 from torchtap.hooks.graph import (
     BoundaryEdge,
     Geometry,
-    geometry_in_base,
-    overwriting_node,
-    sequence_number,
 )
 from torchtap.hooks.module_hook import keep_dynamo_out
 from torchtap.hooks.no_grad import BATCHED, is_batched
 from torchtap.hooks.spots import SiteState
 from torchtap.hooks.views import ViewWatch
-
-if TYPE_CHECKING:
-    from torchtap.capture.gradients import Gradients
 
 NO_TASK = -1
 PARTIAL = "the backward was asked for other gradients only (inputs=), so not all of it flowed"
@@ -43,6 +38,31 @@ write count, by whichever tensor."""
 OUTSIDE = "outside the compiled graph"
 """Label of a gradient from what was done with the tensor after a compiled graph had returned it;
 what the graph itself made of it is not in it."""
+
+
+class Receiver(Protocol):
+    """What takes gradients as they arrive: the :class:`~torchtap.capture.gradients.Gradients`.
+
+    Attributes:
+        step: the running step.
+    """
+
+    step: int
+
+    def deliver(
+        self,
+        spot: SiteState,
+        step: int,
+        call: int,
+        labels: tuple[str, ...],
+        gradient: Tensor | None,
+        *,
+        phase: str = FORWARD,
+    ) -> None:
+        """A gradient has arrived."""
+
+    def hold(self, handle: Any) -> None:
+        """Remove this hook with all others."""
 
 
 class PendingGradient:
@@ -73,7 +93,7 @@ class PendingGradient:
 
     def __init__(
         self,
-        gradients: Gradients,
+        gradients: Receiver,
         spot: SiteState,
         call: int,
         phase: str,
@@ -128,12 +148,18 @@ class PendingGradient:
             self.given_up = current_task()
             self.spot.expected += self.has_arrived  # Waited for once more, in vain.
 
+    def on_overwritten(self, geometry: Geometry, argument: Geometry | None) -> Callable[..., Any]:
+        """Makes the hook of the ``CopySlices`` node that overwrote a view: one more part comes."""
+        self.num_parts += 1
+        self.labels = (*self.labels, SHARED)
+        return partial(take_over, self, geometry, argument)
+
     def expect_ways_past(self, found: Iterable[BoundaryEdge]) -> None:
         """The graph grows in the backward that is running: later ones may go past these nodes."""
         if self.graph_task != NO_TASK:
             return
         self.graph_task = current_task()
-        node: Any = torch._C._current_autograd_node()
+        node: Any = current_node()
         for behind, slot in {node.next_functions[crossing.slot] for crossing in found}:
             if behind is not None:
                 self.gradients.hold(behind.register_prehook(partial(self._arrive_behind, slot)))
@@ -154,43 +180,6 @@ class PendingGradient:
         self.gradients.deliver(self.spot, self.step, self.call, self.labels, gradient, **apart)
 
 
-class ReturnedView:
-    """A view that a module returned, while the calls around it run.
-
-    A write into its memory puts a ``CopySlices`` node on the base in place of the view's own node.
-    The derivative with respect to what was returned then comes in two parts: by the old node (uses
-    before the write) and by the cut of ``CopySlices``' gradient (uses after).
-
-    Args:
-        view: the view; also the only way to the graph that a write makes.
-        gather: the gradient to complete.
-        argument: where that is the gradient of the module's argument, of which the view is a
-            part, how the argument lies in the base.
-    """
-
-    __slots__ = ("argument", "first", "gather", "view", "watch")
-
-    def __init__(self, view: Tensor, gather: PendingGradient, argument: Geometry | None) -> None:
-        self.view = view
-        self.first = sequence_number()  # Nodes from here on are younger than the return.
-        self.gather = gather
-        self.argument = argument
-        self.watch = watch = ViewWatch(view)
-        gather.views = (*gather.views, watch) if gather.views else (watch,)
-
-    def repair(self) -> Any:
-        """Follow the view to the node that took over; returns the hook's handle."""
-        node = overwriting_node(self.view, self.first)
-        if node is None:
-            return None
-        self.watch.is_repaired = True
-        self.gather.num_parts += 1
-        self.gather.labels = (*self.gather.labels, SHARED)
-        geometry = geometry_in_base(self.view)
-        hook = partial(take_over, self.gather, geometry, self.argument)
-        return node.register_hook(hook)
-
-
 def is_alike(one: Tensor, other: Tensor) -> bool:
     """Whether two parts of a gradient can be added up without communication."""
     if not (is_distributed(one) or is_distributed(other)):
@@ -203,12 +192,10 @@ def is_wanted_beyond(found: Iterable[BoundaryEdge]) -> bool:
 
     If so, every node that leads there runs. To be called by a hook of the node that is running.
     """
-    node: Any = torch._C._current_autograd_node()
+    node: Any = current_node()
     following = node.next_functions
     try:
-        return any(
-            torch._C._will_engine_execute_node(following[crossing.slot][0]) for crossing in found
-        )
+        return any(will_run(following[crossing.slot][0]) for crossing in found)
     except RuntimeError:  # A leaf whose gradient was asked for.
         return True
 

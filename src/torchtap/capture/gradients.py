@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from torchtap.capture.gather import PendingGradient, ReturnedView, add_boundary_gradients
+from torchtap.capture.gather import PendingGradient, add_boundary_gradients
 from torchtap.capture.keep import CopyPolicy
 from torchtap.core.record import FORWARD, Record, new_record
+from torchtap.core.torch_private import sequence_number
 from torchtap.hooks.backwards import Backwards
 from torchtap.hooks.calls import Call
 from torchtap.hooks.graph import (
@@ -27,12 +27,12 @@ from torchtap.hooks.graph import (
     edge_of,
     geometry_in_base,
     input_edges,
-    sequence_number,
 )
 from torchtap.hooks.module_hook import keep_dynamo_out
 from torchtap.hooks.no_grad import BATCHED, is_batched, is_discarded_graph, why_no_grad
 from torchtap.hooks.spots import GradHook, SiteState
 from torchtap.hooks.tensor_hooks import TensorHooks
+from torchtap.hooks.views import FollowedViews, can_be_followed
 
 
 class ModuleInputs:
@@ -89,6 +89,7 @@ class Gradients:
 
     Attributes:
         on_tensors: our hooks on what operations made.
+        views: that were returned, and may yet be overwritten.
     """
 
     def __init__(
@@ -105,7 +106,7 @@ class Gradients:
         self._keeper = keeper
         self._emit = emit
         self._grad_input = grad_input
-        self._local = threading.local()
+        self.views = FollowedViews[PendingGradient](self.hold)
         self.on_tensors = TensorHooks(self._is_ours)
         self._leaves: list[Any] = []
         self._handles: list[Any] = []
@@ -173,7 +174,7 @@ class Gradients:
         """The hook for a returned view, which is followed from now on."""
         gather = PendingGradient(self, spot, call, FORWARD)
         if not view._base.is_leaf:  # type: ignore[union-attr]
-            self._views().append(ReturnedView(view, gather, None))
+            gather.views = (self.views.follow(view, gather),)
         return GradHook(gather.add)
 
     def announce(self, outputs: Iterable[Tensor]) -> None:
@@ -190,55 +191,8 @@ class Gradients:
         self.backwards.number()
 
     def _follow(self, tensor: Tensor, gather: PendingGradient, argument: Geometry | None) -> None:
-        base = tensor._base if tensor._is_view() else None
-        if base is None or base.is_leaf or type(tensor) is not Tensor:
-            return
-        self._views().append(ReturnedView(tensor, gather, argument))
-
-    def enter(self) -> int:
-        """A call begins; returns what its :meth:`leave` asks for."""
-        return len(self._views())
-
-    def leave(self, first: int, outputs: Collection[int], *, is_outermost: bool) -> None:
-        """A call ends: follow the views that were returned within it and overwritten since.
-
-        Args:
-            first: what :meth:`enter` gave.
-            outputs: ids of the tensors that the call returns: the caller may yet overwrite them.
-            is_outermost: there is no caller who would say.
-        """
-        views = self._views()
-        if len(views) > first:
-            pending = self._repaired(views[first:])
-            del views[first:]
-            if not is_outermost:
-                views += [returned for returned in pending if id(returned.view) in outputs]
-
-    def repair_views(self) -> None:
-        """Follow the views that were overwritten so far."""
-        views = self._views()
-        if views:
-            views[:] = self._repaired(views)
-
-    def _repaired(self, views: list[ReturnedView]) -> list[ReturnedView]:
-        """Those that are still as they were returned; the others are followed from now on."""
-        pending = []
-        for returned in views:
-            if not returned.watch.is_overwritten:
-                pending.append(returned)
-                continue
-            handle = returned.repair()
-            if handle is not None:
-                self._handles.append(handle)
-        return pending
-
-    def _views(self) -> list[ReturnedView]:
-        """Views returned within the calls that this thread is inside of."""
-        try:
-            return self._local.views  # type: ignore[no-any-return]
-        except AttributeError:
-            self._local.views = []
-            return self._local.views  # type: ignore[no-any-return]
+        if can_be_followed(tensor):
+            gather.views = (*gather.views, self.views.follow(tensor, gather, argument))
 
     # ------------------------------------------------------------------ through a module
 
@@ -377,11 +331,7 @@ class Gradients:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
-        self.drop_views()
-
-    def drop_views(self) -> None:
-        """Forget the calls that this thread was inside of."""
-        self._views().clear()
+        self.views.drop()
 
     def hold(self, handle: Any) -> None:
         """Take this hook off with the others."""

@@ -6,23 +6,18 @@ and clipping are in it, and no learning rate has to be known.
 
 from __future__ import annotations
 
-import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.optim.optimizer import (
-    Optimizer,
-    register_optimizer_step_post_hook,
-    register_optimizer_step_pre_hook,
-)
+from torch.optim.optimizer import Optimizer
 
 from torchtap.core.local import local, sharded_parameters
 from torchtap.core.record import FORWARD, UNVERSIONED, Record
 from torchtap.core.tensors import obstacle
-from torchtap.hooks.module_hook import keep_dynamo_out
+from torchtap.hooks.optimizer_hooks import listen_to_optimizers
 from torchtap.hooks.spots import SiteState, Tap
 
 if TYPE_CHECKING:
@@ -65,28 +60,9 @@ class Updates:
 
     def attach(self) -> list[Any]:
         """Listen to all optimizers; returns the handles."""
-        if not self.is_wanted:
-            return []
-        # Optimizers outlive a watch and must not keep it alive.
-        me = weakref.ref(self)
+        return [*listen_to_optimizers(self)] if self.is_wanted else []
 
-        def before(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-            updates = me()
-            if updates is not None:
-                updates.keep(optimizer)
-
-        def after(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-            updates = me()
-            if updates is not None:
-                updates.compare(optimizer)
-
-        keep_dynamo_out(before, after)
-        return [
-            register_optimizer_step_pre_hook(before),
-            register_optimizer_step_post_hook(after),
-        ]
-
-    def keep(self, optimizer: Optimizer) -> None:
+    def before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         """An optimizer is about to make a step, maybe inside the step of another."""
         for depth, (running, _) in enumerate(self._running):
             if running == id(optimizer):
@@ -104,8 +80,8 @@ class Updates:
             self._stepping()
         self._running.append((id(optimizer), before))
 
-    def compare(self, optimizer: Optimizer) -> None:
-        """It made the step."""
+    def after_step(self, optimizer: Optimizer) -> None:
+        """The optimizer made its step: compare its parameters with what they were before."""
         while self._running:
             running, before = self._running.pop()
             if running == id(optimizer):

@@ -8,12 +8,12 @@ label says which part of the whole that is.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from torchtap.core.torch_private import fsdp_parameters
 
 PLAIN = (Tensor, nn.Parameter)
 """Types whose values lie in their own memory."""
@@ -102,7 +102,7 @@ def sharded_parameters() -> dict[int, nn.Parameter]:
     """
     return {
         id(gathered): param.sharded_param
-        for param in _fsdp_parameters()
+        for param in fsdp_parameters()
         for gathered in (_gathered(param), getattr(param, "_sharded_post_forward_param", None))
         if gathered is not None
     }
@@ -110,17 +110,8 @@ def sharded_parameters() -> dict[int, nn.Parameter]:
 
 def gathered_parameters() -> dict[int, nn.Parameter]:
     """Id of a shard -> the parameter that FSDP2 gathers from it, through which autograd goes."""
-    pairs = [(param.sharded_param, _gathered(param)) for param in _fsdp_parameters()]
+    pairs = [(param.sharded_param, _gathered(param)) for param in fsdp_parameters()]
     return {id(shard): gathered for shard, gathered in pairs if gathered is not None}
-
-
-def _fsdp_parameters() -> Iterator[Any]:
-    """What FSDP2 knows of each parameter that it shards, of all models."""
-    composable: Any = sys.modules.get("torch.distributed._composable_state")
-    refs = () if composable is None else composable._module_state_mapping.values()
-    for state in [ref() for ref in refs]:
-        for group in getattr(state, "_fsdp_param_groups", ()):
-            yield from group.fsdp_params
 
 
 def _gathered(param: Any) -> nn.Parameter | None:

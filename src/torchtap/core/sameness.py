@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from torchtap.core.torch_private import NO_DISPATCH, without_torch_function
+
 _WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -73,13 +75,13 @@ def parts(tensor: Tensor) -> list[Tensor]:
         return [part for one in inner for part in parts(one)]
     if tensor.is_quantized:
         return [tensor.int_repr(), *_scales(tensor)]
-    with torch._C.DisableTorchFunctionSubclass():
+    with without_torch_function():
         return [tensor.resolve_conj().resolve_neg()]
 
 
 def _has_own_dispatch(tensor: Tensor) -> bool:
     """Whether its class says what operations on it do, as of one that wraps others."""
-    return type(tensor).__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl
+    return type(tensor).__torch_dispatch__ is not NO_DISPATCH
 
 
 def _is_wrapper(tensor: Tensor) -> bool:
@@ -100,7 +102,7 @@ def _scales(tensor: Tensor) -> list[Tensor]:
 def _num_differing(one: Tensor, two: Tensor) -> int:
     if _has_own_dispatch(one):
         return 0 if torch.equal(one, two) else 1  # How it keeps its numbers is its own affair.
-    with torch._C.DisableTorchFunctionSubclass(), torch.no_grad():
+    with without_torch_function(), torch.no_grad():
         if one.is_complex():
             one, two = torch.view_as_real(one), torch.view_as_real(two)
             return int(_differing(one, two).any(-1).sum())

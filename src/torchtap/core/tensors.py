@@ -8,6 +8,7 @@ from torch.nn.parameter import is_lazy
 
 from torchtap.core.functions import name_of
 from torchtap.core.local import PLAIN, local
+from torchtap.core.torch_private import is_of_transform, transform_running
 
 
 def storage_id(tensor: Tensor) -> int:
@@ -21,14 +22,11 @@ def obstacle(tensor: Tensor) -> str | None:
     """Why a tensor holds no value that could be kept, or ``None``."""
     if is_lazy(tensor):
         return "a lazy parameter that has no value yet"
-    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+    if is_of_transform(tensor):
         return "a tensor of a torch.func transform, which means nothing outside of it"
     if type(tensor).__name__ == "FakeTensor":
         return "a fake tensor, which has no values"
     return None
-
-
-_transform_running = torch._C._functorch.peek_interpreter_stack
 
 
 def kind_of(value: object) -> str:
@@ -66,7 +64,7 @@ def _same_bits(left: Tensor, right: Tensor) -> bool:
         return True  # Not every kind can be compared; the version still tells.
     if left.is_meta or obstacle(left) is not None:
         return True  # It has no values.
-    if _transform_running() is not None:
+    if transform_running() is not None:
         return True  # Under vmap there is no answer that holds for all rows.
     with torch.no_grad():
         right = right.detach()

@@ -23,13 +23,14 @@ from torch import Tensor, nn
 from torch.utils import _pytree
 
 from torchtap.core.errors import EditError
+from torchtap.core.torch_private import FUTURE, SCRIPT_OBJECT
 
 _NONE: frozenset[int] = frozenset()
 _ATOMS = (str, bytes, int, float, complex, bool, type(None), torch.dtype, torch.device)
 _LISTS = (list, deque, UserList)
 _NO_DATA = (nn.Module, torch.optim.Optimizer, enum.Enum, type, partial)
 """What has attributes that do not flow: a module's parameters are not what it is called with."""
-_CLOSED = (set, frozenset, torch._C.ScriptObject, torch._C.Future)
+_CLOSED = (set, frozenset, SCRIPT_OBJECT, FUTURE)
 """What may hold tensors past its attributes and cannot be looked into."""
 MOST_PARTS = 4096
 """Parts of one object that are looked at; a trainer or a data set may stand among arguments."""

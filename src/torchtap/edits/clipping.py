@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.optim.optimizer import (
-    Optimizer,
-    register_optimizer_step_post_hook,
-    register_optimizer_step_pre_hook,
-)
+from torch.optim.optimizer import Optimizer
 
 from torchtap.core.errors import EditError
 from torchtap.core.functions import name_of
-from torchtap.hooks.module_hook import keep_dynamo_out
+from torchtap.hooks.optimizer_hooks import has_closure, listen_to_optimizers
 from torchtap.hooks.spots import SiteState, Tap
 from torchtap.transfer.frozen import is_held
 
@@ -64,23 +59,7 @@ class Clipping:
 
     def attach(self, modules: Mapping[str, nn.Module]) -> None:
         """Listen to all optimizers."""
-        me = weakref.ref(self)  # Optimizers outlive an edit and must not keep it alive.
-
-        def before(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-            clipping = me()
-            if clipping is not None and clipping.is_on:
-                clipping._before(optimizer, args, kwargs)
-
-        def after(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-            clipping = me()
-            if clipping is not None and id(optimizer) in clipping._running:
-                del clipping._running[clipping._running.index(id(optimizer)) :]
-
-        keep_dynamo_out(before, after)
-        self._handles = [
-            register_optimizer_step_pre_hook(before),
-            register_optimizer_step_post_hook(after),
-        ]
+        self._handles += listen_to_optimizers(self)
 
     def begin_step(self, step: int, *, is_on: bool) -> None:
         """Start ``step``."""
@@ -90,13 +69,16 @@ class Clipping:
         self._running.clear()
 
     def detach(self) -> None:
-        """Listen no more."""
+        """Remove the hooks."""
         self.is_on = False
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
 
-    def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    def before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        """An optimizer is about to use the gradients: clip them."""
+        if not self.is_on:
+            return
         if id(optimizer) in self._running:
             self._running.clear()  # Its last step raised.
         is_outermost = not self._running
@@ -106,8 +88,7 @@ class Clipping:
         own = self._chosen(optimizer)
         if not own:
             return
-        # The optimizer itself stands first among the arguments of its hooks.
-        if any(callable(one) for one in (*args[1:], *kwargs.values())):
+        if has_closure(args, kwargs):
             raise EditError(
                 f"Edit {name_of(self._clip)!r}: {type(optimizer).__name__}.step was given a "
                 f"closure, which computes the gradients only inside the step. Clip in the closure, "
@@ -118,6 +99,11 @@ class Clipping:
         chosen = [(spot, param.grad) for spot, param in free if param.grad is not None]
         if chosen:
             self._clip_all(chosen, getattr(optimizer, "grad_scale", None))
+
+    def after_step(self, optimizer: Optimizer) -> None:
+        """The step returned, and with it all steps inside of it."""
+        if id(optimizer) in self._running:
+            del self._running[self._running.index(id(optimizer)) :]
 
     def _clip_all(self, chosen: Sequence[tuple[SiteState, Tensor]], scale: Tensor | None) -> None:
         with torch.no_grad():

@@ -11,35 +11,33 @@ from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor, nn
 
-from torchtap.capture.callbacks import CallCounter
 from torchtap.core.errors import EditError
 from torchtap.core.local import gathered_parameters
 from torchtap.core.record import BACKWARD, RECOMPUTE, UNVERSIONED, Record, new_record
 from torchtap.core.site import Site
 from torchtap.core.tensors import obstacle
+from torchtap.core.torch_private import (
+    current_task,
+    sequence_number,
+    tracing_state,
+    transform_running,
+)
 from torchtap.core.tree import leaves, replace, replace_arguments
 from torchtap.edits.checked import CheckedEdit
 from torchtap.edits.gradients import GradientEdits
 from torchtap.edits.nodes import NodeEdit, NodeEdits
-from torchtap.hooks.backwards import current_task
 from torchtap.hooks.calls import (
     NOT_TOLD,
     UNTOLD,
     Call,
-    EnteredCalls,
-    Numbering,
-    Running,
     counted_as,
-    may_call_itself,
 )
-from torchtap.hooks.graph import from_one_compiled_graph, sequence_number
-from torchtap.hooks.guards import HookGuards
+from torchtap.hooks.graph import from_one_compiled_graph
 from torchtap.hooks.marks import open_editors
-from torchtap.hooks.module_hook import EDITS, EditCallback, Handle, keep_dynamo_out
-from torchtap.hooks.order import put_edit
+from torchtap.hooks.module_hook import EDIT, EDITS, ModuleHook, keep_dynamo_out
+from torchtap.hooks.module_hooks import TRACED, CallCounter, ModuleHooks
 from torchtap.hooks.param_hooks import ParamHooks, owns
 from torchtap.hooks.spots import RETURNED, TAKEN, SiteState, Tap
 
@@ -50,8 +48,6 @@ EDITABLE = ("input", "output", "grad_input", "grad_output", "param_grad")
 MOST_CALLS = 1 << 16
 """Calls of one site that are counted apart; a program that never steps stays flat in memory."""
 
-_transform_running = torch._C._functorch.peek_interpreter_stack
-_tracing_state = torch._C._get_tracing_state
 
 Known = dict[int, tuple[Tensor, Tensor]]
 """Id of a tensor of one call -> it (or another could get its id), and what goes on in its place."""
@@ -105,46 +101,28 @@ class EditEngine:
         self.step = 0
         self.is_on = False
         self.num_entries = 0
-        self.taps = {planned.path: Tap(planned.path, planned.filters) for planned in plan.taps}
-        self.root = self.taps.get("") or Tap("", {})
-        self.marks: dict[str, Tap | None] = {}
+        self._hooks = ModuleHooks[_Call](plan)
+        self.taps, self.root, self.marks = self._hooks.taps, self._hooks.root, self._hooks.marks
         self.reached: dict[SiteState, Counter[int]] = {}
         self.fired: dict[SiteState, Counter[int]] = {}
         self.gradients = GradientEdits(change, self.count)
         self.nodes = None if nodes is None else NodeEdits(nodes, change.name, self.count)
         self._wants_call = wants_call
-        self._numbering = Numbering()
-        self._running: Running[_Call] = Running()
-        self._handles: list[Any] = []
+        self._running, self._numbering = self._hooks.running, self._hooks.numbering
         self._params = ParamHooks()
-        self._guards = HookGuards()
 
     # ------------------------------------------------------------------ on, step, off
 
     def attach(self, modules: Mapping[str, nn.Module]) -> None:
         """Put the hooks on. ``modules``: path -> module."""
-        for path in dict.fromkeys(["", *self.taps]):
-            tap, module = self.taps.get(path, self.root), modules[path]
-            if isinstance(module, torch.jit.ScriptModule):
-                tap.reason = "a ScriptModule takes no hooks"
-                continue
+        for tap, module in self._hooks.tapped(modules):
             before, after = self._sides(tap)
-            if after and not before and may_call_itself(module):
-                tap.count = EnteredCalls
-                self._handles.append(
-                    Handle(module.register_forward_pre_hook(CallCounter(self, tap)))
-                )
-            if before:
-                enter = EditPreForward(self, tap)
-                handle = Handle(module.register_forward_pre_hook(enter, with_kwargs=True))
-                put_edit(module._forward_pre_hooks, handle.id)
-                self._handles.append(handle)
-            if after:
-                leave = EditPostForward(self, tap, has_call=before)
-                made = module.register_forward_hook(leave, with_kwargs=True, always_call=True)
-                handle = Handle(made)
-                put_edit(module._forward_hooks, handle.id)
-                self._handles.append(handle)
+            self._hooks.hook(
+                module,
+                before=EditPreForward(self, tap, EDIT) if before else None,
+                after=EditPostForward(self, tap, has_call=before) if after else None,
+                counter=CallCounter(self, tap),
+            )
         self.hook_params()
         if self.plan.patterns:  # Nothing else can select a mark.
             open_editors.add(self)
@@ -162,24 +140,16 @@ class EditEngine:
         """Start ``step``; gradients still to come keep the step they belong to."""
         self.step = self.gradients.step = step
         self.is_on = is_on
-        self._numbering.restart()
-        self._running.stack.clear()
+        self._hooks.restart()
         self.gradients.backwards.restart()
         self.gradients.settle()
-        for tap in (self.root, *self.taps.values(), *self.marks.values()):
-            if tap is not None:
-                tap.restart()
 
     def detach(self) -> None:
         """Take every hook off."""
         self.is_on = False
         open_editors.discard(self)
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
+        self._hooks.release()
         self._params.release()
-        self._guards.release()
-        self._running.stack.clear()
         self.gradients.release()
         if self.nodes is not None:
             self.nodes.release()
@@ -205,7 +175,7 @@ class EditEngine:
         if tap is self.root:
             self._enter_model()
         number, phase = self._numbering.number(tap, args, kwargs)
-        call = _Call(tap, number, phase, self.gradients.enter())
+        call = _Call(tap, number, phase, len(self.gradients.views))
         self._running.stack.append(call)
         takes_arguments = "input" in tap.filters or "grad_input" in tap.filters
         if not takes_arguments or not self._is_wanted(call):
@@ -256,11 +226,7 @@ class EditEngine:
         """An intermediate tensor names itself; returns what is to flow on."""
         if not self.is_on or (not self._running.stack and current_task() == -1):
             return tensor
-        if name not in self.marks:
-            filters = self.plan.mark_filters(name)
-            is_taken = name in self.plan.types or name in self.plan.aliases
-            self.marks[name] = Tap(name, filters) if filters and not is_taken else None
-        tap = self.marks[name]
+        tap = self._hooks.mark_tap(name)
         if tap is None or self._is_dormant(tap):
             return tensor
         number, phase = self._numbering.number(tap, (tensor,), {})
@@ -274,11 +240,11 @@ class EditEngine:
         if self._running.stack and self._running.is_stale():
             self._running.stack.clear()
         self.num_entries += 1
-        self._guards.hold()
+        self._hooks.guards.hold()
         if current_task() == -1 and not self._running.stack:
             self.gradients.backwards.forget_failed()
             self._numbering.enter_model()
-            self.gradients.drop_views()  # Left behind by a KeyboardInterrupt.
+            self.gradients.views.drop()  # Left behind by a KeyboardInterrupt.
             self.gradients.settle()
             self.gradients.prune()
         self.hook_params()
@@ -378,7 +344,7 @@ class EditEngine:
             self.fired[spot][call] += 1
 
     def _check_gradients(self) -> GradientEdits:
-        if _transform_running() is not None:
+        if transform_running() is not None:
             raise EditError(
                 f"Edit {self.change.name!r} changes gradients, which torch.func transforms compute "
                 f"without calling hooks. Edit outputs, or differentiate with torch.autograd."
@@ -388,8 +354,8 @@ class EditEngine:
     def _is_dormant(self, tap: Tap) -> bool:
         if not self.is_on:
             return True
-        if _tracing_state() is not None:
-            tap.reason = "it ran while torch.jit was tracing"
+        if tracing_state() is not None:
+            tap.reason = TRACED
             return True
         return False
 
@@ -458,28 +424,28 @@ def _spot_of_value(tap: Tap, port: str, leaf: str, holder: str) -> SiteState | N
     return None
 
 
-class EditPreForward(EditCallback):
+class EditPreForward(ModuleHook[EditEngine]):
     """Forward pre-hook of an edit."""
 
     __slots__ = ()
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return self.editor.enter(self.tap, args, kwargs) if self.editor.is_on else None
+        return self.owner.enter(self.tap, args, kwargs) if self.owner.is_on else None
 
 
-class EditPostForward(EditCallback):
+class EditPostForward(ModuleHook[EditEngine]):
     """Forward hook of an edit."""
 
     __slots__ = ("has_call",)
 
-    def __init__(self, editor: EditEngine, tap: Tap, *, has_call: bool) -> None:
-        super().__init__(editor, tap)
+    def __init__(self, owner: EditEngine, tap: Tap, *, has_call: bool) -> None:
+        super().__init__(owner, tap, EDIT)
         self.has_call = has_call
 
     def __call__(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
     ) -> Any:
-        editor = self.editor
+        editor = self.owner
         if not editor.is_on:
             return None
         error = sys.exception()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -13,25 +12,21 @@ from torch import Tensor
 from torchtap.core.errors import EditError
 from torchtap.core.functions import place
 from torchtap.core.record import FORWARD, UNVERSIONED, Record, new_record
+from torchtap.core.torch_private import current_task
 from torchtap.core.tree import leaves
 from torchtap.edits.checked import CheckedEdit
-from torchtap.hooks.backwards import Backwards, current_task
+from torchtap.hooks.backwards import Backwards
 from torchtap.hooks.calls import counted_as
-from torchtap.hooks.graph import (
-    EDITED,
-    Geometry,
-    geometry_in_base,
-    overwriting_node,
-    sequence_number,
-)
+from torchtap.hooks.graph import EDITED, Geometry
 from torchtap.hooks.module_hook import keep_dynamo_out
 from torchtap.hooks.no_grad import BATCHED, is_batched, why_no_grad
 from torchtap.hooks.order import put_gradient
 from torchtap.hooks.spots import EditGradHook, GradHook, SiteState
 from torchtap.hooks.tensor_hooks import TensorHooks
+from torchtap.hooks.views import FollowedViews, ViewWatch, can_be_followed
 
 _TWO_PARTS = (
-    "the tensor was used both before and after somebody overwrote it in place, so its gradient "
+    "the tensor was used both before and after it was overwritten in place, so its gradient "
     "comes in two parts and cannot be changed as one. Let the module, or what overwrites it, work "
     "on a copy"
 )
@@ -49,10 +44,10 @@ class GradientEdit:
         "call",
         "edits",
         "is_split",
-        "pending",
         "phase",
         "spot",
         "step",
+        "view",
     )
 
     def __init__(self, edits: GradientEdits, spot: SiteState, call: int, phase: str) -> None:
@@ -63,14 +58,14 @@ class GradientEdit:
         self.call = call
         self.phase = phase
         self.is_split = False
-        self.pending: FollowedView | None = None
+        self.view: ViewWatch | None = None
         spot.expected += 1
 
     def on_tensor(self, gradient: Tensor | None) -> Tensor | None:
         """Hook of a tensor."""
         if gradient is None:
             return None
-        if self.pending is not None and self.pending.is_lost:
+        if self.is_lost:
             raise self._cannot(_LOST)
         return self._change(gradient)
 
@@ -81,7 +76,12 @@ class GradientEdit:
         new = self.on_tensor(grad_inputs[0])
         return None if new is None else (new,)
 
-    def on_overwritten(self, geometry: Geometry) -> Callable[..., Any]:
+    @property
+    def is_lost(self) -> bool:
+        """Whether the gradient, or a part of it, goes another way."""
+        return self.view is not None and self.view.is_lost
+
+    def on_overwritten(self, geometry: Geometry, argument: Geometry | None) -> Callable[..., Any]:
         """Makes the hook of the ``CopySlices`` that overwrote a view."""
         self.is_split = True
         return partial(self._on_copy_slices, geometry)
@@ -121,53 +121,6 @@ class GradientEdit:
         )
 
 
-class FollowedView:
-    """A view whose gradient is to be changed, while the calls around it run.
-
-    A write into its memory puts a ``CopySlices`` on the base in place of the view's own node, and
-    the view's hook never hears of it. See ``gather.ReturnedView``, which listens only.
-    """
-
-    __slots__ = ("_first", "_version", "_witness", "edit", "is_repaired", "view")
-
-    def __init__(self, view: Tensor, edit: GradientEdit) -> None:
-        self.view: Tensor | None = view
-        self.edit = edit
-        self.is_repaired = False
-        self._first = sequence_number()
-        self._version = view._version
-        self._witness = view.detach()
-        # Emptied, it still shares the version counter.
-        self._witness.data = torch.empty(0, dtype=view.dtype, device=view.device)
-        edit.pending = self
-
-    @property
-    def is_overwritten(self) -> bool:
-        """Whether anything wrote into the memory since."""
-        return bool(self._witness._version != self._version)
-
-    @property
-    def is_lost(self) -> bool:
-        """Whether the gradient, or a part of it, goes another way."""
-        return self.is_overwritten and not self.is_repaired
-
-    def repair(self) -> Any:
-        """Follow to the node that took over; returns the hook's handle."""
-        assert self.view is not None
-        node = overwriting_node(self.view, self._first)
-        if node is None:
-            return None
-        self.is_repaired = True
-        return node.register_hook(self.edit.on_overwritten(geometry_in_base(self.view)))
-
-
-class _Inside(threading.local):
-    """Views made within the calls that a thread is inside of."""
-
-    def __init__(self) -> None:
-        self.views: list[FollowedView] = []
-
-
 class GradientEdits:
     """All gradient changes that one editor waits for.
 
@@ -177,6 +130,7 @@ class GradientEdits:
 
     Attributes:
         is_on: hooks on tensors that outlive the edit look at this first.
+        views: whose gradients are to be changed, and whose memory may yet be overwritten.
     """
 
     def __init__(self, change: CheckedEdit, fired: Callable[[SiteState, int, bool], None]) -> None:
@@ -187,9 +141,9 @@ class GradientEdits:
         self.backwards = Backwards(lambda: None)
         self._change = change
         self._fired = fired
-        self._local = _Inside()
         self._handles: list[Any] = []
-        self._unfinished: list[FollowedView] = []
+        self._unfinished: list[GradientEdit] = []
+        self.views = FollowedViews[GradientEdit](self._hold, self._unfinished.append)
         self._prune_at = 256
         self.lost: dict[SiteState, str] = {}
 
@@ -276,53 +230,31 @@ class GradientEdits:
         return tensor
 
     def _follow(self, tensor: Tensor, edit: GradientEdit) -> None:
-        base = tensor._base if tensor._is_view() else None
-        if base is not None and type(tensor) is Tensor:
-            self._local.views.append(FollowedView(tensor, edit))
+        if can_be_followed(tensor):
+            edit.view = self.views.follow(tensor, edit)
+            edit.view.release_memory()
+
+    def _hold(self, handle: Any) -> None:
+        self._handles.append(handle)
 
     # ------------------------------------------------------------------ views
-
-    def enter(self) -> int:
-        """A call begins; returns what its :meth:`leave` asks for."""
-        return len(self._local.views)
 
     def leave(self, first: int, output: Any, *, is_outermost: bool) -> None:
         """A call ends: follow the views within it that were overwritten.
 
         Args:
-            first: what :meth:`enter` gave.
+            first: how many views were followed when the call began.
             output: what the call returns; its caller may yet overwrite the tensors in it.
-            is_outermost: there is no caller who would say.
+            is_outermost: no call is around it.
         """
-        views = self._local.views
-        if len(views) <= first:
-            return
-        returned = {id(tensor) for _, tensor in leaves(output)}
-        kept = []
-        for followed in views[first:]:
-            if followed.is_overwritten:
-                handle = followed.repair()
-                if handle is not None:
-                    # The view holds its graph, which holds our hook: nobody would free them.
-                    followed.view = None
-                    self._handles.append(handle)
-                    continue
-            if id(followed.view) in returned and not is_outermost:
-                kept.append(followed)
-            else:
-                followed.view = None
-                self._unfinished.append(followed)
-        views[first:] = kept
-
-    def drop_views(self) -> None:
-        """Forget the calls that this thread was inside of."""
-        self._local.views.clear()
+        if len(self.views) > first:
+            returned = {id(tensor) for _, tensor in leaves(output)}
+            self.views.leave(first, returned, is_outermost=is_outermost)
 
     def settle(self) -> None:
         """Note which gradients went another way; outside of any call and backward."""
-        for followed in self._unfinished:
-            edit = followed.edit
-            if followed.is_lost and edit._task == -1:
+        for edit in self._unfinished:
+            if edit.is_lost and edit._task == -1:
                 self.lost[edit.spot] = _LOST
         self._unfinished.clear()
 
@@ -343,7 +275,7 @@ class GradientEdits:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
-        self.drop_views()
+        self.views.drop()
 
 
 def _why_fixed(tensor: Tensor) -> str | None:

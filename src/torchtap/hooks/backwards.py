@@ -7,13 +7,12 @@ import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from types import CodeType, FrameType
-from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import Variable
 
 from torchtap.core.tensors import storage_id
+from torchtap.core.torch_private import autograd_engine, current_task
 from torchtap.hooks.module_hook import keep_dynamo_out
 
 _REMEMBERED = 1024
@@ -22,14 +21,10 @@ _GRADIENTS_OF: dict[CodeType, str] = {
     torch.autograd.grad.__code__: "grad_outputs",
 }
 
-current_task = torch._C._current_graph_task_id
-"""Number of the backward that this thread is inside of, -1 outside."""
-
 
 def at_end_of_backward(function: Callable[[], None]) -> None:
     """Call ``function`` when the backward that this thread is inside of has ended well."""
-    engine: Any = Variable._execution_engine
-    engine.queue_callback(function)
+    autograd_engine.queue_callback(function)
 
 
 def given_storages() -> set[int]:

@@ -14,14 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from torchtap.core.record import BACKWARD, FORWARD, RECOMPUTE
+from torchtap.core.torch_private import current_node, current_task, sequence_number, top_saved_hooks
 from torchtap.core.tree import argument_leaves
-from torchtap.hooks.backwards import current_task
-from torchtap.hooks.graph import sequence_number
-from torchtap.hooks.module_hook import Callback
+from torchtap.hooks.module_hook import ModuleHook
 from torchtap.hooks.replay import FUNCTION, OTHER, Replay, is_in_function, what_runs
 from torchtap.hooks.spots import Tap
-
-_saved_tensor_hooks = torch._C._autograd._top_saved_tensors_default_hooks
 
 UNTOLD = -1
 """Number of a recomputed call that could not be told from the others of its module."""
@@ -65,7 +62,7 @@ class Numbering:
         """
         tap.has_run = True
         is_inside_backward = current_task() != -1
-        may_recur = not torch.is_grad_enabled() or _saved_tensor_hooks(True) is not None
+        may_recur = not torch.is_grad_enabled() or top_saved_hooks(True) is not None
         if not is_inside_backward and not may_recur:
             return next(tap.calls), FORWARD
         arguments = [tensor for _, tensor in argument_leaves(args, kwargs)]
@@ -78,7 +75,7 @@ class Numbering:
     def _inside_backward(
         self, tap: Tap, arguments: Sequence[Tensor], *, may_recur: bool
     ) -> tuple[int, str]:
-        runner = what_runs(torch._C._current_autograd_node())
+        runner = what_runs(current_node())
         if runner is not OTHER:
             place = self._replay_of(tap, arguments, runner).find(tap, arguments, runner)
             if place is not None and place.phase is FORWARD:
@@ -154,7 +151,7 @@ def may_call_itself(module: nn.Module) -> bool:
 
 def _has_other_hooks(module: nn.Module) -> bool:
     tables = (module._forward_pre_hooks, module._forward_hooks)
-    return any(not isinstance(hook, Callback) for table in tables for hook in table.values())
+    return any(not isinstance(hook, ModuleHook) for table in tables for hook in table.values())
 
 
 def counted_as(call: int, phase: str) -> int:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import TransformerEncoderLayer
 from torch.nn.modules.module import register_module_forward_hook
 
-from torchtap.hooks.module_hook import Callback, EditCallback, Handle
+from torchtap.hooks.module_hook import EDIT, Handle, ModuleHook
 from torchtap.hooks.spots import Tap
 
 REASON = (
@@ -60,7 +60,7 @@ def _has_mask(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
 
 
 def _steps_aside(hook: Any) -> bool:
-    return isinstance(hook, Callback) and not isinstance(hook, EditCallback)
+    return isinstance(hook, ModuleHook) and hook.role != EDIT
 
 
 class FusedEncoderGuard:
@@ -89,7 +89,7 @@ class FusedEncoderGuard:
             if not isinstance(module, TransformerEncoderLayer):
                 continue
             if any(id(inner) in tapped for inner in module.modules()):
-                hook = FusedEncoderHook(self)
+                hook = FusedEncoderHook(self, Tap(self._paths[id(module)], {}))
                 handles.append(Handle(module.register_forward_pre_hook(hook, with_kwargs=True)))
         return handles
 
@@ -156,18 +156,14 @@ class FusedEncoderGuard:
             self._spent.pop().remove()
 
 
-class FusedEncoderHook(Callback):
+class FusedEncoderHook(ModuleHook[object]):
     """Pre-hook of a ``TransformerEncoderLayer``: takes its owner's hooks off for a fused call."""
 
     __slots__ = ("_aside",)
 
-    def __init__(self, aside: FusedEncoderGuard) -> None:
+    def __init__(self, aside: FusedEncoderGuard, tap: Tap) -> None:
+        super().__init__(aside.owner, tap)
         self._aside = aside
-
-    @property
-    def owner(self) -> object:
-        """Who put it on."""
-        return self._aside.owner
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         assert isinstance(module, nn.TransformerEncoderLayer)

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
 
+from torchtap.core.torch_private import sequence_number
+
 Node = Any
 Edge = tuple[Node, int]
 
@@ -18,9 +20,6 @@ EDITED = "torchtap edit"
 COMPILED = "CompiledFunctionBackward"
 """Name of the node of a whole compiled graph."""
 _COMPRESSED = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
-
-sequence_number = torch._C._autograd._get_sequence_nr
-"""Number that the next node of this thread will get."""
 
 
 def from_one_compiled_graph(tensors: Iterable[Tensor]) -> frozenset[int]:

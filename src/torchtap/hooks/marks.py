@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from operator import attrgetter
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from torch import Tensor
 
@@ -12,18 +12,31 @@ from torchtap.core.errors import InputError
 from torchtap.hooks.module_hook import MARKS, keep_dynamo_out
 from torchtap.hooks.order import AFTER, BEFORE
 
-if TYPE_CHECKING:
-    from torchtap.capture.engine import Engine
-
 _SIGNS = frozenset("*?[]:!@")
 """What means something in a pattern."""
 
 
-class Editing(Protocol):
-    """Whatever may put something in the place of a marked tensor.
+class Watching(Protocol):
+    """What reads marked tensors: the engine of a watch.
 
     Attributes:
-        serial: they do it in this order.
+        looks: ``after`` edits, or ``before`` them.
+    """
+
+    looks: str
+
+    def mark(self, tensor: Tensor, name: str) -> None:
+        """Read a marked tensor."""
+
+    def guard_hooks(self) -> None:
+        """Let code that is compiled from now on depend on the hook tables."""
+
+
+class Editing(Protocol):
+    """What may replace marked tensors: the engine of an edit.
+
+    Attributes:
+        serial: editors run in ascending order of it.
     """
 
     serial: int
@@ -32,9 +45,9 @@ class Editing(Protocol):
         """The tensor to go on with."""
 
 
-# A mark has nothing but these to find out who is watching or editing. A watch that nobody closed
-# goes with its model, which holds it by its hooks.
-open_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
+# tt.mark knows neither the model nor its hooks: these sets are its only way to watches and edits.
+# They are weak, so that a watch that was never closed is freed with the model whose hooks hold it.
+open_engines: weakref.WeakSet[Watching] = weakref.WeakSet()
 open_editors: weakref.WeakSet[Editing] = weakref.WeakSet()
 
 

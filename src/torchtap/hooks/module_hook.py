@@ -13,15 +13,14 @@ import copy
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any, Generic, TypeVar
 
 from torch.utils.hooks import RemovableHandle
 
+from torchtap.core.torch_private import run_uncompiled
 from torchtap.hooks.spots import Tap
 
-if TYPE_CHECKING:
-    from torchtap.capture.engine import Engine
-
+Owner = TypeVar("Owner")
 
 Table = OrderedDict[int, Any]
 
@@ -125,19 +124,28 @@ class _Own:
         return others
 
 
-class Callback:
-    """A hook on a module, which belongs to one tap of one engine (of an edit: editor)."""
+WATCH_BEFORE, EDIT, WATCH_AFTER, FOLLOW = "watch before", "edit", "watch after", "follow"
+"""Roles of a hook: it reads values before all edits, replaces them, or reads them after all edits.
+A hook that follows neither reads nor replaces values, so its place in the table does not matter."""
 
-    __slots__ = ("engine", "tap")
 
-    def __init__(self, engine: Engine, tap: Tap) -> None:
-        self.engine = engine
+class ModuleHook(Generic[Owner]):
+    """A hook of ours on a module.
+
+    Args:
+        owner: of the hook, which takes it off. An engine of a watch or of an edit, for instance.
+        tap: of the module.
+        role: decides the order among our hooks, see :mod:`torchtap.hooks.order`.
+    """
+
+    __slots__ = ("owner", "role", "tap")
+
+    __call__: Callable[..., Any]  # Of a subclass, as PyTorch calls that kind of hook.
+
+    def __init__(self, owner: Owner, tap: Tap, role: str = FOLLOW) -> None:
+        self.owner = owner
         self.tap = tap
-
-    @property
-    def owner(self) -> object:
-        """Who put it on."""
-        return self.engine
+        self.role = role
 
     def __getattr__(self, name: str) -> Any:
         if name == "__name__":  # By which torch.jit.script would look for the source.
@@ -157,38 +165,13 @@ class Callback:
         return getattr, (contextlib.nullcontext(), "__exit__")
 
 
-class WatchCallback(Callback):
-    """A hook of a watch, which stands behind all edits or before them, as its engine looks."""
-
-    __slots__ = ()
-
-
-class EditCallback(Callback):
-    """A hook of an edit: what it returns takes the place of what flows."""
-
-    __slots__ = ("editor",)
-
-    def __init__(self, editor: Any, tap: Tap) -> None:
-        self.editor = editor
-        self.tap = tap
-
-    @property
-    def owner(self) -> object:
-        """Who put it on."""
-        return self.editor
-
-
 def run_as_it_is(*functions: Any) -> None:
     """Let ``torch.compile`` never compile a call of the function, nor of what it calls.
 
     Where such a call stands inside a function that is compiled, it is traced like any other.
     """
-    from torch._C._dynamo import eval_frame
-
-    skip = eval_frame._FrameAction.SKIP
     for function in functions:
-        strategy = eval_frame._FrameExecStrategy(skip, skip)
-        eval_frame.set_code_exec_strategy(function.__code__, strategy)
+        run_uncompiled(function)
 
 
 def keep_dynamo_out(*functions: Any, reason: str = HOOK) -> None:

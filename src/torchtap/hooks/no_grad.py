@@ -5,7 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from torchtap.hooks.backwards import current_task
+from torchtap.core.torch_private import (
+    current_node,
+    current_task,
+    is_legacy_batched,
+    is_of_transform,
+)
 from torchtap.hooks.replay import NON_REENTRANT, what_runs
 
 
@@ -24,13 +29,7 @@ def is_discarded_graph() -> bool:
     """Whether a non-reentrant checkpoint is computing again: only for its saved tensors."""
     if current_task() == -1:
         return False
-    return what_runs(torch._C._current_autograd_node()) is NON_REENTRANT
-
-
-_is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
-
-
-_is_legacy_batched = torch._C._functorch.is_legacy_batchedtensor
+    return what_runs(current_node()) is NON_REENTRANT
 
 
 BATCHED = (
@@ -41,5 +40,4 @@ BATCHED = (
 
 def is_batched(gradient: Tensor) -> bool:
     """Whether a gradient stands for many at once, so that nothing can be read from it."""
-    is_batch: bool = _is_legacy_batched(gradient) or _is_wrapped(gradient)
-    return is_batch
+    return is_legacy_batched(gradient) or is_of_transform(gradient)

@@ -1,8 +1,8 @@
-"""Who comes first in a module's table of hooks: edits and watches.
+"""The order of our hooks in a module's table of hooks, by their roles.
 
-PyTorch runs hooks in the order of the table, each one seeing what the former returned. A watch
-sees values after all edits, or before them, as it was asked; edits run in the order in which they
-were made, and other people's hooks keep their places among themselves. Gradients come by in the
+PyTorch runs hooks in the order of the table, and passes to each what the one before it returned. A
+watch sees values after all edits, or before them, as it was asked. Edits run in the order in which
+they were made. Hooks of other libraries keep their order among themselves. Gradients arrive in the
 opposite direction, from the outermost module inwards.
 """
 
@@ -11,28 +11,39 @@ from __future__ import annotations
 from collections.abc import MutableMapping
 from typing import Any
 
-from torchtap.hooks.module_hook import EditCallback, WatchCallback
+from torchtap.hooks.module_hook import EDIT, WATCH_AFTER, WATCH_BEFORE, ModuleHook
 from torchtap.hooks.spots import EditGradHook, GradHook, SiteState
 
 AFTER, BEFORE = "after", "before"
+ROLE_OF_WATCH = {AFTER: WATCH_AFTER, BEFORE: WATCH_BEFORE}
 
 
-def put_edit(table: MutableMapping[int, Any], key: int) -> None:
-    """A new hook of an edit stands at the end: whoever looks after edits goes behind it."""
-    for other, hook in list(table.items()):
-        if other != key and isinstance(hook, WatchCallback) and hook.engine.looks == AFTER:
-            _to_end(table, other)
+def put_by_role(table: MutableMapping[int, Any], key: int) -> None:
+    """Move a hook of ours, which was just put on a module, to where its role belongs.
 
+    A hook that reads after edits stays at the end. Behind a new edit, those are moved to the end.
+    A hook that reads before edits is new at the end too: the first edit, and all hooks behind it,
+    are moved behind the new hook, in the order in which they were.
 
-def put_watch(table: MutableMapping[int, Any], key: int) -> None:
-    """A new hook of a watch stands at the end: one that looks before edits goes before them."""
-    if table[key].engine.looks == AFTER:
-        return
+    Args:
+        table: of hooks.
+        key: of the new hook.
+    """
+    role = table[key].role
     others = [other for other in table if other != key]
-    first = next((one for one in others if isinstance(table[one], EditCallback)), None)
-    if first is not None:
-        for other in others[others.index(first) :]:
-            _to_end(table, other)
+    if role == EDIT:
+        behind = [other for other in others if _role(table[other]) == WATCH_AFTER]
+    elif role == WATCH_BEFORE:
+        first = next((other for other in others if _role(table[other]) == EDIT), None)
+        behind = [] if first is None else others[others.index(first) :]
+    else:
+        behind = []
+    for other in behind:
+        _to_end(table, other)
+
+
+def _role(hook: Any) -> str | None:
+    return hook.role if isinstance(hook, ModuleHook) else None
 
 
 def put_gradient(table: MutableMapping[Any, Any], key: Any) -> None:

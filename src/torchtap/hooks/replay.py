@@ -24,13 +24,18 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd import graph
 from torch.autograd.function import BackwardCFunction, Function
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from torchtap.core.tensors import storage_id
-from torchtap.hooks.backwards import current_task
-from torchtap.hooks.graph import sequence_number
+from torchtap.core.torch_private import (
+    RUN_BACKWARD,
+    current_node,
+    current_task,
+    num_dispatch_modes,
+    sequence_number,
+    transform_running,
+)
 
 NON_REENTRANT, REENTRANT, FUNCTION, OTHER = "non-reentrant", "reentrant", "function", "other"
 """What runs modules inside a backward: a checkpoint of either kind, another custom function, or
@@ -44,9 +49,6 @@ _SAMPLE = 16
 _CHECKPOINTS = "torch.utils.checkpoint"
 _APPLY_CODE = Function.apply.__func__.__code__  # type: ignore[attr-defined]
 _FUNCTION_CODE = BackwardCFunction.apply.__code__
-_BACKWARD_CODE = graph._engine_run_backward.__code__
-_transform_running = torch._C._functorch.peek_interpreter_stack
-_num_dispatch_modes = torch._C._len_torch_dispatch_stack
 
 
 def what_runs(node: Any) -> str:
@@ -64,7 +66,7 @@ def what_runs(node: Any) -> str:
             return REENTRANT if is_checkpoint else FUNCTION
         if code.co_name == "unpack_hook" and frame.f_globals.get("__name__") == _CHECKPOINTS:
             return NON_REENTRANT
-        if code is _BACKWARD_CODE:
+        if code is RUN_BACKWARD:
             return OTHER
         frame = frame.f_back
     return OTHER  # A thread of the engine.
@@ -107,7 +109,7 @@ Contents = tuple[Content, ...]
 
 def contents(arguments: Sequence[Tensor]) -> Contents:
     """Look at the arguments of a call; empty if one of them cannot be looked at."""
-    if _transform_running() is not None or _num_dispatch_modes():
+    if transform_running() is not None or num_dispatch_modes():
         return ()  # What we ask of the tensors would be seen.
     found = []
     for argument in arguments:
@@ -208,7 +210,7 @@ class Replay:
             arguments: of the call.
             runner: what :func:`what_runs` said.
         """
-        node: Any = torch._C._current_autograd_node()
+        node: Any = current_node()
         burst = node, current_task(), runner
         if burst != self._burst:
             self._burst, self._position = burst, -1
@@ -230,7 +232,7 @@ class Replay:
 
     def is_where(self, tap: Any, arguments: Sequence[Tensor], runner: str) -> bool:
         """Whether a call that runs again is known to be one of this thread's."""
-        burst = torch._C._current_autograd_node(), current_task(), runner
+        burst = current_node(), current_task(), runner
         return burst == self._burst or (tap, _storage(arguments)) in self._origins
 
     def _note_memory(self, tap: Any, arguments: Sequence[Tensor], place: int) -> None:

@@ -16,26 +16,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchtap.core.torch_private import pop_saved_hooks, push_saved_hooks, top_saved_hooks
+
 Pack = Callable[[Tensor], Any]
 Unpack = Callable[[Any], Tensor]
 Pair = tuple[Pack, Unpack]
 Guarded = tuple[Tensor, int]
 """An alias of a saved tensor, and the version at which it was saved."""
 
-_push = torch._C._autograd._push_saved_tensors_default_hooks
-_pop = torch._C._autograd._pop_saved_tensors_default_hooks
-_top = torch._C._autograd._top_saved_tensors_default_hooks
-
 
 def top() -> Pair | None:
     """The pair that is asked now."""
-    found: Pair | None = _top(True)
+    found: Pair | None = top_saved_hooks(True)
     return found
 
 
 def push(pair: Pair) -> None:
     """Put a pair on top."""
-    _push(*pair)
+    push_saved_hooks(*pair)
 
 
 def remove(pair: Pair) -> bool:
@@ -43,7 +41,7 @@ def remove(pair: Pair) -> bool:
     above: list[Pair] = []
     was_there = False
     while (found := top()) is not None:
-        _pop()
+        pop_saved_hooks()
         if found[0] is pair[0] and found[1] is pair[1]:
             was_there = True
             break

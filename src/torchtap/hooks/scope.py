@@ -13,8 +13,9 @@ import torch
 from torch import nn
 
 from torchtap.core.plan import Plan
+from torchtap.core.torch_private import current_task, may_push_saved_hooks
 from torchtap.hooks.fused import FusedEncoderGuard
-from torchtap.hooks.module_hook import Callback, Handle, keep_dynamo_out
+from torchtap.hooks.module_hook import Handle, ModuleHook, keep_dynamo_out
 from torchtap.hooks.saved_pairs import Pair, is_of_checkpoint, push, remove, top
 from torchtap.hooks.spots import Tap
 
@@ -39,10 +40,6 @@ INSIDE_A_GRAPH = (
     "call, or compile with fullgraph=False"
 )
 """What the error of ``fullgraph=True`` says."""
-
-_current_task = torch._C._current_graph_task_id
-may_push = torch._C._autograd._saved_tensors_hooks_is_enabled  # type: ignore[attr-defined]
-"""Whether saved-tensor hooks are allowed here: ``torch.func``, or the user, may forbid them."""
 
 
 class ThreadState(threading.local):
@@ -209,10 +206,10 @@ class ModuleScope:
     def _may_put_on(self, tap: Tap) -> bool:
         if self.places.num_pauses:
             return False  # Where the user wants none.
-        if not may_push():
+        if not may_push_saved_hooks():
             self.refuse(tap.path, FORBIDDEN)
             return False
-        if _current_task() != -1:
+        if current_task() != -1:
             self.refuse(tap.path, BACKWARD)
             return False
         return not self._is_inside_checkpoint(top(), tap.path)
@@ -220,7 +217,7 @@ class ModuleScope:
     def _is_inside_checkpoint(self, pair: Pair | None, path: str) -> bool:
         """It would keep what the checkpoint computes again, and confuse it."""
         is_inside = is_of_checkpoint(pair)
-        if is_inside and _current_task() == -1:
+        if is_inside and current_task() == -1:
             self.refuse(path, CHECKPOINT)
         return is_inside
 
@@ -238,39 +235,28 @@ class ModuleScope:
                 return
 
 
-class _Follow(Callback):
-    """A hook that tells an attachment which module runs."""
+class _Enter(ModuleHook[ModuleScope]):
+    """Forward pre-hook: says which module runs."""
 
-    __slots__ = ("_attachment",)
-
-    def __init__(self, attachment: ModuleScope, tap: Tap) -> None:
-        self._attachment = attachment
-        self.tap = tap
-
-    @property
-    def owner(self) -> object:
-        """Who put it on."""
-        return self._attachment
-
-
-class _Enter(_Follow):
     __slots__ = ("_around",)
 
-    def __init__(self, attachment: ModuleScope, tap: Tap, *, around: bool) -> None:
-        super().__init__(attachment, tap)
+    def __init__(self, owner: ModuleScope, tap: Tap, *, around: bool) -> None:
+        super().__init__(owner, tap)
         self._around = around
 
     def __call__(self, module: nn.Module, args: Any) -> None:
-        self._attachment.enter(self.tap, around=self._around)
+        self.owner.enter(self.tap, around=self._around)
 
 
-class _Leave(_Follow):
+class _Leave(ModuleHook[ModuleScope]):
+    """Forward hook: says that the module returned, or raised."""
+
     __slots__ = ()
 
     def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
-        self._attachment.leave(self.tap)
+        self.owner.leave(self.tap)
         if isinstance(output, GeneratorType):
-            self._attachment.refuse(self.tap.path, GENERATOR)
+            self.owner.refuse(self.tap.path, GENERATOR)
 
 
 keep_dynamo_out(_Enter.__call__, _Leave.__call__, reason=INSIDE_A_GRAPH)

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from torchtap.core.errors import OffloadError
-from torchtap.hooks.graph import num_casts, sequence_number
+from torchtap.core.torch_private import current_task, sequence_number
+from torchtap.hooks.graph import num_casts
 from torchtap.hooks.module_hook import keep_dynamo_out
 from torchtap.hooks.saved_pairs import Pair, checked, guarded
 from torchtap.hooks.scope import ThreadState
@@ -44,8 +45,6 @@ IN_FLIGHT = 256 << 20
 NUM_AHEAD = 8
 """Tensors that are fetched before they are asked for."""
 NUM_THREADS = 2
-
-_current_task = torch._C._current_graph_task_id
 
 
 class Foreign:
@@ -146,7 +145,7 @@ class OffloadEngine:
         """How a tensor lies that is to be moved, or why it is kept."""
         if not self.is_open:
             return "after closing"
-        if _current_task() != -1:
+        if current_task() != -1:
             return "inside a backward"
         form = form_of(tensor)
         if isinstance(form, str):

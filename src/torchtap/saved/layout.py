@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchtap.core.torch_private import is_of_transform, negated_view
+
 Bytes = ctypes.Array[ctypes.c_char]
 SMALL = 256 << 10
 """Bytes that are written and read where it is asked for: to wake a thread takes longer."""
@@ -62,7 +64,7 @@ def form_of(tensor: Tensor) -> TensorLayout | str:
     """The form of a tensor, or why it must stay where it is."""
     if type(tensor) is not Tensor and type(tensor) is not torch.nn.Parameter:
         return "another class of tensor"
-    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+    if is_of_transform(tensor):
         return "inside a torch.func transform"
     if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized:
         return "sparse, nested or quantised"
@@ -142,7 +144,7 @@ def flat(tensor: Tensor, form: TensorLayout) -> Tensor:
     if form.is_conj:
         tensor = tensor.conj()
     if form.is_neg:
-        tensor = torch._neg_view(tensor)
+        tensor = negated_view(tensor)
     if form.is_dense:
         return tensor.as_strided((form.length,), (1,), tensor.storage_offset())
     once = tensor.as_strided(form.core, form.stride, tensor.storage_offset())
@@ -175,5 +177,5 @@ def restored(elements: Tensor, form: TensorLayout) -> Tensor:
         once = torch.empty_strided(form.core, form.stride, dtype=form.dtype, device=elements.device)
         tensor = once.copy_(elements.view(form.core)).as_strided(form.size, form.stride)
     if form.is_neg:
-        tensor = torch._neg_view(tensor)
+        tensor = negated_view(tensor)
     return tensor.conj() if form.is_conj else tensor

@@ -25,10 +25,11 @@ from torchtap.core.preserved import preserved
 from torchtap.core.record import Record
 from torchtap.core.site import Pattern
 from torchtap.core.text import NONE, clean, columns, count, plural, size, wrap
+from torchtap.core.torch_private import may_push_saved_hooks
 from torchtap.core.tree import argument_leaves
 from torchtap.hooks.graph import num_casts
 from torchtap.hooks.saved_pairs import checked, guarded
-from torchtap.hooks.scope import ModuleScope, may_push
+from torchtap.hooks.scope import ModuleScope
 from torchtap.saved.blocks import Buffers, blocks_of, covered, is_for_checkpoint, spans_of
 
 if TYPE_CHECKING:
@@ -164,7 +165,7 @@ def saved_report(
             stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad())
         try:
-            return _look(call, hooks=may_push())
+            return _look(call, hooks=may_push_saved_hooks())
         except RuntimeError as error:
             if _FORBIDDEN not in str(error):
                 raise

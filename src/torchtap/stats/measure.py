@@ -10,6 +10,7 @@ from torch import Tensor
 
 from torchtap.core.errors import InputError
 from torchtap.core.local import DEQUANTIZED, is_quantized, local, readable
+from torchtap.core.torch_private import MKLDNN, is_of_transform
 from torchtap.stats.histogram import NUM_BINS, Histogram
 from torchtap.stats.kernels import cuda, native, stock
 from torchtap.stats.statistics import (
@@ -127,7 +128,7 @@ def no_values(tensor: Tensor) -> str | None:
         return "a meta tensor, which has no values"
     if type(tensor).__name__ == "FakeTensor":
         return "a fake tensor, which has no values"
-    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+    if is_of_transform(tensor):
         return "a tensor of a torch.func transform, which means nothing outside of it"
     tensor, _ = local(tensor)
     if is_quantized(tensor) or _has_memory(tensor):
@@ -175,7 +176,7 @@ def real_values(tensor: Tensor) -> tuple[Tensor, tuple[str, ...]]:
     if tensor.is_quantized:
         tensor = tensor.dequantize()
         notes.append(DEQUANTIZED)
-    if tensor.layout is torch._mkldnn:  # type: ignore[attr-defined]
+    if tensor.layout is MKLDNN:
         tensor = tensor.to_dense()
     if tensor.layout is not torch.strided:
         tensor = _stored_values(tensor)

@@ -19,8 +19,9 @@ from torchtap.core.modules import modules_of
 from torchtap.core.preserved import RandomState, mode_of, same_states
 from torchtap.core.sameness import same
 from torchtap.core.site import Site
+from torchtap.core.torch_private import current_task, transform_running
 from torchtap.core.tree import argument_leaves, leaves
-from torchtap.hooks.backwards import Backwards, current_task
+from torchtap.hooks.backwards import Backwards
 from torchtap.studies.plain_hooks import interposed
 
 Place = tuple[Site, int]
@@ -242,7 +243,7 @@ def true_values(trial: Trial, modules: Mapping[str, nn.Module]) -> dict[Place, T
 
 def is_in_transform() -> bool:
     """Whether torch.func is transforming what runs."""
-    return torch._C._functorch.peek_interpreter_stack() is not None
+    return transform_running() is not None
 
 
 class Calls:

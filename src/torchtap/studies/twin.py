@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from torchtap.core.sameness import mismatch, same, tolerance, wide
 from torchtap.core.site import Site
+from torchtap.core.torch_private import current_task
 from torchtap.core.tree import leaves, replace
-from torchtap.hooks.backwards import current_task
 from torchtap.studies.plain_hooks import interposed
 from torchtap.studies.trial import Calls, Outcome, Place, Trial, is_in_transform
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from torchtap.hooks.module_hook import EDITS, EditCallback, Handle, keep_dynamo_out
+from torchtap.hooks.module_hook import EDIT, EDITS, Handle, ModuleHook, keep_dynamo_out
 from torchtap.hooks.spots import Tap
 
 
@@ -66,7 +66,8 @@ class BufferCopies:
         self._names = tuple(names)
         self._lent: dict[int, _Lent] = {}
         # Old-fashioned spectral norm writes in a pre-hook: ours comes before.
-        enter, leave, settle = _Enter(self, tap), _Leave(self, tap), _Settle(self, tap)
+        enter, leave = _Enter(self, tap, EDIT), _Leave(self, tap, EDIT)
+        settle = _Settle(self, tap)
         made = [
             module.register_forward_pre_hook(enter, prepend=True),
             module.register_forward_hook(leave, always_call=True),
@@ -139,31 +140,31 @@ def settle_stand_ins() -> None:
         buffer_copies.settle_all()
 
 
-class _Enter(EditCallback):
+class _Enter(ModuleHook[BufferCopies]):
     """Forward pre-hook."""
 
     __slots__ = ()
 
     def __call__(self, module: nn.Module, args: Any) -> None:
-        self.editor.enter(module, sys._getframe(1))
+        self.owner.enter(module, sys._getframe(1))
 
 
-class _Leave(EditCallback):
+class _Leave(ModuleHook[BufferCopies]):
     """Forward hook."""
 
     __slots__ = ()
 
     def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
-        self.editor.leave(module)
+        self.owner.leave(module)
 
 
-class _Settle(EditCallback):
+class _Settle(ModuleHook[BufferCopies]):
     """Hook before a state dict is made or loaded."""
 
     __slots__ = ()
 
     def __call__(self, module: nn.Module, *_: Any) -> None:
-        self.editor.settle(id(module))
+        self.owner.settle(id(module))
 
 
 keep_dynamo_out(_Enter.__call__, _Leave.__call__, reason=EDITS)

@@ -9,16 +9,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.optim.optimizer import (
-    Optimizer,
-    register_optimizer_step_post_hook,
-    register_optimizer_step_pre_hook,
-)
+from torch.optim.optimizer import Optimizer
 
 from torchtap.core.errors import EditError
 from torchtap.core.local import sharded_parameters
 from torchtap.core.site import Site
-from torchtap.hooks.module_hook import keep_dynamo_out
+from torchtap.hooks.optimizer_hooks import has_closure, listen_to_optimizers
 from torchtap.hooks.spots import Tap
 from torchtap.transfer.buffer_copies import BufferCopies
 
@@ -69,7 +65,7 @@ class FreezeHooks:
         self._ids = frozenset(id(param) for param in self.params.values())
         for param in {id(one): one for one in self.params.values()}.values():
             self._hold(param)
-        self._guard_optimizers()
+        self._handles += listen_to_optimizers(self)
         _open.add(self)
 
     def _hold(self, param: Tensor) -> None:
@@ -112,28 +108,7 @@ class FreezeHooks:
 
     # ------------------------------------------------------------------ optimizers
 
-    def _guard_optimizers(self) -> None:
-        me = weakref.ref(self)
-
-        def before(optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
-            frozen = me()
-            return None if frozen is None else frozen._before(optimizer, args, kwargs)
-
-        def after(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-            frozen = me()
-            if frozen is not None:
-                frozen._after(optimizer)
-
-        keep_dynamo_out(before, after)
-        guards = [
-            register_optimizer_step_pre_hook(before),
-            register_optimizer_step_post_hook(after),
-        ]
-        self._handles += guards
-        for guard in guards:
-            weakref.finalize(self, guard.remove)
-
-    def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+    def before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
         """A step begins: the arguments to make it with, where they are others."""
         if id(optimizer) in self._steps:  # Its last one raised.
             self._steps.pop(id(optimizer)).show()
@@ -141,18 +116,22 @@ class FreezeHooks:
         held = [param for param in every if self.holds(param)]
         if not held:
             return None
-        # The optimizer itself stands first among the arguments of its hooks.
-        has_closure = any(callable(one) for one in (*args[1:], *kwargs.values()))
-        step = _Step(held, has_closure=has_closure, is_known=_passes_over(optimizer))
+        computes = has_closure(args, kwargs)
+        step = _Step(held, has_closure=computes, is_known=_passes_over(optimizer))
         self._steps[id(optimizer)] = step
         step.hide()
-        if not has_closure:
+        if not computes:
             return None
         positional = (one if not callable(one) else step.around(one) for one in args[1:])
         named = {name: step.around(one) if callable(one) else one for name, one in kwargs.items()}
         return (args[0], *positional), named
 
-    def _after(self, optimizer: Optimizer) -> None:
+    def after_step(self, optimizer: Optimizer) -> None:
+        """The step returned: the gradients are back, and so are values that moved.
+
+        Raises:
+            EditError: the optimizer called its closure while a held parameter was moved.
+        """
         step = self._steps.pop(id(optimizer), None)
         if step is None:
             return
@@ -239,7 +218,7 @@ _open: weakref.WeakSet[FreezeHooks] = weakref.WeakSet()
 class _Free:
     """How a held parameter is copied and pickled: as if it were not held.
 
-    Its methods stand on the parameter as attributes, see :mod:`torchtap.capture.callbacks`.
+    Its methods stand on the parameter as attributes, see :mod:`torchtap.hooks.module_hook`.
     """
 
     __slots__ = ("_param",)

@@ -1,0 +1,120 @@
+"""The private names of PyTorch that torchtap uses, each with what it is for.
+
+Read against PyTorch 2.13. PyTorch may change any of them without notice, so this is the file to
+read against the sources of a new release; a test says where else private names may stand.
+
+Besides these names, attributes of tensors, modules and nodes are read where they are needed:
+``Tensor._version``, ``_base``, ``_is_view()`` and ``_backward_hooks``; the tables of a module
+(``_parameters``, ``_buffers``, ``_forward_hooks``, ``_forward_pre_hooks``); and ``_sequence_nr()``
+and ``metadata`` of a node.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Variable, graph
+
+# ---------------------------------------------------------------------- autograd
+
+current_task: Callable[[], int] = torch._C._current_graph_task_id
+"""Number of the backward that this thread is inside of, -1 outside."""
+
+current_node: Callable[[], Any] = torch._C._current_autograd_node
+"""The node that runs in this thread; only inside a backward."""
+
+will_run: Callable[[Any], bool] = torch._C._will_engine_execute_node
+"""Whether the running backward will run a node. Raises ``RuntimeError`` for a leaf whose gradient
+``torch.autograd.grad`` was asked for."""
+
+sequence_number: Callable[[], int] = torch._C._autograd._get_sequence_nr
+"""Number that the next node of this thread will get."""
+
+autograd_engine: Any = Variable._execution_engine
+"""Its ``queue_callback`` runs a function when the running backward has ended well."""
+
+RUN_BACKWARD = graph._engine_run_backward.__code__
+"""Code of the function that every backward runs through, to find its frame on the stack."""
+
+push_saved_hooks: Callable[..., None] = torch._C._autograd._push_saved_tensors_default_hooks
+pop_saved_hooks: Callable[[], None] = torch._C._autograd._pop_saved_tensors_default_hooks
+top_saved_hooks: Callable[[bool], Any] = torch._C._autograd._top_saved_tensors_default_hooks
+"""The stack of pairs of saved-tensor hooks of this thread. The argument of the last: return
+``None`` instead of raising where hooks are forbidden."""
+
+may_push_saved_hooks: Callable[[], bool] = torch._C._autograd._saved_tensors_hooks_is_enabled  # type: ignore[attr-defined]
+"""Whether saved-tensor hooks are allowed here: ``torch.func``, or the user, may forbid them."""
+
+# ---------------------------------------------------------------------- modes and transforms
+
+transform_running: Callable[[], Any] = torch._C._functorch.peek_interpreter_stack
+"""The innermost ``torch.func`` transform that runs in this thread, or ``None``."""
+
+is_of_transform: Callable[[Tensor], bool] = torch._C._functorch.is_functorch_wrapped_tensor
+"""Whether a tensor stands for others inside a ``torch.func`` transform."""
+
+is_legacy_batched: Callable[[Tensor], bool] = torch._C._functorch.is_legacy_batchedtensor
+"""Whether a tensor stands for a batch of gradients (``is_grads_batched=True``)."""
+
+tracing_state: Callable[[], Any] = torch._C._get_tracing_state
+"""State of the ``torch.jit.trace`` that runs in this thread, or ``None``."""
+
+num_dispatch_modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
+"""How many ``TorchDispatchMode`` would see each operator that is called."""
+
+without_torch_function = torch._C.DisableTorchFunctionSubclass
+"""Context in which operators do not call ``__torch_function__`` of tensor subclasses."""
+
+NO_DISPATCH: Any = torch._C._disabled_torch_dispatch_impl
+"""``__torch_dispatch__`` of classes that do not override it."""
+
+SCRIPT_OBJECT, FUTURE = torch._C.ScriptObject, torch._C.Future
+"""Classes of values that hold tensors, and cannot be looked into."""
+
+# ---------------------------------------------------------------------- tensors
+
+negated_view: Callable[[Tensor], Tensor] = torch._neg_view
+"""A view that is read negated, as ``.imag`` of a conjugated tensor is."""
+
+MKLDNN: torch.layout = torch._mkldnn  # type: ignore[attr-defined]
+"""Layout of tensors of oneDNN."""
+
+# ---------------------------------------------------------------------- the compiler
+
+
+def run_uncompiled(function: Any) -> None:
+    """Let Dynamo compile no call of a function, nor of what it calls.
+
+    Where such a call stands inside a function that is compiled, it is traced like any other.
+    """
+    from torch._C._dynamo import eval_frame
+
+    skip = eval_frame._FrameAction.SKIP
+    eval_frame.set_code_exec_strategy(function.__code__, eval_frame._FrameExecStrategy(skip, skip))
+
+
+def keep_operator_in_order(operator: Any) -> None:
+    """Let the compiler neither drop nor move calls of an operator: it has an ordered effect."""
+    from torch._higher_order_ops.effects import _EffectType, _register_effectful_op
+
+    _register_effectful_op(operator, _EffectType.ORDERED)
+
+
+# ---------------------------------------------------------------------- FSDP2
+
+
+def fsdp_parameters() -> Iterator[Any]:
+    """What FSDP2 knows of each parameter that it shards, of all models.
+
+    Of each, ``sharded_param`` is read, and ``_unsharded_param`` and ``_sharded_post_forward_param``
+    where they exist.
+    """
+    composable: Any = sys.modules.get("torch.distributed._composable_state")
+    refs = () if composable is None else composable._module_state_mapping.values()
+    for state in [ref() for ref in refs]:
+        for group in getattr(state, "_fsdp_param_groups", ()):
+            yield from group.fsdp_params

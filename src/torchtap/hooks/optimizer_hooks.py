@@ -1,0 +1,97 @@
+"""Hears of the steps of all optimizers, without keeping the listener alive."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Mapping
+from types import FrameType
+from typing import Any, Protocol
+
+from torch.optim.optimizer import (
+    Optimizer,
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+from torch.utils.hooks import RemovableHandle
+
+from torchtap.hooks.module_hook import keep_dynamo_out
+
+_STEP = Optimizer.profile_hook_step(lambda: None).__code__
+"""Code of the function around each step, which calls the hooks."""
+_gone: list[RemovableHandle] = []
+"""Handles of listeners that were never closed and are gone, to be removed outside of any step."""
+
+
+class OptimizerListener(Protocol):
+    """What is called around each step of each optimizer.
+
+    A step may run inside the step of another optimizer, and a step that raises has no end.
+    """
+
+    def before_step(
+        self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        """A step begins.
+
+        Args:
+            optimizer: that makes it.
+            args: of the step; the first is the optimizer itself.
+            kwargs: of the step.
+
+        Returns:
+            the arguments to make the step with, or ``None`` to leave them as they are.
+        """
+
+    def after_step(self, optimizer: Optimizer) -> None:
+        """The step returned."""
+
+
+def listen_to_optimizers(listener: OptimizerListener) -> list[RemovableHandle]:
+    """Call a listener around each step of each optimizer, as long as the listener is alive.
+
+    Returns:
+        the handles of the hooks.
+    """
+    _remove_gone([])
+    me = weakref.ref(listener)  # The hooks are global: they would keep the listener forever.
+
+    def before(optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+        alive = me()
+        return None if alive is None else alive.before_step(optimizer, args, kwargs)
+
+    def after(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        alive = me()
+        if alive is not None:
+            alive.after_step(optimizer)
+
+    keep_dynamo_out(before, after)
+    handles = [register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after)]
+    weakref.finalize(listener, _remove_gone, handles).atexit = False
+    return handles
+
+
+def _remove_gone(handles: list[RemovableHandle]) -> None:
+    """Remove hooks now, or later if the collector ran in the middle of a step.
+
+    PyTorch iterates over the hooks there, and a table that changes under it would end the step by
+    a ``RuntimeError``.
+    """
+    _gone.extend(handles)
+    if not any(_is_stepping(frame) for frame in sys._current_frames().values()):
+        while _gone:
+            _gone.pop().remove()
+
+
+def _is_stepping(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code is _STEP:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def has_closure(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a step with these arguments computes gradients itself, perhaps several times."""
+    # The optimizer itself stands first among the arguments of its hooks.
+    return any(callable(one) for one in (*args[1:], *kwargs.values()))

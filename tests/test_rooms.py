@@ -1,0 +1,90 @@
+"""What the layout of the source promises, beside what the contracts of the imports do."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import torchtap
+
+SOURCE = Path(torchtap.__file__).parent
+
+MAY_NAME = {
+    "core/torch_private.py": None,
+    "hooks/tensor_hooks.py": {"_register_hook_dict"},  # A method of nodes, on the hot path.
+    "capture/delivery.py": {
+        # Set for each value that a sink takes: contexts of torch would cost three times as much.
+        "torch._C._set_grad_enabled",
+        "torch._C._is_any_autocast_enabled",
+        "torch._C._DisableAutocast",
+    },
+}
+"""File -> the private names of PyTorch that stand in it; ``None`` for any."""
+DOCUMENTED = ("torch.utils._pytree", "torch.utils._python_dispatch", "torch.ops.aten")
+"""Part of what PyTorch documents, in spite of an underscore."""
+
+
+def test_private_names_of_torch_stand_in_one_file() -> None:
+    found = {
+        (file, name)
+        for path in SOURCE.rglob("*.py")
+        for file in [path.relative_to(SOURCE).as_posix()]
+        for name in private_names(ast.parse(path.read_text()))
+        if not _may_stand(file, name)
+    }
+    assert not found, "import these from torchtap.core.torch_private"
+
+
+def test_the_private_names_that_a_file_holds_are_found() -> None:
+    source = """
+import torch._dynamo
+from torch._higher_order_ops import effects
+from torch.autograd import Variable, graph as nodes
+torch._C._functorch.peek(), torch.nn.Module, nodes._run.__code__, Variable._engine
+node._register_hook_dict(tensor), tensor._version, torch.__version__
+"""
+    assert set(private_names(ast.parse(source))) == {
+        "torch._dynamo",
+        "torch._higher_order_ops.effects",
+        "torch._C._functorch.peek",
+        "torch.autograd.graph._run.__code__",
+        "torch.autograd.Variable._engine",
+        "_register_hook_dict",
+    }
+
+
+def _may_stand(file: str, name: str) -> bool:
+    allowed = MAY_NAME.get(file, set())
+    return allowed is None or name in allowed or name.startswith(DOCUMENTED)
+
+
+def private_names(tree: ast.AST) -> Iterator[str]:
+    """Dotted names of PyTorch with a private part, each as long as it stands there."""
+    names = {"torch": "torch"}
+    inner: set[int] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (one.name for one in node.names if _is_private(one.name))
+        elif isinstance(node, ast.ImportFrom) and f"{node.module}.".startswith("torch."):
+            for one in node.names:
+                names[one.asname or one.name] = full = f"{node.module}.{one.name}"
+                if _is_private(full):
+                    yield full
+        elif isinstance(node, ast.Attribute) and id(node) not in inner:
+            parts = [node.attr]
+            at: ast.expr = node.value
+            while isinstance(at, ast.Attribute):
+                inner.add(id(at))
+                parts.append(at.attr)
+                at = at.value
+            root = names.get(at.id) if isinstance(at, ast.Name) else None
+            if root is not None and _is_private(full := ".".join([root, *reversed(parts)])):
+                yield full
+            elif "_register_hook_dict" in parts:
+                yield "_register_hook_dict"
+
+
+def _is_private(dotted: str) -> bool:
+    root, *parts = dotted.split(".")
+    return root == "torch" and any(part[0] == "_" and part[:2] != "__" for part in parts)
