@@ -322,6 +322,8 @@ class _Proof:
             return "no plain hook on the parameter heard of this gradient"
         if twin is not None and twin.failure is not None:
             return twin.failure
+        if twin is not None and site in twin.distributed:
+            return "it is a DTensor, of which the twin makes no clone: that may communicate"
         if twin is not None and site.path in twin.recomputed:
             return "it ran in a backward, as in a reentrant checkpoint, where the twin has no graph"
         if twin is not None and site not in twin.asked:
