@@ -468,7 +468,6 @@ PROOFS = """
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Shard, distribute_tensor
-from torch.distributed.tensor.debug import CommDebugMode
 from torch.distributed.tensor.parallel import (
     ColwiseParallel, RowwiseParallel, SequenceParallel, parallelize_module
 )
@@ -500,9 +499,9 @@ assert result and result.num_gradients == 12 and not result.unverified, result
 partial = nn.Sequential(nn.Linear(8, 8, bias=False), nn.Identity())
 partial[0].weight = nn.Parameter(distribute_tensor(partial[0].weight.data, mesh, [Shard(1)]))
 columns = distribute_tensor(X[0], mesh, [Shard(1)])
-with torch.no_grad(), CommDebugMode() as communicated:
-    assert tt.verify(partial, columns), tt.verify(partial, columns)
-assert communicated.get_total_counts() == 0
+if rank == 0:  # Alone: what communicated would wait for the other rank.
+    with torch.no_grad():
+        assert tt.verify(partial, columns), tt.verify(partial, columns)
 assert not tt.verify(partial, columns, loss=whole).wrong
 """
 
