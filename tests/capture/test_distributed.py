@@ -462,3 +462,49 @@ else:
 
 def test_ddp_state_is_local_and_outputs_of_the_ranks_merge(tmp_path: Path) -> None:
     run_on_two_ranks(tmp_path, DDP)
+
+
+PROOFS = """
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import Shard, distribute_tensor
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel, RowwiseParallel, SequenceParallel, parallelize_module
+)
+
+mesh = init_device_mesh("cpu", (2,))
+whole = lambda output: output.full_tensor().square().sum()
+
+split = parallelize_module(mlp(), mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+result = tt.verify(split, X[0])
+assert result and result.num_values == 16 and result.num_gradients == 10, result
+assert [str(entry.site) for entry in result.unverified] == ["2:grad_input"], result
+assert "DTensor" in result.unverified[0].reason
+only = tt.verify(split, X[0], where="2:grad_input")
+assert not only and only.hollow, only
+
+norm = nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 8))
+plan = {
+    "0": SequenceParallel(use_local_output=False),
+    "1": ColwiseParallel(input_layouts=Shard(1), use_local_output=False),
+}
+result = tt.verify(parallelize_module(norm, mesh, plan), X, where="*:input,param,param_grad")
+assert result and not result.unverified, result  # The gradients of the norm are partial sums.
+
+shards = mlp()
+fully_shard(shards[0])
+result = tt.verify(fully_shard(shards), X[0], where="*:*,param,param_grad")
+assert result and result.num_gradients == 12 and not result.unverified, result
+
+partial = nn.Sequential(nn.Linear(8, 8, bias=False), nn.Identity())
+partial[0].weight = nn.Parameter(distribute_tensor(partial[0].weight.data, mesh, [Shard(1)]))
+columns = distribute_tensor(X[0], mesh, [Shard(1)])
+if rank == 0:  # Alone: what communicated would wait for the other rank.
+    with torch.no_grad():
+        assert tt.verify(partial, columns), tt.verify(partial, columns)
+assert not tt.verify(partial, columns, loss=whole).wrong
+"""
+
+
+def test_verify_takes_the_part_of_its_rank_for_true(tmp_path: Path) -> None:
+    run_on_two_ranks(tmp_path, PROOFS)

@@ -365,3 +365,57 @@ def test_a_buffer_that_the_forward_replaces_is_the_same_object_afterwards() -> N
 def test_parameters_of_a_wrapped_model_are_proved() -> None:
     net = nn.DataParallel(made(lambda m, x: m.net(x)).net)
     assert_holds(tt.verify(net, x(), where=ALL))
+
+
+# --- calls outside of the training forward ------------------------------------------------------
+
+
+class Adjoint(torch.autograd.Function):
+    """Runs a module again in the backward, on something else than in the forward."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, module: nn.Module) -> Any:
+        ctx.module = module
+        ctx.save_for_backward(x)
+        with torch.no_grad():
+            return module(x)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        start = (ctx.saved_tensors[0] + 1).detach().requires_grad_()
+        with torch.enable_grad():
+            end = ctx.module(start)
+        return torch.autograd.grad(end, start, grads)[0], None
+
+
+def adjoint(m: Any, x: Tensor) -> Any:
+    return Adjoint.apply(m.head(x), m.net)  # type: ignore[no-untyped-call]
+
+
+def test_records_of_a_backward_that_were_not_compared_are_named() -> None:
+    model = made(adjoint, head=nn.Linear(3, 3))
+    result = tt.verify(model, x())
+    assert result
+    unproved = {str(entry.site): entry.reason for entry in result.unverified}
+    assert "phase 'backward'" in unproved["net.0:input"]
+    assert "phase 'backward'" in unproved["net:output"]
+    assert not any(site.startswith("head") for site in unproved)
+    assert not tt.verify(model, x(), where="net:grad_output"), "no gradient was compared"
+
+
+def test_an_evaluation_inside_the_loss_is_compared() -> None:
+    model = made(lambda m, x: m.net(x))
+
+    def distance(output: Tensor) -> Tensor:
+        model.eval()
+        with torch.no_grad():
+            target = model(x() + 1)
+        model.train()
+        return (output - target).square().sum()
+
+    result = tt.verify(model, x(), loss=distance)
+    assert_holds(result)
+    once = tt.verify(model, x(), where="*:input,output")
+    assert tt.verify(model, x(), loss=distance, where="*:input,output").num_values == (
+        2 * once.num_values
+    )

@@ -69,7 +69,8 @@ def parts(tensor: Tensor) -> list[Tensor]:
         return parts(tensor.to_dense())
     if _is_wrapper(tensor):
         names, _ = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
-        return [part for name in names for part in parts(getattr(tensor, name))]
+        held = [getattr(tensor, name) for name in names]
+        return [part for one in held if isinstance(one, Tensor) for part in parts(one)]
     inner = [value for value in vars(tensor).values() if isinstance(value, Tensor)]
     if inner and _has_own_dispatch(tensor):
         return [part for one in inner for part in parts(one)]

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from torchtap.core.errors import InputError
+from torchtap.core.local import is_distributed, local, sharded_parameters
 from torchtap.core.modules import modules_of
 from torchtap.core.preserved import RandomState, mode_of, same_states
 from torchtap.core.sameness import same
@@ -79,20 +80,24 @@ class Trial:
         self.kwargs = kwargs
         self.loss = loss
         self.arguments = argument_leaves(args, kwargs)
-        self.params = {name: one.detach().clone() for name, one in self._own("_parameters")}
-        self.buffers = {name: one.clone() for name, one in self._own("_buffers")}
+        self.params = {name: _copy(one) for name, one in self._own("_parameters")}
+        self.buffers = {name: _copy(one) for name, one in self._own("_buffers")}
         self.accumulated: dict[str, list[Tensor]] = {}
         self._found_buffers = [(module, dict(module._buffers)) for module in self.modules.values()]
-        self._values = [tensor.detach().clone() for _, tensor in self.arguments]
+        self._values = [_copy(tensor) for _, tensor in self.arguments]
         self._grads = [(holder, holder.grad) for holder in self._holders().values()]
         self._random = RandomState(self.modules.values(), args, kwargs)
 
     def _own(self, table: str) -> Iterator[tuple[str, Tensor]]:
-        """Parameters or buffers with their names, also where a module contains itself."""
+        """Parameters or buffers with their names, also where a module contains itself.
+
+        Of parameters that FSDP2 has gathered, the shards: those stay the same.
+        """
+        shards = sharded_parameters()
         for path, module in self.modules.items():
             for name, tensor in getattr(module, table).items():
                 if tensor is not None:
-                    yield (f"{path}.{name}" if path else name), tensor
+                    yield (f"{path}.{name}" if path else name), shards.get(id(tensor), tensor)
 
     def run(self) -> Outcome:
         """Run forward and backward from the first state."""
@@ -100,18 +105,18 @@ class Trial:
         if loss is not None:
             loss.backward()  # type: ignore[no-untyped-call]
         return Outcome(
-            outputs={leaf: tensor.detach().clone() for leaf, tensor in leaves(output)},
-            loss=None if loss is None else loss.detach().clone(),
+            outputs={leaf: _copy(tensor) for leaf, tensor in leaves(output)},
+            loss=None if loss is None else _copy(loss),
             gradients={
-                name: None if holder.grad is None else holder.grad.clone()
+                name: None if holder.grad is None else _copy(holder.grad)
                 for name, holder in self._holders().items()
             },
             parameters={
-                name: param.detach().clone()
+                name: _copy(param)
                 for name, param in self._own("_parameters")
-                if not same(param, self.params.get(name))
+                if not same(local(param)[0], self.params.get(name))
             },
-            buffers={name: buffer.clone() for name, buffer in self._own("_buffers")},
+            buffers={name: _copy(buffer) for name, buffer in self._own("_buffers")},
             random=self._random.read(),
             modes={path: mode_of(one) for path, one in self.modules.items()},
         )
@@ -168,7 +173,7 @@ class Trial:
             if numbers.get(name) == number:  # A reentrant checkpoint accumulates several times.
                 found.pop()
             numbers[name] = number
-            found.append(param.grad.detach().clone())
+            found.append(_copy(param.grad))
 
         handles = [
             param.register_post_accumulate_grad_hook(partial(note, name))  # type: ignore[no-untyped-call]
@@ -190,7 +195,13 @@ class Trial:
         return found
 
 
+def _copy(tensor: Tensor) -> Tensor:
+    """The part that this rank holds, as records have it: a copy of the whole may communicate."""
+    return local(tensor.detach())[0].clone()
+
+
 def _write(target: Tensor, value: Tensor | None) -> None:
+    target, _ = local(target)
     # Nothing is written where nothing changed: a version that grows would be seen by autograd.
     if value is not None and not same(target, value):
         target.copy_(value)
@@ -211,6 +222,8 @@ def default_loss(output: Any) -> Tensor | None:
 
 
 def _dense(tensor: Tensor) -> list[Tensor]:
+    if is_distributed(tensor):
+        return [tensor.full_tensor()]  # type: ignore[attr-defined]
     if tensor.is_nested:
         return list(tensor.unbind())
     return [tensor if tensor.layout is torch.strided else tensor.to_dense()]
@@ -227,7 +240,7 @@ def true_values(trial: Trial, modules: Mapping[str, nn.Module]) -> dict[Place, T
     def note(place: tuple[str, str, int], tensors: list[tuple[str, Tensor]]) -> None:
         path, port, call = place
         for leaf, tensor in tensors if call >= 0 else ():
-            found[Site(path, port, leaf), call] = tensor.detach().clone()
+            found[Site(path, port, leaf), call] = _copy(tensor)
 
     def enter(path: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         note((path, "input", calls.enter(path)), argument_leaves(args, kwargs))

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from torchtap.core.local import is_distributed
 from torchtap.core.sameness import mismatch, same, tolerance, wide
 from torchtap.core.site import Site
 from torchtap.core.torch_private import current_task
@@ -89,6 +90,7 @@ class Twin:
         failure: why it computes something else than the model, if it does.
         recomputed: paths of modules that ran within a backward.
         asked: where it could hand on clones; not in objects, which stay as they are.
+        distributed: where it met a ``DTensor``, and handed it on as it is.
     """
 
     def __init__(
@@ -103,6 +105,7 @@ class Twin:
         self.whole: dict[Place, list[Tensor]] = {}
         self.failure: str | None = None
         self.asked: set[Site] = set()
+        self.distributed: set[Site] = set()
         self._writes_back = writes_back
         # Of each call that runs: what the caller gave, what the module got instead, its version.
         self._lent: dict[str, list[list[tuple[Tensor, Tensor, int]]]] = {}
@@ -177,6 +180,9 @@ class Twin:
 
         def swap(leaf: str, tensor: Tensor) -> Tensor:
             self.asked.add(Site(path, port, leaf))
+            if is_distributed(tensor):
+                self.distributed.add(Site(path, port, leaf))
+                return tensor  # To clone a partial sum reduces it.
             if not tensor.requires_grad or not torch.is_grad_enabled() or is_in_transform():
                 return tensor
             # One tensor in several slots stays one tensor, as modules further in may ask.

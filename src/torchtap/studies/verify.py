@@ -16,7 +16,7 @@ from torchtap.capture.watch import watch
 from torchtap.core.absence import Absence, by_reason, reason_lines
 from torchtap.core.modules import Where
 from torchtap.core.plan import Plan, make_plan
-from torchtap.core.record import FORWARD, Key, Record
+from torchtap.core.record import BACKWARD, EVAL, FORWARD, Key, Record
 from torchtap.core.sameness import has_memory, mismatch
 from torchtap.core.site import Site
 from torchtap.core.text import wrap
@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 
 _DOUBTS = 6
 """How often a model is run again to see whether it is steady, where something is wrong."""
+_IN_BACKWARD = (
+    "it ran in a backward and is no recomputation (phase 'backward'; an adjoint, a reversible or a "
+    "custom function), where the proof has no plain hooks to compare with"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,8 +264,10 @@ class _Proof:
 
     def check(self, record: Record) -> None:
         """Compare one record, in the order of their arrival."""
-        if record.phase != FORWARD:
-            return
+        if record.phase == BACKWARD:
+            self.unverified[Absence(record.site, _IN_BACKWARD)] = None
+        if record.phase not in (FORWARD, EVAL):
+            return  # What a checkpoint computes again was compared when it was computed first.
         # The number of a parameter's gradient is that of its backward, of which it may miss some.
         key = record.key._replace(call=0) if record.site.port == "param_grad" else record.key
         number = self._seen[key]
@@ -316,6 +322,8 @@ class _Proof:
             return "no plain hook on the parameter heard of this gradient"
         if twin is not None and twin.failure is not None:
             return twin.failure
+        if twin is not None and site in twin.distributed:
+            return "it is a DTensor, of which the twin makes no clone: that may communicate"
         if twin is not None and site.path in twin.recomputed:
             return "it ran in a backward, as in a reentrant checkpoint, where the twin has no graph"
         if twin is not None and site not in twin.asked:
