@@ -25,7 +25,7 @@ from torchtap.hooks.graph import num_casts
 from torchtap.hooks.saved_pairs import Guarded, checked, guarded
 from torchtap.hooks.scope import ModuleScope
 from torchtap.saved.blocks import Buffers
-from torchtap.saved.layout import form_of
+from torchtap.saved.layout import layout_of
 from torchtap.saved.offload_report import _MOST_ROWS, _labels
 from torchtap.saved.spill_file import SpillFile, folder_for
 
@@ -287,7 +287,7 @@ class _Recorder:
         saved = self._memory_of(tensor, now)
         saved.paths[path] = None
         is_small = tensor.numel() * tensor.element_size() < self._min_bytes
-        if is_small or isinstance(form_of(tensor), str) or num_casts(tensor) is not None:
+        if is_small or isinstance(layout_of(tensor), str) or num_casts(tensor) is not None:
             saved.is_movable = False
         return guard, path, saved
 
