@@ -229,7 +229,7 @@ def test_it_says_what_is_offloaded() -> None:
     model = nn.Sequential(nn.Linear(3, 3), nn.Tanh())
     with tt.watch(model, "*:saved") as w, tt.offload("disk", min_bytes=0):
         model(torch.randn(2, 3))
-    assert any("Session.unpack" in entry.reason for entry in w.absent)
+    assert any("OffloadEngine.unpack" in entry.reason for entry in w.absent)
     assert len(w.run) == 0
 
 
