@@ -28,7 +28,7 @@ from watching import fastest
 
 import torchtap as tt
 from torchtap.saved.spill_file import Extent, SpillFile, folder_for
-from torchtap.saved.streams import Ticket
+from torchtap.saved.streams import Ticket, use_streams
 
 MIB = 1 << 20
 CALLS = 200
@@ -41,16 +41,17 @@ Around = Callable[[], AbstractContextManager[object]]
 def per_tensor(rounds: int, folder: Path) -> list[Result]:
     """Microseconds that one saved tensor costs more, from its saving to its use."""
     rows = []
-    host = tt.offload("cpu", streams=Copies(), min_bytes=0)
-    slab = tt.offload("disk", dir=folder, min_bytes=0)
+    with use_streams(Copies()):
+        host = tt.offload("cpu", min_bytes=0)
+    on_disk = tt.offload("disk", dir=folder, min_bytes=0)
     stays = tt.offload("disk", dir=folder, min_bytes=0, max_bytes=256 * MIB, keep_last=256 * MIB)
     cases: list[tuple[str, int, str, Around, Step | None]] = [
         ("hooks that do nothing, for scale", 64, "-", nothing_hooks, None),
         ("filtered out (small)", 64, "+4 us", opened(tt.offload("disk", dir=folder)), None),
         ("kept by keep_last", 1024, "-", opened(stays), None),
         ("moved to host memory, 4 KiB", 1024, "+10 us", opened(host), copies(1024)),
-        ("moved to disk, 4 KiB", 1024, "+10 us", opened(slab), transfers(1024, folder)),
-        ("moved to disk, 64 KiB", 16384, "+10 us", opened(slab), transfers(16384, folder)),
+        ("moved to disk, 4 KiB", 1024, "+10 us", opened(on_disk), transfers(1024, folder)),
+        ("moved to disk, 64 KiB", 16384, "+10 us", opened(on_disk), transfers(16384, folder)),
     ]
     for name, numel, wanted, around, alone in cases:
         plain, other = saving(numel, nullcontext), saving(numel, around)
@@ -125,15 +126,15 @@ def copies(numel: int) -> Step:
 
 def transfers(numel: int, folder: Path) -> Step:
     """What writing and reading as many takes by itself."""
-    slab, sources = SpillFile(folder), [memoryview(bytearray(4 * numel)) for _ in range(CALLS)]
+    file, sources = SpillFile(folder), [memoryview(bytearray(4 * numel)) for _ in range(CALLS)]
 
     def step() -> None:
-        extents = [slab.reserve(4 * numel) for _ in range(CALLS)]
+        extents = [file.reserve(4 * numel) for _ in range(CALLS)]
         for extent, source in zip(extents, sources, strict=True):
-            slab.write(extent, source)
+            file.write(extent, source)
         for extent in extents:
-            slab.read(extent, memoryview(torch.empty(4 * numel, dtype=torch.uint8).numpy()))
-            slab.drop(extent)
+            file.read(extent, memoryview(torch.empty(4 * numel, dtype=torch.uint8).numpy()))
+            file.drop(extent)
 
     return step
 
@@ -151,21 +152,21 @@ def disk(rounds: int, folder: Path) -> list[Result]:
     rows = []
     for size in (1, 4, 64):
         nbytes = size * MIB
-        slab, data = SpillFile(folder), memoryview(bytearray(os.urandom(nbytes)))
-        extent = slab.reserve(nbytes)
+        file, data = SpillFile(folder), memoryview(bytearray(os.urandom(nbytes)))
+        extent = file.reserve(nbytes)
         source, copy = folder / f"{uuid.uuid4()}", folder / f"{uuid.uuid4()}"
         source.write_bytes(data)
         best = [0.0] * 4
         for _ in range(rounds):
-            seconds = [dd(source, copy, nbytes, "conv=fsync"), timed(written, slab, extent, data)]
+            seconds = [dd(source, copy, nbytes, "conv=fsync"), timed(written, file, extent, data)]
             forget(copy)
-            slab.forget()
-            seconds += [dd(copy, Path(os.devnull), nbytes), timed(slab.read, extent, data)]
+            file.forget()
+            seconds += [dd(copy, Path(os.devnull), nbytes), timed(file.read, extent, data)]
             best = [max(one, nbytes / two) for one, two in zip(best, seconds, strict=True)]
         source.unlink()
         copy.unlink()
         for name, theirs, ours in (("write + sync", *best[:2]), ("fetch", *best[2:])):
-            detail = f"dd {theirs / MIB:.0f} MiB/s, slab {ours / MIB:.0f} MiB/s"
+            detail = f"dd {theirs / MIB:.0f} MiB/s, spill file {ours / MIB:.0f} MiB/s"
             what = f"disk, {name}, {size} MiB, speed to dd"
             rows.append(Result(what, f"{ours / theirs:.2f}x", ">= 0.8", detail))
     return rows
@@ -187,10 +188,10 @@ def forget(path: Path) -> None:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def written(slab: SpillFile, extent: Extent, data: memoryview) -> None:
+def written(file: SpillFile, extent: Extent, data: memoryview) -> None:
     """Write until it is on the disk."""
-    slab.write(extent, data)
-    slab.sync()
+    file.write(extent, data)
+    file.sync()
 
 
 def timed(call: Callable[..., object], *args: object) -> float:
@@ -270,9 +271,9 @@ class Counter:
 
     def listen(self, off: tt.Offload) -> None:
         """Hear what an offload packs and what it fetches, also ahead."""
-        pack, unpack = off._attachment.pair
-        off._attachment.pair = (lambda tensor: pack(self.note(tensor)), unpack)
-        for tier in off._session.tiers:
+        pack, unpack = off._scope.pair
+        off._scope.pair = (lambda tensor: pack(self.note(tensor)), unpack)
+        for tier in off._engine.tiers:
             tier.get = self._noting(tier.get)
 
     def _noting(self, get: Callable[..., tuple[Tensor, object]]) -> Callable[..., object]:

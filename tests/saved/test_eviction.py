@@ -6,12 +6,13 @@ import pytest
 import torch
 
 import torchtap as tt
-from torchtap.saved.streams import FakeStreams
+from torchtap.saved.streams import use_streams
+from torchtap.testing import FakeStreams
 
 
 def test_what_was_handed_out_while_it_left_stays_whole() -> None:
     x = torch.randn(1000, requires_grad=True)
-    with tt.offload("cpu", min_bytes=0, streams=FakeStreams(delay=1000)) as off:
+    with use_streams(FakeStreams(delay=1000)), tt.offload("cpu", min_bytes=0) as off:
         y = x.exp()
     held = y.grad_fn._saved_result
     off.flush()
@@ -38,10 +39,10 @@ def test_what_is_dying_is_not_found_any_more() -> None:
     x = torch.randn(1000, requires_grad=True)
     with tt.offload("disk", min_bytes=0) as off:
         y = x.exp()
-    (reference,) = off._session._known.values()
+    (reference,) = off._engine._known.values()
     assert reference() is not None
     found = []
-    tier = off._session.tiers[0]
+    tier = off._engine.tiers[0]
     tier.drop = lambda handle: found.append(reference())
     del y
     assert found == [None]

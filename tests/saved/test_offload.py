@@ -25,8 +25,9 @@ import bits
 import torchtap as tt
 from torchtap.core.errors import InputError, OffloadError, SiteError
 from torchtap.hooks.saved_pairs import top
-from torchtap.saved.streams import FakeStreams
-from torchtap.testing import Net, Specimen, default_loss, zoo
+from torchtap.saved.block import EVICTED, PREFETCHED, RESIDENT
+from torchtap.saved.streams import use_streams
+from torchtap.testing import FakeStreams, Net, Specimen, default_loss, zoo
 
 DELAYS = (0, 1, 3, 20)
 SPECIMENS = [one for one in zoo() if one.backward and one.raises is None]
@@ -42,9 +43,8 @@ every_to = pytest.mark.parametrize("to", TO)
 def offloads(to: str = "disk", *, delay: int = 3, **kwargs: Any) -> tt.Offload:
     """Everything is moved, however small."""
     kwargs.setdefault("min_bytes", 0)
-    if to == "cpu":
-        kwargs["streams"] = FakeStreams(delay)
-    return tt.offload(to, **kwargs)
+    with use_streams(FakeStreams(delay)):
+        return tt.offload(to, **kwargs)
 
 
 @pytest.fixture(autouse=True)
@@ -657,13 +657,13 @@ def test_parameters_are_never_moved(enabled: bool) -> None:
         shapes |= {(32, 64), (64, 32)} if model is mha else set()
         moved: list[Tensor] = []
         off = offloads()
-        taken = off._session._take
+        taken = off._engine._take
 
         def take(tensor: Tensor, *rest: Any, taken: Any = taken, moved: Any = moved) -> Any:
             moved.append(tensor)
             return taken(tensor, *rest)
 
-        off._session._take = take  # type: ignore[method-assign]
+        off._engine._take = take  # type: ignore[method-assign]
         with off, torch.autocast("cpu", torch.bfloat16, enabled=enabled):
             loss = run().float().sum()
         loss.backward()
@@ -742,32 +742,31 @@ def test_a_graph_that_is_dropped_frees_everything() -> None:
     off.flush()
     middle = loss.grad_fn.next_functions[0][0]
     torch.autograd.grad(loss, x, retain_graph=True)
-    parcels = list(off._session._known.values())
-    assert parcels and middle is not None
+    blocks = list(off._engine._known.values())
+    assert blocks and middle is not None
     del loss, middle
     gc.collect()
-    assert not any(reference() for reference in parcels)
+    assert not any(reference() for reference in blocks)
     off.flush()
-    assert off._session.tiers[0].used == 0
+    assert off._engine.tiers[0].used == 0
 
 
-def test_what_was_fetched_ahead_goes_with_the_graph() -> None:
-    x = noise(300, 300).requires_grad_()  # Small ones are not fetched ahead.
+def test_what_was_prefetched_is_freed_with_the_graph() -> None:
+    x = noise(300, 300).requires_grad_()  # Small ones are not prefetched.
     off = offloads(max_bytes=8 << 20, keep_last=0)
     with off:
         loss = chain(x)
     off.flush()
     loss.grad_fn.next_functions[0][0]._saved_result  # noqa: B018  # Asks for the latest.
-    off._session._pool().shutdown(wait=True)
-    off._session._threads = None
-    assert off._session._bytes["ahead"] > 0
-    fetched = [ref() for ref in off._session._ahead.ready.values()]
-    received = [weakref.ref(one.parcel.ahead.result()[0]) for one in fetched if one is not None]
+    off._engine._workers.finish()
+    assert off._engine._ledger.nbytes[PREFETCHED] > 0
+    fetched = [ref() for ref in off._engine._prefetch._prefetched.values()]
+    received = [weakref.ref(one.block.prefetched.result()[0]) for one in fetched if one is not None]
     del loss, fetched
     gc.collect()
     assert received and not any(reference() for reference in received)
     off.report()
-    assert off._session._bytes["ahead"] == 0
+    assert off._engine._ledger.nbytes[PREFETCHED] == 0
 
 
 def chain(x: Tensor, length: int = 6) -> Tensor:
@@ -1042,30 +1041,29 @@ def test_the_latest_are_kept() -> None:
     with off:
         loss = chain(x, 5)
     off.flush()
-    parcels = [ref().parcel for ref in off._session._known.values()]
-    states = [one.state for one in sorted(parcels, key=lambda p: p.number)]
-    assert states == ["away"] * (len(states) - 3) + ["here"] * 3
+    blocks = [ref().block for ref in off._engine._known.values()]
+    states = [one.state for one in sorted(blocks, key=lambda block: block.number)]
+    assert states == [EVICTED] * (len(states) - 3) + [RESIDENT] * 3
     loss.backward()
 
 
 @pytest.mark.parametrize("capacity", [0, 1, 3])
 def test_a_chain_fills_the_first_and_goes_on(capacity: int, monkeypatch: Any) -> None:
-    x = noise(64, 64).requires_grad_()  # Four pages of the slab.
-    disk = tt.offload(
-        [("disk", capacity * x.nbytes), ("cpu", 2 * x.nbytes)], min_bytes=0, streams=FakeStreams()
-    )
+    x = noise(64, 64).requires_grad_()  # Four pages of the spill file.
+    with use_streams(FakeStreams()):
+        disk = tt.offload([("disk", capacity * x.nbytes), ("cpu", 2 * x.nbytes)], min_bytes=0)
     with disk:
         loss = chain(x, 8)
     disk.flush()
     moved = disk.report().moved_nbytes
     assert moved.get("disk", 0) == capacity * x.nbytes
     assert moved["cpu"] == 2 * x.nbytes
-    assert [tier.used for tier in disk._session.tiers] == [capacity * x.nbytes, 2 * x.nbytes]
+    assert [tier.used for tier in disk._engine.tiers] == [capacity * x.nbytes, 2 * x.nbytes]
     assert same(torch.autograd.grad(loss, x)[0], gradient_of_chain(x, 8))
     del loss
     gc.collect()
     disk.flush()
-    assert [tier.used for tier in disk._session.tiers] == [0, 0]
+    assert [tier.used for tier in disk._engine.tiers] == [0, 0]
 
 
 def test_when_it_is_full_it_raises() -> None:
@@ -1230,7 +1228,7 @@ class Fails:
 def test_a_codec_that_raises_leaves_nothing_hanging() -> None:
     x = noise(100).requires_grad_()
     off = tt.offload(Fails(), min_bytes=0)
-    (tier,) = off._session.tiers
+    (tier,) = off._engine.tiers
     with pytest.raises(ArithmeticError) as caught, off:
         y = x.sin()
     assert y.requires_grad  # Without its graph nothing would be moved.

@@ -134,7 +134,7 @@ def test_a_folder_that_cannot_be_written_is_not_called_full(
     def fails(*_: object) -> None:
         raise FileNotFoundError(2, "No such file or directory")
 
-    monkeypatch.setattr("torchtap.saved.spill_file.Slab.write", fails)
+    monkeypatch.setattr("torchtap.saved.spill_file.SpillFile.write", fails)
     model = wide()
     off = tt.offload("disk", model=model, min_bytes=0, missing="ignore")
     model(torch.ones(4, 64)).sum().backward()

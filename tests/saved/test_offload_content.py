@@ -16,15 +16,22 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
 import torchtap as tt
-from torchtap.saved.streams import FakeStreams
+from torchtap.saved.streams import use_streams
+from torchtap.testing import FakeStreams
+
+
+def offload_all(**options: Any) -> tt.Offload:
+    with use_streams(FakeStreams(3)):
+        return tt.offload(min_bytes=0, **options)
+
 
 FORMS = {
-    "block": lambda model, **options: tt.offload(min_bytes=0, **options),
-    "attached": lambda model, **options: tt.offload(model=model, min_bytes=0, **options),
+    "block": lambda model, **options: offload_all(**options),
+    "attached": lambda model, **options: offload_all(model=model, **options),
 }
 EXACT: dict[str, dict[str, Any]] = {
     "disk": {"to": "disk"},
-    "host": {"to": "cpu", "streams": FakeStreams(3)},
+    "host": {"to": "cpu"},
     "budget": {"to": "disk", "max_bytes": 20_000},
     "kept": {"to": "disk", "keep_last": 1 << 20},
 }

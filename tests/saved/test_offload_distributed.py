@@ -20,7 +20,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
-from torchtap.saved.streams import FakeStreams
+from torchtap.saved.streams import use_streams
+from torchtap.testing import FakeStreams
 
 warnings.simplefilter("ignore")
 torch.set_num_threads(1)
@@ -97,10 +98,11 @@ for name in ("count", "nbytes", "param_nbytes"):
     assert getattr(one, name) == getattr(other, name) > 0, (one, other)
 
 plain = steps()
-WAYS = ({"to": "disk"}, {"to": "cpu", "streams": FakeStreams(4)}, {"to": "disk", "max_bytes": 4000})
+WAYS = ({"to": "disk"}, {"to": "cpu"}, {"to": "disk", "max_bytes": 4000})
 for is_attached in (False, True):
     for how in WAYS:
-        moved = steps(is_attached=is_attached, **how)
+        with use_streams(FakeStreams(4)):
+            moved = steps(is_attached=is_attached, **how)
         assert len(plain) == len(moved) > 0
         assert all(torch.equal(a, b) for a, b in zip(plain, moved)), (is_attached, how)
 distributed.destroy_process_group()

@@ -16,7 +16,6 @@ from torch.utils.checkpoint import checkpoint
 import torchtap as tt
 from torchtap.core.errors import InputError, OffloadError
 from torchtap.hooks.saved_pairs import top
-from torchtap.saved.streams import FakeStreams
 from torchtap.testing import Net
 
 MIB = 1 << 20
@@ -69,7 +68,6 @@ class WithoutAccepts:
     [
         ({"to": tt.codecs.bits(), "dir": "/tmp"}, "dir is given, and only 'disk' uses it"),
         ({"to": tt.codecs.bits(), "allow_tmpfs": True}, "allow_tmpfs is given"),
-        ({"to": "disk", "streams": FakeStreams()}, "streams is given, and only 'cpu' uses it"),
         ({"to": ("disk", 0)}, "to holds 0"),
         ({"to": [("disk", 0)]}, "no tensor has room"),
         ({"to": [("disk", 65535)]}, "no tensor has room"),

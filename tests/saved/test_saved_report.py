@@ -229,7 +229,7 @@ def test_it_says_what_is_offloaded() -> None:
     model = nn.Sequential(nn.Linear(3, 3), nn.Tanh())
     with tt.watch(model, "*:saved") as w, tt.offload("disk", min_bytes=0):
         model(torch.randn(2, 3))
-    assert any("Session.unpack" in entry.reason for entry in w.absent)
+    assert any("OffloadEngine.unpack" in entry.reason for entry in w.absent)
     assert len(w.run) == 0
 
 
@@ -609,3 +609,16 @@ def test_the_command_line_shows_down_to_a_depth(call: Any) -> None:
     found = json.loads(out)
     assert code == 0
     assert [(row["path"], row["nbytes"], row["count"]) for row in found["rows"]] == [("", 240, 2)]
+
+
+class CallsItself(nn.Module):
+    def forward(self, x: Tensor, again: bool = True) -> Tensor:
+        if again:
+            x = self(x, again=False)
+        return x.exp().sin()  # Saves one storage twice.
+
+
+def test_a_module_that_calls_itself_keeps_all_that_its_calls_save() -> None:
+    model = nn.Sequential(CallsItself(), nn.Tanh())
+    rows = tt.saved_report(model, torch.ones(100, requires_grad=True)).rows
+    assert [(row.path, row.count, row.nbytes) for row in rows] == [("0", 4, 800), ("1", 1, 400)]

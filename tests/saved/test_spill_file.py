@@ -30,16 +30,16 @@ from torchtap.saved.spill_file import ALIGNMENT, GROWTH, SpillFile, folder_for, 
 LENGTH = 40
 
 
-class RoomMachine(RuleBasedStateMachine):
-    """A room against a plain list of places that are free or not."""
+class FreeListMachine(RuleBasedStateMachine):
+    """A free list against a plain list of places that are free or not."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.room = FreeList()
+        self.ranges = FreeList()
         self.free = [False] * LENGTH
         self.taken = [(0, LENGTH)]
 
-    def stretches(self) -> list[tuple[int, int]]:
+    def free_ranges(self) -> list[tuple[int, int]]:
         found, start = [], None
         for place, is_free in enumerate([*self.free, False]):
             if is_free and start is None:
@@ -51,8 +51,8 @@ class RoomMachine(RuleBasedStateMachine):
 
     @rule(length=st.integers(1, LENGTH))
     def take(self, length: int) -> None:
-        fitting = [found for found in self.stretches() if found[1] >= length]
-        start = self.room.take(length)
+        fitting = [found for found in self.free_ranges() if found[1] >= length]
+        start = self.ranges.take(length)
         if not fitting:
             assert start is None
             return
@@ -69,83 +69,83 @@ class RoomMachine(RuleBasedStateMachine):
         cut = data.draw(st.integers(1, length))
         if cut < length:
             self.taken.append((start + cut, length - cut))
-        self.room.give(start, cut)
+        self.ranges.give(start, cut)
         self.free[start : start + cut] = [True] * cut
 
     @invariant()
     def neighbours_are_one(self) -> None:
-        assert self.room._free == self.stretches()
+        assert self.ranges._free == self.free_ranges()
 
 
-RoomMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
-test_room_is_a_list_of_places = RoomMachine.TestCase
+FreeListMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+test_a_free_list_is_a_list_of_places = FreeListMachine.TestCase
 
 
 # --- the file ---------------------------------------------------------------------------------
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
-    slab = SpillFile(tmp_path)
+    file = SpillFile(tmp_path)
     contents = {}
     for nbytes in (1, ALIGNMENT - 1, ALIGNMENT, ALIGNMENT + 1, 100_000):
-        extent = slab.reserve(nbytes)
+        extent = file.reserve(nbytes)
         assert extent.offset % ALIGNMENT == 0 and extent.nbytes % ALIGNMENT == 0
         contents[extent] = random.Random(nbytes).randbytes(nbytes)
-        slab.write(extent, memoryview(contents[extent]))
+        file.write(extent, memoryview(contents[extent]))
     for extent, content in contents.items():
         found = bytearray(len(content))
-        slab.read(extent, memoryview(found))
+        file.read(extent, memoryview(found))
         assert found == content
-    assert slab.used == sum(extent.nbytes for extent in contents)
+    assert file.used == sum(extent.nbytes for extent in contents)
 
 
 def test_what_is_expected_is_what_was_written(tmp_path: Path) -> None:
-    slab = SpillFile(tmp_path)
-    extents = [slab.reserve(300_000) for _ in range(20)]
+    file = SpillFile(tmp_path)
+    extents = [file.reserve(300_000) for _ in range(20)]
     for number, extent in enumerate(extents):
-        slab.write(extent, memoryview(bytes([number]) * 300_000))
-    slab.sync()
-    slab.forget()
+        file.write(extent, memoryview(bytes([number]) * 300_000))
+    file.sync()
+    file.forget()
     for number, extent in reversed(list(enumerate(extents))):
-        slab.expect(extent)
+        file.expect(extent)
         found = bytearray(300_000)
-        slab.read(extent, memoryview(found))
+        file.read(extent, memoryview(found))
         assert found == bytes([number]) * 300_000
 
 
-def test_room_of_many_lengths_is_joined_before_the_file_grows(tmp_path: Path) -> None:
-    slab = SpillFile(tmp_path)
+def test_extents_of_many_lengths_are_joined_before_the_file_grows(tmp_path: Path) -> None:
+    file = SpillFile(tmp_path)
     for nbytes in (ALIGNMENT, 3 * ALIGNMENT, GROWTH // 4, GROWTH // 2, GROWTH):
-        extents = [slab.reserve(nbytes) for _ in range(GROWTH // nbytes)]
+        extents = [file.reserve(nbytes) for _ in range(GROWTH // nbytes)]
         assert len(set(extents)) == len(extents)
         for extent in extents:
-            slab.drop(extent)
-    assert slab.used == 0
-    assert os.fstat(slab._file).st_size == GROWTH
+            file.drop(extent)
+    assert file.used == 0
+    assert os.fstat(file._file).st_size == GROWTH
 
 
 def test_reading_beyond_the_end_is_an_error(tmp_path: Path) -> None:
-    slab = SpillFile(tmp_path)
-    extent = slab.reserve(1)
+    file = SpillFile(tmp_path)
+    extent = file.reserve(1)
     with pytest.raises(OSError, match="ended early"):
-        slab.read(extent, memoryview(bytearray(GROWTH + 1)))
+        file.read(extent, memoryview(bytearray(GROWTH + 1)))
 
 
-def test_room_is_used_again(tmp_path: Path) -> None:
-    slab = SpillFile(tmp_path)
-    first = slab.reserve(10_000)
-    slab.drop(first)
-    assert slab.reserve(10_000) == first
+def test_a_dropped_extent_is_reused(tmp_path: Path) -> None:
+    file = SpillFile(tmp_path)
+    first = file.reserve(10_000)
+    file.drop(first)
+    assert file.reserve(10_000) == first
 
 
 def test_the_file_has_no_name(tmp_path: Path) -> None:
-    slab = SpillFile(tmp_path)
-    slab.write(slab.reserve(10), memoryview(b"0123456789"))
+    file = SpillFile(tmp_path)
+    file.write(file.reserve(10), memoryview(b"0123456789"))
     assert list(tmp_path.iterdir()) == []
-    descriptor = Path(f"/proc/self/fd/{slab._file}")
+    descriptor = Path(f"/proc/self/fd/{file._file}")
     assert "(deleted)" in os.readlink(descriptor)
-    slab.close()
-    slab.close()
+    file.close()
+    file.close()
     assert not descriptor.exists()
 
 
@@ -153,11 +153,11 @@ def test_a_folder_without_anonymous_files_serves_as_well(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delattr(os, "O_TMPFILE")
-    slab = SpillFile(tmp_path)
-    extent = slab.reserve(3)
-    slab.write(extent, memoryview(b"abc"))
+    file = SpillFile(tmp_path)
+    extent = file.reserve(3)
+    file.write(extent, memoryview(b"abc"))
     found = bytearray(3)
-    slab.read(extent, memoryview(found))
+    file.read(extent, memoryview(found))
     assert found == b"abc" and list(tmp_path.iterdir()) == []
 
 
@@ -264,7 +264,7 @@ def test_a_fork_in_between_disturbs_nobody(tmp_path: Path, is_flushed: bool) -> 
 
             signal.alarm(60)  # Whoever hangs is ended.
             torch.set_num_threads(1)
-            folder = os.path.join({str(tmp_path)!r}, "slab")
+            folder = os.path.join({str(tmp_path)!r}, "spill")
             os.mkdir(folder)
             x = torch.randn(512, 512, requires_grad=True)
             expected = torch.autograd.grad(chain(x), x)[0]
@@ -312,14 +312,14 @@ def largest_file(nbytes: int) -> Iterator[None]:
 
 def test_a_file_grows_by_little_where_there_is_little(tmp_path: Path) -> None:
     with largest_file(3 * ALIGNMENT):
-        slab = SpillFile(tmp_path)
-        taken = [slab.reserve(ALIGNMENT) for _ in range(3)]
+        file = SpillFile(tmp_path)
+        taken = [file.reserve(ALIGNMENT) for _ in range(3)]
         assert len(set(taken)) == 3
         with pytest.raises(OSError) as caught:
-            slab.reserve(1)
+            file.reserve(1)
         assert caught.value.errno in (errno.EFBIG, errno.ENOSPC)
-        slab.drop(taken[1])
-        assert slab.reserve(1) == taken[1]
+        file.drop(taken[1])
+        assert file.reserve(1) == taken[1]
 
 
 def test_what_a_full_disk_does_not_take_stays_in_memory(tmp_path: Path) -> None:
@@ -365,8 +365,8 @@ def facts_of_process() -> tuple[int, int]:
 
 
 def file_size(off: tt.Offload) -> int:
-    tier = off._session.tiers[0]
-    return os.fstat(tier._slab._file).st_size
+    tier = off._engine.tiers[0]
+    return os.fstat(tier._file._file).st_size
 
 
 @pytest.mark.parametrize("num_steps", [40, pytest.param(2000, marks=pytest.mark.slow)])
@@ -390,7 +390,7 @@ def test_nothing_grows(tmp_path: Path, num_steps: int) -> None:
     tracemalloc.start()
     for _ in range(2):
         steps(num_steps)
-        tier = off._session.tiers[0]
+        tier = off._engine.tiers[0]
         assert tier.used == 0
         found.append((file_size(off), facts_of_process(), tracemalloc.get_traced_memory()[0]))
     tracemalloc.stop()

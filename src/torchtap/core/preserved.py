@@ -147,6 +147,19 @@ def preserved(modules: Mapping[str, nn.Module], *held: Any) -> Iterator[Callable
             module._buffers.update(originals[path])
 
 
+@contextmanager
+def gradients_set_aside(params: Iterable[Tensor]) -> Iterator[None]:
+    """Let parameters have no ``.grad`` inside, and give the very tensors back at the end."""
+    before = [(param, param.grad) for param in params]
+    for param, _ in before:
+        param.grad = None
+    try:
+        yield
+    finally:
+        for param, gradient in before:
+            param.grad = gradient
+
+
 def mode_of(module: nn.Module) -> bool | None:
     """Whether a module is in training mode; ``None`` if it has no mode, which PyTorch allows."""
     if isinstance(module, torch.jit.ScriptModule):

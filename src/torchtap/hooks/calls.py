@@ -198,6 +198,17 @@ class Call:
         return BACKWARD if self.phase is BACKWARD else FORWARD
 
 
+def is_on_stack(callers: Sequence[FrameType], innermost: FrameType | None) -> bool:
+    """Whether any of these frames is on the stack of Python calls that ends in ``innermost``.
+
+    A call of a module whose frame is not there any more was left by a BaseException, such as a
+    KeyboardInterrupt: PyTorch then runs no forward hooks, not even those with ``always_call``.
+    """
+    while innermost is not None and not any(innermost is caller for caller in callers):
+        innermost = innermost.f_back
+    return innermost is not None
+
+
 OneCall = TypeVar("OneCall", bound=Call)
 
 
@@ -229,7 +240,4 @@ class Running(threading.local, Generic[OneCall]):
         They are left behind by a KeyboardInterrupt, which runs no hooks.
         """
         callers = [call.caller for call in self.stack if call.caller is not None]
-        python: FrameType | None = sys._getframe(2)
-        while python is not None and not any(python is caller for caller in callers):
-            python = python.f_back
-        return python is None and bool(callers)
+        return bool(callers) and not is_on_stack(callers, sys._getframe(2))

@@ -14,6 +14,7 @@ from torch import nn
 
 from torchtap.core.plan import Plan
 from torchtap.core.torch_private import current_task, may_push_saved_hooks
+from torchtap.hooks.calls import is_on_stack
 from torchtap.hooks.fused import FusedEncoderGuard
 from torchtap.hooks.module_hook import Handle, ModuleHook, keep_dynamo_out
 from torchtap.hooks.saved_pairs import Pair, is_of_checkpoint, push, remove, top
@@ -50,7 +51,8 @@ class ThreadState(threading.local):
         below: the pair that ours stands on, if ours is on.
         blocks: for each block that was begun and not ended, whether it put ours on.
         num_pauses: of the blocks that want nothing put on.
-        calls: module calls that were entered; those that put ours on with ``nn.Module``'s own call.
+        calls: module calls that were entered: of which tap, the frame of ``nn.Module``'s own call,
+            and whether it put our pair on.
         node: number that autograd's next node had when the latest tensor was packed.
         unfinished: what was packed since it has that number: the operation may not have ended.
     """
@@ -60,7 +62,7 @@ class ThreadState(threading.local):
         self.below: list[Pair | None] = []
         self.blocks: list[bool] = []
         self.num_pauses = 0
-        self.calls: list[tuple[Tap, FrameType | None]] = []
+        self.calls: list[tuple[Tap, FrameType, bool]] = []
         self.node = -1
         self.unfinished: list[weakref.ref[Any]] = []
 
@@ -172,7 +174,7 @@ class ModuleScope:
         puts_on = around and not places.below and self._may_put_on(tap)
         self.entered.add(tap.path)
         self._inside.add(threading.get_ident())
-        places.calls.append((tap, sys._getframe(2) if puts_on else None))
+        places.calls.append((tap, sys._getframe(2), puts_on))
         places.paths.append(tap.path)
         if puts_on:
             if self.on_begin is not None:
@@ -193,15 +195,8 @@ class ModuleScope:
         self.refused.setdefault(reason, {})[path] = None
 
     def _is_stale(self) -> bool:
-        """Whether the call that put ours on is not on Python's stack any more.
-
-        It is left behind by a KeyboardInterrupt, which runs no hooks.
-        """
-        callers = [caller for _, caller in self.places.calls if caller is not None]
-        python: FrameType | None = sys._getframe(1)
-        while python is not None and not any(python is caller for caller in callers):
-            python = python.f_back
-        return python is None
+        """Whether the calls of this thread were left behind by a KeyboardInterrupt."""
+        return not is_on_stack([caller for _, caller, _ in self.places.calls], sys._getframe(1))
 
     def _may_put_on(self, tap: Tap) -> bool:
         if self.places.num_pauses:
@@ -225,9 +220,9 @@ class ModuleScope:
         """Leave the innermost call of ``tap``, and all inside it that raised."""
         places = self.places
         while places.calls:
-            found, caller = places.calls.pop()
+            found, _, puts_on = places.calls.pop()
             places.paths.pop()
-            if caller is not None:
+            if puts_on:
                 self.end()
             if not places.calls:
                 self._inside.discard(threading.get_ident())

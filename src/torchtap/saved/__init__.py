@@ -1,11 +1,27 @@
-"""Moves what autograd saves for backward, or makes it smaller.
+"""What autograd saves for backward: counted, advised on, and moved.
 
-- :mod:`~torchtap.saved.layout`: how a tensor lies in memory, and who is who.
-- :mod:`~torchtap.saved.block`: one stretch of saved memory, owned by the graph.
-- :mod:`~torchtap.saved.tiers`, :mod:`~torchtap.saved.spill_file`,
-  :mod:`~torchtap.saved.streams`, :mod:`~torchtap.saved.codecs`: where it goes.
-- :mod:`~torchtap.saved.engine`: what goes when, within a budget, and comes back.
-- :mod:`~torchtap.hooks.scope`: when our hooks are on.
-- :mod:`~torchtap.saved.forks`: whether this is a child of the process that began.
-- :mod:`~torchtap.saved.offload_report`: what it gained and what it cost.
+Two public functions count, and move nothing:
+
+- :mod:`~torchtap.saved.report`: ``tt.saved_report``. :mod:`~torchtap.saved.meter` hears of what is
+  saved, :mod:`~torchtap.saved.totals` adds it up by module, :mod:`~torchtap.saved.blocks` knows
+  which storages a tensor keeps alive and which of them are buffers.
+- :mod:`~torchtap.saved.advise`: ``tt.advise_offload``. :mod:`~torchtap.saved.profile` times one
+  step, :mod:`~torchtap.saved.choice` chooses the modules.
+
+``tt.offload`` moves. Its files, in the order in which they are best read:
+
+- :mod:`~torchtap.saved.offload`: the public function and its handle;
+  :mod:`~torchtap.saved.parse_tiers` reads ``to``, :mod:`~torchtap.saved.notes` says what did not
+  happen, :mod:`~torchtap.hooks.scope` puts the hooks on while the model runs.
+- :mod:`~torchtap.saved.layout`: the layout of a tensor; :mod:`~torchtap.saved.block`: what autograd
+  holds in place of it.
+- :mod:`~torchtap.saved.engine`: packs, evicts, fetches; :mod:`~torchtap.saved.prefetch` fetches
+  before backward asks, in threads of :mod:`~torchtap.saved.workers`;
+  :mod:`~torchtap.saved.ledger` counts, for :mod:`~torchtap.saved.offload_report`.
+- :mod:`~torchtap.saved.tiers`: where evicted tensors are kept, on
+  :mod:`~torchtap.saved.streams` (host memory), :mod:`~torchtap.saved.spill_file` (disk) and
+  :mod:`~torchtap.saved.codecs` (encoded); :mod:`~torchtap.saved.free_list` finds space for both of
+  the former.
+- :mod:`~torchtap.saved.forks` notices a child process, :mod:`~torchtap.saved.heap` returns freed
+  memory to the system.
 """

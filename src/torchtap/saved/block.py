@@ -1,4 +1,4 @@
-"""One stretch of memory that autograd keeps, wherever it is now."""
+"""What autograd holds in place of a tensor that it saved."""
 
 from __future__ import annotations
 
@@ -9,50 +9,57 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtap.hooks.saved_pairs import overwritten
-from torchtap.saved.layout import TensorLayout
+from torchtap.hooks.saved_pairs import Pair, overwritten
+from torchtap.saved.layout import TensorLayout, flat
 from torchtap.saved.streams import Ticket
 from torchtap.saved.tiers import Tier
 
-RESIDENT, EVICTING, EVICTED = "here", "leaving", "away"
-PREFETCHED = "ahead"
-"""What is away, and fetched before it is asked for."""
+RESIDENT, EVICTING, EVICTED = "resident", "evicting", "evicted"
+PREFETCHED = "prefetched"
+"""Evicted, and fetched before backward has asked for it."""
 
 Identity = tuple[int, int, int, tuple[Any, ...]]
-"""What saved tensors share exactly if they are the same numbers in the same memory: the memory's
-object, its version, where they begin in it, and marks of their form."""
-Freed = tuple[str, int, Any, Tier | None, int]
-"""What a parcel leaves behind: its state, bytes, identity, tier, and bytes there."""
+"""Equal for two saved tensors exactly if they are the same numbers in the same memory: id of the
+storage object, version, storage offset, and ``marks`` of the layout."""
+Freed = tuple[str, int, Identity, int, Tier | None, int]
+"""What a freed block leaves for the ledger: its state, bytes, identity, number, tier, and the bytes
+that it took there."""
 
 
 class SavedBlock:
-    """Owned by the graph, through what ``pack`` returned.
+    """One stretch of memory that autograd saves. The graph owns it, through what ``pack`` returned.
 
-    It holds an alias of the tensor, and with it its version: what was overwritten is never handed
-    out. Once it is away, the alias has no memory any more, but still the version: a write that was
-    under way while the tensor left is only counted when it ends.
+    It holds an alias of the tensor, and with it the version counter, so that a tensor that was
+    overwritten is never handed out. Once it is evicted, the alias has no memory, but still shares
+    the version counter: an in-place operation that was running while the tensor was copied raises
+    the version only when it ends.
 
     Attributes:
-        alias: shares memory with the tensor, and has no graph.
-        storage: weakly, the memory it was packed from: an address is used again once that is gone.
-        identity: under which it is known.
-        number: which it was of those that are fetched ahead; -1 if it is not.
-        state: ``here``, ``leaving`` or ``away``.
-        ticket: of the copy that takes it away.
-        ahead: what was fetched of it before it was asked for.
+        alias: shares memory and version counter with the tensor, and has no graph.
+        layout: how the tensor lies in memory.
+        storage: weak reference to the storage that it was packed from. The address of a storage is
+            reused once the storage is freed, so the reference must be compared and not the address.
+        identity: key under which later tensors of the same memory find it.
+        number: position among the blocks that can be prefetched; -1 if it cannot be.
+        state: ``RESIDENT``, ``EVICTING``, ``EVICTED`` or ``PREFETCHED``. Only the ledger sets it.
+        ticket: of the copy that evicts it.
+        tier: that holds its bytes, or is being given them.
+        handle: under which the tier holds them.
+        stored_nbytes: bytes that it takes there.
+        prefetched: the result of ``fetch()``, or a future of it.
     """
 
     __slots__ = (
         "_freed",
-        "ahead",
         "alias",
-        "form",
         "handle",
         "identity",
+        "layout",
         "number",
-        "small",
+        "prefetched",
         "state",
         "storage",
+        "stored_nbytes",
         "ticket",
         "tier",
     )
@@ -60,13 +67,13 @@ class SavedBlock:
     def __init__(
         self,
         alias: Tensor,
-        form: TensorLayout,
+        layout: TensorLayout,
         storage: weakref.ref[torch.UntypedStorage],
         identity: Identity,
         freed: deque[Freed],
     ) -> None:
         self.alias = alias
-        self.form = form
+        self.layout = layout
         self.storage = storage
         self.identity = identity
         self.number = -1
@@ -74,52 +81,79 @@ class SavedBlock:
         self.ticket: Ticket | None = None
         self.tier: Tier | None = None
         self.handle: Any = None
-        self.small = 0
-        self.ahead: Any = None
+        self.stored_nbytes = 0
+        self.prefetched: Any = None
         self._freed = freed
 
+    @property
+    def is_overwritten(self) -> bool:
+        """Whether an in-place operation has written to the tensor since it was saved."""
+        return self.alias._version != self.identity[1]
+
     def check(self) -> None:
-        """Do what autograd does before it hands out a tensor.
+        """Check the version, as autograd does before it hands out a saved tensor.
 
         Raises:
             RuntimeError: it was overwritten, in autograd's own words.
         """
         if self.alias._version != self.identity[1]:
-            raise overwritten(self.alias, self.form.size, self.identity[1])
+            raise overwritten(self.alias, self.layout.size, self.identity[1])
 
-    def let_go(self) -> None:
-        """It is away: its memory is needed no more."""
-        self.state = EVICTED
-        self.alias.data = self.form.nothing
+    def put(self, tier: Tier) -> Ticket | None:
+        """Begin to copy the elements to a tier; returns what to wait for, if anything."""
+        layout = self.layout
+        self.handle, self.stored_nbytes, ticket = tier.put(flat(self.alias, layout), layout)
+        self.tier = tier
+        return ticket
+
+    def fetch(self) -> tuple[Tensor, Ticket | None]:
+        """Read the elements of an evicted block from its tier."""
+        assert self.tier is not None
+        return self.tier.get(self.handle, self.layout)
+
+    def free_memory(self) -> None:
+        """Free the tensor's memory, and keep its version counter."""
+        self.alias.data = self.layout.nothing
 
     def __del__(self) -> None:
-        # The collector may call this at any moment: it takes no lock.
-        nbytes, tier = self.form.nbytes, self.tier
-        self._freed.append((self.state, nbytes, self.identity, tier, self.small))
-        if self.ahead is not None:
-            self._freed.append((PREFETCHED, nbytes, self.number, None, 0))
+        # The garbage collector may call this at any moment, also while the lock of the engine is
+        # held by this very thread, so it only appends.
+        tier = self.tier
+        self._freed.append(
+            (self.state, self.layout.nbytes, self.identity, self.number, tier, self.stored_nbytes)
+        )
         if tier is not None:
             tier.drop(self.handle)
 
 
 class BlockRef:
-    """What autograd holds: as long as one lives, its parcel does; everybody else holds it weakly.
+    """What autograd holds for a block. As long as it lives, the block does; others hold it weakly.
 
-    It is not the parcel itself, because that has a finaliser: until that has run, a weak reference
-    brings back what is dying. One to an owner is empty before.
+    It is not the block itself, because that has a finaliser: until the finaliser has run, a weak
+    reference to the block would bring it back to life. A weak reference to this is dead before.
     """
 
-    __slots__ = ("__weakref__", "parcel")
+    __slots__ = ("__weakref__", "block")
 
-    def __init__(self, parcel: SavedBlock) -> None:
-        self.parcel = parcel
+    def __init__(self, block: SavedBlock) -> None:
+        self.block = block
 
 
 class SharedView:
-    """What autograd holds for a tensor that shares a parcel with others."""
+    """What autograd holds for a tensor that shares a block with others."""
 
-    __slots__ = ("form", "owner")
+    __slots__ = ("layout", "ref")
 
-    def __init__(self, owner: BlockRef, form: TensorLayout) -> None:
-        self.owner = owner
-        self.form = form
+    def __init__(self, ref: BlockRef, layout: TensorLayout) -> None:
+        self.ref = ref
+        self.layout = layout
+
+
+class Foreign:
+    """What autograd holds for a tensor that the pair of hooks below ours has packed."""
+
+    __slots__ = ("packed", "unpack")
+
+    def __init__(self, pair: Pair, tensor: Tensor) -> None:
+        pack, self.unpack = pair
+        self.packed = pack(tensor)

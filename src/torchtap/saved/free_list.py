@@ -1,4 +1,4 @@
-"""Which stretches of a long line are free."""
+"""The free ranges of a file, or of a block of memory."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import bisect
 
 
 class FreeList:
-    """Free stretches, in order; neighbours are one.
+    """Free ranges in ascending order; adjacent ones are joined.
 
     Example:
-        >>> room = Room()
-        >>> room.give(0, 100)
-        >>> room.take(30), room.take(80)
+        >>> free = FreeList()
+        >>> free.give(0, 100)
+        >>> free.take(30), free.take(80)
         (0, None)
-        >>> room.give(0, 30)
-        >>> room.take(100)
+        >>> free.give(0, 30)
+        >>> free.take(100)
         0
     """
 
@@ -23,14 +23,14 @@ class FreeList:
 
     @property
     def free(self) -> int:
-        """How much is free."""
+        """Total length of the free ranges."""
         return sum(length for _, length in self._free)
 
     def take(self, length: int) -> int | None:
-        """The start of a free stretch, which is free no more; ``None`` if none is long enough.
+        """Allocate a range; returns its start, or ``None`` if no free range is long enough.
 
-        The shortest that fits is cut, so that long ones stay whole: training asks for the same
-        lengths over and over.
+        The shortest that fits is cut, so that long ranges stay whole: every step of a training asks
+        for the same lengths.
         """
         fitting = [(free, place) for place, (_, free) in enumerate(self._free) if free >= length]
         if not fitting:
@@ -44,7 +44,7 @@ class FreeList:
         return start
 
     def give(self, start: int, length: int) -> None:
-        """Free a stretch."""
+        """Free a range."""
         place = bisect.bisect(self._free, (start, length))
         if place < len(self._free) and self._free[place][0] == start + length:
             length += self._free.pop(place)[1]

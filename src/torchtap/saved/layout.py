@@ -1,4 +1,4 @@
-"""How a tensor lies in memory, and how it is put there again, to the last stride and bit."""
+"""The layout of a tensor, and how the tensor is restored from its elements, bit for bit."""
 
 from __future__ import annotations
 
@@ -18,24 +18,25 @@ from torchtap.core.torch_private import is_of_transform, negated_view
 
 Bytes = ctypes.Array[ctypes.c_char]
 SMALL = 256 << 10
-"""Bytes that are written and read where it is asked for: to wake a thread takes longer."""
+"""Most bytes that are written and read in the calling thread: waking a worker takes longer."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TensorLayout:
-    """Everything about a tensor but its numbers.
+    """Everything about a strided tensor except its elements.
 
     Attributes:
         kind: dtype and device, by which tiers choose.
         length: elements that are moved.
         nbytes: bytes that are moved.
-        is_dense: the moved elements are a stretch of memory, with the tensor's strides; if not,
-            they are its elements in order, each once, and the strides are given back.
-        is_plain: it lies as a new tensor does, without lazy bits: its elements are what it is.
-        is_small: it is on the CPU, and to wake a thread takes longer than to hand it to the system.
-        marks: what two tensors share if the same stretch of memory has the same numbers to them.
-        nothing: a tensor without memory, to be the data of what has left.
-        buffer: type of the bytes that are moved.
+        is_dense: the elements fill a contiguous range of memory, which is moved as it is. If not,
+            the elements are moved in order, each once, and ``restored`` applies the strides.
+        is_plain: contiguous, without the lazy conjugate and negative bits, so the moved elements
+            are the tensor itself.
+        is_small: on the CPU, with at most :data:`SMALL` bytes.
+        marks: equal for two tensors that read the same numbers from the same storage offset.
+        nothing: a tensor without memory, to be the ``data`` of an evicted tensor.
+        buffer: ctypes array of the bytes that are moved.
     """
 
     dtype: torch.dtype
@@ -56,12 +57,12 @@ class TensorLayout:
 
     @property
     def core(self) -> tuple[int, ...]:
-        """The size without what ``expand`` repeats."""
+        """The size, with 1 for dimensions that ``expand`` repeats."""
         return _core(self.size, self.stride)
 
 
-def form_of(tensor: Tensor) -> TensorLayout | str:
-    """The form of a tensor, or why it must stay where it is."""
+def layout_of(tensor: Tensor) -> TensorLayout | str:
+    """The layout of a tensor, or why it must stay where it is."""
     if type(tensor) is not Tensor and type(tensor) is not torch.nn.Parameter:
         return "another class of tensor"
     if is_of_transform(tensor):
@@ -70,7 +71,7 @@ def form_of(tensor: Tensor) -> TensorLayout | str:
         return "sparse, nested or quantised"
     if tensor._is_zerotensor():
         return "zeros without memory"  # Of a forward-mode derivative.
-    return _form(
+    return _layout(
         tensor.dtype,
         tensor.device,
         tensor.shape,
@@ -81,7 +82,7 @@ def form_of(tensor: Tensor) -> TensorLayout | str:
 
 
 @functools.lru_cache(maxsize=4096)
-def _form(
+def _layout(
     dtype: torch.dtype,
     device: torch.device,
     size: torch.Size,
@@ -89,7 +90,7 @@ def _form(
     is_conj: bool,
     is_neg: bool,
 ) -> TensorLayout | str:
-    """Training saves the same forms over and over."""
+    """Cached, since every step of a training saves the same layouts."""
     if device.type not in ("cpu", "cuda"):
         return f"on {device.type}"
     if not size or not math.prod(size):
@@ -129,53 +130,55 @@ def _steps(size: Sequence[int]) -> tuple[int, ...]:
     return tuple(inner)[::-1]
 
 
-def flat(tensor: Tensor, form: TensorLayout) -> Tensor:
+def flat(tensor: Tensor, layout: TensorLayout) -> Tensor:
     """The elements that are moved, contiguous, sharing memory where they can.
 
     Args:
         tensor: without a graph.
-        form: its form.
+        layout: its layout.
 
     Returns:
         the tensor itself if it is plain, else one dimension.
     """
-    if form.is_plain:
+    if layout.is_plain:
         return tensor
-    if form.is_conj:
+    if layout.is_conj:
         tensor = tensor.conj()
-    if form.is_neg:
+    if layout.is_neg:
         tensor = negated_view(tensor)
-    if form.is_dense:
-        return tensor.as_strided((form.length,), (1,), tensor.storage_offset())
-    once = tensor.as_strided(form.core, form.stride, tensor.storage_offset())
+    if layout.is_dense:
+        return tensor.as_strided((layout.length,), (1,), tensor.storage_offset())
+    once = tensor.as_strided(layout.core, layout.stride, tensor.storage_offset())
     return once.contiguous().view(-1)
 
 
-def bytes_of(elements: Tensor, form: TensorLayout) -> Bytes:
-    """The memory of what ``flat`` gave, on the CPU; the elements must live longer.
+def bytes_of(elements: Tensor, layout: TensorLayout) -> Bytes:
+    """The memory of what ``flat`` returned, on the CPU; the elements must outlive it.
 
-    By its address: numpy knows fewer dtypes, and takes five times as long.
+    Made from the address, since NumPy lacks some dtypes and takes five times as long.
     """
-    return form.buffer.from_address(elements.data_ptr())
+    return layout.buffer.from_address(elements.data_ptr())
 
 
-def space_for(form: TensorLayout, device: torch.device) -> Tensor:
-    """Memory for what ``flat`` gave, on a device."""
-    # Twice as fast as torch.empty, which looks for a memory format.
-    if form.is_plain:
-        return torch.empty_strided(form.size, form.stride, dtype=form.dtype, device=device)
-    return torch.empty_strided((form.length,), (1,), dtype=form.dtype, device=device)
+def space_for(layout: TensorLayout, device: torch.device) -> Tensor:
+    """Uninitialised memory for what ``flat`` returned, on a device."""
+    # empty_strided takes half the time of torch.empty, which looks for a memory format.
+    if layout.is_plain:
+        return torch.empty_strided(layout.size, layout.stride, dtype=layout.dtype, device=device)
+    return torch.empty_strided((layout.length,), (1,), dtype=layout.dtype, device=device)
 
 
-def restored(elements: Tensor, form: TensorLayout) -> Tensor:
-    """The tensor again, from elements that nobody else uses."""
-    if form.is_plain and elements.shape == form.size:
+def restored(elements: Tensor, layout: TensorLayout) -> Tensor:
+    """The tensor again, from elements that no other tensor uses."""
+    if layout.is_plain and elements.shape == layout.size:
         return elements
-    if form.is_dense:
-        tensor = elements.as_strided(form.size, form.stride)
+    if layout.is_dense:
+        tensor = elements.as_strided(layout.size, layout.stride)
     else:
-        once = torch.empty_strided(form.core, form.stride, dtype=form.dtype, device=elements.device)
-        tensor = once.copy_(elements.view(form.core)).as_strided(form.size, form.stride)
-    if form.is_neg:
+        once = torch.empty_strided(
+            layout.core, layout.stride, dtype=layout.dtype, device=elements.device
+        )
+        tensor = once.copy_(elements.view(layout.core)).as_strided(layout.size, layout.stride)
+    if layout.is_neg:
         tensor = negated_view(tensor)
-    return tensor.conj() if form.is_conj else tensor
+    return tensor.conj() if layout.is_conj else tensor

@@ -1,4 +1,4 @@
-"""What came of an offload: what was asked for and did not happen, in words."""
+"""Says in words what was asked of an offload and did not happen."""
 
 from __future__ import annotations
 
@@ -21,41 +21,41 @@ _GAINS_NOTHING = (CHECKPOINT, BACKWARD)
 
 def notes_of(
     report: OffloadReport,
-    attachment: ModuleScope,
+    scope: ModuleScope,
     *,
-    room: int,
+    keep_last: int,
     budgets: Sequence[int],
     is_over: bool,
 ) -> list[str]:
-    """What went another way than asked, besides what the session noticed itself.
+    """What happened otherwise than asked, besides what the engine noted itself.
 
     Args:
-        report: of the session.
-        attachment: where it was on.
-        room: bytes that need not leave.
-        budgets: of the tiers, if all have one and nothing is on its way any more.
-        is_over: no budget kept anything back, and nothing that was packed is in memory any more.
+        report: of the engine.
+        scope: where the hooks were on.
+        keep_last: bytes that stay resident.
+        budgets: of the tiers, if all have one and no block is evicting any more.
+        is_over: no tier has a budget, and no block is in memory any more.
     """
     return [
-        *_refused(report, attachment),
+        *_refused(report, scope),
         *_nothing(report),
-        *_never_left(report, room, budgets, is_over=is_over),
+        *_never_left(report, keep_last, budgets, is_over=is_over),
     ]
 
 
-def _refused(report: OffloadReport, attachment: ModuleScope) -> Iterator[str]:
+def _refused(report: OffloadReport, scope: ModuleScope) -> Iterator[str]:
     served = [row.path for row in report.rows if row.count]
-    known = attachment.refused.get(CHECKPOINT, {})
-    for reason, paths in attachment.refused.items():
+    known = scope.refused.get(CHECKPOINT, {})
+    for reason, paths in scope.refused.items():
         unserved = list(paths)
-        if reason != CHECKPOINT:  # What that computes again runs inside a backward too.
+        if reason != CHECKPOINT:  # A checkpoint recomputes inside a backward too.
             unserved = [one for one in paths if one not in known and not _is_served(one, served)]
         if unserved:
             yield f"{named(unserved)} {reason}"
 
 
 def _is_served(path: str, served: Iterable[str]) -> bool:
-    """Whether it, or a module around it, had anything saved while we were on."""
+    """Whether tensors of the module, or of one around it, were counted."""
     return any(one in (".", path) or path.startswith(f"{one}.") for one in served)
 
 
@@ -70,11 +70,11 @@ def _nothing(report: OffloadReport) -> Iterator[str]:
 
 
 def _never_left(
-    report: OffloadReport, room: int, budgets: Sequence[int], *, is_over: bool
+    report: OffloadReport, keep_last: int, budgets: Sequence[int], *, is_over: bool
 ) -> Iterator[str]:
     if not report.packed_nbytes or report.moved_nbytes:
         return
-    if report.plain_peak_nbytes <= room:
+    if report.plain_peak_nbytes <= keep_last:
         yield "nothing had to leave: all of it fitted into keep_last= or max_bytes="
     elif budgets:
         yield (
@@ -89,7 +89,7 @@ def _never_left(
         )
 
 
-def why_nothing(report: OffloadReport, attachment: ModuleScope) -> str | None:
+def why_nothing(report: OffloadReport, scope: ModuleScope) -> str | None:
     """Why nothing at all was offloaded, if something was saved that another request would move.
 
     Nothing is wrong where nothing ran, where all was small, or on this machine in host memory
@@ -97,20 +97,20 @@ def why_nothing(report: OffloadReport, attachment: ModuleScope) -> str | None:
 
     Args:
         report: at the end.
-        attachment: where it was on.
+        scope: where the hooks were on.
     """
     if report.packed_nbytes or report.shared_nbytes:
         return None
     if report.kept_nbytes:
         is_odd = "small" not in report.kept_nbytes and set(report.kept_nbytes) - _NOTHING_TO_MOVE
         return next(_nothing(report)) if is_odd else None
-    if set(attachment.refused) <= set(_GAINS_NOTHING):
+    if set(scope.refused) <= set(_GAINS_NOTHING):
         return None
-    return next(_refused(report, attachment), None)
+    return next(_refused(report, scope), None)
 
 
 def never_called(num_attached: int) -> str:
-    """That none of the attached modules ran, and what that may come from."""
+    """A note that none of the attached modules ran, with the likely cause."""
     compiled = (
         "; or a graph that was compiled before runs in its place: attach to the compiled module, "
         "with model=compiled, where='.'"

@@ -1,4 +1,4 @@
-"""The front door of offloading."""
+"""``tt.offload`` and what it returns."""
 
 from __future__ import annotations
 
@@ -24,15 +24,14 @@ from torchtap.saved.blocks import Buffers, is_for_checkpoint
 from torchtap.saved.engine import OffloadEngine
 from torchtap.saved.notes import named, never_called, notes_of, why_nothing
 from torchtap.saved.offload_report import OffloadReport
-from torchtap.saved.parse_tiers import To, is_number, make_chain
-from torchtap.saved.streams import Streams
+from torchtap.saved.parse_tiers import To, is_number, make_tiers
 from torchtap.saved.tiers import CodecTier, Tier
 
 OnFull = Literal["wait", "keep", "raise"]
 Missing = Literal["error", "ignore"]
 
 _CHECKPOINT = "checkpoint_inputs"
-_open_attachments: list[ModuleScope] = []
+_open_scopes: list[ModuleScope] = []
 
 
 class Offload:
@@ -53,43 +52,43 @@ class Offload:
 
     def __init__(
         self,
-        session: OffloadEngine,
-        attachment: ModuleScope,
+        engine: OffloadEngine,
+        scope: ModuleScope,
         model: nn.Module | None,
         *,
         paths: Sequence[str],
-        room: int,
+        keep_last: int,
         missing: Missing,
     ) -> None:
-        self._session = session
-        self._attachment = attachment
+        self._engine = engine
+        self._scope = scope
         self._model = model
         self._kind = type(model).__name__
-        self._capacities = [tier.capacity for tier in session.tiers]
+        self._capacities = [tier.capacity for tier in engine.tiers]
         self._paths = paths
-        self._room = room
+        self._keep_last = keep_last
         self._missing = missing
         self._is_attached = model is not None
         self._num_blocks = 0
         self._was_entered = False
         self._is_open = True
         if self._is_attached:
-            _open_attachments.append(attachment)
+            _open_scopes.append(scope)
 
     def report(self) -> OffloadReport:
         """What it gained and what it cost so far; print it, or take ``.line()`` while training."""
-        report = self._session.report()
+        report = self._engine.report()
         budgets = [capacity for capacity in self._capacities if capacity is not None]
         if len(budgets) < len(self._capacities) or (
             self._is_open and (self._is_attached or self._num_blocks)
         ):
             budgets = []
-        is_over = all(one is None for one in self._capacities) and self._session.holds_nothing()
+        is_over = all(one is None for one in self._capacities) and self._engine.holds_nothing()
         found = notes_of(
-            report, self._attachment, room=self._room, budgets=budgets, is_over=is_over
+            report, self._scope, keep_last=self._keep_last, budgets=budgets, is_over=is_over
         )
         notes = [*report.notes, *found]
-        if self._is_attached and not self._is_open and not self._attachment.entered:
+        if self._is_attached and not self._is_open and not self._scope.entered:
             notes.append(never_called(len(self._paths)))
         if self._is_attached or self._was_entered:
             places = {path or ".": place for place, path in enumerate(self._paths)}
@@ -130,13 +129,13 @@ class Offload:
             with preserved(modules):
                 with around:
                     value = _one_number(loss())
-                self._session.flush()  # What is still in memory would prove nothing.
+                self._engine.flush()  # What is still in memory would prove nothing.
                 return torch.autograd.grad(value, list(trainable.values()), allow_unused=True)
 
         plain = gradients(suspend_offload())
-        before = self._session.report()
+        before = self._engine.report()
         moved = gradients(nullcontext() if self._is_attached else self._block())
-        after = self._session.report()
+        after = self._engine.report()
         pairs = list(zip(trainable, plain, moved, strict=True))
         return Gradients(
             {name: _relative(a, b) for name, a, b in pairs},
@@ -146,16 +145,16 @@ class Offload:
 
     @contextmanager
     def _block(self) -> Iterator[None]:
-        self._attachment.begin()
+        self._scope.begin()
         try:
             yield
         finally:
-            self._attachment.end()
-        self._session.release()
+            self._scope.end()
+        self._engine.end_operation()
 
     def flush(self) -> None:
         """Wait until all that is on its way has arrived."""
-        self._session.flush()
+        self._engine.flush()
 
     def close(self) -> None:
         """Take the hooks off, and wait for what is on its way.
@@ -173,14 +172,14 @@ class Offload:
         self._is_open = False
         self._model = None
         if self._is_attached:
-            _open_attachments.remove(self._attachment)
-        self._attachment.detach()
-        self._session.close()
+            _open_scopes.remove(self._scope)
+        self._scope.detach()
+        self._engine.close()
         if raising and self._missing == "error":
             self._raise_missing()
 
     def _raise_missing(self) -> None:
-        reason = why_nothing(self._session.report(), self._attachment)
+        reason = why_nothing(self._engine.report(), self._scope)
         if reason is not None:
             raise OffloadError(
                 f"Nothing was offloaded: {reason}. Gradients are as without it. If that is meant, "
@@ -191,8 +190,8 @@ class Offload:
         if not self._is_open:
             raise OffloadError("This offload is closed; call tt.offload again.")
         if not self._is_attached:
-            self._attachment.begin()
-            _open_attachments.append(self._attachment)
+            self._scope.begin()
+            _open_scopes.append(self._scope)
         self._num_blocks += 1
         self._was_entered = True
         return self
@@ -208,9 +207,9 @@ class Offload:
             # An exception of the user's is the one to see; ours would hide it.
             self._close(raising=error is None)
             return
-        self._attachment.end()
-        _open_attachments.remove(self._attachment)
-        self._session.release()
+        self._scope.end()
+        _open_scopes.remove(self._scope)
+        self._engine.end_operation()
 
     def __repr__(self) -> str:
         from torchtap.core.text import plural
@@ -267,7 +266,6 @@ def offload(
     only: Literal["checkpoint_inputs"] | None = None,
     verify: Callable[[], Tensor] | None = None,
     allow_tmpfs: bool = False,
-    streams: Streams | None = None,
     missing: Missing = "error",
 ) -> Offload:
     """Move what autograd saves for backward, and bring it back when backward asks.
@@ -297,8 +295,6 @@ def offload(
             now, and raise if gradients differ (``cpu``, ``disk``) or are no longer finite (codecs),
             or if nothing was offloaded. Needs ``model``.
         allow_tmpfs: also write to a folder that lives in memory.
-        streams: how copies to host memory run; for tests without a GPU,
-            ``torchtap.saved.streams.FakeStreams()``.
         missing: what to do when ``to`` can move nothing on this machine, and when closing, if
             nothing at all was offloaded, other than for its size: ``error``, or ``ignore``.
 
@@ -330,23 +326,23 @@ def offload(
         raise InputError(f"missing is {missing!r}; expected 'error' or 'ignore'.")
     if model is None and where != "*":
         raise InputError(f"where is {where!r}, which chooses modules of a model: pass model=.")
-    tiers = make_chain(to, dir, allow_tmpfs=allow_tmpfs, streams=streams, min_bytes=min_bytes)
-    attachment = ModuleScope()
+    tiers = make_tiers(to, dir, allow_tmpfs=allow_tmpfs, min_bytes=min_bytes)
+    scope = ModuleScope()
     buffers = None if model is None else _buffers_of(model, min_bytes)
     kept = (max_bytes or 0) * 3 // 4 if keep_last is None else keep_last
-    session = OffloadEngine(
+    engine = OffloadEngine(
         tiers,
         min_bytes=min_bytes,
         max_bytes=max_bytes if max_bytes is not None or keep_last is None else 2 * keep_last,
         keep_last=kept,
         on_full=on_full,
-        wants=_wants(buffers, only),
-        places=attachment.places,
+        why_not=_why_not(buffers, only),
+        thread=scope.places,
     )
-    attachment.pair = (session.pack, session.unpack)
-    attachment.on_end = session.release
-    paths = [] if model is None else _attach(attachment, model, where, buffers)
-    done = Offload(session, attachment, model, paths=paths, room=kept, missing=missing)
+    scope.pair = (engine.pack, engine.unpack)
+    scope.on_end = engine.end_operation
+    paths = [] if model is None else _attach(scope, model, where, buffers)
+    done = Offload(engine, scope, model, paths=paths, keep_last=kept, missing=missing)
     if verify is not None:
         try:
             _prove(done, verify, tiers)
@@ -377,7 +373,7 @@ def suspend_offload() -> Iterator[None]:
         ...         torch.func.grad(torch.sin)(torch.tensor(0.0))
         tensor(1.)
     """
-    pairs = {id(one.pair[0]): one.pair for one in _open_attachments if one.pair is not None}
+    pairs = {id(one.pair[0]): one.pair for one in _open_scopes if one.pair is not None}
     above: list[tuple[Pair, bool]] = []
     stack: list[Pair] = []
     while (found := top()) is not None:
@@ -388,7 +384,7 @@ def suspend_offload() -> Iterator[None]:
         above.append((pair, is_ours))
         if not is_ours:
             push(pair)
-    paused = list(_open_attachments)
+    paused = list(_open_scopes)
     for one in paused:
         one.pause()
     try:
@@ -434,7 +430,7 @@ def _check_no_ports(where: Where) -> None:
 
 
 def _attach(
-    attachment: ModuleScope, model: nn.Module, where: Where, buffers: Buffers | None
+    scope: ModuleScope, model: nn.Module, where: Where, buffers: Buffers | None
 ) -> list[str]:
     """Hook the modules; returns their paths."""
     plan = make_plan(model, where)
@@ -444,9 +440,9 @@ def _attach(
     if "" in paths:
         modules = {**modules, "": model}  # The wrapper itself: a compiled graph has no modules.
     if buffers is not None:
-        owners = {path: buffers.inside(path) for path in paths}
-        attachment.on_begin = lambda path: buffers.look(owners[path])
-    attachment.attach(plan, modules, around=True)
+        inside = {path: buffers.inside(path) for path in paths}
+        scope.on_begin = lambda path: buffers.look(inside[path])
+    scope.attach(plan, modules, around=True)
     return paths
 
 
@@ -455,17 +451,17 @@ def _buffers_of(model: nn.Module, min_bytes: int) -> Buffers:
     return Buffers(modules_of(model)[0].items(), min_bytes)
 
 
-def _wants(buffers: Buffers | None, only: str | None) -> Callable[[Tensor], str | None]:
+def _why_not(buffers: Buffers | None, only: str | None) -> Callable[[Tensor], str | None]:
     """A function that says why a tensor that could be moved is to stay."""
 
-    def wants(tensor: Tensor) -> str | None:
+    def why_not(tensor: Tensor) -> str | None:
         if buffers is not None and tensor.untyped_storage()._cdata in buffers:
             return "buffer"
         if only is not None and not is_for_checkpoint():
             return "not the input of a checkpoint"
         return None
 
-    return wants
+    return why_not
 
 
 # ---------------------------------------------------------------------- the proof

@@ -1,4 +1,4 @@
-"""The chain of tiers that ``to`` asks for. What could never do anything is refused."""
+"""Makes the tiers that ``to`` asks for, and refuses those that could never hold a tensor."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Literal
 from torchtap.core.errors import InputError
 from torchtap.saved.codecs import Codec
 from torchtap.saved.spill_file import aligned, folder_for
-from torchtap.saved.streams import CudaStreams, Streams
+from torchtap.saved.streams import streams_in_use
 from torchtap.saved.tiers import CodecTier, DiskTier, HostTier, Tier
 
 OneTo = Literal["cpu", "disk"] | str | Codec
@@ -20,13 +20,11 @@ _EXPECTED = "expected 'cpu', 'disk', or one of tt.codecs, e.g. tt.codecs.bf16().
 _METHODS = ("accepts", "encode", "decode")
 
 
-def make_chain(
-    to: Any, folder: Folder, *, allow_tmpfs: bool, streams: Streams | None, min_bytes: int
-) -> list[Tier]:
+def make_tiers(to: Any, folder: Folder, *, allow_tmpfs: bool, min_bytes: int) -> list[Tier]:
     """Make the tiers.
 
     Raises:
-        InputError: ``to`` names none, or one has no room for any tensor, or an argument belongs to
+        InputError: ``to`` names none, or none has space for a tensor, or an argument belongs to
             a tier that is not asked for.
     """
     chain = list(to) if isinstance(to, list | tuple) else [to]
@@ -35,10 +33,9 @@ def make_chain(
     pairs = [_with_budget(item) for item in chain]
     for one, _ in pairs:
         _check_kind(one)
-    _check_belongs([one for one, _ in pairs], folder, allow_tmpfs=allow_tmpfs, streams=streams)
-    _check_room(pairs, min_bytes)
-    host = CudaStreams() if streams is None else streams
-    return [_tier(one, capacity, folder, host, allow_tmpfs=allow_tmpfs) for one, capacity in pairs]
+    _check_belongs([one for one, _ in pairs], folder, allow_tmpfs=allow_tmpfs)
+    _check_space(pairs, min_bytes)
+    return [_tier(one, capacity, folder, allow_tmpfs=allow_tmpfs) for one, capacity in pairs]
 
 
 def _with_budget(item: Any) -> tuple[Any, int | None]:
@@ -70,24 +67,17 @@ def _check_kind(one: Any) -> None:
         )
 
 
-def _check_belongs(
-    kinds: Sequence[Any], folder: Folder, *, allow_tmpfs: bool, streams: Streams | None
-) -> None:
-    given = (
-        ("dir", folder is not None, "disk"),
-        ("allow_tmpfs", allow_tmpfs, "disk"),
-        ("streams", streams is not None, "cpu"),
-    )
-    for name, is_given, wanted in given:
-        if is_given and wanted not in kinds:
+def _check_belongs(kinds: Sequence[Any], folder: Folder, *, allow_tmpfs: bool) -> None:
+    for name, is_given in (("dir", folder is not None), ("allow_tmpfs", allow_tmpfs)):
+        if is_given and "disk" not in kinds:
             raise InputError(
-                f"{name} is given, and only {wanted!r} uses it, which is not among to. Leave it "
-                f"out, or pass to={wanted!r}."
+                f"{name} is given, and only 'disk' uses it, which is not among to. Leave it out, "
+                f"or pass to='disk'."
             )
 
 
-def _check_room(pairs: Sequence[tuple[Any, int | None]], min_bytes: int) -> None:
-    """Some tier must have room for the smallest tensor that leaves."""
+def _check_space(pairs: Sequence[tuple[Any, int | None]], min_bytes: int) -> None:
+    """Some tier must have space for the smallest tensor that is moved."""
     least = max(1, min_bytes)
     for one, capacity in pairs:
         if capacity is None or capacity >= (aligned(least) if one == "disk" else least):
@@ -102,12 +92,10 @@ def _check_room(pairs: Sequence[tuple[Any, int | None]], min_bytes: int) -> None
     )
 
 
-def _tier(
-    one: Any, capacity: int | None, folder: Folder, streams: Streams, *, allow_tmpfs: bool
-) -> Tier:
+def _tier(one: Any, capacity: int | None, folder: Folder, *, allow_tmpfs: bool) -> Tier:
     if one == "disk":
         return _disk(folder, capacity, allow_tmpfs=allow_tmpfs)
-    return HostTier(streams, capacity) if one == "cpu" else CodecTier(one, capacity)
+    return HostTier(streams_in_use(), capacity) if one == "cpu" else CodecTier(one, capacity)
 
 
 def _disk(folder: Folder, capacity: int | None, *, allow_tmpfs: bool) -> DiskTier:

@@ -3,34 +3,27 @@
 from __future__ import annotations
 
 import inspect
-import weakref
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
 
-from torchtap.capture.saved_port import BUFFER, CAST, DUPLICATE, PARAMETER, Counted
+from torchtap.capture.saved_port import BUFFER, CAST, DUPLICATE, PARAMETER
 from torchtap.capture.watch import watch
 from torchtap.core.absence import Absence
 from torchtap.core.errors import InputError
 from torchtap.core.modules import modules_of
 from torchtap.core.outline import outline
-from torchtap.core.plan import make_plan
 from torchtap.core.preserved import preserved
-from torchtap.core.record import Record
-from torchtap.core.site import Pattern
 from torchtap.core.text import NONE, clean, columns, count, plural, size, wrap
 from torchtap.core.torch_private import may_push_saved_hooks
 from torchtap.core.tree import argument_leaves
-from torchtap.hooks.graph import num_casts
-from torchtap.hooks.saved_pairs import checked, guarded
-from torchtap.hooks.scope import ModuleScope
-from torchtap.saved.blocks import Buffers, blocks_of, covered, is_for_checkpoint, spans_of
+from torchtap.saved.blocks import covered
+from torchtap.saved.meter import EagerModules, ModelWithLoss, SavedMeter, path_in_model
+from torchtap.saved.totals import ModuleTotal, SavedTotals
 
 if TYPE_CHECKING:
     pass
@@ -201,43 +194,58 @@ def _look(call: _Call, *, hooks: bool) -> SavedReport:
             nodes keep that lead to the output.
     """
     modules, _ = modules_of(call.model)
-    runs = _Runs.of(call.model, modules)
-    whole = _Whole(call.model, call.loss)
+    eager = EagerModules.of(call.model, modules)
+    whole = ModelWithLoss(call.model, call.loss)
     with preserved(modules, call.args, call.kwargs):
-        meter = _Meter(modules, hooks=hooks)
+        meter = SavedMeter(modules, hooks=hooks)
         with (
-            meter.counting(call.model, runs.followed),
-            watch(whole, runs.patterns(), to=meter.take, copy="never") as seen,
+            meter.counting(call.model, eager.followed),
+            watch(whole, eager.patterns(), to=meter.take, copy="never") as seen,
         ):
             kept = whole(*call.args, **call.kwargs)  # The graph must live until all is counted.
             absent = tuple(_absences(seen.absent))
-        ledger = _Ledger(meter.saved(), call.tensors, call.depth)
-        notes = (*runs.notes(), *_notes(ledger, call, kept, absent, hooks=hooks))
+        totals = SavedTotals(meter.saved(), call.tensors, call.depth)
+        notes = (*eager.notes(), *_notes(totals, call, kept, absent, hooks=hooks))
         del kept
-    return replace(_report(ledger, modules, absent, notes), depth=call.depth)
+    return replace(_report(totals, modules, absent, notes), depth=call.depth)
 
 
 def _report(
-    ledger: _Ledger,
+    totals: SavedTotals,
     modules: Mapping[str, nn.Module],
     absent: tuple[Absence, ...],
     notes: tuple[str, ...],
 ) -> SavedReport:
     rows = tuple(
-        ledger.row(path, type(module).__name__)
+        _row(path, type(module).__name__, totals.modules[path])
         for path, module in modules.items()
-        if ledger.counts[path]
+        if path in totals.modules
     )
     return SavedReport(
         model=type(modules[""]).__name__,
         rows=rows,
         nbytes=sum(row.nbytes for row in rows),
         count=sum(row.count for row in rows),
-        param_nbytes=covered(ledger.spans[PARAMETER]),
-        buffer_nbytes=covered(ledger.spans[BUFFER]),
-        input_nbytes=ledger.input_nbytes,
+        param_nbytes=covered(totals.spans[PARAMETER]),
+        buffer_nbytes=covered(totals.spans[BUFFER]),
+        input_nbytes=totals.input_nbytes,
         absent=absent,
         notes=notes,
+    )
+
+
+def _row(path: str, type_name: str, total: ModuleTotal) -> SavedRow:
+    return SavedRow(
+        path=path,
+        type=type_name,
+        count=total.count,
+        nbytes=sum(total.nbytes.values()),
+        num_params=total.labels[PARAMETER],
+        num_buffers=total.labels[BUFFER],
+        num_casts=total.labels[CAST],
+        num_duplicates=total.labels[DUPLICATE],
+        largest=total.largest,
+        dtypes=tuple(total.dtypes),
     )
 
 
@@ -245,12 +253,12 @@ def _absences(found: Iterable[Absence]) -> Iterator[Absence]:
     """Those of single tensors; a module that keeps nothing is nothing to tell."""
     for entry in found:
         if entry.site.leaf:
-            site = replace(entry.site, path=_own_path(entry.site.path))
+            site = replace(entry.site, path=path_in_model(entry.site.path))
             yield entry._replace(site=site)
 
 
 def _notes(
-    ledger: _Ledger, call: _Call, kept: Any, absent: Sequence[Absence], *, hooks: bool
+    totals: SavedTotals, call: _Call, kept: Any, absent: Sequence[Absence], *, hooks: bool
 ) -> Iterator[str]:
     if not hooks:
         yield (
@@ -259,11 +267,11 @@ def _notes(
         )
     if inspect.isgenerator(kept):
         yield "the model returned a generator, which has not run: use it up in loss="
-    elif not sum(ledger.counts.values()) and not absent:
+    elif not totals.modules and not absent:
         yield _why_nothing(call)
-    if ledger.num_unreached:
+    if totals.num_unreached:
         yield (
-            f"{ledger.num_unreached:,} of the tensors ({ledger.unreached_nbytes:,} bytes of their "
+            f"{totals.num_unreached:,} of the tensors ({totals.unreached_nbytes:,} bytes of their "
             f"own) do not lead to the output: something else holds them, such as an attribute, or "
             f"an object that is no container"
         )
@@ -282,215 +290,6 @@ def _why_nothing(call: _Call) -> str:
             "there is nothing to run a backward for"
         )
     return "nothing is kept: no operation that ran needs anything for its backward"
-
-
-# ---------------------------------------------------------------------- what runs
-
-
-class _Whole(nn.Module):
-    """A model and its loss as one module, around which nothing is compiled."""
-
-    def __init__(self, model: nn.Module, loss: Callable[[Any], Any] | None) -> None:
-        super().__init__()
-        self.model = model
-        self._loss = (loss,)  # In a tuple, since a loss that is a module would become a part.
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        output, loss = self.model(*args, **kwargs), self._loss[0]
-        return output if loss is None else loss(output)
-
-
-def _own_path(path: str) -> str:
-    """The path in the model, of one in :class:`_Whole`."""
-    return path.removeprefix("model").lstrip(".")
-
-
-@dataclass(frozen=True, slots=True)
-class _Runs:
-    """Which modules run one by one. Those inside a compiled one do not, and are left alone.
-
-    Attributes:
-        followed: path -> what is called there; of a compiled module its wrapper.
-        eager: paths of modules that run as they are.
-        compiled: paths of compiled modules.
-    """
-
-    followed: Mapping[str, nn.Module]
-    eager: Sequence[str]
-    compiled: Sequence[str]
-
-    @staticmethod
-    def of(model: nn.Module, modules: Mapping[str, nn.Module]) -> _Runs:
-        inside: set[int] = set()
-        wrappers: dict[int, nn.Module] = {}
-        heads: set[int] = set()
-        for module in model.modules():
-            inner = module
-            if type(module).__name__ == "OptimizedModule":
-                inner = module._orig_mod  # type: ignore[assignment]
-                wrappers[id(inner)] = module
-            elif getattr(module, "_compiled_call_impl", None) is None:
-                continue
-            heads.add(id(inner))
-            inside.update(id(one) for one in inner.modules())
-        called = {path: wrappers.get(id(one), one) for path, one in modules.items()}
-        return _Runs(
-            {path: one for path, one in called.items() if id(one) not in inside},
-            [path for path, one in modules.items() if id(one) not in inside],
-            [path for path, one in modules.items() if id(one) in heads],
-        )
-
-    def patterns(self) -> list[str | Pattern]:
-        """What a watch of :class:`_Whole` is asked for."""
-        if not self.compiled:
-            return ["*:saved"]
-        paths = [f"model.{path}" if path else "model" for path in self.eager]
-        return [".:saved", *(Pattern(path, ("saved",)) for path in paths)]
-
-    def notes(self) -> Iterator[str]:
-        if self.compiled:
-            names = ", ".join(path or "." for path in self.compiled[:3])
-            more = f" and {len(self.compiled) - 3} more" if len(self.compiled) > 3 else ""
-            yield (
-                f"{names}{more} is compiled: what it keeps counts there, since the modules in it "
-                f"do not run one by one"
-            )
-
-
-# ---------------------------------------------------------------------- what is counted
-
-
-class _Meter:
-    """Hears of every tensor that is saved, and knows at the end which of them are still kept.
-
-    The graph owns what was packed, so what was let go of meanwhile is not counted.
-    """
-
-    def __init__(self, modules: Mapping[str, nn.Module], *, hooks: bool) -> None:
-        self._hooks = hooks
-        self._attachment = ModuleScope()
-        self._attachment.pair = (self._pack, lambda one: checked(one.guard))
-        self._saved: list[weakref.ref[Counted]] = []
-        self._of_nodes: list[Counted] = []
-        self._buffers = Buffers(modules.items())
-        params = (param for module in modules.values() for param in module.parameters(False))
-        made = (param for param in params if not is_lazy(param))
-        self._params = {number for param in made for number, _ in blocks_of(param)} - {0}
-
-    @contextmanager
-    def counting(self, model: nn.Module, followed: Mapping[str, nn.Module]) -> Iterator[None]:
-        """Hear of what is saved, and follow which module runs."""
-        if not self._hooks:
-            yield
-            return
-        plan = make_plan(model, "*")
-        taps = tuple(tap for tap in plan.taps if tap.path in followed)
-        self._attachment.attach(replace(plan, taps=taps), followed, around=False)
-        self._attachment.begin()
-        try:
-            yield
-        finally:
-            self._attachment.end()
-            self._attachment.detach()
-
-    def take(self, record: Record) -> None:
-        """The watch found a node that keeps a tensor."""
-        if not self._hooks:
-            path = _own_path(record.site.path)
-            labels = tuple(label for label in record.labels if label != DUPLICATE)
-            one = Counted(guarded(record.kept), path, labels)
-            one.leaf = record.site.leaf.partition("~")[0]
-            self._of_nodes.append(one)
-
-    def saved(self) -> list[Counted]:
-        """What is kept now, in the order of saving."""
-        alive = [reference() for reference in self._saved]
-        return [*self._of_nodes, *(one for one in alive if one is not None)]
-
-    def _pack(self, tensor: Tensor) -> Counted:
-        one = Counted(guarded(tensor), self._attachment.path(), self._labels(tensor))
-        if is_for_checkpoint():
-            one.leaf = "checkpoint.input"  # A closure of Python holds it, which no node shows.
-        self._saved.append(weakref.ref(one))
-        return one
-
-    def _labels(self, tensor: Tensor) -> tuple[str, ...]:
-        base = tensor._base if tensor._is_view() else tensor
-        numbers = [number for number, _ in blocks_of(tensor)]
-        if isinstance(base, nn.Parameter) or not self._params.isdisjoint(numbers):
-            return (PARAMETER,)
-        if num_casts(tensor):
-            return (CAST,)
-        return (BUFFER,) if any(number in self._buffers for number in numbers) else ()
-
-
-class _Ledger:
-    """Adds up what is saved, each memory once.
-
-    Attributes:
-        counts: path -> number of saved tensors.
-        spans: label -> the memory that is there anyway.
-        input_nbytes: bytes of what the model was called with.
-        num_unreached: tensors that no node which leads to the output keeps.
-        unreached_nbytes: their bytes, without what others keep as well.
-    """
-
-    def __init__(
-        self, saved: Iterable[Counted], inputs: Iterable[Tensor], depth: int | None
-    ) -> None:
-        self.counts: Counter[str] = Counter()
-        self.spans: dict[str, list[tuple[int, int, int]]] = {PARAMETER: [], BUFFER: []}
-        self.input_nbytes = self.num_unreached = self.unreached_nbytes = 0
-        self._inputs = {number for tensor in inputs for number, _ in blocks_of(tensor)}
-        self._depth = depth
-        self._known: set[int] = set()
-        self._labels: Counter[tuple[str, str]] = Counter()
-        self._nbytes: dict[str, Counter[str]] = {}
-        self._dtypes: dict[str, dict[str, None]] = {}
-        for one in saved:
-            self._add(one)
-
-    def _add(self, one: Counted) -> None:
-        path = one.path if self._depth is None else ".".join(one.path.split(".")[: self._depth])
-        self.counts[path] += 1
-        for label in one.labels:
-            self._labels[path, label] += 1
-        own = [label for label in one.labels if label in self.spans]
-        if own:
-            self.spans[own[0]].extend(spans_of(one.alias))
-        nbytes = 0 if own else self._hold(path, one.leaf, one.alias)
-        if not one.leaf:
-            self.num_unreached += 1
-            self.unreached_nbytes += nbytes
-
-    def _hold(self, path: str, leaf: str, tensor: Tensor) -> int:
-        """Count memory that is there because of it, and of no other before."""
-        fresh = [block for block in blocks_of(tensor) if block[0] not in self._known]
-        if not fresh:
-            self._labels[path, DUPLICATE] += 1
-            return 0
-        self._known.update(number for number, _ in fresh if number)
-        nbytes = sum(size for _, size in fresh)
-        self.input_nbytes += sum(size for number, size in fresh if number in self._inputs)
-        self._nbytes.setdefault(path, Counter())[leaf] += nbytes
-        self._dtypes.setdefault(path, {})[str(tensor.dtype).removeprefix("torch.")] = None
-        return nbytes
-
-    def row(self, path: str, type_name: str) -> SavedRow:
-        """One module."""
-        held = self._nbytes.get(path, Counter())
-        return SavedRow(
-            path=path,
-            type=type_name,
-            count=self.counts[path],
-            nbytes=sum(held.values()),
-            num_params=self._labels[path, PARAMETER],
-            num_buffers=self._labels[path, BUFFER],
-            num_casts=self._labels[path, CAST],
-            num_duplicates=self._labels[path, DUPLICATE],
-            largest=max(held, key=lambda leaf: held[leaf], default=""),
-            dtypes=tuple(self._dtypes.get(path, ())),
-        )
 
 
 _HEADERS = ("module", "type", "saved", "bytes", "params", "buffers", "shared", "dtype", "largest")

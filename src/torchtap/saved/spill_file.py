@@ -1,4 +1,4 @@
-"""One anonymous file that holds tensors' bytes: gone when the process is, however that ends."""
+"""One anonymous file for the bytes of tensors. The system frees it when the process ends."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from torchtap.saved.free_list import FreeList
 Data = memoryview | ctypes.Array[ctypes.c_char]
 ALIGNMENT = 4096
 GROWTH = 64 << 20
-"""Bytes by which the file grows at least, so that the disk can lay it out in one piece."""
+"""Least bytes by which the file grows, so that the file system can allocate them in one piece."""
 WINDOW = 1 << 20
-"""Bytes that the system is asked to read ahead."""
+"""Bytes that the system is asked to read ahead at one time."""
 
 _IN_MEMORY = ("tmpfs", "ramfs")
 
-
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Errors that say that the disk, or the quota, is full."""
 
 
 def aligned(nbytes: int) -> int:
-    """Bytes that so many take in the slab."""
+    """The bytes that ``nbytes`` take in the file."""
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
 class Extent(tuple[int, int]):
-    """A place in the slab: offset and bytes, both aligned."""
+    """A range of the file: offset and bytes, both aligned."""
 
     __slots__ = ()
 
@@ -45,7 +45,7 @@ class Extent(tuple[int, int]):
         return self[1]
 
     def after(self, nbytes: int) -> Extent:
-        """What follows its first bytes."""
+        """The range without its first bytes."""
         return Extent((self[0] + nbytes, self[1] - nbytes))
 
 
@@ -53,10 +53,10 @@ class SpillFile:
     """A file without a name, with free lists.
 
     Args:
-        folder: where; the file takes no name there.
+        folder: whose file system holds it; the file has no name there.
 
-    Room that was given back is used again by what is as long, without a search: training asks for
-    the same lengths over and over. Neighbours become one only when the room comes to an end.
+    A dropped extent is reused for the next tensor of the same length, without a search, since every
+    step of a training saves the same lengths. Neighbours are joined only before the file grows.
 
     Raises:
         OSError: the folder cannot be written.
@@ -68,7 +68,7 @@ class SpillFile:
         self._end = 0
         self._window = -1
         self._lock = threading.Lock()
-        self._room = FreeList()
+        self._free = FreeList()
         # Finalisers may run at any moment, also while the lock is held, so they only append here.
         self._spare: dict[int, list[Extent]] = {}
 
@@ -77,39 +77,39 @@ class SpillFile:
         """Bytes that are in use."""
         with self._lock:
             spare = sum(length * len(extents) for length, extents in self._spare.items())
-            return self._end - self._room.free - spare
+            return self._end - self._free.free - spare
 
     def reserve(self, nbytes: int) -> Extent:
-        """Find room.
+        """Find a free extent.
 
         Raises:
             OSError: the disk is full.
         """
         wanted = aligned(nbytes)
         try:
-            return self._spare[wanted].pop()  # One step, so without the lock.
+            return self._spare[wanted].pop()  # list.pop is atomic, so it needs no lock.
         except (KeyError, IndexError):
             with self._lock:
                 return self._cut(wanted)
 
     def _cut(self, wanted: int) -> Extent:
-        offset = self._room.take(wanted)
+        offset = self._free.take(wanted)
         if offset is None:
             self._join()
-            offset = self._room.take(wanted)
+            offset = self._free.take(wanted)
         if offset is None:
             self._grow(wanted)
-            offset = self._room.take(wanted)
+            offset = self._free.take(wanted)
             assert offset is not None
         self._spare.setdefault(wanted, [])
         return Extent((offset, wanted))
 
     def _join(self) -> None:
-        """Put what was given back next to its neighbours."""
+        """Return the dropped extents to the free list, which joins neighbours."""
         for extents in self._spare.values():
-            with suppress(IndexError):  # Others may take from it meanwhile.
+            with suppress(IndexError):  # Other threads may pop meanwhile.
                 while True:
-                    self._room.give(*extents.pop())
+                    self._free.give(*extents.pop())
 
     def _grow(self, wanted: int) -> None:
         by = max(wanted, GROWTH)
@@ -118,13 +118,13 @@ class SpillFile:
         except OSError as error:
             if by == wanted or error.errno not in FULL:
                 raise
-            by = wanted  # Maybe there is room for this one.
+            by = wanted  # The disk may still have space for this tensor alone.
             os.posix_fallocate(self._file, self._end, by)
-        self._room.give(self._end, by)
+        self._free.give(self._end, by)
         self._end += by
 
     def drop(self, extent: Extent) -> None:
-        """The bytes are needed no more. Takes no lock."""
+        """Free an extent. Takes no lock, since finalisers call it."""
         self._spare[extent[1]].append(extent)
 
     def write(self, extent: Extent, data: Data) -> None:
@@ -137,15 +137,15 @@ class SpillFile:
         """Read bytes from the start of an extent."""
         done = os.preadv(self._file, (data,), extent[0])
         if not done:
-            raise OSError(errno.EIO, "the slab ended early")
+            raise OSError(errno.EIO, "the spill file ended early")
         if done < len(data):
             self.read(extent.after(done), memoryview(data)[done:])
 
     def expect(self, extent: Extent) -> None:
-        """An extent is about to be read, and then those before it: let the system read ahead.
+        """Ask the system to read the window of an extent, and the one before, into its page cache.
 
-        Backward asks for the latest first, and what is saved later lies later. It costs a call of
-        the system for each window, and takes no memory that is counted as ours.
+        Backward asks for the latest first, and later tensors lie at higher offsets. It costs one
+        system call per window, and the page cache is not memory of the process.
         """
         window = extent[0] // WINDOW
         if window != self._window and hasattr(os, "posix_fadvise"):  # Not on macOS.
@@ -154,16 +154,16 @@ class SpillFile:
             os.posix_fadvise(self._file, start, 2 * WINDOW, os.POSIX_FADV_WILLNEED)
 
     def sync(self) -> None:
-        """Wait until all is on the disk."""
+        """Wait until all that was written is on the disk."""
         os.fsync(self._file)
 
     def forget(self) -> None:
-        """Ask the system to drop what it keeps of the file in memory; what is not synced stays."""
+        """Ask the system to drop the file from its page cache, except pages not yet synced."""
         if hasattr(os, "posix_fadvise"):  # Not on macOS.
             os.posix_fadvise(self._file, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def close(self) -> None:
-        """Let go of the file; the disk has its room back."""
+        """Close the file, which frees its space on the disk."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
@@ -173,12 +173,12 @@ class SpillFile:
 
 
 def folder_for(wanted: str | os.PathLike[str] | None, *, allow_memory: bool) -> Path:
-    """Where the slab is made.
+    """The folder in which the spill file is made.
 
     Args:
-        wanted: as asked; ``None`` for the first that is a disk, of the system's temporary folder,
-            ``/var/tmp`` and the working directory.
-        allow_memory: also a file system that lives in memory.
+        wanted: the ``dir`` of the user; ``None`` for the first that is on a disk, of the system's
+            folder for temporary files, ``/var/tmp`` and the working directory.
+        allow_memory: accept a file system that lives in memory.
 
     Raises:
         InputError: it is no folder, cannot be written, or lives in memory.

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, Protocol
 
 import torch
@@ -13,7 +15,7 @@ from torch import Tensor
 from torchtap.saved.free_list import FreeList
 
 BLOCK = 64 << 20
-"""Bytes of pinned memory that are taken at once: each time costs milliseconds."""
+"""Bytes of pinned memory per allocation, each of which takes milliseconds."""
 
 _ALIGNMENT = 512
 
@@ -28,7 +30,7 @@ class Ticket(Protocol):
         """Wait until it has ended."""
 
     def join(self) -> None:
-        """Let what is computed from here on come after it, without waiting."""
+        """Order what the current stream computes from here on after it, without waiting."""
 
 
 class Streams(Protocol):
@@ -40,14 +42,14 @@ class Streams(Protocol):
     def out(self, elements: Tensor) -> tuple[Any, Ticket]:
         """Begin to copy contiguous elements to the host.
 
-        They must live, unchanged, until it is done.
+        They must live, unchanged, until the copy has ended.
         """
 
     def back(self, held: Any, like: Tensor) -> Ticket:
         """Begin to copy into ``like``, on the device."""
 
     def drop(self, held: Any) -> None:
-        """The copy on the host is needed no more. Takes no lock."""
+        """Free the copy on the host. Takes no lock, since finalisers call it."""
 
 
 class _CudaTicket:
@@ -65,7 +67,7 @@ class _CudaTicket:
 
 
 class _Pinned:
-    """A stretch of pinned memory, and the last copy that reads or writes it."""
+    """A range of pinned memory, and the last copy that reads or writes it."""
 
     __slots__ = ("block", "last", "length", "start", "view")
 
@@ -80,9 +82,9 @@ class _Pinned:
 class CudaStreams:
     """One stream for each direction and device, and pinned memory in large blocks.
 
-    The stream that computes is taken before switching; what a copy fills on the device is
-    allocated on that stream, so its memory is not given to somebody else too early. Pinned memory
-    is used again only when the last copy from it has ended.
+    The target of a copy to the device is allocated on the stream that computes, before switching
+    streams, so the CUDA caching allocator does not give its memory to another tensor too early.
+    Pinned memory is reused only when the last copy from it has ended.
     """
 
     def __init__(self) -> None:
@@ -97,7 +99,7 @@ class CudaStreams:
 
     def out(self, elements: Tensor) -> tuple[_Pinned, Ticket]:
         """Copy to pinned memory on a stream of its own."""
-        pinned = self._take(elements.nbytes)
+        pinned = self._allocate(elements.nbytes)
         target = pinned.view[: elements.nbytes].view(elements.dtype).view(elements.shape)
         event = self._on(elements.device, "out", lambda: target.copy_(elements, non_blocking=True))
         pinned.last = event
@@ -111,7 +113,7 @@ class CudaStreams:
         return _CudaTicket(event)
 
     def drop(self, held: _Pinned) -> None:
-        """Appended only: finalisers may run while the lock is held."""
+        """Only appends, since a finaliser may run while this thread holds the lock."""
         self._dropped.append(held)
 
     def _on(self, device: torch.device, side: str, copy: Callable[[], Any]) -> torch.cuda.Event:
@@ -127,21 +129,21 @@ class CudaStreams:
             event.record(stream)
         return event
 
-    def _take(self, nbytes: int) -> _Pinned:
+    def _allocate(self, nbytes: int) -> _Pinned:
         length = -(-nbytes // _ALIGNMENT) * _ALIGNMENT
         with self._lock:
-            self._take_back()
-            for number, (block, room) in enumerate(self._blocks):
-                start = room.take(length)
+            self._free_dropped()
+            for number, (block, free) in enumerate(self._blocks):
+                start = free.take(length)
                 if start is not None:
                     return _Pinned(number, start, length, block[start : start + length])
             block = torch.empty(max(length, BLOCK), dtype=torch.uint8, pin_memory=True)
-            room = FreeList()
-            room.give(length, block.numel() - length)
-            self._blocks.append((block, room))
+            free = FreeList()
+            free.give(length, block.numel() - length)
+            self._blocks.append((block, free))
             return _Pinned(len(self._blocks) - 1, 0, length, block[:length])
 
-    def _take_back(self) -> None:
+    def _free_dropped(self) -> None:
         for _ in range(len(self._dropped)):
             held = self._dropped.popleft()
             if held.last is None or _CudaTicket(held.last).is_done():
@@ -150,51 +152,41 @@ class CudaStreams:
                 self._dropped.append(held)
 
 
-class FakeStreams:
-    """Copies on the CPU that end late, to find out what does not wait for them.
+def event_on(device: torch.device) -> torch.cuda.Event | None:
+    """An event after all that the current stream computes; ``None`` where there are no streams."""
+    if device.type != "cuda":
+        return None
+    event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    event.record(torch.cuda.current_stream(device))
+    return event
 
-    Args:
-        delay: how often a copy says that it is not done.
+
+_in_use: ContextVar[Streams | None] = ContextVar("streams", default=None)
+
+
+@contextmanager
+def use_streams(streams: Streams) -> Iterator[None]:
+    """Let ``tt.offload`` calls in the block copy to host memory through these streams.
+
+    For tests without a GPU, with :class:`torchtap.testing.FakeStreams`.
+
+    Example:
+        >>> import torch, torchtap as tt
+        >>> from torchtap.testing import FakeStreams
+        >>> x = torch.ones(64, requires_grad=True)
+        >>> with use_streams(FakeStreams()), tt.offload("cpu", min_bytes=0) as off:
+        ...     y = x.exp()
+        >>> off.flush()
+        >>> off.report().moved_nbytes
+        {'cpu': 256}
     """
-
-    def __init__(self, delay: int = 3) -> None:
-        self.delay = delay
-        self.num_dropped = 0
-
-    def serves(self, device: torch.device) -> bool:
-        """Every device."""
-        return True
-
-    def out(self, elements: Tensor) -> tuple[Tensor, Ticket]:
-        """A copy that reads its source only when it is done."""
-        target = torch.empty_like(elements)
-        return target, _FakeTicket(self.delay, lambda: target.copy_(elements))
-
-    def back(self, held: Tensor, like: Tensor) -> Ticket:
-        """A copy that fills its target only when it is done."""
-        return _FakeTicket(self.delay, lambda: like.copy_(held))
-
-    def drop(self, held: Tensor) -> None:
-        """Spoil it: whoever still reads it will see."""
-        self.num_dropped += 1
-        held.view(torch.uint8).fill_(0xAB)
+    token = _in_use.set(streams)
+    try:
+        yield
+    finally:
+        _in_use.reset(token)
 
 
-class _FakeTicket:
-    def __init__(self, delay: int, copy: Callable[[], Any]) -> None:
-        self._left = delay
-        self._copy: Callable[[], Any] | None = copy
-
-    def is_done(self) -> bool:
-        self._left -= 1
-        if self._left < 0:
-            self.wait()
-        return self._copy is None
-
-    def wait(self) -> None:
-        if self._copy is not None:
-            self._copy()
-            self._copy = None
-
-    def join(self) -> None:
-        self.wait()
+def streams_in_use() -> Streams:
+    """The streams for a new ``tt.offload``."""
+    return _in_use.get() or CudaStreams()

@@ -1,4 +1,4 @@
-"""Where saved tensors go: host memory, a disk, or a smaller form."""
+"""Where evicted tensors are kept: in host memory, on a disk, or encoded in place."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _CPU = torch.device("cpu")
 
 
 class Tier(Protocol):
-    """One kind of place.
+    """One destination of evicted tensors.
 
     Attributes:
         name: for reports.
         capacity: bytes that it may hold, or ``None``.
-        used: bytes that it holds, and those that were claimed; the session counts them.
-        is_slow: ``put`` and ``get`` wait for a disk, so they run in a thread of their own, but for
-            what is small.
+        used: bytes that it holds, and those that were claimed for it; the engine counts them.
+        is_slow: ``put`` and ``get`` wait for a disk, so they run in a worker thread, except for
+            small tensors.
     """
 
     name: str
@@ -34,23 +34,23 @@ class Tier(Protocol):
     is_slow: bool
 
     def accepts(self, dtype: torch.dtype, device: torch.device) -> bool:
-        """Whether it takes such tensors."""
+        """Whether tensors of this dtype and device can be put."""
 
-    def room(self, form: TensorLayout) -> int:
-        """Bytes to count in before a tensor is put."""
+    def space_of(self, layout: TensorLayout) -> int:
+        """Bytes to claim before a tensor is put."""
 
-    def put(self, elements: Tensor, form: TensorLayout) -> tuple[Any, int, Ticket | None]:
-        """Take contiguous elements; returns a handle, its bytes, and what to wait for."""
+    def put(self, elements: Tensor, layout: TensorLayout) -> tuple[Any, int, Ticket | None]:
+        """Store contiguous elements; returns a handle, the bytes it takes, and what to wait for."""
 
-    def get(self, handle: Any, form: TensorLayout) -> tuple[Tensor, Ticket | None]:
-        """The elements again, in memory of their own, and what to wait for."""
+    def get(self, handle: Any, layout: TensorLayout) -> tuple[Tensor, Ticket | None]:
+        """The elements, in new memory, and what to wait for before reading them."""
 
     def drop(self, handle: Any) -> None:
-        """They are needed no more. Takes no lock: finalisers call it."""
+        """Free what was put. Takes no lock, since finalisers call it."""
 
 
 class DiskTier:
-    """A slab on a disk."""
+    """A spill file on a disk."""
 
     name = "disk"
     is_slow = True
@@ -58,51 +58,57 @@ class DiskTier:
     def __init__(self, folder: Path, capacity: int | None = None) -> None:
         self.capacity = capacity
         self._folder = folder
-        self._slab = SpillFile(folder)
+        self._file = SpillFile(folder)
         self._forks = forks.count
         self.used = 0
 
     def accepts(self, dtype: torch.dtype, device: torch.device) -> bool:
-        """Everything."""
+        """All tensors that have a layout."""
         return True
 
-    def room(self, form: TensorLayout) -> int:
-        """Whole pages."""
-        return aligned(form.nbytes)
+    def space_of(self, layout: TensorLayout) -> int:
+        """Whole pages of the file."""
+        return aligned(layout.nbytes)
 
     def put(
-        self, elements: Tensor, form: TensorLayout
+        self, elements: Tensor, layout: TensorLayout
     ) -> tuple[tuple[SpillFile, Extent], int, None]:
-        """Write; raises OSError where the disk is full."""
-        if self._forks != forks.count:  # A child must not write into its parent's.
-            self._slab, self._forks = SpillFile(self._folder), forks.count
-        slab = self._slab
-        host = elements.cpu() if elements.is_cuda else elements
-        extent = slab.reserve(form.nbytes)
-        try:
-            slab.write(extent, bytes_of(host, form))
-        except BaseException:
-            slab.drop(extent)
-            raise
-        return (slab, extent), extent[1], None
+        """Write the elements.
 
-    def get(self, handle: tuple[SpillFile, Extent], form: TensorLayout) -> tuple[Tensor, None]:
-        """Read."""
-        slab, extent = handle
-        if form.is_small:
-            slab.expect(extent)
-        elements = space_for(form, _CPU)
-        slab.read(extent, bytes_of(elements, form))
-        return elements if form.device == _CPU else elements.to(form.device), None
+        Raises:
+            OSError: the disk is full.
+        """
+        if (
+            self._forks != forks.count
+        ):  # A child process must not write into the file of its parent.
+            self._file, self._forks = SpillFile(self._folder), forks.count
+        file = self._file
+        host = elements.cpu() if elements.is_cuda else elements
+        extent = file.reserve(layout.nbytes)
+        try:
+            file.write(extent, bytes_of(host, layout))
+        except BaseException:
+            file.drop(extent)
+            raise
+        return (file, extent), extent[1], None
+
+    def get(self, handle: tuple[SpillFile, Extent], layout: TensorLayout) -> tuple[Tensor, None]:
+        """Read the elements."""
+        file, extent = handle
+        if layout.is_small:
+            file.expect(extent)
+        elements = space_for(layout, _CPU)
+        file.read(extent, bytes_of(elements, layout))
+        return elements if layout.device == _CPU else elements.to(layout.device), None
 
     def drop(self, handle: tuple[SpillFile, Extent]) -> None:
-        """Give the room back."""
-        slab, extent = handle
-        slab.drop(extent)
+        """Free the extent."""
+        file, extent = handle
+        file.drop(extent)
 
     def sync(self) -> None:
-        """Wait until all is on the disk."""
-        self._slab.sync()
+        """Wait until all that was written is on the disk."""
+        self._file.sync()
 
 
 class HostTier:
@@ -117,21 +123,21 @@ class HostTier:
         self.used = 0
 
     def accepts(self, dtype: torch.dtype, device: torch.device) -> bool:
-        """What is not there already."""
+        """Those of devices that the streams copy from."""
         return self._streams.serves(device)
 
-    def room(self, form: TensorLayout) -> int:
-        """All of it."""
-        return form.nbytes
+    def space_of(self, layout: TensorLayout) -> int:
+        """The bytes of the tensor."""
+        return layout.nbytes
 
-    def put(self, elements: Tensor, form: TensorLayout) -> tuple[Any, int, Ticket]:
+    def put(self, elements: Tensor, layout: TensorLayout) -> tuple[Any, int, Ticket]:
         """Begin to copy out."""
         held, ticket = self._streams.out(elements)
         return held, elements.nbytes, ticket
 
-    def get(self, handle: Any, form: TensorLayout) -> tuple[Tensor, Ticket]:
+    def get(self, handle: Any, layout: TensorLayout) -> tuple[Tensor, Ticket]:
         """Begin to copy back."""
-        elements = space_for(form, form.device)
+        elements = space_for(layout, layout.device)
         return elements, self._streams.back(handle, elements)
 
     def drop(self, handle: Any) -> None:
@@ -140,7 +146,7 @@ class HostTier:
 
 
 class CodecTier:
-    """A smaller form, where the tensor is."""
+    """A smaller encoding, on the device of the tensor."""
 
     is_slow = False
 
@@ -151,26 +157,26 @@ class CodecTier:
         self.used = 0
 
     def accepts(self, dtype: torch.dtype, device: torch.device) -> bool:
-        """What the codec takes."""
+        """The dtypes of the codec."""
         return self._codec.accepts(dtype)
 
-    def room(self, form: TensorLayout) -> int:
-        """All of it."""
-        return form.nbytes
+    def space_of(self, layout: TensorLayout) -> int:
+        """The bytes of the tensor; ``put`` corrects them to those of the code."""
+        return layout.nbytes
 
-    def put(self, elements: Tensor, form: TensorLayout) -> tuple[tuple[Tensor, ...], int, None]:
-        """Encode."""
+    def put(self, elements: Tensor, layout: TensorLayout) -> tuple[tuple[Tensor, ...], int, None]:
+        """Encode the elements."""
         with torch.no_grad():
             parts = self._codec.encode(elements.view(-1))
         nbytes = sum(part.nbytes for part in parts)
-        self.used += nbytes - elements.nbytes  # The whole was counted in.
+        self.used += nbytes - elements.nbytes  # The engine has claimed space_of().
         return parts, nbytes, None
 
-    def get(self, handle: tuple[Tensor, ...], form: TensorLayout) -> tuple[Tensor, None]:
-        """Decode."""
+    def get(self, handle: tuple[Tensor, ...], layout: TensorLayout) -> tuple[Tensor, None]:
+        """Decode the elements."""
         with torch.no_grad():
-            elements = self._codec.decode(handle, form.length, form.dtype)
-        return elements.view(form.size) if form.is_plain else elements, None
+            elements = self._codec.decode(handle, layout.length, layout.dtype)
+        return elements.view(layout.size) if layout.is_plain else elements, None
 
     def drop(self, handle: Any) -> None:
-        """They go with the graph."""
+        """Nothing to do: the handle holds tensors, which are freed with the block."""

@@ -1,5 +1,6 @@
-"""Public helpers for tests: the zoo of small models, each with one trap."""
+"""Public helpers for tests: the zoo of small models, each with one trap, and fake streams."""
 
+from torchtap.testing.fake_streams import FakeStreams
 from torchtap.testing.zoo import Net, Specimen, default_loss, zoo
 
-__all__ = ["Net", "Specimen", "default_loss", "zoo"]
+__all__ = ["FakeStreams", "Net", "Specimen", "default_loss", "zoo"]

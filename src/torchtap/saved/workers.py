@@ -1,0 +1,56 @@
+"""The threads that read and write slow tiers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+from torchtap.saved import heap
+from torchtap.saved.forks import forks
+from torchtap.saved.layout import TensorLayout
+
+NUM_THREADS = 2
+
+
+class Workers:
+    """A small pool of threads, started when it is first needed.
+
+    Attributes:
+        is_open: whether optional work (prefetching, trimming the heap) is still accepted.
+    """
+
+    def __init__(self) -> None:
+        self.is_open = True
+        self._pool: tuple[int, ThreadPoolExecutor] | None = None
+        self._freed_nbytes = 0
+
+    def submit(self, call: Callable[..., Any], *args: Any) -> Future[Any]:
+        """Run ``call(*args)`` in a thread of the pool."""
+        # Threads do not survive a fork: a child process starts its own.
+        if self._pool is None or self._pool[0] != forks.count:
+            pool = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="torchtap-offload")
+            self._pool = forks.count, pool
+        return self._pool[1].submit(call, *args)
+
+    def trim_heap(self, layout: TensorLayout) -> None:
+        """Count a freed tensor; every :data:`heap.EVERY` bytes, trim the heap of the C library."""
+        if layout.device.type != "cpu" or not heap.can_give_back:
+            return
+        self._freed_nbytes += layout.nbytes
+        if self._freed_nbytes > heap.EVERY and self.is_open:
+            self._freed_nbytes = 0
+            self.submit(heap.give_back)
+
+    def finish(self) -> None:
+        """Wait until all submitted work has ended; the next ``submit`` starts new threads."""
+        if self._pool is not None and self._pool[0] == forks.count:
+            self._pool[1].shutdown(wait=True)
+        self._pool = None
+
+    def close(self) -> None:
+        """Let the threads end when their work is done, without waiting."""
+        self.is_open = False
+        if self._pool is not None and self._pool[0] == forks.count:
+            self._pool[1].shutdown(wait=False)
+        self._pool = None
