@@ -53,6 +53,7 @@ class Progress:
             TimeRemainingColumn,
         )
 
+        console = Console(stderr=True)
         parts = [] if self._total is None else [MofNCompleteColumn(), TimeRemainingColumn()]
         # The user's code runs meanwhile: rich must not put objects of its own in place of
         # sys.stdout and sys.stderr, and what is shown may not be read as markup.
@@ -61,8 +62,9 @@ class Progress:
             TextColumn("torchtap: {task.description}", markup=False),
             *parts,
             TimeElapsedColumn(),
-            console=Console(stderr=True),
-            transient=True,
+            console=console,
+            # It goes from a terminal; a file gets its last state, once and plain.
+            transient=console.is_terminal or console.is_jupyter,
             redirect_stdout=False,
             redirect_stderr=False,
         )

@@ -416,7 +416,7 @@ def _reasons(title: str, absent: Sequence[Absence]) -> list[Part]:
 
 
 def _block(title: str, items: Sequence[str]) -> list[Part]:
-    return _listed(title, len(items), [("", item) for item in items], "entry")
+    return _listed(title, len(items), [("", item) for item in items], "item")
 
 
 def _listed(title: str, num: int, rows: list[tuple[str, str]], noun: str) -> list[Part]:
