@@ -23,6 +23,7 @@ import torchtap
 from torchtap import cli
 from torchtap.cli import output as saying
 from torchtap.cli.demo import SITES, class_names, run_demo
+from torchtap.core import progress
 from torchtap.core.errors import MissingExtraError
 from torchtap.core.text import breadth
 from torchtap.runs.file import open_run
@@ -604,12 +605,12 @@ def test_colour_is_for_terminals_that_want_it(
 def test_progress_is_for_terminals_and_for_long_work(
     call: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(saying, "_QUIET_SECONDS", 0.01)
+    monkeypatch.setattr(progress, "_QUIET_SECONDS", 0.01)
     words = ("summary", "cli_nets:Slow", "--shape", "1,3,8,8")
     assert call(*words)[2] == ""
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     assert "torchtap: running the model" in call(*words)[2]
-    monkeypatch.setattr(saying, "_QUIET_SECONDS", 60)
+    monkeypatch.setattr(progress, "_QUIET_SECONDS", 60)
     assert call(*words)[2] == ""
 
 

@@ -583,4 +583,5 @@ def test_progress_is_shown_only_after_two_seconds(capsys: pytest.CaptureFixture[
 
     tt.sweep(mlp(), rows(), "0", EDITS, slowly, progress=True)
     shown = capsys.readouterr().err
-    assert "0:output" in shown and shown.endswith("\r")
+    assert "0:output" in shown and "3/3" in shown
+    assert "\x1b" not in shown and len(shown.splitlines()) == 1

@@ -482,7 +482,7 @@ def test_the_text_names_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     # Ten gradients that require grad, twice, of which eight are shown.
     assert "Records that are not the truth (20):" in text
     assert "  4:grad_output (call 0): relative error 1.00e+00, at most 2e-04 was expected" in text
-    assert "  ... and 12 more" in text
+    assert "  … 12 more items …" in text
 
 
 def test_equal_reasons_stand_once_with_their_sites() -> None:

@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from torchtap.cli.options import all_option, json_option
-from torchtap.cli.output import print_json, wants_color, working
+from torchtap.cli.output import print_json, print_page
 from torchtap.cli.parsing import open_saved, order_of, refuse_unknown_steps, slices_of, step_of
+from torchtap.core.page import BLANK, Page, Part
+from torchtap.core.progress import Progress
+from torchtap.core.text import WIDTH
 
 if TYPE_CHECKING:
     from torchtap.runs.run import Run, Step
@@ -31,7 +34,7 @@ def ls(path: str, as_json: bool, every: bool) -> None:
     if as_json:
         print_json(listing.as_dict())
         return
-    click.echo(show_listing(listing, limit=None if every else 40, color=wants_color()))
+    print_page(show_listing(listing, limit=None if every else 40))
 
 
 @click.command()
@@ -53,7 +56,7 @@ def show(
 
     For a choice of numbers, sorting and all steps together see `torchtap stats`.
     """
-    with working("reading the run"):
+    with Progress("reading the run"):
         opened = open_saved(path)
         refuse_unknown_steps(path, opened, steps)
         table = opened.table(list(where) or None, steps=steps or None)
@@ -63,15 +66,15 @@ def show(
         from torchtap.runs.show import show_module_rows
 
         rows = pivot(table)
-        text = show_module_rows(rows, limit=limit, color=wants_color())
+        page = show_module_rows(rows, limit=limit)
         values = [row.as_dict() for row in rows]
     else:
-        text = _text_of(table, every=every)
+        page = _page_of(table, every=every)
         values = table.as_dicts()
     if as_json:
         print_json(values)
     else:
-        click.echo(text)
+        print_page(page, width=None if every else WIDTH)
 
 
 @click.command()
@@ -111,22 +114,22 @@ def stats(
         click.echo("\n".join(_listed_columns(path)))
         return
     names = None if columns is None else columns.split(",")
-    with working("measuring the run"):
+    with Progress("measuring the run"):
         opened = open_saved(path)
         steps = None if step is None else step_of(path, opened, step)
         if slices is None:
-            values, text = _per_site(opened, where, names, sort, steps, every=every)
+            values, page = _per_site(opened, where, names, sort, steps, every=every)
         else:
-            values, text = _per_slice(opened, where, slices, names, sort, steps, every=every)
+            values, page = _per_slice(opened, where, slices, names, sort, steps, every=every)
     if as_json:
         print_json(values)
     else:
-        click.echo(text)
+        print_page(page, width=None if every else WIDTH)
 
 
 def _listed_columns(path: str) -> list[str]:
     """Every column with what it is; of a run that is there also its further statistics."""
-    from torchtap.runs.table import ROW_COLUMNS
+    from torchtap.runs.columns import ROW_COLUMNS
     from torchtap.stats.names import NAMES
 
     said = {**{name: one.meaning for name, one in NAMES.items()}, **ROW_COLUMNS}
@@ -145,7 +148,7 @@ def _per_site(
     steps: Step,
     *,
     every: bool,
-) -> tuple[list[dict[str, Any]], str]:
+) -> tuple[list[dict[str, Any]], Page]:
     from torchtap.runs.columns import DEFAULT_COLUMNS
 
     table = opened.table(
@@ -156,7 +159,7 @@ def _per_site(
         columns=DEFAULT_COLUMNS if names is None else names,
         sort=sort,
     )
-    return table.as_dicts(), _text_of(table, every=every)
+    return table.as_dicts(), _page_of(table, every=every)
 
 
 def _per_slice(
@@ -168,11 +171,12 @@ def _per_slice(
     steps: Step,
     *,
     every: bool,
-) -> tuple[list[dict[str, Any]], str]:
-    from torchtap.runs.show_table import SLICE_COLUMNS, show_slice_table
+) -> tuple[list[dict[str, Any]], Page]:
+    from torchtap.stats.custom.show_slices import SLICE_COLUMNS, show_slices
 
     names = SLICE_COLUMNS if names is None else names
-    values, texts = [], []
+    values: list[dict[str, Any]] = []
+    parts: list[Part] = []
     for site in opened.select(list(where) or None):
         found = slices_of(opened.stats(site, step=steps), slices, str(site))
         order = order_of(found, sort, names)
@@ -181,22 +185,17 @@ def _per_slice(
             {"site": str(site), "slice": n, **{key: of[n] for key, of in numbers.items()}}
             for n in order
         ]
-        texts.append(
-            show_slice_table(
-                str(site),
-                found,
-                names=names,
-                order=order,
-                limit=None if every else 40,
-                color=wants_color(),
-                way_out="--all",
-            )
+        page = show_slices(
+            f"{site}: {found!r}",
+            numbers,
+            names=names,
+            order=order,
+            limit=None if every else 40,
+            way_out="--all",
         )
-    return values, "\n\n".join(texts)
+        parts += [*([BLANK] if parts else []), *page.parts]
+    return values, Page(*parts)
 
 
-def _text_of(table: Table, *, every: bool) -> str:
-    from torchtap.runs.show_table import show_table
-
-    limit, width = (None, None) if every else (40, 100)
-    return show_table(table, limit=limit, width=width, color=wants_color(), way_out="--all")
+def _page_of(table: Table, *, every: bool) -> Page:
+    return table._page(None if every else 40, "--all")

@@ -15,7 +15,7 @@ from torchtap.cli.options import (
     loss_option,
     model_options,
 )
-from torchtap.cli.output import print_json, print_written, wants_color, working
+from torchtap.cli.output import print_json, print_page, print_written
 from torchtap.cli.parsing import (
     channels_of,
     is_run,
@@ -26,6 +26,7 @@ from torchtap.cli.parsing import (
     writing,
 )
 from torchtap.core.errors import InputError
+from torchtap.core.progress import Progress
 
 _PICTURES = (".png", ".svg", ".pdf", ".jpg", ".jpeg", ".webp")
 
@@ -36,7 +37,7 @@ _PICTURES = (".png", ".svg", ".pdf", ".jpg", ".jpeg", ".webp")
 def demo(out: str, as_json: bool) -> None:
     """Watch EfficientNet-Lite0 look at a cat, forward and backward."""
     folder = Path(out)
-    with working("running EfficientNet-Lite0"):
+    with Progress("running EfficientNet-Lite0"):
         from torchtap.cli.demo import SITES, run_demo
         from torchtap.plot.maps import feature_maps_overview
         from torchtap.runs.modules import module_rows
@@ -63,9 +64,8 @@ def demo(out: str, as_json: bool) -> None:
     from torchtap.cli.output import show_guesses
     from torchtap.runs.show import show_module_rows
 
-    color = wants_color()
-    click.echo(show_guesses(found.model, found.guesses, color=color) + "\n")
-    click.echo(show_module_rows(rows, color=color))
+    print_page(show_guesses(found.model, found.guesses))
+    print_page(show_module_rows(rows))
     print_written(written)
 
 
@@ -86,7 +86,7 @@ def record(
     WHERE is '*' (every module's output) unless it is given, with --loss also the gradients.
     """
     refuse_target(out, (".safetensors",))
-    with working("running the model"):
+    with Progress("running the model"):
         recorded = record_model(model, where, options)
         if not recorded.sites:
             why = recorded.absent[0] if recorded.absent else "the model returned no tensor"
@@ -101,7 +101,7 @@ def record(
     if as_json:
         print_json({**listing.as_dict(), "files": [out]})
         return
-    click.echo(show_listing(listing, limit=None if every else 40, color=wants_color()))
+    print_page(show_listing(listing, limit=None if every else 40))
     print_written([out])
 
 
@@ -115,7 +115,7 @@ def record(
 def summary(model: str, depth: int | None, saved: bool, as_json: bool, **options: Any) -> None:
     """Shapes, parameters, mult-adds and activation bytes of MODEL."""
     found: Any
-    with working("running the model"):
+    with Progress("running the model"):
         from torchtap.saved.report import saved_report
         from torchtap.studies.summary import summary as summarize
 
@@ -128,14 +128,7 @@ def summary(model: str, depth: int | None, saved: bool, as_json: bool, **options
     if as_json:
         print_json(found.as_dict())
         return
-    if saved:
-        from torchtap.saved.report import show_saved
-
-        click.echo(show_saved(found, color=wants_color()))
-        return
-    from torchtap.studies.summary import show_summary
-
-    click.echo(show_summary(found, color=wants_color()))
+    print_page(found._page())
 
 
 @click.command()
@@ -163,7 +156,7 @@ def maps(source: str, sites: tuple[str, ...], out: str, as_json: bool, **options
     how = {name: options.pop(name) for name in ("sample", "step", "call", "layout", "clip")}
     how["scale"] = "each" if options.pop("each") else "shared"
     how["channels"] = channels_of(options.pop("channels"))
-    with working("drawing"):
+    with Progress("drawing"):
         from torchtap.plot.maps import default_site, feature_maps, feature_maps_overview
 
         opened = open_saved(source) if is_run(source) else record_model(source, sites, options)

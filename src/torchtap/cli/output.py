@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import os
 import sys
-import threading
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from torchtap.core.text import clean, paint
+from torchtap.core.page import BLANK, Line, Page
+from torchtap.core.text import WIDTH
 
 if TYPE_CHECKING:
     from torchtap.cli.demo import Guess
     from torchtap.cli.model import Unwrapped
 
-_QUIET_SECONDS = 2.0
 _MOST_KEYS = 6
 
 
 def wants_color() -> bool:
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     return sys.stdout.isatty() and not plain
+
+
+def print_page(page: Page, *, width: int | None = WIDTH) -> None:
+    click.echo(page.text(color=wants_color(), width=width))
 
 
 def print_json(value: Any) -> None:
@@ -65,39 +66,10 @@ def say_unwrapped(file: str, found: Unwrapped) -> str:
     return f"{file}: {', '.join(said)}"
 
 
-@contextlib.contextmanager
-def working(doing: str) -> Iterator[None]:
-    """Say on a terminal that work is going on, once it takes longer than two seconds."""
-    if not sys.stderr.isatty():
-        yield
-        return
-    done = threading.Event()
-    start = time.monotonic()
-
-    def tick() -> None:
-        said = False
-        wait = _QUIET_SECONDS
-        while not done.wait(wait):
-            said, wait = True, 0.5
-            seconds = int(time.monotonic() - start)
-            click.echo(f"\r\x1b[2Ktorchtap: {doing}, {seconds} s", err=True, nl=False)
-        if said:
-            click.echo("\r\x1b[2K", err=True, nl=False)
-
-    ticker = threading.Thread(target=tick, daemon=True)
-    ticker.start()
-    try:
-        yield
-    finally:
-        done.set()
-        ticker.join()
-
-
-def show_guesses(model: str, guesses: Sequence[Guess], *, color: bool = False) -> str:
+def show_guesses(model: str, guesses: Sequence[Guess]) -> Page:
     """The likeliest classes with their probabilities."""
-    head = paint(f"{clean(model)} sees", "head", color=color)
-    lines = [
-        f"  {guess.probability:6.1%}  {guess.index:>4} {clean(guess.name)}" for guess in guesses
-    ]
+    lines = [f"  {guess.probability:6.1%}  {guess.index:>4} {guess.name}" for guess in guesses]
     first, *others = lines
-    return "\n".join([head, paint(first, "good", color=color), *others])
+    return Page(
+        Line(f"{model} sees", "head"), Line(first, "good"), *(Line(one) for one in others), BLANK
+    )

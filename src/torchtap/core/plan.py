@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import CodeType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import nn
 
@@ -15,6 +15,7 @@ from torchtap.core.absence import Absence
 from torchtap.core.errors import InputError, SiteError
 from torchtap.core.modules import Where, _state_names, _type_names, _walk, modules_of, several
 from torchtap.core.near import _could_be_mark, _no_module, _nothing, _parts, near
+from torchtap.core.page import Listed, Page, Printed
 from torchtap.core.site import (
     _WILD,
     FLOW_PORTS,
@@ -25,9 +26,6 @@ from torchtap.core.site import (
     Site,
     leaf_matches,
 )
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +61,8 @@ class PlannedTap:
         return tuple(self.filters)
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+@dataclass(frozen=True, slots=True, repr=False)
+class Plan(Printed):
     """What ``watch`` will do, before it touches the model. Printing it shows it.
 
     Attributes:
@@ -98,8 +96,7 @@ class Plan:
         known = [*marks, *(path for path in (*self.types, *self.aliases) if path)]
         return near(pattern, known, self.types)
 
-    def __repr__(self) -> str:
-
+    def _page(self) -> Page:
         return show_plan(self)
 
 
@@ -359,19 +356,16 @@ def _mentions_mark(function: Any, seen: set[CodeType], depth: int) -> bool:
 _MOST_LINES = 40
 
 
-def show_plan(plan: Plan) -> str:
+def show_plan(plan: Plan) -> Page:
     """One line per tapped module, then what cannot be tapped."""
-    lines = [
-        f"{tap.path or '.'} ({tap.type}): {', '.join(map(_port, tap.filters.items()))}"
+    taps = [
+        (f"{tap.path or '.'} ({tap.type})", ", ".join(map(_port, tap.filters.items())))
         for tap in plan.taps
     ]
-    if len(lines) > _MOST_LINES:
-        rest = len(lines) - _MOST_LINES
-        lines = [*lines[:_MOST_LINES], f"... and {rest} more modules"]
-    marks = [f"{pattern} (a tt.mark, if one is reached)" for pattern in plan.unmatched]
-    absent = [f"not {entry}" for entry in plan.absent]
+    others = [("", f"{pattern} (a tt.mark, if one is reached)") for pattern in plan.unmatched]
+    others += [(f"not {entry.site}", entry.reason) for entry in plan.absent]
     head = f"Plan for {plan.model}: {', '.join(plan.where)}, {len(plan.taps)} modules"
-    return "\n  ".join([head, *lines, *marks, *absent])
+    return Page(Listed(taps, title=head, limit=_MOST_LINES, noun="module"), Listed(others))
 
 
 def _port(item: tuple[str, object]) -> str:

@@ -1,17 +1,14 @@
-"""How single things are written: numbers, sizes, shapes, paths, and the table they stand in."""
+"""How single values are written: numbers, sizes, shapes and paths."""
 
 from __future__ import annotations
 
 import math
-import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 WIDTH = 100
 NONE = "-"
 """What stands where there is nothing to show."""
-
-_TONES = {"head": "1", "dim": "2", "bad": "1;31", "good": "32"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +22,6 @@ class Cell:
 
     text: str
     tone: str = ""
-
-
-def paint(text: str, tone: str, *, color: bool) -> str:
-    """``text`` in the colour of ``tone`` where colour is wanted."""
-    code = _TONES.get(tone)
-    return f"\x1b[{code}m{text}\x1b[0m" if color and code and text else text
 
 
 # ---------------------------------------------------------------------- numbers
@@ -168,7 +159,23 @@ def breadth(text: str) -> int:
     """Columns that a text takes on a terminal: wide characters take two, combining ones none."""
     if text.isascii():
         return len(text)
-    return sum(_width_of(character) for character in text)
+    from rich.cells import cell_len
+
+    return cell_len(text)
+
+
+def _head(text: str, room: int) -> str:
+    head = text[:room]
+    while breadth(head) > room:
+        head = head[:-1]
+    return head
+
+
+def _tail(text: str, room: int) -> str:
+    tail = text[len(text) - room :]
+    while breadth(tail) > room:
+        tail = tail[1:]
+    return tail
 
 
 def elide(text: str, room: int) -> str:
@@ -183,7 +190,7 @@ def elide(text: str, room: int) -> str:
     if room <= 1:
         return "…"[:room]
     tail = -(-(room - 1) * 3 // 5)
-    return _take(text, room - 1 - tail) + "…" + _take(text[::-1], tail)[::-1]
+    return _head(text, room - 1 - tail) + "…" + _tail(text, tail)
 
 
 def elide_end(text: str, room: int) -> str:
@@ -193,23 +200,7 @@ def elide_end(text: str, room: int) -> str:
         >>> elide_end("Conv2dStaticSamePadding", 12)
         'Conv2dStati…'
     """
-    return text if breadth(text) <= room else _take(text, room - 1) + "…"
-
-
-def _take(text: str, room: int) -> str:
-    used, taken = 0, []
-    for character in text:
-        used += _width_of(character)
-        if used > room:
-            break
-        taken.append(character)
-    return "".join(taken)
-
-
-def _width_of(character: str) -> int:
-    if unicodedata.combining(character):
-        return 0
-    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
+    return text if breadth(text) <= room else _head(text, room - 1) + "…"
 
 
 def wrap(text: str, room: int = WIDTH, *, first: str = "", rest: str = "") -> list[str]:
@@ -222,91 +213,14 @@ def wrap(text: str, room: int = WIDTH, *, first: str = "", rest: str = "") -> li
         rest: what stands before each further line.
     """
     lines, line = [], first
-    for word in text.split():
+    for word in map(clean, text.split()):
         blank = "" if line in (first, rest) and not line.strip() else " "
         if breadth(line) + len(blank) + breadth(word) > room and line.strip():
             lines.append(line)
             line, blank = rest, ""
         while breadth(line) + len(blank) + breadth(word) > room:
-            part = _take(word, room - breadth(line))
+            part = _head(word, room - breadth(line))
             lines.append(line + part)
             line, word = rest, word[len(part) :]
         line += blank + word
     return [*lines, line]
-
-
-# ---------------------------------------------------------------------- tables
-
-
-def columns(
-    rows: Iterable[Sequence[str | Cell]],
-    headers: Sequence[str],
-    align: str,
-    width: int = WIDTH,
-    *,
-    elastic: Mapping[int, int] | None = None,
-    color: bool = False,
-) -> str:
-    """Lay rows out in columns.
-
-    Where the table would be wider than ``width``, first the gaps become single blanks, then the
-    elastic columns are elided in the middle.
-
-    Args:
-        rows: texts or cells, one per column.
-        headers: one per column.
-        align: one letter per column: ``l``, ``r``, or ``e`` (left, elided at its end).
-        width: columns of the terminal.
-        elastic: column -> the fewest characters it may shrink to; the first column by default.
-        color: paint headers and toned cells.
-
-    Example:
-        >>> print(columns([("conv", "1,024"), ("fc", "12")], ("path", "bytes"), "lr"))
-        path  bytes
-        conv  1,024
-        fc       12
-    """
-    table = [[_as_cell(cell) for cell in row] for row in rows]
-    head = [Cell(text, "head") for text in headers]
-    wide = [
-        max(breadth(line[place].text) for line in (head, *table)) for place in range(len(headers))
-    ]
-    gap = 2 if sum(wide) + 2 * (len(wide) - 1) <= width else 1
-    room = width - gap * (len(wide) - 1)
-    wide = _shrink(wide, room, {0: 12} if elastic is None else elastic)
-    lines = [_line(line, wide, align, " " * gap, color=color) for line in (head, *table)]
-    return "\n".join(lines)
-
-
-def middle(items: Sequence[str], limit: int | None) -> tuple[Sequence[str], int, Sequence[str]]:
-    """The beginning, how many are left out, and the end."""
-    if limit is None or len(items) <= limit:
-        return items, 0, ()
-    front = -(-limit // 2)
-    back = limit - front
-    return items[:front], len(items) - limit, items[len(items) - back :]
-
-
-def _as_cell(cell: str | Cell) -> Cell:
-    return Cell(clean(cell)) if isinstance(cell, str) else Cell(clean(cell.text), cell.tone)
-
-
-def _shrink(wide: list[int], room: int, elastic: Mapping[int, int]) -> list[int]:
-    """Take the excess from the widest elastic column, one character at a time."""
-    wide = list(wide)
-    while sum(wide) > room:
-        able = [place for place, least in elastic.items() if wide[place] > least]
-        if not able:
-            break
-        wide[max(able, key=lambda place: wide[place] / elastic[place])] -= 1
-    return wide
-
-
-def _line(cells: Sequence[Cell], wide: Sequence[int], align: str, gap: str, *, color: bool) -> str:
-    parts = []
-    for cell, room, side in zip(cells, wide, align, strict=True):
-        text = elide_end(cell.text, room) if side == "e" else elide(cell.text, room)
-        blank = " " * (room - breadth(text))
-        painted = paint(text, cell.tone, color=color)
-        parts.append(blank + painted if side == "r" else painted + blank)
-    return gap.join(parts).rstrip()

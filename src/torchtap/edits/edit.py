@@ -17,6 +17,7 @@ from torchtap.core.absence import Absence
 from torchtap.core.errors import EditError, InputError
 from torchtap.core.functions import Function, name_of
 from torchtap.core.modules import Where, modules_of, several
+from torchtap.core.page import Grid, Line, Listed, Page, Printed
 from torchtap.core.plan import Plan, make_plan
 from torchtap.core.preserved import preserved
 from torchtap.core.site import Pattern, Site
@@ -39,7 +40,7 @@ Missing = Literal["error", "ignore"]
 OneEdit = EditEngine | Clipping
 
 
-class Edit:
+class Edit(Printed):
     """What ``tt.edit`` returns: a context manager and a handle, safe to close twice.
 
     Attributes:
@@ -196,8 +197,7 @@ class Edit:
                 if not any(fits(spot.site) for spot in editor.reached):
                     raise EditError(_never(name, wanted, editor, self.absent))
 
-    def __repr__(self) -> str:
-
+    def _page(self) -> Page:
         return show_edit(self)
 
     @property
@@ -485,19 +485,17 @@ def _why_never(editor: OneEdit, tap: Tap, port: str, spots: Sequence[SiteState])
 _MOST_LINES = 30
 
 
-def show_edit(edit: Edit) -> str:
+def show_edit(edit: Edit) -> Page:
     """What it is, and where it happened how often."""
     state = "on" if edit.is_open else "closed"
     head = f"Edit {', '.join(edit.names)} ({state}, step {edit.current_step})"
-    width = max((len(site) for site in edit.calls), default=0)
-    lines = [
-        f"{site:<{width}}  {_times(sum(calls.values()), len(calls))}"
-        for site, calls in edit.calls.items()
-    ]
-    if len(lines) > _MOST_LINES:
-        lines = [*lines[:_MOST_LINES], f"... and {len(lines) - _MOST_LINES} more sites"]
-    absent = [f"not {entry}" for entry in edit.absent[:5]]
-    return "\n  ".join([head, *(lines or ["nothing yet"]), *absent])
+    rows = [(site, _times(sum(calls.values()), len(calls))) for site, calls in edit.calls.items()]
+    absent = [(f"not {entry.site}", entry.reason) for entry in edit.absent[:5]]
+    return Page(
+        Line(head),
+        Grid(rows or [("nothing yet",)], limit=_MOST_LINES, noun="site", indent="  "),
+        Listed(absent),
+    )
 
 
 def _times(fired: int, calls: int) -> str:

@@ -1,25 +1,65 @@
-"""The columns that a table of statistics can have: how each is written."""
+"""The rows of a table of statistics, and its columns: how each is written."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
+from torch import Tensor
+
+from torchtap.core.site import Site
 from torchtap.core.text import NONE, Cell, count, nonfinite, number, shape, share, short_count, size
-from torchtap.stats.statistics import sparkline
+from torchtap.stats.custom.library import Element
+from torchtap.stats.names import NAMES, is_there, value_of
+from torchtap.stats.statistics import Statistics, sparkline
 
-if TYPE_CHECKING:
-    from torchtap.runs.table import Row
-    from torchtap.stats.statistics import Statistics
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What is known of one site.
+
+    Attributes:
+        site: where.
+        type: class name of the module, ``""`` for a mark.
+        calls: most calls in one step (for gradients: most values).
+        steps: number of steps with a record.
+        shape: shape of the last value; of what was measured, ``None`` if it varies.
+        dtype: of the last value, without ``torch.``.
+        nbytes: bytes of all values together, of all steps.
+        stats: over all values of one step; in a merged table, of all steps.
+        step: which step ``stats`` are of, the last of this site; ``None`` in a merged table.
+    """
+
+    site: Site
+    type: str
+    calls: int
+    steps: int
+    shape: tuple[int, ...] | None
+    dtype: str
+    nbytes: int
+    stats: Statistics
+    step: int | None = None
+
+
+ROW_COLUMNS: Mapping[str, str] = {
+    "type": "class name of the module",
+    "shape": "shape of the last value",
+    "dtype": "of the last value",
+    "calls": "most calls in one step",
+    "steps": "number of steps with a value",
+    "step": "which step the numbers are of; none where steps are merged",
+    "NaN/Inf": "NaN, Inf and -Inf elements, in words; sorts by nonfinite",
+    "histogram": "a picture from the 1st to the 99th percentile",
+}
+"""Columns beside the numbers of ``NAMES`` and the further statistics, and what they are."""
 
 
 def text_of(row: Row, name: str) -> str | Cell:
     """What stands in a column of a row."""
     if name in _WORDS:
         return _WORDS[name](row)
-    from torchtap.stats.names import NAMES, is_there, value_of
-
     if not is_there(row.stats, name):
         return NONE
     value = value_of(row.stats, name)
@@ -35,10 +75,6 @@ def is_left(name: str) -> bool:
 
 def text_of_result(value: Any) -> str:
     """The result of a further statistic in a few words."""
-    from torch import Tensor
-
-    from torchtap.stats.custom.library import Element
-
     if value is None:
         return "none"
     if isinstance(value, Tensor):
@@ -76,8 +112,6 @@ def _text_of_number(row: Row, name: str, value: float) -> str | Cell:
 
 
 def _is_counted(stats: Statistics, name: str) -> bool:
-    from torchtap.stats.names import NAMES
-
     return stats.histogram is not None or not NAMES[name].needs_histogram
 
 

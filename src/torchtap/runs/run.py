@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchtap.core.absence import Absence, Absences
 from torchtap.core.errors import SiteError
+from torchtap.core.page import Page, Printed
 from torchtap.core.record import FORWARD, Record
 from torchtap.core.site import Site
 from torchtap.runs.contents import Contents, Meta, Step, Where, as_step
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["Meta", "Run", "Step", "Where"]
 
 
-class Run:
+class Run(Printed):
     """All that was recorded under one id: a lazy, read-only view of its records.
 
     A value of the forward pass that activation checkpointing computed again (phase ``recompute``)
@@ -330,12 +331,8 @@ class Run:
 
     # ------------------------------------------------------------------ shown
 
-    def __repr__(self) -> str:
-        from torchtap.runs.show import show_run
+    def _page(self) -> Page:
+        from torchtap.runs.listing import list_run
+        from torchtap.runs.show import show_listing
 
-        return show_run(self)
-
-    def _repr_html_(self) -> str:
-        from torchtap.runs.html import run_html
-
-        return run_html(self)
+        return show_listing(list_run(self))

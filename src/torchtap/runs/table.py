@@ -8,8 +8,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from torchtap.core.errors import InputError, MissingExtraError
+from torchtap.core.page import Page, Printed
 from torchtap.core.record import Record
 from torchtap.core.site import Site, did_you_mean
+from torchtap.runs.columns import ROW_COLUMNS, Row as Row
+from torchtap.runs.show_table import MOST_ROWS, WAY_OUT, show_table
 from torchtap.stats.measure import measure_all, shape_of
 from torchtap.stats.names import NAMES, missing_of, number_of
 from torchtap.stats.series import Series, part_of
@@ -19,51 +22,12 @@ if TYPE_CHECKING:
     from torchtap.runs.contents import Contents, Step, Where
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """What is known of one site.
-
-    Attributes:
-        site: where.
-        type: class name of the module, ``""`` for a mark.
-        calls: most calls in one step (for gradients: most values).
-        steps: number of steps with a record.
-        shape: shape of the last value; of what was measured, ``None`` if it varies.
-        dtype: of the last value, without ``torch.``.
-        nbytes: bytes of all values together, of all steps.
-        stats: over all values of one step; in a merged table, of all steps.
-        step: which step ``stats`` are of, the last of this site; ``None`` in a merged table.
-    """
-
-    site: Site
-    type: str
-    calls: int
-    steps: int
-    shape: tuple[int, ...] | None
-    dtype: str
-    nbytes: int
-    stats: Statistics
-    step: int | None = None
-
-
-ROW_COLUMNS: Mapping[str, str] = {
-    "type": "class name of the module",
-    "shape": "shape of the last value",
-    "dtype": "of the last value",
-    "calls": "most calls in one step",
-    "steps": "number of steps with a value",
-    "step": "which step the numbers are of; none where steps are merged",
-    "NaN/Inf": "NaN, Inf and -Inf elements, in words; sorts by nonfinite",
-    "histogram": "a picture from the 1st to the 99th percentile",
-}
-"""Columns beside the numbers of ``NAMES`` and the further statistics, and what they are."""
-
 TABLE_COLUMNS = ("shape", "mean", "std", "min", "max", "zeros", "NaN/Inf")
 """Columns where none are chosen."""
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+@dataclass(frozen=True, slots=True, repr=False)
+class Table(Printed):
     """Rows of a run; iterate it, print it, or turn it into a data frame.
 
     Attributes:
@@ -160,12 +124,18 @@ class Table:
             width: columns of the terminal, to which names and shapes are shortened; ``None`` for
                 whole ones.
         """
-        from torchtap.runs.show_table import show_table
+        return self._page(limit).text(width=width)
 
-        return show_table(self, limit=limit, width=width)
-
-    def __repr__(self) -> str:
-        return self.to_text()
+    def _page(self, limit: int | None = MOST_ROWS, way_out: str = WAY_OUT) -> Page:
+        return show_table(
+            self.rows,
+            self.columns,
+            self.steps,
+            self.notes,
+            is_merged=self.is_merged,
+            limit=limit,
+            way_out=way_out,
+        )
 
 
 def measure_table(

@@ -13,9 +13,10 @@ from torch import nn
 
 from torchtap.core.errors import InputError
 from torchtap.core.modules import modules_of
-from torchtap.core.text import NONE, columns, size
+from torchtap.core.page import BLANK, Grid, Page, Printed
+from torchtap.core.text import NONE, size
 from torchtap.saved.choice import choose, paths_of, patterns_for, wait_seconds
-from torchtap.saved.offload_report import _MOST_ROWS, _labels
+from torchtap.saved.offload_report import MOST_ROWS, labels_of
 from torchtap.saved.profile import Profile, profile_step
 from torchtap.saved.spill_file import SpillFile, folder_for
 
@@ -49,8 +50,8 @@ class AdviceRow:
     is_moved: bool
 
 
-@dataclass(frozen=True, slots=True)
-class OffloadAdvice:
+@dataclass(frozen=True, slots=True, repr=False)
+class OffloadAdvice(Printed):
     """What :func:`advise_offload` recommends. Printing it shows it.
 
     Attributes:
@@ -90,8 +91,7 @@ class OffloadAdvice:
         """Plain values, ready for JSON."""
         return asdict(self)
 
-    def __repr__(self) -> str:
-
+    def _page(self) -> Page:
         return show_advice(self)
 
 
@@ -224,10 +224,9 @@ def _disk_speeds(folder: Path) -> tuple[float, float]:
 _ADVICE = ("module", "type", "saved", "movable", "compute", "free time", "wait alone", "offload")
 
 
-def show_advice(advice: OffloadAdvice) -> str:
+def show_advice(advice: OffloadAdvice) -> Page:
     """One line per module, the advice below."""
-    rows = advice.rows[:_MOST_ROWS]
-    labels = _labels([row.path for row in rows])
+    labels = labels_of([row.path for row in advice.rows])
     cells = [
         (
             label,
@@ -239,28 +238,27 @@ def show_advice(advice: OffloadAdvice) -> str:
             f"{row.wait * 1e3:.1f} ms" if row.movable_nbytes else NONE,
             "yes" if row.is_moved else "",
         )
-        for label, row in zip(labels, rows, strict=True)
+        for label, row in zip(labels, advice.rows, strict=True)
     ]
-    more = len(advice.rows) - len(rows)
+    table = Grid(cells, _ADVICE, "lerrrrrl", elastic={0: 16, 1: 9}, limit=MOST_ROWS, noun="module")
+    return Page(table, BLANK, Grid(_advised(advice)))
+
+
+def _advised(advice: OffloadAdvice) -> list[tuple[str, str]]:
+    saved = f"{size(advice.nbytes)} without parameters and buffers"
     speeds = f"{size(int(advice.write_speed))}/s, fetch {size(int(advice.fetch_speed))}/s"
-    lines = [
-        columns(cells, _ADVICE, "lerrrrrl", elastic={0: 16, 1: 9}),
-        *([f"... and {more} more modules"] if more > 0 else []),
-        "",
-        f"Saved   {size(advice.nbytes)} without parameters and buffers; the budget is "
-        f"{size(advice.budget)}",
-        f"Disk    write {speeds}, in {advice.folder}",
+    said = [
+        ("Saved", f"{saved}; the budget is {size(advice.budget)}"),
+        ("Disk", f"write {speeds}, in {advice.folder}"),
     ]
     if not advice.where:
-        return "\n".join([*lines, "Advice  nothing to offload: it fits"])
+        return [*said, ("Advice", "nothing to offload: it fits")]
+    left = size(advice.budget - advice.kept_nbytes)
     where = ", ".join(repr(path) for path in advice.where)
-    return "\n".join(
-        [
-            *lines,
-            f"Stays   {size(advice.kept_nbytes)}, and up to "
-            f"{size(advice.budget - advice.kept_nbytes)} on its way",
-            f"Waits   {advice.wait_seconds * 1e3:.1f} ms in a step of "
-            f"{advice.step_seconds * 1e3:.1f} ms",
-            f"Advice  where=[{where}], max_bytes={advice.max_bytes}",
-        ]
-    )
+    wait, step = advice.wait_seconds * 1e3, advice.step_seconds * 1e3
+    return [
+        *said,
+        ("Stays", f"{size(advice.kept_nbytes)}, and up to {left} on its way"),
+        ("Waits", f"{wait:.1f} ms in a step of {step:.1f} ms"),
+        ("Advice", f"where=[{where}], max_bytes={advice.max_bytes}"),
+    ]

@@ -14,16 +14,18 @@ from torch import Tensor, nn
 
 from torchtap.core.errors import InputError, OffloadError
 from torchtap.core.modules import Where, modules_of, several
+from torchtap.core.page import Page, Printed
 from torchtap.core.plan import make_plan
 from torchtap.core.preserved import preserved
 from torchtap.core.site import Pattern
+from torchtap.core.text import plural
 from torchtap.hooks.module_hook import keep_dynamo_out
 from torchtap.hooks.saved_pairs import Pair, push, remove, top
 from torchtap.hooks.scope import ModuleScope
 from torchtap.saved.blocks import Buffers, is_for_checkpoint
 from torchtap.saved.engine import OffloadEngine
 from torchtap.saved.notes import named, never_called, notes_of, why_nothing
-from torchtap.saved.offload_report import OffloadReport
+from torchtap.saved.offload_report import OffloadReport, show_gradients
 from torchtap.saved.parse_tiers import To, is_number, make_tiers
 from torchtap.saved.tiers import CodecTier, Tier
 
@@ -212,8 +214,6 @@ class Offload:
         self._engine.end_operation()
 
     def __repr__(self) -> str:
-        from torchtap.core.text import plural
-
         where = "a block"
         if self._is_attached:
             where = f"{plural(len(self._paths), 'module')} of {self._kind}"
@@ -227,7 +227,7 @@ _NEVER_ENTERED = (
 )
 
 
-class Gradients(dict[str, float]):
+class Gradients(Printed, dict[str, float]):
     """Path of a parameter -> relative error of its gradient. Printing it shows the worst.
 
     Attributes:
@@ -247,9 +247,7 @@ class Gradients(dict[str, float]):
         """The largest error; 0 where all are equal to the bit."""
         return max(self.values(), default=0.0)
 
-    def __repr__(self) -> str:
-        from torchtap.saved.offload_report import show_gradients
-
+    def _page(self) -> Page:
         return show_gradients(self, packed_nbytes=self.packed_nbytes)
 
 

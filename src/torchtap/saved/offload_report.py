@@ -6,13 +6,11 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torchtap.core.outline import outline
-from torchtap.core.text import NONE, columns, count, plural, size, wrap
-
-if TYPE_CHECKING:
-    pass
+from torchtap.core.page import BLANK, Grid, Line, Page, Printed
+from torchtap.core.text import NONE, count, plural, size
 
 
 class ModuleCounters:
@@ -58,8 +56,8 @@ class OffloadRow:
     shared: int
 
 
-@dataclass(frozen=True, slots=True)
-class OffloadReport:
+@dataclass(frozen=True, slots=True, repr=False)
+class OffloadReport(Printed):
     """What offloading gained and what it cost. Printing it shows it.
 
     Attributes:
@@ -109,26 +107,22 @@ class OffloadReport:
 
     def line(self) -> str:
         """All in one line, for a progress display."""
-
         return show_line(self)
 
-    def __repr__(self) -> str:
-
+    def _page(self) -> Page:
         return show_offload(self)
 
 
-_MOST_ROWS = 40
+MOST_ROWS = 40
 _HEADERS = ("module", "saved", "bytes", "packed", "shared", "kept", "why kept")
 
 
-def show_offload(report: OffloadReport) -> str:
+def show_offload(report: OffloadReport) -> Page:
     """One line per module, totals below."""
     rows = [row for row in report.rows if row.count]
-    notes = [line for note in report.notes for line in wrap(f"Note: {note}.", rest="  ")]
+    notes = [Line(f"Note: {note}.", rest="  ") for note in report.notes]
     if not rows:
-        return "\n".join(["Nothing was saved for backward while offloading was on.", *notes])
-    shown = rows[:_MOST_ROWS]
-    labels = _labels([row.path for row in shown])
+        return Page(Line("Nothing was saved for backward while offloading was on."), *notes)
     cells = [
         (
             label,
@@ -139,31 +133,32 @@ def show_offload(report: OffloadReport) -> str:
             size(sum(row.kept.values())) if row.kept else NONE,
             ", ".join(row.kept),
         )
-        for label, row in zip(labels, shown, strict=True)
+        for label, row in zip(labels_of([row.path for row in rows]), rows, strict=True)
     ]
-    table = columns(cells, _HEADERS, "lrrrrrl", elastic={0: 16, 6: 12})
-    more = len(rows) - len(shown)
-    lines = [table, *([f"... and {more} more modules"] if more > 0 else []), ""]
-    return "\n".join([*lines, *_totals(report), *notes])
+    table = Grid(cells, _HEADERS, "lrrrrrl", elastic={0: 16, 6: 12}, limit=MOST_ROWS, noun="module")
+    return Page(table, BLANK, Grid(_totals(report)), *notes)
 
 
-def _totals(report: OffloadReport) -> list[str]:
+def _totals(report: OffloadReport) -> list[tuple[str, str]]:
     kept = ", ".join(f"{size(nbytes)} {why}" for why, nbytes in report.kept_nbytes.items())
     twice = f", of which {size(report.shared_nbytes)} twice" if report.shared_nbytes else ""
-    lines = [f"Saved    {size(report.seen_nbytes)}{twice}", f"Kept     {kept or 'nothing'}"]
+    totals = [("Saved", f"{size(report.seen_nbytes)}{twice}"), ("Kept", kept or "nothing")]
     if not report.packed_nbytes:
-        return [*lines, "Moved    nothing"]
+        return [*totals, ("Moved", "nothing")]
     ahead, waited = count(report.num_ahead), count(report.num_waited)
     back = f"; {ahead} were there when asked for, {waited} were waited for"
+    small = f", where they take {size(report.small_nbytes)}" if report.moved_nbytes else ""
+    slower = "" if math.isnan(report.slow_down) else f": {report.slow_down:.2f}x"
     return [
-        *lines,
-        f"Moved    {_moved(report, 'nothing')}"
-        + (f", where they take {size(report.small_nbytes)}" if report.moved_nbytes else ""),
-        f"Fetched  {size(report.fetched_nbytes)}{back if report.fetched_nbytes else ''}",
-        f"Peak     {size(report.peak_nbytes)} in memory; plain {size(report.plain_peak_nbytes)}",
-        f"Time     {report.blocked_seconds:.3f} s waited{_threads(report)} in "
-        f"{report.step_seconds:.3f} s"
-        + ("" if math.isnan(report.slow_down) else f": {report.slow_down:.2f}x"),
+        *totals,
+        ("Moved", f"{_moved(report, 'nothing')}{small}"),
+        ("Fetched", f"{size(report.fetched_nbytes)}{back if report.fetched_nbytes else ''}"),
+        ("Peak", f"{size(report.peak_nbytes)} in memory; plain {size(report.plain_peak_nbytes)}"),
+        (
+            "Time",
+            f"{report.blocked_seconds:.3f} s waited{_threads(report)} in "
+            f"{report.step_seconds:.3f} s{slower}",
+        ),
     ]
 
 
@@ -193,16 +188,17 @@ def show_line(report: OffloadReport) -> str:
     )
 
 
-def _labels(paths: Sequence[str]) -> list[str]:
+def labels_of(paths: Sequence[str]) -> list[str]:
+    """Paths of modules as an outline."""
     return outline(["" if path == "." else path for path in paths])
 
 
-def show_gradients(errors: Mapping[str, float], *, packed_nbytes: int) -> str:
+def show_gradients(errors: Mapping[str, float], *, packed_nbytes: int) -> Page:
     """The worst first."""
     worst = sorted(errors.items(), key=lambda item: -item[1])[:20]
     exact = sum(error == 0 for error in errors.values())
     head = f"Gradients of {len(errors)} parameters: {exact} equal to the bit"
     if not packed_nbytes:
         head += "; but nothing was offloaded, so this proves nothing"
-    lines = [f"{name}  {error:.2e}" for name, error in worst if error]
-    return "\n  ".join([head, *lines])
+    rows = [(name, f"{error:.2e}") for name, error in worst if error]
+    return Page(Line(head), Grid(rows, indent="  "))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import inspect
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,16 +18,14 @@ from torchtap.core.absence import Absence
 from torchtap.core.errors import InputError
 from torchtap.core.modules import modules_of
 from torchtap.core.outline import outline
+from torchtap.core.page import BLANK, Grid, Line, Page, Printed
 from torchtap.core.preserved import preserved
-from torchtap.core.text import NONE, clean, columns, count, plural, size, wrap
+from torchtap.core.text import NONE, count, plural, size
 from torchtap.core.torch_private import may_push_saved_hooks
 from torchtap.core.tree import argument_leaves
 from torchtap.saved.blocks import covered
 from torchtap.saved.meter import EagerModules, ModelWithLoss, SavedMeter, path_in_model
 from torchtap.saved.totals import ModuleTotal, SavedTotals
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +58,8 @@ class SavedRow:
     dtypes: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class SavedReport:
+@dataclass(frozen=True, slots=True, repr=False)
+class SavedReport(Printed):
     """What :func:`saved_report` found. Printing it shows it.
 
     Attributes:
@@ -109,8 +108,7 @@ class SavedReport:
         """Plain values, ready for JSON."""
         return asdict(self)
 
-    def __repr__(self) -> str:
-
+    def _page(self) -> Page:
         return show_saved(self)
 
 
@@ -296,27 +294,25 @@ _HEADERS = ("module", "type", "saved", "bytes", "params", "buffers", "shared", "
 _BUFFERS = _HEADERS.index("buffers")
 
 
-def show_saved(report: SavedReport, *, color: bool = False) -> str:
+def show_saved(report: SavedReport) -> Page:
     """Modules with what they keep; totals below."""
-    head = f"Saved for backward by {clean(report.model)}"
+    head = f"Saved for backward by {report.model}"
     if not report.rows:
-        return "\n".join([f"{head}: nothing", *_further(report)])
-    total = f"{size(report.nbytes)} in {plural(report.count, 'tensor')}"
-    lines = [
-        f"Held until backward  {total}, the peak of what is saved; each memory once",
-        f"Parameters among it  {size(report.param_nbytes)}, which are there anyway",
+        return Page(Line(f"{head}: nothing"), *_further(report))
+    held = f"{size(report.nbytes)} in {plural(report.count, 'tensor')}"
+    totals = [
+        ("Held until backward", f"{held}, the peak of what is saved; each memory once"),
+        ("Parameters among it", f"{size(report.param_nbytes)}, which are there anyway"),
     ]
     if report.buffer_nbytes:
-        lines.append(f"Buffers among it     {size(report.buffer_nbytes)}, which are there anyway")
+        totals.append(("Buffers among it", f"{size(report.buffer_nbytes)}, which are there anyway"))
     if report.input_nbytes:
-        lines.append(
-            f"Inputs of the call   {size(report.input_nbytes)} of what is held; the caller may "
-            f"hold them too"
-        )
-    return "\n".join([head, "", _table(report, color=color), "", *lines, *_further(report)])
+        said = f"{size(report.input_nbytes)} of what is held; the caller may hold them too"
+        totals.append(("Inputs of the call", said))
+    return Page(_table(head, report), BLANK, Grid(totals), *_further(report))
 
 
-def _table(report: SavedReport, *, color: bool) -> str:
+def _table(title: str, report: SavedReport) -> Grid:
     headers, align, elastic = list(_HEADERS), "lerrrrrll", {0: 16, 1: 9, 8: 12, 7: 8}
     labels = outline([row.path for row in report.rows])
     cells = [_cells(label, row) for label, row in zip(labels, report.rows, strict=True)]
@@ -324,7 +320,7 @@ def _table(report: SavedReport, *, color: bool) -> str:
         cells = [[*line[:_BUFFERS], *line[_BUFFERS + 1 :]] for line in cells]
         del headers[_BUFFERS]
         align, elastic = "lerrrrll", {0: 16, 1: 9, 7: 12, 6: 8}
-    return columns(cells, headers, align, elastic=elastic, color=color)
+    return Grid(cells, headers, align, title=title, elastic=elastic, noun="module")
 
 
 def _cells(label: str, row: SavedRow) -> list[str]:
@@ -342,15 +338,10 @@ def _cells(label: str, row: SavedRow) -> list[str]:
     ]
 
 
-def _further(report: SavedReport) -> list[str]:
+def _further(report: SavedReport) -> list[Line]:
     """What is not in the table, and what else there is to know."""
-    reasons = dict.fromkeys(entry.reason for entry in report.absent)
-    lines = []
-    for reason in reasons:
-        number = sum(entry.reason == reason for entry in report.absent)
-        lines += wrap(f"{count(number)} not seen: {reason}")
+    reasons = Counter(entry.reason for entry in report.absent)
+    lines = [Line(f"{count(num)} not seen: {reason}", rest="") for reason, num in reasons.items()]
     if report.depth is not None:
-        lines.append(f"Shown to depth {report.depth}, with what is below.")
-    for note in report.notes:
-        lines += wrap(f"Note: {note}.", rest="  ")
-    return lines
+        lines.append(Line(f"Shown to depth {report.depth}, with what is below."))
+    return lines + [Line(f"Note: {note}.", rest="  ") for note in report.notes]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,12 +13,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from torchtap.core.errors import InputError
-from torchtap.core.text import nonfinite, number, plural, size, typed
+from torchtap.core.page import Grid, Page, Printed
+from torchtap.core.text import count, nonfinite, number, plural, size, typed
 from torchtap.stats.custom.results import Extra
 from torchtap.stats.histogram import Histogram
-
-if TYPE_CHECKING:
-    pass
 
 ROW_WIDTH = 16
 (
@@ -69,7 +67,7 @@ NUMBERS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Statistics:
+class Statistics(Printed):
     """Statistics of one or several tensors together. Printing it shows one line.
 
     Everything but the counts is over the finite elements, summed in float64; where there are
@@ -281,7 +279,9 @@ class Statistics:
         return self.histogram
 
     def __repr__(self) -> str:
+        return one_line(self)
 
+    def _page(self) -> Page:
         return show_statistics(self)
 
 
@@ -392,7 +392,7 @@ def sparkline(stats: Statistics, num_cells: int = _NUM_CELLS) -> str:
     return "".join(_BARS[-(-one * (len(_BARS) - 1) // top)] for one in cells)
 
 
-def show_statistics(stats: Statistics) -> str:
+def one_line(stats: Statistics) -> str:
     """One line: what it is, range, histogram, mean, std, and what is not finite."""
     kind = typed(stats.dtype, stats.shape) if stats.shape is not None else stats.dtype
     tensors = plural(stats.num_tensors, "tensor") if stats.num_tensors != 1 else ""
@@ -409,6 +409,24 @@ def show_statistics(stats: Statistics) -> str:
         f"{head}{notes}: [{number(stats.min)}{bars}{number(stats.max)}] "
         f"mean {number(stats.mean)}, std {number(stats.std)}{said}{_ratio(stats)}"
     )
+
+
+def show_statistics(stats: Statistics) -> Page:
+    """The numbers of the line by name: what a notebook shows."""
+    shaped = typed(stats.dtype, stats.shape) if stats.shape is not None else stats.dtype
+    rows = [
+        ("tensor", shaped),
+        ("tensors", count(stats.num_tensors)),
+        ("bytes", size(stats.nbytes)),
+    ]
+    if stats.num_finite:
+        numbers = ("min", "max", "mean", "std", "l2", "absmax")
+        rows += [(name, number(getattr(stats, name))) for name in numbers]
+        rows += [("histogram", sparkline(stats))] if stats.histogram is not None else []
+    rows += [(name, count(getattr(stats, name))) for name in ("numel", "zeros")]
+    rows += [("NaN/Inf", nonfinite(stats.nan, stats.posinf, stats.neginf).text)]
+    rows += [("update_ratio", number(stats.update_ratio))] if not stats.why_no_ratio else []
+    return Page(Grid([*rows, *(("note", note) for note in stats.notes)]))
 
 
 def _ratio(stats: Statistics) -> str:

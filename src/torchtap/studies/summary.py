@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,24 +19,10 @@ from torchtap.capture.watch import watch
 from torchtap.core.errors import InputError
 from torchtap.core.modules import modules_of
 from torchtap.core.outline import tree
+from torchtap.core.page import BLANK, Grid, Line, Page, Part, Printed
 from torchtap.core.preserved import preserved
 from torchtap.core.record import Record
-from torchtap.core.text import (
-    NONE,
-    Cell,
-    clean,
-    columns,
-    count,
-    paint,
-    plural,
-    shape,
-    short_count,
-    size,
-    wrap,
-)
-
-if TYPE_CHECKING:
-    pass
+from torchtap.core.text import NONE, Cell, count, plural, shape, short_count, size
 
 PARAMETER = "Parameter"
 """The ``type`` of a row that lists a parameter which stands beside modules with parameters."""
@@ -81,8 +67,8 @@ class Row:
     aliases: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Summary:
+@dataclass(frozen=True, slots=True, repr=False)
+class Summary(Printed):
     """What :func:`summary` found. Printing it shows it.
 
     Attributes:
@@ -116,8 +102,7 @@ class Summary:
         """Plain values, ready for JSON."""
         return asdict(self)
 
-    def __repr__(self) -> str:
-
+    def _page(self) -> Page:
         return show_summary(self)
 
 
@@ -348,7 +333,7 @@ def _totals(model: nn.Module) -> dict[str, Any]:
     }
 
 
-def show_summary(summary: Summary, *, color: bool = False) -> str:
+def show_summary(summary: Summary) -> Page:
     """Modules with shapes, parameters, mult-adds and activation bytes; totals below."""
     rows = summary.rows
     dtypes = list(dict.fromkeys(row.dtype for row in rows if row.dtype))
@@ -363,22 +348,16 @@ def show_summary(summary: Summary, *, color: bool = False) -> str:
         "mult-adds",
         "bytes",
     ]
-    cells = [_summary_cells(row, label) for row, label in zip(rows, _labels(rows), strict=True)]
+    labels = tree([row.path for row in rows])
+    cells = [_summary_cells(row, label) for row, label in zip(rows, labels, strict=True)]
     align, elastic = "lerlllrrr", {0: 16, 1: 9, 5: 7}
     if len(dtypes) < 2:  # One dtype is said once, above.
         cells = [[*line[:5], *line[6:]] for line in cells]
         del headers[5], elastic[5]
         align = "lerllrrr"
-    title = f"Summary of {clean(summary.model)}" + (
-        f", all {dtypes[0]}" if len(dtypes) == 1 else ""
-    )
-    table = columns(cells, headers, align, elastic=elastic, color=color)
-    head = paint(title, "head", color=color)
-    return "\n".join([head, "", table, "", *_summary_footer(summary)])
-
-
-def _labels(rows: Sequence[Row]) -> list[str]:
-    return tree([row.path for row in rows])
+    title = f"Summary of {summary.model}" + (f", all {dtypes[0]}" if len(dtypes) == 1 else "")
+    grid = Grid(cells, headers, align, title=title, elastic=elastic, noun="module")
+    return Page(grid, BLANK, *_summary_footer(summary))
 
 
 def _summary_cells(row: Row, label: str) -> Sequence[str | Cell]:
@@ -401,27 +380,32 @@ def _tensors(tensors: Sequence[tuple[int, ...]]) -> str:
     return shape(tensors[0]) + (f" +{len(tensors) - 1}" if len(tensors) > 1 else "")
 
 
-def _summary_footer(summary: Summary) -> list[str]:
+def _summary_footer(summary: Summary) -> list[Part]:
     frozen = summary.num_params - summary.num_trainable
-    lines = [
-        f"Parameters   {count(summary.num_params)} ({size(summary.param_bytes)}), "
-        f"{count(summary.num_trainable)} trainable, {count(frozen)} frozen",
-        f"Buffers      {count(summary.num_buffers)} ({size(summary.buffer_bytes)})",
-        f"Mult-adds    {count(summary.mult_adds)} ({short_count(summary.mult_adds)})",
-        f"Activations  {size(summary.activation_bytes)}: what modules return, each memory once",
+    totals = [
+        (
+            "Parameters",
+            f"{count(summary.num_params)} ({size(summary.param_bytes)}), "
+            f"{count(summary.num_trainable)} trainable, {count(frozen)} frozen",
+        ),
+        ("Buffers", f"{count(summary.num_buffers)} ({size(summary.buffer_bytes)})"),
+        ("Mult-adds", f"{count(summary.mult_adds)} ({short_count(summary.mult_adds)})"),
+        (
+            "Activations",
+            f"{size(summary.activation_bytes)}: what modules return, each memory once",
+        ),
     ]
-    lines.append("Each line counts what is below it too. bytes: of activations.")
+    said = ["Each line counts what is below it too. bytes: of activations."]
     if any(row.num_shared for row in summary.rows):
-        lines.append("* holds parameters that stand further up too; the total counts them once.")
+        said.append("* holds parameters that stand further up too; the total counts them once.")
     if summary.uncounted:
         ops = ", ".join(f"{name} ({count(n)})" for name, n in list(summary.uncounted.items())[:6])
         more = f" and {len(summary.uncounted) - 6} more" if len(summary.uncounted) > 6 else ""
-        said = (
+        said.append(
             f"Mult-adds are those of matrix products, convolutions and attention. "
             f"{plural(len(summary.uncounted), 'kind')} of operation ran without a formula: "
             f"{ops}{more}."
         )
-        lines.extend(wrap(said))
     if summary.depth is not None:
-        lines.append(f"Shown to depth {summary.depth}; totals are of the whole model.")
-    return lines
+        said.append(f"Shown to depth {summary.depth}; totals are of the whole model.")
+    return [Grid(totals), *(Line(one, rest="") for one in said)]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace as replaced
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,12 +15,14 @@ from torch import Tensor, nn
 from torchtap.core.errors import EditError, InputError, MissingExtraError
 from torchtap.core.functions import Function, name_of, takes_record
 from torchtap.core.modules import Where, modules_of
+from torchtap.core.page import Grid, Line, Page, Printed
 from torchtap.core.plan import Plan, can_take, make_plan
 from torchtap.core.preserved import mode_of, preserved
+from torchtap.core.progress import Progress
 from torchtap.core.record import Record
 from torchtap.core.site import Site
 from torchtap.core.tensors import kind_of
-from torchtap.core.text import columns, number
+from torchtap.core.text import number
 from torchtap.core.tree import leaves, replace
 from torchtap.edits import as_edit
 from torchtap.edits.checked import CheckedEdit
@@ -28,10 +30,7 @@ from torchtap.edits.edit import refuse_asked, refuse_ports
 from torchtap.edits.editor import EditEngine
 from torchtap.hooks.guards import HookGuards
 from torchtap.studies.fingerprint import NoFingerprintError, fingerprint
-from torchtap.studies.sweep_log import Progress, SweepLog, Values
-
-if TYPE_CHECKING:
-    pass
+from torchtap.studies.sweep_log import SweepLog, Values
 
 Metric = Callable[[Any], Any]
 
@@ -57,8 +56,8 @@ class SweepRow:
     change: Values
 
 
-@dataclass(frozen=True, slots=True)
-class Sweep:
+@dataclass(frozen=True, slots=True, repr=False)
+class Sweep(Printed):
     """The result of ``tt.sweep``: iterate it, print it, or turn it into a data frame.
 
     Attributes:
@@ -125,8 +124,7 @@ class Sweep:
             ) from error
         return pandas.DataFrame(self.as_dicts())
 
-    def __repr__(self) -> str:
-
+    def _page(self) -> Page:
         return show_sweep(self)
 
 
@@ -185,7 +183,8 @@ def sweep(
     _check_metric(metric)
     study = _Study(model, inputs, sites, edits, metric)
     log = SweepLog(path, study.fingerprint)
-    with Progress(len(study.trials) - len(log.done), progress) as shown, study.restored():
+    left = len(study.trials) - len(log.done)
+    with Progress("sweeping", left, wanted=progress) as shown, study.restored():
         baseline = study.measure([])[0]
         note = _unsteadiness(baseline, study.measure([])[0])
         width, note = (1, note) if note else study.width(batch, baseline)
@@ -561,8 +560,8 @@ def _rows(output: Any, first: int, num: int, whole: int) -> Any:
 _MOST_ROWS = 100
 
 
-def show_sweep(sweep: Sweep) -> str:
-    """One line per site and edit."""
+def show_sweep(sweep: Sweep) -> Page:
+    """One line per site and edit, and above them the unedited model."""
     names = list(sweep.baseline)
     head = ["site", "edit", *(cell for name in names for cell in (name, "change"))]
     base = [
@@ -580,10 +579,13 @@ def show_sweep(sweep: Sweep) -> str:
                 for cell in (number(row.values[name]), f"{row.change[name]:+.4g}")
             ),
         ]
-        for row in sweep.rows[:_MOST_ROWS]
+        for row in sweep.rows
     ]
-    lines = [columns([base, *rows], head, "ll" + "r" * (len(head) - 2), elastic={0: 20, 1: 12})]
-    more = len(sweep.rows) - len(rows)
-    lines += [f"... and {more} more rows"] if more else []
-    lines += [f"Note: {sweep.note}."] if sweep.note else []
-    return "\n".join(lines)
+    grid = Grid(
+        [base, *rows],
+        head,
+        "ll" + "r" * (len(head) - 2),
+        elastic={0: 20, 1: 12},
+        limit=1 + _MOST_ROWS,
+    )
+    return Page(grid, *([Line(f"Note: {sweep.note}.")] if sweep.note else []))

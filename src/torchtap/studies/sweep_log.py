@@ -1,20 +1,16 @@
-"""What a sweep has done so far: kept in a file, so that it can go on, and shown as it runs."""
+"""What a sweep has done so far, kept in a file, so that it can go on."""
 
 from __future__ import annotations
 
 import json
-import sys
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from torchtap.core.errors import RunError
 
 Values = dict[str, float]
 """Name of a metric -> its value."""
-_PATIENCE = 2.0
-"""Seconds before progress is shown."""
 
 
 class SweepLog:
@@ -66,35 +62,3 @@ class SweepLog:
             row = {"site": site, "edit": edit, "values": values}
             with self._path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(row) + "\n")
-
-
-class Progress:
-    """A line on stderr, for work that takes longer than two seconds."""
-
-    def __init__(self, num: int, wanted: bool | None, stream: TextIO | None = None) -> None:
-        self._stream = sys.stderr if stream is None else stream
-        self._wanted = self._stream.isatty() if wanted is None else wanted
-        self._num = num
-        self._count = 0
-        self._start = self._shown = time.monotonic()
-        self._width = 0
-
-    def __enter__(self) -> Progress:
-        return self
-
-    def advance(self, text: str) -> None:
-        self._count += 1
-        now = time.monotonic()
-        if not self._wanted or now - self._start < _PATIENCE or now - self._shown < 0.2:
-            return
-        self._shown = now
-        left = (now - self._start) / self._count * (self._num - self._count)
-        line = f"{self._count}/{self._num} {text}, {left:.0f} s left"
-        self._stream.write("\r" + line.ljust(self._width))
-        self._stream.flush()
-        self._width = len(line)
-
-    def __exit__(self, *_: object) -> None:
-        if self._width:
-            self._stream.write("\r" + " " * self._width + "\r")
-            self._stream.flush()

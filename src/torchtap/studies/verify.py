@@ -7,25 +7,22 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from torchtap.capture.watch import watch
-from torchtap.core.absence import Absence, by_reason, reason_lines
+from torchtap.core.absence import Absence, by_reason, reason_rows
 from torchtap.core.modules import Where
+from torchtap.core.page import Line, Listed, Page, Part, Printed
 from torchtap.core.plan import Plan, make_plan
 from torchtap.core.record import BACKWARD, EVAL, FORWARD, Key, Record
 from torchtap.core.sameness import has_memory, mismatch
 from torchtap.core.site import Site
-from torchtap.core.text import wrap
 from torchtap.runs.memory import Memory
 from torchtap.studies.trial import Loss, Outcome, Place, Trial, true_values
 from torchtap.studies.twin import Twin, make_twin
-
-if TYPE_CHECKING:
-    from torchtap.core.absence import Absence
 
 _DOUBTS = 6
 """How often a model is run again to see whether it is steady, where something is wrong."""
@@ -47,8 +44,8 @@ class Wrong:
         return f"{self.site} (call {self.call}): {self.what}"
 
 
-@dataclass(frozen=True, slots=True)
-class Verification:
+@dataclass(frozen=True, slots=True, repr=False)
+class Verification(Printed):
     """The verdict of :func:`verify`. ``bool()`` is the verdict, printing explains.
 
     It is true where something was compared, everything that was compared is right, and, if
@@ -82,8 +79,7 @@ class Verification:
     def __bool__(self) -> bool:
         return not (self.changed or self.wrong or self.unsteady or self.hollow)
 
-    def __repr__(self) -> str:
-
+    def _page(self) -> Page:
         return show_verification(self)
 
 
@@ -396,44 +392,42 @@ _UNSTEADY = (
 )
 
 
-def show_verification(result: Verification) -> str:
+def show_verification(result: Verification) -> Page:
     """The verdict, then what speaks for and against it."""
     verdict = "holds" if result else "FAILS"
     if result.unsteady:
         verdict = "is not possible"
     elif result.hollow and not (result.changed or result.wrong):
         verdict = "does not hold: it is incomplete"
-    lines = [*wrap(f"Watching {result.model}: the proof {verdict}.")]
-    if result.unsteady:
-        lines += wrap(_UNSTEADY)
-    else:
-        lines.append(
+    said = _UNSTEADY
+    if not result.unsteady:
+        said = (
             f"{result.num_values:,} values bit for bit, {result.num_gradients:,} gradients within "
             f"rounding of an out-of-place twin."
         )
-    lines += _block("Note", result.notes)
-    lines += _block("Two plain runs already differ in", result.unsteady)
-    lines += _block("Not proved", result.hollow)
-    lines += _block("Watching changed", result.changed)
-    lines += _block("Records that are not the truth", [str(one) for one in result.wrong])
-    lines += _reasons("Without an independent truth", result.unverified)
-    lines += _reasons("Not seen", result.absent)
-    return "\n".join(lines)
+    return Page(
+        Line(f"Watching {result.model}: the proof {verdict}.", rest=""),
+        Line(said, rest=""),
+        *_block("Note", result.notes),
+        *_block("Two plain runs already differ in", result.unsteady),
+        *_block("Not proved", result.hollow),
+        *_block("Watching changed", result.changed),
+        *_block("Records that are not the truth", [str(one) for one in result.wrong]),
+        *_reasons("Without an independent truth", result.unverified),
+        *_reasons("Not seen", result.absent),
+    )
 
 
-def _reasons(title: str, absent: Sequence[Absence]) -> list[str]:
+def _reasons(title: str, absent: Sequence[Absence]) -> list[Part]:
     """Equal reasons stand once, with their sites."""
-    if not absent:
-        return []
-    reasons = list(by_reason(absent).items())
-    shown = [line for reason, sites in reasons[:_MOST] for line in reason_lines(reason, sites)]
-    more = [f"  ... and {len(reasons) - _MOST} more reasons"] if len(reasons) > _MOST else []
-    return [f"{title} ({len(absent)}):", *shown, *more]
+    return _listed(title, len(absent), reason_rows(by_reason(absent)), "reason")
 
 
-def _block(title: str, items: Sequence[str]) -> list[str]:
-    if not items:
+def _block(title: str, items: Sequence[str]) -> list[Part]:
+    return _listed(title, len(items), [("", item) for item in items], "item")
+
+
+def _listed(title: str, num: int, rows: list[tuple[str, str]], noun: str) -> list[Part]:
+    if not rows:
         return []
-    more = [f"  ... and {len(items) - _MOST} more"] if len(items) > _MOST else []
-    shown = [line for item in items[:_MOST] for line in wrap(item, first="  ", rest="    ")]
-    return [f"{title} ({len(items)}):", *shown, *more]
+    return [Listed(rows, title=f"{title} ({num}):", limit=_MOST, noun=noun)]

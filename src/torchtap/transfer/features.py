@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,7 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from torchtap.core.errors import CaptureError, EditError, InputError
 from torchtap.core.modules import Where, modules_of
+from torchtap.core.page import Grid, Line, Page, Printed
 from torchtap.core.plan import Plan, make_plan
 from torchtap.core.preserved import mode_of, set_mode
 from torchtap.core.site import Site, did_you_mean
@@ -22,15 +23,12 @@ from torchtap.core.text import plural
 from torchtap.transfer.extractor import LAST, Extractor
 from torchtap.transfer.freeze import Freeze, freeze
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
 Modules = dict[str, nn.Module]
 
 _PORTS = ("input", "output")
 
 
-class SiteDict(dict[str, Tensor]):
+class SiteDict(Printed, dict[str, Tensor]):
     """Tensors by site text; a path alone means its output, and a ``Site`` works too.
 
     Printed, it shows shapes and not numbers.
@@ -51,8 +49,7 @@ class SiteDict(dict[str, Tensor]):
             return self[text]
         raise KeyError(f"{key!s}{did_you_mean(text, list(self))}")
 
-    def __repr__(self) -> str:
-
+    def _page(self) -> Page:
         return show_features(self)
 
 
@@ -289,8 +286,7 @@ def _why_not(site: Site, count: int, call: int) -> str:
     return f"{site} holds no tensor that fits."
 
 
-def show_features(found: Mapping[str, Tensor]) -> str:
+def show_features(found: Mapping[str, Tensor]) -> Page:
     """One line per feature: where, and what kind of tensor."""
-    width = max(map(len, found), default=0)
-    lines = [f"{site:<{width}}  {kind_of(tensor)}" for site, tensor in found.items()]
-    return "\n  ".join([plural(len(found), "feature"), *lines])
+    rows = [(site, kind_of(tensor)) for site, tensor in found.items()]
+    return Page(Line(plural(len(found), "feature")), Grid(rows, indent="  "))

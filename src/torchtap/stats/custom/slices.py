@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchtap.core.text import count, number, plural
+from torchtap.core.page import Page, Printed
+from torchtap.stats.custom.show_slices import one_line, show_slices
 from torchtap.stats.kernels import native
 from torchtap.stats.statistics import (
     L1,
@@ -26,7 +27,7 @@ from torchtap.stats.statistics import (
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Slices:
+class Slices(Printed):
     """What :func:`along` finds: one number per slice, ``float64[slices]`` each.
 
     Printing it shows one line. As in ``Statistics``, everything but the counts is over the finite
@@ -112,8 +113,16 @@ class Slices:
         return self.rows[:, NUM_FINITE] > 0
 
     def __repr__(self) -> str:
+        return one_line(
+            self.numel,
+            self.absmax,
+            num_dead=len(self.dead_slices()),
+            num_saturated=len(self.saturated_slices()),
+            notes=self.notes,
+        )
 
-        return show_slices(self)
+    def _page(self) -> Page:
+        return show_slices(repr(self), self.as_dict())
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,18 +253,3 @@ def _merged(rows: Tensor, others: Tensor) -> Tensor:
     merged[:, MIN] = np.minimum(one[:, MIN], two[:, MIN])
     merged[:, MAX] = np.maximum(one[:, MAX], two[:, MAX])
     return torch.from_numpy(merged)
-
-
-def show_slices(slices: Slices) -> str:
-    """One line: how many slices, their largest magnitudes, and how many are dead or saturated."""
-    num = len(slices.rows)
-    if not num:
-        return "no slices"
-    most = max(int(one) for one in slices.numel.tolist())
-    absmax = [one for one in slices.absmax.tolist() if not math.isnan(one)]
-    ends = f"[{number(min(absmax))} .. {number(max(absmax))}]" if absmax else "nothing finite"
-    dead, saturated = len(slices.dead_slices()), len(slices.saturated_slices())
-    said = [f"{plural(num, 'slice')} of {plural(most, 'element')}: absmax {ends}"]
-    said += [f"{count(dead)} dead"] if dead else []
-    said += [f"{count(saturated)} saturated"] if saturated else []
-    return ", ".join([*said, *slices.notes])
