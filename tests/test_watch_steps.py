@@ -152,7 +152,8 @@ def test_several_sinks_take_the_same() -> None:
     model = two()
     with tt.watch(model, "*:*", to=[memory, taken.append]) as w:
         model(ones()).sum().backward()
-    assert [id(record) for record in memory.rows] == [id(record) for record in taken]
+    rows = [[(row.key, row.phase, id(row.kept)) for row in rows] for rows in (memory.rows, taken)]
+    assert rows[0] == rows[1]
     assert len(w.run) == 12
 
 
@@ -215,7 +216,7 @@ def test_what_a_sink_raises_keeps_its_type_and_gets_a_note() -> None:
     with pytest.raises(OverflowError, match="no more") as caught:
         w.close()
     (note,) = caught.value.__notes__
-    assert "Tally" in note
+    assert "ModuleCounters" in note
     assert "at 1:output (step 0, call 0)" in note
 
 

@@ -10,7 +10,9 @@ from torchtap.core.absence import Absence, Absences
 from torchtap.core.errors import SiteError
 from torchtap.core.record import FORWARD, Record
 from torchtap.core.site import Site
-from torchtap.runs.contents import Contents, Meta, Step, Where, as_step
+from torchtap.runs.contents import Contents, Meta, Step, as_step
+from torchtap.runs.records import LiveRecords, Records
+from torchtap.runs.select import Where
 from torchtap.stats.series import Series
 from torchtap.stats.statistics import Statistics
 
@@ -44,40 +46,25 @@ class Run:
 
     def __init__(
         self,
-        rows: Sequence[Record],
+        rows: Sequence[Record] | Callable[[], Records],
         meta: Meta,
         absent: Callable[[], Sequence[Absence]] = tuple,
         series: Callable[[], Series] = Series,
+        expected: Callable[[], Sequence[Site]] = tuple,
     ) -> None:
-        self._rows = rows
+        self._records = rows if callable(rows) else LiveRecords(lambda: rows).read
         self._meta = meta
         self._absent = absent
         self._series = series
-        self._by_site: dict[Site, list[Record]] = {}
-        self._indexed: tuple[int, Record | None] = (0, None)
-        self._last: tuple[tuple[int, Record | None, int], Contents] | None = None
+        self._expected = expected
+        self._last: Contents | None = None
 
     def _contents(self) -> Contents:
         """What the run holds now. Every other method reads it once, and works on that."""
-        series = self._series()
-        self._index_new()
-        stamp = *self._indexed, series.revision
-        if self._last is None or self._last[0] != stamp:
-            held = Contents(self._rows, self._by_site, series, self._meta, self._absent)
-            self._last = stamp, held
-        return self._last[1]
-
-    def _index_new(self) -> None:
-        """Bring the index up to date: a live run grows by a few records between two readings."""
-        done, marker = self._indexed
-        if done > len(self._rows) or (done and self._rows[done - 1] is not marker):
-            self._by_site, done = {}, 0  # The store forgot old steps.
-            self._last = None
-        for place in range(done, len(self._rows)):
-            row = self._rows[place]
-            self._by_site.setdefault(row.site, []).append(row)
-        count = len(self._rows)
-        self._indexed = (count, self._rows[count - 1] if count else None)
+        records, series = self._records(), self._series()
+        if self._last is None or not self._last.is_of(records, series):
+            self._last = Contents(records, series, self._meta, self._absent, self._expected)
+        return self._last
 
     # ------------------------------------------------------------------ what there is
 
@@ -109,10 +96,10 @@ class Run:
     @property
     def nbytes(self) -> int:
         """Bytes of all values."""
-        return sum(row.nbytes for row in self._rows)
+        return self._contents().nbytes
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self._records())
 
     def __contains__(self, site: object) -> bool:
         try:
@@ -167,6 +154,9 @@ class Run:
         phase: str | None = FORWARD,
     ) -> Iterator[Record]:
         """Records in the order of their arrival, read one by one.
+
+        The gradients of one call come in the order of its arguments (positional ones, then
+        keywords) or of what it returned, in whatever order the backward reached them.
 
         Args:
             where: patterns as everywhere, sites, or a function of a site; ``None`` for all.
