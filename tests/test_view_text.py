@@ -18,7 +18,6 @@ from torchtap.core.absence import Absence, show_absences, show_absent
 from torchtap.core.outline import tree
 from torchtap.core.record import FORWARD, RECOMPUTE, UNVERSIONED, Record
 from torchtap.core.site import Site
-from torchtap.runs.file import save_run
 from torchtap.runs.html import run_html
 from torchtap.runs.listing import Listing, MeasuredEntry, SiteEntry, list_file, list_run
 from torchtap.runs.modules import module_rows
@@ -397,13 +396,13 @@ def test_a_file_lists_as_the_run_it_holds(tmp_path):
         record("h", torch.zeros(3), phase=RECOMPUTE),
         absent=[Absence(Site("gone"), "never ran")],
     )
-    saved = save_run(run, tmp_path / "run.safetensors")
+    saved = run.save(tmp_path / "run.safetensors")
     assert list_file(saved) == list_run(run)
     assert list_file(saved).sites[1].dtype == "complex128"
 
 
 def test_listing_a_file_does_not_import_torch(tmp_path):
-    saved = save_run(run_of(record()), tmp_path / "run.safetensors")
+    saved = run_of(record()).save(tmp_path / "run.safetensors")
     code = (
         "import sys; from torchtap.runs.listing import list_file; "
         f"print(len(list_file({str(saved)!r}).sites), 'torch' in sys.modules)"

@@ -306,7 +306,7 @@ class Run:
         """
         from torchtap.runs.file import save_run
 
-        return save_run(self, Path(path))
+        return save_run(self._contents(), Path(path))
 
     # ------------------------------------------------------------------ selection
 
@@ -329,3 +329,22 @@ class Run:
         from torchtap.runs.html import run_html
 
         return run_html(self)
+
+
+def open_run(path: str | Path) -> Run:
+    """Open a run that :meth:`Run.save` wrote. Values are read when they are asked for.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        RunError: it is not a run of torchtap, or is damaged.
+
+    Example:
+        >>> import tempfile, torch, torchtap as tt
+        >>> with tt.watch(torch.nn.Linear(2, 3)) as w:
+        ...     pass
+        >>> tt.open(w.run.save(tempfile.mkdtemp() + "/run.safetensors")).steps
+        []
+    """
+    from torchtap.runs.file import read_run
+
+    return Run(*read_run(path))
