@@ -27,9 +27,8 @@ if TYPE_CHECKING:
     from torchtap.edits.edit import Edit as Edit, edit as edit
     from torchtap.edits.tensor import edit_tensor as edit_tensor
     from torchtap.hooks.marks import mark as mark
-    from torchtap.runs.file import open_run
     from torchtap.runs.memory import Memory as Memory
-    from torchtap.runs.run import Run as Run
+    from torchtap.runs.run import Run as Run, open_run
     from torchtap.runs.table import Table as Table
     from torchtap.saved import codecs as codecs
     from torchtap.saved.advise import advise_offload as advise_offload
@@ -96,7 +95,7 @@ _HOMES = {
     "mark": "hooks.marks",
     "measure": "stats.measure",
     "offload": "saved.offload",
-    "open": "runs.file",
+    "open": "runs.run",
     "plot": "plot",
     "saved_report": "saved.report",
     "stats": "stats",

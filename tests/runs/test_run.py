@@ -371,9 +371,9 @@ class CountedStats(tt.Stats):
 
     num_reads = 0
 
-    def read(self) -> Series:
+    def measured(self) -> Series:
         self.num_reads += 1
-        return super().read()
+        return super().measured()
 
 
 OPERATIONS: dict[str, Callable[[tt.Run], object]] = {
@@ -463,3 +463,59 @@ def test_a_live_run_that_is_read_again_and_again_shows_what_came_since() -> None
                 assert len(list(w.run.records())) == 2 * number + part + 1
             w.step()
     assert w.run.mean_norm() == {".": 2.5}
+
+
+# --- the order of records ---------------------------------------------------------------------
+
+
+def two_arguments(module: nn.Module, first: Tensor, second: Tensor, last: Tensor) -> Tensor:
+    """Its gradients arrive from the last argument to the first."""
+    del module
+    return ((first * 2).exp() * second).sin() * last
+
+
+@pytest.mark.parametrize("grad_input", ["through", "total"])
+def test_gradients_of_one_call_come_in_the_order_of_its_arguments(grad_input: Any) -> None:
+    inner = Net(two_arguments)
+    model = Net(lambda m, a, b, c: m.inner(m.inner(a, b, last=c), b, last=c), inner=inner)
+    leaves = [torch.full((2,), float(n), requires_grad=True) for n in (1, 2, 3)]
+    with tt.watch(model, "inner:grad_input", grad_input=grad_input) as w:
+        model(*leaves).sum().backward()
+    order = {leaf: place for place, leaf in enumerate(("0", "1", "last"))}
+    calls: dict[int, list[int]] = {}
+    for record in w.run.records():
+        calls.setdefault(record.call, []).append(order[record.site.leaf])
+    assert calls == {0: [0, 1, 2], 1: [0, 1, 2]}
+    assert [site.leaf for site in w.run.sites] == list(order)
+
+
+def test_a_file_keeps_the_order_of_arguments(tmp_path: Path) -> None:
+    inner = Net(two_arguments)
+    model = nn.Sequential(Net(lambda m, x: m.inner(x, x * 2, last=x * 3), inner=inner))
+    with tt.watch(model, "0.inner:grad_input") as w:
+        model(torch.ones(2, requires_grad=True)).sum().backward()
+    opened = tt.open(w.run.save(tmp_path / "run.safetensors"))
+    assert [record.site.leaf for record in opened.records()] == ["0", "1", "last"]
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda run: list(run.records("0")),
+        lambda run: run.select("*:grad_output"),
+        lambda run: run["0:output"],
+        lambda run: run.table("0"),
+    ],
+)
+def test_an_empty_run_says_that_it_is_empty(read: Callable[[tt.Run], object]) -> None:
+    with pytest.raises(tt.SiteError, match="run is empty"):
+        read(Run([], Meta()))
+
+
+def test_a_site_without_a_record_that_fits_has_no_records() -> None:
+    model = nn.Sequential(nn.Linear(2, 2))
+    with tt.watch(model, "0", to=tt.Stats()) as w:
+        model(torch.ones(1, 2))
+    assert list(w.run.records("0")) == []
+    run, _ = recorded("0")
+    assert list(run.records("0", steps=7)) == list(run.records("0", phase="eval")) == []

@@ -21,7 +21,6 @@ from torchtap.core.outline import tree
 from torchtap.core.page import Grid, Page
 from torchtap.core.record import FORWARD, RECOMPUTE, UNVERSIONED, Record
 from torchtap.core.site import Site
-from torchtap.runs.file import save_run
 from torchtap.runs.listing import Listing, MeasuredEntry, SiteEntry, list_file, list_run
 from torchtap.runs.modules import module_rows
 from torchtap.runs.run import Meta, Run
@@ -424,13 +423,13 @@ def test_a_file_lists_as_the_run_it_holds(tmp_path: Path) -> None:
         record("h", torch.zeros(3), phase=RECOMPUTE),
         absent=[Absence(Site("gone"), "never ran")],
     )
-    saved = save_run(run, tmp_path / "run.safetensors")
+    saved = run.save(tmp_path / "run.safetensors")
     assert list_file(saved) == list_run(run)
     assert list_file(saved).sites[1].dtype == "complex128"
 
 
 def test_listing_a_file_does_not_import_torch(tmp_path: Path) -> None:
-    saved = save_run(run_of(record()), tmp_path / "run.safetensors")
+    saved = run_of(record()).save(tmp_path / "run.safetensors")
     code = (
         "import sys; from torchtap.runs.listing import list_file; "
         f"print(len(list_file({str(saved)!r}).sites), 'torch' in sys.modules)"

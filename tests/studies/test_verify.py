@@ -231,7 +231,7 @@ def test_a_record_that_is_left_out_is_found(monkeypatch: pytest.MonkeyPatch, por
 
     def emit(self: SinkDispatch, record: tt.Record) -> None:
         if record.site != left_out:
-            self.memory.take(record)
+            self.sinks[0].take(record)
 
     monkeypatch.setattr(SinkDispatch, "emit", property(lambda self: partial(emit, self)))
     result = tt.verify(model(), rows())

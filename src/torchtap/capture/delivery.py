@@ -1,21 +1,27 @@
-"""Brings records to sinks. A sink that fails is put aside; the training goes on."""
+"""Brings records to sinks. A sink that fails is disabled; the training goes on.
+
+Of a sink this room knows what :class:`~torchtap.core.record.Sink` says, and no class.
+"""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from torchtap.core.absence import Absence
 from torchtap.core.errors import InputError
 from torchtap.core.lasting import lasting
 from torchtap.core.record import Record, Sink
 from torchtap.core.site import Site
 from torchtap.hooks.spots import Meter
 from torchtap.runs.memory import Memory
-from torchtap.stats.sink import Stats
+from torchtap.runs.records import LiveRecords
+from torchtap.stats.series import Series
 
 
 class _Function:
@@ -53,31 +59,68 @@ class SinkDispatch:
 
     @property
     def emit(self) -> Callable[[Record], None]:
-        """What takes each record. Memory alone needs no protection and is called directly."""
-        if len(self.sinks) == 1 and isinstance(self.sinks[0], Memory):
-            return self.sinks[0].take
-        return self._emit
+        """What takes each record: the sink itself where there is one that needs no guard."""
+        return self.sinks[0].take if self._is_alone_unguarded("take") else self._emit
 
     @property
     def reads_at_once(self) -> bool:
         """Whether no sink keeps a value beyond :meth:`Sink.take`."""
-        return all(isinstance(sink, Stats) for sink in self.sinks)
+        return not any(getattr(sink, "keeps", True) for sink in self.sinks)
 
     @property
     def meter(self) -> Callable[[Site], Meter] | None:
-        """What makes meters that hooks may call, where measuring is all there is to do."""
+        """What makes meters that hooks may call in place of a sink that is the only one."""
+        make = getattr(self.sinks[0], "meter", None) if len(self.sinks) == 1 else None
+        return make if make is None or self._is_alone_unguarded("meter") else self._guarded(make)
+
+    @property
+    def records(self) -> LiveRecords | None:
+        """The records of the first sink that can be read again, if there is one."""
+        contents = self._first("contents")
+        return None if contents is None else LiveRecords(contents)
+
+    @property
+    def measured(self) -> Callable[[], Series] | None:
+        """What the first sink that measures gives, if there is one."""
+        found: Callable[[], Series] | None = self._first("measured")
+        return found
+
+    @property
+    def absent(self) -> Iterator[Absence]:
+        """What was given to sinks and is not in them."""
+        for sink in self.sinks:
+            yield from getattr(sink, "absent", ())
+
+    def _first(self, part: str) -> Any:
+        return next((getattr(sink, part) for sink in self.sinks if hasattr(sink, part)), None)
+
+    def _is_alone_unguarded(self, part: str) -> bool:
+        return len(self.sinks) == 1 and part in getattr(self.sinks[0], "unguarded", ())
+
+    def _guarded(self, make: Callable[[Site], Meter]) -> Callable[[Site], Meter]:
+        """The same meters, which may raise: what they then decline, :meth:`_emit` takes."""
         sink = self.sinks[0]
-        return sink.meter if len(self.sinks) == 1 and isinstance(sink, Stats) else None
 
-    @property
-    def stats(self) -> Stats | None:
-        """The sink that measures, if there is one."""
-        return next((sink for sink in self.sinks if isinstance(sink, Stats)), None)
+        def guarded(site: Site) -> Meter:
+            meter = make(site)
 
-    @property
-    def memory(self) -> Memory | None:
-        """The sink that can be read again, if there is one."""
-        return next((sink for sink in self.sinks if isinstance(sink, Memory)), None)
+            def take(tensor: Tensor, step: int) -> bool:
+                if sink not in self._alive:
+                    return False
+                thread = threading.get_ident()
+                self.busy.add(thread)
+                try:
+                    with lasting(), torch.no_grad(), torch._C._DisableAutocast():
+                        return meter(tensor.detach(), step)
+                except Exception as error:  # noqa: BLE001 - as in _emit
+                    self._disable(sink, error, f"in the meter of {site} (step {step})")
+                    return False
+                finally:
+                    self.busy.discard(thread)
+
+            return take
+
+        return guarded
 
     def close_step(self, step: int) -> None:
         """Tell the sinks, then raise what one of them raised since the last time."""
@@ -116,7 +159,7 @@ class SinkDispatch:
                             sink.take(record)
                     except Exception as error:  # noqa: BLE001 - it never stops the training
                         where = f"at {record.site} (step {record.step}, call {record.call})"
-                        self._put_aside(sink, error, where)
+                        self._disable(sink, error, where)
             finally:
                 if had_grad:
                     torch._C._set_grad_enabled(True)
@@ -127,9 +170,9 @@ class SinkDispatch:
             with lasting():
                 action()
         except Exception as error:  # noqa: BLE001 - as in _emit
-            self._put_aside(sink, error, where)
+            self._disable(sink, error, where)
 
-    def _put_aside(self, sink: Sink, error: Exception, where: str) -> None:
+    def _disable(self, sink: Sink, error: Exception, where: str) -> None:
         error.add_note(
             f"Raised by the torchtap sink {_name(sink)} {where}. The training went on; the "
             f"sink got nothing more."

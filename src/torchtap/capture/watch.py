@@ -31,7 +31,8 @@ from torchtap.core.text import plural
 from torchtap.core.version import __version__
 from torchtap.hooks.order import AFTER, BEFORE
 from torchtap.hooks.spots import Tap
-from torchtap.runs.run import Meta, Run
+from torchtap.runs.contents import Meta
+from torchtap.runs.run import Run
 from torchtap.stats.series import Series
 
 Every = int | Callable[[int], bool]
@@ -59,6 +60,7 @@ class Watch:
         self._engine = Engine(
             modules[""], plan, delivery.emit, meter=delivery.meter, busy=delivery.busy, **how
         )
+        self._records = delivery.records
         self._run = self._make_run()
         try:
             self._engine.attach(modules)
@@ -93,11 +95,8 @@ class Watch:
             raise CaptureError("This watch is closed; call tt.watch again to go on.")
 
     def _note_overwritten(self, step: int) -> None:
-        memory = self._delivery.memory
-        for row in reversed(memory.rows if memory is not None else ()):
-            if row.step < step:
-                break
-            if row.overwritten:
+        if self._records is not None:
+            for row in self._records.read().overwritten(step):
                 self._engine.overwritten(row.site)
 
     def close(self) -> None:
@@ -155,7 +154,7 @@ class Watch:
         """All that was kept so far.
 
         Raises:
-            CaptureError: none of the sinks can be read again.
+            CaptureError: none of the sinks can be read again (see :class:`torchtap.Sink`).
         """
         if self._run is None:
             raise CaptureError(
@@ -239,23 +238,19 @@ class Watch:
             )
 
     def _lost(self) -> Iterator[Absence]:
-        memory, stats = self._delivery.memory, self._delivery.stats
-        if stats is not None:
-            yield from stats.skipped
-        if memory is None:
+        yield from self._delivery.absent
+        if self._records is None:
             return
-        yield from memory.refused
-        for row in memory.rows:
-            if row.overwritten:
-                yield Absence(
-                    row.site,
-                    f"the value of step {row.step}, call {row.call} was overwritten after it had "
-                    f"been kept without a copy",
-                )
+        for row in self._records.read().overwritten():
+            yield Absence(
+                row.site,
+                f"the value of step {row.step}, call {row.call} was overwritten after it had "
+                f"been kept without a copy",
+            )
 
     def _make_run(self) -> Run | None:
-        memory, stats = self._delivery.memory, self._delivery.stats
-        if memory is None and stats is None:
+        measured = self._delivery.measured
+        if self._records is None and measured is None:
             return None
         meta = Meta(
             model=self.plan.model,
@@ -266,8 +261,18 @@ class Watch:
             torchtap=__version__,
             created=datetime.now(UTC).isoformat(timespec="seconds"),
         )
-        rows = () if memory is None else memory.rows
-        return Run(rows, meta, lambda: self.absent, Series if stats is None else stats.read)
+        rows = () if self._records is None else self._records.read
+        return Run(rows, meta, lambda: self.absent, measured or Series, self._sites)
+
+    def _sites(self) -> list[Site]:
+        """Every site at which a value was expected, in the order in which calls have them.
+
+        A module's arguments are all known when it is entered; their gradients arrive in the order
+        in which the backward happens to reach them.
+        """
+        taps = [*self._engine.taps.values(), *self._engine.marks.values()]
+        spots = [spot for tap in taps if tap is not None for spot in list(tap.spots.values())]
+        return [spot.site for spot in spots if spot is not None]
 
     def __repr__(self) -> str:
         state = f"open, step {self.current_step}" if self._is_open else "closed"

@@ -66,7 +66,7 @@ def record_model(target: str, where: Sequence[str], options: dict[str, Any]) -> 
 
 def open_saved(path: str) -> Run:
     from torchtap.cli.model import existing_file
-    from torchtap.runs.file import open_run
+    from torchtap.runs.run import open_run
 
     return open_run(existing_file(path))
 

@@ -1,4 +1,4 @@
-"""One value kept, its key, and the protocol of whatever takes records."""
+"""One value kept, its key, and the protocol of a sink, which takes records."""
 
 from __future__ import annotations
 
@@ -88,10 +88,20 @@ class Record(_Row):
     @property
     def nbytes(self) -> int:
         """Bytes of the value; of a sparse or nested one, of all elements it stands for."""
-        try:
-            return int(self.kept.nbytes)
-        except (RuntimeError, NotImplementedError):  # It has no memory of its own.
-            return int(self.kept.numel() * self.kept.element_size())
+        return nbytes_of(self.kept)
+
+    def with_value(self, value: Tensor) -> Record:
+        """The same record with another value, which nothing overwrites: for a store of its own.
+
+        Example:
+            >>> import torch, torchtap as tt
+            >>> halved = []
+            >>> def keep_half(record):
+            ...     halved.append(record.with_value(record.value.half()))
+            >>> with tt.watch(torch.nn.ReLU(), to=keep_half) as w:
+            ...     pass
+        """
+        return new_record(Record, (*self[:-2], value, UNVERSIONED))
 
     def __repr__(self) -> str:
         kind = str(self.kept.dtype).removeprefix("torch.")
@@ -109,6 +119,14 @@ class Record(_Row):
         return self is not other
 
     __hash__ = object.__hash__
+
+
+def nbytes_of(kept: Tensor) -> int:
+    """Bytes of a tensor of any kind; of a sparse or nested one, of all elements."""
+    try:
+        return int(kept.nbytes)
+    except (RuntimeError, NotImplementedError):  # It has no memory of its own.
+        return int(kept.numel() * kept.element_size())
 
 
 new_record = tuple.__new__
@@ -139,11 +157,51 @@ def steps_there(steps: Sequence[int], missing: int | None = None) -> str:
 
 @runtime_checkable
 class Sink(Protocol):
-    """Whatever takes records. A plain callable ``f(record)`` is made one by ``tt.watch``.
+    """Takes records. A plain callable ``f(record)`` is made one by ``tt.watch``.
 
     ``take`` runs inside PyTorch's hooks, with grad mode, autocast and inference mode off; it must
     not draw random numbers. What it raises never reaches the training: it is raised by ``step()``
     and ``close()``, and the sink gets nothing more.
+
+    A sink may have more, and ``tt.watch`` uses each part that it has:
+
+    ``keeps`` (``bool``, by default ``True``)
+        Whether the sink refers to ``record.value`` after ``take`` has returned. Where every sink
+        of a watch says ``False``, nothing is copied.
+    ``contents()`` -> ``Sequence[Record]``
+        The records that it holds now, in the order of their arrival: ``w.run`` reads them. A sink
+        that stores values in another form makes them with :meth:`Record.with_value`.
+    ``measured()`` -> series
+        What it measured, as ``tt.Stats`` gives it: ``w.run`` reads that too.
+    ``absent`` (iterable of :class:`torchtap.Absence`)
+        What it was given and does not hold, with reasons: ``w.absent`` lists it.
+    ``meter(site)`` -> ``Callable[[Tensor, int], bool]``
+        A function of the tensor and the step that may take values of ``site`` in place of
+        ``take``; it returns ``False`` for those of which it wants a record. Asked for where the
+        sink is the only one.
+    ``unguarded`` (collection of ``"take"`` and ``"meter"``)
+        Those of its functions that never raise and run alike in any grad mode and under autocast
+        and inference mode: hooks call them directly, without a lock.
+
+    Example:
+        >>> import torch, torchtap as tt
+        >>> class Halves:
+        ...     keeps = False
+        ...     def __init__(self):
+        ...         self.records = []
+        ...     def take(self, record):
+        ...         self.records.append(record.with_value(record.value.half()))
+        ...     def close_step(self, step):
+        ...         pass
+        ...     def close(self):
+        ...         pass
+        ...     def contents(self):
+        ...         return self.records
+        >>> model = torch.nn.Sequential(torch.nn.ReLU())
+        >>> with tt.watch(model, "0", to=Halves()) as w:
+        ...     _ = model(torch.tensor([-1.0, 2.0]))
+        >>> w.run["0:output"]
+        tensor([0., 2.], dtype=torch.float16)
     """
 
     def take(self, record: Record) -> None:

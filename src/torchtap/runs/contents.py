@@ -7,17 +7,23 @@ every operation of :class:`~torchtap.runs.run.Run` asks for the contents once an
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
 from operator import index
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from torchtap.core.absence import Absence
 from torchtap.core.errors import RunError, SiteError
-from torchtap.core.record import FORWARD, Record, steps_there
-from torchtap.core.site import PORTS, Pattern, Site, did_you_mean, leaf_matches
+from torchtap.core.record import FORWARD, Record, nbytes_of, steps_there
+from torchtap.core.site import Site
+from torchtap.runs.records import Places, Records
+from torchtap.runs.select import Selection, Where
 from torchtap.stats.names import NAMES, further_of, value_of
 from torchtap.stats.series import Series, part_of, without_ratio
 from torchtap.stats.statistics import Statistics, other_shape, why_no_ratio
@@ -26,7 +32,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Step = int | Iterable[int] | str | None
-Where = str | Site | Callable[[Site], bool] | Sequence["str | Site | Callable[[Site], bool]"] | None
+_SEARCHED = 8
+"""Sites whose records are searched for one by one, before those of all are sorted."""
+_NONE: Places = np.zeros(0, dtype=np.intp)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,120 +75,142 @@ class Contents:
     """What a run holds at one moment.
 
     Args:
-        rows: its records in the order of their arrival.
-        by_site: the same by site.
+        records: in the order of their arrival.
         series: what was measured.
         meta: what is known of the model.
         absent: asks what was selected and not seen.
+        expected: asks for sites in the order in which calls have them, as far as that is known.
     """
 
     def __init__(
         self,
-        rows: Sequence[Record],
-        by_site: Mapping[Site, list[Record]],
+        records: Records,
         series: Series,
         meta: Meta,
         absent: Callable[[], Sequence[Absence]],
+        expected: Callable[[], Sequence[Site]] = tuple,
     ) -> None:
-        self.rows = rows
-        self.by_site = by_site
         self.series = series
         self.meta = meta
         self.absent = absent
-        self._grouped: dict[Site, dict[int, list[Record]]] = {}
+        self._records = records
+        self._length = len(records)
+        self._revision = series.revision
+        self._expected = expected
+        self._of_site: dict[Site, Places] = {}
+        self._steps_of: dict[Site, Mapping[int, Places]] = {}
+
+    def is_of(self, records: Records, series: Series) -> bool:
+        """Whether records and series are those of this moment still."""
+        length, revision = len(records), series.revision
+        return records is self._records and (length, revision) == (self._length, self._revision)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def _column(self, name: str) -> NDArray[Any]:
+        return self._records.column(name)[: self._length]
 
     @cached_property
-    def known(self) -> Mapping[Site, None]:
-        """Sites that were recorded or measured, by arrival."""
-        return dict.fromkeys([*self.by_site, *self.series.sites])
+    def selection(self) -> Selection:
+        """The sites that were recorded or measured, and how they are looked up."""
+        known = dict.fromkeys([*self._records.sites, *self.series.sites])
+        in_order = [site for site in dict.fromkeys(self._expected()) if site in known]
+        known = {**dict.fromkeys(in_order), **known}
+        return Selection(known, self.meta.modules, self.meta.aliases, self.absent)
 
-    @cached_property
+    @property
     def sites(self) -> Sequence[Site]:
-        """The same by module, port and leaf."""
-        modules = {path: place for place, path in enumerate(self.meta.modules)}
-        # Sorting keeps the order of arrival among leaves.
-        return sorted(
-            self.known,
-            key=lambda site: (modules.get(site.path, len(modules)), PORTS.index(site.port)),
-        )
+        """Sites that were recorded or measured, by module, port and leaf."""
+        return self.selection.sites
 
     @property
     def steps(self) -> list[int]:
         """Steps in which anything was recorded or measured, ascending."""
-        return sorted({*(row.step for row in self.rows), *self.series.steps})
+        return sorted({*np.unique(self._column("step")).tolist(), *self.series.steps})
 
-    @cached_property
-    def _paths(self) -> Mapping[str, Sequence[str]]:
-        """First path of a shared module -> all its paths."""
-        paths: dict[str, list[str]] = {}
-        for alias, first in self.meta.aliases.items():
-            paths.setdefault(first, [first]).append(alias)
-        return paths
-
-    # ------------------------------------------------------------------ selection
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all values."""
+        return sum(nbytes_of(self._records.kept[place]) for place in range(self._length))
 
     def select(self, where: Where) -> list[Site]:
         """See :meth:`Run.select <torchtap.runs.run.Run.select>`."""
-        if where is None:
-            return list(self.sites)
-        if isinstance(where, Site):
-            return [self.resolve(where)]
-        items: Sequence[Any] = [where] if isinstance(where, str) or callable(where) else where
-        patterns = [Pattern.parse(item) for item in items if isinstance(item, str)]
-        sites = {item for item in items if isinstance(item, Site)}
-        functions = [item for item in items if not isinstance(item, str | Site)]
-        adding = [pattern for pattern in patterns if not pattern.negate]
-        every = not adding and not sites and not functions
-
-        def fits(site: Site) -> bool:
-            wanted = every or site in sites or any(function(site) for function in functions)
-            wanted = wanted or any(self._fits(pattern, site) for pattern in adding)
-            return wanted and not any(p.negate and self._fits(p, site) for p in patterns)
-
-        chosen = [site for site in self.sites if fits(site)]
-        if not chosen:
-            raise SiteError(self._nothing_at(", ".join(map(str, items))))
-        return chosen
-
-    def _fits(self, pattern: Pattern, site: Site) -> bool:
-        types = self.meta.modules.get(site.path)
-        return any(
-            pattern.matches(Site(path, site.port, site.leaf), types)
-            for path in self._paths.get(site.path, (site.path,))
-        )
+        return self.selection.select(where)
 
     def resolve(self, site: str | Site) -> Site:
-        """The one site that is meant.
+        """The one site that is meant."""
+        return self.selection.resolve(site)
 
-        Raises:
-            SiteError: there is none, or several.
+    # ------------------------------------------------------------------ places of records
+
+    def _places_of(self, site: Site) -> Places:
+        """Places of the records of a site, in the order of their arrival."""
+        number = self._records.number_of(site)
+        if number is None:
+            return np.zeros(0, dtype=np.intp)
+        if site not in self._of_site:
+            if len(self._of_site) < _SEARCHED:
+                self._of_site[site] = np.flatnonzero(self._column("site") == number)
+            else:
+                self._of_site[site] = self._by_site[number]
+        return self._of_site[site]
+
+    @cached_property
+    def _by_site(self) -> list[Places]:
+        """The same of every site at once, by its number."""
+        numbers = self._column("site")
+        order = np.argsort(numbers, kind="stable")
+        ends = np.cumsum(np.bincount(numbers, minlength=len(self._records.sites)))
+        return np.split(order, ends[:-1])
+
+    def _is_recorded(self, site: Site) -> bool:
+        return self._records.number_of(site) is not None
+
+    def _among(
+        self, places: Places, phase: str | None, steps: Collection[int] | None = None
+    ) -> Places:
+        """Those of some places that are of a phase and of some steps."""
+        if phase is not None:
+            places = places[self._records.in_phase(phase)[places]]
+        if steps is not None:
+            places = places[np.isin(self._column("step")[places], list(steps))]
+        return places
+
+    def _in_call_order(self, places: Places) -> Places:
+        """The same places, with the gradients of one call in the order of its arguments.
+
+        Each gradient takes the place of one of its own call, so that nothing else moves.
         """
-        wanted = site if isinstance(site, Site) else Site.parse(site)
-        if wanted.path in self.meta.aliases:
-            wanted = Site(self.meta.aliases[wanted.path], wanted.port, wanted.leaf)
-        if wanted in self.known:
-            return wanted
-        near = [
-            other
-            for other in self.known
-            if (other.path, other.port) == (wanted.path, wanted.port)
-            and leaf_matches(wanted.leaf, other.leaf)
+        sides: dict[tuple[str, str], int] = {}
+        side, rank, times = {}, {}, Counter[int]()
+        for position, site in enumerate(self.sites):
+            number = self._records.number_of(site)
+            if number is not None and site.is_gradient:
+                side[number] = sides.setdefault((site.path, site.port), len(sides))
+                rank[number] = position
+                times[side[number]] += 1
+        several = [number for number in side if times[side[number]] > 1]
+        if not several:
+            return places
+        of_number = np.full((2, len(self._records.sites)), -1)
+        of_number[:, several] = [[side[n] for n in several], [rank[n] for n in several]]
+        slots = np.flatnonzero(of_number[0][self._column("site")[places]] >= 0)
+        movable = places[slots]
+        sites = self._column("site")[movable]
+        call = [self._column(name)[movable] for name in ("backward", "phase", "call", "step")]
+        call.append(of_number[0][sites])
+        moved = places.copy()
+        moved[slots[np.lexsort((movable, *call))]] = movable[
+            np.lexsort((movable, of_number[1][sites], *call))
         ]
-        if len(near) == 1:
-            return near[0]
-        if near:
-            names = ", ".join(repr(str(other)) for other in near)
-            raise SiteError(f"{wanted} stands for several tensors. Name one of {names}.")
-        raise SiteError(self._nothing_at(str(wanted)))
+        return moved
 
     # ------------------------------------------------------------------ values
 
     def last(self, site: str | Site) -> Record:
         """The record of the last step, last call (and last backward)."""
-        place = self.resolve(site)
-        self._refuse_measured(place)
-        rows = [row for row in self.by_site[place] if row.phase == FORWARD]
-        return _latest(rows) if rows else self.record(place)  # Says what is missing.
+        return self.record(site)
 
     def record(
         self,
@@ -194,17 +224,15 @@ class Contents:
         """See :meth:`Run.record <torchtap.runs.run.Run.record>`."""
         place = self.resolve(site)
         self._refuse_measured(place)
-        rows = [
-            row
-            for row in self.by_site[place]
-            if row.phase == phase
-            and step in (None, row.step)
-            and call in (None, row.call)
-            and backward in (None, row.backward)
-        ]
-        if not rows:
+        found = self._among(self._places_of(place), phase)
+        for name, wanted in (("step", step), ("call", call), ("backward", backward)):
+            if wanted is not None:
+                found = found[self._column(name)[found] == wanted]
+        if not len(found):
             raise SiteError(self._nothing_like(place, step, call, backward, phase))
-        return _latest(rows)
+        # Of several backwards the one that came last.
+        steps, calls = self._column("step")[found], self._column("call")[found]
+        return self._records[int(found[np.lexsort((found, calls, steps))[-1]])]
 
     def records(
         self,
@@ -212,21 +240,20 @@ class Contents:
         *,
         steps: int | Iterable[int] | None = None,
         phase: str | None = FORWARD,
-    ) -> list[Record]:
+    ) -> Iterator[Record]:
         """See :meth:`Run.records <torchtap.runs.run.Run.records>`."""
         wanted = None if steps is None else {steps} if isinstance(steps, int) else set(steps)
-        chosen = None if where is None else self.select(where)
-        rows: Iterable[Record] = self.rows
-        if chosen is not None and len(chosen) == 1:
-            rows = self.by_site.get(chosen[0], ())
-        elif chosen is not None:
-            among = set(chosen)
-            rows = (row for row in self.rows if row.site in among)
-        return [
-            row
-            for row in rows
-            if phase in (None, row.phase) and (wanted is None or row.step in wanted)
-        ]
+        places: Places = np.arange(self._length)
+        if where is not None:
+            numbers = [self._records.number_of(site) for site in self.select(where)]
+            chosen = np.zeros(len(self._records.sites), dtype=bool)
+            chosen[[number for number in numbers if number is not None]] = True
+            places = np.flatnonzero(chosen[self._column("site")])
+        return self._records.at(self._in_call_order(self._among(places, phase, wanted)))
+
+    def records_of(self, site: Site, steps: Collection[int] | None = None) -> list[Record]:
+        """The forward records of one site, in the order of their arrival."""
+        return list(self._records.at(self._among(self._places_of(site), FORWARD, steps)))
 
     def cat(self, site: str | Site, *, steps: int | Iterable[int] | None = None) -> Tensor:
         """See :meth:`Run.cat <torchtap.runs.run.Run.cat>`."""
@@ -234,10 +261,12 @@ class Contents:
 
         place = self.resolve(site)
         self._refuse_measured(place)
-        last = {(row.step, row.call): row for row in self.records(place, steps=steps)}
+        wanted = [steps] if isinstance(steps, int) else steps
+        rows = self.records_of(place, None if wanted is None else set(wanted))
+        last = {(row.step, row.call): row for row in rows}
         if not last:
             missing = steps if isinstance(steps, int) else None
-            own = sorted({row.step for row in self.records(place)})
+            own = sorted(self._by_step(place))
             if not own:
                 raise SiteError(self._nothing_like(place, None, None, None, FORWARD))
             raise SiteError(
@@ -262,7 +291,7 @@ class Contents:
         by_path = len(set(paths)) == len(paths)
         norms = {}
         for site in chosen:
-            if site in self.by_site:
+            if self._is_recorded(site):
                 joined = self.cat(site)
                 joined = joined if joined.layout is torch.strided else joined.to_dense()
                 wide = joined.to(torch.complex128 if joined.is_complex() else torch.float64)
@@ -292,10 +321,11 @@ class Contents:
         if step is None:
             step = max(per_step, default=None)
         if isinstance(step, int):
-            rows: Sequence[Record] = per_step.get(step, ())
+            places = per_step.get(step, _NONE)
         else:
             wanted = per_step.keys() if step is None or isinstance(step, str) else set(step)
-            rows = [r for r in self.by_site[site] if r.phase == FORWARD and r.step in wanted]
+            places = self._among(self._places_of(site), FORWARD, set(wanted))
+        rows = list(self._records.at(places))
         if not rows:
             only = step if isinstance(step, int) else None
             raise SiteError(self._nothing_like(site, only, None, None, FORWARD))
@@ -309,22 +339,23 @@ class Contents:
         if len({row.step for row in rows}) > 1:
             return without_ratio(found, site)
         param = Site(site.path, "param", site.leaf)
-        before = self._by_step(param).get(rows[0].step)
+        before = [*self._records.at(self._by_step(param).get(rows[0].step, _NONE)[:1])]
         norm = measure_all([before[0].value], histogram=False).l2 if before else math.nan
         why = why_no_ratio(norm, str(param))
         if before and found.shape not in (None, shape := tuple(before[0].kept.shape)):
             norm, why = math.nan, other_shape(str(param), shape, found.shape)
         return replace(found, weight_l2=norm, why_no_ratio=why)
 
-    def _by_step(self, site: Site) -> Mapping[int, Sequence[Record]]:
-        """The records of a site in each step, but for those that were computed again."""
-        found = self._grouped.get(site)
-        if found is None:
-            found = self._grouped[site] = {}
-            for row in self.by_site.get(site, ()):
-                if row.phase == FORWARD:
-                    found.setdefault(row.step, []).append(row)
-        return found
+    def _by_step(self, site: Site) -> Mapping[int, Places]:
+        """Places of the forward records of a site in each step."""
+        if site not in self._steps_of:
+            places = self._among(self._places_of(site), FORWARD)
+            steps = self._column("step")[places]
+            order = np.argsort(steps, kind="stable")
+            known, starts = np.unique(steps[order], return_index=True)
+            parts = np.split(places[order], starts[1:])
+            self._steps_of[site] = dict(zip(known.tolist(), parts, strict=False))
+        return self._steps_of[site]
 
     def over_steps(self, site: str | Site, name: str) -> tuple[list[int], list[Any]]:
         """See :meth:`Run.over_steps <torchtap.runs.run.Run.over_steps>`."""
@@ -346,30 +377,17 @@ class Contents:
     # ------------------------------------------------------------------ what is missing
 
     def _refuse_measured(self, site: Site) -> None:
-        if site not in self.by_site and site in self.series:
+        if not self._is_recorded(site) and site in self.series:
             raise RunError(
                 f"{site} was measured and its values were not kept. Read run.stats({str(site)!r}), "
                 f"or watch with to=[tt.Memory(), tt.Stats()]."
             )
 
-    def _nothing_at(self, text: str) -> str:
-        place = text.rsplit(":", 1)[0] if ":" in text else text
-        reasons = [entry for entry in self.absent() if (entry.site.path or ".") == place]
-        exact = [entry for entry in reasons if str(entry.site).startswith(text)]
-        if exact or reasons:
-            entry = (exact or reasons)[0]
-            return f"Nothing was recorded at {text}: {entry.site} is absent because {entry.reason}."
-        known = [str(site) for site in self.sites]
-        if not known:
-            return f"Nothing was recorded at {text}: the run is empty."
-        if ":" not in text:
-            known = list(dict.fromkeys(site.path or "." for site in self.sites))
-        return f"Nothing was recorded at {text!r}{did_you_mean(text, known)}"
-
     def _nothing_like(
         self, site: Site, step: int | None, call: int | None, backward: int | None, phase: str
     ) -> str:
-        have = sorted({(row.step, row.call) for row in self.by_site[site] if row.phase == phase})
+        rows = list(self._records.at(self._places_of(site)))
+        have = sorted({(row.step, row.call) for row in rows if row.phase == phase})
         asked = [
             f"{name} {value}"
             for name, value in (("step", step), ("call", call), ("backward", backward))
@@ -377,16 +395,11 @@ class Contents:
         ]
         shown = ", ".join(f"step {s} call {c}" for s, c in have[:6]) or f"none in phase {phase}"
         more = f" and {len(have) - 6} more" if len(have) > 6 else ""
-        others = sorted({row.phase for row in self.by_site[site]} - {phase})
+        others = sorted({row.phase for row in rows} - {phase})
         hint = f" Others have phase={' and '.join(map(repr, others))}." if others else ""
         return (
             f"{site} has no record in {', '.join(asked) or phase}. There are: {shown}{more}.{hint}"
         )
-
-
-def _latest(rows: Sequence[Record]) -> Record:
-    """The record of the last step and call, of several backwards the one that came last."""
-    return max(enumerate(rows), key=lambda item: (item[1].step, item[1].call, item[0]))[1]
 
 
 def as_step(step: Any) -> int | list[int] | str | None:

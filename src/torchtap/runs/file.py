@@ -9,12 +9,12 @@ from __future__ import annotations
 import functools
 import json
 import os
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Callable, Container, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from itertools import chain, count
 from pathlib import Path
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -24,28 +24,18 @@ from torch import Tensor
 from torchtap.core.absence import Absence
 from torchtap.core.errors import RunError
 from torchtap.core.local import readable
-from torchtap.core.record import UNVERSIONED, Record
+from torchtap.core.record import Record
 from torchtap.core.site import Site, nearest, one_of
-from torchtap.runs.contents import Meta
+from torchtap.runs.contents import Contents, Meta
 from torchtap.runs.listing import FORMAT, check_format
 from torchtap.runs.packed import is_small, pack, unpack
-from torchtap.runs.run import Run
+from torchtap.runs.records import Records
 from torchtap.runs.values import ALL
+from torchtap.stats.series import Series
 
 
-class _Header(NamedTuple):
-    name: str
-    site: Site
-    step: int
-    call: int
-    phase: str
-    backward: int
-    labels: tuple[str, ...]
-    real_view: bool
-
-
-def save_run(run: Run, path: Path) -> Path:
-    """Write ``run`` to ``path``; the file appears whole or not at all.
+def save_run(held: Contents, path: Path) -> Path:
+    """Write a run to ``path``; the file appears whole or not at all.
 
     Raises:
         RunError: there is a directory.
@@ -56,7 +46,6 @@ def save_run(run: Run, path: Path) -> Path:
         raise RunError(f"{path} is a directory; expected a file to write. Save it to {name!r}.")
     headers: list[dict[str, Any]] = []
     tensors: dict[str, Tensor] = {}
-    held = run._contents()
     for record in held.records(phase=None):
         name = _unused_name(record, tensors)
         if record.kept.is_meta:
@@ -110,20 +99,17 @@ def _write(path: Path, tensors: dict[str, Tensor], text: str) -> None:
             half.unlink()
 
 
-def open_run(path: str | Path) -> Run:
-    """Open a run that :meth:`Run.save` wrote. Values are read when they are asked for.
+class Stored(NamedTuple):
+    """What a file holds, as :class:`~torchtap.runs.run.Run` takes it."""
 
-    Raises:
-        FileNotFoundError: there is no such file.
-        RunError: it is not a run of torchtap, or is damaged.
+    records: Records
+    meta: Meta
+    absent: Callable[[], Sequence[Absence]]
+    series: Callable[[], Series]
 
-    Example:
-        >>> import tempfile, torch, torchtap as tt
-        >>> with tt.watch(torch.nn.Linear(2, 3)) as w:
-        ...     pass
-        >>> tt.open(w.run.save(tempfile.mkdtemp() + "/run.safetensors")).steps
-        []
-    """
+
+def read_run(path: str | Path) -> Stored:
+    """Read what :func:`save_run` wrote; see :func:`~torchtap.runs.run.open_run`."""
     file = Path(path)
     if not file.exists():
         raise FileNotFoundError(f"There is no run at {file}{_others(file)}")
@@ -144,7 +130,7 @@ def open_run(path: str | Path) -> Run:
     try:
         body = json.loads(text)
         check_format(file, body)
-        return _run(opened, body)
+        return _stored(opened, body)
     except (ValueError, TypeError, LookupError) as error:
         if isinstance(error, RunError):
             raise
@@ -186,13 +172,13 @@ def _no_safetensors(file: Path, error: Exception) -> str:
     return f"is not a safetensors file: {error}. Expected one that run.save wrote."
 
 
-def _run(opened: Any, body: dict[str, Any]) -> Run:
+def _stored(opened: Any, body: dict[str, Any]) -> Stored:
     absent = [Absence(Site(path, port, leaf), why) for path, port, leaf, why in body["absent"]]
     read = functools.partial(_read, opened)
     small = (name for name in opened.keys() if is_small(name))  # noqa: SIM118
     series = unpack({name: opened.get_tensor(name) for name in small}, body.get("series"), read)
-    rows = _Rows(opened, body["records"])
-    return Run(rows, _meta(body["meta"]), lambda: absent, lambda: series)
+    records = _records(opened, body["records"])
+    return Stored(records, _meta(body["meta"]), lambda: absent, lambda: series)
 
 
 def _read(opened: Any, name: str, start: int, end: int) -> Tensor:
@@ -204,59 +190,39 @@ def _read(opened: Any, name: str, start: int, end: int) -> Tensor:
     return part
 
 
-class _Rows(Sequence[Record]):
-    """The records of an open file, each loaded when it is first read."""
+class _Values(Sequence[Tensor]):
+    """The values of an open file, each loaded when it is first read."""
 
-    def __init__(self, opened: Any, headers: list[dict[str, Any]]) -> None:
+    def __init__(self, opened: Any, names: list[str], real_views: list[bool]) -> None:
         self._opened = opened
-        self._headers = [_header(entry) for entry in headers]
-        self._loaded: dict[int, Record] = {}
+        self._names = names
+        self._real_views = real_views
+        self._loaded: dict[int, Tensor] = {}
 
     def __len__(self) -> int:
-        return len(self._headers)
+        return len(self._names)
 
-    def __iter__(self) -> Iterator[Record]:
-        return (self[place] for place in range(len(self)))
-
-    @overload
-    def __getitem__(self, place: int) -> Record: ...
-    @overload
-    def __getitem__(self, place: slice) -> list[Record]: ...
-    def __getitem__(self, place: int | slice) -> Record | list[Record]:
-        if isinstance(place, slice):
-            return [self[one] for one in range(*place.indices(len(self)))]
-        place = range(len(self))[place]
+    def __getitem__(self, place: Any) -> Any:
         if place not in self._loaded:
-            self._loaded[place] = self._load(self._headers[place])
+            # Memory-mapped by safetensors: bytes are read when they are touched.
+            tensor = self._opened.get_tensor(self._names[place])
+            is_complex = self._real_views[place]
+            self._loaded[place] = torch.view_as_complex(tensor) if is_complex else tensor
         return self._loaded[place]
 
-    def _load(self, header: _Header) -> Record:
-        # Memory-mapped by safetensors: bytes are read when they are touched.
-        tensor = self._opened.get_tensor(header.name)
-        value = torch.view_as_complex(tensor) if header.real_view else tensor
-        return Record(
-            header.site,
-            header.step,
-            header.call,
-            header.phase,
-            header.backward,
-            header.labels,
-            value,
-            UNVERSIONED,
-        )
 
+def _records(opened: Any, headers: list[dict[str, Any]]) -> Records:
+    if not headers:
+        return Records()
 
-def _header(entry: dict[str, Any]) -> _Header:
-    return _Header(
-        entry["name"],
-        Site(*entry["site"]),
-        entry["step"],
-        entry["call"],
-        entry["phase"],
-        entry["backward"],
-        tuple(entry["labels"]),
-        entry["real_view"],
-    )
+    def column(name: str) -> list[Any]:
+        return [entry[name] for entry in headers]
+
+    records = Records(_Values(opened, column("name"), column("real_view")))
+    sites = [Site(*parts) for parts in column("site")]
+    numbers = (column(name) for name in ("step", "call", "phase", "backward"))
+    records.append_columns(sites, *numbers, [tuple(labels) for labels in column("labels")])
+    return records
 
 
 def _meta(entry: dict[str, Any]) -> Meta:

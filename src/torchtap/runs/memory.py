@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from torchtap.core.absence import Absence
 from torchtap.core.errors import InputError
-from torchtap.core.record import Record
+from torchtap.core.record import Record, nbytes_of
+from torchtap.runs.records import Records
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,40 +41,56 @@ class Memory:
             raise InputError(f"Memory takes max_bytes above 0 or None, not {max_bytes!r}.")
         self.max_bytes = max_bytes
         self.forgotten_steps: list[int] = []
-        self._rows: list[Record] = []
+        self._records = Records()
+        self._new: list[Record] = []
+        self._lock = threading.Lock()
         self._budgeted_bytes = 0
         self._refused: dict[Absence, None] = {}
         # Appending is all there is to do without a budget, and it is done for every value that
-        # flows: no Python call in between.
+        # flows: no Python call in between. Columns are made of the records when a step ends.
         self.take: Callable[[Record], None] = (
-            self._rows.append if max_bytes is None else self._take_within_budget
+            self._new.append if max_bytes is None else self._take_within_budget
         )
+        self.unguarded = ("take",)
 
     @property
     def rows(self) -> Sequence[Record]:
         """The records in the order of their arrival."""
-        return self._rows
+        return self.contents()
 
     @property
     def num_bytes(self) -> int:
         """Bytes of the kept values."""
-        return sum(row.nbytes for row in self._rows)
+        return sum(map(nbytes_of, self.contents().kept))
 
     @property
-    def refused(self) -> tuple[Absence, ...]:
+    def absent(self) -> tuple[Absence, ...]:
         """What did not fit into ``max_bytes``."""
         return tuple(self._refused)
 
+    def contents(self) -> Records:
+        """The records in the order of their arrival."""
+        with self._lock:
+            # A thread may append while this one reads: only what was read is taken away.
+            new = self._new[:]
+            self._records.extend(new)
+            del self._new[: len(new)]
+            return self._records
+
     def clear(self) -> None:
         """Forget everything that was kept so far."""
-        self._rows.clear()
-        self._budgeted_bytes = 0
+        with self._lock:
+            self._records = Records()
+            self._new.clear()
+            self._budgeted_bytes = 0
 
     def close_step(self, step: int) -> None:
-        """Nothing to do: records are complete when they come."""
+        """Turn the records of the step into columns."""
+        self.contents()
 
     def close(self) -> None:
-        """Nothing to do: what was kept stays readable."""
+        """Turn the last records into columns; they stay readable."""
+        self.contents()
 
     def _take_within_budget(self, record: Record) -> None:
         assert self.max_bytes is not None
@@ -87,13 +105,14 @@ class Memory:
             self._refused[Absence(record.site, reason)] = None
             return
         self._budgeted_bytes += size
-        self._rows.append(record)
+        self._new.append(record)
 
     def _forget_oldest(self, running_step: int) -> bool:
-        oldest = min((row.step for row in self._rows), default=running_step)
+        records = self.contents()
+        oldest = int(records.column("step").min(initial=running_step))
         if oldest >= running_step:
             return False
-        self._rows[:] = [row for row in self._rows if row.step != oldest]
+        self._records = records.without_step(oldest)
         self._budgeted_bytes = self.num_bytes
         self.forgotten_steps.append(oldest)
         return True

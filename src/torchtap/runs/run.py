@@ -11,7 +11,9 @@ from torchtap.core.errors import SiteError
 from torchtap.core.page import Page, Printed
 from torchtap.core.record import FORWARD, Record
 from torchtap.core.site import Site
-from torchtap.runs.contents import Contents, Meta, Step, Where, as_step
+from torchtap.runs.contents import Contents, Meta, Step, as_step
+from torchtap.runs.records import LiveRecords, Records
+from torchtap.runs.select import Where
 from torchtap.stats.series import Series
 from torchtap.stats.statistics import Statistics
 
@@ -45,40 +47,25 @@ class Run(Printed):
 
     def __init__(
         self,
-        rows: Sequence[Record],
+        rows: Sequence[Record] | Callable[[], Records],
         meta: Meta,
         absent: Callable[[], Sequence[Absence]] = tuple,
         series: Callable[[], Series] = Series,
+        expected: Callable[[], Sequence[Site]] = tuple,
     ) -> None:
-        self._rows = rows
+        self._records = rows if callable(rows) else LiveRecords(lambda: rows).read
         self._meta = meta
         self._absent = absent
         self._series = series
-        self._by_site: dict[Site, list[Record]] = {}
-        self._indexed: tuple[int, Record | None] = (0, None)
-        self._last: tuple[tuple[int, Record | None, int], Contents] | None = None
+        self._expected = expected
+        self._last: Contents | None = None
 
     def _contents(self) -> Contents:
         """What the run holds now. Every other method reads it once, and works on that."""
-        series = self._series()
-        self._index_new()
-        stamp = *self._indexed, series.revision
-        if self._last is None or self._last[0] != stamp:
-            held = Contents(self._rows, self._by_site, series, self._meta, self._absent)
-            self._last = stamp, held
-        return self._last[1]
-
-    def _index_new(self) -> None:
-        """Bring the index up to date: a live run grows by a few records between two readings."""
-        done, marker = self._indexed
-        if done > len(self._rows) or (done and self._rows[done - 1] is not marker):
-            self._by_site, done = {}, 0  # The store forgot old steps.
-            self._last = None
-        for place in range(done, len(self._rows)):
-            row = self._rows[place]
-            self._by_site.setdefault(row.site, []).append(row)
-        count = len(self._rows)
-        self._indexed = (count, self._rows[count - 1] if count else None)
+        records, series = self._records(), self._series()
+        if self._last is None or not self._last.is_of(records, series):
+            self._last = Contents(records, series, self._meta, self._absent, self._expected)
+        return self._last
 
     # ------------------------------------------------------------------ what there is
 
@@ -110,10 +97,10 @@ class Run(Printed):
     @property
     def nbytes(self) -> int:
         """Bytes of all values."""
-        return sum(row.nbytes for row in self._rows)
+        return self._contents().nbytes
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self._records())
 
     def __contains__(self, site: object) -> bool:
         try:
@@ -168,6 +155,9 @@ class Run(Printed):
         phase: str | None = FORWARD,
     ) -> Iterator[Record]:
         """Records in the order of their arrival, read one by one.
+
+        The gradients of one call come in the order of its arguments (positional ones, then
+        keywords) or of what it returned, in whatever order the backward reached them.
 
         Args:
             where: patterns as everywhere, sites, or a function of a site; ``None`` for all.
@@ -317,7 +307,7 @@ class Run(Printed):
         """
         from torchtap.runs.file import save_run
 
-        return save_run(self, Path(path))
+        return save_run(self._contents(), Path(path))
 
     # ------------------------------------------------------------------ selection
 
@@ -336,3 +326,22 @@ class Run(Printed):
         from torchtap.runs.show import show_listing
 
         return show_listing(list_run(self))
+
+
+def open_run(path: str | Path) -> Run:
+    """Open a run that :meth:`Run.save` wrote. Values are read when they are asked for.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        RunError: it is not a run of torchtap, or is damaged.
+
+    Example:
+        >>> import tempfile, torch, torchtap as tt
+        >>> with tt.watch(torch.nn.Linear(2, 3)) as w:
+        ...     pass
+        >>> tt.open(w.run.save(tempfile.mkdtemp() + "/run.safetensors")).steps
+        []
+    """
+    from torchtap.runs.file import read_run
+
+    return Run(*read_run(path))

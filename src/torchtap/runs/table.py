@@ -19,7 +19,8 @@ from torchtap.stats.series import Series, part_of
 from torchtap.stats.statistics import Statistics
 
 if TYPE_CHECKING:
-    from torchtap.runs.contents import Contents, Step, Where
+    from torchtap.runs.contents import Contents, Step
+    from torchtap.runs.select import Where
 
 
 TABLE_COLUMNS = ("shape", "mean", "std", "min", "max", "zeros", "NaN/Inf")
@@ -157,12 +158,9 @@ def measure_table(
     histogram = histogram or any(_needs_histogram(name) for name in names)
     is_merged = isinstance(steps, str) or (together and steps is not None)
     wanted = _wanted(steps)
-    groups: dict[Site, list[Record]] = {site: [] for site in held.select(where)}
-    for record in held.records(steps=wanted):
-        if record.site in groups:
-            groups[record.site].append(record)
     series, rows, seen = held.series, [], set()
-    for site, group in groups.items():
+    for site in held.select(where):
+        group = held.records_of(site, wanted)
         if group:
             rows.append(_row(held, site, group, histogram=histogram, is_merged=is_merged))
             seen |= {record.step for record in group}

@@ -81,6 +81,9 @@ class Stats:
         1.0
     """
 
+    keeps = False
+    unguarded = ("meter",)
+
     def __init__(
         self,
         *,
@@ -111,7 +114,7 @@ class Stats:
             )
         self.series = Series(keep, statistics)
         self.series.has_histograms = histogram
-        self.skipped: dict[Absence, None] = {}
+        self._skipped: dict[Absence, None] = {}
         self._histogram = histogram
         self._sample = 0 if exact else SAMPLE
         self._sample_mean = frozenset(sample_mean)
@@ -133,7 +136,7 @@ class Stats:
 
     def meter(self, site: Site) -> Callable[[Tensor, int], bool]:
         """What measures the tensors of a site; hooks may call it in place of :meth:`take`."""
-        # What further statistics do is somebody's code: it runs where a failing sink is put aside.
+        # Further statistics are code of the user's, which may raise: take() runs guarded.
         return _declines if self._statistics else self._meter(site)
 
     def _meter(self, site: Site) -> Meter:
@@ -147,7 +150,7 @@ class Stats:
         """Measure one value."""
         site = record.site
         if record.phase is BACKWARD:
-            self.skipped[Absence(site, NOT_OF_FORWARD)] = None
+            self._skipped[Absence(site, NOT_OF_FORWARD)] = None
             return
         known = self._by_id.get(id(site))
         if known is None:
@@ -177,7 +180,12 @@ class Stats:
         """Nothing more will come."""
         self.flush()
 
-    def read(self) -> Series:
+    @property
+    def absent(self) -> tuple[Absence, ...]:
+        """What was given to it and could not be measured."""
+        return tuple(self._skipped)
+
+    def measured(self) -> Series:
         """What was measured so far, also of the running step."""
         with lasting():
             self.flush()
@@ -207,14 +215,14 @@ class Stats:
         tensor = record.kept
         reason = no_values(tensor)
         if reason is not None:
-            self.skipped[Absence(record.site, reason)] = None
+            self._skipped[Absence(record.site, reason)] = None
             return
         quiet = torch.autocast(tensor.device.type, enabled=False)
         with self._clock.lock, torch.no_grad(), quiet:
             try:
                 values, notes = real_values(tensor)
             except RuntimeError as error:
-                self.skipped[Absence(record.site, why_unreadable(error))] = None
+                self._skipped[Absence(record.site, why_unreadable(error))] = None
                 return
             if record.step != self._clock.step:
                 self._change_step(record.step)

@@ -1,0 +1,231 @@
+"""The records of a run as columns: a :class:`Record` is made when it is asked for.
+
+A run may hold millions of records. As objects they cost 120 bytes each and are visited by every
+full pass of Python's garbage collector; as columns they cost 41 bytes, with the reference to the
+value, and are searched by numpy.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Generic, TypeVar, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torchtap.core.record import (
+    BACKWARD,
+    EVAL,
+    FORWARD,
+    RECOMPUTE,
+    UNVERSIONED,
+    Record,
+    new_record,
+)
+from torchtap.core.site import Site
+
+Places = NDArray[np.intp]
+"""Which records, by their place in the order of arrival."""
+_COLUMNS = np.dtype(
+    [
+        ("site", np.int32),
+        ("step", np.int64),
+        ("call", np.int32),
+        ("phase", np.int8),
+        ("backward", np.int32),
+        ("labels", np.int32),
+        ("version", np.int64),
+    ]
+)
+_CHUNK = 4096
+"""Records that are turned into columns at a time, so that the tuples between stay in the cache."""
+
+
+T = TypeVar("T")
+
+
+class _Numbered(Generic[T]):
+    """Distinct values, each with a number."""
+
+    def __init__(self, values: Iterable[T] = ()) -> None:
+        self.values = list(values)
+        self._numbers = {value: number for number, value in enumerate(self.values)}
+
+    def number(self, value: T) -> int:
+        """The number of a value, which is new or not."""
+        number = self._numbers.setdefault(value, len(self.values))
+        if number == len(self.values):
+            self.values.append(value)
+        return number
+
+
+class Records(Sequence[Record]):
+    """Records in the order of their arrival.
+
+    Args:
+        kept: their values; of a file a sequence that reads each when it is asked for.
+
+    Attributes:
+        kept: the tensors, one per record.
+        sites: the distinct sites, by first arrival.
+    """
+
+    def __init__(self, kept: Sequence[Any] | None = None) -> None:
+        self.kept: Any = [] if kept is None else kept
+        self.sites: list[Site] = []
+        self._site_numbers: dict[Site, int] = {}
+        # The identity of a site is looked up first: hashing one takes longer than all the rest.
+        self._site_ids: dict[int, int] = {}
+        self._phases = _Numbered([FORWARD, RECOMPUTE, BACKWARD, EVAL])
+        self._labels: _Numbered[tuple[str, ...]] = _Numbered([()])
+        self._table = np.zeros(0, _COLUMNS)
+        self._length = 0
+        self._lock = threading.Lock()
+
+    # ------------------------------------------------------------------ filled
+
+    def extend(self, rows: Sequence[Record]) -> None:
+        """Append records."""
+        for start in range(0, len(rows), _CHUNK):
+            *columns, kept, versions = zip(*rows[start : start + _CHUNK], strict=True)
+            with self._lock:
+                self.kept.extend(kept)
+                self._append(columns, versions)
+
+    def append_columns(self, *columns: Sequence[Any]) -> None:
+        """Append records whose values ``kept`` holds already; nothing can overwrite them.
+
+        Args:
+            columns: sites, steps, calls, phases, backwards and labels.
+        """
+        with self._lock:
+            self._append(columns, UNVERSIONED)
+
+    def _append(self, columns: Sequence[Sequence[Any]], versions: Any) -> None:
+        sites, steps, calls, phases, backwards, labels = columns
+        end = self._length + len(sites)
+        if end > len(self._table):
+            grown = np.zeros(max(end, len(self._table) * 3 // 2), _COLUMNS)
+            grown[: self._length] = self._table[: self._length]
+            self._table = grown
+        new = self._table[self._length : end]
+        numbers = [self._site_ids.get(id(site)) for site in sites]
+        if None in numbers:
+            numbers = [self._number_of(site) for site in sites]
+        new["site"], new["step"], new["call"], new["backward"] = numbers, steps, calls, backwards
+        new["phase"] = [self._phases.number(phase) for phase in phases]
+        new["labels"] = [self._labels.number(one) for one in labels]
+        new["version"] = versions
+        self._length = end
+
+    def _number_of(self, site: Site) -> int:
+        number = self._site_numbers.setdefault(site, len(self.sites))
+        if number == len(self.sites):
+            self.sites.append(site)
+            self._site_ids[id(site)] = number  # ``sites`` keeps it alive: its id is no other's.
+        return number
+
+    # ------------------------------------------------------------------ read
+
+    def __len__(self) -> int:
+        return self._length
+
+    @overload
+    def __getitem__(self, place: int) -> Record: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[Record]: ...
+    def __getitem__(self, place: int | slice) -> Record | list[Record]:
+        if isinstance(place, slice):
+            return list(self.at(np.arange(self._length)[place]))
+        return next(self.at(np.array([range(self._length)[place]])))
+
+    def __iter__(self) -> Iterator[Record]:
+        return self.at(np.arange(self._length))
+
+    def at(self, places: Places) -> Iterator[Record]:
+        """The records at some places, made one by one."""
+        sites, phases, labels, kept = self.sites, self._phases, self._labels, self.kept
+        for start in range(0, len(places), _CHUNK):
+            chunk = places[start : start + _CHUNK]
+            rows = self._table[chunk].tolist()
+            for place, (site, step, call, phase, backward, label, version) in zip(
+                chunk.tolist(), rows, strict=True
+            ):
+                found = (phases.values[phase], backward, labels.values[label], kept[place], version)
+                yield new_record(Record, (sites[site], step, call, *found))
+
+    def column(self, name: str) -> NDArray[Any]:
+        """``site`` (number in ``sites``), ``step``, ``call``, ``backward`` or ``version``."""
+        column: NDArray[Any] = self._table[name][: self._length]
+        return column
+
+    def in_phase(self, phase: str) -> NDArray[np.bool_]:
+        """Which records are of a phase."""
+        found: NDArray[np.bool_] = self.column("phase") == self._phases.number(phase)
+        return found
+
+    def number_of(self, site: Site) -> int | None:
+        """The number of a site, or ``None`` if it has no record."""
+        return self._site_numbers.get(site)
+
+    def overwritten(self, step: int | None = None) -> Iterator[Record]:
+        """Records that were kept without a copy and whose tensor was overwritten since.
+
+        Args:
+            step: look only at records that came after the last one of an earlier step.
+        """
+        start = 0 if step is None else self._start_of(step)
+        versions = self.column("version")[start:]
+        aliases = np.flatnonzero(versions != UNVERSIONED)
+        lost = [
+            place + start
+            for place, version in zip(aliases.tolist(), versions[aliases].tolist(), strict=True)
+            if self.kept[place + start]._version != version
+        ]
+        return self.at(np.array(lost, dtype=np.intp))
+
+    def _start_of(self, step: int) -> int:
+        """The place after the last record of an earlier step, searched from the end."""
+        steps, size = self.column("step"), _CHUNK
+        while True:
+            earlier = np.flatnonzero(steps[-size:] < step)
+            first = max(len(steps) - size, 0)
+            if len(earlier):
+                return first + int(earlier[-1]) + 1
+            if not first:
+                return 0
+            size *= 2
+
+    def without_step(self, step: int) -> Records:
+        """A copy that lacks the records of one step."""
+        rest = Records()
+        rest.extend(list(self.at(np.flatnonzero(self.column("step") != step))))
+        return rest
+
+
+class LiveRecords:
+    """The records of a store as columns, brought up to date when they are read.
+
+    Args:
+        contents: gives the records that the store holds now, in the order of their arrival.
+    """
+
+    def __init__(self, contents: Callable[[], Sequence[Record]]) -> None:
+        self._contents = contents
+        self._known = Records()
+        self._marker: Record | None = None
+
+    def read(self) -> Records:
+        """All records that the store holds now."""
+        rows = self._contents()
+        if isinstance(rows, Records):
+            return rows
+        done = len(self._known)
+        if done > len(rows) or (done and rows[done - 1] is not self._marker):
+            self._known, done = Records(), 0  # The store dropped records, or made them anew.
+        new = [rows[place] for place in range(done, len(rows))]
+        if new:
+            self._known.extend(new)
+            self._marker = new[-1]
+        return self._known

@@ -1,0 +1,130 @@
+"""From text to the sites of a run, and what to say where a run has none that fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from torchtap.core.absence import Absence
+from torchtap.core.errors import SiteError
+from torchtap.core.site import PORTS, Pattern, Site, did_you_mean, leaf_matches
+
+Where = str | Site | Callable[[Site], bool] | Sequence["str | Site | Callable[[Site], bool]"] | None
+
+
+class Selection:
+    """The sites of a run, and how they are looked up.
+
+    Args:
+        known: those with a record or a measurement, in the order in which calls have them.
+        modules: path -> class names in MRO order, in the order of ``named_modules()``.
+        aliases: second path of a shared module -> its first.
+        absent: asks what was selected and not seen.
+
+    Attributes:
+        sites: by module, port and leaf: leaves that are numbers (positional arguments, items of a
+            tuple) first, then those with names in the order in which calls have them.
+    """
+
+    def __init__(
+        self,
+        known: Iterable[Site],
+        modules: Mapping[str, tuple[str, ...]],
+        aliases: Mapping[str, str],
+        absent: Callable[[], Sequence[Absence]],
+    ) -> None:
+        self._modules = modules
+        self._aliases = aliases
+        self._absent = absent
+        self._paths: dict[str, list[str]] = {}
+        for alias, first in aliases.items():
+            self._paths.setdefault(first, [first]).append(alias)
+        places = {path: place for place, path in enumerate(modules)}
+        ports = {port: place for place, port in enumerate(PORTS)}
+
+        def rank(site: Site) -> tuple[int, int, float]:
+            return places.get(site.path, len(places)), ports[site.port], _number(site.leaf)
+
+        self.sites = sorted(known, key=rank)
+        self._known = frozenset(self.sites)
+
+    def __contains__(self, site: Site) -> bool:
+        return site in self._known
+
+    def select(self, where: Where) -> list[Site]:
+        """The sites that fit ``where``; all for ``None``.
+
+        Raises:
+            SiteError: nothing fits; the message names what is near.
+        """
+        if where is None:
+            return list(self.sites)
+        if isinstance(where, Site):
+            return [self.resolve(where)]
+        items: Sequence[Any] = [where] if isinstance(where, str) or callable(where) else where
+        patterns = [Pattern.parse(item) for item in items if isinstance(item, str)]
+        sites = {item for item in items if isinstance(item, Site)}
+        functions = [item for item in items if not isinstance(item, str | Site)]
+        adding = [pattern for pattern in patterns if not pattern.negate]
+        every = not adding and not sites and not functions
+
+        def fits(site: Site) -> bool:
+            wanted = every or site in sites or any(function(site) for function in functions)
+            wanted = wanted or any(self._fits(pattern, site) for pattern in adding)
+            return wanted and not any(p.negate and self._fits(p, site) for p in patterns)
+
+        chosen = [site for site in self.sites if fits(site)]
+        if not chosen:
+            raise SiteError(self._nothing_at(", ".join(map(str, items))))
+        return chosen
+
+    def _fits(self, pattern: Pattern, site: Site) -> bool:
+        types = self._modules.get(site.path)
+        paths = self._paths.get(site.path)
+        if paths is None:
+            return pattern.matches(site, types)
+        return any(pattern.matches(Site(path, site.port, site.leaf), types) for path in paths)
+
+    def resolve(self, site: str | Site) -> Site:
+        """The one site that is meant.
+
+        Raises:
+            SiteError: there is none, or several.
+        """
+        wanted = site if isinstance(site, Site) else Site.parse(site)
+        if wanted.path in self._aliases:
+            wanted = Site(self._aliases[wanted.path], wanted.port, wanted.leaf)
+        if wanted in self._known:
+            return wanted
+        near = [
+            other
+            for other in self.sites
+            if (other.path, other.port) == (wanted.path, wanted.port)
+            and leaf_matches(wanted.leaf, other.leaf)
+        ]
+        if len(near) == 1:
+            return near[0]
+        if near:
+            names = ", ".join(repr(str(other)) for other in near)
+            raise SiteError(f"{wanted} stands for several tensors. Name one of {names}.")
+        raise SiteError(self._nothing_at(str(wanted)))
+
+    def _nothing_at(self, text: str) -> str:
+        place = text.rsplit(":", 1)[0] if ":" in text else text
+        reasons = [entry for entry in self._absent() if (entry.site.path or ".") == place]
+        exact = [entry for entry in reasons if str(entry.site).startswith(text)]
+        if exact or reasons:
+            entry = (exact or reasons)[0]
+            return f"Nothing was recorded at {text}: {entry.site} is absent because {entry.reason}."
+        if not self.sites:
+            return f"The run is empty: nothing was recorded, at {text} or elsewhere."
+        known = [str(site) for site in self.sites]
+        if ":" not in text:
+            known = list(dict.fromkeys(site.path or "." for site in self.sites))
+        return f"Nothing was recorded at {text!r}{did_you_mean(text, known)}"
+
+
+def _number(leaf: str) -> float:
+    """The position that a leaf begins with; names come after all positions."""
+    head = leaf.partition(".")[0]
+    return int(head) if head.isdecimal() else float("inf") if leaf else -1.0
