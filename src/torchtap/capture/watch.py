@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
-from types import TracebackType
 from typing import Any, Literal
 
 import torch
@@ -23,6 +22,7 @@ from torchtap.capture.missing import (
 )
 from torchtap.core.absence import Absence, Absences
 from torchtap.core.errors import CaptureError, InputError, SiteError
+from torchtap.core.handle import Closable
 from torchtap.core.modules import Where, modules_of
 from torchtap.core.plan import Plan, make_plan
 from torchtap.core.record import Record, Sink
@@ -40,7 +40,7 @@ To = Sink | Callable[[Record], object] | Iterable[Sink | Callable[[Record], obje
 _GRAD_INPUT_MODES = ("through", "total")
 
 
-class Watch:
+class Watch(Closable):
     """What ``tt.watch`` returns: a context manager and a handle, safe to close twice.
 
     Attributes:
@@ -53,7 +53,6 @@ class Watch:
         self.plan = plan
         self._delivery = delivery
         self._every = every
-        self._is_open = True
         self._seen_step = False
         self._was_compiled = _is_compiled(model)
         modules, _ = modules_of(model)
@@ -90,9 +89,8 @@ class Watch:
         self._check_marks()
         self._delivery.close_step(done)
 
-    def _refuse_closed(self) -> None:
-        if not self._is_open:
-            raise CaptureError("This watch is closed; call tt.watch again to go on.")
+    def _closed(self) -> CaptureError:
+        return CaptureError("This watch is closed; call tt.watch again to go on.")
 
     def _note_overwritten(self, step: int) -> None:
         if self._records is not None:
@@ -106,29 +104,13 @@ class Watch:
             SiteError: a pattern turned out to fit nothing, neither a module nor a mark.
             Exception: the first exception that a sink raised, with a note.
         """
-        self._close(raising=True)
+        super().close()
 
-    def _close(self, *, raising: bool) -> None:
-        if not self._is_open:
-            return
-        self._is_open = False
+    def _finish(self, *, raising: bool) -> None:
         self._engine.detach()
         self._delivery.close(raising=raising)
         if raising:
             self._check_marks()
-
-    def __enter__(self) -> Watch:
-        self._refuse_closed()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        # An exception of the user's is the one to see; ours would hide it.
-        self._close(raising=error is None)
 
     def _wants(self, step: int) -> bool:
         if callable(self._every):

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -16,6 +15,7 @@ from torchtap.capture.watch import watch
 from torchtap.core.absence import Absence
 from torchtap.core.errors import EditError, InputError
 from torchtap.core.functions import Function, name_of
+from torchtap.core.handle import Closable
 from torchtap.core.modules import Where, modules_of, several
 from torchtap.core.page import Grid, Line, Listed, Page, Printed
 from torchtap.core.plan import Plan, make_plan
@@ -31,16 +31,13 @@ from torchtap.edits.clipping import Clipping
 from torchtap.edits.editor import EDITABLE, EditEngine
 from torchtap.hooks.spots import SiteState, Tap
 
-if TYPE_CHECKING:
-    pass
-
 Chosen = int | Iterable[int] | Callable[[int], bool] | None
 Functions = Function | Sequence[Function]
 Missing = Literal["error", "ignore"]
 OneEdit = EditEngine | Clipping
 
 
-class Edit(Printed):
+class Edit(Closable, Printed):
     """What ``tt.edit`` returns: a context manager and a handle, safe to close twice.
 
     Attributes:
@@ -64,7 +61,6 @@ class Edit(Printed):
         self._editors = editors
         self._wants_step = _chooser(steps, "steps")
         self._missing = missing
-        self._is_open = True
         self._step = 0
         self._had_step = False
 
@@ -94,9 +90,8 @@ class Edit(Printed):
         self._begin_step(self._step + 1)
         self._raise_lost()
 
-    def _refuse_closed(self) -> None:
-        if not self._is_open:
-            raise EditError("This edit is closed; call tt.edit again to go on.")
+    def _closed(self) -> EditError:
+        return EditError("This edit is closed; call tt.edit again to go on.")
 
     def _begin_step(self, step: int) -> None:
         self._step = step
@@ -111,12 +106,9 @@ class Edit(Printed):
         Raises:
             EditError: something that was asked for never happened. Not with ``missing="ignore"``.
         """
-        self._close(raising=True)
+        super().close()
 
-    def _close(self, *, raising: bool) -> None:
-        if not self._is_open:
-            return
-        self._is_open = False
+    def _finish(self, *, raising: bool) -> None:
         self._detach()
         if raising:
             self._raise_lost()
@@ -125,19 +117,6 @@ class Edit(Printed):
     def _detach(self) -> None:
         for _, editor in self._editors:
             editor.detach()
-
-    def __enter__(self) -> Edit:
-        self._refuse_closed()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        # An exception of the user's is the one to see; ours would hide it.
-        self._close(raising=error is None)
 
     # ------------------------------------------------------------------ report
 

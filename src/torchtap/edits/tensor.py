@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor
 
 from torchtap.core.errors import EditError, InputError
 from torchtap.core.functions import Function
+from torchtap.core.handle import Closable
 from torchtap.core.site import Site
 from torchtap.edits import as_edit
 from torchtap.edits.checked import CheckedEdit
@@ -45,7 +44,7 @@ def edit_tensor(
     return TensorEdit(tensor, fn, name, missing)
 
 
-class TensorEdit:
+class TensorEdit(Closable):
     """What ``tt.edit_tensor`` returns.
 
     Attributes:
@@ -62,7 +61,6 @@ class TensorEdit:
             )
         self.fired = 0
         self._missing = missing
-        self._is_open = True
         self._spot = SiteState(Site(name, "grad_output"))
         self._gradients = GradientEdits(CheckedEdit(as_edit(fn)), self._count)
         self._gradients.of_tensor(self._spot, tensor, 0)
@@ -75,15 +73,15 @@ class TensorEdit:
         """Take it off.
 
         Raises:
-            EditError: no gradient came, or the tensor was a view that somebody overwrote, and the
-                gradient went by.
+            EditError: no gradient came, or the tensor was a view that was overwritten, and its
+                gradient went another way.
         """
-        self._close(raising=True)
+        super().close()
 
-    def _close(self, *, raising: bool) -> None:
-        if not self._is_open:
-            return
-        self._is_open = False
+    def _closed(self) -> EditError:
+        return EditError("This edit is closed; call tt.edit_tensor again to go on.")
+
+    def _finish(self, *, raising: bool) -> None:
         self._gradients.release()
         if not raising:
             return
@@ -96,14 +94,6 @@ class TensorEdit:
                 f"no backward was run, or the loss does not depend on it. If that is meant, pass "
                 f"missing='ignore'."
             )
-
-    def __enter__(self) -> TensorEdit:
-        if not self._is_open:
-            raise EditError("This edit is closed; call tt.edit_tensor again to go on.")
-        return self
-
-    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
-        self._close(raising=error is None)
 
     def __repr__(self) -> str:
         return f"<TensorEdit of {self._spot.site.path!r}, fired {self.fired} times>"

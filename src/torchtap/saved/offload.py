@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from torchtap.core.errors import InputError, OffloadError
+from torchtap.core.handle import Closable
 from torchtap.core.modules import Where, modules_of, several
 from torchtap.core.page import Page, Printed
 from torchtap.core.plan import make_plan
@@ -36,7 +37,7 @@ _CHECKPOINT = "checkpoint_inputs"
 _open_scopes: list[ModuleScope] = []
 
 
-class Offload:
+class Offload(Closable):
     """What ``tt.offload`` returns: a context manager, and a handle if it is attached to a model.
 
     Safe to close twice. What is packed can still be unpacked after closing: backward may come
@@ -73,7 +74,6 @@ class Offload:
         self._is_attached = model is not None
         self._num_blocks = 0
         self._was_entered = False
-        self._is_open = True
         if self._is_attached:
             _open_scopes.append(scope)
 
@@ -114,8 +114,7 @@ class Offload:
                 single number that depends on them.
             OffloadError: it is closed.
         """
-        if not self._is_open:
-            raise OffloadError("This offload is closed; call tt.offload again.")
+        self._refuse_closed()
         chosen = self._model if model is None else model
         if chosen is None:
             raise InputError("Offload.verify needs a model: pass the one whose loss it is.")
@@ -166,12 +165,12 @@ class Offload:
                 of another kind, or hooks are forbidden where it was saved. Not with
                 ``missing="ignore"``, nor where it was small or in host memory already.
         """
-        self._close(raising=True)
+        super().close()
 
-    def _close(self, *, raising: bool) -> None:
-        if not self._is_open:
-            return
-        self._is_open = False
+    def _closed(self) -> OffloadError:
+        return OffloadError("This offload is closed; call tt.offload again.")
+
+    def _finish(self, *, raising: bool) -> None:
         self._model = None
         if self._is_attached:
             _open_scopes.remove(self._scope)
@@ -189,8 +188,7 @@ class Offload:
             )
 
     def __enter__(self) -> Offload:
-        if not self._is_open:
-            raise OffloadError("This offload is closed; call tt.offload again.")
+        super().__enter__()
         if not self._is_attached:
             self._scope.begin()
             _open_scopes.append(self._scope)
@@ -206,8 +204,7 @@ class Offload:
     ) -> None:
         self._num_blocks -= 1
         if self._is_attached:
-            # An exception of the user's is the one to see; ours would hide it.
-            self._close(raising=error is None)
+            super().__exit__(kind, error, traceback)
             return
         self._scope.end()
         _open_scopes.remove(self._scope)

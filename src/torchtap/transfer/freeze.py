@@ -10,6 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parameter import is_lazy
 
 from torchtap.core.errors import EditError, SiteError
+from torchtap.core.handle import Closable
 from torchtap.core.modules import Where, modules_of, several
 from torchtap.core.plan import Plan, make_plan
 from torchtap.core.site import Pattern, Site
@@ -23,7 +24,7 @@ Held = set[Name]
 _KINDS = {"param": "parameter", "buffer": "buffer"}
 
 
-class Freeze:
+class Freeze(Closable):
     """What ``tt.freeze`` returns: a context manager and a handle, safe to close twice.
 
     Attributes:
@@ -38,24 +39,19 @@ class Freeze:
 
     def __init__(self, frozen: FreezeHooks) -> None:
         self._frozen = frozen
-        self._is_open = True
         frozen.attach()
         self.params = tuple(frozen.params)
         self.buffers = tuple(frozen.buffers)
 
     def close(self) -> None:
         """Give everything back: ``requires_grad`` is what it was."""
-        if self._is_open:
-            self._is_open = False
-            self._frozen.detach()
+        super().close()
 
-    def __enter__(self) -> Freeze:
-        if not self._is_open:
-            raise EditError("This freeze is closed; call tt.freeze again to go on.")
-        return self
+    def _closed(self) -> EditError:
+        return EditError("This freeze is closed; call tt.freeze again to go on.")
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def _finish(self, *, raising: bool) -> None:
+        self._frozen.detach()
 
     def __repr__(self) -> str:
         state = "on" if self._is_open else "closed"
