@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -30,9 +30,6 @@ from torchtap.edits.checked import CheckedEdit, Scaler
 from torchtap.edits.clipping import Clipping
 from torchtap.edits.editor import EDITABLE, EditEngine
 from torchtap.hooks.spots import SiteState, Tap
-
-if TYPE_CHECKING:
-    pass
 
 Chosen = int | Iterable[int] | Callable[[int], bool] | None
 Functions = Function | Sequence[Function]
