@@ -182,3 +182,21 @@ def test_rich_is_imported_only_where_something_is_shown(code: str) -> None:
         timeout=60,
     )
     assert done.stdout.splitlines()[-1] == "False"
+
+
+def test_an_update_without_a_ratio_says_why_in_a_notebook() -> None:
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with tt.watch(model, "*:update", to=tt.Stats()) as w:
+        model(torch.ones(3, 2)).sum().backward()
+        optimizer.step()
+        w.step()
+    stats = w.run.stats(".:update[weight]")
+    words = _Reader(stats._repr_html_()).words
+    assert stats.why_no_ratio and f"update_ratio {stats.why_no_ratio}" in words
+
+
+def test_what_has_no_rows_leaves_no_empty_table() -> None:
+    page = Page(Line("nothing"), Grid([]), Listed([]))
+    assert page.text() == "nothing"
+    assert "table" not in _Reader(page.html()).tags

@@ -191,7 +191,9 @@ class Grid:
         return ["", *wrap(f"Cut: {', '.join(cut)}. {self.way_out} shows all.", width)]
 
     def html(self) -> str:
-        """As a table, with whole texts and no more rows than as text."""
+        """As a table, with whole texts and no more rows than as text; nothing without rows."""
+        if not self.rows:
+            return ""
         front, left_out, back = middle(self.rows, self.limit)
         span = len(self._align)
         body = [self._html_row(row) for row in front]

@@ -425,7 +425,8 @@ def show_statistics(stats: Statistics) -> Page:
         rows += [("histogram", sparkline(stats))] if stats.histogram is not None else []
     rows += [(name, count(getattr(stats, name))) for name in ("numel", "zeros")]
     rows += [("NaN/Inf", nonfinite(stats.nan, stats.posinf, stats.neginf).text)]
-    rows += [("update_ratio", number(stats.update_ratio))] if not stats.why_no_ratio else []
+    if stats.why_no_ratio != NOT_AN_UPDATE:
+        rows += [("update_ratio", stats.why_no_ratio or number(stats.update_ratio))]
     return Page(Grid([*rows, *(("note", note) for note in stats.notes)]))
 
 
