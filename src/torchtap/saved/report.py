@@ -70,8 +70,8 @@ class SavedReport:
         nbytes: held in all when the forward ends, which is the peak of what is saved: backward
             only lets go of it.
         count: saved tensors in all.
-        param_nbytes: bytes of parameters among them, which exist whether saved or not; each byte once.
-        buffer_nbytes: bytes of buffers among them, which exist whether saved or not.
+        param_nbytes: bytes of parameters among them, which exist anyway; each byte once.
+        buffer_nbytes: bytes of buffers among them, which exist anyway.
         input_nbytes: how much of ``nbytes`` is the memory of what the model was called with, which
             the caller may hold as well.
         absent: what is not kept or could not be seen, with reasons.
