@@ -50,7 +50,7 @@ class TierChain:
 
     def claim(self, layout: TensorLayout) -> Tier | None:
         """The first tier that has space for such a tensor; the space is counted as used."""
-        for tier in self.of(layout):
+        for tier in self._of.get(layout.kind, ()):  # Known since the tensor was packed.
             used = tier.used + tier.space_of(layout)
             if tier.name not in self._full and (tier.capacity is None or used <= tier.capacity):
                 tier.used = used
