@@ -273,7 +273,7 @@ class Counter:
         """Hear what an offload packs and what it fetches, also ahead."""
         pack, unpack = off._scope.pair
         off._scope.pair = (lambda tensor: pack(self.note(tensor)), unpack)
-        for tier in off._engine.tiers:
+        for tier in off._engine.chain.tiers:
             tier.get = self._noting(tier.get)
 
     def _noting(self, get: Callable[..., tuple[Tensor, object]]) -> Callable[..., object]:

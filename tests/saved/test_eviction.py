@@ -42,7 +42,7 @@ def test_what_is_dying_is_not_found_any_more() -> None:
     (reference,) = off._engine._known.values()
     assert reference() is not None
     found = []
-    tier = off._engine.tiers[0]
+    tier = off._engine.chain.tiers[0]
     tier.drop = lambda handle: found.append(reference())
     del y
     assert found == [None]

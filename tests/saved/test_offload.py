@@ -748,7 +748,7 @@ def test_a_graph_that_is_dropped_frees_everything() -> None:
     gc.collect()
     assert not any(reference() for reference in blocks)
     off.flush()
-    assert off._engine.tiers[0].used == 0
+    assert off._engine.chain.tiers[0].used == 0
 
 
 def test_what_was_prefetched_is_freed_with_the_graph() -> None:
@@ -1058,12 +1058,12 @@ def test_a_chain_fills_the_first_and_goes_on(capacity: int, monkeypatch: Any) ->
     moved = disk.report().moved_nbytes
     assert moved.get("disk", 0) == capacity * x.nbytes
     assert moved["cpu"] == 2 * x.nbytes
-    assert [tier.used for tier in disk._engine.tiers] == [capacity * x.nbytes, 2 * x.nbytes]
+    assert [tier.used for tier in disk._engine.chain.tiers] == [capacity * x.nbytes, 2 * x.nbytes]
     assert same(torch.autograd.grad(loss, x)[0], gradient_of_chain(x, 8))
     del loss
     gc.collect()
     disk.flush()
-    assert [tier.used for tier in disk._engine.tiers] == [0, 0]
+    assert [tier.used for tier in disk._engine.chain.tiers] == [0, 0]
 
 
 def test_when_it_is_full_it_raises() -> None:
@@ -1228,7 +1228,7 @@ class Fails:
 def test_a_codec_that_raises_leaves_nothing_hanging() -> None:
     x = noise(100).requires_grad_()
     off = tt.offload(Fails(), min_bytes=0)
-    (tier,) = off._engine.tiers
+    (tier,) = off._engine.chain.tiers
     with pytest.raises(ArithmeticError) as caught, off:
         y = x.sin()
     assert y.requires_grad  # Without its graph nothing would be moved.

@@ -365,7 +365,7 @@ def facts_of_process() -> tuple[int, int]:
 
 
 def file_size(off: tt.Offload) -> int:
-    tier = off._engine.tiers[0]
+    tier = off._engine.chain.tiers[0]
     return os.fstat(tier._file._file).st_size
 
 
@@ -390,7 +390,7 @@ def test_nothing_grows(tmp_path: Path, num_steps: int) -> None:
     tracemalloc.start()
     for _ in range(2):
         steps(num_steps)
-        tier = off._engine.tiers[0]
+        tier = off._engine.chain.tiers[0]
         assert tier.used == 0
         found.append((file_size(off), facts_of_process(), tracemalloc.get_traced_memory()[0]))
     tracemalloc.stop()

@@ -2,7 +2,7 @@
 
 PyTorch keeps a stack of hook pairs for each thread and asks only the one on top. So what we do not
 handle ourselves is handed to the pair below, and a pair is taken off by what it is, not by where it
-stands: somebody else's may have come on top of it.
+stands: another library may have pushed a pair on top of it.
 
 Any pair of hooks switches off autograd's own check for saved tensors that are overwritten; a
 :func:`guarded` tensor is checked in its place.

@@ -1,4 +1,4 @@
-"""Puts a session's pair of hooks on for as long as some modules, or a ``with`` block, run."""
+"""Puts a pair of saved-tensor hooks on while some modules, or a ``with`` block, run."""
 
 from __future__ import annotations
 

@@ -18,10 +18,10 @@ Two public functions count, and move nothing:
 - :mod:`~torchtap.saved.engine`: packs, evicts, fetches; :mod:`~torchtap.saved.prefetch` fetches
   before backward asks, in threads of :mod:`~torchtap.saved.workers`;
   :mod:`~torchtap.saved.ledger` counts, for :mod:`~torchtap.saved.offload_report`.
-- :mod:`~torchtap.saved.tiers`: where evicted tensors are kept, on
-  :mod:`~torchtap.saved.streams` (host memory), :mod:`~torchtap.saved.spill_file` (disk) and
-  :mod:`~torchtap.saved.codecs` (encoded); :mod:`~torchtap.saved.free_list` finds space for both of
-  the former.
+- :mod:`~torchtap.saved.chain` chooses among the :mod:`~torchtap.saved.tiers`, where evicted tensors
+  are kept: :mod:`~torchtap.saved.streams` (host memory), :mod:`~torchtap.saved.spill_file` (disk),
+  :mod:`~torchtap.saved.codecs` (encoded). :mod:`~torchtap.saved.free_list` finds space for the
+  first two.
 - :mod:`~torchtap.saved.forks` notices a child process, :mod:`~torchtap.saved.heap` returns freed
   memory to the system.
 """

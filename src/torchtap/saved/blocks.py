@@ -1,4 +1,4 @@
-"""Which memory a tensor stands on, and which memory is there anyway."""
+"""Which storages a tensor keeps alive, and which of them belong to buffers."""
 
 from __future__ import annotations
 

@@ -41,12 +41,12 @@ from torchtap.saved.block import (
     SavedBlock,
     SharedView,
 )
+from torchtap.saved.chain import TierChain
 from torchtap.saved.forks import forks
 from torchtap.saved.layout import TensorLayout, flat, layout_of, restored
 from torchtap.saved.ledger import Ledger
-from torchtap.saved.offload_report import IN_HOST, ModuleCounters, OffloadReport
+from torchtap.saved.offload_report import ModuleCounters, OffloadReport
 from torchtap.saved.prefetch import Prefetch
-from torchtap.saved.spill_file import FULL
 from torchtap.saved.streams import event_on
 from torchtap.saved.tiers import Tier
 from torchtap.saved.workers import Workers
@@ -82,9 +82,8 @@ class OffloadEngine:
         why_not: Callable[[Tensor], str | None] | None,
         thread: ThreadState,
     ) -> None:
-        self.tiers = tiers
+        self.chain = TierChain(tiers)
         self.is_open = True
-        self.notes: dict[str, None] = {}
         self._min_bytes = min_bytes
         self._max_bytes = IN_FLIGHT if max_bytes is None else max_bytes
         self._keep_last = min(keep_last, self._max_bytes)
@@ -96,8 +95,6 @@ class OffloadEngine:
         self._modules = self._ledger.modules
         self._workers = Workers()
         self._prefetch = Prefetch(self._ledger, self._workers, self._max_bytes)
-        self._tiers_of: dict[tuple[torch.dtype, torch.device], tuple[Tier, ...]] = {}
-        self._full: set[str] = set()
         self._known: dict[Identity, weakref.ref[BlockRef]] = {}
         self._queue: deque[weakref.ref[BlockRef]] = deque()
         self._copying: deque[SavedBlock] = deque()
@@ -149,16 +146,7 @@ class OffloadEngine:
             return reason
         if num_casts(tensor) is not None:
             return "parameter"
-        tiers = self._tiers_of.get(layout.kind)
-        if tiers is None:
-            tiers = tuple(tier for tier in self.tiers if tier.accepts(*layout.kind))
-            self._tiers_of[layout.kind] = tiers
-        if self._full and tiers and all(tier.name in self._full for tier in tiers):
-            return f"{tiers[0].name} full"
-        if tiers:
-            return layout
-        in_host = layout.device.type == "cpu" and any(tier.name == "cpu" for tier in self.tiers)
-        return IN_HOST if in_host else "no tier takes it"
+        return self.chain.why_none(layout) or layout
 
     def _take(
         self, tensor: Tensor, layout: TensorLayout, counters: ModuleCounters
@@ -186,7 +174,7 @@ class OffloadEngine:
         block = SavedBlock(tensor.detach(), layout, weakref.ref(storage), identity, self._freed)
         ref = BlockRef(block)
         self._known[identity] = reference = weakref.ref(ref)
-        if not (layout.is_small and self._tiers_of[layout.kind][0].is_slow):
+        if not (layout.is_small and self.chain.of(layout)[0].is_slow):
             self._prefetch.add(block, reference)
         counters.packed += layout.nbytes
         ledger.add(block)
@@ -222,7 +210,7 @@ class OffloadEngine:
     def _evict(self, block: SavedBlock) -> None:
         """Begin to copy a block to a tier; without one that has space for it, it stays."""
         layout = block.layout
-        tier = self._claim_tier(layout)
+        tier = self.chain.claim(layout)
         if tier is None:
             return
         if tier.is_slow and not layout.is_small:
@@ -244,15 +232,6 @@ class OffloadEngine:
                 self._ledger.move(block, EVICTING)
                 self._copying.append(block)
         self._ledger.blocked_seconds += time.perf_counter() - start
-
-    def _claim_tier(self, layout: TensorLayout) -> Tier | None:
-        """The first tier that has space for such a tensor; the space is counted as used."""
-        for tier in self._tiers_of.get(layout.kind, ()):
-            used = tier.used + tier.space_of(layout)
-            if tier.name not in self._full and (tier.capacity is None or used <= tier.capacity):
-                tier.used = used
-                return tier
-        return None
 
     def _write(self, block: SavedBlock, tier: Tier, ready: torch.cuda.Event | None) -> None:
         """Copy a block to a slow tier. Runs in a thread of the workers."""
@@ -285,13 +264,7 @@ class OffloadEngine:
 
     def _put_failed(self, block: SavedBlock, tier: Tier, error: BaseException) -> None:
         """The tier did not take a block: it stays resident."""
-        if tier.is_slow and isinstance(error, OSError):
-            self._full.add(tier.name)
-            what = "is full" if error.errno in FULL else "cannot be written"
-            self.notes[f"{tier.name} {what} ({error.strerror}): kept in memory"] = None
-        elif tier.is_slow:
-            self.notes[f"moving to {tier.name} failed: {error!r}; kept in memory"] = None
-        tier.used -= tier.space_of(block.layout)
+        self.chain.failed(tier, block.layout, error)
         self._ledger.move(block, RESIDENT)
 
     def _when_full(self, coming: int) -> None:
@@ -420,10 +393,7 @@ class OffloadEngine:
             self._workers.close()
             self._prefetch.drop_all()
             self._settle()
-            # An evicted block holds its tier: a file or pinned memory is freed with the last block
-            # in it, so the engine, which a user may keep for its report, must not hold it too.
-            self.tiers = ()
-            self._tiers_of.clear()
+            self.chain.close()
             self._freed = deque()
             self._known.clear()
             self._why_not = None
@@ -433,7 +403,7 @@ class OffloadEngine:
         self._after_fork()
         with self._lock:
             self._settle()
-            return self._ledger.report(tuple(self.notes))
+            return self._ledger.report(tuple(self.chain.notes))
 
 
 keep_dynamo_out(OffloadEngine.pack, OffloadEngine.unpack)

@@ -67,7 +67,7 @@ class Offload(Closable):
         self._scope = scope
         self._model = model
         self._kind = type(model).__name__
-        self._capacities = [tier.capacity for tier in engine.tiers]
+        self._capacities = [tier.capacity for tier in engine.chain.tiers]
         self._paths = paths
         self._keep_last = keep_last
         self._missing = missing

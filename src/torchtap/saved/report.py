@@ -69,8 +69,8 @@ class SavedReport(Printed):
         nbytes: held in all when the forward ends, which is the peak of what is saved: backward
             only lets go of it.
         count: saved tensors in all.
-        param_nbytes: bytes of parameters among them, which are there anyway; each byte once.
-        buffer_nbytes: bytes of buffers among them, which are there anyway.
+        param_nbytes: bytes of parameters among them, which exist anyway; each byte once.
+        buffer_nbytes: bytes of buffers among them, which exist anyway.
         input_nbytes: how much of ``nbytes`` is the memory of what the model was called with, which
             the caller may hold as well.
         absent: what is not kept or could not be seen, with reasons.
@@ -134,7 +134,7 @@ def saved_report(
 
     Returns:
         a table. Bytes count memory that exists only because it is saved, each memory once;
-        parameters and buffers, which are there anyway, are counted apart. All that is still kept
+        parameters and buffers, which exist anyway, are counted apart. All that is still kept
         when the forward has ended counts, also what does not lead to the output (a loss on an
         attribute), and the inputs of activation checkpoints. What those compute again is not kept,
         and is listed in ``absent``. What a compiled module keeps counts under that module.

@@ -1,0 +1,77 @@
+"""Chooses the tier for a tensor, and remembers which tiers are full."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from torchtap.saved.layout import TensorLayout
+from torchtap.saved.offload_report import IN_HOST
+from torchtap.saved.spill_file import FULL
+from torchtap.saved.tiers import Tier
+
+
+class TierChain:
+    """The tiers of one ``tt.offload``, in order of preference.
+
+    Not thread-safe: the engine calls it with its lock held, except ``of`` and ``why_none``, which
+    only read.
+
+    Attributes:
+        tiers: all of them.
+        notes: why tensors were not moved although a tier accepts them.
+    """
+
+    def __init__(self, tiers: Sequence[Tier]) -> None:
+        self.tiers = tiers
+        self.notes: dict[str, None] = {}
+        self._of: dict[tuple[torch.dtype, torch.device], tuple[Tier, ...]] = {}
+        self._full: set[str] = set()
+
+    def of(self, layout: TensorLayout) -> tuple[Tier, ...]:
+        """The tiers that accept tensors of this dtype and device."""
+        tiers = self._of.get(layout.kind)
+        if tiers is None:
+            tiers = tuple(tier for tier in self.tiers if tier.accepts(*layout.kind))
+            self._of[layout.kind] = tiers
+        return tiers
+
+    def why_none(self, layout: TensorLayout) -> str | None:
+        """Why no tier takes such a tensor; ``None`` if one may."""
+        tiers = self.of(layout)
+        if not tiers:
+            is_in_host = layout.device.type == "cpu"
+            for_host = any(tier.name == "cpu" for tier in self.tiers)
+            return IN_HOST if is_in_host and for_host else "no tier takes it"
+        if self._full and all(tier.name in self._full for tier in tiers):
+            return f"{tiers[0].name} full"
+        return None
+
+    def claim(self, layout: TensorLayout) -> Tier | None:
+        """The first tier that has space for such a tensor; the space is counted as used."""
+        for tier in self._of.get(layout.kind, ()):  # Known since the tensor was packed.
+            used = tier.used + tier.space_of(layout)
+            if tier.name not in self._full and (tier.capacity is None or used <= tier.capacity):
+                tier.used = used
+                return tier
+        return None
+
+    def failed(self, tier: Tier, layout: TensorLayout, error: BaseException) -> None:
+        """A tier raised instead of taking a tensor for which its space was claimed."""
+        if tier.is_slow and isinstance(error, OSError):
+            self._full.add(tier.name)
+            what = "is full" if error.errno in FULL else "cannot be written"
+            self.notes[f"{tier.name} {what} ({error.strerror}): kept in memory"] = None
+        elif tier.is_slow:
+            self.notes[f"moving to {tier.name} failed: {error!r}; kept in memory"] = None
+        tier.used -= tier.space_of(layout)
+
+    def close(self) -> None:
+        """Hold the tiers no more.
+
+        An evicted block holds its tier: a file or pinned memory is freed with the last block in it,
+        so the engine, which a user may keep for its report, must not hold it too.
+        """
+        self.tiers = ()
+        self._of.clear()
