@@ -89,7 +89,9 @@ class _Away:
 
     def __init__(self, layer: TransformerEncoderLayer, owner: object) -> None:
         inner = list(layer.modules())
-        tables = [table for m in inner for table in (m._forward_pre_hooks, m._forward_hooks)]
+        tables: list[dict[int, Any]] = [
+            table for m in inner for table in (m._forward_pre_hooks, m._forward_hooks)
+        ]
         self.is_alone = all(_steps_aside(hook) for one in tables for hook in [*one.values()])
         self.tables: list[tuple[Any, dict[int, Any]]] = [
             (table, {key: hook for key, hook in table.items() if hook.owner is owner})
