@@ -11,6 +11,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -570,3 +571,39 @@ def test_a_gpt_is_watched_without_a_bit_of_change() -> None:
     with tt.watch(model, ALL):
         watched = train()
     assert all(same(a, b) for a, b in zip(plain, watched, strict=True))
+
+
+@pytest.mark.parametrize("how", ["watch", "measure", "offload"])
+def test_threads_share_a_fused_encoder_layer(how: str) -> None:
+    layer = seeded(lambda: nn.TransformerEncoderLayer(32, 2, 64, batch_first=True)).eval()
+    inputs = [torch.randn(2, 5, 32, generator=torch.Generator().manual_seed(k)) for k in range(8)]
+    with torch.no_grad():
+        truth = [layer(one) for one in inputs]
+
+    def run(number: int) -> int:
+        with torch.no_grad():
+            same = [torch.equal(layer(inputs[number]), truth[number]) for _ in range(40)]
+        return same.count(False)
+
+    watched = {
+        "watch": lambda: tt.watch(layer, "*:input,output"),
+        "measure": lambda: tt.watch(layer, "*:input,output", to=tt.Stats()),
+        "offload": lambda: tt.offload("cpu", model=layer, min_bytes=0),
+    }[how]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        with watched() as open_one, ThreadPoolExecutor(len(inputs)) as pool:
+            assert sum(pool.map(run, range(len(inputs)))) == 0, "the kernel was not fused"
+    finally:
+        sys.setswitchinterval(interval)
+    for module in layer.modules():
+        assert not module._forward_hooks and not module._forward_pre_hooks
+    assert not torch.nn.modules.module._global_forward_hooks
+    assert not torch.nn.modules.module._global_forward_pre_hooks
+    if how == "watch":
+        records = list(open_one.run.records(".:output"))
+        assert len(records) == 40 * len(inputs)
+        seen = len(list(open_one.run.records(".:input")))
+        said = [entry.reason for entry in open_one.absent if str(entry.site) == ".:input"]
+        assert seen == len(records) or any("another thread" in reason for reason in said)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, strategies as st
@@ -288,6 +289,31 @@ def test_what_is_not_looked_into_is_said(value: Any, why: str) -> None:
         unseen: dict[str, str] = {}
         find((ONE, {"a": value}), unseen)
         assert list(unseen) == ["1.a"] and unseen["1.a"].startswith(why)
+
+
+class Items(dict[str, Any]):
+    """Keeps something beside its items."""
+
+
+class Row(list[Any]):
+    """Likewise."""
+
+
+@pytest.mark.parametrize("value", [Items(a=ONE), Row([ONE])], ids=["dict", "list"])
+def test_tensors_beside_the_items_of_a_container_are_said(value: Any) -> None:
+    value.same, value.extra = ONE, TWO
+    for find in (leaves, lambda value, unseen: replace(value, lambda leaf, one: one, unseen)):
+        unseen: dict[str, str] = {}
+        find({"h": value}, unseen)
+        assert list(unseen) == ["h.extra"] and "attribute of a" in unseen["h.extra"]
+
+
+def test_an_array_of_objects_is_said() -> None:
+    unseen: dict[str, str] = {}
+    array = np.empty(1, dtype=object)
+    array[0] = ONE
+    assert leaves((array, np.ones(2)), unseen) == []
+    assert unseen == {"0": "a numpy array of objects, which is not looked into"}
 
 
 QUIET = [set(), {"a"}, "text", torch.float32, torch.device("cpu"), print, named, ONE.sin]

@@ -357,6 +357,7 @@ def test_merging_says_what_it_cannot_merge() -> None:
     assert "same or parts of one" in merged.why_no_ratio
     with pytest.raises(tt.RunError, match="only states of further statistics can be merged"):
         merged.extra["top_k"]
+    assert "only states of further statistics" in str(dict(merged.extra)), "said in a copy too"
     with pytest.raises(tt.RunError, match="only states"):
         merged.merge(two).extra["top_k"]
     alone = Statistics().merge(one)

@@ -710,3 +710,28 @@ def test_a_closed_freeze_keeps_nothing_alive(where: str) -> None:
     gc.collect()
     assert [one() for one in alive] == [None] * len(alive)
     assert frozen.params
+
+
+@pytest.mark.parametrize("keep_grad", [None, True, False])
+@pytest.mark.parametrize("how", ["set", "assign"])
+def test_what_takes_the_place_of_a_frozen_parameter_is_frozen(
+    how: str, keep_grad: bool | None
+) -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    old = model[0].weight
+    frozen = tt.freeze(model, "0", keep_grad=keep_grad)
+    if how == "set":
+        model[0].weight = nn.Parameter(torch.ones(3, 3))
+    else:
+        state = {name: torch.ones_like(held) for name, held in model.state_dict().items()}
+        model.load_state_dict(state, assign=True)
+    assert model[0].weight is not old
+    optimizer = torch.optim.AdamW(model.parameters(), 0.1)
+    model(torch.ones(1, 3)).sum().backward()
+    optimizer.step()
+    assert torch.equal(model[0].weight, torch.ones(3, 3))
+    frozen.close()
+    assert model[0].weight.requires_grad and model[0].bias.requires_grad
+    model(torch.ones(1, 3)).sum().backward()
+    optimizer.step()
+    assert not torch.equal(model[0].weight, torch.ones(3, 3)), "it moves again"

@@ -113,11 +113,10 @@ def slices_of(found: Statistics, name: str, site: str) -> Slices:
     from torchtap.stats.custom.slices import Slices
 
     there = [other for other, one in found.extra.items() if isinstance(one, Slices)]
+    # Raises, and says why, where it is missing.
     result = found.extra[name] if name in found.extra or not there else None
     if isinstance(result, Slices):
         return result
-    if name in getattr(found.extra, "missing", {}):
-        return found.extra[name]  # type: ignore[no-any-return]  # Raises, and says why.
     if isinstance(result, dict):
         raise InputError(
             f"{name!r} at {site} is a dict of plain numbers, as files of format 1 hold it. Read it "

@@ -12,7 +12,7 @@ import copy
 import dataclasses
 import enum
 import types
-from collections import Counter, UserList, deque
+from collections import Counter, OrderedDict, UserList, defaultdict, deque
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, MutableMapping
 from functools import partial
 from typing import Any
@@ -28,6 +28,8 @@ from torchtap.core.torch_private import FUTURE, SCRIPT_OBJECT
 _NONE: frozenset[int] = frozenset()
 _ATOMS = (str, bytes, int, float, complex, bool, type(None), torch.dtype, torch.device)
 _LISTS = (list, deque, UserList)
+_BUILT_IN = frozenset({tuple, list, dict, deque, OrderedDict, defaultdict, torch.Size})
+_WITH_ITEMS = (tuple, list, deque, UserList, Mapping)
 _NO_DATA = (nn.Module, torch.optim.Optimizer, enum.Enum, type, partial)
 """What has attributes that do not flow: a module's parameters are not what it is called with."""
 _CLOSED = (set, frozenset, SCRIPT_OBJECT, FUTURE)
@@ -120,6 +122,19 @@ def _walk(
     for part_name, part in parts:
         _walk(part, f"{name}.{part_name}" if name else part_name, found, above, walked, unseen)
     above.discard(id(value))
+    if unseen is not None and type(value) not in _BUILT_IN:
+        _note_attributes(value, name, found, unseen)
+
+
+def _note_attributes(value: Any, name: str, found: list[Leaf], unseen: Unseen) -> None:
+    """Tensors that a subclass of a container keeps beside its items."""
+    if torch.compiler.is_compiling() or not isinstance(value, _WITH_ITEMS):
+        return
+    known = {id(tensor) for _, tensor in found}
+    for one, part in _attributes(value) or ():
+        if isinstance(part, Tensor) and id(part) not in known:
+            why = f"a tensor in an attribute of a {_kind(value)}, of which the items are looked at"
+            unseen[f"{name}.{one}" if name else one] = why
 
 
 def _parts(value: Any) -> list[Part] | None:
@@ -258,6 +273,8 @@ def _why_closed(value: Any) -> str | None:
         return f"a {_kind(value)}, which has no order to name its tensors by" if holds else None
     if isinstance(value, _CLOSED):
         return f"a {_kind(value)}, which shows no attributes"
+    if _kind(value) == "ndarray" and value.dtype.hasobject:
+        return "a numpy array of objects, which is not looked into"
     if isinstance(value, Iterator):
         return f"a {_kind(value)}, which can be read only once"
     return None
@@ -363,6 +380,8 @@ class _Maker:
         if id(value) in above:
             raise EditError(f"{_named(value, name)} contains itself, and cannot be made anew.")
         above = above | {id(value)}
+        if self._unseen is not None and type(value) not in _BUILT_IN:
+            _note_attributes(value, name, leaves(value), self._unseen)
         new = [self.rebuild(part, f"{name}.{one}" if name else one, above) for one, part in parts]
         if all(part is old for part, (_, old) in zip(new, parts, strict=True)):
             return value

@@ -7,13 +7,18 @@ step aside for that call and see the layer's output only.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import TransformerEncoderLayer
-from torch.nn.modules.module import register_module_forward_hook
+from torch.nn.modules.module import (
+    register_module_forward_hook,
+    register_module_forward_pre_hook,
+)
 
 from torchtap.hooks.module_hook import EDIT, Handle, ModuleHook
 from torchtap.hooks.spots import Tap
@@ -22,6 +27,12 @@ REASON = (
     "nn.TransformerEncoderLayer runs as one fused kernel here (eval mode, no grad), which a hook "
     "would switch off and so change the result. To see inside, call "
     "torch.backends.mha.set_fastpath_enabled(False) first"
+)
+
+MISSED = (
+    "the call began while another thread was inside the fused kernel of this "
+    "nn.TransformerEncoderLayer, for which hooks are taken off: of the layer its output is "
+    "recorded, and nothing inside"
 )
 
 
@@ -63,6 +74,46 @@ def _steps_aside(hook: Any) -> bool:
     return isinstance(hook, ModuleHook) and hook.role != EDIT
 
 
+class _Away:
+    """The hooks of one owner that are off one layer while fused calls of it run.
+
+    Hook tables belong to all threads: the first fused call takes the hooks off, and the last one
+    that ends puts them back.
+
+    Attributes:
+        tables: (table, the owner's hooks of it).
+        leaves: those of the layer's own forward hooks, which are called by hand.
+        calls: thread -> keyword arguments of its call of the layer.
+        handles: of the global hooks by which calls are followed.
+    """
+
+    def __init__(self, layer: TransformerEncoderLayer, owner: object) -> None:
+        inner = list(layer.modules())
+        tables: list[dict[int, Any]] = [
+            table for m in inner for table in (m._forward_pre_hooks, m._forward_hooks)
+        ]
+        self.is_alone = all(_steps_aside(hook) for one in tables for hook in [*one.values()])
+        self.tables: list[tuple[Any, dict[int, Any]]] = [
+            (table, {key: hook for key, hook in table.items() if hook.owner is owner})
+            for table in (tables if self.is_alone else ())
+        ]
+        is_left = (own for table, own in self.tables if table is layer._forward_hooks)
+        self.leaves = next(is_left, {})
+        self.calls: dict[int, dict[str, Any]] = {}
+        self.handles: list[Any] = []
+
+    def take_off(self) -> None:
+        """Now."""
+        for table, own in self.tables:
+            for key in own:
+                table.pop(key, None)
+
+    def put_back(self) -> None:
+        """Now."""
+        for table, own in self.tables:
+            table.update(own)
+
+
 class FusedEncoderGuard:
     """Takes its owner's hooks off an encoder layer for one call, and puts them back.
 
@@ -77,8 +128,9 @@ class FusedEncoderGuard:
         self.owner = owner
         self._taps = taps
         self._paths: dict[int, str] = {}
-        self._away: list[tuple[Any, list[tuple[Any, dict[int, Any]]]]] = []
+        self._away: dict[TransformerEncoderLayer, _Away] = {}
         self._spent: list[Any] = []
+        self._lock = threading.Lock()
 
     def attach(self, modules: Mapping[str, nn.Module]) -> list[Any]:
         """Hook the encoder layers that hold a tap; returns the handles."""
@@ -99,61 +151,86 @@ class FusedEncoderGuard:
         """Go away for one call, if the layer would then run as one kernel."""
         if not would_fuse(layer, args, kwargs):
             return
-        inner = list(layer.modules())
-        tables = [table for m in inner for table in (m._forward_pre_hooks, m._forward_hooks)]
-        if not all(_steps_aside(hook) for table in tables for hook in table.values()):
-            return  # An edit's hook, or one of another library, keeps the kernel off as well.
-        for module in inner:
+        self._remove_spent()
+        with self._lock:
+            away = self._away.get(layer)
+            if away is None:
+                away = _Away(layer, self.owner)
+                if not away.is_alone:
+                    return  # An edit's hook, or another library's, keeps the kernel off as well.
+                # A global hook does not keep the kernel off.
+                away.handles += [
+                    register_module_forward_pre_hook(partial(self._join, layer)),
+                    register_module_forward_hook(partial(self._leave, layer), always_call=True),
+                ]
+                away.take_off()
+                self._away[layer] = away
+            away.calls[threading.get_ident()] = dict(kwargs)
+        for tap in self._inside(layer):
+            tap.reason = REASON
+
+    def _inside(self, layer: TransformerEncoderLayer) -> Iterator[Tap]:
+        for module in layer.modules():
             tap = self._taps.get(self._paths.get(id(module), "?"))
             if tap is not None and module is not layer:
-                tap.reason = REASON
-        saved = [(table, self._own(table)) for table in tables]
-        leaves = self._own(layer._forward_hooks)
-        is_over = False
-        for table, own in saved:
-            for key in own:
-                del table[key]
+                yield tap
 
-        def come_back(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-            nonlocal is_over
-            if module is not layer or is_over:
+    def _join(self, layer: TransformerEncoderLayer, module: nn.Module, args: Any) -> None:
+        """A call of the layer begins; if in another thread, without the hooks that are off."""
+        if module is not layer:
+            return
+        with self._lock:
+            away, thread = self._away.get(layer), threading.get_ident()
+            if away is None or thread in away.calls:
                 return
-            is_over = True
-            self._put_back()
-            if output is None:
-                return  # It raised: PyTorch itself calls the hooks that are to be called then.
-            self._remove_spent()
-            for key, leave in leaves.items():
-                with_kwargs = key in layer._forward_hooks_with_kwargs
-                leave(module, args, *((dict(kwargs),) if with_kwargs else ()), output)
+            away.calls[thread] = {}
+        own = self._taps.get(self._paths.get(id(layer), "?"))
+        for tap in (*self._inside(layer), *(() if own is None else (own,))):
+            tap.untold[MISSED] += 1
 
+    def _leave(
+        self, layer: TransformerEncoderLayer, module: nn.Module, args: Any, output: Any
+    ) -> None:
+        """A call of the layer ends."""
+        if module is not layer:
+            return
+        with self._lock:
+            away, thread = self._away.get(layer), threading.get_ident()
+            if away is None or thread not in away.calls:
+                return
+            kwargs = away.calls.pop(thread)
+            if not away.calls:
+                self._put_back(layer)
+        if output is None:
+            return  # It raised: PyTorch itself calls the hooks that are to be called then.
         self._remove_spent()
-        # A global hook does not keep the kernel off.
-        handle = register_module_forward_hook(come_back, always_call=True)
-        self._away.append((handle, saved))
-
-    def _own(self, table: Mapping[int, Any]) -> dict[int, Any]:
-        return {key: hook for key, hook in table.items() if hook.owner is self.owner}
+        for key, leave in away.leaves.items():
+            with_kwargs = key in layer._forward_hooks_with_kwargs
+            leave(module, args, *((kwargs,) if with_kwargs else ()), output)
 
     def come_back(self) -> None:
         """Put back whatever is away (also after a KeyboardInterrupt, which runs no hooks)."""
-        self._put_back()
+        with self._lock:
+            for layer in list(self._away):
+                self._put_back(layer)
         self._remove_spent()
 
-    def _put_back(self) -> None:
-        while self._away:
-            handle, saved = self._away.pop()
-            self._spent.append(handle)
-            for table, hooks in saved:
-                table.update(hooks)
+    def _put_back(self, layer: TransformerEncoderLayer) -> None:
+        away = self._away.pop(layer)
+        self._spent += away.handles
+        away.put_back()
 
     def _remove_spent(self) -> None:
         """Remove the global hooks of calls that are over.
 
         Not where a call raises: PyTorch is going through the table of global hooks then.
         """
-        while self._spent:
-            self._spent.pop().remove()
+        if not self._spent:
+            return
+        with self._lock:
+            spent, self._spent = self._spent, []
+        for handle in spent:
+            handle.remove()
 
 
 class FusedEncoderHook(ModuleHook[object]):

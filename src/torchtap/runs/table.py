@@ -14,7 +14,7 @@ from torchtap.core.site import Site, did_you_mean
 from torchtap.runs.columns import ROW_COLUMNS, Row as Row
 from torchtap.runs.show_table import MOST_ROWS, WAY_OUT, show_table
 from torchtap.stats.measure import measure_all, shape_of
-from torchtap.stats.names import NAMES, missing_of, number_of
+from torchtap.stats.names import NAMES, number_of
 from torchtap.stats.series import Series, part_of
 from torchtap.stats.statistics import Statistics
 
@@ -197,7 +197,7 @@ def _refuse_unknown(known: Sequence[str], names: Sequence[str]) -> None:
 
 
 def _known(table: Table) -> list[str]:
-    further = [name for row in table for name in (*row.stats.extra, *missing_of(row.stats))]
+    further = [name for row in table for name in row.stats.extra]
     return [*NAMES, *ROW_COLUMNS, *dict.fromkeys(further)]
 
 

@@ -104,7 +104,7 @@ def value_of(stats: Statistics, name: str) -> Any:
     """
     if name in NAMES:
         return NAMES[name].of(stats)
-    further = further_of(name, [*stats.extra, *missing_of(stats)])
+    further = further_of(name, stats.extra)
     if further == name:
         return stats.extra[name]
     part = name[len(further) + 1 :]
@@ -135,7 +135,8 @@ def number_of(stats: Statistics, name: str) -> float:
 
 def is_there(stats: Statistics, name: str) -> bool:
     """Whether it can be had here: of a number always, of a further statistic where it was kept."""
-    return name in NAMES or name in stats.extra or name.rpartition(".")[0] in stats.extra
+    there = stats.extra.keys() - missing_of(stats).keys()
+    return name in NAMES or name in there or name.rpartition(".")[0] in there
 
 
 def further_of(name: str, known: Iterable[str]) -> str:

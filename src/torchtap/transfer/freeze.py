@@ -93,6 +93,9 @@ def freeze(model: nn.Module, where: Where = "*", *, keep_grad: bool | None = Non
     Optimizers of other kinds see ``requires_grad=False``, and a ``.grad`` that was left from
     before.
 
+    What takes the place of a held parameter (by ``fully_shard``, ``load_state_dict(assign=True)``,
+    or an assignment) is held from the next step of an optimizer on.
+
     A copy (``copy.deepcopy``) or a file (pickle, ``torch.save``) of the model is not frozen: its
     parameters require grad as they did before.
 

@@ -77,8 +77,33 @@ class FreezeHooks:
             handle = param.register_hook(torch.zeros_like)  # type: ignore[no-untyped-call]
             self._handles.append(handle)
 
+    def _follow(self) -> None:
+        """Hold what stands now where a parameter stood that was replaced.
+
+        ``fully_shard`` and ``load_state_dict(assign=True)`` do so, and optimizers know the new one.
+        """
+        for planned, module in self._owners():
+            for name, now in module._parameters.items():
+                site = str(Site(planned.path, "param", name))
+                held = self.params.get(site)
+                if held is None or now is None or now is held:
+                    continue
+                now = sharded_parameters().get(id(now), now)
+                if now is not held:
+                    self._replace(site, held, now)
+
+    def _replace(self, site: str, held: Tensor, now: Tensor) -> None:
+        self.params[site] = now
+        self._ids = frozenset(id(param) for param in self.params.values())
+        _, required = self._required.get(id(held), (held, False))
+        required = required or now.requires_grad  # What took its place was made without, too.
+        self._hold(now)
+        if id(now) in self._required:
+            self._required[id(now)] = now, required
+
     def detach(self) -> None:
         """Give everything back."""
+        self._follow()
         for handle in self._handles:
             handle.remove()
         for buffer_copies in self._stand_ins:
@@ -112,6 +137,7 @@ class FreezeHooks:
         """A step begins: the arguments to make it with, where they are others."""
         if id(optimizer) in self._steps:  # Its last one raised.
             self._steps.pop(id(optimizer)).show()
+        self._follow()
         every = [param for group in optimizer.param_groups for param in group["params"]]
         held = [param for param in every if self.holds(param)]
         if not held:

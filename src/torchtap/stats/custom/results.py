@@ -12,8 +12,18 @@ from torchtap.core.errors import RunError
 from torchtap.core.site import did_you_mean
 
 
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """Stands in the place of a result that cannot be had."""
+
+    why: str
+
+
 class Extra(dict[str, Any]):
     """Name -> result of the further statistics; reading one that is missing says why it is.
+
+    A missing one stands in the dict as :class:`Missing`, so that copying or printing the whole
+    does not lose it.
 
     Args:
         results: name -> result.
@@ -28,15 +38,19 @@ class Extra(dict[str, Any]):
         where: str = "",
         missing: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__(results or {})
         self.where = where
         self.missing = dict(missing or {})
+        super().__init__(results or {})
+        self.update((name, Missing(why)) for name, why in self.missing.items())
+
+    def __getitem__(self, name: str) -> Any:
+        if name in self.missing:
+            raise RunError(f"{name!r}{self._here} cannot be had: {self.missing[name]}")
+        return super().__getitem__(name)
 
     def __missing__(self, name: str) -> Any:
-        here = f" of {self.where}" if self.where else ""
-        if name in self.missing:
-            raise RunError(f"{name!r}{here} cannot be had: {self.missing[name]}")
-        known = [*self, *self.missing]
+        here = self._here
+        known = list(self)
         if not known:
             raise RunError(
                 f"There is no {name!r}{here}: no further statistic was asked for. Measure with "
@@ -44,12 +58,9 @@ class Extra(dict[str, Any]):
             )
         raise RunError(f"There is no further statistic {name!r}{here}{did_you_mean(name, known)}")
 
-
-@dataclass(frozen=True, slots=True)
-class Missing:
-    """Stands in the place of a result that cannot be had."""
-
-    why: str
+    @property
+    def _here(self) -> str:
+        return f" of {self.where}" if self.where else ""
 
 
 @dataclass(frozen=True, slots=True)
