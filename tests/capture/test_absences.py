@@ -155,7 +155,7 @@ class Slow(torch.optim.Optimizer):
         self.inner = inner
         super().__init__(inner.param_groups, {})
 
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
         params = [p for group in self.param_groups for p in group["params"]]
         before = [p.detach().clone() for p in params]
         self.inner.step()
@@ -236,12 +236,12 @@ def test_an_interrupted_call_holds_nothing_afterwards() -> None:
         return y.t()
 
     model = Net(forward, linear=nn.Linear(2, 2))
-    model.interrupt = True
+    model.interrupt = True  # type: ignore[assignment]
     alive = []
     with tt.watch(model, "*:*", to=lambda record: None):
         with pytest.raises(KeyboardInterrupt):
             model(torch.ones(1, 2))
-        model.interrupt = False
+        model.interrupt = False  # type: ignore[assignment]
         for _ in range(5):
             y = model(torch.ones(1, 2))
             y.sum().backward()
@@ -297,7 +297,7 @@ def test_a_mark_with_the_name_of_a_module_is_passed_over_and_said() -> None:
 
 def test_only_tensors_can_be_marked() -> None:
     with pytest.raises(tt.InputError, match=r"tt.mark 'x' got dict; expected a tensor"):
-        tt.mark({}, "x")
+        tt.mark({}, "x")  # type: ignore[arg-type]
 
 
 def test_a_container_is_absent_because_it_is_never_called() -> None:
@@ -519,7 +519,7 @@ def test_what_flows_past_the_nodes_of_a_module_is_not_left_out_of_a_record() -> 
 
     def forward(m: nn.Module, x: Tensor) -> Tensor:
         out = m.outer(m.inner(x))
-        (down,) = torch.autograd.grad(out.square().sum(), m.outer.weight, create_graph=True)
+        (down,) = torch.autograd.grad(out.square().sum(), m.outer.weight, create_graph=True)  # type: ignore[arg-type]
         return out.sum() + down.sum()
 
     model = Net(forward, inner=inner, outer=outer)
