@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from absent import reasons
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -27,10 +28,6 @@ def leaf(*dims: int, seed: int = 0) -> Tensor:
 
 def squares() -> Net:
     return Net(lambda m, x: x * x)
-
-
-def reasons(w: tt.Watch) -> dict[str, str]:
-    return {str(entry.site): entry.reason for entry in w.absent}
 
 
 # --- several backwards ------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from absent import reasons
 from models import TinyGPT, seeded
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
@@ -35,10 +36,6 @@ def mlp() -> nn.Sequential:
 
 def inputs() -> Tensor:
     return torch.randn(5, 3, generator=torch.Generator().manual_seed(0))
-
-
-def reasons(w: tt.Watch) -> dict[str, str]:
-    return {str(entry.site): entry.reason for entry in w.absent}
 
 
 # --- copies and pickles -----------------------------------------------------------------------
