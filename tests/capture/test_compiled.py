@@ -131,8 +131,8 @@ def test_gradients_and_parameters_are_those_of_the_compiled_model_alone() -> Non
         else:
             call(batch()).square().mean().backward()
     for (name, one), two in zip(plain.named_parameters(), watched.parameters(), strict=True):
-        assert torch.equal(one.grad, two.grad), name
-    for one, two in zip(plain.buffers(), watched.buffers(), strict=True):
+        assert torch.equal(one.grad, two.grad), name  # type: ignore[arg-type]
+    for one, two in zip(plain.buffers(), watched.buffers(), strict=True):  # type: ignore[assignment]
         assert torch.equal(one, two)
 
 
@@ -282,9 +282,9 @@ class Blocks(nn.Module):
 
 
 def compile_blocks(model: nn.Module, how: Any) -> Any:
-    for number, block in enumerate(model.blocks):
+    for number, block in enumerate(model.blocks):  # type: ignore[arg-type]
         if how == "wrapped":
-            model.blocks[number] = torch.compile(block, backend="aot_eager")
+            model.blocks[number] = torch.compile(block, backend="aot_eager")  # type: ignore[assignment]
         elif how == "whole":
             continue
         else:
@@ -382,7 +382,7 @@ def test_an_output_without_a_gradient_is_absent_and_the_backward_goes_on() -> No
         call(batch())[1].backward()
     eager(batch())[1].backward()
     for one, two in zip(eager.parameters(), compiled.parameters(), strict=True):
-        assert torch.equal(one.grad, two.grad)
+        assert torch.equal(one.grad, two.grad)  # type: ignore[arg-type]
     reasons = {str(entry.site): entry.reason for entry in w.absent}
     assert reasons["split:grad_output[1.right]"].startswith("no gradient arrived")
     assert reasons[".:grad_output[0]"].startswith("no gradient arrived")
@@ -548,7 +548,7 @@ def test_the_error_of_fullgraph_names_torchtap_and_a_way_out(kind: str) -> None:
         "mark": lambda: tt.watch(model, "marked", to=tt.Stats()),
     }
     call: Any = torch.compile(model, backend="aot_eager", fullgraph=True)
-    with pytest.raises(torch._dynamo.exc.Unsupported) as caught, attach[kind]():
+    with pytest.raises(torch._dynamo.exc.Unsupported) as caught, attach[kind]():  # type: ignore[attr-defined]
         call(batch())
     reason = str(caught.value)
     assert "torchtap: " in reason

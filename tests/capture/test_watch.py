@@ -61,7 +61,7 @@ def test_values_are_what_the_layers_compute() -> None:
     model, x = two_layers(), wide(4, 3)
     with tt.watch(model, "*:input,output") as w:
         model(x)
-    hidden = F.linear(x, model[0].weight, model[0].bias)
+    hidden = F.linear(x, model[0].weight, model[0].bias)  # type: ignore[arg-type]
     assert torch.equal(w.run["0:input"], x)
     assert torch.equal(w.run["0:output"], hidden)
     assert torch.equal(w.run["1:input"], hidden)
@@ -73,7 +73,7 @@ def test_gradients_follow_the_hand_formula() -> None:
     model, x, cotangent = two_layers(), leaf(4, 3), wide(4, 2, seed=1)
     with tt.watch(model, "*:grad_output,grad_input") as w:
         model(x).backward(cotangent)
-    out = F.linear(x, model[0].weight, model[0].bias).tanh()
+    out = F.linear(x, model[0].weight, model[0].bias).tanh()  # type: ignore[arg-type]
     of_hidden = cotangent * (1 - out * out)
     assert torch.equal(w.run["1:grad_output"], cotangent)
     torch.testing.assert_close(w.run["1:grad_input"], of_hidden, rtol=1e-14, atol=0)
@@ -375,7 +375,7 @@ def test_values_are_those_before_an_in_place_module() -> None:
             for _ in range(3):
                 model(x)
                 w.step()
-        hidden = F.linear(x, model[0].weight, model[0].bias)
+        hidden = F.linear(x, model[0].weight, model[0].bias)  # type: ignore[arg-type]
         for step in range(3):
             assert torch.equal(w.run.get("0:output", step=step), hidden)
             assert torch.equal(w.run.get("1:input", step=step), hidden)
@@ -387,7 +387,7 @@ def test_gradients_belong_to_what_was_returned_before_an_in_place_module() -> No
     cotangent = wide(4, 5, seed=1)
     with tt.watch(model, "*:grad_output,grad_input") as w:
         model(x).backward(cotangent)
-    passed = cotangent * (F.linear(x, model[0].weight, model[0].bias) > 0)
+    passed = cotangent * (F.linear(x, model[0].weight, model[0].bias) > 0)  # type: ignore[arg-type]
     assert torch.equal(w.run["1:grad_output"], cotangent)
     assert torch.equal(w.run["1:grad_input"], passed)
     assert torch.equal(w.run["0:grad_output"], passed)
@@ -588,7 +588,7 @@ def test_a_construction_that_fails_leaves_nothing_on_the_model() -> None:
     model = two_layers()
     before = attachments(model)
     with pytest.raises(ZeroDivisionError):
-        tt.watch(model, every=lambda step: 1 / step)
+        tt.watch(model, every=lambda step: 1 / step)  # type: ignore[arg-type, return-value]
     assert attachments(model) == before
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from absent import reasons
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -27,10 +28,6 @@ def leaf(*dims: int, seed: int = 0) -> Tensor:
 
 def squares() -> Net:
     return Net(lambda m, x: x * x)
-
-
-def reasons(w: tt.Watch) -> dict[str, str]:
-    return {str(entry.site): entry.reason for entry in w.absent}
 
 
 # --- several backwards ------------------------------------------------------------------------
@@ -379,7 +376,7 @@ def test_a_watched_checkpoint_is_bit_equal_to_unwatched(reentrant: bool) -> None
         torch.manual_seed(0)
         x = leaf(8, 4)
         model(x).sum().backward()
-        return [x.grad, *(p.grad.clone() for p in model.parameters())]
+        return [x.grad, *(p.grad.clone() for p in model.parameters())]  # type: ignore[list-item]
 
     plain = gradients()
     with tt.watch(model, ["*:*", "*:param_grad"]):
@@ -442,7 +439,7 @@ def test_param_and_buffer_are_those_when_the_step_begins() -> None:
 @pytest.mark.parametrize("options", [{"foreach": False}, {"foreach": True}, {"fused": True}])
 def test_an_optimizer_cannot_overwrite_a_param_record(options: dict[str, bool]) -> None:
     model = nn.Linear(2, 2).double()
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.1, **options)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1, **options)  # type: ignore[arg-type]
     weight = model.weight.detach().clone()
     with tt.watch(model, ".:param,param_grad") as w:
         model(wide(3, 2)).sum().backward()
@@ -504,7 +501,7 @@ def test_a_lazy_module_is_watched_from_its_first_call() -> None:
         model(leaf(4, 3)).sum().backward()
     assert w.run.get("1:output", step=0).shape == (4, 1)
     assert torch.equal(w.run.get("1:param_grad[bias]", step=0), torch.full((1,), 4.0).double())
-    assert torch.equal(w.run.get("0:param[weight]", step=1), model[0].weight)
+    assert torch.equal(w.run.get("0:param[weight]", step=1), model[0].weight)  # type: ignore[arg-type]
 
 
 def test_a_parametrized_weight_has_its_original_as_a_site() -> None:

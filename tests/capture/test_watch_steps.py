@@ -379,7 +379,7 @@ def test_a_watched_model_is_freed_without_the_garbage_collector(where: str) -> N
     model.zero_grad()
     w.close()
     del w, model
-    assert [reference() for reference in (*gone, *seen)] == [None] * 5
+    assert [reference() for reference in (*gone, *seen)] == [None] * 5  # type: ignore[misc]
 
 
 @pytest.mark.usefixtures("no_gc")

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from absent import reasons
 from models import TinyGPT, seeded
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
@@ -38,10 +39,6 @@ def inputs() -> Tensor:
     return torch.randn(5, 3, generator=torch.Generator().manual_seed(0))
 
 
-def reasons(w: tt.Watch) -> dict[str, str]:
-    return {str(entry.site): entry.reason for entry in w.absent}
-
-
 # --- copies and pickles -----------------------------------------------------------------------
 
 ALL = ["*:*", "*:param,param_grad"]
@@ -55,7 +52,7 @@ def saved(model: nn.Module) -> nn.Module:
 
 
 COPIES = {
-    "deepcopy": copy.deepcopy,
+    "deepcopy": copy.deepcopy,  # type: ignore[dict-item]
     "pickle": lambda model: pickle.loads(pickle.dumps(model)),
     "torch.save": saved,
 }
@@ -155,7 +152,7 @@ def fresh_compiler() -> Iterator[None]:
 @pytest.mark.usefixtures("fresh_compiler")
 def test_a_model_watched_before_it_is_compiled_gives_the_right_values() -> None:
     model, x = mlp(), inputs()
-    hidden = nn.functional.linear(x, model[0].weight, model[0].bias)
+    hidden = nn.functional.linear(x, model[0].weight, model[0].bias)  # type: ignore[arg-type]
     compiled: Any = torch.compile(model, backend="eager")
     with tt.watch(compiled, "*:output,grad_output") as w:
         for _ in range(2):
@@ -210,9 +207,9 @@ def test_inside_torch_func_it_is_said_absent() -> None:
     def loss(params: dict[str, Tensor], x: Tensor) -> Tensor:
         return torch.func.functional_call(model, params, (x,)).sum()
 
-    plain = torch.func.grad(loss)(params, inputs())
+    plain = torch.func.grad(loss)(params, inputs())  # type: ignore[arg-type]
     with tt.watch(model, "*:output,grad_output") as w:
-        watched = torch.func.grad(loss)(params, inputs())
+        watched = torch.func.grad(loss)(params, inputs())  # type: ignore[arg-type]
     assert all(same(plain[name], watched[name]) for name in params)
     assert len(w.run) == 0
     assert all("torch.func" in reason for reason in reasons(w).values())
@@ -531,7 +528,7 @@ def test_narrow_and_wide_tensors_are_kept_bit_for_bit(dtype: torch.dtype) -> Non
     with tt.watch(model, ".:*") as w:
         model(x).sum().backward()
     assert same(w.run[".:output"], x.detach() * 3)
-    assert same(w.run[".:grad_input"], x.grad)
+    assert same(w.run[".:grad_input"], x.grad)  # type: ignore[arg-type]
 
 
 def test_integers_and_booleans_are_kept() -> None:

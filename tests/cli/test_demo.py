@@ -81,11 +81,11 @@ def truth(network: Any, run: Any) -> Any:
     batch = run[".:input"].clone().requires_grad_()
     assert torch.allclose(batch.double(), prepared_cat(), atol=1e-6)
     values: dict[str, Any] = {}
-    places: dict[str, Any] = {}
+    places: dict[Any, Any] = {}
 
     def keep(path: Any) -> Callable[..., Any]:
         def hook(module: nn.Module, args: Any, out: Any) -> Any:
-            call = len([1 for other, _ in values if other == path])
+            call = len([1 for other, _ in values if other == path])  # type: ignore[str-unpack]
             values[path, call] = out.detach().clone()
             places[path, call] = out
             return out.clone()  # What comes after cannot overwrite what is differentiated by.

@@ -65,7 +65,7 @@ def test_what_a_request_selects(where: object, paths: list[str]) -> None:
 
 def test_a_module_of_the_model_selects_itself() -> None:
     model = net()
-    assert taps(make_plan(model, model.stem[1])) == {"stem.1": ("output",)}
+    assert taps(make_plan(model, model.stem[1])) == {"stem.1": ("output",)}  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_a_plan_of_many_modules_stays_narrow() -> None:
 
 def test_where_is_kept_as_text() -> None:
     model = net()
-    plan = make_plan(model, ["stem*", nn.Linear, model.head])
+    plan = make_plan(model, ["stem*", nn.Linear, model.head])  # type: ignore[list-item]
     assert plan.where == ("stem*", "*@Linear", "head")
 
 
@@ -206,21 +206,21 @@ def test_a_module_that_contains_itself_is_walked_once() -> None:
 def test_wrappers_are_looked_through() -> None:
     model = net()
     wrapped = torch.compile(DataParallel(model), backend="eager")
-    modules, _ = modules_of(wrapped)
+    modules, _ = modules_of(wrapped)  # type: ignore[arg-type]
     assert list(modules) == EVERYTHING
     assert modules[""] is model
 
 
 def test_a_wrapped_child_stands_at_the_wrappers_path() -> None:
     inner = nn.Linear(2, 2)
-    model = nn.Sequential(torch.compile(nn.Sequential(inner), backend="eager"))
+    model = nn.Sequential(torch.compile(nn.Sequential(inner), backend="eager"))  # type: ignore[call-overload]
     modules, _ = modules_of(model)
     assert modules["0.0"] is inner
     assert list(taps(make_plan(model, inner))) == ["0.0"]
 
 
 def test_a_wrapper_given_as_a_module_means_what_it_wraps() -> None:
-    model = nn.Sequential(torch.compile(nn.Linear(2, 2), backend="eager"))
+    model = nn.Sequential(torch.compile(nn.Linear(2, 2), backend="eager"))  # type: ignore[call-overload]
     assert list(taps(make_plan(model, model[0]))) == ["0"]
 
 

@@ -204,7 +204,7 @@ def test_a_device_that_is_not_in_use_is_not_started(monkeypatch: pytest.MonkeyPa
 
 def test_what_cannot_be_put_back_by_nature_is_left_alone() -> None:
     model = nn.Linear(3, 3)
-    model.own = random.SystemRandom()
+    model.own = random.SystemRandom()  # type: ignore[assignment]
     model.me = model  # Attributes may lead in circles.
-    model.rings = [model.__dict__]
+    model.rings = [model.__dict__]  # type: ignore[assignment]
     RandomState([model]).put_back()

@@ -83,7 +83,7 @@ def test_what_is_the_same_is_so_to_the_bit() -> None:
 
 
 def test_a_sparse_tensor_is_the_same_however_its_places_are_listed() -> None:
-    twice = torch.sparse_coo_tensor([[1, 0, 1]], [1.0, 2.0, 3.0], (3,), check_invariants=True)
+    twice = torch.sparse_coo_tensor([[1, 0, 1]], [1.0, 2.0, 3.0], (3,), check_invariants=True)  # type: ignore[arg-type]
     assert same(twice, torch.tensor([2.0, 4.0, 0.0]).to_sparse())
     assert not same(twice, torch.tensor([2.0, 0.0, 4.0]).to_sparse())
     assert mismatch(twice, torch.tensor([2.0, 0.0, 4.0]).to_sparse(), exact=False) is not None

@@ -31,7 +31,7 @@ class Quantized(Tensor):
         return self.numbers.float() * self.scale
 
     @classmethod
-    def __torch_dispatch__(
+    def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         if func in (torch.ops.aten.detach.default, torch.ops.aten.clone.default):

@@ -131,7 +131,7 @@ def test_replacing_nothing_gives_the_same_object(value: Any, found: dict[str, fl
 
 def test_replacing_tells_the_leaf() -> None:
     asked = []
-    replace({"a": [ONE, TWO]}, lambda leaf, tensor: asked.append(leaf) or tensor)
+    replace({"a": [ONE, TWO]}, lambda leaf, tensor: asked.append(leaf) or tensor)  # type: ignore[func-returns-value]
     assert asked == ["a.0", "a.1"]
 
 
@@ -261,13 +261,13 @@ def test_a_tensor_of_an_object_is_not_replaced_without_a_word(value: Any, found:
 
 def test_objects_that_lead_to_themselves_are_walked_once() -> None:
     first, second = Box(None), Box(ONE)
-    first.held, first.other, second.back = [second, second], second, first
+    first.held, first.other, second.back = [second, second], second, first  # type: ignore[attr-defined]
     assert named(first) == {"held.0.held": 1}
 
 
 def test_dataclass_attributes_beside_its_fields_are_found() -> None:
     value = Loose(ONE)
-    value.late = TWO
+    value.late = TWO  # type: ignore[attr-defined]
     assert named(value) == {"a": 1, "late": 2}
     assert named(replace(value, lambda leaf, tensor: tensor + 1)) == {"a": 2, "late": 3}
     assert named(value) == {"a": 1, "late": 2}
@@ -357,5 +357,5 @@ def test_a_list_too_long_is_not_looked_through() -> None:
             raise AssertionError("it was looked through")
 
     unseen: dict[str, str] = {}
-    assert leaves(Box(Long([1] * (MOST_PARTS + 1))), unseen) == []
+    assert leaves(Box(Long([1] * (MOST_PARTS + 1))), unseen) == []  # type: ignore[list-item]
     assert unseen == {"": f"a Box, which holds more than {MOST_PARTS:,} parts"}

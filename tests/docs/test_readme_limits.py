@@ -5,13 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from absent import reasons
 from torch import Tensor, nn
 
 import torchtap as tt
-
-
-def reasons(watching: Any) -> dict[Any, Any]:
-    return {str(entry.site): entry.reason for entry in watching.absent}
 
 
 def test_a_plain_expression_is_seen_only_when_it_is_marked() -> None:

@@ -95,7 +95,8 @@ def resnet34() -> Any:
 def linear_by_hand(model: nn.Module, batches: Any) -> dict[Any, Any]:
     """float64 outputs of both layers and their gradients, from the formula alone."""
     (w0, b0), (w1, b1) = (
-        (layer.weight.detach().double(), layer.bias.detach().double()) for layer in model
+        (layer.weight.detach().double(), layer.bias.detach().double())
+        for layer in model  # type: ignore[attr-defined]
     )
     first = [batch.double() @ w0.T + b0 for batch in batches]
     second = [one @ w1.T + b1 for one in first]
@@ -786,7 +787,7 @@ def test_the_usual_freezing_lets_batch_norm_and_momentum_move() -> None:
     net = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)).requires_grad_(False)
     before = net[1].running_mean.clone()
     net(torch.randn(4, 2))
-    assert not torch.equal(net[1].running_mean, before)
+    assert not torch.equal(net[1].running_mean, before)  # type: ignore[arg-type]
 
     layer = nn.Linear(2, 2)
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.1, momentum=0.9)

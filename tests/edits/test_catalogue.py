@@ -186,7 +186,7 @@ def test_the_gradient_outside_of_a_region_is_untouched_by_what_is_inside() -> No
     x = torch.tensor([INF, 1.0, NAN], requires_grad=True)
     new = edits.zero(at={0: [0, 2]})(x, at_site(x))
     new.sum().backward()
-    exactly(x.grad, [0.0, 1.0, 0.0])
+    exactly(x.grad, [0.0, 1.0, 0.0])  # type: ignore[arg-type]
 
 
 # --- topk, noise, clip_norm, mean -------------------------------------------------------------
@@ -290,7 +290,7 @@ def sources(model: nn.Module, b: Tensor) -> dict[str, Any]:
         "mapping by path": edits.patch({"1": hidden}),
         "mapping by site": edits.patch({"1:output": hidden}),
         "tensor": edits.patch(hidden),
-        "function": edits.patch(lambda record: hidden if record.call == 0 else None),
+        "function": edits.patch(lambda record: hidden if record.call == 0 else None),  # type: ignore[arg-type, return-value]
         "inputs": edits.patch(inputs=b),
         "inputs as arguments": edits.patch(inputs=(b,)),
         "inputs by keyword": edits.patch(inputs={"input": b}),
@@ -354,7 +354,7 @@ def test_a_patch_that_does_not_fit_says_so() -> None:
             model(a)
     for both in ({}, {"source": torch.ones(1), "inputs": a}):
         with pytest.raises(tt.InputError, match="either a source"):
-            edits.patch(**both)
+            edits.patch(**both)  # type: ignore[arg-type]
     with pytest.raises(tt.EditError, match="works only in"):
         edits.patch(inputs=a)(a, at_site(a))
 
@@ -525,7 +525,7 @@ def test_guided_relu_of_some_modules_leaves_the_others() -> None:
     assert x.grad.item() == 0.0
     x.grad = None
     (-model(x)).sum().backward()
-    assert x.grad.item() == -1.0
+    assert x.grad.item() == -1.0  # type: ignore[attr-defined]
 
 
 def test_an_edit_shows_how_it_was_made() -> None:
@@ -611,13 +611,13 @@ def test_an_edit_that_was_not_called_is_recognised(name: str) -> None:
 
 def test_a_class_of_modules_is_no_edit() -> None:
     with pytest.raises(tt.InputError, match=r"got the class ReLU. Write ReLU\(\)"):
-        tt.edit(nn.Linear(2, 2), ".", nn.ReLU)
+        tt.edit(nn.Linear(2, 2), ".", nn.ReLU)  # type: ignore[arg-type]
 
 
 def test_an_edit_that_returns_an_edit_says_which() -> None:
     model = nn.Linear(2, 2)
     said = r"returned the function scale\(factor=2.0\) where"
-    with pytest.raises(tt.EditError, match=said), tt.edit(model, ".", lambda _: edits.scale(2.0)):
+    with pytest.raises(tt.EditError, match=said), tt.edit(model, ".", lambda _: edits.scale(2.0)):  # type: ignore[arg-type]
         model(torch.ones(1, 2))
 
 

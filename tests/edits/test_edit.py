@@ -153,7 +153,7 @@ def test_calls_and_steps_choose() -> None:
     assert edit.calls == {"a:output": {0: 2, 1: 2, 2: 2}} and edit.current_step == 5
     for wrong in ("1", 1.5, [0.5], True):
         with pytest.raises(tt.InputError, match="calls is"):
-            tt.edit(model, "a", double, calls=wrong)
+            tt.edit(model, "a", double, calls=wrong)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -291,7 +291,7 @@ def test_a_mark_is_edited_in_value_and_gradient() -> None:
     x.grad = None
     with tt.edit(model, "hidden:grad_output", double) as edit:
         model(x).sum().backward()
-    assert x.grad.tolist() == [36.0, 36.0] and edit.fired == {"hidden:grad_output": 1}
+    assert x.grad.tolist() == [36.0, 36.0] and edit.fired == {"hidden:grad_output": 1}  # type: ignore[attr-defined]
 
 
 def test_a_mark_and_watches_before_and_after() -> None:
@@ -458,7 +458,7 @@ def saved(model: nn.Module) -> nn.Module:
 
 
 COPIES = {
-    "deepcopy": copy.deepcopy,
+    "deepcopy": copy.deepcopy,  # type: ignore[dict-item]
     "pickle": lambda model: pickle.loads(pickle.dumps(model)),
     "torch.save": saved,
 }

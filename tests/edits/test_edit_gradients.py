@@ -80,7 +80,7 @@ def test_an_edit_that_leaves_nothing_gives_gradients_of_zero_and_not_none() -> N
 def test_a_gradient_edit_is_part_of_a_second_derivative() -> None:
     model, x = mlp(), x_of(5, 3)
 
-    def by_hand() -> Tensor:
+    def by_hand() -> tuple[Tensor, ...]:
         hidden = model[1](model[0](x))
         hidden.register_hook(lambda g: g * g)
         (first,) = torch.autograd.grad(model[2](hidden).sum(), x, create_graph=True)
@@ -88,7 +88,7 @@ def test_a_gradient_edit_is_part_of_a_second_derivative() -> None:
             first.square().sum(), list(model.parameters()), allow_unused=True
         )
 
-    def by_edit() -> Tensor:
+    def by_edit() -> tuple[Tensor, ...]:
         with tt.edit(model, "1:grad_output", lambda g: g * g):
             (first,) = torch.autograd.grad(model(x).sum(), x, create_graph=True)
             params = list(model.parameters())
@@ -279,7 +279,7 @@ def test_the_gradient_of_a_view_that_is_overwritten_is_edited(name: str) -> None
         model(x).sum().backward()
         if held is not None:
             held.close()
-        return [x.grad, *(param.grad for param in model.parameters())]
+        return [x.grad, *(param.grad for param in model.parameters())]  # type: ignore[list-item]
 
     def by_hand(model: Any) -> None:
         def hook(module: nn.Module, args: Any, output: Tensor) -> None:
@@ -508,7 +508,7 @@ def test_what_a_checkpoint_runs_again_is_edited_the_same_way(what: str, reentran
         model, x = seeded(lambda: Checkpointed(kind)).double(), x_of(4, 3)
         with torch.random.fork_rng():
             torch.manual_seed(0)
-            with tt.edit(model, where, function) as edit:
+            with tt.edit(model, where, function) as edit:  # type: ignore[arg-type]
                 out = model(x)
                 out.sum().backward()
         return (out, x.grad, grads(model)), edit.fired
@@ -709,10 +709,10 @@ def test_a_compiled_model_is_edited_as_an_eager_one(backend: str) -> None:
         torch.compiler.reset()
         eager, model, x = mlp(), mlp(), x_of(5, 3).detach()
         compiled: Any = torch.compile(model, backend=backend)
-        with tt.edit(eager, where, function):
+        with tt.edit(eager, where, function):  # type: ignore[arg-type]
             right = eager(x)
             right.sum().backward()
-        with tt.edit(compiled, where, function) as edit:
+        with tt.edit(compiled, where, function) as edit:  # type: ignore[arg-type]
             for _ in range(2):
                 model.zero_grad()
                 out = compiled(x)
@@ -852,7 +852,7 @@ def test_an_edit_that_changes_nothing_changes_no_bit_but_where_docs_say(
         if (uses, port) == (3, "grad_input"):
             assert (one.grad - two).norm() <= 1e-6 * two.norm()
         else:
-            assert torch.equal(one.grad, two)
+            assert torch.equal(one.grad, two)  # type: ignore[arg-type]
 
 
 def test_the_memory_format_behind_an_edit_that_changes_nothing_is_the_same() -> None:

@@ -131,7 +131,7 @@ def test_gradients_of_an_adjoint_solver_are_its_vector_jacobian_products() -> No
     for _ in range(3):
         x = x + 0.25 * twin.field(x).detach()
     end = x.clone().requires_grad_()
-    adjoint = torch.autograd.grad(default_loss(twin.last(end)), end)[0]
+    adjoint = torch.autograd.grad(default_loss(twin.last(end)), end)[0]  # type: ignore[arg-type]
     outgoing, incoming = [], []
     for _ in range(3):
         x = x.detach().requires_grad_()
@@ -154,7 +154,7 @@ def test_gradients_of_a_reversible_block_are_those_of_the_plain_one() -> None:
     with tt.watch(model, ["f:grad_output", "g:grad_output"]) as w:
         default_loss(model(x)).backward()
     first, second = twin.first(x).chunk(2, -1)
-    made = {"f": [], "g": []}
+    made = {"f": [], "g": []}  # type: ignore[var-annotated]
     for _ in range(2):
         made["f"].append(twin.f(second))
         first = first + made["f"][-1]
@@ -162,7 +162,7 @@ def test_gradients_of_a_reversible_block_are_those_of_the_plain_one() -> None:
         second = second + made["g"][-1]
     loss = default_loss(twin.last(torch.cat([first, second], -1)))
     for path, outputs in made.items():
-        right = torch.autograd.grad(loss, outputs[::-1], retain_graph=True)
+        right = torch.autograd.grad(loss, outputs[::-1], retain_graph=True)  # type: ignore[arg-type]
         found = values_of(w.run, f"{path}:grad_output", "backward")
         torch.testing.assert_close(found, list(right))
 
@@ -200,7 +200,7 @@ def test_what_was_saved_inside_a_backward_is_recorded() -> None:
         CallsInBackward.apply(module(rows()), nothing, after).sum().backward()
     sites = {str(record.site) for record in w.run.records(phase="backward")}
     assert sites == {".:saved[AddmmBackward0.mat1]"}
-    assert torch.equal(values_of(w.run, *sites, "backward")[0], torch.full((2, 3), 7.0))
+    assert torch.equal(values_of(w.run, *sites, "backward")[0], torch.full((2, 3), 7.0))  # type: ignore[call-arg]
 
 
 def test_an_interrupt_inside_a_backward_leaves_nothing_behind() -> None:
@@ -413,7 +413,7 @@ def test_a_module_that_its_own_hook_calls_has_the_same_numbers_in_every_watch() 
     model[0].register_forward_hook(call_once)
     with tt.watch(model, "0:input,output") as both, tt.watch(model, "0:output") as one:
         model(x)
-    inner = nn.functional.linear(x * 2, model[0].weight, model[0].bias).detach()
+    inner = nn.functional.linear(x * 2, model[0].weight, model[0].bias).detach()  # type: ignore[arg-type]
     assert torch.equal(both.run.get("0", call=1), inner)
     assert torch.equal(one.run.get("0", call=1), inner)
 

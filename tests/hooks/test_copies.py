@@ -78,7 +78,7 @@ def by_torch(model: nn.Module) -> bytes:
 
 
 WRITERS: dict[str, Callable[[nn.Module], bytes]] = {
-    **{f"pickle {n}": lambda model, n=n: pickle.dumps(model, n) for n in range(2, 6)},
+    **{f"pickle {n}": lambda model, n=n: pickle.dumps(model, n) for n in range(2, 6)},  # type: ignore[misc]
     "pickle in Python": by_python,
     "torch.save": by_torch,
 }
@@ -163,7 +163,7 @@ def test_a_copy_of_a_watched_encoder_takes_the_fused_kernel(
 
 def test_a_handle_that_the_model_holds_itself_takes_the_copied_hook_off() -> None:
     model = plain()
-    model.handle = model[0].register_forward_hook(others_hook)
+    model.handle = model[0].register_forward_hook(others_hook)  # type: ignore[assignment]
     with tt.watch(model, "*:*"):
         twin = copy.deepcopy(model)
         assert len(twin[0]._forward_hooks) == 1
@@ -206,7 +206,7 @@ def test_a_copy_of_a_specimen_has_nothing_of_ours(specimen: Specimen) -> None:
     twin = copy.deepcopy(model)
     assert keys(twin) == expected
     for handle in handles:
-        handle.close()
+        handle.close()  # type: ignore[attr-defined]
     assert keys(model) == before
     assert [one.requires_grad for one in twin.parameters()] == [
         one.requires_grad for one in model.parameters()

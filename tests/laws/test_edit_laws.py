@@ -341,7 +341,7 @@ def assert_equal(ours: dict[str, Any], hand: dict[str, Any], tolerance: float) -
             rtol=tolerance,
             atol=tolerance,
             equal_nan=True,
-            msg=lambda text, name=name: f"{name}: {text}",
+            msg=lambda text, name=name: f"{name}: {text}",  # type: ignore[misc]
         )
 
 
@@ -419,10 +419,10 @@ def test_an_edit_of_values_in_a_module_of_torch_equals_the_change_in_the_code(
             continue  # Its arguments must stay probabilities.
         for port in ("input", "output"):
             with module_db.quiet():
-                hand, _ = results(sample.build, lambda m, port=port: wrapped_by_hand(m, port))
+                hand, _ = results(sample.build, lambda m, port=port: wrapped_by_hand(m, port))  # type: ignore[misc]
                 ours, _ = results(
                     sample.build,
-                    lambda m, port=port: tt.edit(m, f"*:{port}", bent, missing="ignore"),
+                    lambda m, port=port: tt.edit(m, f"*:{port}", bent, missing="ignore"),  # type: ignore[misc]
                 )
             assert_equal(ours, hand, 0.0)
 
@@ -434,9 +434,9 @@ def test_an_edit_of_gradients_in_a_module_of_torch_equals_that_of_a_twin(
     for sample in samples:
         for port in ("grad_input", "grad_output"):
             with module_db.quiet():
-                hand, _ = results(sample.build, lambda m, port=port: GradientTwin(m, port, bent))
+                hand, _ = results(sample.build, lambda m, port=port: GradientTwin(m, port, bent))  # type: ignore[misc]
                 ours, _ = results(
                     sample.build,
-                    lambda m, port=port: tt.edit(m, f"*:{port}", bent, missing="ignore"),
+                    lambda m, port=port: tt.edit(m, f"*:{port}", bent, missing="ignore"),  # type: ignore[misc]
                 )
             assert_equal(ours, hand, 1e-4)

@@ -108,7 +108,7 @@ def test_watching_a_specimen_changes_nothing(specimen: Specimen, copy: Copy) -> 
 def test_watching_a_module_of_torch_changes_nothing(samples: list[Sample]) -> None:
     for sample, copy in zip(samples, itertools.cycle(("auto", "always"))):
         with module_db.quiet():
-            plain, watched = steps(sample.build), steps(sample.build, copy)
+            plain, watched = steps(sample.build), steps(sample.build, copy)  # type: ignore[arg-type]
         for before, after in zip(plain, watched, strict=True):
             assert bits.differences(before, after) == [], f"{sample.id}, copy={copy}"
 
@@ -356,7 +356,7 @@ def test_every_record_of_a_module_of_torch_is_the_truth(samples: list[Sample]) -
     for sample, copy in zip(samples, itertools.cycle(("auto", "always"))):
         with module_db.quiet():
             right = truth(*sample.build(), default_loss, double=False)
-            run, _ = recorded(sample.build, copy)
+            run, _ = recorded(sample.build, copy)  # type: ignore[arg-type]
         for step in range(NUM_STEPS):
             records = list(run.records(steps=step, phase=None))
             try:
@@ -461,7 +461,7 @@ def test_gradients_where_memory_is_shared_are_those_of_the_formula(name: str, co
     run, absent = recorded(lambda: built(SPECIMENS[name]), copy)
     model, (x,), _ = built(SPECIMENS[name])
     wanted, output = FORMULAS[name](model.double(), x.double())
-    gradients = torch.autograd.grad(default_loss(output), list(wanted.values()))
+    gradients = torch.autograd.grad(default_loss(output), list(wanted.values()))  # type: ignore[arg-type]
     right = dict(zip(wanted, gradients, strict=True))
     right[".:grad_output"] = torch.arange(output.numel()).double().cos().view_as(output)
     right["b:grad_output"] = right[".:grad_output"]
@@ -576,12 +576,12 @@ def test_any_patterns_recorded_are_that_part_of_the_whole(
     everything = full(specimen, "through")
     paths = sorted({site.path for site in everything.sites})
     chosen = data.draw(st.lists(patterns(paths), min_size=1, max_size=4))
-    adding = [rest for sign, *rest in chosen if not sign] or [("*", ("output",))]
+    adding = [rest for sign, *rest in chosen if not sign] or [("*", ("output",))]  # type: ignore[list-item]
     taking = [rest for sign, *rest in chosen if sign]
 
     def is_wanted(site: Site) -> bool:
-        taken = any(fits(site, *one) for one in taking)
-        return any(fits(site, *one) for one in adding) and not taken
+        taken = any(fits(site, *one) for one in taking)  # type: ignore[arg-type]
+        return any(fits(site, *one) for one in adding) and not taken  # type: ignore[arg-type]
 
     where = [f"{sign}{glob}:{','.join(ports)}" for sign, glob, ports in chosen]
     expected = [r for r in everything.records() if is_wanted(r.site)]

@@ -111,7 +111,7 @@ def gpt2() -> Network:
 
 def t5() -> Network:
     def build() -> nn.Module:
-        config = transformers.T5Config(
+        config = transformers.T5Config(  # type: ignore[call-arg]
             num_layers=2, num_heads=2, d_model=32, d_kv=16, d_ff=48, vocab_size=64,
             decoder_start_token_id=0,
         )  # fmt: skip
@@ -280,7 +280,7 @@ def test_training_that_is_changed_would_be_found() -> None:
     before = trained(network, "sgd", None)
     noisy = dataclasses.replace(network, loss=lambda output: default_loss(output) + torch.rand(()))
     assert "random numbers" in bits.differences(before[0], trained(noisy, "sgd", None)[0])
-    scaled = dataclasses.replace(network, loss=lambda output: default_loss(output) * (1 + 1e-7))
+    scaled = dataclasses.replace(network, loss=lambda output: default_loss(output) * (1 + 1e-7))  # type: ignore[arg-type, return-value]
     found = bits.differences(before[2], trained(scaled, "sgd", None)[2])
     assert "loss" in found and "state of the optimizer" in found
 
@@ -292,7 +292,7 @@ def test_training_that_is_changed_would_be_found() -> None:
 @every_network
 def test_verify_holds_for_a_network(network: Network, training: bool) -> None:
     model, args, kwargs = made(network, torch.float32, training=training)
-    result = tt.verify(model, *args, loss=network.loss, **kwargs)
+    result = tt.verify(model, *args, loss=network.loss, **kwargs)  # type: ignore[arg-type]
     assert result, repr(result)
     assert not result.unverified
     assert result.num_values > 0 and result.num_gradients > 0

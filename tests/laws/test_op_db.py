@@ -53,7 +53,8 @@ pytestmark = [
 ]
 every_operator = pytest.mark.parametrize("name", OPERATORS)
 every_operator_in_place = pytest.mark.parametrize(
-    "name", [name for name, info in OPERATORS.items() if info.inplace_variant]
+    "name",
+    [name for name, info in OPERATORS.items() if info.inplace_variant],  # type: ignore[truthy-function]
 )
 
 

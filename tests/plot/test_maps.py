@@ -184,7 +184,7 @@ def test_a_layout_can_be_named_and_must_fit() -> None:
     with pytest.raises(InputError, match="layout 'CHW' means"):
         feature_maps(run, "conv", layout="CHW")
     with pytest.raises(InputError, match="expected one of"):
-        feature_maps(run, "conv", layout="XY")
+        feature_maps(run, "conv", layout="XY")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

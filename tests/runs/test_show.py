@@ -322,7 +322,7 @@ def test_a_module_row_holds_the_norm_of_its_gradient() -> None:
         assert row.grad_norm == pytest.approx(expected, rel=1e-12)
     line = show_modules(watching.run).split("\n")[3]
     assert line.split()[:2] == ["1", "ReLU"]
-    assert line.split()[-1] == cells.number(rows[2].grad_norm)
+    assert line.split()[-1] == cells.number(rows[2].grad_norm)  # type: ignore[arg-type]
 
 
 def test_a_module_without_a_gradient_shows_none_and_a_nan_gradient_shows_nan() -> None:

@@ -322,7 +322,7 @@ def test_an_update_without_a_ratio_says_why(sink: Any, tmp_path: Path) -> None:
     for run in (live, tt.open(live.save(tmp_path / "run.safetensors"))):
         steps, ratios = run.over_steps(".:update[weight]", "update_ratio")
         # Every step takes 0.5 off each of six weights, which begin at 1.
-        assert (steps, ratios) == ([0, 1], pytest.approx([0.5, 1.0]))
+        assert (steps, ratios) == ([0, 1], pytest.approx([0.5, 1.0]))  # type: ignore[comparison-overlap]
         assert run.stats(".:update[weight]").why_no_ratio == ""
         bias = run.stats(".:update[bias]", step=0)
         assert math.isnan(bias.update_ratio)

@@ -23,7 +23,7 @@ class Alive(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self._made: dict[Any, int] = {}
+        self._made: dict[Any, tuple[StorageWeakRef, int]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
@@ -195,7 +195,7 @@ def test_the_model_is_left_as_found() -> None:
 
     tt.advise_offload(model, step, 100 * MIB)
     assert all(param.grad is grad for param, grad in zip(model.parameters(), grads, strict=True))
-    assert all(torch.equal(one, two) for one, two in zip(grads, values, strict=True))
+    assert all(torch.equal(one, two) for one, two in zip(grads, values, strict=True))  # type: ignore[arg-type]
     assert all(torch.equal(one, buffers[name]) for name, one in model.named_buffers())
     assert torch.equal(torch.get_rng_state(), numbers)
     for module in model.modules():

@@ -145,7 +145,7 @@ def twice_differentiated(model: nn.Module, x: Tensor) -> Any:
     with sdpa_kernel(SDPBackend.MATH):
         first = gradients(model, loss_of(model(x)), create_graph=True)
         penalty = sum(grad.pow(2).sum() for grad in first if grad is not None)
-        return first, gradients(model, penalty)
+        return first, gradients(model, penalty)  # type: ignore[arg-type]
 
 
 def steps_of_training(model: nn.Module, x: Tensor) -> Any:
@@ -490,7 +490,7 @@ def test_what_cannot_be_moved_stays_as_it_is(name: str) -> None:
     if name == "quantised":
         assert same(found.int_repr(), tensor.int_repr())
     elif name == "jagged":
-        assert found.offsets() is tensor.offsets()
+        assert found.offsets() is tensor.offsets()  # type: ignore[attr-defined]
         assert same(found.values(), tensor.values())
     elif name == "sparse csr":
         assert same(found.values(), tensor.values())
@@ -527,7 +527,7 @@ def test_dtensors_stay_as_they_are(tmp_path: Path) -> None:
         x = distribute_tensor(noise(4, 8), mesh, [Shard(0)])
 
         def run() -> Tensor:
-            return torch.autograd.grad((x @ weight).sin().sum(), weight)[0].full_tensor()
+            return torch.autograd.grad((x @ weight).sin().sum(), weight)[0].full_tensor()  # type: ignore[attr-defined]
 
         expected = run()
         with offloads() as off:
@@ -585,7 +585,7 @@ def test_an_overwritten_tensor_raises_as_autograd_does(when: str, write: str) ->
         run(
             offloads(to, delay=1000, **kwargs)
             if isinstance(to, str)
-            else tt.offload(to, min_bytes=0)
+            else tt.offload(to, min_bytes=0)  # type: ignore[arg-type]
         )
 
 

@@ -199,9 +199,9 @@ def _same_bits(left: Tensor, right: Tensor) -> bool:
 def _runs_of(op: Any) -> Iterator[Callable[[], Any]]:
     for dtype in {torch.float32, torch.complex64} & op.supported_backward_dtypes("cpu"):
         for sample in op.sample_inputs("cpu", dtype, requires_grad=True):
-            yield lambda sample=sample: op(sample.input, *sample.args, **sample.kwargs)
+            yield lambda sample=sample: op(sample.input, *sample.args, **sample.kwargs)  # type: ignore[misc]
             if op.inplace_variant is not None and isinstance(sample.input, Tensor):
-                yield lambda sample=sample: op.inplace_variant(
+                yield lambda sample=sample: op.inplace_variant(  # type: ignore[misc]
                     sample.input.clone(), *sample.args, **sample.kwargs
                 )
 

@@ -229,7 +229,7 @@ class Masked(nn.Module):
         self.anew = anew
 
     def forward(self, x: Tensor) -> Tensor:
-        return (x * self.table).masked_fill(self.mask, 0.0)
+        return (x * self.table).masked_fill(self.mask, 0.0)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("anew", [False, True])
@@ -254,8 +254,8 @@ def test_the_advice_knows_buffers_and_compiled_models() -> None:
     torch.compiler.reset()
     plain = two()
     compiled, y = torch.compile(plain, backend="aot_eager"), data()
-    runs(compiled, y)
-    found = tt.advise_offload(compiled, lambda: runs(compiled, y), 4 * MIB)
+    runs(compiled, y)  # type: ignore[arg-type]
+    found = tt.advise_offload(compiled, lambda: runs(compiled, y), 4 * MIB)  # type: ignore[arg-type]
     assert [row.path for row in found.rows] == ["."] and found.nbytes == 2 * 256 * 256 * 4
 
 

@@ -248,7 +248,7 @@ def test_wide_integers() -> None:
 def test_a_large_mean_leaves_a_small_variance_right(start: str) -> None:
     torch.manual_seed(1)
     tensor = 1e4 + 1e-2 * torch.randn(5 * PART + 3, dtype=torch.float64)
-    tensor[:BLOCK] = {"as all": tensor[:BLOCK], "nan": math.nan, "zero": 0.0}[start]
+    tensor[:BLOCK] = {"as all": tensor[:BLOCK], "nan": math.nan, "zero": 0.0}[start]  # type: ignore[assignment]
     for one in (tensor.to(DEVICE), tensor.float().to(DEVICE)):
         assert_right(one, measured(one)[0])
 

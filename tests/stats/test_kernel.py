@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -54,10 +54,19 @@ def instruction_set(request: pytest.FixtureRequest) -> Iterator[str]:
     _kernel.force(before)
 
 
-def given_often(*strategies: st.SearchStrategy, max_examples: int = 60) -> Any:
+Test = Callable[..., None]
+
+
+def given_often(
+    *strategies: st.SearchStrategy[Any], max_examples: int = 60
+) -> Callable[[Test], Test]:
     quiet = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
     options = settings(max_examples=max_examples, deadline=None, suppress_health_check=quiet)
-    return lambda test: options(given(*strategies)(test))
+
+    def decorated(test: Test) -> Test:
+        return options(given(*strategies)(test))
+
+    return decorated
 
 
 # ------------------------------------------------------------------------------ what is expected
@@ -137,8 +146,9 @@ def elements(dtype: torch.dtype) -> st.SearchStrategy[float]:
     if dtype is torch.bool:
         return st.booleans()
     if not dtype.is_floating_point:
-        info = torch.iinfo(dtype)
-        return st.integers(info.min, info.max) | st.sampled_from([0, 1, info.min, info.max])
+        whole = torch.iinfo(dtype)
+        ends = [0, 1, whole.min, whole.max]
+        return st.integers(whole.min, whole.max) | st.sampled_from(ends)
     info = torch.finfo(dtype)
     subnormal = info.smallest_normal / 4
     odd = [0.0, -0.0, subnormal, -subnormal, info.tiny, info.max, info.min, math.nan]
@@ -205,7 +215,7 @@ def test_odd_elements_are_seen_at_every_position(dtype: torch.dtype, odd: float 
         plain = random_tensor(dtype, length).abs() + 1
         for place in places:
             tensor = plain.clone()
-            tensor[place] = value
+            tensor[place] = value  # type: ignore[assignment]
             histogram = torch.zeros(NUM_BINS, dtype=torch.int64)
             found = measured(tensor, histogram=histogram)
             assert_close(found, expected(tensor), 1e-12)

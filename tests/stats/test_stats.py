@@ -128,7 +128,7 @@ def test_accumulated_parameter_gradients_stand_in_their_last_value() -> None:
     with tt.watch(model, ".:param_grad", to=tt.Stats()) as w:
         for _ in range(3):
             step(model, torch.randn(2, 3))
-    assert_same(w.run.stats(".:param_grad[weight]"), tt.measure(model.weight.grad))
+    assert_same(w.run.stats(".:param_grad[weight]"), tt.measure(model.weight.grad))  # type: ignore[arg-type]
 
 
 def test_a_value_is_measured_before_it_is_overwritten() -> None:
@@ -167,7 +167,7 @@ def test_reading_between_micro_batches_changes_nothing() -> None:
 
     def train(reads: Any) -> Any:
         model = seeded(lambda: nn.Linear(3, 1))
-        sink = tt.Stats(statistics=statistics)
+        sink = tt.Stats(statistics=statistics)  # type: ignore[arg-type]
         with tt.watch(model, ".:param_grad,output", to=sink) as w:
             for number in range(6):
                 step(model, torch.full((2, 3), float(number)))
@@ -200,10 +200,10 @@ def test_a_step_is_a_whole_number_of_any_kind() -> None:
             kept.step()
     for run in (w.run, kept.run):
         for one in (np.int64(1), torch.tensor(1), np.arange(1, 2)):
-            assert run.stats(".:output", step=one).mean == 1
+            assert run.stats(".:output", step=one).mean == 1  # type: ignore[arg-type]
         for bad in (1.0, "1", [0.5]):
             with pytest.raises(tt.SiteError, match="expected a number"):
-                run.stats(".:output", step=bad)
+                run.stats(".:output", step=bad)  # type: ignore[arg-type]
         with pytest.raises(tt.SiteError):
             run.stats(".:output", step=[])
         with pytest.raises(tt.SiteError, match="no statistic 'quantile'"):
@@ -228,7 +228,7 @@ def test_samples_of_tensors_of_several_sizes_say_whom_they_favour(tmp_path: Path
         for size in sizes:
             model(torch.full((size,), float(size)))
     found = w.run.stats(".:output")
-    assert (found.notes, found.quantile(0.5)) == ((), EXACT(100_000, rel=1 / 33))
+    assert (found.notes, found.quantile(0.5)) == ((), EXACT(100_000, rel=1 / 33))  # type: ignore[comparison-overlap]
     parts = [tt.measure(torch.full((size,), float(size)), exact=False) for size in sizes]
     assert any("leans" in note for note in parts[0].merge(parts[1]).notes)
 
@@ -974,7 +974,7 @@ def test_a_result_that_no_file_can_hold_is_said_absent_and_the_rest_is_saved(
 
     model = nn.Identity()
     statistics = [Odd(), tt.stats.along(0)]
-    with tt.watch(model, to=tt.Stats(statistics=statistics)) as w:
+    with tt.watch(model, to=tt.Stats(statistics=statistics)) as w:  # type: ignore[arg-type]
         model(torch.ones(3))
     assert w.run.absent == []
     opened = tt.open(w.run.save(tmp_path / "run.safetensors"))
@@ -991,7 +991,7 @@ def test_what_further_statistics_found_costs_the_header_nothing(tmp_path: Path) 
     for units, steps in ((4, 2), (512, 40)):
         model = nn.Sequential(*(nn.ReLU() for _ in range(3)))
         statistics = [tt.stats.along(1), tt.stats.top_k(3)]
-        with tt.watch(model, "*", to=tt.Stats(statistics=statistics)) as w:
+        with tt.watch(model, "*", to=tt.Stats(statistics=statistics)) as w:  # type: ignore[arg-type]
             for _ in range(steps):
                 model(torch.randn(2, units))
                 w.step()
@@ -1360,7 +1360,7 @@ def test_a_gradient_that_accumulates_is_measured_as_with_care(
                     if reads:
                         found.append([w.run.stats(site).numbers() for site in w.run.sites])
                 for param in model.parameters():
-                    found.append(tt.measure(param.grad).numbers())
+                    found.append(tt.measure(param.grad).numbers())  # type: ignore[arg-type]
                 w.step()
                 model.zero_grad()
         for site in w.run.sites:
@@ -1368,7 +1368,7 @@ def test_a_gradient_that_accumulates_is_measured_as_with_care(
                 stats = w.run.stats(site, step=number)
                 histogram = stats.histogram
                 counted = histogram.bins.tolist(), histogram.counts.tolist(), histogram.is_sample
-                found.append((str(site), number, stats.numbers(), counted))
+                found.append((str(site), number, stats.numbers(), counted))  # type: ignore[arg-type]
         return str(found), w.run
 
     with monkeypatch.context() as only:
@@ -1408,7 +1408,7 @@ def test_a_gradient_of_another_dtype_or_step_takes_the_place_of_what_was_measure
         model(torch.ones(1, 3)).sum().backward()
         model.weight.grad = None
         model(torch.ones(1, 3)).sum().backward()
-        model.weight.grad = model.weight.grad.to_sparse()
+        model.weight.grad = model.weight.grad.to_sparse()  # type: ignore[attr-defined]
         (model(torch.ones(1, 3)).sum() * 3).backward()
         w.step()
         late = model(torch.ones(1, 3)).sum()

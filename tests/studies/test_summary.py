@@ -35,6 +35,9 @@ class Shared(nn.Module):
 class Busy(nn.Module):
     """Draws from every generator and overwrites, replaces and grows its state."""
 
+    count: Tensor
+    last: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.norm = nn.BatchNorm1d(4)
@@ -190,7 +193,7 @@ def test_the_model_is_afterwards_as_it_was(training: bool) -> None:
 
 def test_the_model_is_as_it_was_after_a_forward_that_raises() -> None:
     class Breaks(Busy):
-        def forward(self, x: Tensor) -> None:
+        def forward(self, x: Tensor) -> None:  # type: ignore[override]
             super().forward(x)
             raise RuntimeError("mine")
 
@@ -200,7 +203,7 @@ def test_the_model_is_as_it_was_after_a_forward_that_raises() -> None:
     with pytest.raises(RuntimeError, match="mine"):
         summary(model, torch.randn(6, 4))
     assert model.norm.running_mean is buffer
-    assert torch.equal(buffer, torch.zeros(4))
+    assert torch.equal(buffer, torch.zeros(4))  # type: ignore[arg-type]
     assert not model._forward_hooks
     assert torch.backends.mha.get_fastpath_enabled() == fastpath
     assert torch.is_grad_enabled()
@@ -209,7 +212,7 @@ def test_the_model_is_as_it_was_after_a_forward_that_raises() -> None:
 def test_the_busy_model_does_change_when_run_plainly() -> None:
     model = Busy().train()
     model(torch.randn(6, 4))
-    assert not torch.equal(model.norm.running_mean, torch.zeros(4))
+    assert not torch.equal(model.norm.running_mean, torch.zeros(4))  # type: ignore[arg-type]
     assert model.count == 1
 
 

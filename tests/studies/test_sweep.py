@@ -172,6 +172,8 @@ def test_a_sweep_leaves_the_model_as_it_was(training: bool) -> None:
 class Draws(nn.Module):
     """Counts its forwards, keeps a state of its own, and draws numbers from both generators."""
 
+    count: Tensor
+
     def __init__(self, how: str) -> None:
         super().__init__()
         self.a = nn.Linear(3, 3)

@@ -163,7 +163,7 @@ def test_one_wrong_gradient_of_two_backwards_is_found(
         if str(spot.site) == "net.2:grad_output":
             gradient = gradient * 2 if count % 2 == which else gradient
             count += 1
-        deliver(self, spot, *how, gradient)
+        deliver(self, spot, *how, gradient)  # type: ignore[call-arg]
 
     monkeypatch.setattr(Gradients, "deliver", scaling)
     result = tt.verify(made(force), x())
@@ -267,7 +267,7 @@ def test_a_proof_without_anything_does_not_hold() -> None:
 def test_a_compiled_model_is_proved_uncompiled() -> None:
     plain = made(lambda m, x: m.net(x)).net
     num_values = tt.verify(plain, x()).num_values
-    result = tt.verify(torch.compile(plain, backend="eager"), x())
+    result = tt.verify(torch.compile(plain, backend="eager"), x())  # type: ignore[arg-type]
     assert_holds(result)
     assert result.num_values == num_values
     assert result.notes[0].startswith("compiled, and run uncompiled for this proof: the whole")
@@ -284,7 +284,7 @@ def test_compiled_parts_are_proved_uncompiled(how: str, is_warm: bool) -> None:
     net = nn.Sequential(*blocks)
     for number, block in enumerate(blocks):
         if how == "wrapped":
-            net[number] = torch.compile(block, backend="eager")
+            net[number] = torch.compile(block, backend="eager")  # type: ignore[assignment]
         else:
             block.compile(backend="eager")
     if is_warm:
@@ -306,7 +306,7 @@ def test_a_compiled_model_stays_compiled() -> None:
     net(x())
     num = len(graphs)
     assert num
-    assert tt.verify(net, x())
+    assert tt.verify(net, x())  # type: ignore[arg-type]
     net(x())
     assert len(graphs) == num  # Neither was anything compiled meanwhile, nor anew.
 

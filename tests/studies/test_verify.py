@@ -183,7 +183,7 @@ def test_a_scaled_gradient_is_found(monkeypatch: pytest.MonkeyPatch, factor: flo
     def scaling(self: Gradients, spot: Any, *rest: Any) -> None:
         *how, gradient = rest
         right = str(spot.site) != "4:grad_input"
-        deliver(self, spot, *how, gradient if right else gradient * factor)
+        deliver(self, spot, *how, gradient if right else gradient * factor)  # type: ignore[call-arg]
 
     monkeypatch.setattr(Gradients, "deliver", scaling)
     result = tt.verify(model(), rows())
@@ -473,7 +473,7 @@ def test_the_text_names_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     deliver = Gradients.deliver
 
     def scaling(self: Gradients, spot: Any, *rest: Any) -> None:
-        deliver(self, spot, *rest[:-1], rest[-1] * 2)
+        deliver(self, spot, *rest[:-1], rest[-1] * 2)  # type: ignore[call-arg]
 
     monkeypatch.setattr(Gradients, "deliver", scaling)
     text = repr(tt.verify(model(), rows()))

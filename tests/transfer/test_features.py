@@ -59,7 +59,7 @@ def test_a_feature_is_not_overwritten_by_what_runs_later() -> None:
 def test_features_can_be_differentiated() -> None:
     model, x = resnet(), images().requires_grad_()
     right = by_hook(model, ["bn1", "layer2"], x)
-    (expected,) = torch.autograd.grad(sum(one.sin().sum() for one in right.values()), x)
+    (expected,) = torch.autograd.grad(sum(one.sin().sum() for one in right.values()), x)  # type: ignore[arg-type]
     found = tt.features(model, ["bn1", "layer2"])(x)
     (gradient,) = torch.autograd.grad(sum(one.sin().sum() for one in found.values()), x)
     torch.testing.assert_close(gradient, expected)
@@ -429,7 +429,7 @@ def test_gradients_through_features_are_those_of_plain_hooks_to_the_bit(stop: bo
 
     def gradients(found: list[Tensor]) -> tuple[Tensor, ...]:
         loss = sum((one * one.cos()).sum() + one.sin().sum() for one in found)
-        return torch.autograd.grad(loss, list(body[:3].parameters()))
+        return torch.autograd.grad(loss, list(body[:3].parameters()))  # type: ignore[arg-type]
 
     plain: list[Tensor] = []
     handles = [body[n].register_forward_hook(lambda *a: plain.append(a[2])) for n in range(3)]
@@ -446,6 +446,6 @@ def test_a_feature_that_is_overwritten_later_keeps_its_value_and_gradient() -> N
     x = torch.randn(4, 3)
     found = tt.features(body, ["0", "2"])(x)
     assert torch.equal(found["0"], body[0](x))
-    (ours,) = torch.autograd.grad(found["0"].square().sum(), body[0].weight)
-    (expected,) = torch.autograd.grad(body[0](x).square().sum(), body[0].weight)
+    (ours,) = torch.autograd.grad(found["0"].square().sum(), body[0].weight)  # type: ignore[arg-type]
+    (expected,) = torch.autograd.grad(body[0](x).square().sum(), body[0].weight)  # type: ignore[arg-type]
     assert torch.equal(ours, expected)

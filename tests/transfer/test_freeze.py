@@ -83,7 +83,7 @@ def test_what_is_frozen_stays_and_the_rest_is_trained(
         assert torch.equal(ours, right)
     # Given back, it moves again.
     train(model, optimizer, set_to_none=set_to_none)
-    assert not torch.equal(model[0].weight, before[0])
+    assert not torch.equal(model[0].weight, before[0])  # type: ignore[arg-type]
 
 
 def test_a_gradient_that_was_there_is_there_again_and_not_used() -> None:
@@ -95,7 +95,7 @@ def test_a_gradient_that_was_there_is_there_again_and_not_used() -> None:
     with tt.freeze(model, "0:param[weight]"):
         optimizer.step()
         assert model[0].weight.grad is gradient
-    assert torch.equal(model[0].weight, before) and torch.equal(model[0].weight.grad, kept)
+    assert torch.equal(model[0].weight, before) and torch.equal(model[0].weight.grad, kept)  # type: ignore[arg-type]
 
 
 def test_without_keep_grad_nothing_is_computed_for_it() -> None:
@@ -176,8 +176,8 @@ def test_a_closure_trains_the_rest_as_if_only_that_required_grad(
     with tt.freeze(model, "0", keep_grad=keep_grad):
         for _ in range(3):
             closure = closure_of(model, optimizer)
-            loss = optimizer.step(closure=closure) if by_name else optimizer.step(closure)
-            assert loss == other.step(closure_of(twin, other))
+            loss = optimizer.step(closure=closure) if by_name else optimizer.step(closure)  # type: ignore[arg-type]
+            assert loss == other.step(closure_of(twin, other))  # type: ignore[arg-type]
     for ours, right in zip(model.parameters(), twin.parameters(), strict=True):
         assert torch.equal(ours, right)
     assert (model[0].weight.grad is not None) is keep_grad
@@ -199,7 +199,7 @@ def test_a_closure_that_accumulates_finds_its_gradients() -> None:
     assert len(seen) > 1
     for count, one in enumerate(seen, 1):
         torch.testing.assert_close(one, seen[0] * count)
-    assert torch.equal(model[0].bias.grad, seen[-1])
+    assert torch.equal(model[0].bias.grad, seen[-1])  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("keep_grad", [False, True])
@@ -213,7 +213,7 @@ def test_lbfgs_that_remembers_is_an_error_and_what_it_moved_is_back(keep_grad: b
         pytest.raises(tt.EditError, match=r"LBFGS moved 0:param\[weight\].*Make a new LBFGS"),
     ):
         optimizer.step(closure_of(model, optimizer))
-    assert torch.equal(model[0].weight, before)
+    assert torch.equal(model[0].weight, before)  # type: ignore[arg-type]
 
 
 class _DecaysAll(SGD):
@@ -222,7 +222,7 @@ class _DecaysAll(SGD):
     through_data = True
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
         for group in self.param_groups:
             for param in group["params"]:
                 (param.data if self.through_data else param).mul_(0.9)
@@ -248,7 +248,7 @@ def test_an_optimizer_that_decays_without_a_gradient_moves_nothing(
     for ours, right in zip(model.parameters(), twin.parameters(), strict=True):
         assert torch.equal(ours.view(torch.int32), right.view(torch.int32))
     train(model, optimizer, set_to_none=True)
-    assert not torch.equal(model[0].bias, twin[0].bias)
+    assert not torch.equal(model[0].bias, twin[0].bias)  # type: ignore[arg-type]
 
 
 def test_a_step_hook_of_somebody_else_moves_nothing_either() -> None:
@@ -264,7 +264,7 @@ def test_a_step_hook_of_somebody_else_moves_nothing_either() -> None:
     before = model[0].weight.detach().clone()
     with tt.freeze(model, "0"):
         train(model, optimizer, set_to_none=True)
-    assert torch.equal(model[0].weight, before) and model[2].weight.abs().max() <= 0.01
+    assert torch.equal(model[0].weight, before) and model[2].weight.abs().max() <= 0.01  # type: ignore[arg-type]
 
 
 def test_a_graph_that_saved_a_frozen_weight_outlives_the_step() -> None:
@@ -280,7 +280,7 @@ def test_a_graph_that_saved_a_frozen_weight_outlives_the_step() -> None:
 
 def test_pytorchs_own_optimizers_are_not_copied_for(monkeypatch: pytest.MonkeyPatch) -> None:
     copied = []
-    monkeypatch.setattr(Tensor, "clone", lambda one: copied.append(one) or one.detach() * 1)
+    monkeypatch.setattr(Tensor, "clone", lambda one: copied.append(one) or one.detach() * 1)  # type: ignore[func-returns-value]
     model = mlp()
     with tt.freeze(model, "0"):
         train(model, AdamW(model.parameters()), set_to_none=True)
@@ -398,9 +398,9 @@ def test_buffers_of_a_batch_norm_are_held_in_training_mode(training: bool) -> No
     )
     assert all(torch.equal(before[name], one) for name, one in model.named_buffers())
     if training:
-        assert not torch.equal(free[1].running_mean, model[1].running_mean)
+        assert not torch.equal(free[1].running_mean, model[1].running_mean)  # type: ignore[arg-type]
     model(rows())
-    assert torch.equal(before["1.running_mean"], model[1].running_mean) is not training
+    assert torch.equal(before["1.running_mean"], model[1].running_mean) is not training  # type: ignore[arg-type]
 
 
 NORMS: dict[str, Callable[[], nn.Module]] = {
@@ -456,7 +456,7 @@ def test_a_checkpoint_runs_again_on_the_same_buffers(use_reentrant: bool) -> Non
         x = rows().requires_grad_()
         out = checkpoint(model, x, use_reentrant=use_reentrant)
         out.square().sum().backward()
-    assert torch.equal(model[1].running_mean, before)
+    assert torch.equal(model[1].running_mean, before)  # type: ignore[arg-type]
     for ours, right in zip(model.parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(ours.grad, right.grad)
 
@@ -643,7 +643,7 @@ def test_a_freeze_whose_handle_is_dropped_lives_as_long_as_the_model() -> None:
     tt.freeze(model, "0", keep_grad=True)
     gc.collect()
     train(model, SGD(model.parameters(), lr=0.1), set_to_none=True)
-    assert torch.equal(model[0].weight, weight)
+    assert torch.equal(model[0].weight, weight)  # type: ignore[arg-type]
     del model
     gc.collect()
     assert [dict(table) for table in tables] == before
@@ -672,7 +672,7 @@ def test_another_models_optimizer_is_left_alone() -> None:
     model, other = mlp(), mlp()
     with tt.freeze(model):
         train(other, SGD(other.parameters(), lr=0.1), set_to_none=True)
-    assert not torch.equal(other[0].weight, model[0].weight)
+    assert not torch.equal(other[0].weight, model[0].weight)  # type: ignore[arg-type]
 
 
 def test_no_hook_stays_on_optimizers() -> None:
@@ -685,7 +685,7 @@ def test_no_hook_stays_on_optimizers() -> None:
 
 def test_an_optimizer_step_that_raises_leaves_the_gradient_in_place() -> None:
     class Failing(SGD):
-        def step(self, closure: Any = None) -> None:
+        def step(self, closure: Any = None) -> None:  # type: ignore[override]
             raise ValueError("no")
 
     model = mlp()
