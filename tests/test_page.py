@@ -15,7 +15,8 @@ import torch
 from torch import nn
 
 import torchtap as tt
-from torchtap.core.page import Cell, Grid, Line, Listed, Page, paint
+from torchtap.core.page import Grid, Line, Listed, Page, paint
+from torchtap.core.text import Cell
 
 ODD = "<script>alert(1)</script>"
 

@@ -548,7 +548,7 @@ def test_the_error_of_fullgraph_names_torchtap_and_a_way_out(kind: str) -> None:
         "mark": lambda: tt.watch(model, "marked", to=tt.Stats()),
     }
     call: Any = torch.compile(model, backend="aot_eager", fullgraph=True)
-    with pytest.raises(torch._dynamo.exc.Unsupported) as caught, attach[kind]():  # type: ignore[attr-defined]
+    with pytest.raises(torch._dynamo.exc.Unsupported) as caught, attach[kind]():
         call(batch())
     reason = str(caught.value)
     assert "torchtap: " in reason

@@ -598,7 +598,7 @@ def test_threads_share_a_fused_encoder_layer(how: str) -> None:
         assert not module._forward_hooks and not module._forward_pre_hooks
     assert not torch.nn.modules.module._global_forward_hooks
     assert not torch.nn.modules.module._global_forward_pre_hooks
-    if how == "watch":
+    if how == "watch" and isinstance(open_one, tt.Watch):
         records = list(open_one.run.records(".:output"))
         assert len(records) == 40 * len(inputs)
         seen = len(list(open_one.run.records(".:input")))

@@ -206,7 +206,7 @@ def test_a_copy_of_a_specimen_has_nothing_of_ours(specimen: Specimen) -> None:
     twin = copy.deepcopy(model)
     assert keys(twin) == expected
     for handle in handles:
-        handle.close()  # type: ignore[attr-defined]
+        handle.close()
     assert keys(model) == before
     assert [one.requires_grad for one in twin.parameters()] == [
         one.requires_grad for one in model.parameters()

@@ -57,15 +57,15 @@ def run_of(*records: Any, absent: Any = (), types: Any = None) -> Any:
     return Run(list(records), Meta(model="Net", modules=modules), lambda: list(absent))
 
 
-def show_run(run, **options):
+def show_run(run: Any, **options: Any) -> str:
     return show_listing(list_run(run), **options).text()
 
 
-def show_modules(run):
+def show_modules(run: Any) -> str:
     return show_module_rows(module_rows(run)).text()
 
 
-def columns(rows, headers, align, *, width=100, color=False):
+def columns(rows: Any, headers: Any, align: str, *, width: int = 100, color: bool = False) -> str:
     page = Page(Grid(rows, headers, align, elastic={0: 12}))
     return page.text(width=width, color=color)
 

@@ -43,7 +43,7 @@ def test_what_is_dying_is_not_found_any_more() -> None:
     assert reference() is not None
     found = []
     tier = off._engine.chain.tiers[0]
-    tier.drop = lambda handle: found.append(reference())
+    tier.drop = lambda handle: found.append(reference())  # type: ignore[method-assign]
     del y
     assert found == [None]
 

@@ -663,7 +663,7 @@ def test_parameters_are_never_moved(enabled: bool) -> None:
             moved.append(tensor)
             return taken(tensor, *rest)
 
-        off._engine._take = take  # type: ignore[method-assign]
+        off._engine._take = take  # type: ignore[assignment]
         with off, torch.autocast("cpu", torch.bfloat16, enabled=enabled):
             loss = run().float().sum()
         loss.backward()

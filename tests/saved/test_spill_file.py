@@ -366,7 +366,7 @@ def facts_of_process() -> tuple[int, int]:
 
 def file_size(off: tt.Offload) -> int:
     tier = off._engine.chain.tiers[0]
-    return os.fstat(tier._file._file).st_size
+    return os.fstat(tier._file._file).st_size  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("num_steps", [40, pytest.param(2000, marks=pytest.mark.slow)])

@@ -389,7 +389,7 @@ class Adjoint(torch.autograd.Function):
 
 
 def adjoint(m: Any, x: Tensor) -> Any:
-    return Adjoint.apply(m.head(x), m.net)  # type: ignore[no-untyped-call]
+    return Adjoint.apply(m.head(x), m.net)
 
 
 def test_records_of_a_backward_that_were_not_compared_are_named() -> None:

@@ -292,9 +292,9 @@ def test_hooks_that_stay_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     detach = Engine.detach
 
     def half(self: Engine) -> None:
-        stays = self._handles.pop()
+        stays = self._hooks._handles.pop()
         detach(self)
-        self._handles.append(stays)
+        self._hooks._handles.append(stays)
 
     monkeypatch.setattr(Engine, "detach", half)
     result = tt.verify(model(), rows())

@@ -729,9 +729,9 @@ def test_what_takes_the_place_of_a_frozen_parameter_is_frozen(
     optimizer = torch.optim.AdamW(model.parameters(), 0.1)
     model(torch.ones(1, 3)).sum().backward()
     optimizer.step()
-    assert torch.equal(model[0].weight, torch.ones(3, 3))
+    assert model[0].weight.eq(1).all()
     frozen.close()
     assert model[0].weight.requires_grad and model[0].bias.requires_grad
     model(torch.ones(1, 3)).sum().backward()
     optimizer.step()
-    assert not torch.equal(model[0].weight, torch.ones(3, 3)), "it moves again"
+    assert model[0].weight.ne(1).any(), "it moves again"
