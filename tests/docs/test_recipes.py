@@ -862,7 +862,7 @@ def test_a_codec_is_given_each_memory_once_and_no_parameter() -> None:
     assert output.requires_grad
 
 
-@pytest.mark.parametrize("name", ["in_list", "in_codec", "on_cpu", "on_disk", "in_slab"])
+@pytest.mark.parametrize("name", ["in_list", "in_codec", "on_cpu", "on_disk", "in_file"])
 def test_gradients_are_those_of_plain_training(name: str) -> None:
     names = page("saved_tensors")
     truth = torch.autograd.grad(names["model"](names["x"]).sum(), names["model"].parameters())

@@ -688,6 +688,7 @@ UNVERIFIED = {
     "checkpoint_reentrant_thrice": "reentrant checkpoint",
     "checkpoint_reentrant_thrice_dropout": "reentrant checkpoint",
     "custom_checkpoint": "reentrant checkpoint",
+    **dict.fromkeys(("adjoint", "reversible", "hook_calls_module"), "ran in a backward"),
 }
 """Specimens of which ``verify`` cannot prove all; the tests above do."""
 

@@ -21,8 +21,8 @@ from torch import Tensor, nn
 
 import torchtap as tt
 from torchtap.core.record import FORWARD, RECOMPUTE, UNVERSIONED
-from torchtap.runs.listing import list_file, list_run
-from torchtap.runs.run import Meta, Run
+from torchtap.runs.listing import list_file
+from torchtap.runs.run import Meta, Run, list_run
 from torchtap.testing import Net
 
 DTYPES = [

@@ -21,9 +21,9 @@ from torchtap.core.outline import tree
 from torchtap.core.page import Grid, Page
 from torchtap.core.record import FORWARD, RECOMPUTE, UNVERSIONED, Record
 from torchtap.core.site import Site
-from torchtap.runs.listing import Listing, MeasuredEntry, SiteEntry, list_file, list_run
+from torchtap.runs.listing import Listing, MeasuredEntry, SiteEntry, list_file
 from torchtap.runs.modules import module_rows
-from torchtap.runs.run import Meta, Run
+from torchtap.runs.run import Meta, Run, list_run
 from torchtap.runs.show import show_listing, show_module_rows
 from torchtap.stats.sink import Stats
 
@@ -62,7 +62,7 @@ def show_run(run: Any, **options: Any) -> str:
 
 
 def show_modules(run: Any) -> str:
-    return show_module_rows(module_rows(run)).text()
+    return show_module_rows(module_rows(run.table()) if run.sites else ()).text()
 
 
 def columns(rows: Any, headers: Any, align: str, *, width: int = 100, color: bool = False) -> str:
@@ -315,7 +315,7 @@ def test_a_module_row_holds_the_norm_of_its_gradient() -> None:
     net = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
     with watch(net, "*:output,grad_output") as watching:
         net(torch.randn(5, 4)).pow(2).sum().backward()
-    rows = module_rows(watching.run)
+    rows = module_rows(watching.run.table())
     assert [row.path for row in rows] == ["", "0", "1", "2"]
     for row in rows:
         expected = float(watching.run[f"{row.path or '.'}:grad_output"].double().norm())
@@ -340,7 +340,7 @@ def test_calls_are_measured_together_and_several_outputs_counted() -> None:
         record("b", torch.zeros(2)),
         record("b", torch.ones(2), call=1),
     )
-    first, second = module_rows(run)
+    first, second = module_rows(run.table())
     assert (first.num_tensors, first.stats.numel, first.stats.zeros) == (2, 5, 2)
     assert (second.calls, second.stats.mean) == (2, 0.5)
     assert "2 +1" in show_modules(run)

@@ -62,10 +62,10 @@ def show(
         table = opened.table(list(where) or None, steps=steps or None)
     limit = None if every else 40
     if modules:
-        from torchtap.runs.modules import pivot
+        from torchtap.runs.modules import module_rows
         from torchtap.runs.show import show_module_rows
 
-        rows = pivot(table)
+        rows = module_rows(table)
         page = show_module_rows(rows, limit=limit)
         values = [row.as_dict() for row in rows]
     else:

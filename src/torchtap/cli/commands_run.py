@@ -48,7 +48,7 @@ def demo(out: str, as_json: bool) -> None:
         figure = feature_maps_overview(
             found.run, SITES, picture=found.picture, caption=caption, title=title
         )
-        rows = module_rows(found.run)
+        rows = module_rows(found.run.table())
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
             saved = found.run.save(folder / "run.safetensors")
@@ -94,7 +94,7 @@ def record(
             raise InputError(f"Nothing was recorded: {why}.{hint}")
         with writing(out):
             recorded.save(out)
-    from torchtap.runs.listing import list_run
+    from torchtap.runs.run import list_run
     from torchtap.runs.show import show_listing
 
     listing = list_run(recorded)

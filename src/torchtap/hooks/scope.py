@@ -88,7 +88,7 @@ class ModuleScope:
         self.places = ThreadState()
         self._handles: list[Any] = []
         self._leaves: list[Any] = []
-        self._inside: set[int] = set()
+        self._inside: dict[int, FrameType] = {}  # Thread -> its outermost call.
         self._is_off = False
         self._aside: FusedEncoderGuard | None = None
 
@@ -161,7 +161,15 @@ class ModuleScope:
         self._take_leaves_off()
 
     def _take_leaves_off(self) -> None:
-        if self._is_off and not self._inside:
+        if not self._is_off:
+            return
+        # A call may have ended without a word: by a KeyboardInterrupt, or in a fused layer whose
+        # hooks another thread had taken off.
+        stacks = sys._current_frames()
+        for thread, caller in list(self._inside.items()):
+            if not is_on_stack([caller], stacks.get(thread)):
+                self._inside.pop(thread, None)
+        if not self._inside:
             for handle in self._leaves:
                 handle.remove()
             self._leaves.clear()
@@ -173,8 +181,9 @@ class ModuleScope:
             self._unwind(places.calls[0][0])
         puts_on = around and not places.below and self._may_put_on(tap)
         self.entered.add(tap.path)
-        self._inside.add(threading.get_ident())
-        places.calls.append((tap, sys._getframe(2), puts_on))
+        caller = sys._getframe(2)
+        self._inside.setdefault(threading.get_ident(), caller)
+        places.calls.append((tap, caller, puts_on))
         places.paths.append(tap.path)
         if puts_on:
             if self.on_begin is not None:
@@ -225,7 +234,7 @@ class ModuleScope:
             if puts_on:
                 self.end()
             if not places.calls:
-                self._inside.discard(threading.get_ident())
+                self._inside.pop(threading.get_ident(), None)
             if found is tap:
                 return
 

@@ -16,7 +16,7 @@ from torchtap.core.record import BACKWARD, EVAL, FORWARD, RECOMPUTE
 from torchtap.core.site import PORTS, Site
 
 if TYPE_CHECKING:
-    from torchtap.runs.run import Run
+    from torchtap.runs.contents import Contents
 
 FORMAT = 2
 """Of a file's metadata; files of a later one are refused. 1 held what further statistics found as
@@ -144,9 +144,8 @@ class _Value(NamedTuple):
     nbytes: int
 
 
-def list_run(run: Run) -> Listing:
-    """List a run, wherever it is kept."""
-    held = run._contents()
+def list_contents(held: Contents) -> Listing:
+    """List what a run holds, wherever it is kept."""
     values = [
         _Value(
             record.site,

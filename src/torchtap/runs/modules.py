@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torchtap.runs.table import Row
 from torchtap.stats.statistics import Statistics
-
-if TYPE_CHECKING:
-    from torchtap.runs.run import Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +54,8 @@ class ModuleRow:
         }
 
 
-def module_rows(run: Run) -> tuple[ModuleRow, ...]:
-    """One row per module with an output in the run, in the order of ``named_modules()``."""
-    return pivot(run.table()) if run.sites else ()
-
-
-def pivot(rows: Iterable[Row]) -> tuple[ModuleRow, ...]:
-    """The same from a table's rows."""
+def module_rows(rows: Iterable[Row]) -> tuple[ModuleRow, ...]:
+    """The rows of a table, one per module with an output, in the order of ``named_modules()``."""
     outputs: dict[str, list[Row]] = {}
     gradients: dict[str, list[Row]] = {}
     for row in rows:

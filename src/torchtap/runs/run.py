@@ -20,6 +20,7 @@ from torchtap.stats.statistics import Statistics
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from torchtap.runs.listing import Listing
     from torchtap.runs.table import Table
 
 __all__ = ["Meta", "Run", "Step", "Where"]
@@ -322,10 +323,16 @@ class Run(Printed):
     # ------------------------------------------------------------------ shown
 
     def _page(self) -> Page:
-        from torchtap.runs.listing import list_run
         from torchtap.runs.show import show_listing
 
         return show_listing(list_run(self))
+
+
+def list_run(run: Run) -> Listing:
+    """What a run holds, site by site, without its values."""
+    from torchtap.runs.listing import list_contents
+
+    return list_contents(run._contents())
 
 
 def open_run(path: str | Path) -> Run:
