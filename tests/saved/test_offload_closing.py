@@ -115,7 +115,7 @@ def test_a_closed_handle_holds_no_thread_and_no_file() -> None:
     for thread in threading.enumerate():  # They end by themselves, in a moment.
         if thread.name.startswith("torchtap-offload"):
             thread.join(20)
-    assert len(os.listdir("/proc/self/fd")) == files and threading.active_count() <= threads
+    assert len(os.listdir("/proc/self/fd")) <= files and threading.active_count() <= threads
     assert all(off.report().moved_nbytes["disk"] > 0 for off in kept)
 
 
