@@ -1,8 +1,8 @@
 """How a value is kept as it was at the moment of the tap.
 
-Keeping a tensor costs nothing (an alias) unless somebody writes into it later; then it must be
+Keeping a tensor costs nothing (an alias) unless the program writes into it later; then it must be
 copied, and copied before. Who writes cannot be known beforehand (``out += x`` stands in the
-caller's code), so a site is copied until one whole pass has shown that nobody does. An alias
+caller's code), so a site is copied until one whole pass has shown that it does not. An alias
 carries the version that autograd gives every tensor: if it was overwritten all the same, the
 record says so instead of handing out the wrong number, and the site is copied from then on.
 
@@ -26,7 +26,7 @@ from torchtap.hooks.spots import SiteState
 COPY_MODES = ("auto", "always", "never")
 Kept = tuple[Tensor, int, tuple[str, ...]]
 ALIAS = "borrow"
-"""Nothing is kept: whoever takes the record reads it there and then."""
+"""Nothing is kept: the sink reads the value inside of the hook."""
 
 
 class CopyPolicy:
@@ -73,7 +73,7 @@ class CopyPolicy:
         if type(tensor) is not Tensor or tensor.layout is not torch.strided or tensor.is_nested:
             return True  # No storage to tell who shares it.
         if tensor.requires_grad and tensor.grad_fn is None and not spot.site.is_gradient:
-            return True  # A leaf: somebody's own tensor.
+            return True  # A leaf: a tensor of the program's own.
         if tensor.untyped_storage()._cdata in foreign:
             return True
         if spot.copies is None:

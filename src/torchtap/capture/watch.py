@@ -283,7 +283,7 @@ def watch(
         to: where records go: ``tt.Memory()`` (default), any callable taking a record, or several.
         every: record every so many steps, or a function of the step.
         copy: ``auto`` keeps what was there at the moment of the tap and copies only where
-            somebody overwrites it; ``always`` copies; ``never`` does not, and overwritten values
+            the program overwrites it; ``always`` copies; ``never`` does not, and overwritten values
             are named in ``absent``, never handed out.
         grad_input: ``through`` this module, or ``total`` over all uses of that tensor. Where a
             module hands its input on unchanged it is the total (label ``total``); where the same

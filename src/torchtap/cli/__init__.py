@@ -53,7 +53,7 @@ def run(words: Sequence[str] | None = None) -> int:
         complain("interrupted")
         return INTERRUPTED
     except BrokenPipeError:
-        # Whoever read has heard enough; Python must not complain about it on the way out.
+        # The reader of the pipe has closed it; Python must not complain about it on the way out.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FINE
     except Exception:  # noqa: BLE001 - the user's own model or loss: theirs to see in full

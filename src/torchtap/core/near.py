@@ -43,7 +43,7 @@ def near(pattern: Pattern, known: Sequence[str], types: Mapping[str, tuple[str, 
 
 
 def _parts(pattern: Pattern, known: Sequence[str]) -> list[str]:
-    """The patterns that somebody wrote as one, with commas between them; else nothing."""
+    """The patterns that were written as one, with commas between them; else nothing."""
     if "," not in pattern.path or "[" in pattern.path or pattern.path.startswith("re:"):
         return []
     texts = [part.strip() for part in pattern.path.split(",") if part.strip()]

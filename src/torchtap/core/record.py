@@ -71,7 +71,7 @@ class Record(_Row):
 
         Raises:
             OverwrittenError: it was kept without a copy (with ``copy="never"``, or at a site
-                where nobody wrote before) and was overwritten since.
+                where nothing was overwritten before) and was overwritten since.
         """
         if self.version != UNVERSIONED and self.kept._version != self.version:
             raise OverwrittenError(

@@ -94,7 +94,7 @@ class Clipping:
                 f"closure, which computes the gradients only inside the step. Clip in the closure, "
                 f"by torch.nn.utils.clip_grad_norm_."
             )
-        # What is frozen gets no step, and so is no part of the norm, whoever listened first.
+        # What is frozen gets no step, and so is no part of the norm, whichever hook ran first.
         free = [(spot, param) for spot, param in own if not is_held(param)]
         chosen = [(spot, param.grad) for spot, param in free if param.grad is not None]
         if chosen:

@@ -455,7 +455,7 @@ class EditPostForward(ModuleHook[EditEngine]):
 
 
 def _is_caught_in(frame: FrameType, error: BaseException) -> bool:
-    """Whether a frame is handling the error now, and not somebody further out."""
+    """Whether a frame is handling the error now, and not a frame further out."""
     return error.__traceback__ is not None and error.__traceback__.tb_frame is frame
 
 

@@ -195,7 +195,7 @@ class GradientEdits:
             self.backwards.number()
 
     def of_own(self, spot: SiteState, tensor: Tensor, call: int, phase: str) -> Tensor:
-        """Change the gradient of what one module hands on of somebody else's tensor.
+        """Change the gradient of a tensor that one module hands on and did not make.
 
         Returns:
             the tensor to go on with, a plain view: in-place operations stay legal and reach the

@@ -86,7 +86,7 @@ class Backwards:
         self.forget_failed()
 
     def forget_failed(self) -> None:
-        """A backward that raised has not signed off. To be called outside of any."""
+        """Forget backwards that raised and so never ended. To be called outside of any backward."""
         self.given = set()
         self._running().clear()
 

@@ -110,7 +110,7 @@ class _Own(threading.local):
 
 
 class EnteredCalls:
-    """Numbers calls as they are entered, for whoever asks when they are left.
+    """Numbers calls as they are entered, and gives the number back when they are left.
 
     Of a module that may call itself, the call that is left is not the last that was entered.
     """

@@ -30,19 +30,19 @@ class HookGuards:
         self._is_held = False
 
     def hold(self) -> None:
-        """Wish it, if there is a compiler by now. Cheap to call again."""
+        """Ask for guards on hook tables, if Dynamo is imported by now. Cheap to call again."""
         if not self._is_held and "torch._dynamo" in sys.modules:
             self._is_held = True
             _count(1)
 
     def release(self) -> None:
-        """Wish it no more."""
+        """Withdraw the request."""
         if self._is_held:
             self._is_held = False
             _count(-1)
 
     def __del__(self) -> None:
-        self.release()  # Of a watch that nobody closed.
+        self.release()  # Of a watch that was never closed.
 
 
 def _count(change: int) -> None:

@@ -54,7 +54,7 @@ open_editors: weakref.WeakSet[Editing] = weakref.WeakSet()
 def mark(tensor: Tensor, name: str) -> Tensor:
     """Make an intermediate tensor a site of its own: ``name:output`` and ``name:grad_output``.
 
-    To be called inside a forward. Free when nobody watches or edits.
+    To be called inside a forward. Costs nothing where no watch and no edit is open.
 
     Args:
         tensor: any tensor.

@@ -51,7 +51,7 @@ def put_gradient(table: MutableMapping[Any, Any], key: Any) -> None:
 
     A tensor that goes out of several modules as it is belongs to the innermost; its gradient comes
     in by the outermost. So a hook goes before those of modules further inside, and behind those of
-    its own module. Where nobody edits, the order makes no difference.
+    its own module. Without edits the order makes no difference.
     """
     if len(table) == 1 or not any(isinstance(hook, EditGradHook) for hook in table.values()):
         return

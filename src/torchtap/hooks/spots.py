@@ -32,10 +32,10 @@ class SiteState:
 
     Attributes:
         seen: whether any value was delivered.
-        armed: gradients waited for.
-        arrived: of these, the ones that came.
+        expected: number of gradients waited for.
+        received: of these, the ones that came.
         reason: why the last value could not be had.
-        copies: whether values must be copied because somebody overwrites them; ``None`` until
+        copies: whether values must be copied because the program overwrites them; ``None`` until
             that is known.
         meter: takes a value and its step there and then, and says whether it could; if not, a
             record is made.

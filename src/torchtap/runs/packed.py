@@ -32,7 +32,7 @@ _OURS: Mapping[str, type[Any]] = {
     kind.__name__: kind for kind in (Along, TopK, Cosine, EffectiveRank, FirstNonfinite)
 }
 """Statistics whose states are written, so that any window of steps can be merged later. Of one of
-somebody's own only the results are: its merge is code, and a file holds none."""
+a user's own only the results are: its merge is code, and a file holds none."""
 
 
 def pack(series: Series) -> tuple[dict[str, Tensor], dict[str, Any], list[Absence]]:

@@ -48,7 +48,7 @@ _TOGETHER = 64
 """Parts that are added to the totals at a time."""
 _BLOCK = 256
 """Totals that are made at once."""
-_NOBODY = -1
+_NO_SITE = -1
 """The place of a row whose numbers count no longer."""
 _FAILED = "nothing was measured for it: it failed there, or met no tensor that it can read."
 
@@ -83,7 +83,7 @@ class _Totals:
     """
 
     def __init__(self) -> None:
-        # Memory that nobody touches costs nothing, so a block may be large.
+        # Memory that is not touched costs nothing, so a block may be large.
         self._blocks: list[NDArray[np.int64]] = []
         self._seen: set[int] = set()
         self._sampled: set[int] = set()
@@ -536,7 +536,7 @@ class Series:
                 if counted is not None:
                     self._totals.remove(int(part.places[old]), counted)
             if dropped.any() and entry.parts is not None:
-                others = np.where(dropped, _NOBODY, part.places)
+                others = np.where(dropped, _NO_SITE, part.places)
                 entry.parts[number] = StepHistograms(others, part.histograms)
 
     def _histogram(self, entry: _Step, place: int) -> Histogram | None:

@@ -25,7 +25,7 @@ _MAKES_OBJECTS = 2
 
 
 class NoFingerprintError(Exception):
-    """A value holds something of which nobody can tell whether it is the same again."""
+    """A value holds something of which it cannot be told whether it is the same again."""
 
 
 def fingerprint(value: Any) -> str:

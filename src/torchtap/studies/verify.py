@@ -186,7 +186,7 @@ def _watched(
     tables = _hook_tables(trial)
     with watch(trial.model, where, to=memory) as watched:
         changed = plain.differences(trial.run())
-        # In the second step values are kept as aliases wherever nobody writes.
+        # In the second step values are kept as aliases where the program leaves them alone.
         watched.step()
         changed += plain.differences(trial.run())
     if _hook_tables(trial) != tables:

@@ -2,7 +2,7 @@
 
 Putting values back afterwards would not do: a write raises the version of the buffer, by which
 autograd knows that what it saved for backward is no longer there. What a call saves are the copies,
-and nobody writes into those any more.
+and those are not written into any more.
 """
 
 from __future__ import annotations

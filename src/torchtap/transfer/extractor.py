@@ -147,7 +147,7 @@ class Extractor:
             raise _Enough(self)
 
     def _settle(self) -> None:
-        """Clone what nobody has overwritten at the end of the forward, and not in the middle.
+        """Clone what was not overwritten at the end of the forward, and not in the middle.
 
         Autograd runs what was made last first, and adds gradients in that order: so those of the
         features are added as if the tensors themselves had been used, to the bit.

@@ -88,8 +88,8 @@ def freeze(model: nn.Module, where: Where = "*", *, keep_grad: bool | None = Non
     out of its parameters where that memory is short. What such an optimizer keeps for itself
     (momentum, slow weights) may change.
 
-    Only steps of a ``torch.optim.Optimizer`` and forwards are guarded. Whoever else writes into
-    what is held does: ``load_state_dict``, ``AveragedModel.update_parameters``, your own lines.
+    Only steps of a ``torch.optim.Optimizer`` and forwards are guarded. Any other code can write
+    into what is held: ``load_state_dict``, ``AveragedModel.update_parameters``, your own lines.
     Optimizers of other kinds see ``requires_grad=False``, and a ``.grad`` that was left from
     before.
 

@@ -234,7 +234,7 @@ class _Step:
         return moved
 
 
-# Whoever drops the handle means the freeze to stay, as long as there is a model.
+# A handle that is dropped leaves the freeze on, as long as the model lives.
 _keepers: weakref.WeakKeyDictionary[nn.Module, set[FreezeHooks]] = weakref.WeakKeyDictionary()
 
 # Several may hold one parameter.

@@ -39,7 +39,7 @@ class Ready:
         )
         self.__name__ = f"{name}({given})"
         self._formula = formula
-        # Nobody has to look, but for a function of the user's inside.
+        # No check is needed, but for a function of the user's inside.
         self.writes_nothing = not any(map(callable, arguments.values()))
 
     def __call__(self, tensor: Tensor, record: Record) -> Tensor:

@@ -36,7 +36,7 @@ def guided_relu(*, others: Literal["refuse", "leave"] = "refuse") -> GuidedRelu:
     Args:
         others: what to do about what stands in a rectifier's place and lets negative values
             through (SiLU, GELU, ELU, SELU, CELU, PReLU, leaky and randomised ReLU, softplus, Mish,
-            hardswish), and about functions of somebody's own, of which nothing is known:
+            hardswish), and about functions of other libraries, of which nothing is known:
             ``refuse`` or ``leave`` them alone.
 
     All else keeps its ordinary gradient, as in the paper: what is no rectifier (tanh, sigmoid and

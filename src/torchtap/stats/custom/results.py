@@ -65,7 +65,7 @@ class Extra(dict[str, Any]):
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A statistic of somebody's own in a saved run: its results are known, and not its functions.
+    """A user's statistic in a saved run: its results are known, and not its functions.
 
     What is a state elsewhere is the result here.
     """

@@ -120,7 +120,7 @@ def accumulate_many(
     targets = [None] * len(rows) if histograms is None else list(histograms)
     waiting: list[_Work] = list(zip(readable, rows, targets, strict=True))
     if waiting and readable[0].is_cuda and torch.cuda.is_current_stream_capturing():
-        # A graph would copy the table again from host memory that is somebody else's by then.
+        # A graph would copy the table again from host memory that may have been reused by then.
         for tensor, row, histogram in waiting:
             accumulate(tensor, row, histogram, sample)
         return

@@ -1,7 +1,7 @@
 """Rows and histograms on a device, made beforehand and never moved.
 
 Kernels add to them where they are; Python reads a copy, one step later. On a CUDA device the copy
-runs beside the training and is waited for only when somebody reads it.
+runs beside the training and is waited for only when it is read.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ def _is_sample(rows: Rows) -> NDArray[np.bool_]:
 
 def _counters(device: torch.device) -> Tensor:
     if device.type == "cpu":
-        # Memory that nobody touches costs nothing when it comes from calloc.
+        # Memory that is not touched costs nothing when it comes from calloc.
         return torch.from_numpy(np.zeros((BLOCK, NUM_BINS), dtype=np.int64))
     return torch.zeros(BLOCK, NUM_BINS, dtype=torch.int64, device=device)
 

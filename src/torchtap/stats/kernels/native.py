@@ -48,7 +48,7 @@ Drained = tuple[NDArray[np.uint16], Counts, NDArray[np.int64]]
 """Bins that hold anything, their counts, one list after the other, and where each list ends."""
 
 _BINS = 8192
-_NOBODY = -1
+_NO_ROW = -1
 _NUM_COUNTED = 14
 _LARGE = 1 << 21
 """Elements from which a second thread is worth starting: each takes 2^20 of them or more."""
@@ -108,7 +108,7 @@ class SparseLog:
         bins, counts = self._bins[:, :num_bins].copy()
         ends, owners = self._lists[:, :num_lists].copy()
         if num_forgotten:
-            is_used, lengths = owners != _NOBODY, np.diff(ends, prepend=0)
+            is_used, lengths = owners != _NO_ROW, np.diff(ends, prepend=0)
             are_used = np.repeat(is_used, lengths)
             bins, counts = bins[are_used], counts[are_used]
             owners, ends = owners[is_used], np.cumsum(lengths[is_used])
@@ -118,7 +118,7 @@ class SparseLog:
         """What was listed of an owner counts no longer."""
         owners = self._lists[1, : self._header[3]]
         is_old = owners == owner
-        owners[is_old] = _NOBODY
+        owners[is_old] = _NO_ROW
         self._header[-1] += is_old.sum()
 
 
