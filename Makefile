@@ -31,6 +31,7 @@ benchmark: $(VENV)/.test
 	$(BIN)/python benchmarks/kernel.py
 	$(BIN)/python benchmarks/editing.py
 	$(BIN)/python benchmarks/offloading.py
+	$(BIN)/python benchmarks/runs.py
 
 $(VENV)/.venv:
 	$(PYTHON) -m venv $(VENV)
