@@ -302,10 +302,10 @@ def show_saved(report: SavedReport) -> Page:
     held = f"{size(report.nbytes)} in {plural(report.count, 'tensor')}"
     totals = [
         ("Held until backward", f"{held}, the peak of what is saved; each memory once"),
-        ("Parameters among it", f"{size(report.param_nbytes)}, which are there anyway"),
+        ("Parameters among it", f"{size(report.param_nbytes)}, held by the model"),
     ]
     if report.buffer_nbytes:
-        totals.append(("Buffers among it", f"{size(report.buffer_nbytes)}, which are there anyway"))
+        totals.append(("Buffers among it", f"{size(report.buffer_nbytes)}, held by the model"))
     if report.input_nbytes:
         said = f"{size(report.input_nbytes)} of what is held; the caller may hold them too"
         totals.append(("Inputs of the call", said))
