@@ -1595,7 +1595,7 @@ def _parameters() -> list[Specimen]:
             silent=("parts", "list"),
         ),
         _specimen(
-            "foreign_hooks", _with_foreign_hooks, _rows, "somebody else's hooks replace values"
+            "foreign_hooks", _with_foreign_hooks, _rows, "hooks of other code replace values"
         ),
     ]  # fmt: skip
 
@@ -1649,7 +1649,7 @@ def _library() -> list[Specimen]:
             "dropout_train",
             lambda: nn.Sequential(_linear(), nn.Dropout(0.5), _linear()),
             _rows,
-            "the mask must not change because somebody watches",
+            "the mask must not change because the model is watched",
             random=True,
         ),
         _specimen(
