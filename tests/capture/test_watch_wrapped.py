@@ -11,7 +11,6 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -249,7 +248,7 @@ def test_a_model_that_is_a_script_module_is_said_absent() -> None:
     assert "ScriptModule" in reasons(w)[".:output"]
 
 
-# --- autocast, fused kernels, DDP -------------------------------------------------------------
+# --- autocast, DDP ----------------------------------------------------------------------------
 
 
 def test_autocast_values_are_bit_equal() -> None:
@@ -262,42 +261,6 @@ def test_autocast_values_are_bit_equal() -> None:
     assert same(plain, watched)
     assert same(w.run["0:output"], first)
     assert w.run["2:output"].dtype == torch.bfloat16
-
-
-def encoder() -> nn.TransformerEncoderLayer:
-    return seeded(lambda: nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)).eval()
-
-
-def test_a_fused_encoder_layer_stays_fused() -> None:
-    layer = encoder()
-    x = torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(0))
-    with torch.no_grad():
-        plain = layer(x)
-        with tt.watch(layer, "*:input,output") as w:
-            watched = layer(x)
-    assert same(plain, watched)
-    assert same(w.run[".:output"], plain)
-    assert "fused kernel" in reasons(w)["self_attn:output"]
-    assert "set_fastpath_enabled" in reasons(w)["linear1:output"]
-
-
-def test_an_encoder_layer_that_is_not_fused_shows_its_inside() -> None:
-    layer = encoder()
-    x = torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(0))
-    with tt.watch(layer, "*:output") as w:
-        layer(x)
-    assert "linear1:output" in w.run
-
-
-def test_a_fused_encoder_layer_has_its_hooks_again_afterwards() -> None:
-    layer, x = encoder(), torch.ones(1, 2, 8)
-    with tt.watch(layer, "linear1") as w:
-        with torch.no_grad():
-            layer(x)
-        assert len(w.run) == 0
-        layer(x)
-    assert len(w.run) == 1
-    assert not any(module._forward_hooks for module in layer.modules())
 
 
 @pytest.fixture
@@ -568,39 +531,3 @@ def test_a_gpt_is_watched_without_a_bit_of_change() -> None:
     with tt.watch(model, ALL):
         watched = train()
     assert all(same(a, b) for a, b in zip(plain, watched, strict=True))
-
-
-@pytest.mark.parametrize("how", ["watch", "measure", "offload"])
-def test_threads_share_a_fused_encoder_layer(how: str) -> None:
-    layer = seeded(lambda: nn.TransformerEncoderLayer(32, 2, 64, batch_first=True)).eval()
-    inputs = [torch.randn(2, 5, 32, generator=torch.Generator().manual_seed(k)) for k in range(8)]
-    with torch.no_grad():
-        truth = [layer(one) for one in inputs]
-
-    def run(number: int) -> int:
-        with torch.no_grad():
-            same = [torch.equal(layer(inputs[number]), truth[number]) for _ in range(40)]
-        return same.count(False)
-
-    watched = {
-        "watch": lambda: tt.watch(layer, "*:input,output"),
-        "measure": lambda: tt.watch(layer, "*:input,output", to=tt.Stats()),
-        "offload": lambda: tt.offload("cpu", model=layer, min_bytes=0),
-    }[how]
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    try:
-        with watched() as open_one, ThreadPoolExecutor(len(inputs)) as pool:
-            assert sum(pool.map(run, range(len(inputs)))) == 0, "the kernel was not fused"
-    finally:
-        sys.setswitchinterval(interval)
-    for module in layer.modules():
-        assert not module._forward_hooks and not module._forward_pre_hooks
-    assert not torch.nn.modules.module._global_forward_hooks
-    assert not torch.nn.modules.module._global_forward_pre_hooks
-    if how == "watch" and isinstance(open_one, tt.Watch):
-        records = list(open_one.run.records(".:output"))
-        assert len(records) == 40 * len(inputs)
-        seen = len(list(open_one.run.records(".:input")))
-        said = [entry.reason for entry in open_one.absent if str(entry.site) == ".:input"]
-        assert seen == len(records) or any("another thread" in reason for reason in said)

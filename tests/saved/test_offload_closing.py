@@ -100,6 +100,39 @@ def test_closing_from_another_thread_takes_the_hooks_off_there_too() -> None:
     assert not any(module._forward_hooks for module in model.modules())
 
 
+def test_closing_holds_no_frame_of_a_thread_that_is_inside_the_model() -> None:
+    inside, go_on = threading.Event(), threading.Event()
+
+    class Waits(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            inside.set()
+            assert go_on.wait(20)
+            return x.sin()
+
+    class Local:
+        pass
+
+    model, kept = nn.Sequential(nn.Linear(64, 64), Waits()), []
+
+    def run() -> None:
+        local = Local()
+        kept.append(weakref.ref(local))
+        model(torch.ones(2, 64))
+
+    off = tt.offload("disk", model=model, min_bytes=0, missing="ignore")
+    thread = threading.Thread(target=run)
+    gc.disable()  # What it held in a cycle would be gone by accident.
+    try:
+        thread.start()
+        assert inside.wait(20)
+        off.close()
+        go_on.set()
+        thread.join(20)
+        assert kept[0]() is None
+    finally:
+        gc.enable()
+
+
 def test_a_closed_handle_holds_no_thread_and_no_file() -> None:
     model, x = wide(), torch.ones(4096, 64)  # 1 MiB: too large to be written at once.
 

@@ -126,7 +126,7 @@ class Engine:
         self.updates = Updates(plan, self.taps, emit, self.take_state)
         self.wants_state = self.state.is_wanted or self.updates.is_wanted
         self.gradients = Gradients(self.keeper, emit, self.state.deliver, grad_input, looks)
-        self.aside = FusedEncoderGuard(self, {"": self.root, **self.taps})
+        self.fused = FusedEncoderGuard({"": self.root, **self.taps})
         self.evaluations = Evaluations(self.root, busy)
         # At hand for the hooks, which are called for every module.
         self.deliver_gradient = self.gradients.deliver
@@ -163,7 +163,7 @@ class Engine:
             tap = self.taps.get(path, self.root)
             begin = (CompilableBegin if self.borrows else Begin)(self, tap)
             self._hooks.hook_before(modules[path], begin, number)
-        self._hooks.hold(self.aside.attach(modules))
+        self._hooks.hold(self.fused.attach(modules))
         self._hooks.hold(self.updates.attach())
         open_engines.add(self)
 
@@ -193,7 +193,6 @@ class Engine:
         self.gradients.release_leaves(force=True)
         self.gradients.prune(force=True)
         self.gradients.views.drop()
-        self.aside.come_back()
 
     def detach(self) -> None:
         """Take every hook off."""
@@ -202,7 +201,7 @@ class Engine:
         self.evaluations.end_step(self.step)
         self.recording = self.state.recording = self.updates.recording = False
         open_engines.discard(self)
-        self.aside.come_back()
+        self.fused.release()
         self._hooks.release()
         self.state.release()
         self.gradients.release()

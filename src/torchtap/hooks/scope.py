@@ -90,7 +90,7 @@ class ModuleScope:
         self._leaves: list[Any] = []
         self._inside: dict[int, FrameType] = {}  # Thread -> its outermost call.
         self._is_off = False
-        self._aside: FusedEncoderGuard | None = None
+        self._fused: FusedEncoderGuard | None = None
 
     def path(self) -> str:
         """The innermost attached module that runs in this thread."""
@@ -141,8 +141,8 @@ class ModuleScope:
             enter, leave = _Enter(self, tap, around=around), _Leave(self, tap)
             self._handles.append(Handle(module.register_forward_pre_hook(enter)))
             self._leaves.append(Handle(module.register_forward_hook(leave, always_call=True)))
-        self._aside = FusedEncoderGuard(self, taps)
-        self._handles += self._aside.attach(modules)
+        self._fused = FusedEncoderGuard(taps)
+        self._handles += self._fused.attach(modules)
 
     def detach(self) -> None:
         """Take the hooks off.
@@ -151,8 +151,8 @@ class ModuleScope:
         """
         self._is_off = True
         self.on_begin = None
-        if self._aside is not None:
-            self._aside.come_back()
+        if self._fused is not None:
+            self._fused.release()
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
@@ -163,11 +163,10 @@ class ModuleScope:
     def _take_leaves_off(self) -> None:
         if not self._is_off:
             return
-        # A call may have ended without a word: by a KeyboardInterrupt, or in a fused layer whose
-        # hooks another thread had taken off.
-        stacks = sys._current_frames()
+        # A call may have ended without a word, by a KeyboardInterrupt.
+        # No variable holds the frames: this one's is among them, and would hold itself.
         for thread, caller in list(self._inside.items()):
-            if not is_on_stack([caller], stacks.get(thread)):
+            if not is_on_stack([caller], sys._current_frames().get(thread)):
                 self._inside.pop(thread, None)
         if not self._inside:
             for handle in self._leaves:
