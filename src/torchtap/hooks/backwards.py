@@ -11,6 +11,7 @@ from types import CodeType, FrameType
 import torch
 from torch import Tensor
 
+from torchtap.core.frames import innermost_frames
 from torchtap.core.tensors import storage_id
 from torchtap.core.torch_private import autograd_engine, current_task
 from torchtap.hooks.module_hook import keep_dynamo_out
@@ -36,7 +37,7 @@ def given_storages() -> set[int]:
     """
     found = _given(sys._getframe())
     if found is None:
-        stacks = [_given(frame) for frame in sys._current_frames().values()]
+        stacks = [_given(frame) for frame in innermost_frames().values()]
         found = [tensor for stack in stacks for tensor in stack or ()]
     return {storage_id(tensor) for tensor in found} - {0}
 

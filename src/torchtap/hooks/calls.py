@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor, nn
 
+from torchtap.core.frames import is_on_stack
 from torchtap.core.record import BACKWARD, FORWARD, RECOMPUTE
 from torchtap.core.torch_private import current_node, current_task, sequence_number, top_saved_hooks
 from torchtap.core.tree import argument_leaves
@@ -196,17 +197,6 @@ class Call:
     def phase_of_gradients(self) -> str:
         """What is computed again has the gradients of the first time."""
         return BACKWARD if self.phase is BACKWARD else FORWARD
-
-
-def is_on_stack(callers: Sequence[FrameType], innermost: FrameType | None) -> bool:
-    """Whether any of these frames is on the stack of Python calls that ends in ``innermost``.
-
-    A call of a module whose frame is not there any more was left by a BaseException, such as a
-    KeyboardInterrupt: PyTorch then runs no forward hooks, not even those with ``always_call``.
-    """
-    while innermost is not None and not any(innermost is caller for caller in callers):
-        innermost = innermost.f_back
-    return innermost is not None
 
 
 OneCall = TypeVar("OneCall", bound=Call)

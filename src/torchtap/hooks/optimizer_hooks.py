@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import weakref
 from collections.abc import Mapping
 from types import FrameType
@@ -15,6 +14,7 @@ from torch.optim.optimizer import (
 )
 from torch.utils.hooks import RemovableHandle
 
+from torchtap.core.frames import innermost_frames
 from torchtap.hooks.module_hook import keep_dynamo_out
 
 _STEP = Optimizer.profile_hook_step(lambda: None).__code__
@@ -78,7 +78,7 @@ def _remove_gone(handles: list[RemovableHandle]) -> None:
     a ``RuntimeError``.
     """
     _gone.extend(handles)
-    if not any(_is_stepping(frame) for frame in sys._current_frames().values()):
+    if not any(_is_stepping(frame) for frame in innermost_frames().values()):
         while _gone:
             _gone.pop().remove()
 

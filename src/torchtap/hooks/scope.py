@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from torchtap.core.frames import innermost_frames, is_on_stack
 from torchtap.core.plan import Plan
 from torchtap.core.torch_private import current_task, may_push_saved_hooks
-from torchtap.hooks.calls import is_on_stack
 from torchtap.hooks.fused import FusedEncoderGuard
 from torchtap.hooks.module_hook import Handle, ModuleHook, keep_dynamo_out
 from torchtap.hooks.saved_pairs import Pair, is_of_checkpoint, push, remove, top
@@ -166,7 +166,7 @@ class ModuleScope:
         # A call may have ended without a word, by a KeyboardInterrupt.
         # No variable holds the frames: this one's is among them, and would hold itself.
         for thread, caller in list(self._inside.items()):
-            if not is_on_stack([caller], sys._current_frames().get(thread)):
+            if not is_on_stack([caller], innermost_frames().get(thread)):
                 self._inside.pop(thread, None)
         if not self._inside:
             for handle in self._leaves:

@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from torchtap.hooks.calls import is_on_stack
+from torchtap.core.frames import innermost_frames, is_on_stack
 from torchtap.hooks.module_hook import EDIT, EDITS, Handle, ModuleHook, keep_dynamo_out
 from torchtap.hooks.spots import Tap
 
@@ -36,7 +36,7 @@ class _Visit:
 
         A KeyboardInterrupt is one, and so is what ``tt.features`` leaves a forward by.
         """
-        return not is_on_stack([self.caller], sys._current_frames().get(self.thread))
+        return not is_on_stack([self.caller], innermost_frames().get(self.thread))
 
 
 class _Lent:

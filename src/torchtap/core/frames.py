@@ -1,0 +1,41 @@
+"""Python's stacks: of this thread, and of all others."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+from collections.abc import Sequence
+from types import FrameType
+
+_lock = threading.RLock()
+
+
+def innermost_frames() -> dict[int, FrameType]:
+    """Thread -> the innermost frame of its stack.
+
+    A function that keeps the result in a variable makes a cycle: its own frame is in there.
+    """
+    # Python 3.11 makes the frames while it holds the lock of the interpreter's threads. If the
+    # collector ran there and freed a threading.local, which takes that lock, the process would wait
+    # for itself for ever (https://github.com/python/cpython/issues/106883). The lock here keeps
+    # another thread from switching the collector on again too early.
+    with _lock:
+        was_enabled = gc.isenabled()
+        gc.disable()
+        try:
+            return sys._current_frames()
+        finally:
+            if was_enabled:
+                gc.enable()
+
+
+def is_on_stack(callers: Sequence[FrameType], innermost: FrameType | None) -> bool:
+    """Whether any of these frames is on the stack of Python calls that ends in ``innermost``.
+
+    A call of a module whose frame is not there any more was left by a BaseException, such as a
+    KeyboardInterrupt: PyTorch then runs no forward hooks, not even those with ``always_call``.
+    """
+    while innermost is not None and not any(innermost is caller for caller in callers):
+        innermost = innermost.f_back
+    return innermost is not None
