@@ -68,6 +68,11 @@ class SinkDispatch:
         return not any(getattr(sink, "keeps", True) for sink in self.sinks)
 
     @property
+    def reads_backward(self) -> bool:
+        """Whether any sink reads which backward a gradient is of."""
+        return any(getattr(sink, "reads_backward", True) for sink in self.sinks)
+
+    @property
     def meter(self) -> Callable[[Site], Meter] | None:
         """What makes meters that hooks may call in place of a sink that is the only one."""
         make = getattr(self.sinks[0], "meter", None) if len(self.sinks) == 1 else None

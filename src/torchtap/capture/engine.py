@@ -83,7 +83,9 @@ class Engine:
         copy: how values are kept, see ``Keeper``.
         grad_input: ``through`` or ``total``.
         busy: threads that are inside a sink now; what they run is not recorded.
-        meter: makes what takes the values of a site without a record, see ``Spot``.
+        meter: makes what takes the values of a site without a record, see ``SiteState``.
+        numbers_backwards: whether the number of the backward must be right where only parameters
+            are watched, and a reentrant checkpoint runs backwards of its own.
         looks: ``after`` the edits of the model, or ``before`` them.
 
     Attributes:
@@ -106,6 +108,7 @@ class Engine:
         grad_input: str,
         busy: set[int],
         meter: Callable[[Site], Meter] | None = None,
+        numbers_backwards: bool = True,
         looks: str = AFTER,
     ) -> None:
         self.plan = plan
@@ -116,6 +119,7 @@ class Engine:
         self.step = 0
         self.recording = False
         self.num_entries = 0
+        self._numbers_backwards = numbers_backwards
         self.borrows = copy == ALIAS
         copies = False if self.borrows else None
         self._hooks = ModuleHooks[_Frame](plan, partial(Tap, copies=copies, meter=meter))
@@ -286,8 +290,8 @@ class Engine:
             self.saved.restart()
             self.gradients.views.drop()  # No call ends after this one to follow them.
         if tap is self.root:
-            self.state.hook_params(self.gradients.backwards)  # Lazy parameters exist only now.
-            if self.state.hooks_params and current_task() == -1:
+            self.state.look(self.gradients.backwards)  # Lazy parameters exist only now.
+            if self._numbers_backwards and self.state.hooks_params and current_task() == -1:
                 self.gradients.announce(tensor for _, tensor in found)
 
     def mark(self, tensor: Tensor, name: str) -> None:
@@ -335,8 +339,7 @@ class Engine:
             if not self._is_state_taken:
                 self._is_state_taken = True
                 self._own_storages = None
-                self.state.take()
-                self.state.hook_params(self.gradients.backwards)
+                self.state.take(self.gradients.backwards)
 
     def begin(self, tap: Tap) -> None:
         """A part of the model runs, maybe without the model itself."""

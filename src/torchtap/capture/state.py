@@ -17,7 +17,7 @@ from torchtap.core.tensors import obstacle
 from torchtap.hooks.backwards import Backwards
 from torchtap.hooks.module_hook import keep_dynamo_out
 from torchtap.hooks.no_grad import why_no_grad
-from torchtap.hooks.param_hooks import ParamHooks, owns
+from torchtap.hooks.param_hooks import ParamHooks, SeenParams, owns
 from torchtap.hooks.spots import SiteState, Tap
 
 if TYPE_CHECKING:
@@ -50,23 +50,32 @@ class State:
         self._emit = emit
         self._borrows = borrows
         self._hooks = ParamHooks()
+        self._seen = SeenParams(None)
+        self._labels: tuple[str, ...] = ()
+        self._params: list[tuple[SiteState, Callable[[], Tensor | None]]] = []
         self._waiting: dict[SiteState, Record] = {}
 
-    def take(self) -> None:
+    def take(self, backwards: Backwards) -> None:
         """Keep parameters and buffers as they are now."""
         self.was_taken = True
-        step, shards = self.step, sharded_parameters()
-        for tap, module in self._owners():
-            for port, held in (("param", module._parameters), ("buffer", module._buffers)):
-                for name, tensor in held.items() if port in tap.filters else ():
-                    spot = None if tensor is None else tap.spot(port, name)
-                    if spot is None or tensor is None:
-                        continue
-                    tensor = shards.get(id(tensor), tensor)
-                    if spot.meter(tensor, step):
-                        spot.seen, spot.reason = True, None
-                    else:
-                        self._keep(spot, tensor)
+        self._labels = ("local",) if _is_one_rank_of_many() else ()
+        self.look(backwards)
+        step = self.step
+        for spot, ref in self._params:
+            tensor = ref()
+            if tensor is not None:
+                self._take(spot, tensor, step)
+        for tap, module in self._owners:
+            for name, held in module._buffers.items() if "buffer" in tap.filters else ():
+                wanted = None if held is None else tap.spot("buffer", name)
+                if wanted is not None and held is not None:
+                    self._take(wanted, held, step)
+
+    def _take(self, spot: SiteState, tensor: Tensor, step: int) -> None:
+        if spot.meter(tensor, step):
+            spot.seen, spot.reason = True, None
+        else:
+            self._keep(spot, tensor)
 
     def _keep(self, spot: SiteState, tensor: Tensor) -> None:
         spot.reason = obstacle(tensor)
@@ -83,32 +92,48 @@ class State:
 
     @property
     def hooks_params(self) -> bool:
-        """Whether any parameter's gradient is waited for."""
+        """Whether the gradient of any parameter is waited for."""
         return bool(self._hooks)
 
-    def hook_params(self, backwards: Backwards) -> None:
-        """Hook parameters that are new: replaced since the last step, or lazy until now."""
+    def look(self, backwards: Backwards) -> None:
+        """See which parameters there are now: some are replaced, some were lazy until now."""
         shards = sharded_parameters()
-        has = self._hooks.has  # True of nearly every parameter, at each call of the model.
-        for tap, module in self._owners():
-            for name, held in module._parameters.items() if "param_grad" in tap.filters else ():
+        if not shards and self._seen.is_unchanged():  # As at nearly every call of the model.
+            return
+        is_settled, self._params, owners = not shards, [], list(self._owners)
+        for tap, module in owners:
+            for name, held in module._parameters.items():
                 if held is None:
                     continue
                 param = shards.get(id(held), held)
-                if has(tap.path, name, param):
-                    continue
-                spot = tap.spot("param_grad", name)
-                if spot is None or obstacle(held) is not None:
-                    continue
-                if not param.requires_grad:
-                    spot.reason = why_no_grad(param)
-                    continue
-                if not param.is_leaf:
-                    spot.reason = "the call put another tensor in the parameter's place"
-                    continue
-                hook = partial(self._take_gradient, backwards, spot, weakref.ref(module))
-                handle = param.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
-                self._hooks.add(tap.path, name, param, handle)
+                spot = tap.spot("param", name)
+                if spot is not None:
+                    self._params.append((spot, weakref.ref(param)))
+                if "param_grad" in tap.filters:
+                    is_settled &= self._hook_param(tap, module, name, param, backwards)
+        self._seen = SeenParams([module for _, module in owners] if is_settled else None)
+
+    def _hook_param(
+        self, tap: Tap, module: nn.Module, name: str, param: Tensor, backwards: Backwards
+    ) -> bool:
+        """Hook one parameter; returns whether this tensor need not be looked at again."""
+        if self._hooks.has(tap.path, name, param):
+            return True
+        spot = tap.spot("param_grad", name)
+        if spot is None:
+            return True
+        if obstacle(param) is not None:
+            return False
+        if not param.requires_grad:
+            spot.reason = why_no_grad(param)
+            return True
+        if not param.is_leaf:
+            spot.reason = "the call put another tensor in the parameter's place"
+            return False
+        hook = partial(self._take_gradient, backwards, spot, weakref.ref(module))
+        handle = param.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
+        self._hooks.add(tap.path, name, param, handle)
+        return True
 
     def _take_gradient(
         self,
@@ -120,7 +145,9 @@ class State:
         gradient = param.grad
         if gradient is None or not self.recording or not owns(module(), spot.site.leaf, param):
             return
-        gradient, labels = _own_part(gradient)
+        labels = self._labels
+        if type(gradient) is not Tensor:
+            gradient, labels = _own_part(gradient, labels)
         if not labels and spot.meter(gradient, self.step):  # A meter knows nothing of labels.
             spot.seen = True
             return
@@ -147,6 +174,7 @@ class State:
         """Take the hooks off."""
         self._hooks.release()
 
+    @property
     def _owners(self) -> Iterator[tuple[Tap, nn.Module]]:
         for planned in self._planned:
             module = planned.module()
@@ -154,15 +182,17 @@ class State:
                 yield self._taps[planned.path], module
 
 
-def _own_part(gradient: Tensor) -> tuple[Tensor, tuple[str, ...]]:
+def _own_part(gradient: Tensor, labels: tuple[str, ...]) -> tuple[Tensor, tuple[str, ...]]:
     """What this rank holds of a parameter's gradient, and whether that is its own or of all."""
-    own, labels = local(gradient)
+    own, placed = local(gradient)
     if is_distributed(gradient):
-        return own, labels if is_partial(gradient) else ("reduced", *labels)
+        return own, placed if is_partial(gradient) else ("reduced", *placed)
+    return own, (*labels, *placed)
+
+
+def _is_one_rank_of_many() -> bool:
     distributed = torch.distributed
-    if distributed.is_available() and distributed.is_initialized():
-        return own, ("local", *labels)
-    return own, labels
+    return distributed.is_available() and distributed.is_initialized()
 
 
 keep_dynamo_out(State._take_gradient)

@@ -57,7 +57,13 @@ class Watch(Closable):
         self._was_compiled = _is_compiled(model)
         modules, _ = modules_of(model)
         self._engine = Engine(
-            modules[""], plan, delivery.emit, meter=delivery.meter, busy=delivery.busy, **how
+            modules[""],
+            plan,
+            delivery.emit,
+            meter=delivery.meter,
+            busy=delivery.busy,
+            numbers_backwards=delivery.reads_backward,
+            **how,
         )
         self._records = delivery.records
         self._run = self._make_run()

@@ -179,6 +179,9 @@ class Sink(Protocol):
         A function of the tensor and the step that may take values of ``site`` in place of
         ``take``; it returns ``False`` for those of which it wants a record. Asked for where the
         sink is the only one.
+    ``reads_backward`` (``bool``, by default ``True``)
+        Whether it reads ``record.backward``. Where no sink of a watch does, that number may be of a
+        checkpoint's own backward, and a hook on the model's output is saved.
     ``unguarded`` (collection of ``"take"`` and ``"meter"``)
         Those of its functions that never raise and run alike in any grad mode and under autocast
         and inference mode: hooks call them directly, without a lock.

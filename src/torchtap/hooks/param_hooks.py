@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from torch import Tensor, nn
@@ -46,6 +46,41 @@ class ParamHooks:
             for _, handle in hooked:
                 handle.remove()
         self._hooked.clear()
+
+
+class SeenParams:
+    """The parameters of some modules, as they were looked at last.
+
+    Args:
+        modules: ``None`` where they must be looked at again in any case.
+    """
+
+    def __init__(self, modules: Iterable[nn.Module] | None) -> None:
+        self._is_known = modules is not None
+        self._ids = [(weakref.ref(module), _ids(module)) for module in modules or ()]
+        held = [param for module in modules or () for param in _params(module)]
+        # An id is that of the same tensor only as long as none of them is gone.
+        self._gone: list[Any] = []
+        self._alive = [weakref.ref(param, self._gone.append) for param in held]
+        self._frozen = [weakref.ref(param) for param in held if not param.requires_grad]
+
+    def is_unchanged(self) -> bool:
+        """Whether the modules hold the same tensors, and none that was frozen is trained now."""
+        if not self._is_known or self._gone:
+            return False
+        for ref, ids in self._ids:
+            module = ref()
+            if module is None or _ids(module) != ids:
+                return False
+        return not any(param.requires_grad for ref in self._frozen if (param := ref()) is not None)
+
+
+def _params(module: nn.Module) -> list[Tensor]:
+    return [param for param in module._parameters.values() if param is not None]
+
+
+def _ids(module: nn.Module) -> list[int]:
+    return [*map(id, module._parameters.values())]
 
 
 def owns(module: nn.Module | None, name: str, param: Tensor | None) -> bool:

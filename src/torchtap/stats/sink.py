@@ -36,6 +36,13 @@ from torchtap.stats.statistics import NUM_TENSORS, SUBNORMAL
 EVALUATED = "evaluation forwards between the training forwards are not counted"
 
 
+_UNREAD = 16
+"""Steps whose numbers are read together, on the CPU. Between two steps of a training the code that
+reads them leaves the processor's caches, and then takes several times as long as it does for the
+second of two steps in a row. On other devices they are read one step later, so that copies on the
+host do not pile up."""
+
+
 def _declines(tensor: Tensor, step: int) -> bool:
     """A meter that leaves every tensor to :meth:`Stats.take`."""
     return False
@@ -81,7 +88,7 @@ class Stats:
         1.0
     """
 
-    keeps = False
+    keeps = reads_backward = False
     unguarded = ("meter",)
 
     def __init__(
@@ -167,14 +174,16 @@ class Stats:
             self._take_further(known[1], record)
 
     def close_step(self, step: int) -> None:
-        """The step has ended: copy its numbers, and read those of the step before."""
+        """The step has ended: copy its numbers, and read those of steps before."""
         with self._clock.lock:
             self._take_tables()
             self._closed = step
             self._hand_over_states()
             self._clock.step = step + 1
-            while len(self._pending) > len(self._tables):
-                self._read_one()
+            behind = _UNREAD if all(one.type == "cpu" for one in self._tables) else 1
+            if len(self._pending) > behind * len(self._tables):
+                while len(self._pending) > len(self._tables):
+                    self._read_one()
 
     def close(self) -> None:
         """Nothing more will come."""

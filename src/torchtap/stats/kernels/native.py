@@ -104,7 +104,7 @@ class SparseLog:
     def take(self) -> tuple[NDArray[np.int64], Drained]:
         """Whose each list is, and the lists as :func:`drain` gives them; there are none then."""
         _, _, num_bins, num_lists, *_, num_forgotten = self._header.tolist()
-        self._header[[2, 3, -1]] = 0
+        self._header[2:4] = self._header[-1] = 0
         bins, counts = self._bins[:, :num_bins].copy()
         ends, owners = self._lists[:, :num_lists].copy()
         if num_forgotten:
