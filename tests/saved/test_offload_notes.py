@@ -354,3 +354,12 @@ def test_that_backward_was_there_before_anything_could_leave_is_a_note() -> None
         assert not off.report().moved_nbytes  # The operation may still be running.
     loss.backward()
     assert not off.report().notes
+
+
+def test_a_budget_that_holds_no_tensor_is_said_once_an_attached_offload_is_closed() -> None:
+    model = nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 64))
+    off = tt.offload([("disk", 4096)], model=model, min_bytes=0, missing="ignore")
+    model(torch.ones(64, 64)).sum().backward()
+    assert not any("give more" in note for note in off.report().notes)  # The next may be smaller.
+    off.close()
+    assert any("(4,096 bytes), give more" in note for note in off.report().notes)

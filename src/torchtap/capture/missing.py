@@ -60,7 +60,7 @@ def _why_missing(spot: SiteState) -> str | None:
     missing = spot.expected - spot.received
     if spot.seen and missing <= 0:
         return None
-    if spot.reason is not None and (not spot.seen or missing > 0):
+    if spot.reason is not None:
         return spot.reason
     if missing > 0 and spot.seen:
         return f"no gradient arrived for {missing} of {spot.expected} calls"
