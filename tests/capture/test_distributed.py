@@ -6,15 +6,12 @@ gives are taken for true.
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
 import pytest
 
-import torchtap
+import ranks
 
 pytestmark = pytest.mark.slow
 
@@ -39,28 +36,10 @@ def near(one, other):
     assert abs(one - other) <= 1e-6 * abs(other), (one, other)
 
 """
-TAIL = """
-distributed.barrier()
-print("right", rank, flush=True)
-os._exit(0)  # PyTorch's own threads of gloo abort the interpreter's end now and then.
-"""
 
 
 def run_on_two_ranks(tmp_path: Path, program: str) -> None:
-    script = tmp_path / "train.py"
-    script.write_text(HEAD + textwrap.dedent(program) + TAIL)
-    source = str(Path(torchtap.__file__).parent.parent)
-    done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2",
-         str(script)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": source, "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.count("right") == 2
+    ranks.run_on_two_ranks(tmp_path, HEAD + textwrap.dedent(program))
 
 
 FSDP = """

@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor, nn
 
 from torchtap.core.lasting import lasting_copy
-from torchtap.core.local import is_distributed, is_partial, local, sharded_parameters
+from torchtap.core.local import is_distributed, is_partial, local, num_ranks, sharded_parameters
 from torchtap.core.record import FORWARD, UNVERSIONED, Record
 from torchtap.core.tensors import obstacle
 from torchtap.hooks.backwards import Backwards
@@ -58,7 +57,7 @@ class State:
     def take(self, backwards: Backwards) -> None:
         """Keep parameters and buffers as they are now."""
         self.was_taken = True
-        self._labels = ("local",) if _is_one_rank_of_many() else ()
+        self._labels = ("local",) if num_ranks() else ()
         self.look(backwards)
         step = self.step
         for spot, ref in self._params:
@@ -188,11 +187,6 @@ def _own_part(gradient: Tensor, labels: tuple[str, ...]) -> tuple[Tensor, tuple[
     if is_distributed(gradient):
         return own, placed if is_partial(gradient) else ("reduced", *placed)
     return own, (*labels, *placed)
-
-
-def _is_one_rank_of_many() -> bool:
-    distributed = torch.distributed
-    return distributed.is_available() and distributed.is_initialized()
 
 
 keep_dynamo_out(State._take_gradient)

@@ -21,6 +21,14 @@ DEQUANTIZED = "dequantized"
 WAITED = "waited for its communication"
 
 
+def num_ranks() -> int:
+    """How many ranks train together; 0 where no process group was made."""
+    distributed = torch.distributed
+    if not distributed.is_available() or not distributed.is_initialized():
+        return 0
+    return distributed.get_world_size()
+
+
 def is_distributed(tensor: Tensor) -> bool:
     """Whether it is a ``DTensor``, without importing ``torch.distributed``."""
     kind = type(tensor)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from torchtap.core.errors import InputError
-from torchtap.core.local import is_distributed, local, sharded_parameters
+from torchtap.core.local import is_distributed, local, num_ranks, sharded_parameters
 from torchtap.core.modules import modules_of
 from torchtap.core.preserved import RandomState, mode_of, same_states
 from torchtap.core.sameness import same
@@ -69,6 +69,8 @@ class Trial:
         params: name -> value of each parameter at the start, under every name that it has.
         buffers: likewise.
         accumulated: name of a parameter -> its ``.grad`` after each backward of the last run.
+        is_in_step: whether other ranks may run the same, and wait for this one where the model
+            communicates: then it must run as often here as there, whatever is found.
     """
 
     def __init__(
@@ -83,6 +85,7 @@ class Trial:
         self.params = {name: _copy(one) for name, one in self._own("_parameters")}
         self.buffers = {name: _copy(one) for name, one in self._own("_buffers")}
         self.accumulated: dict[str, list[Tensor]] = {}
+        self.is_in_step = num_ranks() > 1
         self._found_buffers = [(module, dict(module._buffers)) for module in self.modules.values()]
         self._values = [_copy(tensor) for _, tensor in self.arguments]
         self._grads = [(holder, holder.grad) for holder in self._holders().values()]

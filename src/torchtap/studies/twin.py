@@ -249,8 +249,8 @@ def _close(plain: Mapping[str, Tensor | None], twin: Mapping[str, Tensor | None]
 def make_twin(trial: Trial, modules: Mapping[str, nn.Module], plain: Outcome) -> Twin:
     """A twin; if the model reads what a module of it overwrote, one that does so as well."""
     twin = Twin(trial, modules, plain)
-    if twin.failure is not None:
+    if twin.failure is not None or trial.is_in_step:
         sharing = Twin(trial, modules, plain, writes_back=True)
-        if sharing.failure is None:
+        if twin.failure is not None and sharing.failure is None:
             return sharing
     return twin

@@ -132,11 +132,13 @@ def _verify(trial: Trial, where: Where) -> Verification:
         plain = trial.run()
         with trial.accumulating():
             unsteady = plain.differences(trial.run())
-        if not unsteady:
+        if not unsteady or trial.is_in_step:
             changed, memory, absent = _watched(trial, where, plain)
             proof = _proof(trial, plan, plain, memory, absent)
-            if changed or proof.wrong:  # Because of the watch, or by chance?
-                unsteady = _unsteady(trial)
+            is_odd = bool(changed or proof.wrong)
+            if is_odd or trial.is_in_step:
+                by_chance = _unsteady(trial)  # Or because of the watch?
+                unsteady += by_chance if is_odd else []
         if unsteady:
             return Verification(name, 0, 0, (), (), (), (), tuple(unsteady), notes=notes)
     return Verification(
