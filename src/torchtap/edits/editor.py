@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from torchtap.core.errors import EditError
 from torchtap.core.local import gathered_parameters
+from torchtap.core.rebuild import replace, replace_arguments
 from torchtap.core.record import BACKWARD, RECOMPUTE, UNVERSIONED, Record, new_record
 from torchtap.core.site import Site
 from torchtap.core.tensors import obstacle
@@ -24,7 +25,7 @@ from torchtap.core.torch_private import (
     tracing_state,
     transform_running,
 )
-from torchtap.core.tree import leaves, replace, replace_arguments
+from torchtap.core.tree import leaves
 from torchtap.edits.checked import CheckedEdit
 from torchtap.edits.gradients import GradientEdits
 from torchtap.edits.nodes import NodeEdit, NodeEdits
