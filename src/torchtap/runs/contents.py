@@ -209,10 +209,6 @@ class Contents:
 
     # ------------------------------------------------------------------ values
 
-    def last(self, site: str | Site) -> Record:
-        """The record of the last step, last call (and last backward)."""
-        return self.record(site)
-
     def record(
         self,
         site: str | Site,
