@@ -32,19 +32,17 @@ if TYPE_CHECKING:
     from torchtap.runs.table import Table as Table
     from torchtap.saved import codecs as codecs
     from torchtap.saved.advise import advise_offload as advise_offload
-    from torchtap.saved.offload import (
-        Offload as Offload,
-        offload as offload,
-        suspend_offload as suspend_offload,
-    )
+    from torchtap.saved.offload import Offload as Offload, offload as offload
     from torchtap.saved.report import SavedReport as SavedReport, saved_report as saved_report
+    from torchtap.saved.suspend import suspend_offload as suspend_offload
     from torchtap.stats.custom.protocol import Statistic as Statistic
     from torchtap.stats.histogram import Histogram as Histogram
     from torchtap.stats.measure import measure as measure
     from torchtap.stats.sink import Stats as Stats
     from torchtap.stats.statistics import Statistics as Statistics
     from torchtap.studies.summary import summary as summary
-    from torchtap.studies.sweep import Sweep as Sweep, sweep as sweep
+    from torchtap.studies.sweep import sweep as sweep
+    from torchtap.studies.sweep_table import Sweep as Sweep
     from torchtap.studies.verify import Verification as Verification, verify as verify
     from torchtap.transfer.features import Features as Features, features as features
     from torchtap.transfer.freeze import Freeze as Freeze, freeze as freeze
@@ -80,7 +78,7 @@ _HOMES = {
     "Statistic": "stats.custom.protocol",
     "Statistics": "stats.statistics",
     "Stats": "stats.sink",
-    "Sweep": "studies.sweep",
+    "Sweep": "studies.sweep_table",
     "Table": "runs.table",
     "TorchtapError": "core.errors",
     "Verification": "studies.verify",
@@ -100,7 +98,7 @@ _HOMES = {
     "saved_report": "saved.report",
     "stats": "stats",
     "summary": "studies.summary",
-    "suspend_offload": "saved.offload",
+    "suspend_offload": "saved.suspend",
     "sweep": "studies.sweep",
     "verify": "studies.verify",
     "watch": "capture.watch",

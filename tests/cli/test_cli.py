@@ -875,13 +875,6 @@ def test_what_slices_cannot_show_is_said(call: Callable[..., Any], along: Any) -
         assert said in err
 
 
-def test_slices_of_a_file_of_the_first_format_say_what_they_are(call: Callable[..., Any]) -> None:
-    file = Path(__file__).parents[1] / "data" / "format1.safetensors"
-    code, _, err = call("stats", str(file), "--slices", "units")
-    assert code == 2
-    assert "plain numbers" in err
-
-
 def test_further_statistics_of_a_saved_run_are_columns(
     call: Callable[..., Any], along: Any
 ) -> None:

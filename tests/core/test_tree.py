@@ -16,7 +16,8 @@ from torch.utils import _pytree
 from transformers.modeling_outputs import BaseModelOutput
 
 from torchtap.core.errors import EditError
-from torchtap.core.tree import MOST_PARTS, argument_leaves, leaves, replace
+from torchtap.core.rebuild import replace
+from torchtap.core.tree import MOST_PARTS, argument_leaves, leaves
 
 Point = namedtuple("Point", "x y")
 

@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 import torchtap as tt
 from torchtap.testing import Specimen, default_loss, zoo
-from torchtap.testing.zoo import ComputedAgain
+from torchtap.testing.zoo.inside_backward import ComputedAgain
 
 SPECIMENS = {specimen.name: specimen for specimen in zoo()}
 

@@ -17,7 +17,7 @@ from torchtap.capture.watch import watch
 from torchtap.core.errors import InputError, MissingExtraError, SiteError
 from torchtap.core.record import FORWARD, UNVERSIONED, Record
 from torchtap.core.site import Site
-from torchtap.plot import maps as figures
+from torchtap.plot import draw
 from torchtap.plot.maps import default_site, feature_maps, feature_maps_overview, grid_shape
 from torchtap.runs.run import Meta, Run
 
@@ -92,7 +92,7 @@ def test_what_is_not_finite_is_magenta_and_counted(
     figure = feature_maps(run_of(value), "conv")
     assert f"1 {word} (magenta)" in title_of(figure)
     assert f"1 {word}" in words_of(figure)
-    magenta = [round(255 * part) for part in figures._BAD]
+    magenta = [round(255 * part) for part in draw._BAD]
     assert (pixels_of(figure) == magenta).all(-1).any()
     assert len(figure.axes[0].patches) == 1
     clean = feature_maps(run_of(torch.rand(1, 4, 5, 5)), "conv")

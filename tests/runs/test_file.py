@@ -430,7 +430,7 @@ def test_a_pickle_is_said(tmp_path: Path) -> None:
         tt.open(path)
 
 
-@pytest.mark.parametrize("text", ["{oops", "[]", '{"format": 1}', '{"format": "x"}'])
+@pytest.mark.parametrize("text", ["{oops", "[]", '{"format": 2}', '{"format": "x"}'])
 def test_a_header_that_is_damaged_is_said(tmp_path: Path, text: str) -> None:
     path = tmp_path / "run.safetensors"
     save_file({"weight": torch.ones(1)}, path, metadata={"torchtap": text})
@@ -487,11 +487,15 @@ def test_a_file_that_is_not_there_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("reader", [tt.open, list_file])
-def test_a_format_of_the_future_is_said(reader: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "way_out"), [(1, r"Write it again with run\.save"), (99, "Update it")]
+)
+def test_another_format_is_said(reader: Any, number: int, way_out: str, tmp_path: Path) -> None:
     path = tmp_path / "run.safetensors"
-    body = {"format": 99, "meta": {}, "records": [], "absent": []}
+    body = {"format": number, "meta": {}, "records": [], "absent": []}
     save_file({"a": torch.ones(1)}, path, metadata={"torchtap": json.dumps(body)})
-    with pytest.raises(tt.RunError, match="has format 99; this torchtap reads up to"):
+    said = rf"has format {number}; this torchtap reads format 2\. {way_out}"
+    with pytest.raises(tt.RunError, match=said):
         reader(path)
 
 

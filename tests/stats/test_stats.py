@@ -6,7 +6,6 @@ import collections
 import contextlib
 import copy
 import functools
-import itertools
 import math
 import pickle
 from collections.abc import Callable
@@ -1000,30 +999,6 @@ def test_what_further_statistics_found_costs_the_header_nothing(tmp_path: Path) 
             sizes.append(int.from_bytes(stream.read(8), "little"))
     assert sizes[1] < sizes[0] + 200
     assert path.stat().st_size > 512 * 40 * 3 * 8
-
-
-def test_a_file_of_the_first_format_opens(tmp_path: Path) -> None:
-    """Written by the version before: what further statistics found were numbers and lists."""
-    opened = tt.open(Path(__file__).parents[1] / "data" / "format1.safetensors")
-    values = [torch.tanh(torch.arange(6.0).reshape(2, 3) * (n + 1) / 4) for n in range(3)]
-    assert torch.equal(opened[".:output"], values[2])
-    for number, value in enumerate(values):
-        assert_same(opened.stats(".:output", step=number), tt.measure(value))
-    extra = opened.stats(".:output", step=2).extra
-    assert extra["units"]["max"] == values[2].double().amax(0).tolist()
-    assert extra["top_k"][0]["value"] == float(values[2].max())
-    truth = [
-        nn.functional.cosine_similarity(a.flatten(), b.flatten(), 0).item()
-        for a, b in itertools.pairwise(values)
-    ]
-    found = opened.stats(".:output", step="all").extra["cosine"]
-    assert found == EXACT(sum(truth) / 2, rel=1e-6)
-    with pytest.raises(tt.RunError, match="the run was saved"):
-        opened.stats(".:output", step=[1, 2]).extra["units"]
-    with pytest.raises(tt.RunError, match="step 0 is older"):
-        opened.stats(".:output", step=0).extra["units"]
-    again = tt.open(opened.save(tmp_path / "again.safetensors"))
-    assert again.stats(".:output", step=2).extra["units"] == extra["units"]
 
 
 def test_a_window_that_was_measured_in_part_says_so(tmp_path: Path) -> None:

@@ -22,7 +22,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
-import sys
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -34,7 +33,7 @@ import torch.utils.checkpoint
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from torchtap import testing
+from torchtap.testing.zoo import inside_backward
 
 PORTS = ("input", "output", "grad_input", "grad_output")
 SIDE = {"input": "input", "output": "output", "grad_input": "input", "grad_output": "output"}
@@ -530,7 +529,7 @@ def _no_checkpoints() -> Iterator[None]:
     place = torch.utils.checkpoint
     with (
         mock.patch.object(place, "CheckpointFunction", Call),
-        mock.patch.object(sys.modules[testing.Net.__module__], "ComputedAgain", CallModule),
+        mock.patch.object(inside_backward, "ComputedAgain", CallModule),
         mock.patch.object(place, "_checkpoint_without_reentrant_generator", generator),
     ):
         yield

@@ -18,6 +18,7 @@ from torchtap.core.local import local, sharded_parameters
 from torchtap.core.record import FORWARD, UNVERSIONED, Record
 from torchtap.core.tensors import obstacle
 from torchtap.hooks.optimizer_hooks import listen_to_optimizers
+from torchtap.hooks.param_hooks import tapped_params
 from torchtap.hooks.spots import SiteState, Tap
 
 if TYPE_CHECKING:
@@ -152,17 +153,12 @@ class Updates:
         return found
 
     def _tapped(self) -> list[tuple[SiteState, Tensor]]:
-        found: list[tuple[SiteState, Tensor]] = []
         shards = sharded_parameters()
-        for planned in self._plan.taps:
-            module, tap = planned.module(), self._taps[planned.path]
-            if module is None or "update" not in tap.filters:
-                continue
-            for name, param in module._parameters.items():
-                spot = None if param is None else tap.spot("update", name)
-                if spot is not None and param is not None and obstacle(param) is None:
-                    found.append((spot, shards.get(id(param), param)))
-        return found
+        return [
+            (spot, shards.get(id(param), param))
+            for spot, _, param in tapped_params(self._plan, self._taps, "update")
+            if obstacle(param) is None
+        ]
 
 
 def _is_finite(gradient: Tensor) -> bool:

@@ -117,11 +117,6 @@ def slices_of(found: Statistics, name: str, site: str) -> Slices:
     result = found.extra[name] if name in found.extra or not there else None
     if isinstance(result, Slices):
         return result
-    if isinstance(result, dict):
-        raise InputError(
-            f"{name!r} at {site} is a dict of plain numbers, as files of format 1 hold it. Read it "
-            f"in Python: run.stats({site!r}).extra[{name!r}]."
-        )
     raise InputError(
         f"--slices is {name!r}, which is nothing that tt.stats.along found at {site}. "
         + (f"There is {', '.join(map(repr, there))}." if there else "There is nothing of the kind.")

@@ -7,7 +7,9 @@ In the order in which they are read:
 - :mod:`~torchtap.core.absence`: what was selected and not seen, with the reason.
 - :mod:`~torchtap.core.modules`, :mod:`~torchtap.core.plan`, :mod:`~torchtap.core.near`: the
   modules of a model by their paths; a request becomes a plan; what may have been meant.
-- :mod:`~torchtap.core.tree`: the tensors in nested values, found and replaced.
+- :mod:`~torchtap.core.tree`, :mod:`~torchtap.core.attributes`, :mod:`~torchtap.core.rebuild`: the
+  tensors in nested values, found; those in the attributes of an object; nested values made anew
+  with other tensors.
 - :mod:`~torchtap.core.tensors`, :mod:`~torchtap.core.local`, :mod:`~torchtap.core.sameness`,
   :mod:`~torchtap.core.lasting`: facts of one tensor; what this rank holds of a distributed one;
   comparing to the bit; tensors that outlive inference mode.

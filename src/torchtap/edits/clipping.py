@@ -13,6 +13,7 @@ from torch.optim.optimizer import Optimizer
 from torchtap.core.errors import EditError
 from torchtap.core.functions import name_of
 from torchtap.hooks.optimizer_hooks import has_closure, listen_to_optimizers
+from torchtap.hooks.param_hooks import tapped_params
 from torchtap.hooks.spots import SiteState, Tap
 from torchtap.transfer.frozen import is_held
 
@@ -121,12 +122,8 @@ class Clipping:
         """The selected parameters among those of an optimizer."""
         own = {id(param) for group in optimizer.param_groups for param in group["params"]}
         found: dict[int, tuple[SiteState, Tensor]] = {}
-        for planned in self.plan.taps:
-            module, tap = planned.module(), self.taps[planned.path]
-            for name, param in () if module is None else module._parameters.items():
-                spot = None if param is None else tap.spot("param_grad", name)
-                if spot is None or param is None or id(param) not in own:
-                    continue
+        for spot, _, param in tapped_params(self.plan, self.taps, "param_grad"):
+            if id(param) in own:
                 found.setdefault(id(param), (spot, param))  # A tied parameter counts once.
         return list(found.values())
 

@@ -2,39 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
-from typing import Any, Literal
 
 import torch
 from torch import nn
 
-from torchtap.capture.missing import why_not_called
 from torchtap.capture.watch import watch
 from torchtap.core.absence import Absence
 from torchtap.core.errors import EditError, InputError
 from torchtap.core.functions import Function, name_of
 from torchtap.core.handle import Closable
-from torchtap.core.modules import Where, modules_of, several
+from torchtap.core.modules import Where, modules_of
 from torchtap.core.page import Grid, Line, Listed, Page, Printed
 from torchtap.core.plan import Plan, make_plan
 from torchtap.core.preserved import preserved
 from torchtap.core.site import Pattern, Site
 from torchtap.core.text import plural
-from torchtap.edits import as_edit
 from torchtap.edits.catalogue.elsewhere import Patch, patch
 from torchtap.edits.catalogue.norms import ClipNorm, norm_of
 from torchtap.edits.catalogue.rectifiers import GuidedRelu
 from torchtap.edits.checked import CheckedEdit, Scaler
 from torchtap.edits.clipping import Clipping
-from torchtap.edits.editor import EDITABLE, EditEngine
-from torchtap.hooks.spots import SiteState, Tap
-
-Chosen = int | Iterable[int] | Callable[[int], bool] | None
-Functions = Function | Sequence[Function]
-Missing = Literal["error", "ignore"]
-OneEdit = EditEngine | Clipping
+from torchtap.edits.editor import EditEngine
+from torchtap.edits.missing import OneEdit, absent_at, requests_of, why_never
+from torchtap.edits.request import (
+    Chosen,
+    Functions,
+    Missing,
+    check_missing,
+    chooser,
+    pairs_of,
+    refuse_asked,
+    refuse_ports,
+)
 
 
 class Edit(Closable, Printed):
@@ -59,7 +60,7 @@ class Edit(Closable, Printed):
     ) -> None:
         self.plans = tuple(editor.plan for _, editor in editors)
         self._editors = editors
-        self._wants_step = _chooser(steps, "steps")
+        self._wants_step = chooser(steps, "steps")
         self._missing = missing
         self._step = 0
         self._had_step = False
@@ -154,7 +155,7 @@ class Edit(Closable, Printed):
                 tap = editor.taps[planned.path]
                 for port in planned.ports:
                     if self._had_step:
-                        found += _absent_at(editor, tap, port)
+                        found += absent_at(editor, tap, port)
                     else:
                         found.append(Absence(Site(tap.path, port), self._no_step()))
         return found
@@ -172,9 +173,9 @@ class Edit(Closable, Printed):
         if self._missing == "ignore":
             return
         for name, editor in self._editors:
-            for wanted, fits in _requests(editor.plan):
+            for wanted, fits in requests_of(editor.plan):
                 if not any(fits(spot.site) for spot in editor.reached):
-                    raise EditError(_never(name, wanted, editor, self.absent))
+                    raise EditError(why_never(name, wanted, editor, self.absent))
 
     def _page(self) -> Page:
         return show_edit(self)
@@ -247,11 +248,11 @@ def edit(
         >>> e.fired
         {'0:grad_output': 1}
     """
-    pairs = _pairs(where, fn)
-    _check_missing(missing)
+    pairs = pairs_of(where, fn)
+    check_missing(missing)
     if scaler is not None and not callable(getattr(scaler, "get_scale", None)):
         raise InputError(f"scaler is {type(scaler).__name__}; expected a torch.amp.GradScaler.")
-    wants_call = None if calls is None else _chooser(calls, "calls")
+    wants_call = None if calls is None else chooser(calls, "calls")
     editors = []
     for one, function in pairs:
         refuse_asked(one)
@@ -262,97 +263,6 @@ def edit(
     done = Edit(editors, steps=steps, missing=missing)
     done._attach(modules_of(model)[0])
     return done
-
-
-# ---------------------------------------------------------------------- the request
-
-
-def _check_missing(missing: str) -> None:
-    if missing not in ("error", "ignore"):
-        raise InputError(f"missing is {missing!r}; expected 'error' or 'ignore'.")
-
-
-def _pairs(where: Any, fn: Any) -> list[tuple[Where, Function]]:
-    if isinstance(where, Mapping):
-        if fn is not None:
-            raise InputError("tt.edit got a mapping of patterns to functions, and fn beside it.")
-        if not where:
-            raise InputError("tt.edit got an empty mapping; expected pattern -> function.")
-        items = list(where.items())
-    else:
-        items = [(where, fn)]
-    return [(one, as_edit(each)) for one, functions in items for each in _several(functions)]
-
-
-def _several(functions: Any) -> Sequence[Any]:
-    if isinstance(functions, list | tuple):
-        if not functions:
-            raise InputError("tt.edit got an empty list of functions.")
-        return functions
-    return [functions]
-
-
-def _chooser(chosen: Chosen, name: str) -> Callable[[int], bool]:
-    if chosen is None:
-        return lambda number: True
-    if callable(chosen):
-        return lambda number: bool(chosen(number))
-    if isinstance(chosen, int) and not isinstance(chosen, bool):
-        return lambda number: number == chosen
-    if isinstance(chosen, range):
-        return chosen.__contains__
-    try:
-        numbers = frozenset(chosen)  # type: ignore[arg-type]
-    except TypeError:
-        numbers = frozenset({None})  # type: ignore[arg-type]
-    if not all(isinstance(number, int) for number in numbers):
-        raise InputError(
-            f"{name} is {chosen!r}; expected a whole number, several, or a function of the number."
-        )
-    return numbers.__contains__
-
-
-_INSTEAD = {
-    "param": "A parameter is changed by writing into it under torch.no_grad(), and held still by "
-    "tt.freeze; its gradient is edited at '{path}:param_grad'.",
-    "buffer": "A buffer is changed by writing into it under torch.no_grad(), and held still by "
-    "tt.freeze.",
-    "update": "The optimizer makes its update of the gradient, which is edited at "
-    "'{path}:param_grad'; tt.freeze holds a parameter still.",
-    "saved": "Autograd keeps what flows, which is edited at '{path}:input' or '{path}:output'.",
-}
-
-
-def refuse_asked(where: Where, editable: Sequence[str] = EDITABLE) -> None:
-    """Raises:
-    EditError: a pattern names a port that cannot be edited, whether or not something is there.
-    """
-    for item in several(where):
-        pattern = Pattern.parse(item) if isinstance(item, str) else item
-        if isinstance(pattern, Pattern) and not pattern.negate:
-            for port in pattern.effective_ports:
-                _refuse_port(str(pattern), pattern.path, port, editable)
-
-
-def refuse_ports(plan: Plan, editable: Sequence[str] = EDITABLE) -> None:
-    """Raises:
-    EditError: the plan holds a port that cannot be edited.
-    """
-    for planned in plan.taps:
-        for port in planned.ports:
-            _refuse_port(str(Site(planned.path, port)), planned.path or ".", port, editable)
-
-
-def _refuse_port(where: str, path: str, port: str, editable: Sequence[str]) -> None:
-    if port in editable:
-        return
-    instead = _INSTEAD.get(port, "").format(path=path)
-    if port in EDITABLE:  # By tt.edit, but not by who asks.
-        instead = "Gradients are edited by tt.edit, around a forward and a backward of your own."
-    raise EditError(
-        f"{where} cannot be edited{'' if editable is EDITABLE else ' here'}; ports that can are "
-        f"{', '.join(editable)}. {instead}"
-    )
 
 
 def _editor(
@@ -397,68 +307,6 @@ def _prepared(model: nn.Module, plan: Plan, asked: Patch) -> Patch:
         else:
             source(*(inputs if isinstance(inputs, tuple) else (inputs,)))
     return patch(seen.run, **asked.where)
-
-
-# ---------------------------------------------------------------------- what did not happen
-
-
-def _requests(plan: Plan) -> Iterator[tuple[str, Callable[[Site], bool]]]:
-    """Each thing that was asked for, and which sites are of it."""
-    adding = [pattern for pattern in plan.patterns if not pattern.negate]
-    for pattern in adding:
-
-        def fits(site: Site, pattern: Pattern = pattern) -> bool:
-            names = [site.path, *(a for a, first in plan.aliases.items() if first == site.path)]
-            types = plan.types.get(site.path)
-            return any(pattern.matches(replace(site, path=name), types) for name in names)
-
-        yield str(pattern), fits
-    if not adding:
-        yield ", ".join(plan.where), lambda site: True
-
-
-def _never(name: str, wanted: str, editor: OneEdit, absent: Sequence[Absence]) -> str:
-    reasons = [f"{entry.site}: {entry.reason}" for entry in absent[:3]]
-    pattern = next((one for one in editor.plan.unmatched if str(one) == wanted), None)
-    if pattern is not None:
-        hint = editor.plan.hint(pattern, editor.marks)
-        reasons = [f"There is no such module, and no tt.mark of that name was reached{hint}"]
-    why = ("; ".join(reasons) or "nothing of it came by").rstrip(".")
-    return (
-        f"Edit {name!r} at {wanted!r} never happened. {why}{'' if why.endswith('?') else '.'} "
-        f"If that is meant, pass missing='ignore'."
-    )
-
-
-def _absent_at(editor: OneEdit, tap: Tap, port: str) -> list[Absence]:
-    spots = [spot for (one, _), spot in tap.spots.items() if one == port and spot is not None]
-    come = [spot for spot in spots if spot in editor.reached]
-    unseen = list(tap.why_unseen(port))
-    if come or unseen:
-        return unseen
-    told = [spot for spot in spots if spot.reason is not None]
-    if told:
-        return [Absence(spot.site, str(spot.reason)) for spot in told]
-    return [Absence(Site(tap.path, port), _why_never(editor, tap, port, spots))]
-
-
-def _why_never(editor: OneEdit, tap: Tap, port: str, spots: Sequence[SiteState]) -> str:
-    if tap.reason is not None:
-        return tap.reason
-    if isinstance(editor, Clipping):
-        return (
-            "no optimizer made a step with a gradient of it (a GradScaler "
-            "skips the steps whose gradients hold inf or nan)"
-        )
-    if port == "param_grad":
-        return "no backward reached the parameter"
-    if any(spot.expected for spot in spots):
-        return "no gradient arrived: no backward was run, or the loss does not depend on it"
-    if tap.has_run:
-        side = "took" if port.endswith("input") else "returned"
-        return f"it {side} no tensor that fits, in no call that was chosen{tap.instead(port)}"
-    ran = editor.num_entries > 0
-    return why_not_called(editor.plan, tap.path, model_ran=ran, verb="edit")
 
 
 _MOST_LINES = 30

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from torchtap.core.errors import EditError
 from torchtap.core.local import gathered_parameters
+from torchtap.core.rebuild import replace, replace_arguments
 from torchtap.core.record import BACKWARD, RECOMPUTE, UNVERSIONED, Record, new_record
 from torchtap.core.site import Site
 from torchtap.core.tensors import obstacle
@@ -24,7 +25,7 @@ from torchtap.core.torch_private import (
     tracing_state,
     transform_running,
 )
-from torchtap.core.tree import leaves, replace, replace_arguments
+from torchtap.core.tree import leaves
 from torchtap.edits.checked import CheckedEdit
 from torchtap.edits.gradients import GradientEdits
 from torchtap.edits.nodes import NodeEdit, NodeEdits
@@ -38,7 +39,7 @@ from torchtap.hooks.graph import from_one_compiled_graph
 from torchtap.hooks.marks import open_editors
 from torchtap.hooks.module_hook import EDIT, EDITS, ModuleHook, keep_dynamo_out
 from torchtap.hooks.module_hooks import TRACED, CallCounter, ModuleHooks
-from torchtap.hooks.param_hooks import ParamHooks, owns
+from torchtap.hooks.param_hooks import ParamHooks, owns, tapped_params
 from torchtap.hooks.spots import RETURNED, TAKEN, SiteState, Tap
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ _NO_VIEWS = 0
 _serials = itertools.count()
 
 
-class _Call(Call):
+class _Frame(Call):
     """A call whose tensors are edited."""
 
     __slots__ = ("first_node", "first_view")
@@ -101,7 +102,7 @@ class EditEngine:
         self.step = 0
         self.is_on = False
         self.num_entries = 0
-        self._hooks = ModuleHooks[_Call](plan)
+        self._hooks = ModuleHooks[_Frame](plan)
         self.taps, self.root, self.marks = self._hooks.taps, self._hooks.root, self._hooks.marks
         self.reached: dict[SiteState, Counter[int]] = {}
         self.fired: dict[SiteState, Counter[int]] = {}
@@ -120,7 +121,7 @@ class EditEngine:
             self._hooks.hook(
                 module,
                 before=EditPreForward(self, tap, EDIT) if before else None,
-                after=EditPostForward(self, tap, has_call=before) if after else None,
+                after=EditPostForward(self, tap, has_frame=before) if after else None,
                 counter=CallCounter(self, tap),
             )
         self.hook_params()
@@ -175,7 +176,7 @@ class EditEngine:
         if tap is self.root:
             self._enter_model()
         number, phase = self._numbering.number(tap, args, kwargs)
-        call = _Call(tap, number, phase, len(self.gradients.views))
+        call = _Frame(tap, number, phase, len(self.gradients.views))
         self._running.stack.append(call)
         takes_arguments = "input" in tap.filters or "grad_input" in tap.filters
         if not takes_arguments or not self._is_wanted(call):
@@ -190,15 +191,15 @@ class EditEngine:
         kwargs: Mapping[str, Any],
         output: Any,
         *,
-        has_call: bool,
+        has_frame: bool,
     ) -> Any:
         """A tapped module returned (or raised: then ``output`` is ``None``)."""
         if self._is_dormant(tap):
             return None
-        call = self._running.pop(tap) if has_call else None
+        call = self._running.pop(tap) if has_frame else None
         if call is None:
             number, phase = self._numbering.number(tap, args, kwargs)
-            call = _Call(tap, number, phase, _NO_VIEWS)
+            call = _Frame(tap, number, phase, _NO_VIEWS)
         else:
             self.gradients.leave(call.first_view, output, is_outermost=not self._running.stack)
         if tap is self.root:
@@ -230,7 +231,7 @@ class EditEngine:
         if tap is None or self._is_dormant(tap):
             return tensor
         number, phase = self._numbering.number(tap, (tensor,), {})
-        call = _Call(tap, number, phase, _NO_VIEWS)
+        call = _Frame(tap, number, phase, _NO_VIEWS)
         call.first_node = 0  # Made by the module that marks it, not handed on by it.
         if not self._is_wanted(call):
             return tensor
@@ -263,7 +264,7 @@ class EditEngine:
     # ------------------------------------------------------------------ one tensor
 
     def _new_argument(
-        self, call: _Call, known: Known, leaf: str, tensor: Tensor, holder: str = ""
+        self, call: _Frame, known: Known, leaf: str, tensor: Tensor, holder: str = ""
     ) -> Tensor:
         tap = call.tap
         spot = _spot_of_value(tap, "input", leaf, holder)
@@ -279,7 +280,7 @@ class EditEngine:
         return known[id(tensor)][1]
 
     def _new_output(
-        self, call: _Call, known: Known, leaf: str, tensor: Tensor, holder: str = ""
+        self, call: _Frame, known: Known, leaf: str, tensor: Tensor, holder: str = ""
     ) -> Tensor:
         spot = _spot_of_value(call.tap, "output", leaf, holder)
         spot_of_gradient = call.tap.spot("grad_output", leaf)
@@ -300,7 +301,7 @@ class EditEngine:
 
     def _flowing_out(
         self,
-        call: _Call,
+        call: _Frame,
         spot: SiteState | None,
         spot_of_gradient: SiteState | None,
         known: Known,
@@ -314,7 +315,7 @@ class EditEngine:
             known[id(tensor)] = tensor, self._with_edited_gradient(spot_of_gradient, tensor, call)
         return known[id(tensor)][1]
 
-    def _with_edited_gradient(self, spot: SiteState, tensor: Tensor, call: _Call) -> Tensor:
+    def _with_edited_gradient(self, spot: SiteState, tensor: Tensor, call: _Frame) -> Tensor:
         gradients = self._check_gradients()
         node: Any = tensor.grad_fn
         is_others = node is None or node._sequence_nr() < call.first_node
@@ -365,19 +366,14 @@ class EditEngine:
         """Hook the parameters whose gradients are to be changed, also those that are new."""
         seen: set[int] = set()
         gathered = gathered_parameters()
-        for planned in self.plan.taps:
-            module, tap = planned.module(), self.taps[planned.path]
-            if module is None or "param_grad" not in tap.filters:
+        for spot, module, param in tapped_params(self.plan, self.taps, "param_grad"):
+            if obstacle(param) is not None:
                 continue
-            for name, param in module._parameters.items():
-                spot = None if param is None else tap.spot("param_grad", name)
-                if spot is None or param is None or obstacle(param) is not None:
-                    continue
-                if id(param) in seen:
-                    spot.reason = "another selected module owns the same parameter; edited there"
-                    continue
-                seen.add(id(param))
-                self._hook_param(spot, module, gathered.get(id(param), param))
+            if id(param) in seen:
+                spot.reason = "another selected module owns the same parameter; edited there"
+                continue
+            seen.add(id(param))
+            self._hook_param(spot, module, gathered.get(id(param), param))
 
     def _hook_param(self, spot: SiteState, module: nn.Module, param: Tensor) -> None:
         path, name = spot.site.path, spot.site.leaf
@@ -436,11 +432,11 @@ class EditPreForward(ModuleHook[EditEngine]):
 class EditPostForward(ModuleHook[EditEngine]):
     """Forward hook of an edit."""
 
-    __slots__ = ("has_call",)
+    __slots__ = ("has_frame",)
 
-    def __init__(self, owner: EditEngine, tap: Tap, *, has_call: bool) -> None:
+    def __init__(self, owner: EditEngine, tap: Tap, *, has_frame: bool) -> None:
         super().__init__(owner, tap, EDIT)
-        self.has_call = has_call
+        self.has_frame = has_frame
 
     def __call__(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
@@ -451,7 +447,7 @@ class EditPostForward(ModuleHook[EditEngine]):
         error = sys.exception()
         if error is not None and _is_caught_in(sys._getframe(1), error):
             output = None  # The module raised, or a hook before this one: nothing flows on.
-        return editor.leave(self.tap, args, kwargs, output, has_call=self.has_call)
+        return editor.leave(self.tap, args, kwargs, output, has_frame=self.has_frame)
 
 
 def _is_caught_in(frame: FrameType, error: BaseException) -> bool:

@@ -10,8 +10,8 @@ from torchtap.core.handle import Closable
 from torchtap.core.site import Site
 from torchtap.edits import as_edit
 from torchtap.edits.checked import CheckedEdit
-from torchtap.edits.edit import Missing, _check_missing
 from torchtap.edits.gradients import GradientEdits
+from torchtap.edits.request import Missing, check_missing
 from torchtap.hooks.spots import SiteState
 
 
@@ -40,7 +40,7 @@ def edit_tensor(
         >>> x.grad, e.fired
         (tensor([30., 30.]), 1)
     """
-    _check_missing(missing)
+    check_missing(missing)
     return TensorEdit(tensor, fn, name, missing)
 
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
 from torchtap.core.local import sharded_parameters
+from torchtap.hooks.spots import SiteState, Tap
+
+if TYPE_CHECKING:
+    from torchtap.core.plan import Plan
 
 Ref = Callable[[], Tensor | None]
 
@@ -81,6 +85,23 @@ def _params(module: nn.Module) -> list[Tensor]:
 
 def _ids(module: nn.Module) -> list[int]:
     return [*map(id, module._parameters.values())]
+
+
+def tapped_params(
+    plan: Plan, taps: Mapping[str, Tap], port: str
+) -> Iterator[tuple[SiteState, nn.Module, Tensor]]:
+    """The selected parameters of the modules of a plan, each with its site and its owner.
+
+    A parameter that several modules own comes once for each.
+    """
+    for planned in plan.taps:
+        module, tap = planned.module(), taps[planned.path]
+        if module is None or port not in tap.filters:
+            continue
+        for name, param in module._parameters.items():
+            spot = None if param is None else tap.spot(port, name)
+            if spot is not None and param is not None:
+                yield spot, module, param
 
 
 def owns(module: nn.Module | None, name: str, param: Tensor | None) -> bool:

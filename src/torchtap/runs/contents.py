@@ -24,8 +24,9 @@ from torchtap.core.record import FORWARD, Record, nbytes_of, steps_there
 from torchtap.core.site import Site
 from torchtap.runs.records import Places, Records
 from torchtap.runs.select import Selection, Where
+from torchtap.stats import reading
 from torchtap.stats.names import NAMES, further_of, value_of
-from torchtap.stats.series import Series, part_of, without_ratio
+from torchtap.stats.series import Series
 from torchtap.stats.statistics import Statistics, other_shape, why_no_ratio
 
 if TYPE_CHECKING:
@@ -208,10 +209,6 @@ class Contents:
 
     # ------------------------------------------------------------------ values
 
-    def last(self, site: str | Site) -> Record:
-        """The record of the last step, last call (and last backward)."""
-        return self.record(site)
-
     def record(
         self,
         site: str | Site,
@@ -310,8 +307,10 @@ class Contents:
         if place not in series:
             return self._measured_now(place, step)
         if isinstance(step, str):
-            return series.whole(place)
-        return series.window(place, step) if isinstance(step, list) else series.at(place, step)
+            return reading.whole(series, place)
+        if isinstance(step, list):
+            return reading.window(series, place, step)
+        return reading.at(series, place, step)
 
     def _measured_now(self, site: Site, step: int | list[int] | str | None) -> Statistics:
         """Of values that were kept."""
@@ -332,12 +331,13 @@ class Contents:
         found = measure_all(row.value for row in rows)
         notes = dict.fromkeys(chain.from_iterable(row.labels for row in rows))
         if isinstance(step, list):
-            found = replace(found, notes=(*found.notes, *part_of({row.step for row in rows}, step)))
+            part = reading.part_of({row.step for row in rows}, step)
+            found = replace(found, notes=(*found.notes, *part))
         found = replace(found, notes=(*notes, *found.notes))
         if site.port != "update":
             return found
         if len({row.step for row in rows}) > 1:
-            return without_ratio(found, site)
+            return reading.without_ratio(found, site)
         param = Site(site.path, "param", site.leaf)
         before = [*self._records.at(self._by_step(param).get(rows[0].step, _NONE)[:1])]
         norm = measure_all([before[0].value], histogram=False).l2 if before else math.nan
@@ -370,9 +370,10 @@ class Contents:
             return steps, [value_of(self.stats(place, step=step), name) for step in steps]
         steps = series.steps_of(place)
         if name in NAMES and not NAMES[name].needs_histogram:
-            return steps, [value_of(series.numbers_at(place, step), name) for step in steps]
+            per_step = (reading.numbers_at(series, place, step) for step in steps)
+            return steps, [value_of(stats, name) for stats in per_step]
         kept = [step for step in steps if series.is_kept(step)] or steps[-1:]
-        return kept, [value_of(series.at(place, step), name) for step in kept]
+        return kept, [value_of(reading.at(series, place, step), name) for step in kept]
 
     # ------------------------------------------------------------------ what is missing
 

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from torchtap.runs.contents import Contents
 
 FORMAT = 2
-"""Of a file's metadata; files of a later one are refused. 1 held what further statistics found as
-JSON in the header; 2 holds it in tensors."""
+"""Of a file's metadata; files of another one are refused."""
 
 _MOST_HEADER_BYTES = 100_000_000
 """The limit that safetensors itself sets."""
@@ -199,10 +198,13 @@ def list_file(path: str | Path) -> Listing:
 
 
 def check_format(file: Path, body: dict[str, Any]) -> None:
-    """Raise ``RunError`` for a file that a later torchtap wrote in another format."""
-    if body["format"] > FORMAT:
+    """Raise ``RunError`` for a file that another torchtap wrote in another format."""
+    found = body["format"]
+    if found != FORMAT:
+        is_later = isinstance(found, int) and found > FORMAT
+        way_out = "Update it." if is_later else "Write it again with run.save."
         raise RunError(
-            f"{file} has format {body['format']}; this torchtap reads up to {FORMAT}. Update it."
+            f"{file} has format {found!r}; this torchtap reads format {FORMAT}. {way_out}"
         )
 
 

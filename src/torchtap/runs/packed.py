@@ -82,25 +82,15 @@ def unpack(tensors: Mapping[str, Tensor], body: Mapping[str, Any] | None, read: 
     """
     if not body:
         return Series(1)
-    if "extras" in body:
-        statistics, saved = _states_of_format_1(body["extras"])
-        index = body["histograms"]
-        kept = sorted({step for step, *_ in index} | {step for step, *_ in body["extras"]})
-        is_kept = [step in kept for step in tensors[f"{PREFIX}.steps"].tolist()]
-        has_histograms = bool(index)
-    else:
-        statistics, saved = _states_of(body["further"], read)
-        index = tensors[f"{PREFIX}.index"].tolist()
-        is_kept = tensors[f"{PREFIX}.kept"].tolist()
-        has_histograms = body["has_histograms"]
+    statistics, saved = _states_of(body["further"], read)
     series = Series(body["keep"], statistics)
-    series.has_histograms = has_histograms
+    series.has_histograms = body["has_histograms"]
     _fill_sites(series, tensors, body["sites"])
     by_step: dict[int, dict[int, Histogram]] = {}
-    for step, place, histogram in _histograms(tensors, index):
+    for step, place, histogram in _histograms(tensors):
         by_step.setdefault(step, {})[place] = histogram
-    steps, rows = tensors[f"{PREFIX}.steps"].tolist(), tensors[f"{PREFIX}.rows"].numpy()
-    series.restore(steps, rows, is_kept, by_step, saved)
+    steps, kept = (tensors[f"{PREFIX}.{name}"].tolist() for name in ("steps", "kept"))
+    series.restore(steps, tensors[f"{PREFIX}.rows"].numpy(), kept, by_step, saved)
     return series
 
 
@@ -157,19 +147,6 @@ def _states_of(further: list[dict[str, Any]], read: Read) -> tuple[list[Statisti
     return statistics, saved
 
 
-def _states_of_format_1(extras: list[list[Any]]) -> tuple[list[Any], Saved]:
-    """The first format held results, as numbers and lists in its JSON."""
-    by_key = {(step, place): found for step, place, found in extras}
-    names = list(dict.fromkeys(name for found in by_key.values() for name in found))
-    absent = Missing("the file does not hold it.")
-
-    def saved(step: int, place: int) -> list[Any] | None:
-        found = by_key.get((step, place))
-        return None if found is None else [found.get(name, absent) for name in names]
-
-    return [Finished(name) for name in names], saved
-
-
 def _unwritable(what: str) -> str:
     return (
         f"its result is a {what}, which a file without pickle cannot hold. Let finish() return "
@@ -206,9 +183,8 @@ def _packed_histograms(series: Series) -> dict[str, Tensor]:
     return found
 
 
-def _histograms(
-    tensors: Mapping[str, Tensor], index: list[list[Any]]
-) -> Iterator[tuple[int, int, Histogram]]:
+def _histograms(tensors: Mapping[str, Tensor]) -> Iterator[tuple[int, int, Histogram]]:
+    index = tensors[f"{PREFIX}.index"].tolist()
     if not index:
         return
     bins, counts = tensors[f"{PREFIX}.bins"].numpy(), tensors[f"{PREFIX}.counts"].numpy()

@@ -118,7 +118,7 @@ class Run(Printed):
         Raises:
             SiteError: nothing was recorded there; the message says why, or what is near.
         """
-        return self._contents().last(site).value
+        return self._contents().record(site).value
 
     def get(
         self,

@@ -13,9 +13,10 @@ from torchtap.core.record import Record
 from torchtap.core.site import Site, did_you_mean
 from torchtap.runs.columns import ROW_COLUMNS, Row as Row
 from torchtap.runs.show_table import MOST_ROWS, WAY_OUT, show_table
+from torchtap.stats import reading
 from torchtap.stats.measure import measure_all, shape_of
 from torchtap.stats.names import NAMES, number_of
-from torchtap.stats.series import Series, part_of
+from torchtap.stats.series import Series
 from torchtap.stats.statistics import Statistics
 
 if TYPE_CHECKING:
@@ -235,7 +236,7 @@ def _wanted(steps: Step) -> set[int] | None:
 
 
 def _notes(seen: Collection[int], wanted: Collection[int] | None) -> tuple[str, ...]:
-    return () if wanted is None else part_of(seen, wanted)
+    return () if wanted is None else reading.part_of(seen, wanted)
 
 
 # ---------------------------------------------------------------------- rows
@@ -245,11 +246,13 @@ def _measured_row(
     held: Contents, site: Site, steps: list[int], wanted: Collection[int] | None, *, is_merged: bool
 ) -> Row:
     series = held.series
-    per_step = [series.numbers_at(site, step) for step in steps]
+    per_step = [reading.numbers_at(series, site, step) for step in steps]
     if not is_merged:
-        stats = series.at(site, steps[-1])
+        stats = reading.at(series, site, steps[-1])
+    elif wanted is None:
+        stats = reading.whole(series, site)
     else:
-        stats = series.whole(site) if wanted is None else series.window(site, wanted)
+        stats = reading.window(series, site, wanted)
     return Row(
         site=site,
         type=held.meta.type_name(site.path),

@@ -11,8 +11,11 @@ Two public functions count, and move nothing:
 ``tt.offload`` moves. Its files, in the order in which they are best read:
 
 - :mod:`~torchtap.saved.offload`: the public function and its handle;
-  :mod:`~torchtap.saved.parse_tiers` reads ``to``, :mod:`~torchtap.saved.notes` says what did not
-  happen, :mod:`~torchtap.hooks.scope` puts the hooks on while the model runs.
+  :mod:`~torchtap.saved.offload_request` checks the arguments, :mod:`~torchtap.saved.parse_tiers`
+  reads ``to``, :mod:`~torchtap.saved.notes` says what did not happen,
+  :mod:`~torchtap.hooks.scope` puts the hooks on while the model runs,
+  :mod:`~torchtap.saved.suspend` takes them off for a while, and :mod:`~torchtap.saved.proof`
+  compares gradients with those of a plain step.
 - :mod:`~torchtap.saved.layout`: the layout of a tensor; :mod:`~torchtap.saved.block`: what autograd
   holds in place of it.
 - :mod:`~torchtap.saved.engine`: packs, evicts, fetches; :mod:`~torchtap.saved.prefetch` fetches

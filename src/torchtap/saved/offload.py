@@ -3,38 +3,29 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Literal
+from typing import Literal
 
-import torch
 from torch import Tensor, nn
 
 from torchtap.core.errors import InputError, OffloadError
 from torchtap.core.handle import Closable
-from torchtap.core.modules import Where, modules_of, several
-from torchtap.core.page import Page, Printed
+from torchtap.core.modules import Where, modules_of
 from torchtap.core.plan import make_plan
-from torchtap.core.preserved import preserved
-from torchtap.core.site import Pattern
 from torchtap.core.text import plural
 from torchtap.hooks.module_hook import keep_dynamo_out
-from torchtap.hooks.saved_pairs import Pair, push, remove, top
 from torchtap.hooks.scope import ModuleScope
 from torchtap.saved.blocks import Buffers, is_for_checkpoint
 from torchtap.saved.engine import OffloadEngine
-from torchtap.saved.notes import named, never_called, notes_of, why_nothing
-from torchtap.saved.offload_report import OffloadReport, show_gradients
-from torchtap.saved.parse_tiers import To, is_number, make_tiers
-from torchtap.saved.tiers import CodecTier, Tier
-
-OnFull = Literal["wait", "keep", "raise"]
-Missing = Literal["error", "ignore"]
-
-_CHECKPOINT = "checkpoint_inputs"
-_open_scopes: list[ModuleScope] = []
+from torchtap.saved.notes import never_called, notes_of, why_nothing
+from torchtap.saved.offload_report import OffloadReport
+from torchtap.saved.offload_request import Missing, OnFull, check_no_ports, check_request
+from torchtap.saved.parse_tiers import To, make_tiers
+from torchtap.saved.proof import Gradients, check_proof, compare_gradients
+from torchtap.saved.suspend import open_scopes
 
 
 class Offload(Closable):
@@ -75,7 +66,7 @@ class Offload(Closable):
         self._num_blocks = 0
         self._was_entered = False
         if self._is_attached:
-            _open_scopes.append(scope)
+            open_scopes.append(scope)
 
     def report(self) -> OffloadReport:
         """What it gained and what it cost so far; print it, or take ``.line()`` while training."""
@@ -118,31 +109,8 @@ class Offload(Closable):
         chosen = self._model if model is None else model
         if chosen is None:
             raise InputError("Offload.verify needs a model: pass the one whose loss it is.")
-        trainable = {name: one for name, one in chosen.named_parameters() if one.requires_grad}
-        if not trainable:
-            raise InputError(
-                f"No parameter of {type(chosen).__name__} requires a gradient, so there is nothing "
-                f"to verify. Verify before freezing, or compare the gradients of inputs yourself."
-            )
-        modules, _ = modules_of(chosen)
-
-        def gradients(around: AbstractContextManager[None]) -> tuple[Tensor | None, ...]:
-            with preserved(modules):
-                with around:
-                    value = _one_number(loss())
-                self._engine.flush()  # What is still in memory would prove nothing.
-                return torch.autograd.grad(value, list(trainable.values()), allow_unused=True)
-
-        plain = gradients(suspend_offload())
-        before = self._engine.report()
-        moved = gradients(nullcontext() if self._is_attached else self._block())
-        after = self._engine.report()
-        pairs = list(zip(trainable, plain, moved, strict=True))
-        return Gradients(
-            {name: _relative(a, b) for name, a, b in pairs},
-            spoiled=tuple(name for name, a, b in pairs if _is_finite(a) and not _is_finite(b)),
-            packed_nbytes=after.packed_nbytes - before.packed_nbytes,
-        )
+        around = nullcontext() if self._is_attached else self._block()
+        return compare_gradients(loss, chosen, self._engine, around)
 
     @contextmanager
     def _block(self) -> Iterator[None]:
@@ -173,7 +141,7 @@ class Offload(Closable):
     def _finish(self, *, raising: bool) -> None:
         self._model = None
         if self._is_attached:
-            _open_scopes.remove(self._scope)
+            open_scopes.remove(self._scope)
         self._scope.detach()
         self._engine.close()
         if raising and self._missing == "error":
@@ -191,7 +159,7 @@ class Offload(Closable):
         super().__enter__()
         if not self._is_attached:
             self._scope.begin()
-            _open_scopes.append(self._scope)
+            open_scopes.append(self._scope)
         self._num_blocks += 1
         self._was_entered = True
         return self
@@ -207,7 +175,7 @@ class Offload(Closable):
             super().__exit__(kind, error, traceback)
             return
         self._scope.end()
-        _open_scopes.remove(self._scope)
+        open_scopes.remove(self._scope)
         self._engine.end_operation()
 
     def __repr__(self) -> str:
@@ -222,30 +190,6 @@ _NEVER_ENTERED = (
     "it was never entered: without model= it works in its block only; write `with off:` around the "
     "forward"
 )
-
-
-class Gradients(Printed, dict[str, float]):
-    """Path of a parameter -> relative error of its gradient. Printing it shows the worst.
-
-    Attributes:
-        spoiled: parameters whose gradient is finite without offloading and not with it.
-        packed_nbytes: bytes that were taken in hand meanwhile. With 0 nothing is proved.
-    """
-
-    def __init__(
-        self, errors: Mapping[str, float], *, spoiled: tuple[str, ...], packed_nbytes: int
-    ) -> None:
-        super().__init__(errors)
-        self.spoiled = spoiled
-        self.packed_nbytes = packed_nbytes
-
-    @property
-    def worst(self) -> float:
-        """The largest error; 0 where all are equal to the bit."""
-        return max(self.values(), default=0.0)
-
-    def _page(self) -> Page:
-        return show_gradients(self, packed_nbytes=self.packed_nbytes)
 
 
 def offload(
@@ -314,13 +258,16 @@ def offload(
         >>> off.report().moved_nbytes
         {'disk': 524288}
     """
-    _check(min_bytes=min_bytes, max_bytes=max_bytes, keep_last=keep_last, on_full=on_full)
-    if only not in (None, _CHECKPOINT):
-        raise InputError(f"only is {only!r}; expected {_CHECKPOINT!r}.")
-    if missing not in ("error", "ignore"):
-        raise InputError(f"missing is {missing!r}; expected 'error' or 'ignore'.")
-    if model is None and where != "*":
-        raise InputError(f"where is {where!r}, which chooses modules of a model: pass model=.")
+    check_request(
+        model=model,
+        where=where,
+        only=only,
+        missing=missing,
+        min_bytes=min_bytes,
+        max_bytes=max_bytes,
+        keep_last=keep_last,
+        on_full=on_full,
+    )
     tiers = make_tiers(to, dir, allow_tmpfs=allow_tmpfs, min_bytes=min_bytes)
     scope = ModuleScope()
     buffers = None if model is None else _buffers_of(model, min_bytes)
@@ -340,7 +287,7 @@ def offload(
     done = Offload(engine, scope, model, paths=paths, keep_last=kept, missing=missing)
     if verify is not None:
         try:
-            _prove(done, verify, tiers)
+            check_proof(done.verify(verify), tiers, done.report)
         except BaseException:
             done._close(raising=False)
             raise
@@ -354,82 +301,12 @@ keep_dynamo_out(
 )
 
 
-@contextmanager
-def suspend_offload() -> Iterator[None]:
-    """Take all offloading off in this thread while the block runs.
-
-    ``torch.func`` (``grad``, ``vjp``, ``jacrev``, ...) raises where any saved-tensor hooks are on;
-    other people's stay on, so where there are any it still raises.
-
-    Example:
-        >>> import torch, torchtap as tt
-        >>> with tt.offload("disk"):
-        ...     with tt.suspend_offload():
-        ...         torch.func.grad(torch.sin)(torch.tensor(0.0))
-        tensor(1.)
-    """
-    pairs = {id(one.pair[0]): one.pair for one in _open_scopes if one.pair is not None}
-    above: list[tuple[Pair, bool]] = []
-    stack: list[Pair] = []
-    while (found := top()) is not None:
-        remove(found)
-        stack.append(found)
-    for pair in reversed(stack):
-        is_ours = id(pair[0]) in pairs
-        above.append((pair, is_ours))
-        if not is_ours:
-            push(pair)
-    paused = list(_open_scopes)
-    for one in paused:
-        one.pause()
-    try:
-        yield
-    finally:
-        for one in paused:
-            one.resume()
-        for pair, is_ours in above:
-            if not is_ours:
-                remove(pair)
-        for pair, _ in above:
-            push(pair)
-
-
-# ---------------------------------------------------------------------- the request
-
-
-def _check(**given: Any) -> None:
-    for name in ("min_bytes", "max_bytes", "keep_last"):
-        value = given[name]
-        if not (value is None and name != "min_bytes") and not is_number(value):
-            raise InputError(f"{name} is {value!r}; expected a number of bytes from 0.")
-    if given["on_full"] not in ("wait", "keep", "raise"):
-        raise InputError(f"on_full is {given['on_full']!r}; expected 'wait', 'keep' or 'raise'.")
-    most, last = given["max_bytes"], given["keep_last"]
-    if most is not None and last is not None and last > most:
-        raise InputError(
-            f"keep_last is {last:,} and max_bytes {most:,}: more is to be kept than may be in "
-            f"memory. Give keep_last at most max_bytes; a quarter less leaves room for what is on "
-            f"its way."
-        )
-
-
-def _check_no_ports(where: Where) -> None:
-    for item in several(where):
-        pattern = Pattern.parse(item) if isinstance(item, str) else item
-        if isinstance(pattern, Pattern) and (pattern.ports is not None or pattern.leaf):
-            bare = replace(pattern, ports=None, leaf="")
-            raise InputError(
-                f"where holds {str(pattern)!r}, with a port; offloading takes whole modules. Write "
-                f"{str(bare)!r}."
-            )
-
-
 def _attach(
     scope: ModuleScope, model: nn.Module, where: Where, buffers: Buffers | None
 ) -> list[str]:
     """Hook the modules; returns their paths."""
     plan = make_plan(model, where)
-    _check_no_ports(where)
+    check_no_ports(where)
     modules, _ = modules_of(model)
     paths = [planned.path for planned in plan.taps]
     if "" in paths:
@@ -457,64 +334,3 @@ def _why_not(buffers: Buffers | None, only: str | None) -> Callable[[Tensor], st
         return None
 
     return why_not
-
-
-# ---------------------------------------------------------------------- the proof
-
-
-def _prove(done: Offload, loss: Callable[[], Tensor], tiers: Sequence[Tier]) -> None:
-    errors = done.verify(loss)
-    if not errors.packed_nbytes:
-        notes = "; ".join(done.report().notes) or "the loss saved nothing in an attached module"
-        raise OffloadError(f"verify= proves nothing: nothing was offloaded. {notes}.")
-    codecs = [tier.name for tier in tiers if isinstance(tier, CodecTier)]
-    if codecs and errors.spoiled:
-        way_out = "Leave those modules out with where=."
-        if any(not name.startswith("bf16") for name in codecs):
-            way_out = (
-                "tt.codecs.bf16() reaches as far as float32; or leave modules out with where=."
-            )
-        raise OffloadError(
-            f"With {', '.join(codecs)} the gradients of {named(errors.spoiled)} are infinite or "
-            f"NaN, and finite without: a saved value is beyond what the smaller form can hold. "
-            f"{way_out}"
-        )
-    wrong = [name for name, error in errors.items() if error]
-    if wrong and not codecs:
-        raise OffloadError(
-            f"Offloading changed the gradients of {named(wrong)}: relative error up to "
-            f"{errors.worst:.3g}. Does the loss do the same each time that it is run?"
-        )
-
-
-def _one_number(value: Any) -> Tensor:
-    if isinstance(value, Tensor) and value.numel() == 1 and value.requires_grad:
-        return value
-    found = type(value).__name__
-    if isinstance(value, Tensor):
-        dtype = str(value.dtype).removeprefix("torch.")
-        found = f"{dtype}{list(value.shape)}" + ("" if value.requires_grad else " without a graph")
-    raise InputError(
-        f"The loss to verify with returned {found}; expected one number as a tensor that depends "
-        f"on the parameters, as in lambda: model(x).mean()."
-    )
-
-
-def _is_finite(gradient: Tensor | None) -> bool:
-    return gradient is None or bool(_wide(gradient).isfinite().all())
-
-
-def _relative(plain: Tensor | None, moved: Tensor | None) -> float:
-    if plain is None or moved is None:
-        return 0.0 if plain is moved else float("nan")
-    first, second = _wide(plain), _wide(moved)
-    if bool(((first == second) | (first.isnan() & second.isnan())).all()):
-        return 0.0
-    norm = float(torch.linalg.vector_norm(first))
-    difference = float(torch.linalg.vector_norm(second - first))
-    return difference / norm if norm else float("inf")
-
-
-def _wide(gradient: Tensor) -> Tensor:
-    dense = gradient.detach().to_dense() if gradient.layout is not torch.strided else gradient
-    return dense.to(torch.complex128 if dense.is_complex() else torch.float64)

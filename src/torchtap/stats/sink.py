@@ -30,8 +30,9 @@ from torchtap.stats.measure import (
     why_unreadable,
 )
 from torchtap.stats.meter import Clock, Meter, Sums
-from torchtap.stats.series import Series, States, StepHistograms
+from torchtap.stats.series import Series, States
 from torchtap.stats.statistics import NUM_TENSORS, SUBNORMAL
+from torchtap.stats.step_histograms import StepHistograms
 
 EVALUATED = "evaluation forwards between the training forwards are not counted"
 

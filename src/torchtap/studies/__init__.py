@@ -7,7 +7,9 @@ In the order in which they are read:
   on one batch, run again and again from the same state) and :mod:`~torchtap.studies.twin` (the
   model run out of place, whose gradients are the truth), both by
   :mod:`~torchtap.studies.plain_hooks`.
-- :mod:`~torchtap.studies.sweep`: ``tt.sweep``, one edit after another, with
-  :mod:`~torchtap.studies.sweep_log` (what is done, so that a sweep can go on) and
+- :mod:`~torchtap.studies.sweep`: ``tt.sweep``, one edit after another, and
+  :mod:`~torchtap.studies.sweep_table`, which it returns. :mod:`~torchtap.studies.sweep_study` runs
+  the model, several edits in one forward by :mod:`~torchtap.studies.sweep_rows`;
+  :mod:`~torchtap.studies.sweep_log` is the file from which a sweep goes on, with
   :mod:`~torchtap.studies.fingerprint` (a number for what a value holds).
 """

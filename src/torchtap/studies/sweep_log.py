@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from torchtap.core.errors import RunError
-
-Values = dict[str, float]
-"""Name of a metric -> its value."""
+from torchtap.core.errors import InputError, RunError
+from torchtap.core.preserved import mode_of
+from torchtap.studies.fingerprint import NoFingerprintError, fingerprint
+from torchtap.studies.sweep_study import Study
+from torchtap.studies.sweep_table import Values
 
 
 class SweepLog:
@@ -62,3 +63,34 @@ class SweepLog:
             row = {"site": site, "edit": edit, "values": values}
             with self._path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(row) + "\n")
+
+
+def head_of(study: Study) -> dict[str, Any]:
+    """What must be the same for a sweep to go on from a file.
+
+    Raises:
+        InputError: of a part, that cannot be told.
+    """
+    state = {**dict(study.model.named_parameters()), **dict(study.model.named_buffers())}
+    functions = {trial.name: trial.function for trial in study.trials}
+    return {
+        "torchtap": "sweep",
+        "model": type(study.modules[""]).__name__,
+        "trials": [list(trial.key) for trial in study.trials],
+        "weights": _told("The model", state),
+        "inputs": _told("The input", (study.args, study.kwargs)),
+        "modes": _told("The model", [mode_of(module) for module in study.modules.values()]),
+        "edits": {name: _told(f"Edit {name!r}", one) for name, one in functions.items()},
+        "metric": _told("The metric", study.metric),
+    }
+
+
+def _told(what: str, value: Any) -> str:
+    try:
+        return fingerprint(value)
+    except NoFingerprintError as error:
+        raise InputError(
+            f"tt.sweep(path=...): {what} holds {error}, so nobody could tell whether it is the "
+            f"same when the sweep goes on from the file. Hand over tensors, plain values and "
+            f"functions of them, or leave path= out."
+        ) from error

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from torchtap.core.local import is_distributed
+from torchtap.core.rebuild import replace
 from torchtap.core.sameness import mismatch, same, tolerance, wide
 from torchtap.core.site import Site
 from torchtap.core.torch_private import current_task
-from torchtap.core.tree import leaves, replace
+from torchtap.core.tree import leaves
 from torchtap.studies.plain_hooks import interposed
 from torchtap.studies.trial import Calls, Outcome, Place, Trial, is_in_transform
 

@@ -1,0 +1,77 @@
+"""What of an edit did not happen, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+from torchtap.capture.missing import why_not_called
+from torchtap.core.absence import Absence
+from torchtap.core.plan import Plan
+from torchtap.core.site import Pattern, Site
+from torchtap.edits.clipping import Clipping
+from torchtap.edits.editor import EditEngine
+from torchtap.hooks.spots import SiteState, Tap
+
+OneEdit = EditEngine | Clipping
+
+
+def requests_of(plan: Plan) -> Iterator[tuple[str, Callable[[Site], bool]]]:
+    """Each thing that was asked for, and which sites are of it."""
+    adding = [pattern for pattern in plan.patterns if not pattern.negate]
+    for pattern in adding:
+
+        def fits(site: Site, pattern: Pattern = pattern) -> bool:
+            names = [site.path, *(a for a, first in plan.aliases.items() if first == site.path)]
+            types = plan.types.get(site.path)
+            return any(pattern.matches(replace(site, path=name), types) for name in names)
+
+        yield str(pattern), fits
+    if not adding:
+        yield ", ".join(plan.where), lambda site: True
+
+
+def why_never(name: str, wanted: str, editor: OneEdit, absent: Sequence[Absence]) -> str:
+    """That nothing of a request came by, with the reasons and a way out."""
+    reasons = [f"{entry.site}: {entry.reason}" for entry in absent[:3]]
+    pattern = next((one for one in editor.plan.unmatched if str(one) == wanted), None)
+    if pattern is not None:
+        hint = editor.plan.hint(pattern, editor.marks)
+        reasons = [f"There is no such module, and no tt.mark of that name was reached{hint}"]
+    why = ("; ".join(reasons) or "nothing of it came by").rstrip(".")
+    return (
+        f"Edit {name!r} at {wanted!r} never happened. {why}{'' if why.endswith('?') else '.'} "
+        f"If that is meant, pass missing='ignore'."
+    )
+
+
+def absent_at(editor: OneEdit, tap: Tap, port: str) -> list[Absence]:
+    """What a port of a module did not bring, with the reason."""
+    spots = [spot for (one, _), spot in tap.spots.items() if one == port and spot is not None]
+    come = [spot for spot in spots if spot in editor.reached]
+    unseen = list(tap.why_unseen(port))
+    if come or unseen:
+        return unseen
+    told = [spot for spot in spots if spot.reason is not None]
+    if told:
+        return [Absence(spot.site, str(spot.reason)) for spot in told]
+    return [Absence(Site(tap.path, port), _why_not_there(editor, tap, port, spots))]
+
+
+def _why_not_there(editor: OneEdit, tap: Tap, port: str, spots: Sequence[SiteState]) -> str:
+    if tap.reason is not None:
+        return tap.reason
+    if isinstance(editor, Clipping):
+        return (
+            "no optimizer made a step with a gradient of it (a GradScaler "
+            "skips the steps whose gradients hold inf or nan)"
+        )
+    if port == "param_grad":
+        return "no backward reached the parameter"
+    if any(spot.expected for spot in spots):
+        return "no gradient arrived: no backward was run, or the loss does not depend on it"
+    if tap.has_run:
+        side = "took" if port.endswith("input") else "returned"
+        return f"it {side} no tensor that fits, in no call that was chosen{tap.instead(port)}"
+    ran = editor.num_entries > 0
+    return why_not_called(editor.plan, tap.path, model_ran=ran, verb="edit")

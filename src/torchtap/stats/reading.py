@@ -1,0 +1,182 @@
+"""What a series says of a site: in one step, over some steps together, or over all."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+from typing import Any
+
+from torchtap.core.errors import SiteError
+from torchtap.core.record import steps_there
+from torchtap.core.site import Site
+from torchtap.stats.custom.results import Extra, Missing
+from torchtap.stats.custom.slices import Slices
+from torchtap.stats.histogram import Histogram
+from torchtap.stats.series import Rows, Series
+from torchtap.stats.statistics import (
+    LEANING,
+    NO_ONE_WEIGHT,
+    NOT_AN_UPDATE,
+    NUMEL,
+    SUM_SQUARES,
+    Statistics,
+    from_row,
+    other_shape,
+    why_no_ratio,
+)
+
+_FAILED = "nothing was measured for it: it failed there, or met no tensor that it can read."
+
+
+def at(series: Series, site: Site, step: int | None = None) -> Statistics:
+    """Statistics of a site in one step, the last one by default.
+
+    Raises:
+        SiteError: it was not measured in that step.
+    """
+    place = series.known_place(site)
+    if step is None:
+        step = next(iter(series.steps_of(site)[-1:]), None)
+    row = None if step is None else series.row(step, place)
+    if step is None or row is None:
+        steps = series.steps_of(site)
+        raise SiteError(f"{site} was not measured in step {step}. {steps_there(steps, step)}")
+    histogram = series.histogram(step, place)
+    why = _why_no_states(series, step)
+    extra = _extra(series, f"{site} (step {step})", series.states_at(step, place), why)
+    return _value(series, place, row, histogram, extra, step)
+
+
+def whole(series: Series, site: Site) -> Statistics:
+    """Statistics of a site over all steps."""
+    place = series.known_place(site)
+    extra = _extra(series, f"{site} (all steps)", series.all_states(place), _FAILED)
+    return _value(series, place, series.merged_row(place), series.total(place), extra)
+
+
+def window(series: Series, site: Site, steps: Iterable[int]) -> Statistics:
+    """Statistics of a site over some steps together; ``notes`` says if it has not all of them.
+
+    Raises:
+        SiteError: it was measured in none of them.
+    """
+    place, wanted = series.known_place(site), set(steps)
+    chosen = [step for step in series.steps_of(site) if step in wanted]
+    if not wanted:
+        raise SiteError(f"No step of {site} was asked for.")
+    if not chosen:
+        at(series, site, min(wanted))
+    if len(chosen) == len(wanted) == 1:
+        return at(series, site, chosen[0])
+    notes = part_of(chosen, wanted)
+    merged = Statistics()
+    states: list[Any] | None = None
+    lost = [step for step in chosen if series.states_at(step, place) is None]
+    for step in chosen:
+        merged = merged.merge(numbers_at(series, site, step, histogram=True))
+        if not lost:
+            states = series.merged_states(states, series.states_at(step, place))
+    where = f"{site} ({len(chosen)} steps from {chosen[0]} to {chosen[-1]})"
+    why = _why_no_states(series, lost[0]) if lost else ""
+    extra = _extra(series, where, states, why, notes)
+    merged = replace(merged, extra=extra, notes=(*merged.notes, *notes))
+    return merged if len(chosen) == 1 else without_ratio(merged, site)
+
+
+def numbers_at(series: Series, site: Site, step: int, *, histogram: bool = False) -> Statistics:
+    """Statistics of a site in one step without ``extra``: quicker, where many are read."""
+    place = series.known_place(site)
+    row = series.row(step, place)
+    if row is None:
+        return at(series, site, step)  # Says what is missing.
+    counted = series.histogram(step, place) if histogram else None
+    return _value(series, place, row, counted, Extra(), step)
+
+
+def _why_no_states(series: Series, step: int) -> str:
+    if not series.statistics or series.is_kept(step):
+        return _FAILED
+    kept = [one for one in series.steps if series.is_kept(one)]
+    first = f", from {kept[0]} on" if kept else ""
+    return (
+        f"such results are kept of the last {series.keep} steps{first}, and step {step} is "
+        f"older. Watch with a larger tt.Stats(keep=...)."
+    )
+
+
+def _extra(
+    series: Series, where: str, states: list[Any] | None, why: str, notes: tuple[str, ...] = ()
+) -> Extra:
+    """Results of some states; where there are none, ``why``."""
+    if states is None:
+        return Extra(where=where, missing={one.name: why for one in series.statistics})
+    results, missing = {}, {}
+    for one, state in zip(series.statistics, states, strict=True):
+        result = state if isinstance(state, Missing) else one.finish(state)
+        if isinstance(result, Missing):
+            missing[one.name] = result.why
+        elif isinstance(result, Slices):
+            results[one.name] = replace(result, notes=notes)
+        else:
+            results[one.name] = result
+    return Extra(results, where=where, missing=missing)
+
+
+def _weight_l2(series: Series, site: Site, step: int | None) -> tuple[float, str]:
+    """Norm of the parameter that an update belongs to, and why there is no ratio to it."""
+    if site.port != "update":
+        return math.nan, NOT_AN_UPDATE
+    if step is None:
+        return math.nan, NO_ONE_WEIGHT
+    param = Site(site.path, "param", site.leaf)
+    row = series.row(step, series.known_place(param)) if param in series else None
+    if row is None:
+        return math.nan, why_no_ratio(math.nan, str(param))
+    shapes = series.of(param).shape, series.of(site).shape
+    if None not in shapes and shapes[0] != shapes[1]:
+        return math.nan, other_shape(str(param), *shapes)
+    weight_l2 = math.sqrt(row[SUM_SQUARES])
+    return weight_l2, why_no_ratio(weight_l2, str(param))
+
+
+def _value(
+    series: Series,
+    place: int,
+    row: Rows,
+    histogram: Histogram | None,
+    extra: Extra,
+    step: int | None = None,
+) -> Statistics:
+    """Of one step, or of all."""
+    measured = series.measured[place]
+    weight_l2, why = _weight_l2(series, measured.site, step)
+    is_leaning = histogram is not None and histogram.is_sample and measured.shape is None
+    return from_row(
+        row.tolist(),
+        histogram=histogram,
+        dtype=measured.dtype,
+        shape=measured.shape,
+        nbytes=int(row[NUMEL]) * measured.itemsize,
+        weight_l2=weight_l2,
+        why_no_ratio=why,
+        notes=(*measured.notes, LEANING) if is_leaning else measured.notes,
+        extra=extra,
+    )
+
+
+def without_ratio(stats: Statistics, site: Site) -> Statistics:
+    """The same of several steps: the parameter that an update is divided by was another in each."""
+    why = NO_ONE_WEIGHT if site.port == "update" else NOT_AN_UPDATE
+    return replace(stats, weight_l2=math.nan, why_no_ratio=why)
+
+
+def part_of(steps: Collection[int], wanted: Iterable[int]) -> tuple[str, ...]:
+    """What to note of a window that was measured in some of its steps only.
+
+    Example:
+        >>> part_of([90, 91, 92], range(90, 100)), part_of([0, 1], range(2))
+        (('3 of 10 steps',), ())
+    """
+    num, most = len(set(steps)), len(set(wanted))
+    return () if num == most else (f"{num} of {most} steps",)

@@ -1,0 +1,114 @@
+"""Histograms of one step, site by site, and their totals over all steps."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torchtap.stats.histogram import NUM_BINS, Histogram, Histograms
+from torchtap.stats.kernels import native
+
+_TOGETHER = 64
+"""Parts that are added to the totals at a time."""
+_BLOCK = 256
+"""Totals that are made at once."""
+
+
+@dataclass(frozen=True, eq=False)
+class StepHistograms:
+    """Histograms, and the place of the site that each is of."""
+
+    places: NDArray[np.int64]
+    histograms: Histograms
+
+    def of(self, place: int) -> Histogram | None:
+        """That of one site."""
+        merged = None
+        places, numbers = self._by_place
+        first, last = np.searchsorted(places, (place, place + 1)).tolist()
+        for number in numbers[first:last].tolist():
+            merged = merged_histogram(merged, self.histograms.of(number))
+        return merged
+
+    @classmethod
+    def of_one_step(cls, known: Mapping[int, Histogram]) -> StepHistograms:
+        """Those that stood in a file, by place."""
+        histograms = list(known.values())
+        return cls(
+            np.array(list(known), dtype=np.int64),
+            Histograms(
+                np.concatenate([h.bins for h in histograms]).astype(np.uint16),
+                np.concatenate([h.counts for h in histograms]),
+                np.cumsum([len(h.bins) for h in histograms]),
+                np.array([h.is_sample for h in histograms]),
+            ),
+        )
+
+    @cached_property
+    def _by_place(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The places, ascending, and which histogram each is of."""
+        numbers = np.argsort(self.places, kind="stable")
+        return self.places[numbers], numbers
+
+
+class Totals:
+    """Histograms of all steps.
+
+    Many parts are added at a time: the first brings the totals near, and the others find them.
+    """
+
+    def __init__(self) -> None:
+        # Memory that is not touched costs nothing, so a block may be large.
+        self._blocks: list[NDArray[np.int64]] = []
+        self._seen: set[int] = set()
+        self._sampled: set[int] = set()
+        self._new: list[StepHistograms] = []
+        self._lock = threading.Lock()
+
+    def add(self, parts: list[StepHistograms]) -> None:
+        """Count these too."""
+        with self._lock:
+            self._new += parts
+            if len(self._new) >= _TOGETHER:
+                self._add_new()
+
+    def of(self, place: int) -> Histogram | None:
+        """That of one site; ``None`` if it counted nothing."""
+        with self._lock:
+            self._add_new()
+            if place not in self._seen:
+                return None
+            return Histogram.of(self._full(place), is_sample=place in self._sampled)
+
+    def remove(self, place: int, part: Histogram) -> None:
+        """Take out what was added before."""
+        with self._lock:
+            self._add_new()
+            self._full(place)[part.bins] -= part.counts
+
+    def _add_new(self) -> None:
+        for part in self._new:
+            places, histograms = part.places, part.histograms
+            while len(places) and places.max() >= len(self._blocks) * _BLOCK:
+                self._blocks.append(np.zeros((_BLOCK, NUM_BINS), dtype=np.int64))
+            lists = histograms.bins, histograms.counts, histograms.ends
+            native.add_lists(lists, self._blocks, places)
+            self._seen.update(places.tolist())
+            self._sampled.update(places[histograms.is_sample].tolist())
+        self._new.clear()
+
+    def _full(self, place: int) -> NDArray[np.int64]:
+        full: NDArray[np.int64] = self._blocks[place // _BLOCK][place % _BLOCK]
+        return full
+
+
+def merged_histogram(one: Histogram | None, two: Histogram | None) -> Histogram | None:
+    """Both together, where there are two."""
+    if one is None or two is None:
+        return two if one is None else one
+    return one.merge(two)
