@@ -10,6 +10,7 @@ import pytest
 import torch
 import transformers
 from absent import reasons_at
+from containers import Box
 from torch import Tensor, nn
 
 import torchtap as tt
@@ -318,11 +319,6 @@ def test_a_statistic_that_is_not_there_names_its_neighbours() -> None:
 
 
 # --- objects ----------------------------------------------------------------------------------
-
-
-class Box:
-    def __init__(self, held: Any) -> None:
-        self.held = held
 
 
 @pytest.mark.parametrize("make", [transformers.DynamicCache, transformers.StaticCache])

@@ -6,12 +6,13 @@ import copy
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
+from containers import Box
 from models import TinyGPT, seeded
+from random_numbers import normal
 from torch import Tensor, nn
 from torch._dynamo.utils import counters
 from torch.utils.checkpoint import checkpoint
@@ -21,14 +22,7 @@ from torchtap.stats.statistics import NUMBERS
 
 WHERE = "*:input,output,grad_output,param,param_grad,buffer"
 # The compiler warns a good deal on its own account.
-pytestmark = pytest.mark.filterwarnings("ignore")
-
-
-@pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
-    torch.compiler.reset()
-    yield
-    torch.compiler.reset()
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("fresh_compiler")]
 
 
 class Net(nn.Module):
@@ -55,7 +49,7 @@ class Split(nn.Module):
 
 
 def batch(seed: int = 0, rows: int = 5) -> Tensor:
-    return torch.randn(rows, 6, generator=torch.Generator().manual_seed(seed))
+    return normal(rows, 6, seed=seed)
 
 
 def train(
@@ -642,11 +636,6 @@ torch.compile(model, backend="eager", fullgraph=True)(x)
 assert w.run.stats("1:output").num_tensors == 1
 """
     subprocess.run([sys.executable, "-c", program], check=True)
-
-
-class Box:
-    def __init__(self, held: Any) -> None:
-        self.held = held
 
 
 class Boxes(nn.Module):

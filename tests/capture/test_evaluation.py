@@ -9,17 +9,14 @@ from typing import Any
 
 import pytest
 import torch
+from models import mlp
+from random_numbers import normal
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import torchtap as tt
 
-X = torch.randn(4, 6, 3, generator=torch.Generator().manual_seed(0))
-
-
-def mlp() -> nn.Sequential:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+X = normal(4, 6, 3)
 
 
 def evaluate_without_gradients(model: nn.Module) -> None:
@@ -235,11 +232,9 @@ def test_an_evaluation_that_raises_leaves_nothing_behind() -> None:
     assert len(list(w.run.records("0:output"))) == 2
 
 
-# Of PyTorch, where the argument of a compiled module is no leaf.
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+@pytest.mark.usefixtures("fresh_compiler")
 @pytest.mark.parametrize("kind", ["whole", "in place", "parts"])
 def test_compiled_evaluations_are_kept_apart_from_compiled_training(kind: str) -> None:
-    torch.compiler.reset()
     model = mlp()
     call: Any = torch.compile(model, backend="aot_eager") if kind == "whole" else model
     for part in model if kind == "in place" else ():

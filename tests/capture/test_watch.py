@@ -6,10 +6,13 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import torch
+from containers import Pair
+from models import scales, squares
+from random_numbers import leaf, wide
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers.modeling_outputs import BaseModelOutput
@@ -19,31 +22,10 @@ from torchtap.hooks.marks import open_engines
 from torchtap.testing import Net
 
 
-class Pair(NamedTuple):
-    first: Tensor
-    second: Tensor
-
-
 @dataclass
 class Two:
     first: Tensor
     second: Tensor
-
-
-def wide(*dims: int, seed: int = 0) -> Tensor:
-    return torch.randn(*dims, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-
-
-def leaf(*dims: int, seed: int = 0) -> Tensor:
-    return wide(*dims, seed=seed).requires_grad_()
-
-
-def scales(factor: float) -> Net:
-    return Net(lambda m, x: x * factor)
-
-
-def squares() -> Net:
-    return Net(lambda m, x: x * x)
 
 
 def texts(run: tt.Run, port: str) -> list[str]:

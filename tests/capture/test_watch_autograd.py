@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import torch
 from absent import reasons
+from models import squares
+from random_numbers import leaf, wide
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -16,19 +18,6 @@ import torchtap as tt
 from torchtap.core.tensors import storage_id
 from torchtap.hooks.backwards import given_storages
 from torchtap.testing import Net
-
-
-def wide(*dims: int, seed: int = 0) -> Tensor:
-    return torch.randn(*dims, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-
-
-def leaf(*dims: int, seed: int = 0) -> Tensor:
-    return wide(*dims, seed=seed).requires_grad_()
-
-
-def squares() -> Net:
-    return Net(lambda m, x: x * x)
-
 
 # --- several backwards ------------------------------------------------------------------------
 

@@ -9,14 +9,11 @@ from typing import Any
 
 import pytest
 import torch
+from models import scales
 from torch import Tensor, nn
 
 import torchtap as tt
 from torchtap.testing import Net
-
-
-def scales(factor: float) -> Net:
-    return Net(lambda m, x: x * factor)
 
 
 def two() -> nn.Sequential:

@@ -3,63 +3,33 @@
 from __future__ import annotations
 
 import copy
-import gc
 import io
-import os
-import pickle
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from absent import reasons
-from models import TinyGPT, seeded
+from bits import same
+from copies import COPIES
+from models import TinyGPT, relu_mlp, rows, seeded
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import torchtap as tt
 from torchtap.testing import Net
 
-
-def same(a: Tensor, b: Tensor) -> bool:
-    return a.dtype == b.dtype and torch.equal(a, b)
-
-
-def mlp() -> nn.Sequential:
-    return seeded(lambda: nn.Sequential(nn.Linear(3, 4), nn.ReLU(inplace=True), nn.Linear(4, 2)))
-
-
-def inputs() -> Tensor:
-    return torch.randn(5, 3, generator=torch.Generator().manual_seed(0))
-
-
 # --- copies and pickles -----------------------------------------------------------------------
 
 ALL = ["*:*", "*:param,param_grad"]
 
 
-def saved(model: nn.Module) -> nn.Module:
-    stream = io.BytesIO()
-    torch.save(model, stream)
-    stream.seek(0)
-    return torch.load(stream, weights_only=False)
-
-
-COPIES = {
-    "deepcopy": copy.deepcopy,  # type: ignore[dict-item]
-    "pickle": lambda model: pickle.loads(pickle.dumps(model)),
-    "torch.save": saved,
-}
-
-
 @pytest.mark.parametrize("copied", list(COPIES.values()), ids=list(COPIES))
 def test_a_copy_of_a_watched_model_is_silent(copied: Any) -> None:
-    model, x = mlp(), inputs()
+    model, x = relu_mlp(), rows()
     with tt.watch(model, "*:*") as w:
         twin = copied(model)
         out = twin(x)
@@ -70,18 +40,18 @@ def test_a_copy_of_a_watched_model_is_silent(copied: Any) -> None:
 
 
 def test_a_copy_outlives_the_watch() -> None:
-    model = mlp()
+    model = relu_mlp()
     with tt.watch(model, ALL):
         twin = copy.deepcopy(model)
-    assert same(twin(inputs()), model(inputs()))
+    assert same(twin(rows()), model(rows()))
 
 
 def test_a_copy_can_be_watched() -> None:
-    model = mlp()
+    model = relu_mlp()
     with tt.watch(model, ALL):
         twin = copy.deepcopy(model)
         with tt.watch(twin, "2") as w:
-            out = twin(inputs())
+            out = twin(rows())
     assert same(w.run["2:output"], out)
 
 
@@ -105,9 +75,9 @@ except ImportError as error:
 
 
 def test_a_pickle_of_a_watched_model_loads_where_there_is_no_torchtap(tmp_path: Path) -> None:
-    model, file = mlp(), tmp_path / "model.pt"
+    model, file = relu_mlp(), tmp_path / "model.pt"
     with tt.watch(model, ALL):
-        model(inputs()).sum().backward()
+        model(rows()).sum().backward()
         torch.save(model, file)
     done = subprocess.run(
         [sys.executable, "-c", _LOAD, str(file)], capture_output=True, text=True, check=False
@@ -119,17 +89,17 @@ def test_a_pickle_of_a_watched_model_loads_where_there_is_no_torchtap(tmp_path: 
 
 
 def test_an_output_of_a_watched_model_can_be_saved() -> None:
-    model, stream = mlp(), io.BytesIO()
+    model, stream = relu_mlp(), io.BytesIO()
     with tt.watch(model, "*:*"), warnings.catch_warnings():
         warnings.simplefilter("error")
-        out = model(inputs())
+        out = model(rows())
         torch.save(out, stream)
     stream.seek(0)
     assert same(torch.load(stream), out)
 
 
 def test_the_state_dict_of_a_watched_model_is_unchanged() -> None:
-    model = mlp()
+    model = relu_mlp()
     before = list(model.state_dict())
     with tt.watch(model, ALL):
         assert list(model.state_dict()) == before
@@ -138,19 +108,9 @@ def test_the_state_dict_of_a_watched_model_is_unchanged() -> None:
 # --- torch.compile ----------------------------------------------------------------------------
 
 
-@pytest.fixture
-def fresh_compiler() -> Iterator[None]:
-    gc.collect()  # Watches that other tests left open hold the compiler's setting.
-    # The compiler looks at .grad of whatever passes from one graph to the next.
-    warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf")
-    torch.compiler.reset()
-    yield
-    torch.compiler.reset()
-
-
 @pytest.mark.usefixtures("fresh_compiler")
 def test_a_model_watched_before_it_is_compiled_gives_the_right_values() -> None:
-    model, x = mlp(), inputs()
+    model, x = relu_mlp(), rows()
     hidden = nn.functional.linear(x, model[0].weight, model[0].bias)  # type: ignore[arg-type]
     compiled: Any = torch.compile(model, backend="eager")
     with tt.watch(compiled, "*:output,grad_output") as w:
@@ -165,9 +125,9 @@ def test_a_model_watched_before_it_is_compiled_gives_the_right_values() -> None:
 
 @pytest.mark.usefixtures("fresh_compiler")
 def test_paths_of_a_compiled_model_have_no_prefix() -> None:
-    compiled: Any = torch.compile(mlp(), backend="eager")
+    compiled: Any = torch.compile(relu_mlp(), backend="eager")
     with tt.watch(compiled) as w:
-        compiled(inputs())
+        compiled(rows())
     assert [str(site) for site in w.run.sites] == [".:output", "0:output", "1:output", "2:output"]
 
 
@@ -175,9 +135,9 @@ def test_paths_of_a_compiled_model_have_no_prefix() -> None:
 def test_a_model_compiled_before_it_is_watched_is_said_absent() -> None:
     model = Net(lambda m, x: m.b(m.a(x)), a=nn.Linear(3, 3), b=nn.Linear(3, 3))
     compiled: Any = torch.compile(model, backend="eager")
-    compiled(inputs())
+    compiled(rows())
     with tt.watch(compiled, ["a", "b"]) as w:
-        compiled(inputs())
+        compiled(rows())
     found = reasons(w)
     assert set(found) | {str(site) for site in w.run.sites} == {"a:output", "b:output"}
     assert found
@@ -186,7 +146,7 @@ def test_a_model_compiled_before_it_is_watched_is_said_absent() -> None:
 
 @pytest.mark.usefixtures("fresh_compiler")
 def test_a_compiled_model_is_itself_again_after_the_watch() -> None:
-    model, x = mlp(), inputs()
+    model, x = relu_mlp(), rows()
     plain = model(x)
     compiled: Any = torch.compile(model, backend="eager")
     with tt.watch(compiled) as w:
@@ -200,15 +160,15 @@ def test_a_compiled_model_is_itself_again_after_the_watch() -> None:
 
 
 def test_inside_torch_func_it_is_said_absent() -> None:
-    model = mlp()
+    model = relu_mlp()
     params = dict(model.named_parameters())
 
     def loss(params: dict[str, Tensor], x: Tensor) -> Tensor:
         return torch.func.functional_call(model, params, (x,)).sum()
 
-    plain = torch.func.grad(loss)(params, inputs())  # type: ignore[arg-type]
+    plain = torch.func.grad(loss)(params, rows())  # type: ignore[arg-type]
     with tt.watch(model, "*:output,grad_output") as w:
-        watched = torch.func.grad(loss)(params, inputs())  # type: ignore[arg-type]
+        watched = torch.func.grad(loss)(params, rows())  # type: ignore[arg-type]
     assert all(same(plain[name], watched[name]) for name in params)
     assert len(w.run) == 0
     assert all("torch.func" in reason for reason in reasons(w).values())
@@ -216,34 +176,34 @@ def test_inside_torch_func_it_is_said_absent() -> None:
 
 
 def test_inside_vmap_it_is_said_absent() -> None:
-    model = mlp()
+    model = relu_mlp()
     with tt.watch(model, "0") as w:
-        torch.vmap(model)(inputs())
+        torch.vmap(model)(rows())
     assert list(reasons(w)) == ["0:output"]
     assert "torch.func" in reasons(w)["0:output"]
 
 
 def test_functional_call_alone_is_watched() -> None:
-    model = mlp()
+    model = relu_mlp()
     params = {name: torch.zeros_like(param) for name, param in model.named_parameters()}
     with tt.watch(model, "2") as w:
-        torch.func.functional_call(model, params, (inputs(),))
+        torch.func.functional_call(model, params, (rows(),))
     assert w.run["2:output"].unique().tolist() == [0.0]
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_script_module_is_said_absent() -> None:
-    scripted = torch.jit.trace(nn.Linear(3, 3), inputs())
+    scripted = torch.jit.trace(nn.Linear(3, 3), rows())
     model = Net(lambda m, x: m.plain(m.scripted(x)), scripted=scripted, plain=nn.ReLU())
     with tt.watch(model, "*:output") as w:
-        model(inputs())
+        model(rows())
     assert "ScriptModule" in reasons(w)["scripted:output"]
     assert "plain:output" in w.run
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_model_that_is_a_script_module_is_said_absent() -> None:
-    with tt.watch(torch.jit.trace(nn.Linear(3, 3), inputs())) as w:
+    with tt.watch(torch.jit.trace(nn.Linear(3, 3), rows())) as w:
         pass
     assert "ScriptModule" in reasons(w)[".:output"]
 
@@ -252,7 +212,7 @@ def test_a_model_that_is_a_script_module_is_said_absent() -> None:
 
 
 def test_autocast_values_are_bit_equal() -> None:
-    model, x = mlp(), inputs()
+    model, x = relu_mlp(), rows()
     with torch.autocast("cpu", torch.bfloat16):
         first = model[0](x)
         plain = model(x)
@@ -263,27 +223,13 @@ def test_autocast_values_are_bit_equal() -> None:
     assert w.run["2:output"].dtype == torch.bfloat16
 
 
-@pytest.fixture
-def one_process(tmp_path: Path) -> Iterator[None]:
-    environment = {"GLOO_SOCKET_IFNAME": "lo"}
-    before = {name: os.environ.get(name) for name in environment}
-    os.environ.update(environment)
-    store = f"file://{tmp_path}/store"
-    dist.init_process_group("gloo", init_method=store, rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
-    for name, value in before.items():
-        if value is None:
-            del os.environ[name]
-
-
 @pytest.mark.usefixtures("one_process")
 def test_ddp_is_looked_through() -> None:
-    model = mlp()
+    model = relu_mlp()
     wrapped = DistributedDataParallel(model)
     with tt.watch(wrapped, ["*:output,grad_output", "0:param_grad"]) as w:
         for _ in range(3):
-            wrapped(inputs()).sum().backward()
+            wrapped(rows()).sum().backward()
             w.step()
     assert not any("module" in str(site) for site in w.run.sites)
     assert w.run["2:grad_output"].unique().tolist() == [1.0]
@@ -373,7 +319,7 @@ def test_a_mark_pattern_on_a_model_that_never_ran_is_only_absent() -> None:
 
 def test_a_pattern_that_fits_nothing_is_an_error_at_once_without_marks() -> None:
     with pytest.raises(tt.SiteError):
-        tt.watch(mlp(), "doubled")
+        tt.watch(relu_mlp(), "doubled")
 
 
 # --- hooks of others --------------------------------------------------------------------------
@@ -381,21 +327,21 @@ def test_a_pattern_that_fits_nothing_is_an_error_at_once_without_marks() -> None
 
 def test_hooks_of_others_run_in_their_order() -> None:
     order: list[str] = []
-    model = mlp()
+    model = relu_mlp()
     model[0].register_forward_hook(lambda *_: order.append("early"))
     with tt.watch(model, ALL, to=lambda record: order.append(str(record.site))):
         model[0].register_forward_hook(lambda *_: order.append("late"))
-        model(inputs())
+        model(rows())
     assert order.index("early") < order.index("0:output") < order.index("late")
-    model(inputs())
+    model(rows())
     assert order[-2:] == ["early", "late"]
 
 
 def test_what_a_hook_of_others_replaced_is_what_is_seen() -> None:
-    model = mlp()
+    model = relu_mlp()
     model[0].register_forward_hook(lambda module, args, output: torch.zeros_like(output))
     with tt.watch(model, "0:output") as w:
-        model(inputs())
+        model(rows())
     assert w.run["0:output"].unique().tolist() == [0.0]
 
 
@@ -408,7 +354,7 @@ def test_full_backward_hooks_of_others_see_what_they_saw() -> None:
         model.a.register_full_backward_hook(lambda m, gi, go: seen.extend([*gi, *go]))
         model.b.register_full_backward_pre_hook(lambda m, go: seen.extend(go))
         w = tt.watch(model, ALL) if watched else None
-        model(inputs().requires_grad_()).sum().backward()
+        model(rows().requires_grad_()).sum().backward()
         if w is not None:
             w.close()
             assert same(w.run["a:grad_output"], seen[-1])
@@ -420,29 +366,29 @@ def test_full_backward_hooks_of_others_see_what_they_saw() -> None:
 
 
 def test_hooks_of_others_on_tensors_stay() -> None:
-    model = mlp()
+    model = relu_mlp()
     seen: list[Any] = []
     with tt.watch(model, "*:*"):
-        out = model(inputs())
+        out = model(rows())
         out.register_hook(lambda gradient: seen.append(gradient))
     out.sum().backward()
     assert len(seen) == 1
 
 
 def test_hooks_of_others_on_parameters_stay() -> None:
-    model = mlp()
+    model = relu_mlp()
     seen: list[Any] = []
     model[0].weight.register_post_accumulate_grad_hook(seen.append)
     with tt.watch(model, ALL):
-        model(inputs()).sum().backward()
-    model(inputs()).sum().backward()
+        model(rows()).sum().backward()
+    model(rows()).sum().backward()
     assert len(seen) == 2
 
 
 def test_retained_gradients_are_those_without_us() -> None:
-    model = mlp()
+    model = relu_mlp()
     with tt.watch(model, "*:*") as w:
-        out = model(inputs())
+        out = model(rows())
         out.retain_grad()
         (out * 3).sum().backward()
     assert out.grad.unique().tolist() == [3.0]
@@ -457,11 +403,11 @@ class Tagged(Tensor):
 
 
 def test_a_tensor_subclass_is_kept() -> None:
-    model, x = mlp(), inputs().as_subclass(Tagged)
+    model, x = relu_mlp(), rows().as_subclass(Tagged)
     with tt.watch(model, "*:input,output") as w:
         out = model(x)
     assert type(out) is Tagged
-    assert torch.equal(w.run[".:input"].as_subclass(Tensor), inputs())
+    assert torch.equal(w.run[".:input"].as_subclass(Tensor), rows())
     assert torch.equal(w.run["2:output"].as_subclass(Tensor), out.as_subclass(Tensor))
 
 
@@ -487,23 +433,23 @@ def test_sparse_tensors_are_kept() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
 def test_narrow_and_wide_tensors_are_kept_bit_for_bit(dtype: torch.dtype) -> None:
-    model, x = Net(lambda m, x: x * 3), inputs().to(dtype).requires_grad_()
+    model, x = Net(lambda m, x: x * 3), rows().to(dtype).requires_grad_()
     with tt.watch(model, ".:*") as w:
         model(x).sum().backward()
     assert same(w.run[".:output"], x.detach() * 3)
-    assert same(w.run[".:grad_input"], x.grad)  # type: ignore[arg-type]
+    assert same(w.run[".:grad_input"], x.grad)
 
 
 def test_integers_and_booleans_are_kept() -> None:
     model = Net(lambda m, x: (x.argmax(), x > 0))
     with tt.watch(model) as w:
-        index, mask = model(inputs())
+        index, mask = model(rows())
     assert same(w.run[".:output[0]"], index)
     assert same(w.run[".:output[1]"], mask)
 
 
 def test_an_empty_batch_is_kept() -> None:
-    model, x = mlp(), torch.empty(0, 3, requires_grad=True)
+    model, x = relu_mlp(), torch.empty(0, 3, requires_grad=True)
     with tt.watch(model, "*:*") as w:
         model(x).sum().backward()
     assert w.run["0:output"].shape == (0, 4)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from containers import Box
 from hypothesis import given, strategies as st
 from torch import Tensor
 from torch.utils import _pytree
@@ -50,11 +51,6 @@ class Made(Registered):
 _pytree.register_pytree_node(
     Made, lambda node: ([list(node.parts[0])], None), lambda parts, _: Made(*parts)
 )
-
-
-class Box:
-    def __init__(self, held: Any) -> None:
-        self.held = held
 
 
 class Slotted:

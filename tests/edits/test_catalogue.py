@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from models import MobileNetV2, seeded
+from models import MobileNetV2, rows, seeded
+from random_numbers import normal
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -223,7 +224,7 @@ def test_noise_is_normal_reproducible_and_draws_nothing_global(dtype: torch.dtyp
 
 
 def test_relative_noise_is_in_units_of_the_tensor() -> None:
-    tensor = torch.randn(1000, generator=torch.Generator().manual_seed(0)) * 50
+    tensor = normal(1000) * 50
     difference = done(edits.noise(0.1, relative=True), tensor) - tensor
     exactly(difference.std() / tensor.std(), difference.std() / tensor.std())
     assert (difference.std() / tensor.std()).item() == pytest.approx(0.1, rel=0.1)
@@ -232,7 +233,7 @@ def test_relative_noise_is_in_units_of_the_tensor() -> None:
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("p", [1.0, 2.0, INF])
 def test_clip_norm_scales_to_the_norm(p: float, dtype: torch.dtype) -> None:
-    tensor = torch.randn(8, 8, generator=torch.Generator().manual_seed(0)).to(dtype)
+    tensor = normal(8, 8).to(dtype)
     norm = torch.linalg.vector_norm(tensor.double(), p)
     clipped = done(edits.clip_norm(1.0, p=p), tensor)
     close(clipped, (tensor.double() / (norm + 1e-6)).to(dtype), rtol=2e-2, atol=1e-3)
@@ -254,7 +255,7 @@ def test_clip_norm_of_zeros_nan_and_nothing() -> None:
 
 
 def test_mean_ablation_by_batch_run_and_tensor() -> None:
-    tensor = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
+    tensor = normal(6, 4)
     exactly(done(edits.mean_ablate(), tensor), tensor.mean(0, keepdim=True))
     mean = torch.arange(4.0)
     exactly(done(edits.mean_ablate(mean), tensor), mean)
@@ -275,10 +276,6 @@ def test_mean_ablation_by_batch_run_and_tensor() -> None:
 
 def mlp() -> nn.Sequential:
     return seeded(lambda: nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 2)))
-
-
-def rows(seed: int, num: int = 5) -> Tensor:
-    return torch.randn(num, 3, generator=torch.Generator().manual_seed(seed))
 
 
 def sources(model: nn.Module, b: Tensor) -> dict[str, Any]:
@@ -313,7 +310,7 @@ def test_a_patch_puts_in_what_flowed_elsewhere(name: str) -> None:
 
 def test_patching_every_output_from_another_run_gives_its_output() -> None:
     model = seeded(lambda: MobileNetV2(width=0.125, num_classes=5, stages=3)).eval()
-    a, b = (torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(s)) for s in (0, 1))
+    a, b = (normal(2, 3, 16, 16, seed=s) for s in (0, 1))
     with torch.no_grad(), tt.watch(model, "*", copy="always") as watch:
         right = model(b)
     for where in ("*", "features.*", "features.0"):
@@ -446,7 +443,7 @@ def test_guided_relu_is_guided_backpropagation_by_hand(name: str) -> None:
     hand = network(guided)
     model = network(act)
     model.load_state_dict(hand.state_dict())
-    x = torch.randn(2, 2, 8, 8, generator=torch.Generator().manual_seed(0)).double() * 5
+    x = normal(2, 2, 8, 8).double() * 5
     a, b = x.clone().requires_grad_(), x.clone().requires_grad_()
     hand(a)[:, 1].sum().backward()
     with tt.edit(model, "*", edits.guided_relu()) as edit:
@@ -507,7 +504,7 @@ def test_what_is_no_rectifier_keeps_its_ordinary_gradient(name: str) -> None:
     act = NO_RECTIFIERS[name]
     model = seeded(lambda: nn.Sequential(nn.Linear(3, 2), nn.ReLU(), nn.Linear(2, 2))).double()
     whole = nn.Sequential(model, act, nn.Linear(2, 2).double())
-    x = torch.randn(4, 3, generator=torch.Generator().manual_seed(0)).double().requires_grad_()
+    x = normal(4, 3).double().requires_grad_()
     with tt.edit(whole, "0", edits.guided_relu()):  # By hand: only the first part is guided.
         (right,) = torch.autograd.grad(whole(x).sum(), x)
     with tt.edit(whole, ".", edits.guided_relu()):

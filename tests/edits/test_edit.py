@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import copy
-import io
-import pickle
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Any, NamedTuple
-
-import pytest
-import torch
-from models import seeded
-from torch import Tensor, nn
+from typing import Any
 
 import bits
+import pytest
+import torch
+from containers import Pair
+from copies import COPIES
+from models import seeded
+from random_numbers import normal
+from torch import Tensor, nn
+
 import torchtap as tt
 from torchtap.core.tree import leaves
 from torchtap.testing import Net
@@ -66,11 +66,6 @@ def test_a_module_itself_can_be_given() -> None:
     with tt.edit(model, model[1], double) as edit:
         model(ONES)
     assert edit.fired == {"1:output": 1}
-
-
-class Pair(NamedTuple):
-    first: Tensor
-    second: Any
 
 
 @dataclass
@@ -450,20 +445,6 @@ def test_after_an_exception_in_the_model_an_edit_goes_on(error: Any) -> None:
 # --- copies, threads, closing -----------------------------------------------------------------
 
 
-def saved(model: nn.Module) -> nn.Module:
-    stream = io.BytesIO()
-    torch.save(model, stream)
-    stream.seek(0)
-    return torch.load(stream, weights_only=False)
-
-
-COPIES = {
-    "deepcopy": copy.deepcopy,  # type: ignore[dict-item]
-    "pickle": lambda model: pickle.loads(pickle.dumps(model)),
-    "torch.save": saved,
-}
-
-
 @pytest.mark.parametrize("copied", COPIES.values(), ids=list(COPIES))
 def test_a_copy_of_an_edited_model_is_plain(copied: Any) -> None:
     model = seeded(lambda: nn.Sequential(nn.Linear(3, 3), nn.ReLU()))
@@ -528,7 +509,7 @@ def test_a_function_that_calls_the_model_does_not_call_itself_for_ever() -> None
 
 def test_edits_under_vmap_and_func_grad() -> None:
     model = seeded(lambda: nn.Sequential(nn.Linear(3, 3), nn.ReLU()))
-    x = torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
+    x = normal(4, 3)
     with tt.edit(model, "0", [tt.edits.scale(2.0), tt.edits.zero(at={-1: 0}), tt.edits.add(1.0)]):
         torch.testing.assert_close(torch.vmap(model)(x), model(x))
     params = dict(model.named_parameters())

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from random_numbers import normal
 from torch import Tensor, nn
 from torch.func import functional_call
 
@@ -131,7 +132,7 @@ def halves(tensor: Tensor) -> Tensor:
 def test_arguments_that_are_edited_twice_stay_apart() -> None:
     model = Net(lambda m, x, y: m.minus(x, y), minus=Net(lambda m, x, y: x - y))
     for seed in range(20):
-        x = torch.randn(2, 4, generator=torch.Generator().manual_seed(seed), requires_grad=True)
+        x = normal(2, 4, seed=seed).requires_grad_()
         with tt.edit(model, "minus:input,grad_input", halves):
             out = model(x, x * 3)
         assert torch.equal(out, 2 * x - 2 * (x * 3))
@@ -140,7 +141,7 @@ def test_arguments_that_are_edited_twice_stay_apart() -> None:
 def test_outputs_that_are_edited_twice_stay_apart() -> None:
     model = Net(lambda m, x: m.pair(x), pair=Net(lambda m, x: (x + 1, x * 5, x)))
     for seed in range(20):
-        x = torch.randn(2, 4, generator=torch.Generator().manual_seed(seed), requires_grad=True)
+        x = normal(2, 4, seed=seed).requires_grad_()
         with tt.edit(model, "pair:output,grad_output", halves, missing="ignore"):
             first, second, third = model(x)
         assert torch.equal(first, 2 * (x + 1))
@@ -291,7 +292,7 @@ def test_a_sparse_gradient_is_zeroed(fn: Any) -> None:
 
 
 def test_noise_and_means_of_complex_tensors_have_both_parts() -> None:
-    values = 1j * torch.randn(200, 3, generator=torch.Generator().manual_seed(0))
+    values = 1j * normal(200, 3)
     model = nn.Sequential(nn.Identity())
     with tt.edit(model, "0", tt.edits.noise(0.5, relative=True)):
         added = model(values) - values
@@ -346,15 +347,7 @@ class Block(nn.Module):
         return x + torch.relu(self.linear(self.norm(x)))
 
 
-@pytest.fixture
-def _compiler() -> Iterator[None]:
-    gc.collect()  # Watches that other tests left open hold the compiler's setting.
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
-
-
-@pytest.mark.usefixtures("_compiler")
+@pytest.mark.usefixtures("fresh_compiler")
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 @pytest.mark.parametrize("where", ["2.norm", "3.norm:input", "re:[02].norm", "re:(0|2).linear"])
 def test_of_equal_compiled_blocks_each_is_edited_and_watched(where: str) -> None:
@@ -372,7 +365,7 @@ def test_of_equal_compiled_blocks_each_is_edited_and_watched(where: str) -> None
     torch.testing.assert_close(compiled(x), plain)
 
 
-@pytest.mark.usefixtures("_compiler")
+@pytest.mark.usefixtures("fresh_compiler")
 def test_a_watch_that_nobody_closed_lets_the_compilers_setting_go() -> None:
     before = torch._dynamo.config.skip_nnmodule_hook_guards
     model = nn.Sequential(nn.Linear(2, 2))

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 import torch
+from models import seeded
+from random_numbers import leaf
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -40,15 +42,12 @@ def nothing(*_: Any) -> None:
     """Calls no module."""
 
 
-def rows(seed: int = 0, *, grad: bool = True) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(2, 3, generator=generator).requires_grad_(grad)
+def rows(seed: int = 0) -> Tensor:
+    return leaf(2, 3, seed=seed, dtype=torch.float32)
 
 
 def linear(seed: int = 0) -> nn.Linear:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return nn.Linear(3, 3)
+    return seeded(lambda: nn.Linear(3, 3), seed)
 
 
 def calls_of(run: tt.Run, site: str, phase: str) -> list[int]:

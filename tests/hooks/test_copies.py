@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 import torch
+from copies import written_by_torch
 from models import seeded
-from torch import Tensor, nn
+from torch import nn
 
 import torchtap as tt
 from torchtap.testing import Specimen, zoo
@@ -71,16 +72,10 @@ def by_python(model: nn.Module) -> bytes:
     return stream.getvalue()
 
 
-def by_torch(model: nn.Module) -> bytes:
-    stream = io.BytesIO()
-    torch.save(model, stream)
-    return stream.getvalue()
-
-
 WRITERS: dict[str, Callable[[nn.Module], bytes]] = {
     **{f"pickle {n}": lambda model, n=n: pickle.dumps(model, n) for n in range(2, 6)},  # type: ignore[misc]
     "pickle in Python": by_python,
-    "torch.save": by_torch,
+    "torch.save": written_by_torch,
 }
 
 
@@ -113,12 +108,12 @@ def test_a_copy_has_the_hooks_of_others_and_none_of_ours(attach: Any) -> None:
 @every_attachment
 def test_nothing_stays_on_the_tables_and_parameters(attach: Any) -> None:
     model = build()
-    saved = by_torch(model)
+    saved = written_by_torch(model)
     before, attributes = tables(model), [dict(vars(param)) for param in model.parameters()]
     first = attach(model)
     with attach(model):
         first.__exit__(None, None, None)
-        assert by_torch(model) == saved
+        assert written_by_torch(model) == saved
     assert tables(model) == before
     assert [dict(vars(param)) for param in model.parameters()] == attributes
 
@@ -137,28 +132,18 @@ def test_a_copy_can_be_scripted(attach: Any) -> None:
 def test_a_file_loads_with_the_users_own_safe_globals(attach: Any) -> None:
     model = plain()
     with attach(model):
-        stream = io.BytesIO(by_torch(model))
+        stream = io.BytesIO(written_by_torch(model))
     with torch.serialization.safe_globals([nn.Sequential, nn.Linear, nn.BatchNorm1d, nn.ReLU]):
         assert type(torch.load(stream, weights_only=True)) is nn.Sequential
 
 
-def test_a_copy_of_a_watched_encoder_takes_the_fused_kernel(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_copy_of_a_watched_encoder_takes_the_fused_kernel(fused_calls: list[int]) -> None:
     layer = nn.TransformerEncoderLayer(8, 2, 8, batch_first=True).eval()
     with tt.watch(layer, "*:*"):
         twin = copy.deepcopy(layer)
-    calls = []
-    fused = torch._transformer_encoder_layer_fwd
-
-    def counted(*args: Any, **kwargs: Any) -> Tensor:
-        calls.append(1)
-        return fused(*args, **kwargs)
-
-    monkeypatch.setattr(torch, "_transformer_encoder_layer_fwd", counted)
     with torch.no_grad():
         twin(torch.ones(1, 2, 8))
-    assert calls == [1]
+    assert fused_calls == [1]
 
 
 def test_a_handle_that_the_model_holds_itself_takes_the_copied_hook_off() -> None:

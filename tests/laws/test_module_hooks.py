@@ -13,13 +13,13 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
+import bits
 import pytest
 import torch
 from models import seeded
 from torch import Tensor, nn
 from torch.nn.modules import module as of_all_modules
 
-import bits
 import torchtap as tt
 from torchtap.core.tree import leaves
 from torchtap.testing import Net

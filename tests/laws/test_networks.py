@@ -10,14 +10,15 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import bits
 import pytest
 import torch
 import transformers
 from models import resnet18, resnet34, seeded, small
+from random_numbers import fixed_seed
 from torch import Tensor, nn
 from truth import PORTS, Truth, assert_matches, truth
 
-import bits
 import torchtap as tt
 from torchtap.testing import default_loss
 
@@ -156,8 +157,7 @@ def truth_of(network: Network, dtype: torch.dtype, *, training: bool) -> Truth:
 def recorded(network: Network, dtype: torch.dtype, *, training: bool, **how: Any) -> tt.Run:
     """One step of one backward."""
     model, args, kwargs = made(network, dtype, training=training)
-    with torch.random.fork_rng(devices=[]), tt.watch(model, "*:*", **how) as watch:
-        torch.default_generator.manual_seed(0)
+    with fixed_seed(), tt.watch(model, "*:*", **how) as watch:
         loss = network.loss(model(*args, **kwargs))
         assert loss is not None
         loss.backward()
@@ -231,8 +231,7 @@ def trained(network: Network, optimizer: str, where: str | None, **how: Any) -> 
     model, args, kwargs = made(network, torch.float32, training=True)
     steps = OPTIMIZERS[optimizer](model.parameters())
     found = []
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(0)
+    with fixed_seed():
         watch = None if where is None else tt.watch(model, where, **how)
         for _ in range(NUM_STEPS):
             # Keeping the memory of gradients is the harder case: it is written into again.

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from records import record, run_of
 from torch import Tensor, nn
 
 from torchtap.capture.watch import watch
@@ -19,7 +20,7 @@ from torchtap.core import text as cells
 from torchtap.core.absence import Absence, show_absences, show_absent
 from torchtap.core.outline import tree
 from torchtap.core.page import Grid, Page
-from torchtap.core.record import FORWARD, RECOMPUTE, UNVERSIONED, Record
+from torchtap.core.record import RECOMPUTE
 from torchtap.core.site import Site
 from torchtap.runs.listing import Listing, MeasuredEntry, SiteEntry, list_file
 from torchtap.runs.modules import module_rows
@@ -35,26 +36,6 @@ ODD_NAMES = [
     "模型.层",
     "é" * 70,
 ]
-
-
-def record(
-    path: str = "fc",
-    value: Any = None,
-    *,
-    port: str = "output",
-    step: int = 0,
-    call: int = 0,
-    leaf: str = "",
-    phase: Any = FORWARD,
-) -> Any:
-    value = torch.zeros(2, 3) if value is None else value
-    backward = 0 if port.startswith("grad") else -1
-    return Record(Site(path, port, leaf), step, call, phase, backward, (), value, UNVERSIONED)
-
-
-def run_of(*records: Any, absent: Any = (), types: Any = None) -> Any:
-    modules = {row.site.path: ("Linear",) for row in records} if types is None else types
-    return Run(list(records), Meta(model="Net", modules=modules), lambda: list(absent))
 
 
 def show_run(run: Any, **options: Any) -> str:

@@ -10,18 +10,19 @@ import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import Any
 
+import bits
 import pytest
 import torch
-from models import seeded, small
+from bits import same
+from models import chain, gradient_of_chain, seeded, small
+from random_numbers import fixed_seed, normal
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
-import bits
 import torchtap as tt
 from torchtap.core.errors import InputError, OffloadError, SiteError
 from torchtap.hooks.saved_pairs import top
@@ -47,16 +48,8 @@ def offloads(to: str = "disk", *, delay: int = 3, **kwargs: Any) -> tt.Offload:
         return tt.offload(to, **kwargs)
 
 
-@pytest.fixture(autouse=True)
-def nothing_stays_on() -> Iterator[None]:
-    assert top() is None
-    yield
-    assert top() is None
-
-
 def noise(*shape: int, **kwargs: Any) -> Tensor:
-    generator = torch.Generator().manual_seed(math.prod(shape) + len(shape))
-    return torch.randn(*shape, generator=generator).to(**kwargs)
+    return normal(*shape, seed=math.prod(shape) + len(shape)).to(**kwargs)
 
 
 def loss_of(output: Any) -> Tensor:
@@ -75,19 +68,12 @@ def gradients(
     )
 
 
-def same(left: Any, right: Any) -> bool:
-    if isinstance(left, tuple | list):
-        return len(left) == len(right) and all(map(same, left, right))
-    return bits.bits(left) == bits.bits(right)
-
-
 # --- the zoo ----------------------------------------------------------------------------------
 
 
 def facts_of(specimen: Specimen, off: Callable[[nn.Module], Any] | None) -> bits.Facts:
     model = specimen.build()
-    with torch.random.fork_rng(devices=[]), ExitStack() as stack:
-        torch.default_generator.manual_seed(0)
+    with fixed_seed(), ExitStack() as stack:
         if off is not None:
             stack.enter_context(off(model))
         args, kwargs = specimen.inputs()
@@ -329,8 +315,8 @@ def test_a_block_inside_a_checkpoint_keeps_away_as_well(to: str) -> None:
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 @pytest.mark.parametrize("is_attached", [False, True], ids=["block", "attached"])
 @every_to
+@pytest.mark.usefixtures("fresh_compiler")
 def test_compiled(backend: str, is_attached: bool, to: str) -> None:
-    torch._dynamo.reset()
     model = seeded(lambda: nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.Linear(64, 16)))
     compiled: Any = torch.compile(model, backend=backend, fullgraph=True)
     x = noise(8, 16)
@@ -339,7 +325,6 @@ def test_compiled(backend: str, is_attached: bool, to: str) -> None:
         for _ in range(3):
             assert same(gradients(model, compiled(x).sin().sum()), expected)
     assert off.report().packed_nbytes > 0
-    torch._dynamo.reset()
 
 
 def at_root(is_attached: bool) -> dict[str, Any]:
@@ -515,28 +500,24 @@ def test_nested_tensors_stay_as_they_are(to: str) -> None:
     assert "sparse, nested or quantised" in off.report().kept_nbytes
 
 
-def test_dtensors_stay_as_they_are(tmp_path: Path) -> None:
-    from torch import distributed
+@pytest.mark.usefixtures("one_process")
+def test_dtensors_stay_as_they_are() -> None:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
-    distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/x", rank=0, world_size=1)
-    try:
-        mesh = init_device_mesh("cpu", (1,))
-        weight = distribute_tensor(noise(8, 8), mesh, [Shard(0)]).requires_grad_()
-        x = distribute_tensor(noise(4, 8), mesh, [Shard(0)])
+    mesh = init_device_mesh("cpu", (1,))
+    weight = distribute_tensor(noise(8, 8), mesh, [Shard(0)]).requires_grad_()
+    x = distribute_tensor(noise(4, 8), mesh, [Shard(0)])
 
-        def run() -> Tensor:
-            return torch.autograd.grad((x @ weight).sin().sum(), weight)[0].full_tensor()  # type: ignore[attr-defined]
+    def run() -> Tensor:
+        return torch.autograd.grad((x @ weight).sin().sum(), weight)[0].full_tensor()  # type: ignore[attr-defined]
 
-        expected = run()
-        with offloads() as off:
-            assert same(run(), expected)
-            (found,) = kept_through(off, x)
-        assert isinstance(found, DTensor) and found.device_mesh is mesh
-        assert "another class of tensor" in off.report().kept_nbytes
-    finally:
-        distributed.destroy_process_group()
+    expected = run()
+    with offloads() as off:
+        assert same(run(), expected)
+        (found,) = kept_through(off, x)
+    assert isinstance(found, DTensor) and found.device_mesh is mesh
+    assert "another class of tensor" in off.report().kept_nbytes
 
 
 # --- overwritten ------------------------------------------------------------------------------
@@ -767,16 +748,6 @@ def test_what_was_prefetched_is_freed_with_the_graph() -> None:
     assert received and not any(reference() for reference in received)
     off.report()
     assert off._engine._ledger.nbytes[PREFETCHED] == 0
-
-
-def chain(x: Tensor, length: int = 6) -> Tensor:
-    for _ in range(length):
-        x = x.sin().exp()
-    return x.sum()
-
-
-def gradient_of_chain(x: Tensor, length: int = 6) -> Tensor:
-    return torch.autograd.grad(chain(x, length), x)[0]
 
 
 # --- blocks -----------------------------------------------------------------------------------

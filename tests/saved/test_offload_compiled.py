@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -14,14 +14,8 @@ import torchtap as tt
 
 Step = Callable[[Tensor], Tensor]
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # Dynamo and what it traces.
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_compiled_yet() -> Iterator[None]:
-    torch.compiler.reset()
-    yield
-    torch.compiler.reset()
+# Dynamo warns, and so does the code that it traces.
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("fresh_compiler")]
 
 
 class Residual(nn.Module):

@@ -3,30 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from models import seeded
+from random_numbers import normal
 from torch import Tensor, nn
 from torch.autograd.graph import disable_saved_tensors_hooks, saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
 
 import torchtap as tt
 from torchtap.core.errors import InputError, OffloadError
-from torchtap.hooks.saved_pairs import top
 from torchtap.testing import Net
 
 MIB = 1 << 20
 no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="cpu has something to do")
-
-
-@pytest.fixture(autouse=True)
-def nothing_stays_on() -> Iterator[None]:
-    assert top() is None
-    yield
-    assert top() is None
 
 
 def two() -> nn.Sequential:
@@ -34,7 +27,7 @@ def two() -> nn.Sequential:
 
 
 def data() -> Tensor:
-    return torch.randn(256, 256, generator=torch.Generator().manual_seed(0))
+    return normal(256, 256)
 
 
 # --- at once ----------------------------------------------------------------------------------
@@ -247,11 +240,11 @@ def test_buffers_are_there_anyway(anew: bool) -> None:
     assert tt.saved_report(model, x).buffer_nbytes == own
 
 
+@pytest.mark.usefixtures("fresh_compiler")
 def test_the_advice_knows_buffers_and_compiled_models() -> None:
     model, x = nn.Sequential(Masked(anew=False), nn.Tanh()), data().requires_grad_()
     advice = tt.advise_offload(model, lambda: runs(model, x), MIB)
     assert advice.nbytes == 256 * 256 * 4
-    torch.compiler.reset()
     plain = two()
     compiled, y = torch.compile(plain, backend="aot_eager"), data()
     runs(compiled, y)  # type: ignore[arg-type]

@@ -10,14 +10,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import bits
 import pytest
 import torch
 from models import seeded, small
+from random_numbers import fixed_seed
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
 
-import bits
 import torchtap as tt
 from torchtap import cli
 from torchtap.testing import Net, Specimen, default_loss, zoo
@@ -136,8 +137,7 @@ def test_what_a_specimen_saves_is_what_its_nodes_keep(specimen: Specimen) -> Non
 def test_watching_what_is_saved_changes_nothing(specimen: Specimen) -> None:
     def facts(is_watched: bool) -> bits.Facts:
         model = specimen.build()
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(0)
+        with fixed_seed():
             w = tt.watch(model, "*:saved") if is_watched else None
             args, kwargs = specimen.inputs()
             found = bits.observe(model, args, kwargs, default_loss)
@@ -456,9 +456,9 @@ def test_a_loss_that_uses_up_a_generator_is_counted() -> None:
     assert alone.count == 0 and "returned a generator" in repr(alone)
 
 
+@pytest.mark.usefixtures("fresh_compiler")
 @pytest.mark.parametrize("is_compiled_before", [True, False], ids=["before", "after"])
 def test_a_compiled_model_counts_as_a_whole(is_compiled_before: bool) -> None:
-    torch.compiler.reset()
     plain = seeded(lambda: nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 4)))
     model = torch.compile(plain, backend="aot_eager")
     x = torch.randn(8, 16)
@@ -469,9 +469,8 @@ def test_a_compiled_model_counts_as_a_whole(is_compiled_before: bool) -> None:
     assert [row.path for row in found.rows] == [""] and "is compiled" in found.notes[0]
 
 
-@pytest.mark.filterwarnings("ignore:The .grad attribute")  # Of torch.compile, for its input.
+@pytest.mark.usefixtures("fresh_compiler")
 def test_a_compiled_part_counts_under_its_path() -> None:
-    torch.compiler.reset()
     inner = nn.Sequential(nn.Linear(16, 32), nn.GELU())
     model = nn.Sequential(linear(), torch.compile(inner, backend="aot_eager"), nn.Linear(32, 4))  # type: ignore[call-overload]
     x = torch.randn(8, 16)

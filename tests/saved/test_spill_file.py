@@ -21,6 +21,7 @@ import pytest
 import torch
 from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from models import chain, gradient_of_chain
 
 import torchtap as tt
 from torchtap.core.errors import InputError
@@ -236,16 +237,6 @@ def test_an_ended_process_leaves_nothing(tmp_path: Path, what: str, code: int) -
     process.communicate()
     assert process.returncode == code
     assert list(tmp_path.iterdir()) == []
-
-
-def chain(x: torch.Tensor, length: int = 6) -> torch.Tensor:
-    for _ in range(length):
-        x = x.sin().exp()
-    return x.sum()
-
-
-def gradient_of_chain(x: torch.Tensor) -> torch.Tensor:
-    return torch.autograd.grad(chain(x), x)[0]
 
 
 @pytest.mark.parametrize("is_flushed", [pytest.param(True, marks=pytest.mark.slow), False])

@@ -12,6 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 from hypothesis.extra import numpy as arrays
+from random_numbers import normal
 from torch import Tensor
 
 import torchtap as tt
@@ -301,7 +302,7 @@ def test_a_dim_that_is_not_there_is_refused() -> None:
 
 
 def test_ends_are_exact_and_the_middle_leaves_out_the_tails() -> None:
-    tensor = torch.randn(10_001, generator=torch.Generator().manual_seed(0))
+    tensor = normal(10_001)
     found = tt.measure(tensor)
     assert (found.quantile(0), found.quantile(1)) == (float(tensor.min()), float(tensor.max()))
     low, high = found.middle(0.75)
@@ -310,7 +311,7 @@ def test_ends_are_exact_and_the_middle_leaves_out_the_tails() -> None:
 
 
 def test_a_sampled_histogram_is_close_and_says_that_it_is_one() -> None:
-    tensor = torch.randn(500_000, generator=torch.Generator().manual_seed(0))
+    tensor = normal(500_000)
     found = tt.measure(tensor, exact=False)
     assert found.histogram.is_sample
     for q in (0.1, 0.5, 0.9):

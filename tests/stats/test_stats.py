@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from bits import content
 from models import DigitsCNN, TinyGPT, resnet18, seeded
 from torch import Tensor, nn
 
@@ -838,8 +839,7 @@ def test_a_saved_series_reads_the_same(tmp_path: Path) -> None:
 def bits(value: Any) -> Any:
     """A value as something that ``==`` compares to the bit: NaN equals NaN, -0 is not 0."""
     if isinstance(value, torch.Tensor):
-        raw = value.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
-        return str(value.dtype), tuple(value.shape), raw
+        return content(value)
     if isinstance(value, np.ndarray | np.generic):
         return type(value), value.dtype, value.shape, value.tobytes()
     if isinstance(value, float):

@@ -15,12 +15,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import bits
 import pytest
 import torch
-from models import seeded
+from models import rows, seeded
 from torch import Tensor, nn
 
-import bits
 import torchtap as tt
 from torchtap.studies.fingerprint import fingerprint
 from torchtap.testing import Net
@@ -32,10 +32,6 @@ def mlp() -> nn.Sequential:
             nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)
         )
     )
-
-
-def rows(seed: int = 0, num: int = 5) -> Tensor:
-    return torch.randn(num, 3, generator=torch.Generator().manual_seed(seed))
 
 
 def measures(output: Tensor) -> dict[str, Any]:

@@ -9,11 +9,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import bits
 import pytest
 import torch
+from models import rows, seeded
 from torch import Tensor, nn
 
-import bits
 import torchtap as tt
 from torchtap.capture.delivery import SinkDispatch
 from torchtap.capture.engine import Engine
@@ -23,12 +24,6 @@ from torchtap.core.record import UNVERSIONED
 from torchtap.core.site import Site
 from torchtap.core.text import breadth
 from torchtap.testing import Net
-
-
-def seeded(make: Callable[[], Any]) -> Any:
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(0)
-        return make()
 
 
 def model() -> nn.Sequential:
@@ -44,10 +39,6 @@ def model() -> nn.Sequential:
     )
 
 
-def rows(*, grad: bool = False) -> Tensor:
-    return torch.arange(15.0).view(5, 3).cos().requires_grad_(grad)
-
-
 def scaled(m: Any, x: Tensor, *, scale: Tensor, shift: float = 0.0) -> dict[str, Tensor]:
     return {"hidden": m.a(x) * scale, "shifted": x + shift}
 
@@ -57,7 +48,7 @@ def scaled(m: Any, x: Tensor, *, scale: Tensor, shift: float = 0.0) -> dict[str,
 
 @pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
 def test_verify_holds_for_an_honest_model(training: bool) -> None:
-    result = tt.verify(model().train(training), rows(grad=True))
+    result = tt.verify(model().train(training), rows().requires_grad_())
     assert result
     assert not (result.changed or result.wrong or result.unverified or result.absent)
     assert result.model == "Sequential"
@@ -199,7 +190,7 @@ def test_a_gradient_of_the_wrong_call_is_found(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(Gradients, "deliver", swapping)
     net = seeded(lambda: Net(lambda m, x: m.a(m.a(x).sin()), a=nn.Linear(3, 3)))
-    result = tt.verify(net, rows(grad=True), where="a:grad_output,grad_input")
+    result = tt.verify(net, rows().requires_grad_(), where="a:grad_output,grad_input")
     assert not result
     assert {(str(one.site), one.call) for one in result.wrong} == {
         (f"a:{port}", call) for port in ("grad_input", "grad_output") for call in (0, 1)
@@ -344,7 +335,7 @@ def test_random_numbers_of_another_generator_are() -> None:
 
 def prepared() -> tuple[nn.Sequential, Tensor]:
     """A model in the middle of training: gradients, and statistics that have moved."""
-    net, x = model(), rows(grad=True)
+    net, x = model(), rows().requires_grad_()
     with torch.random.fork_rng(devices=[]):
         net(x).sum().backward()
     return net, x
@@ -462,7 +453,7 @@ def assert_fits(text: str) -> None:
 
 
 def test_the_text_of_a_proof_that_holds() -> None:
-    text = repr(tt.verify(model(), rows(grad=True)))
+    text = repr(tt.verify(model(), rows().requires_grad_()))
     assert text.splitlines() == [
         "Watching Sequential: the proof holds.",
         "24 values bit for bit, 24 gradients within rounding of an out-of-place twin.",

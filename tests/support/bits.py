@@ -38,6 +38,24 @@ def bits(tensor: Tensor | None) -> Any:
     return tensor.dtype, tuple(tensor.shape), tensor.stride(), content
 
 
+def content(tensor: Tensor | None) -> Any:
+    """Dtype, shape and bytes; a clone may have other strides."""
+    if tensor is None or tensor.layout != torch.strided:
+        return bits(tensor)
+    dtype, shape, _, data = bits(tensor)
+    return dtype, shape, data
+
+
+def same(left: Any, right: Any) -> bool:
+    """Whether tensors, or tuples and lists of them, are the same bit for bit, with their strides.
+
+    NaN equals NaN, and -0 is not 0.
+    """
+    if isinstance(left, tuple | list):
+        return len(left) == len(right) and all(map(same, left, right))
+    return bits(left) == bits(right)
+
+
 def nature(tensor: Tensor) -> Any:
     """What autograd knows of a tensor."""
     version = None if tensor.is_inference() else tensor._version

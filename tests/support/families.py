@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from module_db import seeded
+from module_db import seeded_by
 from torch import Tensor, nn
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -61,11 +61,11 @@ class Family:
             return model
 
         with quiet():
-            return seeded(self.name, make)
+            return seeded_by(self.name, make)
 
     def arguments(self) -> dict[str, Any]:
         """The keyword arguments of one call, always the same."""
-        return seeded(self.name, self.inputs)
+        return seeded_by(self.name, self.inputs)
 
     def __str__(self) -> str:
         return self.name

@@ -1,4 +1,7 @@
-"""Whole networks for tests, written out here and small on demand. Nothing of torchvision."""
+"""Models for tests: whole networks, written out here and small on demand, and tiny ones.
+
+Nothing of torchvision.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +9,58 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import torch
+from random_numbers import fixed_seed, normal
 from torch import Tensor, nn
+
+from torchtap.testing import Net
 
 _M = TypeVar("_M", bound=nn.Module)
 
 
 def seeded(make: Callable[[], _M], seed: int = 0) -> _M:
     """The same weights every time, without a trace in the global random numbers."""
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
+    with fixed_seed(seed):
         return make()
+
+
+# --- tiny ones --------------------------------------------------------------------------------
+
+
+def mlp() -> nn.Sequential:
+    """Linear, tanh, linear: three numbers to two."""
+    return seeded(lambda: nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)))
+
+
+def relu_mlp() -> nn.Sequential:
+    """Linear, in-place ReLU, linear: three numbers to two."""
+    return seeded(lambda: nn.Sequential(nn.Linear(3, 4), nn.ReLU(inplace=True), nn.Linear(4, 2)))
+
+
+def rows(seed: int = 0, num: int = 5) -> Tensor:
+    """Inputs of these two: float32[num, 3]."""
+    return normal(num, 3, seed=seed)
+
+
+def scales(factor: float) -> Net:
+    """Multiplies by a number."""
+    return Net(lambda m, x: x * factor)
+
+
+def squares() -> Net:
+    """Multiplies its argument by itself."""
+    return Net(lambda m, x: x * x)
+
+
+def chain(x: Tensor, length: int = 6) -> Tensor:
+    """Sine and exponential in turns, and a sum: each saves a tensor for backward."""
+    for _ in range(length):
+        x = x.sin().exp()
+    return x.sum()
+
+
+def gradient_of_chain(x: Tensor, length: int = 6) -> Tensor:
+    """Of ``chain``, by plain autograd."""
+    return torch.autograd.grad(chain(x, length), x)[0]
 
 
 # --- ResNet -----------------------------------------------------------------------------------
@@ -331,7 +376,7 @@ def small() -> dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]]:
     """Cheap versions of all, with weights and inputs that are the same every time."""
 
     def image(side: int) -> Tensor:
-        return torch.randn(4, 3, side, side, generator=torch.Generator().manual_seed(1))
+        return normal(4, 3, side, side, seed=1)
 
     def tokens(vocab: int, length: int) -> Tensor:
         generator = torch.Generator().manual_seed(1)

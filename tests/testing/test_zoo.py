@@ -11,6 +11,7 @@ import module_db
 import pytest
 import torch
 from models import TinyGPT, resnet18, resnet34, small
+from random_numbers import normal
 from torch import Tensor, nn
 from truth import PORTS, Truth, TwinError, assert_matches, truth
 
@@ -140,7 +141,7 @@ def weights(rows: int, columns: int) -> Tensor:
 
 
 def input_rows() -> Tensor:
-    return torch.randn(2, 3, generator=torch.Generator().manual_seed(3))
+    return normal(2, 3, seed=3)
 
 
 def assert_true(found: Truth, expected: Mapping[tuple[str, str, int], Tensor | None]) -> None:
