@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import gc
 import os
 import subprocess
@@ -13,7 +12,8 @@ from typing import Any
 
 import pytest
 import torch
-from models import mlp, seeded
+from edited import close
+from models import grads, mlp, seeded
 from random_numbers import leaf, normal
 from torch import Tensor, nn
 from torch.autograd import gradcheck, gradgradcheck
@@ -21,13 +21,6 @@ from torch.utils.checkpoint import checkpoint
 
 import torchtap as tt
 from torchtap.testing import Net
-
-close = torch.testing.assert_close
-
-
-def grads(model: nn.Module) -> dict[str, Tensor | None]:
-    return {name: param.grad for name, param in model.named_parameters()}
-
 
 # --- derivatives of edits ---------------------------------------------------------------------
 
@@ -422,17 +415,6 @@ def test_a_tied_parameter_is_edited_once() -> None:
     assert "owns the same parameter" in edit.absent[0].reason
 
 
-def test_the_gradient_of_one_tensor() -> None:
-    x = torch.ones(3, requires_grad=True)
-    hidden = x * 2
-    with tt.edit_tensor(hidden, tt.edits.scale(5.0), name="hidden") as edit:
-        (hidden * hidden).sum().backward()
-    assert x.grad.tolist() == [40.0] * 3 and edit.fired == 1
-    edit.close()
-    with pytest.raises(tt.EditError, match="does not require grad"):
-        tt.edit_tensor(torch.ones(1), tt.edits.zero())
-
-
 def test_what_does_not_fit_a_gradient_is_refused_there() -> None:
     model, x = mlp().double(), leaf(5, 3)
     with (
@@ -514,40 +496,6 @@ def test_what_a_checkpoint_runs_again_is_edited_the_same_way(what: str, reentran
 # --- mixed precision --------------------------------------------------------------------------
 
 
-def scaled_step(model: nn.Module, x: Tensor, optimizer: Any, scaler: Any, between: Any) -> None:
-    scaler.scale(model(x).square().sum()).backward()
-    between()
-    scaler.step(optimizer)
-    scaler.update()
-
-
-@pytest.mark.parametrize("fused", [False, True])
-def test_clip_norm_over_all_works_in_true_units_under_a_scaler(fused: bool) -> None:
-    x = leaf(5, 3, dtype=torch.float32).detach()
-
-    def run(*, is_edited: bool) -> nn.Module:
-        model = mlp()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=fused and is_edited)
-        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
-
-        def clip() -> None:
-            scaler.unscale_(optimizer)
-            nn.utils.clip_grad_norm_(model.parameters(), 0.1)
-
-        if is_edited:
-            with tt.edit(model, "*:param_grad", tt.edits.clip_norm(0.1, over="all")):
-                for _ in range(3):
-                    optimizer.zero_grad()
-                    scaled_step(model, x, optimizer, scaler, lambda: None)
-        else:
-            for _ in range(3):
-                optimizer.zero_grad()
-                scaled_step(model, x, optimizer, scaler, clip)
-        return model
-
-    close(list(run(is_edited=True).parameters()), list(run(is_edited=False).parameters()))
-
-
 @pytest.mark.parametrize("port", ["param_grad", "grad_output", "grad_input"])
 def test_with_its_scaler_an_edit_sees_true_gradients(port: str) -> None:
     x = leaf(5, 3, dtype=torch.float32)
@@ -618,102 +566,7 @@ def test_library_edits_keep_bfloat16_under_autocast() -> None:
     assert out.dtype is torch.bfloat16 and model[0].weight.grad.isfinite().all()
 
 
-# --- clipping ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("p", [1.0, 2.0, 3.0, float("inf")])
-@pytest.mark.parametrize("max_norm", [0.1, 1e6, 0.0])
-def test_clip_norm_over_all_is_that_of_torch(p: float, max_norm: float) -> None:
-    x = leaf(5, 3).detach()
-    hand, model = mlp().double(), mlp().double()
-    optimizers = [torch.optim.SGD(m.parameters(), lr=0.1, momentum=0.9) for m in (hand, model)]
-    with tt.edit(model, "*:param_grad", tt.edits.clip_norm(max_norm, p=p, over="all")) as edit:
-        for _ in range(3):
-            for one, optimizer in zip((hand, model), optimizers, strict=True):
-                optimizer.zero_grad()
-                for _ in range(2):  # Accumulated.
-                    one(x).square().sum().backward()
-            nn.utils.clip_grad_norm_(hand.parameters(), max_norm, norm_type=p)
-            for optimizer in optimizers:
-                optimizer.step()
-    close(list(model.parameters()), list(hand.parameters()))
-    assert set(edit.fired.values()) == {3}
-
-
-def test_clip_norm_over_all_takes_only_what_was_selected() -> None:
-    x = leaf(5, 3).detach()
-    hand, model = mlp().double(), mlp().double()
-    for one in (hand, model):
-        one(x).square().sum().backward()
-    nn.utils.clip_grad_norm_(hand[2].parameters(), 0.1)
-    with tt.edit(model, "2:param_grad", tt.edits.clip_norm(0.1, over="all")):
-        torch.optim.SGD(model.parameters(), lr=0.1).step()
-    close(grads(model), grads(hand))
-
-
-def test_clip_norm_over_all_without_an_optimizer_step_is_an_error_at_closing() -> None:
-    model = mlp().double()
-    with (
-        pytest.raises(tt.EditError, match="no optimizer made a step"),
-        tt.edit(model, "*:param_grad", tt.edits.clip_norm(1.0, over="all")),
-    ):
-        model(leaf(2, 3)).sum().backward()
-
-
-def test_clip_norm_over_all_edits_no_other_port() -> None:
-    with pytest.raises(tt.EditError, match="cannot edit output"):
-        tt.edit(mlp().double(), "*", tt.edits.clip_norm(1.0, over="all"))
-
-
-def test_clip_norm_over_all_refuses_an_optimizer_with_a_closure() -> None:
-    model, x = mlp().double(), leaf(5, 3)
-    optimizer = torch.optim.LBFGS(model.parameters())
-
-    def closure() -> Tensor:
-        optimizer.zero_grad()
-        loss = model(x).square().sum()
-        loss.backward()
-        return loss
-
-    with (
-        pytest.raises(tt.EditError, match="closure"),
-        tt.edit(model, "*:param_grad", tt.edits.clip_norm(1.0, over="all")),
-    ):
-        optimizer.step(closure)
-
-
-# --- compiled and distributed -----------------------------------------------------------------
-
-COMPILED = [
-    ("0", tt.edits.scale(2.0)),
-    ("1:input", tt.edits.zero(at={-1: 0})),
-    ("1:grad_output", tt.edits.clamp(-0.1, 0.1)),
-    ("2:grad_input", lambda g: g * g),
-    ("*:param_grad", tt.edits.sign()),
-]
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
-def test_a_compiled_model_is_edited_as_an_eager_one(backend: str) -> None:
-    for where, function in COMPILED:
-        torch.compiler.reset()
-        eager, model, x = mlp().double(), mlp().double(), leaf(5, 3).detach()
-        compiled: Any = torch.compile(model, backend=backend)
-        with tt.edit(eager, where, function):  # type: ignore[arg-type]
-            right = eager(x)
-            right.sum().backward()
-        with tt.edit(compiled, where, function) as edit:  # type: ignore[arg-type]
-            for _ in range(2):
-                model.zero_grad()
-                out = compiled(x)
-                out.sum().backward()
-        close(out, right)
-        close(grads(model), grads(eager))
-        assert sum(edit.fired.values()) > 0
-        close(compiled(x), mlp().double()(x))
-    torch.compiler.reset()
+# --- two processes ----------------------------------------------------------------------------
 
 
 _DDP = """
@@ -800,16 +653,6 @@ def test_two_processes_are_edited_as_one_by_hand(tmp_path: Path) -> None:
     assert done.stdout.count("right") == 2
 
 
-def test_a_copy_of_an_edited_model_is_not_edited() -> None:
-    model, x = mlp().double(), leaf(5, 3)
-    with tt.edit(
-        model, ["*:output", "*:grad_output,param_grad"], tt.edits.zero(), missing="ignore"
-    ):
-        twin = copy.deepcopy(model)
-    twin(x).sum().backward()
-    assert twin[0].weight.grad.any()
-
-
 class _Gate(nn.Module):
     def __init__(self, uses: int) -> None:
         super().__init__()
@@ -853,21 +696,3 @@ def test_the_memory_format_behind_an_edit_that_changes_nothing_is_the_same() -> 
     plain = model(x)
     with tt.edit(model, "*:grad_input", lambda g: None, missing="ignore"):
         assert model(x).stride() == plain.stride()
-
-
-@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
-@pytest.mark.parametrize("kind", ["to_sparse", "to_sparse_csr"])
-def test_why_the_gradient_of_a_sparse_argument_cannot_be_changed_is_said(kind: str) -> None:
-    model = Net(lambda m, x: x.to_dense() * 2)
-    x = getattr(torch.eye(2), kind)().requires_grad_()
-    edit = tt.edit(model, ".:grad_input", lambda g: g * 2)
-    model(x).sum().backward()
-    with pytest.raises(tt.EditError, match="PyTorch has no views of sparse"):
-        edit.close()
-
-
-@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
-def test_half_complex_tensors_can_be_edited() -> None:
-    model = Net(lambda m, x: x.chalf())
-    with tt.edit(model, "*:output", lambda t: None):
-        assert model(torch.ones(2)).tolist() == [1, 1]

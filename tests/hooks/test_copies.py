@@ -5,14 +5,20 @@ from __future__ import annotations
 import copy
 import io
 import pickle
+import subprocess
+import sys
+import warnings
 from collections import OrderedDict
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from copies import written_by_torch
-from models import seeded
+from bits import same
+from copies import COPIES, written_by_torch
+from models import mlp, relu_mlp, rows, seeded
+from random_numbers import leaf
 from torch import nn
 
 import torchtap as tt
@@ -196,3 +202,110 @@ def test_a_copy_of_a_specimen_has_nothing_of_ours(specimen: Specimen) -> None:
     assert [one.requires_grad for one in twin.parameters()] == [
         one.requires_grad for one in model.parameters()
     ]
+
+
+ALL = ["*:*", "*:param,param_grad"]
+
+
+@pytest.mark.parametrize("copied", list(COPIES.values()), ids=list(COPIES))
+def test_a_copy_of_a_watched_model_is_silent(copied: Any) -> None:
+    model, x = relu_mlp(), rows()
+    with tt.watch(model, "*:*") as w:
+        twin = copied(model)
+        out = twin(x)
+        out.sum().backward()
+        assert len(w.run) == 0
+        model(x)
+        assert same(w.run["2:output"], out)
+
+
+def test_a_copy_outlives_the_watch() -> None:
+    model = relu_mlp()
+    with tt.watch(model, ALL):
+        twin = copy.deepcopy(model)
+    assert same(twin(rows()), model(rows()))
+
+
+def test_a_copy_can_be_watched() -> None:
+    model = relu_mlp()
+    with tt.watch(model, ALL):
+        twin = copy.deepcopy(model)
+        with tt.watch(twin, "2") as w:
+            out = twin(rows())
+    assert same(w.run["2:output"], out)
+
+
+_LOAD = """
+import sys
+
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "torchtap":
+            raise ImportError("there is no torchtap here")
+
+sys.meta_path.insert(0, Blocker())
+import torch
+model = torch.load(sys.argv[1], weights_only=False)
+print(model(torch.ones(1, 3)).sum().item())
+try:
+    import torchtap
+except ImportError as error:
+    print(error)
+"""
+
+
+def test_a_pickle_of_a_watched_model_loads_where_there_is_no_torchtap(tmp_path: Path) -> None:
+    model, file = relu_mlp(), tmp_path / "model.pt"
+    with tt.watch(model, ALL):
+        model(rows()).sum().backward()
+        torch.save(model, file)
+    done = subprocess.run(
+        [sys.executable, "-c", _LOAD, str(file)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    value, blocked = done.stdout.splitlines()
+    assert float(value) == model(torch.ones(1, 3)).sum().item()
+    assert blocked == "there is no torchtap here"
+
+
+def test_an_output_of_a_watched_model_can_be_saved() -> None:
+    model, stream = relu_mlp(), io.BytesIO()
+    with tt.watch(model, "*:*"), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        out = model(rows())
+        torch.save(out, stream)
+    stream.seek(0)
+    assert same(torch.load(stream), out)
+
+
+def test_the_state_dict_of_a_watched_model_is_unchanged() -> None:
+    model = relu_mlp()
+    before = list(model.state_dict())
+    with tt.watch(model, ALL):
+        assert list(model.state_dict()) == before
+
+
+ONES = torch.ones(2, 3)
+
+
+@pytest.mark.parametrize("copied", COPIES.values(), ids=list(COPIES))
+def test_a_copy_of_an_edited_model_is_plain(copied: Any) -> None:
+    model = seeded(lambda: nn.Sequential(nn.Linear(3, 3), nn.ReLU()))
+    plain = model(ONES)
+    everything = "*:input,output,grad_input,grad_output,param_grad"
+    with tt.edit(model, everything, tt.edits.zero(), missing="ignore") as edit:
+        twin = copied(model)
+        out = twin(ONES)
+        out.sum().backward()
+        assert edit.fired == {}
+    assert torch.equal(out, plain) and twin[0].weight.grad.any()
+
+
+def test_a_copy_of_an_edited_model_is_not_edited() -> None:
+    model, x = mlp().double(), leaf(5, 3)
+    with tt.edit(
+        model, ["*:output", "*:grad_output,param_grad"], tt.edits.zero(), missing="ignore"
+    ):
+        twin = copy.deepcopy(model)
+    twin(x).sum().backward()
+    assert twin[0].weight.grad.any()

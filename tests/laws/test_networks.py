@@ -14,7 +14,8 @@ import bits
 import pytest
 import torch
 import transformers
-from models import resnet18, resnet34, seeded, small
+from bits import same
+from models import TinyGPT, resnet18, resnet34, seeded, small
 from random_numbers import fixed_seed
 from torch import Tensor, nn
 from truth import PORTS, Truth, assert_matches, truth
@@ -304,3 +305,19 @@ def test_verify_holds_for_a_network_without_grad(network: Network) -> None:
         result = tt.verify(model, *args, **kwargs)
     assert result, repr(result)
     assert result.num_values > 0 and result.num_gradients == 0
+
+
+def test_a_gpt_is_watched_without_a_bit_of_change() -> None:
+    model = seeded(lambda: TinyGPT(vocab=11, d=16, layers=2, heads=2, context=8))
+    tokens = torch.arange(8).reshape(1, 8)
+
+    def train() -> list[Tensor]:
+        model.zero_grad()
+        out = model(tokens)
+        out.logsumexp(-1).sum().backward()
+        return [out.detach(), *(p.grad.clone() for p in model.parameters())]
+
+    plain = train()
+    with tt.watch(model, ["*:*", "*:param,param_grad"]):
+        watched = train()
+    assert all(same(a, b) for a, b in zip(plain, watched, strict=True))

@@ -518,3 +518,11 @@ def test_a_site_without_a_record_that_fits_has_no_records() -> None:
     assert list(w.run.records("0")) == []
     run, _ = recorded("0")
     assert list(run.records("0", steps=7)) == list(run.records("0", phase="eval")) == []
+
+
+def test_a_statistic_that_is_not_there_names_its_neighbours() -> None:
+    model = nn.ReLU()
+    with tt.watch(model, to=tt.Stats()) as w:
+        model(torch.ones(1))
+    with pytest.raises(tt.SiteError, match="no statistic 'meen'; did you mean 'mean'"):
+        w.run.over_steps(".:output", "meen")

@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 import torch
+from bits import same
+from models import seeded
+from offloads import gradients, noise, offloads
 from torch import Tensor, nn
 
 import torchtap as tt
@@ -130,3 +133,21 @@ def test_an_offload_that_is_made_inside_breaks_the_graph_or_says_so() -> None:
     torch.compiler.reset()
     with pytest.raises(torch._dynamo.exc.Unsupported, match=r"torchtap: tt\.offload is called"):
         torch.compile(saving, backend="aot_eager", fullgraph=True)(x)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Of inductor's own.
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+@pytest.mark.parametrize("is_attached", [False, True], ids=["block", "attached"])
+@pytest.mark.parametrize("to", ["disk", "cpu"])
+@pytest.mark.usefixtures("fresh_compiler")
+def test_compiled(backend: str, is_attached: bool, to: str) -> None:
+    model = seeded(lambda: nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.Linear(64, 16)))
+    compiled: Any = torch.compile(model, backend=backend, fullgraph=True)
+    x = noise(8, 16)
+    expected = gradients(model, compiled(x).sin().sum())
+    attached: dict[str, Any] = {"model": compiled, "where": "."} if is_attached else {}
+    with offloads(to, **attached) as off:
+        for _ in range(3):
+            assert same(gradients(model, compiled(x).sin().sum()), expected)
+    assert off.report().packed_nbytes > 0

@@ -11,24 +11,17 @@ from typing import Any
 import pytest
 import torch
 from bits import content
+from offloads import offloads
 from torch import Tensor, nn
 from torch.autograd import gradcheck, gradgradcheck
 from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
 import torchtap as tt
-from torchtap.saved.streams import use_streams
-from torchtap.testing import FakeStreams
-
-
-def offload_all(**options: Any) -> tt.Offload:
-    with use_streams(FakeStreams(3)):
-        return tt.offload(min_bytes=0, **options)
-
 
 FORMS = {
-    "block": lambda model, **options: offload_all(**options),
-    "attached": lambda model, **options: offload_all(model=model, **options),
+    "block": lambda model, **options: offloads(**options),
+    "attached": lambda model, **options: offloads(model=model, **options),
 }
 EXACT: dict[str, dict[str, Any]] = {
     "disk": {"to": "disk"},

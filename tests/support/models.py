@@ -51,6 +51,16 @@ def squares() -> Net:
     return Net(lambda m, x: x * x)
 
 
+def two_scales() -> nn.Sequential:
+    """Doubles, and then triples."""
+    return nn.Sequential(scales(2.0), scales(3.0))
+
+
+def ones() -> Tensor:
+    """An input of these that requires grad."""
+    return torch.ones(2, requires_grad=True)
+
+
 def chain(x: Tensor, length: int = 6) -> Tensor:
     """Sine and exponential in turns, and a sum: each saves a tensor for backward."""
     for _ in range(length):
@@ -61,6 +71,25 @@ def chain(x: Tensor, length: int = 6) -> Tensor:
 def gradient_of_chain(x: Tensor, length: int = 6) -> Tensor:
     """Of ``chain``, by plain autograd."""
     return torch.autograd.grad(chain(x, length), x)[0]
+
+
+def grads(model: nn.Module) -> dict[str, Tensor | None]:
+    """The gradient of each parameter, by its name."""
+    return {name: param.grad for name, param in model.named_parameters()}
+
+
+def scaled_step(
+    model: nn.Module,
+    x: Tensor,
+    optimizer: torch.optim.Optimizer,
+    scaler: torch.amp.GradScaler,
+    between: Callable[[], object] = lambda: None,
+) -> None:
+    """A step of mixed precision; ``between`` is called before the optimizer's."""
+    scaler.scale(model(x).square().sum()).backward()
+    between()
+    scaler.step(optimizer)
+    scaler.update()
 
 
 # --- ResNet -----------------------------------------------------------------------------------
