@@ -9,6 +9,7 @@ import torch
 import transformers
 from absent import reasons_at
 from containers import Box
+from models import llama
 from torch import nn
 
 import torchtap as tt
@@ -17,15 +18,10 @@ from torchtap.testing import Net
 
 @pytest.mark.parametrize("make", [transformers.DynamicCache, transformers.StaticCache])
 def test_a_cache_is_recorded_as_it_is_at_each_call(make: Any) -> None:
-    config = transformers.LlamaConfig(
-        vocab_size=20,
-        hidden_size=8,
-        intermediate_size=8,
-        num_hidden_layers=2,
-        num_attention_heads=2,
+    model = llama()
+    cache = (
+        make(config=model.config) if make is transformers.DynamicCache else make(model.config, 4)
     )
-    model = transformers.LlamaForCausalLM(config).eval()
-    cache = make(config=config) if make is transformers.DynamicCache else make(config, 4)
     truth: dict[Any, Any] = {}
 
     def note(module: nn.Module, args: Any, kwargs: Any) -> None:

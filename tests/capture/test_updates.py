@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 from absent import reasons_at
 from torch import Tensor, nn
@@ -57,24 +58,20 @@ def test_tied_weights_have_their_update_at_both_places() -> None:
     assert w.absent == []
 
 
-def test_the_update_of_a_frozen_parameter_is_absent_for_that_reason() -> None:
+@pytest.mark.parametrize(
+    ("requires_grad", "right"),
+    [
+        (False, "it does not require grad, and no optimizer made a step with it"),
+        (True, "no optimizer made a step with it in step 0: those that made one do not hold it"),
+    ],
+    ids=["frozen", "not held"],
+)
+def test_a_parameter_that_no_optimizer_holds_has_no_update(requires_grad: bool, right: str) -> None:
     model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 1))
-    model[0].requires_grad_(False)  # As the weights beside those of LoRA.
+    model[0].requires_grad_(requires_grad)  # Frozen, as the weights beside those of LoRA.
     optimizer = torch.optim.SGD(model[1].parameters(), lr=0.1)
     with tt.watch(model, "*:update") as w:
         model(torch.ones(2, 3)).sum().backward()
         optimizer.step()
         w.step()
-    right = "it does not require grad, and no optimizer made a step with it"
-    assert reasons_at(w, "0:update[weight]") == [right]
-
-
-def test_a_parameter_that_the_optimizer_does_not_hold_is_said_to_be_so() -> None:
-    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 1))
-    optimizer = torch.optim.SGD(model[1].parameters(), lr=0.1)
-    with tt.watch(model, "*:update") as w:
-        model(torch.ones(2, 3)).sum().backward()
-        optimizer.step()
-        w.step()
-    right = "no optimizer made a step with it in step 0: those that made one do not hold it"
     assert reasons_at(w, "0:update[weight]") == [right]

@@ -6,8 +6,8 @@ from collections.abc import Iterator, MutableMapping
 
 import pytest
 import torch
-import transformers
 from containers import Box
+from models import llama
 from torch import Tensor
 
 import torchtap as tt
@@ -23,14 +23,7 @@ def test_an_edit_that_finds_nothing_but_objects_never_happened() -> None:
 
 
 def test_a_language_model_that_returns_its_cache_is_edited_and_swept() -> None:
-    config = transformers.LlamaConfig(
-        vocab_size=20,
-        hidden_size=8,
-        intermediate_size=8,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-    )
-    model, tokens = transformers.LlamaForCausalLM(config).eval(), torch.tensor([[1, 2, 3]])
+    model, tokens = llama(), torch.tensor([[1, 2, 3]])
     with torch.no_grad():
         plain = model(tokens, use_cache=True)
         with tt.edit(model, "model", tt.edits.zero()) as edit:

@@ -23,6 +23,17 @@ def checkpointed(*, reentrant: bool) -> Net:
     return Net(forward, before=squares(), inner=inner, after=squares())
 
 
+def thrice(inner: nn.Module, *, reentrant: bool) -> Net:
+    """Calls one module three times, each time in a checkpoint."""
+
+    def forward(m: Any, x: Tensor) -> Tensor:
+        for _ in range(3):
+            x = checkpoint(m.inner, x, use_reentrant=reentrant)
+        return x
+
+    return Net(forward, inner=inner)
+
+
 both_kinds = pytest.mark.parametrize("reentrant", [False, True], ids=["plain", "reentrant"])
 
 
@@ -87,12 +98,7 @@ def test_a_run_hides_recomputed_values_by_default(reentrant: bool) -> None:
 
 @both_kinds
 def test_recomputed_calls_keep_the_number_of_the_first_pass(reentrant: bool) -> None:
-    def forward(m: Any, x: Tensor) -> Tensor:
-        for _ in range(3):
-            x = checkpoint(m.inner, x, use_reentrant=reentrant)
-        return x
-
-    model, x = Net(forward, inner=Net(lambda m, x: 2 * x.sin())), leaf(2)
+    model, x = thrice(Net(lambda m, x: 2 * x.sin()), reentrant=reentrant), leaf(2)
     with tt.watch(model, "inner:*") as w:
         model(x).sum().backward()
     for call in range(3):
@@ -129,12 +135,7 @@ def test_a_watched_checkpoint_is_bit_equal_to_unwatched(reentrant: bool) -> None
 
 @both_kinds
 def test_a_parameter_used_in_several_checkpoints_has_one_gradient(reentrant: bool) -> None:
-    def forward(m: Any, x: Tensor) -> Tensor:
-        for _ in range(3):
-            x = checkpoint(m.inner, x, use_reentrant=reentrant)
-        return x
-
-    model = Net(forward, inner=nn.Linear(2, 2)).double()
+    model = thrice(nn.Linear(2, 2), reentrant=reentrant).double()
     with tt.watch(model, "*:param_grad") as w:
         model(leaf(1, 2)).sum().backward()
     assert torch.equal(w.run["inner:param_grad[weight]"], model.inner.weight.grad)

@@ -349,27 +349,6 @@ def test_an_update_whose_parameter_was_not_watched_says_so(sink: Any) -> None:
     assert found.why_no_ratio == ".:param[weight] was not watched beside it in that step"
 
 
-def test_a_step_that_was_passed_over_has_no_update_and_is_named() -> None:
-    model = nn.Linear(4, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
-    with tt.watch(model, ".:param,update", to=tt.Stats()) as w:
-        for number in range(3):
-            optimizer.zero_grad()
-            x = torch.full((2, 4), math.inf if number == 1 else 1.0)
-            scaler.scale(model(x).square().mean()).backward()
-            scaler.step(optimizer)
-            scaler.update()
-            w.step()
-    steps, ratios = w.run.over_steps(".:update[weight]", "update_ratio")
-    assert steps == [0, 2]
-    assert not any(map(math.isnan, ratios))
-    assert any(
-        str(entry.site) == ".:update[weight]" and "in step 1" in entry.reason
-        for entry in w.run.absent
-    )
-
-
 # ---------------------------------------------------------------------- shares
 
 

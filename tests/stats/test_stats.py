@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 from bits import content
-from models import DigitsCNN, TinyGPT, resnet18, seeded
+from models import DigitsCNN, TinyGPT, resnet18, scaled_step, seeded
 from torch import Tensor, nn
 
 import torchtap as tt
@@ -541,20 +541,24 @@ def test_a_step_that_grad_scaler_passed_over_is_known() -> None:
     model = nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
-    with tt.watch(model, ".:update", to=tt.Stats()) as w:
+    with tt.watch(model, ".:param,update", to=tt.Stats()) as w:
         for number in range(3):
             optimizer.zero_grad()
-            x = torch.full((2, 4), float("inf") if number == 1 else 1.0)
-            scaler.scale(model(x).square().mean()).backward()
-            scaler.step(optimizer)
-            scaler.update()
+            x = torch.full((2, 4), math.inf if number == 1 else 1.0)
+            scaled_step(model, x, optimizer, scaler)
             w.step()
-    assert w.run.steps == [0, 2]
-    reasons = {entry.reason for entry in w.absent}
-    assert reasons == {
+    steps, ratios = w.run.over_steps(".:update[weight]", "update_ratio")
+    assert steps == [0, 2]
+    assert not any(map(math.isnan, ratios))
+    passed_over = (
         "no optimizer made a step with it in step 1: its gradient was not finite, and GradScaler "
         "passes over such steps"
-    }
+    )
+    for absent in (w.absent, w.run.absent):
+        assert {str(entry.site): entry.reason for entry in absent} == {
+            ".:update[weight]": passed_over,
+            ".:update[bias]": passed_over,
+        }
 
 
 def test_a_sparse_gradient_without_an_optimizer_step_stops_nothing() -> None:

@@ -6,7 +6,7 @@ Nothing of torchvision.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from random_numbers import fixed_seed, normal
@@ -357,6 +357,20 @@ class TinyGPT(nn.Module):
         for block in self.blocks:
             x = block(x)
         return self.head(self.ln_f(x))
+
+
+def llama() -> Any:
+    """A Llama of two layers for evaluation: tokens int64[B, T] to logits float32[B, T, 20]."""
+    import transformers
+
+    config = transformers.LlamaConfig(
+        vocab_size=20,
+        hidden_size=8,
+        intermediate_size=8,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+    )
+    return seeded(lambda: transformers.LlamaForCausalLM(config)).eval()
 
 
 # --- small ones -------------------------------------------------------------------------------
