@@ -96,14 +96,14 @@ def test_what_a_sink_raises_keeps_its_type_and_gets_a_note() -> None:
     assert "at 1:output (step 0, call 0)" in note
 
 
-def test_a_sink_that_fails_at_the_end_of_a_step_is_heard() -> None:
+def test_a_sink_that_fails_at_the_end_of_a_step_is_reported() -> None:
     w = tt.watch(two_scales(), to=ModuleCounters("step 0"))
     with pytest.raises(OverflowError) as caught:
         w.step()
     assert "at the end of step 0" in caught.value.__notes__[0]
 
 
-def test_a_sink_that_fails_on_closing_is_heard() -> None:
+def test_a_sink_that_fails_on_closing_is_reported() -> None:
     w = tt.watch(two_scales(), to=ModuleCounters("close"))
     with pytest.raises(OverflowError) as caught:
         w.close()

@@ -10,7 +10,7 @@ from torch import nn
 import torchtap as tt
 
 
-def test_a_watch_that_nobody_closed_goes_with_its_model() -> None:
+def test_a_watch_that_was_never_closed_is_freed_with_its_model() -> None:
     model = nn.Linear(2, 2)
     gone = weakref.ref(tt.watch(model, "*")._engine)
     del model

@@ -106,7 +106,7 @@ def test_measured_sites_say_that_evaluations_are_not_counted() -> None:
     assert notes == ("evaluation forwards between the training forwards are not counted",)
 
 
-def test_gradients_of_evaluations_are_said_to_be_missing() -> None:
+def test_gradients_of_evaluations_are_reported_as_missing() -> None:
     model = mlp()
     with tt.watch(model, "0:output,grad_output,grad_input") as w:
         model(X[0].clone().requires_grad_()).sum().backward()
@@ -145,7 +145,7 @@ def test_attributions_in_eval_mode_are_recorded_as_they_are() -> None:
     assert len(list(w.run.records("0:output"))) == 6
 
 
-def test_evaluations_before_the_first_training_forward_are_said() -> None:
+def test_evaluations_before_the_first_training_forward_are_reported() -> None:
     model = mlp()
     with tt.watch(model, "*:output", to=tt.Stats()) as w:
         evaluate_without_gradients(model)
@@ -239,7 +239,7 @@ def test_compiled_evaluations_are_kept_apart_from_compiled_training(kind: str) -
     call: Any = torch.compile(model, backend="aot_eager") if kind == "whole" else model
     for part in model if kind == "in place" else ():
         part.compile(backend="aot_eager")
-    if kind == "parts":  # Nobody calls the model itself.
+    if kind == "parts":  # The model itself is not called.
         call = torch.compile(lambda x: model[2](model[1](model[0](x))), backend="aot_eager")  # type: ignore[misc]
     expected = {}
     with torch.no_grad():

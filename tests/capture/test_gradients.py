@@ -83,7 +83,7 @@ def test_an_input_that_is_optimised_in_a_loop_gets_one_gradient_per_call() -> No
     assert all(torch.equal(r.value, model[1].weight.detach()) for r in records)
 
 
-def test_what_the_output_does_not_depend_on_is_said() -> None:
+def test_what_the_output_does_not_depend_on_is_reported() -> None:
     model = Net(lambda net, x, y: x * 2)
     x, y = torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True)
     with tt.watch(model, ".:grad_input") as w:
@@ -141,7 +141,7 @@ def test_what_flows_past_the_nodes_of_a_module_is_not_left_out_of_a_record() -> 
     assert "create_graph=True" in reasons_at(w, "outer:grad_input")[0]
 
 
-def test_a_backward_that_goes_only_past_the_nodes_of_a_module_is_said() -> None:
+def test_a_backward_that_goes_only_past_the_nodes_of_a_module_is_reported() -> None:
     """Of a force alone, the backward reaches the argument by nodes that the first backward made."""
     model = nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 1))
     x = torch.ones(2, 3, requires_grad=True)

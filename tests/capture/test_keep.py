@@ -121,7 +121,7 @@ def test_without_copies_an_overwritten_value_is_never_handed_out() -> None:
         w.run["inner:output"]
 
 
-def test_without_copies_an_overwritten_value_is_said_absent() -> None:
+def test_without_copies_an_overwritten_value_is_listed_as_absent() -> None:
     model = overwrites()
     with tt.watch(model, "inner", copy="never") as w:
         model(torch.ones(2))
@@ -144,7 +144,7 @@ def test_always_copying_shares_no_memory() -> None:
     assert w.run[".:output"].data_ptr() != out.data_ptr()
 
 
-def test_auto_copies_no_more_once_nobody_was_seen_to_write() -> None:
+def test_auto_stops_copying_where_no_write_was_seen() -> None:
     model = two_scales()
     with tt.watch(model, ".") as w:
         outputs = []

@@ -26,7 +26,7 @@ def test_a_container_is_absent_because_it_is_never_called() -> None:
     assert reasons_at(w, "blocks:output") == ["it has no forward: a container is never called"]
 
 
-def test_a_container_beside_a_compiled_part_is_said_to_be_one() -> None:
+def test_a_container_beside_a_compiled_part_is_reported_as_a_container() -> None:
     blocks = nn.ModuleList([nn.Linear(3, 3), nn.Linear(3, 3)])
     model = Net(lambda m, x: m.head(x), blocks=blocks, head=nn.Linear(3, 1))
     model.head.compile(backend="eager")
@@ -37,14 +37,14 @@ def test_a_container_beside_a_compiled_part_is_said_to_be_one() -> None:
         assert reasons_at(w, "blocks:output") == ["it has no forward: a container is never called"]
 
 
-def test_a_model_that_never_ran_is_said_absent() -> None:
+def test_a_model_that_never_ran_is_listed_as_absent() -> None:
     with tt.watch(two_scales(), "0") as w:
         pass
     assert [str(entry.site) for entry in w.absent] == ["0:output"]
     assert "was not called" in w.absent[0].reason
 
 
-def test_a_module_that_its_parent_skips_is_said_absent() -> None:
+def test_a_module_that_its_parent_skips_is_listed_as_absent() -> None:
     model = Net(lambda m, x: m.used(x), used=scales(2.0), skipped=scales(3.0))
     with tt.watch(model) as w:
         model(ones())
@@ -52,7 +52,7 @@ def test_a_module_that_its_parent_skips_is_said_absent() -> None:
     assert "parent skipped it" in w.absent[0].reason
 
 
-def test_a_module_that_ran_is_not_said_absent() -> None:
+def test_a_module_that_ran_is_not_listed_as_absent() -> None:
     model = two_scales()
     with tt.watch(model) as w:
         model(ones())

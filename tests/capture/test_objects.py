@@ -63,7 +63,7 @@ def test_what_was_not_looked_into_is_absent_where_it_is_taken() -> None:
     assert "no tensor that fits" in w.absent[0].reason
 
 
-def test_a_tensor_of_an_object_is_recorded_and_an_edit_of_it_is_refused_or_said() -> None:
+def test_a_tensor_of_an_object_is_recorded_and_an_edit_of_it_is_refused_or_reported() -> None:
     model = Net(lambda net, x: (x * 1, Box(x * 2)))
     with tt.watch(model, ".:output,grad_output") as w:
         out, box = model(torch.ones(2, requires_grad=True))

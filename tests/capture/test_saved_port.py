@@ -198,7 +198,7 @@ def test_reading_recomputes_no_checkpoint(use_reentrant: bool) -> None:
     assert len(calls) == 2
 
 
-def test_reading_runs_nobodys_hooks() -> None:
+def test_reading_runs_no_saved_tensor_hooks() -> None:
     unpacked: list[int] = []
 
     def unpack(kept: Tensor) -> Tensor:

@@ -96,7 +96,7 @@ def test_an_optimizer_inside_the_backward_leaves_the_gradient_to_see() -> None:
         handle.remove()
         if ours_first:
             assert torch.equal(w.run[".:param_grad[weight]"], x.sum(0, keepdim=True))
-        else:  # Used up before we saw it.
+        else:  # Used up before the watch saw it.
             assert list(reasons(w)) == [".:param_grad[weight]"]
 
 
@@ -111,7 +111,7 @@ def test_a_replaced_parameter_is_hooked_in_the_next_step() -> None:
     assert torch.equal(w.run.get(".:param_grad[weight]", step=1), wide(1, 2, seed=2))
 
 
-def test_a_frozen_parameter_is_said_absent() -> None:
+def test_a_frozen_parameter_is_listed_as_absent() -> None:
     model = nn.Linear(2, 1).double()
     model.weight.requires_grad_(False)
     with tt.watch(model, ".:param_grad") as w:

@@ -24,14 +24,14 @@ def test_a_watched_model_can_be_traced() -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_an_exported_model_knows_nothing_of_us() -> None:
+def test_an_exported_model_holds_nothing_of_torchtap() -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
     with tt.watch(model, "*:output", to=tt.Stats()):
         program = torch.export.export(model, (torch.ones(1, 2),), strict=True)
     assert "torchtap" not in str(program.graph)
 
 
-def test_inside_torch_func_it_is_said_absent() -> None:
+def test_inside_torch_func_it_is_listed_as_absent() -> None:
     model = relu_mlp()
     params = dict(model.named_parameters())
 
@@ -47,7 +47,7 @@ def test_inside_torch_func_it_is_said_absent() -> None:
     assert set(reasons(w)) >= {"0:output", "2:grad_output"}
 
 
-def test_inside_vmap_it_is_said_absent() -> None:
+def test_inside_vmap_it_is_listed_as_absent() -> None:
     model = relu_mlp()
     with tt.watch(model, "0") as w:
         torch.vmap(model)(rows())
@@ -64,7 +64,7 @@ def test_functional_call_alone_is_watched() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_script_module_is_said_absent() -> None:
+def test_a_script_module_is_listed_as_absent() -> None:
     scripted = torch.jit.trace(nn.Linear(3, 3), rows())
     model = Net(lambda m, x: m.plain(m.scripted(x)), scripted=scripted, plain=nn.ReLU())
     with tt.watch(model, "*:output") as w:
@@ -74,7 +74,7 @@ def test_a_script_module_is_said_absent() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_model_that_is_a_script_module_is_said_absent() -> None:
+def test_a_model_that_is_a_script_module_is_listed_as_absent() -> None:
     with tt.watch(torch.jit.trace(nn.Linear(3, 3), rows())) as w:
         pass
     assert "ScriptModule" in reasons(w)[".:output"]

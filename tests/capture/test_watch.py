@@ -624,7 +624,7 @@ def test_leaves_whose_keys_read_the_same_are_told_apart() -> None:
     assert float(w.run[".:grad_output[0~2]"]) == 5.0
 
 
-def test_hooks_of_saved_tensors_that_have_no_name_do_no_harm() -> None:
+def test_saved_tensor_hooks_without_a_name_are_accepted() -> None:
     from functools import partial
 
     model = nn.Linear(2, 2)

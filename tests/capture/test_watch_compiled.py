@@ -39,7 +39,7 @@ def test_paths_of_a_compiled_model_have_no_prefix() -> None:
 
 
 @pytest.mark.usefixtures("fresh_compiler")
-def test_a_model_compiled_before_it_is_watched_is_said_absent() -> None:
+def test_a_model_compiled_before_it_is_watched_is_listed_as_absent() -> None:
     model = Net(lambda m, x: m.b(m.a(x)), a=nn.Linear(3, 3), b=nn.Linear(3, 3))
     compiled: Any = torch.compile(model, backend="eager")
     compiled(rows())

@@ -547,7 +547,7 @@ def test_what_is_raised_outside_the_model_keeps_its_traceback(
     assert "KeyError: 'the loss'" in err
 
 
-def test_what_a_weight_file_was_wrapped_in_is_said_on_stderr(
+def test_what_a_weight_file_was_wrapped_in_is_reported_on_stderr(
     call: Callable[..., Any], nets: Any, here: Any
 ) -> None:
     weights = nets.Net().state_dict()
@@ -853,7 +853,7 @@ def test_slices_of_a_saved_run_are_shown_one_by_one(call: Callable[..., Any], al
     assert [line.split() for line in out[3:]] == [["1", "100%"], ["2", "100%"], ["0", "0"]]
 
 
-def test_what_slices_cannot_show_is_said(call: Callable[..., Any], along: Any) -> None:
+def test_what_slices_cannot_show_is_reported(call: Callable[..., Any], along: Any) -> None:
     words = ("stats", "along.safetensors", "--slices")
     for more, said in (
         (("channels",), "--slices is 'channels', which is nothing that tt.stats.along found at"),

@@ -1,4 +1,4 @@
-"""Whatever runs the user's model puts every random state back, and says where it cannot."""
+"""Each function that runs the user's model puts every random state back, or says why not."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Draws(nn.Module):
 
 
 def states(model: nn.Module) -> list[Any]:
-    """Read by hand, in whatever form each generator has."""
+    """Read by hand, in the form that each generator has."""
     found: list[Any] = [torch.get_rng_state().tolist(), random.getstate()]
     found.append(str(np.random.get_state()) + str(np.random.get_state()[1].tolist()))
     own = getattr(model, "own", None)
@@ -158,7 +158,7 @@ def test_a_sweep_says_that_the_model_is_not_steady(batch: int) -> None:
     assert "Note: two runs of the unedited model already differ" in repr(table)
 
 
-def test_verify_says_that_the_model_is_not_steady_and_accuses_nothing() -> None:
+def test_verify_says_that_the_model_is_not_steady_and_reports_no_error() -> None:
     result = tt.verify(hidden(), rows(num=2))
     assert not result
     assert "outputs[]" in result.unsteady

@@ -20,14 +20,14 @@ def test_a_key_is_step_site_and_call() -> None:
     assert key == tt.Key(4, tt.Site("fc", "output", "0"), 1)
 
 
-def test_a_value_that_nobody_touched_is_handed_out() -> None:
+def test_a_value_that_was_not_overwritten_is_returned() -> None:
     value = torch.ones(2)
     kept = made(value=value, version=value._version)
     assert kept.value is value
     assert not kept.overwritten
 
 
-def test_a_value_that_was_overwritten_is_not_handed_out() -> None:
+def test_a_value_that_was_overwritten_is_not_returned() -> None:
     value = torch.ones(2)
     kept = made(value=value, version=value._version)
     value.add_(1)

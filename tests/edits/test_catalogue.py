@@ -265,7 +265,7 @@ def test_a_place_that_is_none_is_refused_at_once(index: Any) -> None:
 
 
 @pytest.mark.parametrize("index", [range(1, 3), (1, 2), torch.tensor([1, 2]), slice(2, 0, -1)])
-def test_a_place_may_be_said_in_many_ways(index: Any) -> None:
+def test_a_place_may_be_written_in_many_ways(index: Any) -> None:
     exactly(done(edits.zero(at={0: index}), torch.ones(4)), [1.0, 0.0, 0.0, 1.0])
 
 

@@ -246,7 +246,7 @@ def test_a_watch_sees_values_before_or_after_all_edits(port: str, edits_first: b
     assert found == {"before": 1.0, "after": out}
 
 
-def test_other_peoples_hooks_keep_their_places() -> None:
+def test_hooks_of_the_user_keep_their_places() -> None:
     model = chain(1)
     model[0].register_forward_hook(lambda m, a, out: out + 10)
     edit = tt.edit(model, "0", double)

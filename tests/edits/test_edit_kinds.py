@@ -80,7 +80,7 @@ def test_noise_and_means_of_complex_tensors_have_both_parts() -> None:
 
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
 @pytest.mark.parametrize("kind", ["to_sparse", "to_sparse_csr"])
-def test_why_the_gradient_of_a_sparse_argument_cannot_be_changed_is_said(kind: str) -> None:
+def test_why_the_gradient_of_a_sparse_argument_cannot_be_changed_is_reported(kind: str) -> None:
     model = Net(lambda m, x: x.to_dense() * 2)
     x = getattr(torch.eye(2), kind)().requires_grad_()
     edit = tt.edit(model, ".:grad_input", lambda g: g * 2)

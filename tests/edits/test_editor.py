@@ -32,14 +32,14 @@ def test_the_first_edit_that_raises_is_the_last_that_is_asked() -> None:
         with tt.edit(model, f"0:{ports}", note):
             try:
                 raise ValueError
-            except ValueError:  # Somebody else's trouble, further out.
+            except ValueError:  # An exception of the caller is being handled.
                 model(torch.ones(1))
         assert len(asked) == len(ports.split(","))
         asked.clear()
 
 
 def halves(tensor: Tensor) -> Tensor:
-    """Times 2, and a view at the end: the tensor it makes is held by nobody else."""
+    """Times 2, and a view at the end: no other reference to the new tensor is left."""
     return (tensor.reshape(-1, 2) * 2).view(tensor.shape)
 
 

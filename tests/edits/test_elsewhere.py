@@ -215,6 +215,6 @@ def test_a_place_of_the_source_needs_one_to_go_to() -> None:
 
 
 @pytest.mark.parametrize("source", [lambda record: None, {"m": 3}])
-def test_a_source_without_tensors_is_said(source: Any) -> None:
+def test_a_source_without_tensors_is_reported(source: Any) -> None:
     with pytest.raises(tt.EditError, match=r"its source gave .*; expected a tensor"):
         done(edits.patch(source), SHORT)

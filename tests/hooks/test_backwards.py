@@ -107,7 +107,7 @@ def vmap_over_backward(y: Tensor, x: Tensor, eye: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("batched", [batch_of_backwards, vmap_over_backward])
 @pytest.mark.parametrize("sink", [tt.Memory, tt.Stats])
-def test_a_batch_of_backwards_runs_and_is_said_absent(batched: Any, sink: Any) -> None:
+def test_a_batch_of_backwards_runs_and_is_listed_as_absent(batched: Any, sink: Any) -> None:
     def forward(m: Any, x: Tensor) -> Tensor:
         y = m.flat(m.square(x))
         y.mul_(3)

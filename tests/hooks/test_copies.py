@@ -37,14 +37,14 @@ ATTACHED: dict[str, Callable[[nn.Module], Any]] = {
 every_attachment = pytest.mark.parametrize("attach", ATTACHED.values(), ids=list(ATTACHED))
 
 
-def others_hook(module: nn.Module, args: Any, kwargs: Any = None, output: Any = None) -> None:
+def users_hook(module: nn.Module, args: Any, kwargs: Any = None, output: Any = None) -> None:
     """A hook of the user's."""
 
 
 def build() -> nn.Sequential:
     model = seeded(lambda: nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.ReLU()))
-    model[0].register_forward_hook(others_hook, with_kwargs=True, always_call=True)
-    model[1].register_forward_pre_hook(others_hook, with_kwargs=True)
+    model[0].register_forward_hook(users_hook, with_kwargs=True, always_call=True)
+    model[1].register_forward_pre_hook(users_hook, with_kwargs=True)
     model[0].weight.note = "the user's"
     return model
 
@@ -98,7 +98,7 @@ def test_a_file_is_that_of_the_unwatched_model_to_the_byte(attach: Any, write: A
 
 
 @every_attachment
-def test_a_copy_has_the_hooks_of_others_and_none_of_ours(attach: Any) -> None:
+def test_a_copy_has_the_hooks_of_the_user_and_none_of_torchtap(attach: Any) -> None:
     model = build()
     expected = tables(copy.deepcopy(model))
     assert sum(len(items) for *_, items, _ in expected) == 5  # Two hooks and their three marks.
@@ -154,7 +154,7 @@ def test_a_copy_of_a_watched_encoder_takes_the_fused_kernel(fused_calls: list[in
 
 def test_a_handle_that_the_model_holds_itself_takes_the_copied_hook_off() -> None:
     model = plain()
-    model.handle = model[0].register_forward_hook(others_hook)  # type: ignore[assignment]
+    model.handle = model[0].register_forward_hook(users_hook)  # type: ignore[assignment]
     with tt.watch(model, "*:*"):
         twin = copy.deepcopy(model)
         assert len(twin[0]._forward_hooks) == 1
@@ -188,7 +188,7 @@ def keys(model: nn.Module) -> list[Any]:
 
 
 @pytest.mark.parametrize("specimen", zoo(), ids=str)
-def test_a_copy_of_a_specimen_has_nothing_of_ours(specimen: Specimen) -> None:
+def test_a_copy_of_a_specimen_has_nothing_of_torchtap(specimen: Specimen) -> None:
     model = specimen.build()
     expected, before = keys(copy.deepcopy(model)), keys(model)
     has_params = any(True for _ in model.parameters())

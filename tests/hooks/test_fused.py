@@ -1,4 +1,4 @@
-"""The fused kernel of ``nn.TransformerEncoderLayer`` runs under whatever is attached to it."""
+"""The fused kernel of ``nn.TransformerEncoderLayer`` runs under every attachment."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def test_another_hook_decides_as_it_would_alone(second: Any, fused_calls: list[i
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_compiled_encoder_is_fused_as_without_us() -> None:
+def test_a_compiled_encoder_is_fused_as_without_torchtap() -> None:
     layer, x = encoder(), torch.ones(1, 2, 8)
     with torch.no_grad():
         truth = torch.compile(layer)(x)

@@ -12,7 +12,7 @@ import torchtap as tt
 
 
 @pytest.mark.usefixtures("fresh_compiler")
-def test_a_watch_that_nobody_closed_lets_the_compilers_setting_go() -> None:
+def test_a_watch_that_was_never_closed_puts_the_compilers_setting_back() -> None:
     before = torch._dynamo.config.skip_nnmodule_hook_guards
     model = nn.Sequential(nn.Linear(2, 2))
     w = tt.watch(model, "0")

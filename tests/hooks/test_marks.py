@@ -12,7 +12,7 @@ import torchtap as tt
 from torchtap.testing import Net
 
 
-def test_a_mark_with_the_name_of_a_module_is_passed_over_and_said() -> None:
+def test_a_mark_with_the_name_of_a_module_is_ignored_and_reported() -> None:
     model = Net(lambda net, x: tt.mark(net.fc(x) * 100, "fc"), fc=nn.Linear(2, 2))
     with tt.watch(model, "fc") as w:
         output = model(torch.ones(1, 2))
@@ -73,7 +73,7 @@ def test_a_mark_returns_its_very_tensor() -> None:
         assert tt.mark(x, "x") is x
 
 
-def test_a_mark_outside_of_a_watched_forward_is_nobodys() -> None:
+def test_a_mark_outside_of_a_watched_forward_is_not_recorded() -> None:
     with tt.watch(Marked(), "doubled") as w:
         tt.mark(torch.ones(1), "doubled")
         assert len(w.run) == 0

@@ -27,7 +27,7 @@ def test_values_are_kept_without_grad(mode: Any) -> None:
 @pytest.mark.parametrize(
     ("mode", "reason"), [(torch.no_grad, "grad mode"), (torch.inference_mode, "inference mode")]
 )
-def test_gradients_without_grad_mode_are_said_absent(mode: Any, reason: str) -> None:
+def test_gradients_without_grad_mode_are_listed_as_absent(mode: Any, reason: str) -> None:
     model = squares()
     with tt.watch(model, ".:grad_output") as w, mode():
         model(leaf(3))
@@ -41,7 +41,7 @@ def test_an_inference_tensor_is_kept_as_a_plain_one() -> None:
     assert torch.equal(w.run[".:output"], wide(3) ** 2)
 
 
-def test_an_integer_output_has_no_gradient_and_it_is_said() -> None:
+def test_an_integer_output_has_no_gradient_with_a_reason() -> None:
     model = Net(lambda m, x: x.argmax())
     with tt.watch(model, ".:output,grad_output") as w:
         model(leaf(3))
@@ -49,21 +49,21 @@ def test_an_integer_output_has_no_gradient_and_it_is_said() -> None:
     assert reasons(w) == {".:grad_output": "int64 carries no gradient"}
 
 
-def test_an_input_that_needs_no_grad_is_said_absent() -> None:
+def test_an_input_that_needs_no_grad_is_listed_as_absent() -> None:
     model = nn.Linear(2, 2)
     with tt.watch(model, ".:grad_input") as w:
         model(torch.ones(1, 2)).sum().backward()
     assert reasons(w) == {".:grad_input": "it does not require grad"}
 
 
-def test_a_gradient_that_never_came_is_said_absent() -> None:
+def test_a_gradient_that_never_came_is_listed_as_absent() -> None:
     model = squares()
     with tt.watch(model, ".:grad_output") as w:
         model(leaf(3))
     assert "no backward was run" in reasons(w)[".:grad_output"]
 
 
-def test_a_gradient_that_came_is_not_said_absent() -> None:
+def test_a_gradient_that_came_is_not_listed_as_absent() -> None:
     model = squares()
     with tt.watch(model, ".:grad_output") as w:
         model(leaf(3)).sum().backward()

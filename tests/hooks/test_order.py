@@ -15,7 +15,7 @@ from torchtap.testing import Net
 ALL = ["*:*", "*:param,param_grad"]
 
 
-def test_hooks_of_others_run_in_their_order() -> None:
+def test_hooks_of_the_user_run_in_their_order() -> None:
     order: list[str] = []
     model = relu_mlp()
     model[0].register_forward_hook(lambda *_: order.append("early"))
@@ -27,7 +27,7 @@ def test_hooks_of_others_run_in_their_order() -> None:
     assert order[-2:] == ["early", "late"]
 
 
-def test_what_a_hook_of_others_replaced_is_what_is_seen() -> None:
+def test_what_a_hook_of_the_user_replaced_is_what_is_seen() -> None:
     model = relu_mlp()
     model[0].register_forward_hook(lambda module, args, output: torch.zeros_like(output))
     with tt.watch(model, "0:output") as w:
@@ -35,7 +35,7 @@ def test_what_a_hook_of_others_replaced_is_what_is_seen() -> None:
     assert w.run["0:output"].unique().tolist() == [0.0]
 
 
-def test_full_backward_hooks_of_others_see_what_they_saw() -> None:
+def test_full_backward_hooks_of_the_user_see_what_they_saw() -> None:
     def gradients(watched: bool) -> list[Tensor]:
         seen: list[Tensor] = []
         model = Net(lambda m, x: m.b(m.a(x)), a=nn.Linear(3, 3), b=nn.Tanh())
@@ -55,7 +55,7 @@ def test_full_backward_hooks_of_others_see_what_they_saw() -> None:
     assert all(same(a, b) for a, b in zip(plain, watched, strict=True))
 
 
-def test_hooks_of_others_on_tensors_stay() -> None:
+def test_hooks_of_the_user_on_tensors_stay() -> None:
     model = relu_mlp()
     seen: list[Any] = []
     with tt.watch(model, "*:*"):
@@ -65,7 +65,7 @@ def test_hooks_of_others_on_tensors_stay() -> None:
     assert len(seen) == 1
 
 
-def test_hooks_of_others_on_parameters_stay() -> None:
+def test_hooks_of_the_user_on_parameters_stay() -> None:
     model = relu_mlp()
     seen: list[Any] = []
     model[0].weight.register_post_accumulate_grad_hook(seen.append)
@@ -75,7 +75,7 @@ def test_hooks_of_others_on_parameters_stay() -> None:
     assert len(seen) == 2
 
 
-def test_retained_gradients_are_those_without_us() -> None:
+def test_retained_gradients_are_those_of_the_unwatched_model() -> None:
     model = relu_mlp()
     with tt.watch(model, "*:*") as w:
         out = model(rows())

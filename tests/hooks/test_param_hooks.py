@@ -32,7 +32,7 @@ def test_a_teacher_called_with_lent_parameters_leaves_the_edit_in_place(
             w.step()
     assert e.fired == {".:param_grad[bias]": 3, ".:param_grad[weight]": 3}
     assert len(list(w.run.records(".:param_grad[weight]"))) == 3 and not w.absent
-    if requires_grad:  # What the model does not own when the gradient comes is nobody's business.
+    if requires_grad:  # The model does not own them when the gradient comes.
         assert all(tensor.grad.any() for tensor in teacher.values())
 
 

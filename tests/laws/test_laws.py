@@ -335,7 +335,7 @@ def test_without_copies_the_overwritten_is_named_and_the_rest_is_true(specimen: 
 
 
 def values_at(right: Truth, record: tt.Record) -> list[bytes]:
-    """Content of whatever stands at the site of the record in that call (there may be doubles)."""
+    """Content of each record at the site of the record in that call (there may be doubles)."""
     return [
         bits.bits(entry.value)[3]
         for key, entry in right.entries.items()

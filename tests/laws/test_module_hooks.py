@@ -292,7 +292,7 @@ def test_hooks_put_after_attaching_see_the_same(program: Program, mode: str) -> 
 
 @every_mode
 @every_program
-def test_the_hooks_of_others_stay_and_no_other_does(program: Program, mode: str) -> None:
+def test_the_hooks_of_the_user_stay_and_no_other_does(program: Program, mode: str) -> None:
     def tables(model: nn.Module) -> dict[str, int]:
         return {name: len(found) for name, found in bits.hooks(model).items()}
 

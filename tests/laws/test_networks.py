@@ -193,7 +193,7 @@ def test_the_total_gradient_is_that_over_all_uses(network: Network) -> None:
 
 
 @pytest.mark.parametrize("name", ["resnet18", "mobilenet", "t5"])
-def test_a_gradient_off_by_a_hair_would_be_found(name: str) -> None:
+def test_a_gradient_with_a_small_error_would_be_found(name: str) -> None:
     network = next(network for network in NETWORKS if network.name == name)
     right = truth_of(network, torch.float64, training=True)
     records = list(recorded(network, torch.float64, training=True).records())
@@ -307,7 +307,7 @@ def test_verify_holds_for_a_network_without_grad(network: Network) -> None:
     assert result.num_values > 0 and result.num_gradients == 0
 
 
-def test_a_gpt_is_watched_without_a_bit_of_change() -> None:
+def test_watching_changes_no_bit_of_a_gpt() -> None:
     model = seeded(lambda: TinyGPT(vocab=11, d=16, layers=2, heads=2, context=8))
     tokens = torch.arange(8).reshape(1, 8)
 

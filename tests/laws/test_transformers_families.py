@@ -33,7 +33,7 @@ pytestmark = pytest.mark.slow
 NUM_STEPS = 2
 Attach = Callable[[nn.Module], AbstractContextManager[Any]]
 Seen = dict[tuple[str, str, str], Counter[Any]]
-"""Path, port and leaf -> the values that came by, in whatever order."""
+"""Path, port and leaf -> the values that were seen, in any order."""
 
 
 def same(tensor: Tensor) -> Tensor:

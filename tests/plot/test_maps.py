@@ -102,7 +102,7 @@ def test_maps_of_nothing_but_nan_are_drawn() -> None:
     assert "18 NaN (magenta)" in title_of(figure)
 
 
-def test_zero_and_constant_maps_are_said() -> None:
+def test_zero_and_constant_maps_are_reported() -> None:
     value = torch.rand(1, 4, 5, 5)
     value[0, 1], value[0, 2] = 0, 2.5
     figure = feature_maps(run_with(value), "conv")

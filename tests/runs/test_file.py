@@ -384,7 +384,9 @@ NO_RUNS: dict[str, tuple[bytes, str]] = {
 
 @pytest.mark.parametrize(("content", "message"), list(NO_RUNS.values()), ids=list(NO_RUNS))
 @pytest.mark.parametrize("reader", [tt.open, list_file])
-def test_what_is_no_run_is_said(reader: Any, content: bytes, message: str, tmp_path: Path) -> None:
+def test_what_is_no_run_is_reported(
+    reader: Any, content: bytes, message: str, tmp_path: Path
+) -> None:
     path = tmp_path / "run.safetensors"
     path.write_bytes(content)
     with pytest.raises(tt.RunError, match=message) as caught:
@@ -393,7 +395,7 @@ def test_what_is_no_run_is_said(reader: Any, content: bytes, message: str, tmp_p
 
 
 @pytest.mark.parametrize("kept_bytes", [0.3, 0.999])
-def test_a_run_that_breaks_off_is_said(tmp_path: Path, kept_bytes: float) -> None:
+def test_a_run_that_breaks_off_is_reported(tmp_path: Path, kept_bytes: float) -> None:
     path = kept(record(value=torch.ones(9))).save(tmp_path / "run.safetensors")
     whole = path.read_bytes()
     path.write_bytes(whole[: int(kept_bytes * len(whole))])
@@ -401,7 +403,7 @@ def test_a_run_that_breaks_off_is_said(tmp_path: Path, kept_bytes: float) -> Non
         tt.open(path)
 
 
-def test_a_pickle_is_said(tmp_path: Path) -> None:
+def test_a_pickle_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "run.pt"
     torch.save({"weight": torch.ones(1)}, path)
     with pytest.raises(tt.RunError, match=r"a pickle or a zip, .*read by torch\.load\('"):
@@ -409,14 +411,14 @@ def test_a_pickle_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["{oops", "[]", '{"format": 1}', '{"format": "x"}'])
-def test_a_header_that_is_damaged_is_said(tmp_path: Path, text: str) -> None:
+def test_a_header_that_is_damaged_is_reported(tmp_path: Path, text: str) -> None:
     path = tmp_path / "run.safetensors"
     save_file({"weight": torch.ones(1)}, path, metadata={"torchtap": text})
     with pytest.raises(tt.RunError, match=r"Write it again with run\.save"):
         tt.open(path)
 
 
-def test_a_directory_and_a_missing_file_are_said_with_the_runs_near(tmp_path: Path) -> None:
+def test_a_directory_and_a_missing_file_are_reported_with_the_runs_near(tmp_path: Path) -> None:
     path = kept(record(value=torch.ones(1))).save(tmp_path / "new" / "run.safetensors")
     with pytest.raises(
         tt.RunError, match="is a directory; expected a file; did you mean"
@@ -437,7 +439,7 @@ def test_a_run_is_not_saved_over_a_directory(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_place_that_cannot_be_written_is_said_by_its_name(tmp_path: Path) -> None:
+def test_a_place_that_cannot_be_written_is_reported_by_its_name(tmp_path: Path) -> None:
     path = Path("/proc/run.safetensors")  # Where even root makes no file.
     with pytest.raises(OSError, match=r"/proc/run\.safetensors") as caught:
         kept(record(value=torch.ones(1))).save(path)
@@ -445,7 +447,9 @@ def test_a_place_that_cannot_be_written_is_said_by_its_name(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("reader", [tt.open, list_file])
-def test_a_safetensors_file_of_somebody_else_is_said(reader: Any, tmp_path: Path) -> None:
+def test_a_safetensors_file_that_torchtap_did_not_write_is_reported(
+    reader: Any, tmp_path: Path
+) -> None:
     path = tmp_path / "weights.safetensors"
     save_file({"weight": torch.ones(1)}, path)
     with pytest.raises(tt.RunError, match="torchtap did not write it"):
@@ -458,14 +462,14 @@ def test_a_folder_is_no_run(reader: Any, tmp_path: Path) -> None:
         reader(tmp_path)
 
 
-def test_a_file_that_is_not_there_is_said(tmp_path: Path) -> None:
+def test_a_file_that_is_not_there_is_reported(tmp_path: Path) -> None:
     for reader in (tt.open, list_file):
         with pytest.raises(FileNotFoundError):
             reader(tmp_path / "nothing")
 
 
 @pytest.mark.parametrize("reader", [tt.open, list_file])
-def test_a_format_of_the_future_is_said(reader: Any, tmp_path: Path) -> None:
+def test_a_format_of_the_future_is_reported(reader: Any, tmp_path: Path) -> None:
     path = tmp_path / "run.safetensors"
     body = {"format": 99, "meta": {}, "records": [], "absent": []}
     save_file({"a": torch.ones(1)}, path, metadata={"torchtap": json.dumps(body)})

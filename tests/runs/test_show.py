@@ -254,7 +254,7 @@ def row_of(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("place", range(6))
-def test_a_nan_in_any_place_is_counted_and_spoils_no_other_number(place: Any) -> None:
+def test_a_nan_in_any_place_is_counted_and_changes_no_other_number(place: Any) -> None:
     value = torch.arange(1.0, 7.0)
     value[place] = math.nan
     cells_ = row_of(value.reshape(2, 3)).split()
@@ -281,7 +281,7 @@ def test_values_of_every_kind_have_a_row(value: Tensor, end: str) -> None:
     assert row_of(value).endswith(end)
 
 
-def test_one_dtype_is_said_once_and_several_in_each_row() -> None:
+def test_one_dtype_is_reported_once_and_several_in_each_row() -> None:
     same = run_of(record("a"), record("b")).table().to_text()
     assert "all float32" in same.split("\n")[0]
     mixed = run_of(record("a"), record("b", torch.zeros(3, dtype=torch.int64))).table().to_text()
@@ -327,7 +327,7 @@ def test_calls_are_measured_together_and_several_outputs_counted() -> None:
     assert "2 +1" in show_modules(run)
 
 
-def test_no_modules_is_said() -> None:
+def test_no_modules_is_reported() -> None:
     assert show_module_rows([]).text() == "No module has an output in this run."
     assert show_modules(Run([], Meta())) == "No module has an output in this run."
 

@@ -285,7 +285,7 @@ def test_a_table_that_is_cut_says_what_and_how_to_see_it() -> None:
     assert all(f"{n}:output" in whole for n in range(60))
 
 
-def test_names_that_are_shortened_are_said_too() -> None:
+def test_names_that_are_shortened_are_reported_too() -> None:
     model = nn.Sequential()
     name = "a_name_that_is_long_" * 6
     model.add_module(name, nn.Identity())

@@ -145,7 +145,7 @@ class Fails:
         raise AssertionError
 
 
-def test_a_codec_that_raises_leaves_nothing_hanging() -> None:
+def test_a_codec_that_raises_leaves_no_block_behind() -> None:
     x = noise(100).requires_grad_()
     off = tt.offload(Fails(), min_bytes=0)
     (tier,) = off._engine.chain.tiers

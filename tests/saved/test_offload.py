@@ -1,4 +1,4 @@
-"""Offloading gives the gradients that plain training gives, to the bit, whatever else goes on."""
+"""Offloading gives the gradients that plain training gives, to the bit."""
 
 from __future__ import annotations
 
@@ -437,7 +437,7 @@ def test_dtensors_stay_as_they_are() -> None:
 
 @contextmanager
 def autograds_own_error(plain: Callable[[], object]) -> Iterator[None]:
-    """The same words that autograd has without us."""
+    """The same message that autograd gives without torchtap."""
     with pytest.raises(RuntimeError, match=OVERWRITTEN) as expected:
         plain()
     with pytest.raises(RuntimeError) as found:
@@ -498,7 +498,7 @@ def test_what_was_overwritten_before_it_was_saved_is_right() -> None:
 
 
 def test_each_version_of_a_tensor_is_a_tensor_of_its_own() -> None:
-    """A function may save what is overwritten later, as long as nobody asks for it."""
+    """A function may save what is overwritten later, as long as its backward does not read it."""
     x = torch.ones(1, requires_grad=True)
     buffer = noise(64)
     off = offloads()
@@ -576,7 +576,7 @@ def test_a_recognised_parameter_can_be_overwritten_by_an_optimizer() -> None:
             optimizer.step()
 
 
-# --- who is who -------------------------------------------------------------------------------
+# --- the same storage, or another -------------------------------------------------------------
 
 
 def test_a_tensor_and_its_transpose_move_once() -> None:
@@ -592,7 +592,7 @@ def test_a_tensor_and_its_transpose_move_once() -> None:
     assert report.shared_nbytes == 4 * a.nbytes
 
 
-def test_another_dtype_or_another_place_is_somebody_else() -> None:
+def test_views_of_another_dtype_or_offset_come_back_as_they_were() -> None:
     a = noise(64)
     off = offloads()
     kept = (
@@ -608,7 +608,7 @@ def test_another_dtype_or_another_place_is_somebody_else() -> None:
 
 
 @every_to
-def test_a_recycled_address_restores_nobody_else(to: str) -> None:
+def test_a_recycled_address_restores_no_other_tensor(to: str) -> None:
     x = torch.ones(1, requires_grad=True)
     losses, contents, addresses = [], [], set()
     off = offloads(to, delay=0)
@@ -712,7 +712,7 @@ def test_offloads_inside_each_other_share_the_work() -> None:
 
 
 class Counting:
-    """Somebody else's pair of hooks."""
+    """A pair of saved-tensor hooks of the user."""
 
     def __init__(self) -> None:
         self.packed: list[Tensor] = []
@@ -731,8 +731,8 @@ class Counting:
 
 
 @pytest.mark.parametrize("is_attached", [False, True], ids=["block", "attached"])
-def test_somebody_elses_hooks_outside(is_attached: bool) -> None:
-    """They see what we keep, and go on afterwards."""
+def test_saved_tensor_hooks_of_the_user_around_an_offload(is_attached: bool) -> None:
+    """They see what the offload leaves in place, and go on afterwards."""
     model, x = built("gpt")
     expected = plain_gradients("gpt", "once")
     theirs = Counting()
@@ -750,7 +750,7 @@ def test_somebody_elses_hooks_outside(is_attached: bool) -> None:
 
 
 @pytest.mark.parametrize("is_attached", [False, True], ids=["block", "attached"])
-def test_somebody_elses_hooks_inside(is_attached: bool) -> None:
+def test_saved_tensor_hooks_of_the_user_inside_an_offload(is_attached: bool) -> None:
     theirs = Counting()
 
     def body(net: Any, x: Tensor) -> Tensor:
@@ -807,7 +807,7 @@ def test_exceptions_leave_nothing_on(error: BaseException) -> None:
         with pytest.raises(type(error)):
             model(x)
     model.error = None
-    model(x).sum().backward()  # PyTorch runs no hooks after a KeyboardInterrupt; we notice now.
+    model(x).sum().backward()  # PyTorch runs no hooks after a KeyboardInterrupt; it is noticed now.
     assert top() is None
     assert {row.path for row in off.report().rows} >= {".", "first", "inner.0"}
     off.close()

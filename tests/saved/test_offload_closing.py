@@ -34,7 +34,7 @@ def test_a_buffer_of_numpy_that_is_filled_again_is_not_taken_for_the_batch_befor
     buffer = numpy.ones((32, 64), dtype=numpy.float32)
     x, model = torch.from_numpy(buffer), wide()
     with tt.offload("disk", min_bytes=0) as off:
-        kept = model(x).sum()  # Nobody runs its backward, and nobody lets go of it.
+        kept = model(x).sum()  # No backward is run, and the graph stays alive.
         off.flush()
         buffer[:] = numpy.random.default_rng(0).normal(size=buffer.shape)
         found = gradients(model, model(x).sum())

@@ -112,7 +112,7 @@ def test_a_full_graph_is_offloaded_from_outside(form: str) -> None:
 
 
 @pytest.mark.parametrize("what", ["model", "blocks"])
-def test_a_full_graph_with_an_offload_inside_says_whose_it_is_and_the_ways_out(what: str) -> None:
+def test_a_full_graph_with_an_offload_inside_is_an_error_that_names_the_ways_out(what: str) -> None:
     with pytest.raises(torch._dynamo.exc.Unsupported) as caught:
         trained(what, "attached inside", fullgraph=True)
     for part in ("torchtap: tt.offload", "where='.'", "with tt.offload", "fullgraph=False"):

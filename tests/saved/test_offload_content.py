@@ -148,7 +148,7 @@ def test_a_thread_does_not_send_away_what_another_one_is_filling() -> None:
 
 
 class Late:
-    """Hooks that compare what was saved with what is there later, where no version was raised."""
+    """Hooks that compare each saved tensor with its later content, where the version is equal."""
 
     def __init__(self) -> None:
         self._held: list[tuple[Tensor, Tensor, int, int]] = []

@@ -35,7 +35,7 @@ def data() -> Tensor:
 
 @no_gpu
 @pytest.mark.parametrize("to", ["cpu", ["cpu"], [("cpu", MIB)]])
-def test_from_cpu_to_cpu_nothing_is_moved_and_it_is_said(to: Any) -> None:
+def test_from_cpu_to_cpu_nothing_is_moved_and_the_report_says_so(to: Any) -> None:
     model = two()
     with tt.offload(to, model=model) as off:
         runs(model, data())
@@ -226,7 +226,7 @@ class Masked(nn.Module):
 
 
 @pytest.mark.parametrize("anew", [False, True])
-def test_buffers_are_there_anyway(anew: bool) -> None:
+def test_buffers_stay_and_are_counted_apart(anew: bool) -> None:
     model = nn.Sequential(Masked(anew=anew), nn.Tanh())
     x = data().requires_grad_()
     with tt.offload("disk", model=model, min_bytes=1024) as off:
@@ -325,7 +325,7 @@ def test_torch_jit_script_says_what_to_do() -> None:
     off.close()
 
 
-def test_suspending_does_not_take_other_peoples_hooks_off() -> None:
+def test_suspending_does_not_remove_hooks_of_the_user() -> None:
     """As the page says."""
     with (
         tt.offload("disk"),

@@ -130,7 +130,7 @@ def counted_by_hand(model: nn.Module, run: Callable[[], Any]) -> dict[str, int]:
     return {"count": len(number), **{kind: sum(sizes.values()) for kind, sizes in seen.items()}}
 
 
-def counted_by_us(report: tt.SavedReport) -> dict[str, int]:
+def counted_by_torchtap(report: tt.SavedReport) -> dict[str, int]:
     own = {"params": report.param_nbytes, "buffers": report.buffer_nbytes}
     return {"count": report.count, **own, "rest": report.nbytes}
 
@@ -185,7 +185,7 @@ def test_the_report_counts_what_plain_hooks_count(name: str) -> None:
     model, x = seeded(HELD[name]), torch.randn(2, 5, 16, requires_grad=True)
     expected = counted_by_hand(model, lambda: model(x))
     found = tt.saved_report(model, x)
-    assert counted_by_us(found) == expected
+    assert counted_by_torchtap(found) == expected
     assert sum(row.nbytes for row in found.rows) == found.nbytes
 
 
@@ -228,7 +228,7 @@ def test_a_loss_that_uses_up_a_generator_is_counted() -> None:
         return sum((one.sum() for one in steps), torch.zeros(()))
 
     expected = counted_by_hand(model, lambda: loss(model(x)))
-    assert counted_by_us(tt.saved_report(model, x, loss=loss)) == expected
+    assert counted_by_torchtap(tt.saved_report(model, x, loss=loss)) == expected
     alone = tt.saved_report(model, x)
     assert alone.count == 0 and "returned a generator" in repr(alone)
 
@@ -242,7 +242,7 @@ def test_a_compiled_model_counts_as_a_whole(is_compiled_before: bool) -> None:
     if is_compiled_before:
         model(x).sum().backward()
     found = tt.saved_report(model, x)  # type: ignore[arg-type]
-    assert counted_by_us(found) == counted_by_hand(plain, lambda: model(x))
+    assert counted_by_torchtap(found) == counted_by_hand(plain, lambda: model(x))
     assert [row.path for row in found.rows] == [""] and "is compiled" in found.notes[0]
 
 
@@ -252,14 +252,14 @@ def test_a_compiled_part_counts_under_its_path() -> None:
     model = nn.Sequential(linear(), torch.compile(inner, backend="aot_eager"), nn.Linear(32, 4))  # type: ignore[call-overload]
     x = torch.randn(8, 16)
     found = tt.saved_report(model, x)
-    assert counted_by_us(found) == counted_by_hand(model, lambda: model(x))
+    assert counted_by_torchtap(found) == counted_by_hand(model, lambda: model(x))
     assert [row.path for row in found.rows] == ["0", "1", "2"]
     assert found.notes == (
         "1 is compiled: what it keeps counts there, since the modules in it do not run one by one",
     )
 
 
-def test_what_does_not_lead_to_the_output_is_said() -> None:
+def test_what_does_not_lead_to_the_output_is_reported() -> None:
     model, x = HELD["a set"](), torch.randn(2, 5, 16, requires_grad=True)
     found = tt.saved_report(model, x)
     size = 2 * 2 * 5 * 16 * F  # Of tanh, whose node only what was made later leads to, and of sin.

@@ -240,7 +240,7 @@ def test_an_ended_process_leaves_nothing(tmp_path: Path, what: str, code: int) -
 
 
 @pytest.mark.parametrize("is_flushed", [pytest.param(True, marks=pytest.mark.slow), False])
-def test_a_fork_in_between_disturbs_nobody(tmp_path: Path, is_flushed: bool) -> None:
+def test_a_fork_in_between_changes_no_gradient(tmp_path: Path, is_flushed: bool) -> None:
     """Parent and child go back through the same graph, and then both go on."""
     script = tmp_path / "forks.py"
     script.write_text(
@@ -253,7 +253,7 @@ def test_a_fork_in_between_disturbs_nobody(tmp_path: Path, is_flushed: bool) -> 
                     x = x.sin().exp()
                 return x.sum()
 
-            signal.alarm(60)  # Whoever hangs is ended.
+            signal.alarm(60)  # A child that hangs is ended.
             torch.set_num_threads(1)
             folder = os.path.join({str(tmp_path)!r}, "spill")
             os.mkdir(folder)

@@ -221,14 +221,14 @@ def test_any_layout_is_measured_element_by_element(lay_out: Callable[..., Any]) 
     assert_statistics(tt.measure(tensor), truth(tensor.contiguous()))
 
 
-def test_complex_numbers_are_measured_by_magnitude_and_it_is_said() -> None:
+def test_complex_numbers_are_measured_by_magnitude_with_a_note() -> None:
     tensor = torch.complex(torch.tensor([3.0, 0.0]), torch.tensor([4.0, -2.0]))
     found = tt.measure(tensor)
     assert (found.max, found.l2, found.notes) == (5.0, math.sqrt(29), ("by magnitude",))
 
 
 @pytest.mark.filterwarnings("ignore:Sparse CSR:UserWarning")
-def test_sparse_tensors_are_measured_by_their_values_and_it_is_said() -> None:
+def test_sparse_tensors_are_measured_by_their_values_with_a_note() -> None:
     for tensor in (torch.eye(4).to_sparse(), torch.eye(4).to_sparse_csr()):
         found = tt.measure(tensor)
         assert (found.numel, found.l1) == (4, 4.0)
@@ -236,7 +236,7 @@ def test_sparse_tensors_are_measured_by_their_values_and_it_is_said() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor:UserWarning")
-def test_quantised_tensors_are_measured_by_their_values_and_it_is_said() -> None:
+def test_quantised_tensors_are_measured_by_their_values_with_a_note() -> None:
     tensor = torch.quantize_per_tensor(torch.tensor([0.5, -1.0]), 0.5, 0, torch.qint8)
     assert (tt.measure(tensor).l1, tt.measure(tensor).notes) == (1.5, ("dequantized",))
 

@@ -211,7 +211,7 @@ def test_a_step_is_a_whole_number_of_any_kind() -> None:
             run.over_steps(".:output", "quantile")
 
 
-def test_samples_of_tensors_of_several_sizes_say_whom_they_favour(tmp_path: Path) -> None:
+def test_samples_of_tensors_of_several_sizes_say_which_they_favour(tmp_path: Path) -> None:
     model = nn.Identity()
     sizes = (8192, 100_000)
     with tt.watch(model, to=tt.Stats()) as w:
@@ -332,7 +332,7 @@ def test_a_site_may_get_tensors_of_another_kind_than_the_first(make: Any) -> Non
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize(("make", "why"), UNREADABLE.values(), ids=UNREADABLE)
-def test_what_cannot_be_read_is_passed_over_and_it_is_said(make: Any, why: Any) -> None:
+def test_what_cannot_be_read_is_left_out_with_a_reason(make: Any, why: Any) -> None:
     model, odd = nn.Identity(), make()
     with tt.watch(model, ".:output", to=tt.Stats()) as w:
         for tensor in (torch.ones(3), odd, torch.ones(3)):
@@ -343,7 +343,7 @@ def test_what_cannot_be_read_is_passed_over_and_it_is_said(make: Any, why: Any) 
         tt.measure(odd)
 
 
-def test_a_fake_tensor_among_others_is_said_absent() -> None:
+def test_a_fake_tensor_among_others_is_listed_as_absent() -> None:
     with torch._subclasses.FakeTensorMode():
         fake = torch.ones(3)
     model = nn.Identity()
@@ -487,7 +487,7 @@ def test_the_mean_over_samples_needs_no_kept_values() -> None:
     assert set(w.run.mean_norm()) == {".", "0", "1", "2"}
 
 
-def test_samples_of_different_shape_have_no_mean_and_it_is_said() -> None:
+def test_samples_of_different_shape_have_no_mean_and_the_error_says_why() -> None:
     model = nn.Identity()
     with tt.watch(model, to=tt.Stats()) as w:
         model(torch.ones(2, 3))
@@ -573,7 +573,7 @@ def test_a_sparse_gradient_without_an_optimizer_step_stops_nothing() -> None:
     )
 
 
-def test_a_parameter_that_cannot_be_subtracted_is_said_absent() -> None:
+def test_a_parameter_that_cannot_be_subtracted_is_listed_as_absent() -> None:
     model = nn.Linear(2, 1)
     small = model.weight.detach().to(torch.float8_e4m3fn)
     model.weight = nn.Parameter(small, requires_grad=False)
@@ -767,7 +767,7 @@ def test_slices_of_a_tensor_without_any_are_none() -> None:
         assert statistic.update(statistic.init(), torch.zeros(3, 0)).numel.tolist() == []
 
 
-def test_a_statistic_of_ones_own() -> None:
+def test_a_statistic_of_the_user() -> None:
     class Products:
         name = "product"
 
@@ -967,7 +967,7 @@ def test_a_window_that_takes_code_that_no_file_holds_says_so(tmp_path: Path) -> 
         tt.measure(torch.ones(1)).extra["cosine"]
 
 
-def test_a_result_that_no_file_can_hold_is_said_absent_and_the_rest_is_saved(
+def test_a_result_that_no_file_can_hold_is_listed_as_absent_and_the_rest_is_saved(
     tmp_path: Path,
 ) -> None:
     class Odd(Own):
@@ -1296,7 +1296,7 @@ def test_what_was_kept_in_inference_mode_can_be_trained_on() -> None:
         assert not record.value.is_inference()
 
 
-def test_a_sink_of_ones_own_may_write_in_training_into_what_it_made_in_inference_mode() -> None:
+def test_a_sink_of_the_user_may_write_in_training_into_what_it_made_in_inference_mode() -> None:
     sums: dict[Any, Any] = {}
 
     def add(record: Any) -> None:

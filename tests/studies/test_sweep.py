@@ -276,7 +276,7 @@ def test_an_argument_of_a_sweep_that_does_not_fit_is_refused(options: Any, said:
         tt.sweep(nn.Linear(4, 3), torch.ones(5, 4), ".", **given)
 
 
-def test_gradients_are_not_swept_and_that_is_said() -> None:
+def test_gradients_are_not_swept_and_the_error_says_so() -> None:
     with pytest.raises(tt.EditError, match=r"cannot be edited here.* edited by tt\.edit, around"):
         tt.sweep(nn.Linear(4, 3), torch.ones(5, 4), ".:grad_output", tt.edits.zero(), torch.sum)
 

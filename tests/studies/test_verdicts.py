@@ -154,13 +154,13 @@ def test_one_wrong_gradient_of_two_backwards_is_found(
     deliver = Gradients.deliver
     count = 0
 
-    def scaling(self: Gradients, spot: Any, *rest: Any) -> None:
+    def scaling(self: Gradients, state: Any, *rest: Any) -> None:
         nonlocal count
         *how, gradient = rest
-        if str(spot.site) == "net.2:grad_output":
+        if str(state.site) == "net.2:grad_output":
             gradient = gradient * 2 if count % 2 == which else gradient
             count += 1
-        deliver(self, spot, *how, gradient)  # type: ignore[call-arg]
+        deliver(self, state, *how, gradient)  # type: ignore[call-arg]
 
     monkeypatch.setattr(Gradients, "deliver", scaling)
     result = tt.verify(made(force), rows(num=2))
@@ -172,11 +172,11 @@ def test_a_backward_that_was_not_recorded_is_found(monkeypatch: pytest.MonkeyPat
     deliver = Gradients.deliver
     count = 0
 
-    def dropping(self: Gradients, spot: Any, *rest: Any) -> None:
+    def dropping(self: Gradients, state: Any, *rest: Any) -> None:
         nonlocal count
-        count += str(spot.site) == "net.2:grad_output"
-        if str(spot.site) != "net.2:grad_output" or count % 2:
-            deliver(self, spot, *rest)
+        count += str(state.site) == "net.2:grad_output"
+        if str(state.site) != "net.2:grad_output" or count % 2:
+            deliver(self, state, *rest)
 
     monkeypatch.setattr(Gradients, "deliver", dropping)
     result = tt.verify(made(force), rows(num=2))
@@ -200,7 +200,7 @@ def test_verify_holds_where_a_model_scales_a_gradient() -> None:
     assert_holds(result)
 
 
-def test_verify_holds_with_hooks_of_others_on_modules() -> None:
+def test_verify_holds_with_hooks_of_the_user_on_modules() -> None:
     net = made(lambda m, x: m.net(x)).net
     net[0].register_forward_hook(lambda module, args, out: out * 2)
     net[1].register_forward_pre_hook(lambda module, args: (args[0] + 1,))

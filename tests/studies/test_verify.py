@@ -81,7 +81,7 @@ def test_where_narrows_what_is_proved() -> None:
         tt.verify(model(), rows(), where="5")
 
 
-def test_a_loss_of_ones_own_is_what_is_differentiated() -> None:
+def test_a_loss_of_the_user_is_what_is_differentiated() -> None:
     calls = []
 
     def loss(output: Tensor) -> Tensor:
@@ -144,8 +144,8 @@ def wrong_sites(result: tt.Verification) -> set[str]:
 
 
 def test_an_alias_where_a_copy_is_needed_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def keep(self: CopyPolicy, spot: Any, tensor: Tensor, foreign: Any = ()) -> Kept:
-        return tensor if spot.site.is_gradient else tensor.detach(), UNVERSIONED, ()
+    def keep(self: CopyPolicy, state: Any, tensor: Tensor, foreign: Any = ()) -> Kept:
+        return tensor if state.site.is_gradient else tensor.detach(), UNVERSIONED, ()
 
     monkeypatch.setattr(CopyPolicy, "keep", keep)
     result = tt.verify(model(), rows())
@@ -156,7 +156,7 @@ def test_an_alias_where_a_copy_is_needed_is_found(monkeypatch: pytest.MonkeyPatc
     assert not result.changed
 
 
-def test_an_alias_that_says_so_is_listed_and_not_wrong(
+def test_a_declared_alias_is_listed_and_not_wrong(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # An alias with its version is honest: the value is lost, and named.
@@ -171,10 +171,10 @@ def test_an_alias_that_says_so_is_listed_and_not_wrong(
 def test_a_scaled_gradient_is_found(monkeypatch: pytest.MonkeyPatch, factor: float) -> None:
     deliver = Gradients.deliver
 
-    def scaling(self: Gradients, spot: Any, *rest: Any) -> None:
+    def scaling(self: Gradients, state: Any, *rest: Any) -> None:
         *how, gradient = rest
-        right = str(spot.site) != "4:grad_input"
-        deliver(self, spot, *how, gradient if right else gradient * factor)  # type: ignore[call-arg]
+        right = str(state.site) != "4:grad_input"
+        deliver(self, state, *how, gradient if right else gradient * factor)  # type: ignore[call-arg]
 
     monkeypatch.setattr(Gradients, "deliver", scaling)
     result = tt.verify(model(), rows())
@@ -185,8 +185,8 @@ def test_a_scaled_gradient_is_found(monkeypatch: pytest.MonkeyPatch, factor: flo
 def test_a_gradient_of_the_wrong_call_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     deliver = Gradients.deliver
 
-    def swapping(self: Gradients, spot: Any, step: int, call: int, *rest: Any) -> None:
-        deliver(self, spot, step, 1 - call if spot.site.path == "a" else call, *rest)
+    def swapping(self: Gradients, state: Any, step: int, call: int, *rest: Any) -> None:
+        deliver(self, state, step, 1 - call if state.site.path == "a" else call, *rest)
 
     monkeypatch.setattr(Gradients, "deliver", swapping)
     net = seeded(lambda: Net(lambda m, x: m.a(m.a(x).sin()), a=nn.Linear(3, 3)))
@@ -200,11 +200,11 @@ def test_a_gradient_of_the_wrong_call_is_found(monkeypatch: pytest.MonkeyPatch) 
 def test_another_shape_or_dtype_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     keep = CopyPolicy.keep
 
-    def widening(self: CopyPolicy, spot: Any, tensor: Tensor, *rest: Any) -> Any:
-        kept, version, labels = keep(self, spot, tensor, *rest)
-        if spot.site == Site("0", "output"):
+    def widening(self: CopyPolicy, state: Any, tensor: Tensor, *rest: Any) -> Any:
+        kept, version, labels = keep(self, state, tensor, *rest)
+        if state.site == Site("0", "output"):
             return kept.double(), UNVERSIONED, labels
-        is_root = spot.site == Site("", "output")
+        is_root = state.site == Site("", "output")
         return (kept[None], UNVERSIONED, labels) if is_root else (kept, version, labels)
 
     monkeypatch.setattr(CopyPolicy, "keep", widening)
@@ -297,9 +297,9 @@ def test_a_changed_gradient_is_found_in_values_and_in_the_model(
 ) -> None:
     deliver = Gradients.deliver
 
-    def overwriting(self: Gradients, spot: Any, *rest: Any) -> None:
-        deliver(self, spot, *rest)
-        if str(spot.site) == "4:grad_input":
+    def overwriting(self: Gradients, state: Any, *rest: Any) -> None:
+        deliver(self, state, *rest)
+        if str(state.site) == "4:grad_input":
             rest[-1].mul_(2)
 
     monkeypatch.setattr(Gradients, "deliver", overwriting)
@@ -463,8 +463,8 @@ def test_the_text_of_a_proof_that_holds() -> None:
 def test_the_text_names_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     deliver = Gradients.deliver
 
-    def scaling(self: Gradients, spot: Any, *rest: Any) -> None:
-        deliver(self, spot, *rest[:-1], rest[-1] * 2)  # type: ignore[call-arg]
+    def scaling(self: Gradients, state: Any, *rest: Any) -> None:
+        deliver(self, state, *rest[:-1], rest[-1] * 2)  # type: ignore[call-arg]
 
     monkeypatch.setattr(Gradients, "deliver", scaling)
     text = repr(tt.verify(model(), rows()))
@@ -504,7 +504,7 @@ def test_a_text_about_anything_fits_into_100_columns(monkeypatch: pytest.MonkeyP
     text = repr(tt.verify(unsteady, rows()))
     assert_fits(text)
     assert "Two plain runs already differ in" in text
-    doubled = lambda self, spot, tensor, *_: (tensor * 2, UNVERSIONED, ())  # noqa: E731
+    doubled = lambda self, state, tensor, *_: (tensor * 2, UNVERSIONED, ())  # noqa: E731
     monkeypatch.setattr(CopyPolicy, "keep", doubled)
     text = repr(tt.verify(deep(12), rows()))
     assert_fits(text)

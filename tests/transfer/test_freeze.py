@@ -1,4 +1,4 @@
-"""What is frozen does not move, whatever the optimizer; what is not frozen moves as without us."""
+"""Frozen parameters do not move under any optimizer; the others move as without torchtap."""
 
 from __future__ import annotations
 
@@ -240,7 +240,7 @@ def test_an_optimizer_that_decays_without_a_gradient_moves_nothing(
     assert not torch.equal(model[0].bias, twin[0].bias)  # type: ignore[arg-type]
 
 
-def test_a_step_hook_of_somebody_else_moves_nothing_either() -> None:
+def test_a_step_hook_of_the_user_moves_nothing_either() -> None:
     model = mlp()
     optimizer = SGD(model.parameters(), lr=0.1)
 
