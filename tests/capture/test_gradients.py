@@ -200,6 +200,26 @@ def test_an_input_used_and_returned_is_counted_once() -> None:
     assert found == {"0": (1.0, ()), "1": (2.0, ("total",))}
 
 
+@pytest.mark.parametrize("is_closed", [True, False])
+def test_a_view_is_freed_with_its_graph_also_where_the_forward_closes_the_watch(
+    is_closed: bool,
+) -> None:
+    views = []
+
+    def forward(m: Any, x: Tensor) -> Tensor:
+        view = m.view(x * 2)
+        views.append(weakref.ref(view))
+        if is_closed:
+            w.close()
+        return m.last(view).sum()
+
+    model = Net(forward, view=Net(lambda m, x: x.view(-1)), last=nn.Tanh())
+    w = tt.watch(model, "*:grad_output", to=lambda record: None)
+    model(torch.ones(2, 2, requires_grad=True))
+    assert views[0]() is None
+    w.close()
+
+
 @pytest.mark.parametrize("change", [lambda x: x.unsqueeze_(0), lambda x: x.t_()])
 def test_the_gradient_of_an_argument_whose_shape_is_changed_in_place_has_the_old_shape(
     change: Any,

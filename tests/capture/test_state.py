@@ -147,3 +147,11 @@ def test_a_sparse_gradient_of_a_parameter_is_kept() -> None:
         model(torch.tensor([1, 1, 3])).sum().backward()
     gradient = w.run[".:param_grad[weight]"].to_dense()
     assert gradient[:, 0].tolist() == [0.0, 2.0, 0.0, 1.0, 0.0]
+
+
+def test_a_parameter_that_is_removed_while_it_is_watched_is_absent() -> None:
+    model = nn.Linear(2, 2)
+    with tt.watch(model, ".:param[bias]") as w:
+        model.bias = None  # type: ignore[assignment]
+        model(torch.ones(1, 2))
+    assert reasons(w) == {".:param": "the module owns none that fits"}

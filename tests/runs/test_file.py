@@ -432,6 +432,21 @@ def test_a_directory_and_a_missing_file_are_reported_with_the_runs_near(tmp_path
         tt.open(tmp_path / "other" / "run.safetensors")
 
 
+def test_a_name_unlike_every_run_there_is_answered_with_the_first_three(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # Whole paths are alike by their directory.
+    for name in ("four", "one", "three", "two"):
+        kept(record()).save(f"{name}.safetensors")
+    with pytest.raises(FileNotFoundError) as caught:
+        tt.open("8")
+    first = "'four.safetensors' or 'one.safetensors' or 'three.safetensors'"
+    assert str(caught.value).endswith(f"did you mean {first}?")
+    with pytest.raises(FileNotFoundError) as caught:
+        tt.open("two.safetensor")
+    assert "did you mean 'two.safetensors'" in str(caught.value)
+
+
 def test_a_run_is_not_saved_over_a_directory(tmp_path: Path) -> None:
     with pytest.raises(tt.RunError, match="is a directory; expected a file to write") as caught:
         kept(record(value=torch.ones(1))).save(tmp_path)
