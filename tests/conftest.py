@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from torchtap.hooks.saved_pairs import top
+from torchtap.stats.kernels import native
 
 
 @pytest.fixture(autouse=True)
@@ -57,3 +58,10 @@ def fused_calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(torch, "_transformer_encoder_layer_fwd", counted)
     return calls
+
+
+@pytest.fixture(params=["native", "stock"])
+def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measure with the native kernel, and as where nothing could compile it."""
+    if request.param == "stock":
+        monkeypatch.setattr(native, "_available", False)
