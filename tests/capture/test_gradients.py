@@ -152,16 +152,18 @@ def test_a_backward_that_goes_only_past_the_nodes_of_a_module_is_reported() -> N
     assert "create_graph=True" in reasons_at(w, "1:grad_input")[0]
 
 
-def forked() -> Net:
-    return Net(lambda m, x: m.side(2 * x) + 5 * x, side=squares())
+def two_ways() -> Net:
+    """The argument of ``side`` flows through it, and beside it too."""
 
-
-def test_grad_input_is_what_flows_through_the_module() -> None:
     def forward(m: Any, x: Tensor) -> Tensor:
         y = 2 * x
         return m.side(y) + 5 * y
 
-    model, x = Net(forward, side=squares()), leaf(3)
+    return Net(forward, side=squares())
+
+
+def test_grad_input_is_what_flows_through_the_module() -> None:
+    model, x = two_ways(), leaf(3)
     with tt.watch(model, "side:grad_input") as w:
         model(x).sum().backward()
     record = w.run.record("side:grad_input")
@@ -170,11 +172,7 @@ def test_grad_input_is_what_flows_through_the_module() -> None:
 
 
 def test_grad_input_may_be_the_total() -> None:
-    def forward(m: Any, x: Tensor) -> Tensor:
-        y = 2 * x
-        return m.side(y) + 5 * y
-
-    model, x = Net(forward, side=squares()), leaf(3)
+    model, x = two_ways(), leaf(3)
     with tt.watch(model, "side:grad_input", grad_input="total") as w:
         model(x).sum().backward()
     record = w.run.record("side:grad_input")

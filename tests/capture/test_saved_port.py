@@ -79,6 +79,7 @@ DROPS = {
     "detached", "mixed_leaves", "mixture_of_experts", "never_called", "raises_and_survives",
     "unused_argument",
 }  # fmt: skip
+"""A module ran, and its output went nowhere: what it saved was read, and is gone by the end."""
 
 
 @every_network

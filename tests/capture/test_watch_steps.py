@@ -1,4 +1,4 @@
-"""Steps, sinks, copies: when records are made, where they go, and how they are kept."""
+"""Steps: which records belong to which, and what a watch holds in memory over many."""
 
 from __future__ import annotations
 

@@ -202,7 +202,7 @@ def test_relative_noise_is_in_units_of_the_tensor() -> None:
     assert (difference.std() / tensor.std()).item() == pytest.approx(0.1, rel=0.1)
 
 
-# --- guided backpropagation -------------------------------------------------------------------
+# --- what is printed --------------------------------------------------------------------------
 
 
 def test_an_edit_shows_how_it_was_made() -> None:

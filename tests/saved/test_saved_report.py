@@ -1,4 +1,4 @@
-"""The port ``saved`` and ``tt.saved_report``, against plain hooks, nodes and formulas."""
+"""``tt.saved_report``, against plain hooks and formulas."""
 
 from __future__ import annotations
 
@@ -22,12 +22,7 @@ from torchtap import cli
 from torchtap.testing import Net, Specimen, zoo
 
 SPECIMENS = [one for one in zoo() if one.backward and one.raises is None]
-NETWORKS = {name: small()[name] for name in ("resnet18", "densenet", "gpt", "lstm", "digits")}
 
-every_network = pytest.mark.parametrize("name", NETWORKS)
-
-
-"""A module ran, and its output went nowhere: what it saved was read, and is gone by the end."""
 
 # --- the report -------------------------------------------------------------------------------
 
@@ -98,7 +93,7 @@ def test_reporting_leaves_no_trace() -> None:
 
 
 def test_sorting_and_plain_values() -> None:
-    build, inputs = NETWORKS["resnet18"]
+    build, inputs = small()["resnet18"]
     report = tt.saved_report(build(), inputs())
     sizes = [row.nbytes for row in report.sorted().rows]
     assert sizes == sorted(sizes, reverse=True) and sum(sizes) == report.nbytes
