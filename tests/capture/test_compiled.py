@@ -6,12 +6,13 @@ import copy
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
+from containers import Box
 from models import TinyGPT, seeded
+from random_numbers import normal
 from torch import Tensor, nn
 from torch._dynamo.utils import counters
 from torch.utils.checkpoint import checkpoint
@@ -21,14 +22,7 @@ from torchtap.stats.statistics import NUMBERS
 
 WHERE = "*:input,output,grad_output,param,param_grad,buffer"
 # The compiler warns a good deal on its own account.
-pytestmark = pytest.mark.filterwarnings("ignore")
-
-
-@pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
-    torch.compiler.reset()
-    yield
-    torch.compiler.reset()
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("fresh_compiler")]
 
 
 class Net(nn.Module):
@@ -55,7 +49,7 @@ class Split(nn.Module):
 
 
 def batch(seed: int = 0, rows: int = 5) -> Tensor:
-    return torch.randn(rows, 6, generator=torch.Generator().manual_seed(seed))
+    return normal(rows, 6, seed=seed)
 
 
 def train(
@@ -157,7 +151,7 @@ def test_shapes_that_change_from_step_to_step() -> None:
     assert_same(one.run, train(call, compiled, batches=batches).run)
 
 
-def test_steps_that_are_left_out_run_without_us() -> None:
+def test_steps_that_are_left_out_run_without_torchtap() -> None:
     model = seeded(Net)
     call: Any = torch.compile(model, backend="aot_eager", fullgraph=True)
     with tt.watch(model, "*:output", to=tt.Stats(), every=2) as w:
@@ -202,7 +196,7 @@ def test_a_backward_that_outlives_its_watch_reaches_no_other() -> None:
         assert w.run.sites == []
 
 
-def test_after_close_nothing_is_measured_and_the_graph_is_free_of_us() -> None:
+def test_after_close_nothing_is_measured_and_no_hook_is_in_the_graph() -> None:
     model = seeded(Net)
     call: Any = torch.compile(model, backend="aot_eager", fullgraph=True)
     w = train(call, model, steps=1, where="*:output,grad_output")
@@ -211,7 +205,7 @@ def test_after_close_nothing_is_measured_and_the_graph_is_free_of_us() -> None:
     assert "torchtap" not in str(torch._dynamo.explain(model.forward)(batch()).graphs[0].graph)
 
 
-def test_grad_input_is_absent_and_it_is_said() -> None:
+def test_grad_input_is_absent_with_a_reason() -> None:
     model = seeded(Net)
     w = train(torch.compile(model, backend="aot_eager", fullgraph=True), model, where="*:*")
     reasons = {e.reason for e in w.absent if e.site.port == "grad_input"}
@@ -421,7 +415,9 @@ def test_a_gradient_that_cannot_come_in_a_graph_is_absent_for_its_own_reason() -
 
 
 @pytest.mark.parametrize("transform", ["grad", "vmap"])
-def test_a_compiled_transform_runs_as_without_us_and_its_sites_are_absent(transform: str) -> None:
+def test_a_compiled_transform_runs_as_without_torchtap_and_its_sites_are_absent(
+    transform: str,
+) -> None:
     model = seeded(Block)
     params = dict(model.named_parameters())
 
@@ -556,7 +552,7 @@ def test_the_error_of_fullgraph_names_torchtap_and_a_way_out(kind: str) -> None:
     assert kind == "edit" or "tt.Stats()" in reason
 
 
-def test_saved_tensors_of_a_compiled_graph_are_absent_and_it_is_said() -> None:
+def test_saved_tensors_of_a_compiled_graph_are_absent_with_a_reason() -> None:
     model = seeded(Net)
     call: Any = torch.compile(model, backend="aot_eager")
     with tt.watch(model, "first:saved,output", to=tt.Stats()) as w:
@@ -573,7 +569,7 @@ def test_a_container_among_compiled_parts_is_absent_as_a_container() -> None:
 
 
 class Trainer(nn.Module):
-    """As those of Lightning and of GANs: nobody calls it, its parts are called."""
+    """As those of Lightning and of GANs: it is not called itself, its parts are."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -644,11 +640,6 @@ assert w.run.stats("1:output").num_tensors == 1
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
-class Box:
-    def __init__(self, held: Any) -> None:
-        self.held = held
-
-
 class Boxes(nn.Module):
     """A tensor, an object, a set, and what holds no tensors."""
 
@@ -671,7 +662,7 @@ class Takes(nn.Module):
         return y + box.held
 
 
-def test_what_a_compiled_graph_cannot_look_into_is_said() -> None:
+def test_what_a_compiled_graph_cannot_look_into_is_reported() -> None:
     model = Takes()
     call: Any = torch.compile(model, backend="eager", fullgraph=True)
     with tt.watch(model, "inner:input,output", to=tt.Stats()) as w:

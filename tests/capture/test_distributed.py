@@ -10,8 +10,11 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from models import relu_mlp, rows
+from torch.nn.parallel import DistributedDataParallel
 
 import ranks
+import torchtap as tt
 
 pytestmark = pytest.mark.slow
 
@@ -487,3 +490,18 @@ assert not tt.verify(partial, columns, loss=whole).wrong
 
 def test_verify_takes_the_part_of_its_rank_for_true(tmp_path: Path) -> None:
     run_on_two_ranks(tmp_path, PROOFS)
+
+
+@pytest.mark.usefixtures("one_process")
+def test_ddp_is_looked_through() -> None:
+    model = relu_mlp()
+    wrapped = DistributedDataParallel(model)
+    with tt.watch(wrapped, ["*:output,grad_output", "0:param_grad"]) as w:
+        for _ in range(3):
+            wrapped(rows()).sum().backward()
+            w.step()
+    assert not any("module" in str(site) for site in w.run.sites)
+    assert w.run["2:grad_output"].unique().tolist() == [1.0]
+    record = w.run.record("0:param_grad[bias]", step=0)
+    assert record.labels == ("local",)
+    assert w.run.steps == [0, 1, 2]

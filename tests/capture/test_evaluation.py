@@ -9,17 +9,14 @@ from typing import Any
 
 import pytest
 import torch
+from models import mlp
+from random_numbers import normal
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import torchtap as tt
 
-X = torch.randn(4, 6, 3, generator=torch.Generator().manual_seed(0))
-
-
-def mlp() -> nn.Sequential:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+X = normal(4, 6, 3)
 
 
 def evaluate_without_gradients(model: nn.Module) -> None:
@@ -109,7 +106,7 @@ def test_measured_sites_say_that_evaluations_are_not_counted() -> None:
     assert notes == ("evaluation forwards between the training forwards are not counted",)
 
 
-def test_gradients_of_evaluations_are_said_to_be_missing() -> None:
+def test_gradients_of_evaluations_are_reported_as_missing() -> None:
     model = mlp()
     with tt.watch(model, "0:output,grad_output,grad_input") as w:
         model(X[0].clone().requires_grad_()).sum().backward()
@@ -148,7 +145,7 @@ def test_attributions_in_eval_mode_are_recorded_as_they_are() -> None:
     assert len(list(w.run.records("0:output"))) == 6
 
 
-def test_evaluations_before_the_first_training_forward_are_said() -> None:
+def test_evaluations_before_the_first_training_forward_are_reported() -> None:
     model = mlp()
     with tt.watch(model, "*:output", to=tt.Stats()) as w:
         evaluate_without_gradients(model)
@@ -235,16 +232,14 @@ def test_an_evaluation_that_raises_leaves_nothing_behind() -> None:
     assert len(list(w.run.records("0:output"))) == 2
 
 
-# Of PyTorch, where the argument of a compiled module is no leaf.
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+@pytest.mark.usefixtures("fresh_compiler")
 @pytest.mark.parametrize("kind", ["whole", "in place", "parts"])
 def test_compiled_evaluations_are_kept_apart_from_compiled_training(kind: str) -> None:
-    torch.compiler.reset()
     model = mlp()
     call: Any = torch.compile(model, backend="aot_eager") if kind == "whole" else model
     for part in model if kind == "in place" else ():
         part.compile(backend="aot_eager")
-    if kind == "parts":  # Nobody calls the model itself.
+    if kind == "parts":  # The model itself is not called.
         call = torch.compile(lambda x: model[2](model[1](model[0](x))), backend="aot_eager")  # type: ignore[misc]
     expected = {}
     with torch.no_grad():

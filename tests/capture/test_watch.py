@@ -6,10 +6,14 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import torch
+from absent import reasons
+from containers import Pair
+from models import scales, squares
+from random_numbers import leaf, wide
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers.modeling_outputs import BaseModelOutput
@@ -19,31 +23,10 @@ from torchtap.hooks.marks import open_engines
 from torchtap.testing import Net
 
 
-class Pair(NamedTuple):
-    first: Tensor
-    second: Tensor
-
-
 @dataclass
 class Two:
     first: Tensor
     second: Tensor
-
-
-def wide(*dims: int, seed: int = 0) -> Tensor:
-    return torch.randn(*dims, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-
-
-def leaf(*dims: int, seed: int = 0) -> Tensor:
-    return wide(*dims, seed=seed).requires_grad_()
-
-
-def scales(factor: float) -> Net:
-    return Net(lambda m, x: x * factor)
-
-
-def squares() -> Net:
-    return Net(lambda m, x: x * x)
 
 
 def texts(run: tt.Run, port: str) -> list[str]:
@@ -126,11 +109,7 @@ def test_a_model_without_arguments_is_watched() -> None:
     with tt.watch(model, ".:*") as w:
         model().sum().backward()
     assert torch.equal(w.run[".:output"], wide(2) * 2)
-    assert "took no tensor" in reason_of(w, ".:input")
-
-
-def reason_of(w: tt.Watch, site: str) -> str:
-    return {str(entry.site): entry.reason for entry in w.absent}[site]
+    assert "took no tensor" in reasons(w)[".:input"]
 
 
 # --- leaves -----------------------------------------------------------------------------------
@@ -409,47 +388,6 @@ def test_a_residual_added_in_place_leaves_the_record_alone() -> None:
         torch.testing.assert_close(w.run.get("inner:grad_output", step=step), 6 * x.detach())
 
 
-@pytest.mark.parametrize(
-    "view",
-    [
-        lambda x: x.flatten(),
-        lambda x: x.transpose(0, 1),
-        lambda x: x[:, :1],
-        lambda x: x[1:3],
-        lambda x: x.transpose(0, 1)[1:],
-    ],
-    ids=["flatten", "transpose", "columns", "rows", "rows of transpose"],
-)
-def test_the_gradient_of_a_view_survives_a_write_into_it(view: Any) -> None:
-    def forward(m: Any, x: Tensor) -> Tensor:
-        y = m.view(2 * x)
-        before = (5 * y).sum()  # A use before the write, and one after it.
-        y.mul_(3)
-        return before + (y * y).sum()
-
-    model, x = Net(forward, view=Net(lambda m, x: view(x))), leaf(4, 2)
-    with tt.watch(model, "view:output,grad_output") as w:
-        model(x).backward()
-    value = view(2 * x.detach())
-    assert torch.equal(w.run["view:output"], value)
-    torch.testing.assert_close(w.run["view:grad_output"], 5 + 18 * value)
-
-
-def test_a_write_through_the_input_view_is_followed() -> None:
-    def forward(m: Any, x: Tensor) -> Tensor:
-        y = 2 * x
-        m.doubles(y[:1])
-        return (y * y).sum()
-
-    model, x = Net(forward, doubles=Net(lambda m, x: x.mul_(2))), leaf(2, 2)
-    with tt.watch(model, "doubles:*") as w:
-        model(x).backward()
-    assert torch.equal(w.run["doubles:input"], 2 * x[:1])
-    assert torch.equal(w.run["doubles:output"], 4 * x[:1])
-    assert "no gradient arrived" in reason_of(w, "doubles:grad_output")  # It was thrown away.
-    torch.testing.assert_close(w.run["doubles:grad_input"], 16 * x.detach()[:1])
-
-
 def test_a_write_into_the_callers_array_leaves_the_record_alone() -> None:
     array = wide(3).numpy().copy()
     model = scales(2.0)
@@ -672,3 +610,25 @@ def test_the_first_of_two_watches_may_close_first() -> None:
     second.close()
     assert second.run[".:grad_output"].tolist() == [[1.0, 1.0]] * 2
     assert ".:grad_output" not in first.run
+
+
+def test_leaves_whose_keys_read_the_same_are_told_apart() -> None:
+    model = Net(lambda net, x: {0: x * 2, "0": x * 3})
+    with tt.watch(model, ".:output,grad_output") as w:
+        output = model(torch.ones(1, requires_grad=True))
+        (output[0] + 5 * output["0"]).sum().backward()
+    assert [(r.site.leaf, float(r.value)) for r in w.run.records(".:output")] == [
+        ("0", 2.0),
+        ("0~2", 3.0),
+    ]
+    assert float(w.run[".:grad_output[0~2]"]) == 5.0
+
+
+def test_saved_tensor_hooks_without_a_name_are_accepted() -> None:
+    from functools import partial
+
+    model = nn.Linear(2, 2)
+    identity = partial(lambda t: t)
+    with tt.watch(model, "*:*") as w, torch.autograd.graph.saved_tensors_hooks(identity, identity):
+        model(torch.ones(1, 2)).sum().backward()
+    assert torch.equal(w.run[".:grad_output"], torch.ones(1, 2))

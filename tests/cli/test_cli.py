@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from containers import RunsCode
 from PIL import Image
 from safetensors.torch import save_file
 
@@ -343,14 +344,10 @@ def test_a_nan_is_shown_as_a_count_and_as_null_in_json(call: Callable[..., Any],
 
 def test_a_long_list_is_cut_and_all_shows_it(call: Callable[..., Any], here: Any) -> None:
     layers = {f"layer{n}": ("Linear",) for n in range(60)}
-    from torchtap.core.record import FORWARD, UNVERSIONED, Record
-    from torchtap.core.site import Site
-    from torchtap.runs.run import Meta, Run
+    from records import record, run_of
 
-    rows = [
-        Record(Site(path), 0, 0, FORWARD, -1, (), torch.zeros(2), UNVERSIONED) for path in layers
-    ]
-    Run(rows, Meta(modules=layers)).save("long.safetensors")
+    rows = [record(path, torch.zeros(2)) for path in layers]
+    run_of(*rows, types=layers).save("long.safetensors")
     assert "… 20 more sites …" in call("ls", "long.safetensors")[1]
     assert "layer30:output" in call("ls", "long.safetensors", "--all")[1]
     assert "layer30:output" in call("show", "long.safetensors", "--all")[1]
@@ -452,12 +449,8 @@ NET = ("cli_nets:Net", "--shape", "1,3,8,8")
 def test_bad_input_is_explained_without_a_traceback_and_exits_2(
     call: Callable[..., Any], saved: Any, here: Any, words: Any, parts: list[str]
 ) -> None:
-    class Evil:
-        def __reduce__(self) -> Any:
-            return os.system, ("touch ran_code",)
-
-    torch.save({"w": Evil()}, "evil.pt")
-    np.save("evil.npy", np.array([Evil()], dtype=object), allow_pickle=True)
+    torch.save({"w": RunsCode()}, "evil.pt")
+    np.save("evil.npy", np.array([RunsCode()], dtype=object), allow_pickle=True)
     save_file({"wrong": torch.zeros(1)}, "odd.safetensors")
     Path("half.safetensors").write_bytes(saved.read_bytes()[:100])
     Image.new("RGB", (4, 4)).save("p.png")
@@ -554,7 +547,7 @@ def test_what_is_raised_outside_the_model_keeps_its_traceback(
     assert "KeyError: 'the loss'" in err
 
 
-def test_what_a_weight_file_was_wrapped_in_is_said_on_stderr(
+def test_what_a_weight_file_was_wrapped_in_is_reported_on_stderr(
     call: Callable[..., Any], nets: Any, here: Any
 ) -> None:
     weights = nets.Net().state_dict()
@@ -860,7 +853,7 @@ def test_slices_of_a_saved_run_are_shown_one_by_one(call: Callable[..., Any], al
     assert [line.split() for line in out[3:]] == [["1", "100%"], ["2", "100%"], ["0", "0"]]
 
 
-def test_what_slices_cannot_show_is_said(call: Callable[..., Any], along: Any) -> None:
+def test_what_slices_cannot_show_is_reported(call: Callable[..., Any], along: Any) -> None:
     words = ("stats", "along.safetensors", "--slices")
     for more, said in (
         (("channels",), "--slices is 'channels', which is nothing that tt.stats.along found at"),

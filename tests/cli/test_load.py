@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import random
 import sys
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from containers import RunsCode
 from PIL import Image
 from safetensors.torch import save_file
 from torch import Tensor, nn
@@ -210,14 +210,9 @@ def test_tied_weights_may_be_written_once_and_old_files_lack_a_counter(tmp_path:
     load_weights(Tied(), tmp_path / "tied.pt")
 
 
-class Evil:
-    def __reduce__(self) -> Any:
-        return os.system, ("touch ran_code",)
-
-
 @pytest.mark.parametrize("zipped", [True, False])
 def test_a_pickle_that_wants_code_is_refused_and_not_run(here: Any, zipped: bool) -> None:
-    torch.save({"w": Evil()}, "evil.pt", _use_new_zipfile_serialization=zipped)
+    torch.save({"w": RunsCode()}, "evil.pt", _use_new_zipfile_serialization=zipped)
     message = said(load_weights, nn.Linear(4, 3), "evil.pt")
     assert "wants to run code" in message
     assert "system" in message
@@ -225,7 +220,7 @@ def test_a_pickle_that_wants_code_is_refused_and_not_run(here: Any, zipped: bool
 
 
 def test_a_plain_pickle_that_wants_code_is_refused_and_not_run(here: Any) -> None:
-    (here / "evil.pkl").write_bytes(pickle.dumps({"w": Evil()}))
+    (here / "evil.pkl").write_bytes(pickle.dumps({"w": RunsCode()}))
     said(load_weights, nn.Linear(4, 3), "evil.pkl")
     assert not (here / "ran_code").exists()
 
@@ -334,7 +329,7 @@ def test_an_array_is_read_bit_for_bit(here: Any, dtype: str) -> None:
 
 
 def test_an_array_of_objects_is_refused_and_not_run(here: Any) -> None:
-    np.save("evil.npy", np.array([Evil()], dtype=object), allow_pickle=True)
+    np.save("evil.npy", np.array([RunsCode()], dtype=object), allow_pickle=True)
     assert "runs code" in said(load_batch, file="evil.npy")
     assert not (here / "ran_code").exists()
 

@@ -68,7 +68,7 @@ MISSPELT = [
 
 
 @pytest.mark.parametrize(("where", "message"), MISSPELT)
-def test_what_names_nothing_is_said_with_what_is_near(where: Any, message: str) -> None:
+def test_what_names_nothing_is_reported_with_what_is_near(where: Any, message: str) -> None:
     with pytest.raises(tt.SiteError) as caught:
         tt.watch(gpt(), where)
     assert message in str(caught.value)
@@ -119,7 +119,7 @@ def test_a_mark_has_what_a_star_asks_for() -> None:
     assert set(map(str, w.run.sites)) == {"hid:output", "hid:grad_output"}
 
 
-def test_a_misspelt_mark_is_said_with_one_full_stop() -> None:
+def test_a_misspelt_mark_is_reported_with_one_full_stop() -> None:
     model = Marking()
     with pytest.raises(tt.EditError) as caught, tt.edit(model, "hidd", tt.edits.zero()):
         model(torch.ones(1, 2))
@@ -153,7 +153,7 @@ def test_a_function_of_other_arguments_is_refused(function: Any) -> None:
         tt.watch(gpt(), function)
 
 
-def test_a_leaf_that_does_not_come_is_said_with_those_that_do() -> None:
+def test_a_leaf_that_does_not_come_is_reported_with_those_that_do() -> None:
     model = nn.LSTM(2, 2)
     with tt.watch(model, ".:output[2]") as w:
         model(torch.ones(1, 1, 2))
@@ -184,7 +184,7 @@ def test_what_cannot_select_is_refused(where: Any, message: str) -> None:
     assert message in str(caught.value)
 
 
-def test_a_function_that_raises_is_heard_and_leaves_nothing() -> None:
+def test_a_function_that_raises_is_reported_and_leaves_nothing() -> None:
     model = gpt()
 
     def chooses(site: tt.Site, module: nn.Module) -> bool:
@@ -293,7 +293,7 @@ def test_a_run_says_what_it_has_instead(ask: Any, message: str) -> None:
     assert message in str(caught.value)
 
 
-def test_a_missing_file_is_said(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="There is no run at"):
         tt.open(tmp_path / "nothing.safetensors")
 

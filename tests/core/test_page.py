@@ -151,7 +151,7 @@ def test_no_line_is_wider_than_asked_but_numbers_are_whole() -> None:
     assert "…" not in page.text(width=None) and "…" not in page.html()
 
 
-def test_the_middle_is_left_out_and_said_in_text_and_in_html() -> None:
+def test_the_middle_is_left_out_and_counted_in_text_and_in_html() -> None:
     grid = Grid([(str(n),) for n in range(9)], ("n",), limit=4, noun="site", way_out="--all")
     page = Page(grid, Listed([(str(n), "why") for n in range(9)], limit=4, noun="reason"))
     lines = page.text().splitlines()

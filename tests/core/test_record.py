@@ -2,40 +2,34 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
+from records import record
 
 import torchtap as tt
-from torchtap.core.record import FORWARD, RECOMPUTE, UNVERSIONED
+from torchtap.core.record import RECOMPUTE
 
-
-def record(
-    value: torch.Tensor | None = None,
-    *,
-    phase: str = FORWARD,
-    labels: tuple[str, ...] = (),
-    version: int = UNVERSIONED,
-) -> tt.Record:
-    kept = torch.ones(2, 3) if value is None else value
-    return tt.Record(tt.Site("fc", "output", "0"), 4, 1, phase, -1, labels, kept, version)
+made = partial(record, leaf="0", step=4, call=1)
 
 
 def test_a_key_is_step_site_and_call() -> None:
-    key = record().key
+    key = made().key
     assert (key.step, key.site, key.call) == (4, tt.Site("fc", "output", "0"), 1)
     assert key == tt.Key(4, tt.Site("fc", "output", "0"), 1)
 
 
-def test_a_value_that_nobody_touched_is_handed_out() -> None:
+def test_a_value_that_was_not_overwritten_is_returned() -> None:
     value = torch.ones(2)
-    kept = record(value, version=value._version)
+    kept = made(value=value, version=value._version)
     assert kept.value is value
     assert not kept.overwritten
 
 
-def test_a_value_that_was_overwritten_is_not_handed_out() -> None:
+def test_a_value_that_was_overwritten_is_not_returned() -> None:
     value = torch.ones(2)
-    kept = record(value, version=value._version)
+    kept = made(value=value, version=value._version)
     value.add_(1)
     assert kept.overwritten
     with pytest.raises(tt.OverwrittenError, match=r"fc:output\[0\] \(step 4, call 1\)"):
@@ -44,7 +38,7 @@ def test_a_value_that_was_overwritten_is_not_handed_out() -> None:
 
 def test_a_copy_of_its_own_may_be_written_into() -> None:
     value = torch.ones(2)
-    kept = record(value)
+    kept = made(value=value)
     value.add_(1)
     assert kept.value is value
 
@@ -52,7 +46,7 @@ def test_a_copy_of_its_own_may_be_written_into() -> None:
 def test_a_write_through_another_view_is_noticed() -> None:
     base = torch.ones(4)
     view = base[:2].detach()
-    kept = record(view, version=view._version)
+    kept = made(value=view, version=view._version)
     base[3] = 7
     assert kept.overwritten
 
@@ -60,10 +54,10 @@ def test_a_write_through_another_view_is_noticed() -> None:
 @pytest.mark.parametrize(
     ("kept", "text"),
     [
-        (record(), "<Record fc:output[0] step 4 call 1 float32[2, 3]>"),
-        (record(torch.tensor(1)), "<Record fc:output[0] step 4 call 1 int64[]>"),
+        (made(), "<Record fc:output[0] step 4 call 1 float32[2, 3]>"),
+        (made(value=torch.tensor(1)), "<Record fc:output[0] step 4 call 1 int64[]>"),
         (
-            record(phase=RECOMPUTE, labels=("total",)),
+            made(phase=RECOMPUTE, labels=("total",)),
             "<Record fc:output[0] step 4 call 1, recompute, total float32[2, 3]>",
         ),
     ],
@@ -74,7 +68,7 @@ def test_a_record_shows_site_step_call_and_kind(kept: tt.Record, text: str) -> N
 
 def test_records_are_the_same_only_if_they_are_one() -> None:
     value = torch.ones(2)
-    first, second = record(value), record(value)
+    first, second = made(value=value), made(value=value)
     assert first == first
     assert first != second
     assert len({first, second}) == 2

@@ -70,7 +70,7 @@ def test_one_element_is_found_in_a_tensor_of_any_kind(name: str) -> None:
     assert what is not None and what.startswith("1 of ")
 
 
-def test_what_is_the_same_is_so_to_the_bit() -> None:
+def test_what_is_the_same_is_bit_equal() -> None:
     zero = torch.zeros(3)
     assert not same(zero, -zero)
     assert same(torch.full((3,), float("nan")), torch.full((3,), float("nan")))
@@ -90,7 +90,7 @@ def test_a_sparse_tensor_is_the_same_however_its_places_are_listed() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
-def test_the_kind_is_said_of_tensors_without_a_shape() -> None:
+def test_the_kind_is_reported_of_tensors_without_a_shape() -> None:
     assert kind(nested(0.0, torch.jagged)) == "nested float32[[2, 3], [1, 3]]"
     assert kind(plain(0.0).to_sparse()) == "sparse_coo float32[2, 3]"
     assert kind(plain(0.0)) == "float32[2, 3]"
@@ -131,7 +131,7 @@ def test_verify_holds_for_other_tensors(name: str) -> None:
     assert result.num_values == 2 * (6 + 2)
 
 
-def test_what_has_no_memory_is_not_said_to_be_proved() -> None:
+def test_what_has_no_memory_is_not_reported_as_proved() -> None:
     with torch.device("meta"):
         result = tt.verify(torch.nn.Linear(4, 4), torch.ones(2, 4))
     assert not result and result.hollow

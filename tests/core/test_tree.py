@@ -1,4 +1,4 @@
-"""Finding and replacing tensors in whatever a forward takes or returns."""
+"""Finding and replacing tensors in the arguments and outputs of a forward."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from containers import Box
 from hypothesis import given, strategies as st
 from torch import Tensor
 from torch.utils import _pytree
@@ -53,11 +54,6 @@ _pytree.register_pytree_node(
 )
 
 
-class Box:
-    def __init__(self, held: Any) -> None:
-        self.held = held
-
-
 class Slotted:
     __slots__ = ("a", "never")
 
@@ -66,7 +62,7 @@ class Slotted:
 
 
 class Trap(Box):
-    """Raises whatever is asked of it in the usual way."""
+    """Raises at every usual operation."""
 
     def __getattribute__(self, name: str) -> Any:
         if name == "__class__":  # isinstance asks.
@@ -285,7 +281,7 @@ CLOSED = {
 
 
 @pytest.mark.parametrize(("value", "why"), list(CLOSED.values()), ids=list(CLOSED))
-def test_what_is_not_looked_into_is_said(value: Any, why: str) -> None:
+def test_what_is_not_looked_into_is_reported(value: Any, why: str) -> None:
     for find in (leaves, lambda value, unseen: replace(value, lambda leaf, one: one, unseen)):
         unseen: dict[str, str] = {}
         find((ONE, {"a": value}), unseen)
@@ -301,7 +297,7 @@ class Row(list[Any]):
 
 
 @pytest.mark.parametrize("value", [Items(a=ONE), Row([ONE])], ids=["dict", "list"])
-def test_tensors_beside_the_items_of_a_container_are_said(value: Any) -> None:
+def test_tensors_beside_the_items_of_a_container_are_reported(value: Any) -> None:
     value.same, value.extra = ONE, TWO
     for find in (leaves, lambda value, unseen: replace(value, lambda leaf, one: one, unseen)):
         unseen: dict[str, str] = {}
@@ -309,7 +305,7 @@ def test_tensors_beside_the_items_of_a_container_are_said(value: Any) -> None:
         assert list(unseen) == ["h.extra"] and "attribute of a" in unseen["h.extra"]
 
 
-def test_an_array_of_objects_is_said() -> None:
+def test_an_array_of_objects_is_reported() -> None:
     unseen: dict[str, str] = {}
     array = np.empty(1, dtype=object)
     array[0] = ONE

@@ -22,14 +22,14 @@ def test_a_plain_expression_is_seen_only_when_it_is_marked() -> None:
     assert [str(site) for site in w.run.sites] == [".:output", "marked:output"]
 
 
-def test_a_func_transform_is_said() -> None:
+def test_a_func_transform_is_reported() -> None:
     model = nn.Linear(2, 2)
     with tt.watch(model) as w:
         torch.func.vmap(model)(torch.ones(3, 2))
     assert "torch.func" in reasons(w)[".:output"]
 
 
-def test_a_model_that_was_compiled_before_is_said() -> None:
+def test_a_model_that_was_compiled_before_is_reported() -> None:
     model = nn.Sequential(nn.Linear(2, 2))
     compiled: Any = torch.compile(model, backend="eager")
     try:
@@ -42,7 +42,7 @@ def test_a_model_that_was_compiled_before_is_said() -> None:
     assert "torch.compiler.reset()" in reasons(w)["0:output"]
 
 
-def test_the_insides_of_a_fused_encoder_layer_are_said() -> None:
+def test_the_insides_of_a_fused_encoder_layer_are_reported() -> None:
     layer = nn.TransformerEncoderLayer(8, 2, batch_first=True).eval()
     with tt.watch(layer, "*") as w, torch.no_grad():
         layer(torch.ones(1, 3, 8))
@@ -50,7 +50,7 @@ def test_the_insides_of_a_fused_encoder_layer_are_said() -> None:
     assert "fused" in reasons(w)["linear1:output"]
 
 
-def test_the_projection_that_attention_never_calls_is_said() -> None:
+def test_the_projection_that_attention_never_calls_is_reported() -> None:
     attention = nn.MultiheadAttention(8, 2)
     with tt.watch(attention, "*") as w:
         attention(*[torch.ones(3, 1, 8)] * 3)

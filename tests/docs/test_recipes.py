@@ -49,7 +49,7 @@ def clones_of(model: nn.Module, *batches: Any) -> Any:
 
 
 def gradients_of(model: nn.Module, loss_of: Any, *batches: Any) -> dict[Any, Any]:
-    """Of each leaf module's outputs, call by call: float64, and nobody overwrites them."""
+    """Of each leaf module's outputs, call by call: float64, and not overwritten."""
     twin = copy.deepcopy(model).double()
     for module in twin.modules():
         if isinstance(module, nn.ReLU):
@@ -852,7 +852,7 @@ def test_a_codec_is_given_each_memory_once_and_no_parameter() -> None:
     model, x = names["model"], names["x"]
     listed = names["InList"]()
     with tt.offload(listed, min_bytes=0):
-        output = model(x)  # What nobody differentiates any more is not moved.
+        output = model(x)  # A graph that is not differentiated any more is not moved.
     _, truth = saved_by_plain_hooks(lambda: model(x))
     params = {param.data_ptr() for param in model.parameters()}
     expected = {one.data_ptr(): one for one in truth if one.data_ptr() not in params}

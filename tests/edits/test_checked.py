@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import torchtap as tt
 
@@ -41,3 +41,13 @@ def test_a_patch_of_one_call_for_many_says_how() -> None:
         model(x)
         model(x)
     assert edit.fired == {"0:output": 2}
+
+
+def test_a_function_that_detaches_what_it_is_given_is_refused() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+
+    def cut(tensor: Tensor) -> Tensor:
+        return tensor.detach_() * 2
+
+    with pytest.raises(tt.EditError, match="'cut' at 0:output"), tt.edit(model, "0", cut):
+        model(torch.ones(1, 2))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import gc
 import os
 import subprocess
@@ -13,29 +12,15 @@ from typing import Any
 
 import pytest
 import torch
-from models import seeded
+from edited import close
+from models import grads, mlp, seeded
+from random_numbers import leaf, normal
 from torch import Tensor, nn
 from torch.autograd import gradcheck, gradgradcheck
 from torch.utils.checkpoint import checkpoint
 
 import torchtap as tt
 from torchtap.testing import Net
-
-close = torch.testing.assert_close
-
-
-def x_of(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=dtype).requires_grad_()
-
-
-def mlp(dtype: torch.dtype = torch.float64) -> nn.Sequential:
-    return seeded(lambda: nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))).to(dtype)
-
-
-def grads(model: nn.Module) -> dict[str, Tensor | None]:
-    return {name: param.grad for name, param in model.named_parameters()}
-
 
 # --- derivatives of edits ---------------------------------------------------------------------
 
@@ -59,7 +44,7 @@ SMOOTH: dict[str, Any] = {
 @pytest.mark.parametrize("port", ["input", "output"])
 @pytest.mark.parametrize("name", SMOOTH)
 def test_derivatives_through_an_edit_of_values_are_exact(name: str, port: str) -> None:
-    model, x = mlp(), x_of(5, 3)
+    model, x = mlp().double(), leaf(5, 3)
     path = {"input": "2:input", "output": "0:output"}[port]
     with tt.edit(model, path, SMOOTH[name]):
         assert gradcheck(model, (x,))
@@ -67,7 +52,7 @@ def test_derivatives_through_an_edit_of_values_are_exact(name: str, port: str) -
 
 
 def test_an_edit_that_leaves_nothing_gives_gradients_of_zero_and_not_none() -> None:
-    model, x = mlp(), x_of(5, 3)
+    model, x = mlp().double(), leaf(5, 3)
     for edit in (tt.edits.zero(), tt.edits.replace(3.0), tt.edits.patch(torch.ones(5, 4).double())):
         model.zero_grad()
         x.grad = None
@@ -78,7 +63,7 @@ def test_an_edit_that_leaves_nothing_gives_gradients_of_zero_and_not_none() -> N
 
 
 def test_a_gradient_edit_is_part_of_a_second_derivative() -> None:
-    model, x = mlp(), x_of(5, 3)
+    model, x = mlp().double(), leaf(5, 3)
 
     def by_hand() -> tuple[Tensor, ...]:
         hidden = model[1](model[0](x))
@@ -105,7 +90,7 @@ def test_a_gradient_edit_is_part_of_a_second_derivative() -> None:
 
 @pytest.mark.parametrize("port", ["grad_output", "grad_input"])
 def test_each_backward_of_one_graph_is_edited_once(port: str) -> None:
-    model, x = mlp(), x_of(5, 3)
+    model, x = mlp().double(), leaf(5, 3)
     with tt.edit(model, f"2:{port}", tt.edits.scale(10.0)) as edit:
         loss = model(x).sum()
         loss.backward(retain_graph=True)
@@ -116,7 +101,7 @@ def test_each_backward_of_one_graph_is_edited_once(port: str) -> None:
 
 
 def test_accumulation_does_not_compound() -> None:
-    plain, edited, x = mlp(), mlp(), x_of(5, 3)
+    plain, edited, x = mlp().double(), mlp().double(), leaf(5, 3)
     for _ in range(4):
         plain(x).square().sum().backward()
         with tt.edit(edited, "*:param_grad", tt.edits.scale(0.5)):
@@ -126,7 +111,7 @@ def test_accumulation_does_not_compound() -> None:
 
 
 def test_param_grad_numbers_the_backwards_of_a_step() -> None:
-    model, x = mlp(), x_of(5, 3)
+    model, x = mlp().double(), leaf(5, 3)
     seen = []
 
     def note(tensor: Tensor, record: Any) -> None:
@@ -142,10 +127,10 @@ def test_param_grad_numbers_the_backwards_of_a_step() -> None:
 
 @pytest.mark.parametrize("port", ["grad_output", "grad_input", "param_grad"])
 def test_a_partial_backward_is_edited_where_it_passes(port: str) -> None:
-    model, x = mlp(), x_of(5, 3)
+    model, x = mlp().double(), leaf(5, 3)
     with tt.edit(model, f"2:{port}", tt.edits.scale(10.0), missing="ignore"):
         model(x).sum().backward(inputs=[model[2].weight])
-    plain = mlp()
+    plain = mlp().double()
     plain(x).sum().backward(inputs=[plain[2].weight])
     factor = 1.0 if port == "grad_input" else 10.0
     close(model[2].weight.grad, plain[2].weight.grad * factor)
@@ -153,7 +138,7 @@ def test_a_partial_backward_is_edited_where_it_passes(port: str) -> None:
 
 
 def test_a_gradient_that_never_comes_is_an_error_at_closing() -> None:
-    model, x = mlp(), x_of(5, 3)
+    model, x = mlp().double(), leaf(5, 3)
     with (
         pytest.raises(tt.EditError, match="no gradient arrived"),
         tt.edit(model, "1:grad_output", tt.edits.zero()),
@@ -274,7 +259,7 @@ VIEWS: dict[str, Any] = {
 def test_the_gradient_of_a_view_that_is_overwritten_is_edited(name: str) -> None:
     def run(inplace: bool, prepare: Any) -> list[Tensor]:
         model = seeded(lambda: Then(VIEWS[name](), inplace=inplace)).double()
-        x = x_of(2, 4, 3)
+        x = leaf(2, 4, 3)
         held = prepare(model)
         model(x).sum().backward()
         if held is not None:
@@ -330,7 +315,7 @@ def test_in_place_relu_after_a_linear_on_three_dimensions() -> None:
             lambda: nn.Sequential(nn.Linear(3, 4), nn.ReLU(inplace=inplace), nn.Linear(4, 2))
         ).double()
 
-    hand, model, x = make(False), make(True), x_of(2, 5, 3)
+    hand, model, x = make(False), make(True), leaf(2, 5, 3)
     hidden = hand[0](x)
     hidden.register_hook(lambda g: g.clamp(max=0.1))
     hand[2](hand[1](hidden)).square().sum().backward()
@@ -346,7 +331,7 @@ def test_one_half_of_a_chunk_can_be_edited_and_then_overwritten() -> None:
         return first * second.sigmoid()
 
     model = Net(body, a=seeded(lambda: nn.Linear(3, 4)), chunk=Chunk()).double()
-    x = x_of(5, 3)
+    x = leaf(5, 3)
     hidden = model.a(x)
     first, second = hidden.chunk(2, -1)
     second.register_hook(lambda g: g * 5)
@@ -361,7 +346,7 @@ def test_one_half_of_a_chunk_can_be_edited_and_then_overwritten() -> None:
 
 def test_grad_input_is_what_flows_through_the_module_and_not_beside_it() -> None:
     model = Net(lambda m, x: x + m.a(x), a=nn.Linear(3, 3)).double()
-    x = x_of(2, 3)
+    x = leaf(2, 3)
     with tt.edit(model, "a:grad_input", tt.edits.zero()):
         model(x).sum().backward()
     assert x.grad.tolist() == torch.ones(2, 3).tolist()
@@ -394,7 +379,7 @@ def test_an_in_place_module_stays_one() -> None:
         hidden.register_hook(lambda g: g * 10)
         return m.b(hidden.relu())
 
-    hand, model, x = make(by_hand), make(body), x_of(4, 3)
+    hand, model, x = make(by_hand), make(body), leaf(4, 3)
     hand(x).sum().backward()
     with tt.edit(model, "relu:grad_input", tt.edits.scale(10.0)):
         out = model(x.detach())
@@ -407,7 +392,7 @@ def test_an_in_place_module_stays_one() -> None:
 def test_one_tensor_in_three_slots_stays_one_and_its_gradient_is_the_sum() -> None:
     attention = seeded(lambda: nn.MultiheadAttention(8, 2, batch_first=True)).double()
     model = Net(lambda m, x: m.attention(x, x, x)[0], attention=attention)
-    x = x_of(2, 5, 8)
+    x = leaf(2, 5, 8)
     model(x).square().sum().backward()
     right, x.grad = x.grad, None
     with tt.edit(model, "attention:grad_input", lambda g: g * g) as edit:
@@ -419,7 +404,7 @@ def test_one_tensor_in_three_slots_stays_one_and_its_gradient_is_the_sum() -> No
 def test_a_tied_parameter_is_edited_once() -> None:
     model = Net(lambda m, x: m.a(m.b(x)), a=nn.Linear(3, 3), b=nn.Linear(3, 3)).double()
     model.a.weight = model.b.weight
-    x = x_of(4, 3)
+    x = leaf(4, 3)
     model(x).sum().backward()
     right = model.a.weight.grad.clone()
     model.zero_grad()
@@ -430,19 +415,8 @@ def test_a_tied_parameter_is_edited_once() -> None:
     assert "owns the same parameter" in edit.absent[0].reason
 
 
-def test_the_gradient_of_one_tensor() -> None:
-    x = torch.ones(3, requires_grad=True)
-    hidden = x * 2
-    with tt.edit_tensor(hidden, tt.edits.scale(5.0), name="hidden") as edit:
-        (hidden * hidden).sum().backward()
-    assert x.grad.tolist() == [40.0] * 3 and edit.fired == 1
-    edit.close()
-    with pytest.raises(tt.EditError, match="does not require grad"):
-        tt.edit_tensor(torch.ones(1), tt.edits.zero())
-
-
 def test_what_does_not_fit_a_gradient_is_refused_there() -> None:
-    model, x = mlp(), x_of(5, 3)
+    model, x = mlp().double(), leaf(5, 3)
     with (
         pytest.raises(tt.EditError, match=r"float64\[5\] where float64\[5, 4\] had arrived"),
         tt.edit(model, "1:grad_output", lambda g: g[:, 0]),
@@ -451,7 +425,7 @@ def test_what_does_not_fit_a_gradient_is_refused_there() -> None:
 
 
 def test_writing_into_a_gradient_is_caught() -> None:
-    model, x = mlp(), x_of(5, 3)
+    model, x = mlp().double(), leaf(5, 3)
     with (
         pytest.raises(tt.EditError, match="wrote into the tensor"),
         tt.edit(model, "1:grad_output", lambda g: g.mul_(2)),
@@ -460,7 +434,7 @@ def test_writing_into_a_gradient_is_caught() -> None:
 
 
 def test_writing_into_a_gradient_behind_autograd_is_caught() -> None:
-    model, x = mlp(), x_of(5, 3)
+    model, x = mlp().double(), leaf(5, 3)
 
     def overwrite(gradient: Tensor) -> None:
         gradient.data.mul_(2)
@@ -505,7 +479,7 @@ def test_what_a_checkpoint_runs_again_is_edited_the_same_way(what: str, reentran
     where, function = EDITS_OF_CHECKPOINTS[what]
 
     def run(kind: bool | None) -> tuple[Any, dict[str, int]]:
-        model, x = seeded(lambda: Checkpointed(kind)).double(), x_of(4, 3)
+        model, x = seeded(lambda: Checkpointed(kind)).double(), leaf(4, 3)
         with torch.random.fork_rng():
             torch.manual_seed(0)
             with tt.edit(model, where, function) as edit:  # type: ignore[arg-type]
@@ -522,46 +496,12 @@ def test_what_a_checkpoint_runs_again_is_edited_the_same_way(what: str, reentran
 # --- mixed precision --------------------------------------------------------------------------
 
 
-def scaled_step(model: nn.Module, x: Tensor, optimizer: Any, scaler: Any, between: Any) -> None:
-    scaler.scale(model(x).square().sum()).backward()
-    between()
-    scaler.step(optimizer)
-    scaler.update()
-
-
-@pytest.mark.parametrize("fused", [False, True])
-def test_clip_norm_over_all_works_in_true_units_under_a_scaler(fused: bool) -> None:
-    x = x_of(5, 3, dtype=torch.float32).detach()
-
-    def run(*, is_edited: bool) -> nn.Module:
-        model = mlp(torch.float32)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=fused and is_edited)
-        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
-
-        def clip() -> None:
-            scaler.unscale_(optimizer)
-            nn.utils.clip_grad_norm_(model.parameters(), 0.1)
-
-        if is_edited:
-            with tt.edit(model, "*:param_grad", tt.edits.clip_norm(0.1, over="all")):
-                for _ in range(3):
-                    optimizer.zero_grad()
-                    scaled_step(model, x, optimizer, scaler, lambda: None)
-        else:
-            for _ in range(3):
-                optimizer.zero_grad()
-                scaled_step(model, x, optimizer, scaler, clip)
-        return model
-
-    close(list(run(is_edited=True).parameters()), list(run(is_edited=False).parameters()))
-
-
 @pytest.mark.parametrize("port", ["param_grad", "grad_output", "grad_input"])
 def test_with_its_scaler_an_edit_sees_true_gradients(port: str) -> None:
-    x = x_of(5, 3, dtype=torch.float32)
+    x = leaf(5, 3, dtype=torch.float32)
 
     def norms(scaler: Any) -> list[float]:
-        model, seen = mlp(torch.float32), []
+        model, seen = mlp(), []
 
         def note(tensor: Tensor) -> Tensor:
             seen.append(tensor.norm().item())
@@ -594,7 +534,7 @@ def test_a_gradient_scaled_beyond_half_precision_is_edited_without_loss() -> Non
 
 
 def test_under_autocast_an_edit_gets_and_gives_what_flows() -> None:
-    model, x = mlp(torch.float32), x_of(5, 3, dtype=torch.float32)
+    model, x = mlp(), leaf(5, 3, dtype=torch.float32)
     kinds = []
 
     def note(tensor: Tensor) -> Tensor:
@@ -610,7 +550,7 @@ def test_under_autocast_an_edit_gets_and_gives_what_flows() -> None:
 
 
 def test_library_edits_keep_bfloat16_under_autocast() -> None:
-    model, x = mlp(torch.float32), x_of(5, 3, dtype=torch.float32)
+    model, x = mlp(), leaf(5, 3, dtype=torch.float32)
     several = [
         tt.edits.scale(torch.tensor(2.0)),
         tt.edits.add(torch.ones(4)),
@@ -626,102 +566,7 @@ def test_library_edits_keep_bfloat16_under_autocast() -> None:
     assert out.dtype is torch.bfloat16 and model[0].weight.grad.isfinite().all()
 
 
-# --- clipping ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("p", [1.0, 2.0, 3.0, float("inf")])
-@pytest.mark.parametrize("max_norm", [0.1, 1e6, 0.0])
-def test_clip_norm_over_all_is_that_of_torch(p: float, max_norm: float) -> None:
-    x = x_of(5, 3).detach()
-    hand, model = mlp(), mlp()
-    optimizers = [torch.optim.SGD(m.parameters(), lr=0.1, momentum=0.9) for m in (hand, model)]
-    with tt.edit(model, "*:param_grad", tt.edits.clip_norm(max_norm, p=p, over="all")) as edit:
-        for _ in range(3):
-            for one, optimizer in zip((hand, model), optimizers, strict=True):
-                optimizer.zero_grad()
-                for _ in range(2):  # Accumulated.
-                    one(x).square().sum().backward()
-            nn.utils.clip_grad_norm_(hand.parameters(), max_norm, norm_type=p)
-            for optimizer in optimizers:
-                optimizer.step()
-    close(list(model.parameters()), list(hand.parameters()))
-    assert set(edit.fired.values()) == {3}
-
-
-def test_clip_norm_over_all_takes_only_what_was_selected() -> None:
-    x = x_of(5, 3).detach()
-    hand, model = mlp(), mlp()
-    for one in (hand, model):
-        one(x).square().sum().backward()
-    nn.utils.clip_grad_norm_(hand[2].parameters(), 0.1)
-    with tt.edit(model, "2:param_grad", tt.edits.clip_norm(0.1, over="all")):
-        torch.optim.SGD(model.parameters(), lr=0.1).step()
-    close(grads(model), grads(hand))
-
-
-def test_clip_norm_over_all_without_an_optimizer_step_is_an_error_at_closing() -> None:
-    model = mlp()
-    with (
-        pytest.raises(tt.EditError, match="no optimizer made a step"),
-        tt.edit(model, "*:param_grad", tt.edits.clip_norm(1.0, over="all")),
-    ):
-        model(x_of(2, 3)).sum().backward()
-
-
-def test_clip_norm_over_all_edits_no_other_port() -> None:
-    with pytest.raises(tt.EditError, match="cannot edit output"):
-        tt.edit(mlp(), "*", tt.edits.clip_norm(1.0, over="all"))
-
-
-def test_clip_norm_over_all_refuses_an_optimizer_with_a_closure() -> None:
-    model, x = mlp(), x_of(5, 3)
-    optimizer = torch.optim.LBFGS(model.parameters())
-
-    def closure() -> Tensor:
-        optimizer.zero_grad()
-        loss = model(x).square().sum()
-        loss.backward()
-        return loss
-
-    with (
-        pytest.raises(tt.EditError, match="closure"),
-        tt.edit(model, "*:param_grad", tt.edits.clip_norm(1.0, over="all")),
-    ):
-        optimizer.step(closure)
-
-
-# --- compiled and distributed -----------------------------------------------------------------
-
-COMPILED = [
-    ("0", tt.edits.scale(2.0)),
-    ("1:input", tt.edits.zero(at={-1: 0})),
-    ("1:grad_output", tt.edits.clamp(-0.1, 0.1)),
-    ("2:grad_input", lambda g: g * g),
-    ("*:param_grad", tt.edits.sign()),
-]
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
-def test_a_compiled_model_is_edited_as_an_eager_one(backend: str) -> None:
-    for where, function in COMPILED:
-        torch.compiler.reset()
-        eager, model, x = mlp(), mlp(), x_of(5, 3).detach()
-        compiled: Any = torch.compile(model, backend=backend)
-        with tt.edit(eager, where, function):  # type: ignore[arg-type]
-            right = eager(x)
-            right.sum().backward()
-        with tt.edit(compiled, where, function) as edit:  # type: ignore[arg-type]
-            for _ in range(2):
-                model.zero_grad()
-                out = compiled(x)
-                out.sum().backward()
-        close(out, right)
-        close(grads(model), grads(eager))
-        assert sum(edit.fired.values()) > 0
-        close(compiled(x), mlp()(x))
-    torch.compiler.reset()
+# --- two processes ----------------------------------------------------------------------------
 
 
 _DDP = """
@@ -805,17 +650,7 @@ def test_two_processes_are_edited_as_one_by_hand(tmp_path: Path) -> None:
         command, capture_output=True, text=True, check=False, env=environment, timeout=300
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    assert sorted(done.stdout.split()) == ["0", "1", "right", "right"]
-
-
-def test_a_copy_of_an_edited_model_is_not_edited() -> None:
-    model, x = mlp(), x_of(5, 3)
-    with tt.edit(
-        model, ["*:output", "*:grad_output,param_grad"], tt.edits.zero(), missing="ignore"
-    ):
-        twin = copy.deepcopy(model)
-    twin(x).sum().backward()
-    assert twin[0].weight.grad.any()
+    assert done.stdout.count("right") == 2
 
 
 class _Gate(nn.Module):
@@ -842,7 +677,7 @@ def test_an_edit_that_changes_nothing_changes_no_bit_but_where_docs_say(
     uses: int, port: str
 ) -> None:
     model = seeded(lambda: nn.Sequential(nn.Linear(8, 8), *(_Residual(uses) for _ in range(3))))
-    x = torch.randn(32, 8, generator=torch.Generator().manual_seed(0))
+    x = normal(32, 8)
     params = list(model.parameters())
     plain = torch.autograd.grad(model(x).square().mean(), params)
     model.zero_grad()
@@ -861,21 +696,3 @@ def test_the_memory_format_behind_an_edit_that_changes_nothing_is_the_same() -> 
     plain = model(x)
     with tt.edit(model, "*:grad_input", lambda g: None, missing="ignore"):
         assert model(x).stride() == plain.stride()
-
-
-@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
-@pytest.mark.parametrize("kind", ["to_sparse", "to_sparse_csr"])
-def test_why_the_gradient_of_a_sparse_argument_cannot_be_changed_is_said(kind: str) -> None:
-    model = Net(lambda m, x: x.to_dense() * 2)
-    x = getattr(torch.eye(2), kind)().requires_grad_()
-    edit = tt.edit(model, ".:grad_input", lambda g: g * 2)
-    model(x).sum().backward()
-    with pytest.raises(tt.EditError, match="PyTorch has no views of sparse"):
-        edit.close()
-
-
-@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
-def test_half_complex_tensors_can_be_edited() -> None:
-    model = Net(lambda m, x: x.chalf())
-    with tt.edit(model, "*:output", lambda t: None):
-        assert model(torch.ones(2)).tolist() == [1, 1]

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 import torch
+from models import seeded
+from random_numbers import leaf
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -40,15 +42,12 @@ def nothing(*_: Any) -> None:
     """Calls no module."""
 
 
-def rows(seed: int = 0, *, grad: bool = True) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(2, 3, generator=generator).requires_grad_(grad)
+def rows(seed: int = 0) -> Tensor:
+    return leaf(2, 3, seed=seed, dtype=torch.float32)
 
 
 def linear(seed: int = 0) -> nn.Linear:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return nn.Linear(3, 3)
+    return seeded(lambda: nn.Linear(3, 3), seed)
 
 
 def calls_of(run: tt.Run, site: str, phase: str) -> list[int]:
@@ -338,7 +337,7 @@ def test_a_checkpoint_of_an_earlier_step_is_not_booked_on_calls_of_this(reentran
     assert any("could not be told" in reason and "(1 call)" in reason for reason in reasons)
 
 
-def test_a_checkpoint_that_began_before_the_watch_is_said_and_refused_by_an_edit() -> None:
+def test_a_checkpoint_that_began_before_the_watch_is_reported_and_refused_by_an_edit() -> None:
     module, x = linear(), rows()
     hidden = checkpoint(module, x, use_reentrant=True)
     with tt.watch(module, ".:output,grad_output") as w:
@@ -351,7 +350,7 @@ def test_a_checkpoint_that_began_before_the_watch_is_said_and_refused_by_an_edit
         hidden.sum().backward()
 
 
-def test_calls_in_a_transform_are_said_though_others_were_recorded() -> None:
+def test_calls_in_a_transform_are_reported_though_others_were_recorded() -> None:
     module, x = linear(), rows()
     with tt.watch(module, ".:output") as w:
         module(x)
@@ -557,7 +556,7 @@ def test_a_run_says_what_it_holds_of_a_backward(tmp_path: Path) -> None:
 
 
 class RaisesForMode(nn.Linear):
-    """A module whose own ``__getattr__`` raises what nobody expects."""
+    """A module whose own ``__getattr__`` raises another error than ``AttributeError``."""
 
     def __getattr__(self, name: str) -> Any:
         if name == "training":
@@ -608,7 +607,7 @@ def frozen_features(model: nn.Module, x: Tensor) -> None:
         lambda model, x: tt.advise_offload(model, lambda: model(x).sum().backward(), 1000),
     ],
 )
-def test_a_module_without_a_mode_is_no_trouble(use: Callable[..., Any]) -> None:
+def test_a_module_without_a_mode_works(use: Callable[..., Any]) -> None:
     model, x = without_mode(), rows()
     use(model, x)
     assert not any("training" in vars(module) for module in model.modules())

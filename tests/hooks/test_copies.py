@@ -5,14 +5,21 @@ from __future__ import annotations
 import copy
 import io
 import pickle
+import subprocess
+import sys
+import warnings
 from collections import OrderedDict
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from models import seeded
-from torch import Tensor, nn
+from bits import same
+from copies import COPIES, written_by_torch
+from models import mlp, relu_mlp, rows, seeded
+from random_numbers import leaf
+from torch import nn
 
 import torchtap as tt
 from torchtap.testing import Specimen, zoo
@@ -30,14 +37,14 @@ ATTACHED: dict[str, Callable[[nn.Module], Any]] = {
 every_attachment = pytest.mark.parametrize("attach", ATTACHED.values(), ids=list(ATTACHED))
 
 
-def others_hook(module: nn.Module, args: Any, kwargs: Any = None, output: Any = None) -> None:
+def users_hook(module: nn.Module, args: Any, kwargs: Any = None, output: Any = None) -> None:
     """A hook of the user's."""
 
 
 def build() -> nn.Sequential:
     model = seeded(lambda: nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.ReLU()))
-    model[0].register_forward_hook(others_hook, with_kwargs=True, always_call=True)
-    model[1].register_forward_pre_hook(others_hook, with_kwargs=True)
+    model[0].register_forward_hook(users_hook, with_kwargs=True, always_call=True)
+    model[1].register_forward_pre_hook(users_hook, with_kwargs=True)
     model[0].weight.note = "the user's"
     return model
 
@@ -71,16 +78,10 @@ def by_python(model: nn.Module) -> bytes:
     return stream.getvalue()
 
 
-def by_torch(model: nn.Module) -> bytes:
-    stream = io.BytesIO()
-    torch.save(model, stream)
-    return stream.getvalue()
-
-
 WRITERS: dict[str, Callable[[nn.Module], bytes]] = {
     **{f"pickle {n}": lambda model, n=n: pickle.dumps(model, n) for n in range(2, 6)},  # type: ignore[misc]
     "pickle in Python": by_python,
-    "torch.save": by_torch,
+    "torch.save": written_by_torch,
 }
 
 
@@ -97,7 +98,7 @@ def test_a_file_is_that_of_the_unwatched_model_to_the_byte(attach: Any, write: A
 
 
 @every_attachment
-def test_a_copy_has_the_hooks_of_others_and_none_of_ours(attach: Any) -> None:
+def test_a_copy_has_the_hooks_of_the_user_and_none_of_torchtap(attach: Any) -> None:
     model = build()
     expected = tables(copy.deepcopy(model))
     assert sum(len(items) for *_, items, _ in expected) == 5  # Two hooks and their three marks.
@@ -113,12 +114,12 @@ def test_a_copy_has_the_hooks_of_others_and_none_of_ours(attach: Any) -> None:
 @every_attachment
 def test_nothing_stays_on_the_tables_and_parameters(attach: Any) -> None:
     model = build()
-    saved = by_torch(model)
+    saved = written_by_torch(model)
     before, attributes = tables(model), [dict(vars(param)) for param in model.parameters()]
     first = attach(model)
     with attach(model):
         first.__exit__(None, None, None)
-        assert by_torch(model) == saved
+        assert written_by_torch(model) == saved
     assert tables(model) == before
     assert [dict(vars(param)) for param in model.parameters()] == attributes
 
@@ -137,33 +138,23 @@ def test_a_copy_can_be_scripted(attach: Any) -> None:
 def test_a_file_loads_with_the_users_own_safe_globals(attach: Any) -> None:
     model = plain()
     with attach(model):
-        stream = io.BytesIO(by_torch(model))
+        stream = io.BytesIO(written_by_torch(model))
     with torch.serialization.safe_globals([nn.Sequential, nn.Linear, nn.BatchNorm1d, nn.ReLU]):
         assert type(torch.load(stream, weights_only=True)) is nn.Sequential
 
 
-def test_a_copy_of_a_watched_encoder_takes_the_fused_kernel(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_copy_of_a_watched_encoder_takes_the_fused_kernel(fused_calls: list[int]) -> None:
     layer = nn.TransformerEncoderLayer(8, 2, 8, batch_first=True).eval()
     with tt.watch(layer, "*:*"):
         twin = copy.deepcopy(layer)
-    calls = []
-    fused = torch._transformer_encoder_layer_fwd
-
-    def counted(*args: Any, **kwargs: Any) -> Tensor:
-        calls.append(1)
-        return fused(*args, **kwargs)
-
-    monkeypatch.setattr(torch, "_transformer_encoder_layer_fwd", counted)
     with torch.no_grad():
         twin(torch.ones(1, 2, 8))
-    assert calls == [1]
+    assert fused_calls == [1]
 
 
 def test_a_handle_that_the_model_holds_itself_takes_the_copied_hook_off() -> None:
     model = plain()
-    model.handle = model[0].register_forward_hook(others_hook)  # type: ignore[assignment]
+    model.handle = model[0].register_forward_hook(users_hook)  # type: ignore[assignment]
     with tt.watch(model, "*:*"):
         twin = copy.deepcopy(model)
         assert len(twin[0]._forward_hooks) == 1
@@ -197,7 +188,7 @@ def keys(model: nn.Module) -> list[Any]:
 
 
 @pytest.mark.parametrize("specimen", zoo(), ids=str)
-def test_a_copy_of_a_specimen_has_nothing_of_ours(specimen: Specimen) -> None:
+def test_a_copy_of_a_specimen_has_nothing_of_torchtap(specimen: Specimen) -> None:
     model = specimen.build()
     expected, before = keys(copy.deepcopy(model)), keys(model)
     has_params = any(True for _ in model.parameters())
@@ -211,3 +202,110 @@ def test_a_copy_of_a_specimen_has_nothing_of_ours(specimen: Specimen) -> None:
     assert [one.requires_grad for one in twin.parameters()] == [
         one.requires_grad for one in model.parameters()
     ]
+
+
+ALL = ["*:*", "*:param,param_grad"]
+
+
+@pytest.mark.parametrize("copied", list(COPIES.values()), ids=list(COPIES))
+def test_a_copy_of_a_watched_model_is_silent(copied: Any) -> None:
+    model, x = relu_mlp(), rows()
+    with tt.watch(model, "*:*") as w:
+        twin = copied(model)
+        out = twin(x)
+        out.sum().backward()
+        assert len(w.run) == 0
+        model(x)
+        assert same(w.run["2:output"], out)
+
+
+def test_a_copy_outlives_the_watch() -> None:
+    model = relu_mlp()
+    with tt.watch(model, ALL):
+        twin = copy.deepcopy(model)
+    assert same(twin(rows()), model(rows()))
+
+
+def test_a_copy_can_be_watched() -> None:
+    model = relu_mlp()
+    with tt.watch(model, ALL):
+        twin = copy.deepcopy(model)
+        with tt.watch(twin, "2") as w:
+            out = twin(rows())
+    assert same(w.run["2:output"], out)
+
+
+_LOAD = """
+import sys
+
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "torchtap":
+            raise ImportError("there is no torchtap here")
+
+sys.meta_path.insert(0, Blocker())
+import torch
+model = torch.load(sys.argv[1], weights_only=False)
+print(model(torch.ones(1, 3)).sum().item())
+try:
+    import torchtap
+except ImportError as error:
+    print(error)
+"""
+
+
+def test_a_pickle_of_a_watched_model_loads_where_there_is_no_torchtap(tmp_path: Path) -> None:
+    model, file = relu_mlp(), tmp_path / "model.pt"
+    with tt.watch(model, ALL):
+        model(rows()).sum().backward()
+        torch.save(model, file)
+    done = subprocess.run(
+        [sys.executable, "-c", _LOAD, str(file)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    value, blocked = done.stdout.splitlines()
+    assert float(value) == model(torch.ones(1, 3)).sum().item()
+    assert blocked == "there is no torchtap here"
+
+
+def test_an_output_of_a_watched_model_can_be_saved() -> None:
+    model, stream = relu_mlp(), io.BytesIO()
+    with tt.watch(model, "*:*"), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        out = model(rows())
+        torch.save(out, stream)
+    stream.seek(0)
+    assert same(torch.load(stream), out)
+
+
+def test_the_state_dict_of_a_watched_model_is_unchanged() -> None:
+    model = relu_mlp()
+    before = list(model.state_dict())
+    with tt.watch(model, ALL):
+        assert list(model.state_dict()) == before
+
+
+ONES = torch.ones(2, 3)
+
+
+@pytest.mark.parametrize("copied", COPIES.values(), ids=list(COPIES))
+def test_a_copy_of_an_edited_model_is_plain(copied: Any) -> None:
+    model = seeded(lambda: nn.Sequential(nn.Linear(3, 3), nn.ReLU()))
+    plain = model(ONES)
+    everything = "*:input,output,grad_input,grad_output,param_grad"
+    with tt.edit(model, everything, tt.edits.zero(), missing="ignore") as edit:
+        twin = copied(model)
+        out = twin(ONES)
+        out.sum().backward()
+        assert edit.fired == {}
+    assert torch.equal(out, plain) and twin[0].weight.grad.any()
+
+
+def test_a_copy_of_an_edited_model_is_not_edited() -> None:
+    model, x = mlp().double(), leaf(5, 3)
+    with tt.edit(
+        model, ["*:output", "*:grad_output,param_grad"], tt.edits.zero(), missing="ignore"
+    ):
+        twin = copy.deepcopy(model)
+    twin(x).sum().backward()
+    assert twin[0].weight.grad.any()

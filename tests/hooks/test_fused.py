@@ -1,4 +1,4 @@
-"""The fused kernel of ``nn.TransformerEncoderLayer`` runs under whatever is attached to it."""
+"""The fused kernel of ``nn.TransformerEncoderLayer`` runs under every attachment."""
 
 from __future__ import annotations
 
@@ -11,14 +11,12 @@ from typing import Any
 import pytest
 import torch
 from absent import reasons
+from bits import same
 from models import seeded
+from random_numbers import normal
 from torch import Tensor, nn
 
 import torchtap as tt
-
-
-def same(a: Tensor, b: Tensor) -> bool:
-    return a.dtype == b.dtype and torch.equal(a, b)
 
 
 def encoder() -> nn.TransformerEncoderLayer:
@@ -27,7 +25,7 @@ def encoder() -> nn.TransformerEncoderLayer:
 
 def test_a_fused_encoder_layer_stays_fused() -> None:
     layer = encoder()
-    x = torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(0))
+    x = normal(2, 5, 8)
     with torch.no_grad():
         plain = layer(x)
         with tt.watch(layer, "*:input,output") as w:
@@ -40,7 +38,7 @@ def test_a_fused_encoder_layer_stays_fused() -> None:
 
 def test_an_encoder_layer_that_is_not_fused_shows_its_inside() -> None:
     layer = encoder()
-    x = torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(0))
+    x = normal(2, 5, 8)
     with tt.watch(layer, "*:output") as w:
         layer(x)
     assert "linear1:output" in w.run
@@ -69,20 +67,6 @@ def attach(request: pytest.FixtureRequest) -> Callable[[nn.Module], Any]:
     return ATTACHED[request.param]
 
 
-@pytest.fixture
-def fused_calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Grows by one with every call of the kernel."""
-    calls: list[int] = []
-    fused = torch._transformer_encoder_layer_fwd
-
-    def counted(*args: Any, **kwargs: Any) -> Tensor:
-        calls.append(1)
-        return fused(*args, **kwargs)
-
-    monkeypatch.setattr(torch, "_transformer_encoder_layer_fwd", counted)
-    return calls
-
-
 def assert_has_no_trace(layer: nn.Module) -> None:
     assert "modules" not in vars(layer)
     for module in layer.modules():
@@ -95,7 +79,7 @@ def test_threads_share_a_layer_and_none_loses_a_call(
     attach: Callable[[nn.Module], Any], fused_calls: list[int]
 ) -> None:
     layer = seeded(lambda: nn.TransformerEncoderLayer(32, 2, 64, batch_first=True)).eval()
-    inputs = [torch.randn(2, 5, 32, generator=torch.Generator().manual_seed(k)) for k in range(8)]
+    inputs = [normal(2, 5, 32, seed=k) for k in range(8)]
     with torch.no_grad():
         truth = [layer(one) for one in inputs]
     fused_calls.clear()
@@ -203,7 +187,7 @@ def test_another_hook_decides_as_it_would_alone(second: Any, fused_calls: list[i
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_compiled_encoder_is_fused_as_without_us() -> None:
+def test_a_compiled_encoder_is_fused_as_without_torchtap() -> None:
     layer, x = encoder(), torch.ones(1, 2, 8)
     with torch.no_grad():
         truth = torch.compile(layer)(x)

@@ -7,17 +7,18 @@ copied and differentiated through (``truth.py``). Nothing of torchtap is in the 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
+import bits
 import module_db
 import pytest
 import torch
 from module_db import Sample
+from random_numbers import fixed_seed
 from torch import Tensor, nn
 from truth import Key, _mapped, _no_checkpoints, _Twin, _widened, _widened_leaf
 
-import bits
 import torchtap as tt
 from torchtap.core.tree import leaves
 from torchtap.testing import Specimen, default_loss, zoo
@@ -48,17 +49,10 @@ def builder(specimen: Specimen) -> Build:
     return lambda: (specimen.build(), *specimen.inputs())
 
 
-@contextlib.contextmanager
-def seeded() -> Iterator[None]:
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(0)
-        yield
-
-
 def observed(build: Build, attach: Callable[[nn.Module], Any] | None = None) -> bits.Facts:
     """What one step leaves behind; ``attach`` puts edits on."""
     model, args, kwargs = build()
-    with seeded():
+    with fixed_seed():
         held = None if attach is None else attach(model)
         found = bits.observe(model, args, kwargs, default_loss)
         if held is not None:
@@ -124,7 +118,7 @@ def test_nothing_of_an_edit_stays(specimen: Specimen) -> None:
         output = model(*args, **kwargs)
     except ValueError:
         assert specimen.raises is ValueError
-    with contextlib.suppress(tt.EditError) if specimen.name in OVERWRITTEN else seeded():
+    with contextlib.suppress(tt.EditError) if specimen.name in OVERWRITTEN else fixed_seed():
         edit.close()
     assert bits.differences(before, bits.hooks(model, given)) == []
     assert not any(bool(tensor._backward_hooks) for _, tensor in leaves([output]))
@@ -136,7 +130,7 @@ def test_a_gradient_edit_that_is_closed_before_the_backward_changes_nothing(
 ) -> None:
     def run(*, is_edited: bool) -> bits.Facts:
         model, args, kwargs = builder(specimen)()
-        with seeded():
+        with fixed_seed():
             where = "*:grad_input,grad_output"
             edit = tt.edit(model, where, tt.edits.zero(), missing="ignore") if is_edited else None
 
@@ -315,7 +309,7 @@ def results(
 ) -> tuple[dict[str, Tensor | None], Any]:
     model, args, kwargs = build()
     prepared = prepare(model)
-    with seeded():
+    with fixed_seed():
         output = model(*args, **kwargs)
         loss = default_loss(output)
         if loss is not None:

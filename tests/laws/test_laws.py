@@ -13,17 +13,18 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal
 
+import bits
 import module_db
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 from models import seeded
 from module_db import Sample
+from random_numbers import fixed_seed
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from truth import PORTS, Truth, assert_matches, truth
 
-import bits
 import torchtap as tt
 from torchtap.core.site import Site
 from torchtap.core.tree import leaves
@@ -78,8 +79,7 @@ def steps(build: Build, copy: Copy | None = None) -> list[bits.Facts]:
     With ``copy`` the model is watched.
     """
     model, *_ = build()
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(0)
+    with fixed_seed():
         watch = None if copy is None else tt.watch(model, ALL, copy=copy)
         found = []
         for step in range(NUM_STEPS):
@@ -115,8 +115,7 @@ def test_watching_a_module_of_torch_changes_nothing(samples: list[Sample]) -> No
 
 def observed(change: Callable[[nn.Module], object] = lambda model: None) -> bits.Facts:
     """What a step of a small model leaves behind; ``change`` is done to it after the forward."""
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(0)
+    with fixed_seed():
         model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Dropout(0.5))
 
         def loss(output: Tensor) -> Tensor | None:
@@ -189,8 +188,7 @@ def test_a_backward_after_closing_is_that_of_a_plain_model(specimen: Specimen) -
                 watch.close()
             return default_loss(output)
 
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(0)
+        with fixed_seed():
             watch = tt.watch(model, ALL) if is_watched else None
             found = bits.observe(model, args, kwargs, loss)
             if watch is not None:
@@ -337,7 +335,7 @@ def test_without_copies_the_overwritten_is_named_and_the_rest_is_true(specimen: 
 
 
 def values_at(right: Truth, record: tt.Record) -> list[bytes]:
-    """Content of whatever stands at the site of the record in that call (there may be doubles)."""
+    """Content of each record at the site of the record in that call (there may be doubles)."""
     return [
         bits.bits(entry.value)[3]
         for key, entry in right.entries.items()
@@ -511,8 +509,7 @@ def assert_same_records(some: Iterable[tt.Record], others: Iterable[tt.Record]) 
 def watched(specimen: Specimen, where: Any, **how: Any) -> tt.Run:
     """Two steps."""
     model, *_ = built(specimen)
-    with torch.random.fork_rng(devices=[]), tt.watch(model, where, **how) as watch:
-        torch.default_generator.manual_seed(0)
+    with fixed_seed(), tt.watch(model, where, **how) as watch:
         for step in range(2):
             if step:
                 watch.step()

@@ -13,13 +13,13 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
+import bits
 import pytest
 import torch
 from models import seeded
 from torch import Tensor, nn
 from torch.nn.modules import module as of_all_modules
 
-import bits
 import torchtap as tt
 from torchtap.core.tree import leaves
 from torchtap.testing import Net
@@ -292,7 +292,7 @@ def test_hooks_put_after_attaching_see_the_same(program: Program, mode: str) -> 
 
 @every_mode
 @every_program
-def test_the_hooks_of_others_stay_and_no_other_does(program: Program, mode: str) -> None:
+def test_the_hooks_of_the_user_stay_and_no_other_does(program: Program, mode: str) -> None:
     def tables(model: nn.Module) -> dict[str, int]:
         return {name: len(found) for name, found in bits.hooks(model).items()}
 

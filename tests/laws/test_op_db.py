@@ -12,13 +12,15 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
+import bits
 import pytest
 import torch
+from bits import content
 from op_samples import Op, OpSample, operators, samples
+from random_numbers import fixed_seed
 from torch import Tensor, nn
 from truth import _argument_leaves, _leaves
 
-import bits
 import torchtap as tt
 
 Attach = Callable[[nn.Module], AbstractContextManager[Any]]
@@ -85,8 +87,7 @@ def run(sample: OpSample, attach: Attach = contextlib.nullcontext) -> tuple[bits
     if isinstance(module, Op) and module.in_place:
         args = (args[0].clone(), *args[1:])
     found: bits.Facts = {}
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(0)
+    with fixed_seed():
         flowed: list[Tensor] = []
         with attach(module) as held:
             try:
@@ -134,14 +135,6 @@ def laid_out(tensor: Tensor | None) -> Any:
 
 
 # --- what flows, by plain hooks ---------------------------------------------------------------
-
-
-def content(tensor: Tensor | None) -> Any:
-    """Dtype, shape and bytes: a clone may have other strides."""
-    if tensor is None or tensor.layout != torch.strided:
-        return bits.bits(tensor)
-    dtype, shape, _, data = bits.bits(tensor)
-    return (dtype, shape), data
 
 
 @contextlib.contextmanager
@@ -212,10 +205,10 @@ def wrong_gradients(watch: tt.Watch, plain: bits.Facts) -> set[str]:
 
 def is_near(left: Any, right: Any) -> bool:
     """Equal but for rounding."""
-    if left[:1] != right[:1] or not left[1]:
+    (*kind, found), (*other_kind, wanted) = left, right
+    if kind != other_kind or not found:
         return bool(left == right)
-    dtype, found, wanted = left[0][0], left[1], right[1]
-    found, wanted = (torch.frombuffer(bytearray(data), dtype=dtype) for data in (found, wanted))
+    found, wanted = (torch.frombuffer(bytearray(data), dtype=kind[0]) for data in (found, wanted))
     return torch.allclose(found, wanted, rtol=1e-4, atol=1e-6, equal_nan=True)
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import module_db
 import pytest
 import torch
+from random_numbers import fixed_seed
 from torch import Tensor, nn
 from torch.testing._internal.common_nn import (
     CriterionTest,
@@ -110,8 +111,7 @@ def run(given: dict[str, Any], attach: Attach) -> str | None:
         construct = made(attach, attached, given["constructor"])
         kind = CriterionTest if of_criterion else NewModuleTest
         test = kind(**{**given, "constructor": construct})
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(0)
+        with fixed_seed():
             try:
                 test(Case())
             except (AssertionError, RuntimeError, ValueError, TypeError, AttributeError) as error:
@@ -119,7 +119,7 @@ def run(given: dict[str, Any], attach: Attach) -> str | None:
     return None
 
 
-CASES = module_db.seeded("cases of torch.nn", cases)
+CASES = module_db.seeded_by("cases of torch.nn", cases)
 
 
 @pytest.mark.slow

@@ -13,13 +13,15 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
+import bits
 import numpy
 import pytest
 import torch
+from bits import content
+from random_numbers import fixed_seed
 from torch import Tensor, nn
 from truth import _leaves
 
-import bits
 import torchtap as tt
 
 pytest.importorskip("transformers", minversion="5")
@@ -31,7 +33,7 @@ pytestmark = pytest.mark.slow
 NUM_STEPS = 2
 Attach = Callable[[nn.Module], AbstractContextManager[Any]]
 Seen = dict[tuple[str, str, str], Counter[Any]]
-"""Path, port and leaf -> the values that came by, in whatever order."""
+"""Path, port and leaf -> the values that were seen, in any order."""
 
 
 def same(tensor: Tensor) -> Tensor:
@@ -55,8 +57,7 @@ every_family = pytest.mark.parametrize("family", FAMILIES, ids=str)
 def seeded() -> Iterator[None]:
     """All random numbers that a model of ``transformers`` may draw; put back at the end."""
     python, of_numpy = random.getstate(), numpy.random.get_state()
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(0)
+    with fixed_seed():
         random.seed(0)
         numpy.random.seed(0)
         try:
@@ -115,12 +116,6 @@ def plain(family: Family) -> list[bits.Facts]:
 
 
 # --- what flows, by plain hooks ---------------------------------------------------------------
-
-
-def content(tensor: Tensor) -> Any:
-    """Dtype, shape and bytes: a clone may have other strides."""
-    dtype, shape, _, data = bits.bits(tensor)
-    return dtype, shape, data
 
 
 @contextlib.contextmanager

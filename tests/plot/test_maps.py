@@ -11,20 +11,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from records import record, run_of
 from torch import nn
 
 from torchtap.capture.watch import watch
 from torchtap.core.errors import InputError, MissingExtraError, SiteError
-from torchtap.core.record import FORWARD, UNVERSIONED, Record
 from torchtap.core.site import Site
 from torchtap.plot import draw
 from torchtap.plot.maps import default_site, feature_maps, feature_maps_overview, grid_shape
-from torchtap.runs.run import Meta, Run
 
 
-def run_of(value: Any, kind: str = "Conv2d", path: str = "conv") -> Any:
-    row = Record(Site(path), 3, 1, FORWARD, -1, (), value, UNVERSIONED)
-    return Run([row], Meta(modules={path: (kind,)}))
+def run_with(value: Any, kind: str = "Conv2d", path: str = "conv") -> Any:
+    return run_of(record(path, value, step=3, call=1), types={path: (kind,)})
 
 
 def title_of(figure: Any) -> Any:
@@ -41,7 +39,7 @@ def words_of(figure: Any) -> list[Any]:
 
 def test_the_title_names_site_shape_step_call_and_range() -> None:
     value = torch.arange(2 * 4 * 3 * 3, dtype=torch.float32).reshape(2, 4, 3, 3)
-    title = title_of(feature_maps(run_of(value), "conv", sample=1))
+    title = title_of(feature_maps(run_with(value), "conv", sample=1))
     assert title.split("\n")[0] == "conv:output  float32[2, 4, 3, 3]  step 3 call 1"
     assert title.split("\n")[1] == "sample 1, 4 channels, range 36 to 71"
 
@@ -63,17 +61,17 @@ def test_no_grid_is_too_small_or_has_an_empty_row(maps: Any) -> None:
 def test_every_channel_is_drawn_with_its_own_colours() -> None:
     value = torch.stack([torch.full((4, 4), float(n)) for n in range(4)])[None]
     value[:, :, 0, 0] += 0.5
-    pixels = pixels_of(feature_maps(run_of(value), "conv"))
+    pixels = pixels_of(feature_maps(run_with(value), "conv"))
     assert len({tuple(pixel) for pixel in pixels.reshape(-1, 4) if pixel[3]}) >= 8
 
 
 def test_values_without_sign_are_viridis_and_signed_ones_symmetric() -> None:
     from matplotlib import colormaps
 
-    positive = feature_maps(run_of(torch.tensor([[[[0.0, 1.0]]]])), "conv")
+    positive = feature_maps(run_with(torch.tensor([[[[0.0, 1.0]]]])), "conv")
     assert tuple(pixels_of(positive)[0, 0]) == colormaps["viridis"](0.0, bytes=True)
     assert tuple(pixels_of(positive)[0, -1]) == colormaps["viridis"](1.0, bytes=True)
-    signed = feature_maps(run_of(torch.tensor([[[[-1.0, 0.0, 4.0]]]])), "conv")
+    signed = feature_maps(run_with(torch.tensor([[[[-1.0, 0.0, 4.0]]]])), "conv")
     bar = signed.axes[1]
     assert bar.get_xlim() == (-4.0, 4.0)
     middle = pixels_of(signed)[0, pixels_of(signed).shape[1] // 2]
@@ -89,32 +87,32 @@ def test_what_is_not_finite_is_magenta_and_counted(
 ) -> None:
     value = torch.rand(1, 4, 5, 5)
     value[(0, *place)] = bad
-    figure = feature_maps(run_of(value), "conv")
+    figure = feature_maps(run_with(value), "conv")
     assert f"1 {word} (magenta)" in title_of(figure)
     assert f"1 {word}" in words_of(figure)
     magenta = [round(255 * part) for part in draw._BAD]
     assert (pixels_of(figure) == magenta).all(-1).any()
     assert len(figure.axes[0].patches) == 1
-    clean = feature_maps(run_of(torch.rand(1, 4, 5, 5)), "conv")
+    clean = feature_maps(run_with(torch.rand(1, 4, 5, 5)), "conv")
     assert not (pixels_of(clean) == magenta).all(-1).any()
 
 
 def test_maps_of_nothing_but_nan_are_drawn() -> None:
-    figure = feature_maps(run_of(torch.full((1, 2, 3, 3), math.nan)), "conv")
+    figure = feature_maps(run_with(torch.full((1, 2, 3, 3), math.nan)), "conv")
     assert "18 NaN (magenta)" in title_of(figure)
 
 
-def test_zero_and_constant_maps_are_said() -> None:
+def test_zero_and_constant_maps_are_reported() -> None:
     value = torch.rand(1, 4, 5, 5)
     value[0, 1], value[0, 2] = 0, 2.5
-    figure = feature_maps(run_of(value), "conv")
+    figure = feature_maps(run_with(value), "conv")
     assert "1 all zero, 1 constant" in title_of(figure)
     assert {"all 0", "all 2.5"} <= set(words_of(figure))
-    assert "4 all zero" in title_of(feature_maps(run_of(torch.zeros(1, 4, 5, 5)), "conv"))
+    assert "4 all zero" in title_of(feature_maps(run_with(torch.zeros(1, 4, 5, 5)), "conv"))
 
 
 def test_more_channels_than_64_are_counted_and_can_be_chosen() -> None:
-    run = run_of(torch.rand(1, 100, 3, 3))
+    run = run_with(torch.rand(1, 100, 3, 3))
     assert "64 of 100 channels" in title_of(feature_maps(run, "conv"))
     chosen = feature_maps(run, "conv", channels=[99, 5])
     assert [word for word in words_of(chosen) if word] == ["99", "5"]
@@ -126,7 +124,7 @@ def test_each_scale_shows_faint_maps_and_shared_does_not() -> None:
     value[0, 1] /= 1000
     colours = {}
     for scale in ("shared", "each"):
-        right = pixels_of(feature_maps(run_of(value), "conv", scale=scale))[:, -48:]
+        right = pixels_of(feature_maps(run_with(value), "conv", scale=scale))[:, -48:]
         colours[scale] = len({tuple(pixel) for pixel in right.reshape(-1, 4)})
     assert colours["each"] > 30
     assert colours["shared"] == 1
@@ -135,9 +133,9 @@ def test_each_scale_shows_faint_maps_and_shared_does_not() -> None:
 def test_clip_keeps_an_extreme_from_paling_the_rest_and_says_so() -> None:
     value = torch.rand(1, 1, 20, 20) - 0.5
     value[0, 0, 0, 0] = 100
-    title = title_of(feature_maps(run_of(value), "conv", clip=0.01))
+    title = title_of(feature_maps(run_with(value), "conv", clip=0.01))
     assert "to 100, colours -0." in title.replace("\n", " ")
-    assert "colours" not in title_of(feature_maps(run_of(value), "conv"))
+    assert "colours" not in title_of(feature_maps(run_with(value), "conv"))
 
 
 @pytest.mark.parametrize(
@@ -153,7 +151,7 @@ def test_clip_keeps_an_extreme_from_paling_the_rest_and_says_so() -> None:
 def test_convolutions_of_every_dimension_are_drawn(
     shape: tuple[int, ...], kind: str, said: str
 ) -> None:
-    assert said in title_of(feature_maps(run_of(torch.rand(shape), kind), "conv"))
+    assert said in title_of(feature_maps(run_with(torch.rand(shape), kind), "conv"))
 
 
 @pytest.mark.parametrize(
@@ -173,13 +171,13 @@ def test_a_value_without_maps_is_refused_with_its_shape_and_what_was_expected(
     shape: Any, kind: str, said: str
 ) -> None:
     with pytest.raises(InputError) as caught:
-        feature_maps(run_of(torch.rand(shape), kind), "conv")
+        feature_maps(run_with(torch.rand(shape), kind), "conv")
     assert said in str(caught.value)
     assert "conv:output is float32" in str(caught.value)
 
 
 def test_a_layout_can_be_named_and_must_fit() -> None:
-    run = run_of(torch.rand(2, 8, 9, 3), "Block")
+    run = run_with(torch.rand(2, 8, 9, 3), "Block")
     assert "3 channels" in title_of(feature_maps(run, "conv", layout="NHWC"))
     with pytest.raises(InputError, match="layout 'CHW' means"):
         feature_maps(run, "conv", layout="CHW")
@@ -200,18 +198,18 @@ def test_a_layout_can_be_named_and_must_fit() -> None:
 )
 def test_a_bad_argument_is_named(how: Any, said: str) -> None:
     with pytest.raises(InputError, match=said):
-        feature_maps(run_of(torch.rand(2, 4, 3, 3)), "conv", **how)
+        feature_maps(run_with(torch.rand(2, 4, 3, 3)), "conv", **how)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.int64, torch.bool])
 def test_every_dtype_is_drawn(dtype: torch.dtype) -> None:
-    assert feature_maps(run_of(torch.ones(1, 2, 3, 3).to(dtype)), "conv").axes
+    assert feature_maps(run_with(torch.ones(1, 2, 3, 3).to(dtype)), "conv").axes
 
 
 def test_complex_values_are_drawn_by_magnitude() -> None:
     value = torch.full((1, 1, 2, 2), 3 + 4j)
     assert "magnitude, 1 channel, 1 constant, range 5 to 5" in title_of(
-        feature_maps(run_of(value), "conv")
+        feature_maps(run_with(value), "conv")
     )
 
 
@@ -219,7 +217,7 @@ def test_complex_values_are_drawn_by_magnitude() -> None:
 def test_odd_names_are_drawn_as_they_are(
     name: str, tmp_path: Path, recwarn: pytest.WarningsRecorder
 ) -> None:
-    figure = feature_maps(run_of(torch.rand(1, 2, 3, 3), path=name), Site(name))
+    figure = feature_maps(run_with(torch.rand(1, 2, 3, 3), path=name), Site(name))
     figure.savefig(tmp_path / "maps.png")
     assert not [warning for warning in recwarn if "Glyph" in str(warning.message)]
 
@@ -244,7 +242,7 @@ def test_the_picture_leaves_pyplot_alone() -> None:
 def test_drawing_changes_no_recorded_value() -> None:
     value = torch.randn(1, 4, 5, 5)
     before = value.clone()
-    feature_maps(run_of(value), "conv", scale="each")
+    feature_maps(run_with(value), "conv", scale="each")
     assert torch.equal(value, before)
 
 
@@ -268,10 +266,10 @@ def test_the_default_place_is_the_first_convolution() -> None:
         net(torch.randn(1, 3, 12, 12))
     assert default_site(watching.run) == Site("1")
     with pytest.raises(SiteError, match="No output in this run has maps"):
-        default_site(run_of(torch.rand(2, 3), "Linear"))
+        default_site(run_with(torch.rand(2, 3), "Linear"))
 
 
 def test_without_matplotlib_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'torchtap\[plot\]'"):
-        feature_maps(run_of(torch.rand(1, 2, 3, 3)), "conv")
+        feature_maps(run_with(torch.rand(1, 2, 3, 3)), "conv")

@@ -15,12 +15,14 @@ from typing import Any
 import pytest
 import safetensors
 import torch
+from bits import content
 from hypothesis import given, settings, strategies as st
+from records import record, run_of
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import torchtap as tt
-from torchtap.core.record import FORWARD, RECOMPUTE, UNVERSIONED
+from torchtap.core.record import RECOMPUTE
 from torchtap.runs.listing import list_file
 from torchtap.runs.run import Meta, Run, list_run
 from torchtap.testing import Net
@@ -35,39 +37,12 @@ DTYPES = [
 ]
 
 
-def record(
-    value: Tensor,
-    path: str = "fc",
-    leaf: str = "",
-    *,
-    step: int = 0,
-    call: int = 0,
-    phase: str = FORWARD,
-    backward: int = -1,
-    labels: tuple[str, ...] = (),
-) -> tt.Record:
-    site = tt.Site(path, "output", leaf)
-    return tt.Record(site, step, call, phase, backward, labels, value, UNVERSIONED)
-
-
 def kept(*rows: tt.Record) -> Run:
-    return Run(rows, Meta(model="Net", modules={"": ("Net",), "fc": ("Linear",)}))
+    return run_of(*rows, types={"": ("Net",), "fc": ("Linear",)})
 
 
 def written(run: Run, folder: Path) -> Run:
     return tt.open(run.save(folder / "run.safetensors"))
-
-
-def raw(tensor: Tensor) -> bytes:
-    """The bytes of the elements in their order, so that NaN equals NaN and -0 differs from 0."""
-    dense = tensor.detach().resolve_conj().resolve_neg().contiguous()
-    return dense.reshape(-1).view(torch.uint8).numpy().tobytes()
-
-
-def assert_same(found: Tensor, expected: Tensor) -> None:
-    assert found.dtype == expected.dtype
-    assert found.shape == expected.shape
-    assert raw(found) == raw(expected)
 
 
 # --- values -----------------------------------------------------------------------------------
@@ -88,7 +63,7 @@ def test_every_bit_of_every_dtype_comes_back(
 ) -> None:
     torch.manual_seed(0)
     value = sample(dtype, *dims)
-    assert_same(written(kept(record(value)), tmp_path)["fc"], value)
+    assert content(written(kept(record(value=value)), tmp_path)["fc"]) == content(value)
 
 
 VIEWS = {
@@ -109,26 +84,26 @@ VIEWS = {
 
 @pytest.mark.parametrize("value", list(VIEWS.values()), ids=list(VIEWS))
 def test_views_of_every_kind_come_back(value: Tensor, tmp_path: Path) -> None:
-    found = written(kept(record(value)), tmp_path)["fc"]
-    assert_same(found, value.detach())
+    found = written(kept(record(value=value)), tmp_path)["fc"]
+    assert content(found) == content(value.detach())
     assert not found.requires_grad
 
 
 def test_special_numbers_come_back(tmp_path: Path) -> None:
     value = torch.tensor([float("nan"), float("inf"), -float("inf"), -0.0, 1e-45])
-    assert_same(written(kept(record(value)), tmp_path)["fc"], value)
+    assert content(written(kept(record(value=value)), tmp_path)["fc"]) == content(value)
 
 
 def test_two_records_may_share_their_memory(tmp_path: Path) -> None:
     base = torch.arange(4.0)
-    run = written(kept(record(base, "a"), record(base, "b"), record(base[1:], "c")), tmp_path)
+    run = written(kept(record("a", base), record("b", base), record("c", base[1:])), tmp_path)
     assert run["a"].tolist() == run["b"].tolist() == [0, 1, 2, 3]
     assert run["c"].tolist() == [1, 2, 3]
 
 
 def test_a_sparse_tensor_becomes_dense_and_says_so(tmp_path: Path) -> None:
     dense = torch.tensor([[0.0, 2.0], [0.0, 0.0]])
-    run = written(kept(record(dense.to_sparse())), tmp_path)
+    run = written(kept(record(value=dense.to_sparse())), tmp_path)
     assert run["fc"].tolist() == dense.tolist()
     assert run.record("fc").labels == ("dense from sparse_coo",)
 
@@ -136,13 +111,13 @@ def test_a_sparse_tensor_becomes_dense_and_says_so(tmp_path: Path) -> None:
 def test_a_nested_tensor_becomes_its_values_and_says_so(tmp_path: Path) -> None:
     parts = [torch.ones(2, 3), torch.zeros(1, 3)]
     value = torch.nested.nested_tensor(parts, layout=torch.jagged)
-    run = written(kept(record(value)), tmp_path)
+    run = written(kept(record(value=value)), tmp_path)
     assert torch.equal(run["fc"], torch.cat(parts))
     assert run.record("fc").labels == ("values of a nested tensor",)
 
 
 def test_a_value_without_memory_is_refused(tmp_path: Path) -> None:
-    run = kept(record(torch.ones(2, device="meta"), step=3))
+    run = kept(record(value=torch.ones(2, device="meta"), step=3))
     with pytest.raises(tt.RunError, match=r"fc:output \(step 3, call 0\) is a meta tensor"):
         run.save(tmp_path / "run.safetensors")
 
@@ -165,7 +140,7 @@ ODD = [
 @pytest.mark.parametrize("path", ODD)
 @pytest.mark.parametrize("leaf", ["", "0", "#", "ключ\n"])
 def test_odd_names_come_back(path: str, leaf: str, tmp_path: Path) -> None:
-    run = written(kept(record(torch.ones(1), path, leaf)), tmp_path)
+    run = written(kept(record(path, torch.ones(1), leaf=leaf)), tmp_path)
     assert run.sites == [tt.Site(path, "output", leaf)]
     assert run[tt.Site(path, "output", leaf)].item() == 1.0
 
@@ -183,7 +158,7 @@ names = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 )
 def test_every_key_comes_back(keys: list[Any]) -> None:
     rows = [
-        record(torch.tensor(place), path, leaf, step=step, call=call, backward=backward)
+        record(path, torch.tensor(place), leaf=leaf, step=step, call=call, backward=backward)
         for place, (path, leaf, step, call, backward) in enumerate(keys)
     ]
     with tempfile.TemporaryDirectory() as folder:
@@ -193,8 +168,8 @@ def test_every_key_comes_back(keys: list[Any]) -> None:
 
 
 def test_values_of_one_key_stay_apart(tmp_path: Path) -> None:
-    rows = [record(torch.tensor(number)) for number in range(3)]
-    rows.append(record(torch.tensor(3), "fc:output#0.0.-1.forward.1"))
+    rows = [record(value=torch.tensor(number)) for number in range(3)]
+    rows.append(record("fc:output#0.0.-1.forward.1", torch.tensor(3)))
     run = written(kept(*rows), tmp_path)
     assert [row.value.item() for row in run.records()] == [0, 1, 2, 3]
 
@@ -232,7 +207,7 @@ def test_a_whole_run_comes_back(tmp_path: Path) -> None:
             *(new.key, new.phase),
             *(new.backward, new.labels),
         )
-        assert_same(new.value, old.value)
+        assert content(new.value) == content(old.value)
 
 
 def test_a_run_that_was_read_can_be_written_again(tmp_path: Path) -> None:
@@ -242,7 +217,10 @@ def test_a_run_that_was_read_can_be_written_again(tmp_path: Path) -> None:
 
 
 def test_recomputed_values_come_back_apart(tmp_path: Path) -> None:
-    rows = record(torch.ones(1)), record(torch.zeros(1), phase=RECOMPUTE, labels=("total",))
+    rows = (
+        record(value=torch.ones(1)),
+        record(value=torch.zeros(1), phase=RECOMPUTE, labels=("total",)),
+    )
     run = written(kept(*rows), tmp_path)
     assert run["fc"].item() == 1.0
     assert run.get("fc", phase="recompute").item() == 0.0
@@ -255,19 +233,19 @@ def test_an_empty_run_comes_back(tmp_path: Path) -> None:
 
 def test_folders_are_made_on_the_way(tmp_path: Path) -> None:
     path = tmp_path / "a" / "b" / "run.safetensors"
-    assert kept(record(torch.ones(1))).save(path) == path
+    assert kept(record(value=torch.ones(1))).save(path) == path
     assert path.exists()
 
 
 def test_a_text_is_a_path_too(tmp_path: Path) -> None:
     path = str(tmp_path / "run.safetensors")
-    kept(record(torch.ones(1))).save(path)
+    kept(record(value=torch.ones(1))).save(path)
     assert len(tt.open(path)) == 1
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads Linux's /proc")
 def test_values_are_read_when_they_are_asked_for(tmp_path: Path) -> None:
-    path = kept(record(torch.ones(1 << 22))).save(tmp_path / "run.safetensors")
+    path = kept(record(value=torch.ones(1 << 22))).save(tmp_path / "run.safetensors")
     code = (
         "import os, sys, torch, torchtap as tt\n"
         "def resident():\n"
@@ -290,7 +268,7 @@ def test_values_are_read_when_they_are_asked_for(tmp_path: Path) -> None:
 
 
 def test_plain_safetensors_reads_it(tmp_path: Path) -> None:
-    path = kept(record(torch.arange(3.0), step=1, call=2)).save(tmp_path / "run.safetensors")
+    path = kept(record(value=torch.arange(3.0), step=1, call=2)).save(tmp_path / "run.safetensors")
     assert {name: value.tolist() for name, value in load_file(path).items()} == {
         "fc:output#1.2.-1.forward": [0.0, 1.0, 2.0]
     }
@@ -328,7 +306,7 @@ def test_a_listing_of_the_file_is_that_of_the_run(tmp_path: Path) -> None:
 
 
 def test_a_crash_halfway_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = kept(record(torch.ones(1)))
+    run = kept(record(value=torch.ones(1)))
 
     def crashes(tensors: Any, path: Path, metadata: Any) -> None:
         Path(path).write_bytes(b"half")
@@ -343,14 +321,14 @@ def test_a_crash_halfway_leaves_no_file(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_crash_halfway_leaves_the_old_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = kept(record(torch.ones(1))).save(tmp_path / "run.safetensors")
+    path = kept(record(value=torch.ones(1))).save(tmp_path / "run.safetensors")
 
     def crashes(*args: Any, **kwargs: Any) -> None:
         raise OSError("no space left")
 
     monkeypatch.setattr("torchtap.runs.file.save_file", crashes)
     with pytest.raises(OSError, match="no space left"):
-        kept(record(torch.zeros(1))).save(path)
+        kept(record(value=torch.zeros(1))).save(path)
     assert tt.open(path)["fc"].item() == 1.0
     assert list(tmp_path.iterdir()) == [path]
 
@@ -363,7 +341,7 @@ class Torn(Sequence[tt.Record]):
 
     def __getitem__(self, place: Any) -> Any:
         if place == 0:
-            return record(torch.ones(1))
+            return record(value=torch.ones(1))
         if place == 1:
             raise MemoryError("gone")
         raise IndexError
@@ -376,20 +354,20 @@ def test_a_record_that_cannot_be_read_leaves_no_file(tmp_path: Path) -> None:
 
 
 def test_a_written_run_is_the_only_file(tmp_path: Path) -> None:
-    path = kept(record(torch.ones(1))).save(tmp_path / "run.safetensors")
+    path = kept(record(value=torch.ones(1))).save(tmp_path / "run.safetensors")
     assert list(tmp_path.iterdir()) == [path]
 
 
 def test_writing_again_replaces_the_file(tmp_path: Path) -> None:
     path = tmp_path / "run.safetensors"
-    kept(record(torch.ones(1))).save(path)
-    kept(record(torch.zeros(1))).save(path)
+    kept(record(value=torch.ones(1))).save(path)
+    kept(record(value=torch.zeros(1))).save(path)
     assert tt.open(path)["fc"].item() == 0.0
 
 
 @pytest.mark.skipif(os.name == "nt", reason="POSIX permissions")
 def test_a_file_has_the_permissions_of_any_other(tmp_path: Path) -> None:
-    path = kept(record(torch.ones(1))).save(tmp_path / "run.safetensors")
+    path = kept(record(value=torch.ones(1))).save(tmp_path / "run.safetensors")
     other = tmp_path / "other"
     other.touch()
     assert path.stat().st_mode == other.stat().st_mode
@@ -406,7 +384,9 @@ NO_RUNS: dict[str, tuple[bytes, str]] = {
 
 @pytest.mark.parametrize(("content", "message"), list(NO_RUNS.values()), ids=list(NO_RUNS))
 @pytest.mark.parametrize("reader", [tt.open, list_file])
-def test_what_is_no_run_is_said(reader: Any, content: bytes, message: str, tmp_path: Path) -> None:
+def test_what_is_no_run_is_reported(
+    reader: Any, content: bytes, message: str, tmp_path: Path
+) -> None:
     path = tmp_path / "run.safetensors"
     path.write_bytes(content)
     with pytest.raises(tt.RunError, match=message) as caught:
@@ -415,15 +395,15 @@ def test_what_is_no_run_is_said(reader: Any, content: bytes, message: str, tmp_p
 
 
 @pytest.mark.parametrize("kept_bytes", [0.3, 0.999])
-def test_a_run_that_breaks_off_is_said(tmp_path: Path, kept_bytes: float) -> None:
-    path = kept(record(torch.ones(9))).save(tmp_path / "run.safetensors")
+def test_a_run_that_breaks_off_is_reported(tmp_path: Path, kept_bytes: float) -> None:
+    path = kept(record(value=torch.ones(9))).save(tmp_path / "run.safetensors")
     whole = path.read_bytes()
     path.write_bytes(whole[: int(kept_bytes * len(whole))])
     with pytest.raises(tt.RunError, match="it breaks off or was damaged"):
         tt.open(path)
 
 
-def test_a_pickle_is_said(tmp_path: Path) -> None:
+def test_a_pickle_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "run.pt"
     torch.save({"weight": torch.ones(1)}, path)
     with pytest.raises(tt.RunError, match=r"a pickle or a zip, .*read by torch\.load\('"):
@@ -431,15 +411,15 @@ def test_a_pickle_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["{oops", "[]", '{"format": 2}', '{"format": "x"}'])
-def test_a_header_that_is_damaged_is_said(tmp_path: Path, text: str) -> None:
+def test_a_header_that_is_damaged_is_reported(tmp_path: Path, text: str) -> None:
     path = tmp_path / "run.safetensors"
     save_file({"weight": torch.ones(1)}, path, metadata={"torchtap": text})
     with pytest.raises(tt.RunError, match=r"Write it again with run\.save"):
         tt.open(path)
 
 
-def test_a_directory_and_a_missing_file_are_said_with_the_runs_near(tmp_path: Path) -> None:
-    path = kept(record(torch.ones(1))).save(tmp_path / "new" / "run.safetensors")
+def test_a_directory_and_a_missing_file_are_reported_with_the_runs_near(tmp_path: Path) -> None:
+    path = kept(record(value=torch.ones(1))).save(tmp_path / "new" / "run.safetensors")
     with pytest.raises(
         tt.RunError, match="is a directory; expected a file; did you mean"
     ) as caught:
@@ -452,22 +432,39 @@ def test_a_directory_and_a_missing_file_are_said_with_the_runs_near(tmp_path: Pa
         tt.open(tmp_path / "other" / "run.safetensors")
 
 
+def test_a_name_unlike_every_run_there_is_answered_with_the_first_three(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # Whole paths are alike by their directory.
+    for name in ("four", "one", "three", "two"):
+        kept(record()).save(f"{name}.safetensors")
+    with pytest.raises(FileNotFoundError) as caught:
+        tt.open("8")
+    first = "'four.safetensors' or 'one.safetensors' or 'three.safetensors'"
+    assert str(caught.value).endswith(f"did you mean {first}?")
+    with pytest.raises(FileNotFoundError) as caught:
+        tt.open("two.safetensor")
+    assert "did you mean 'two.safetensors'" in str(caught.value)
+
+
 def test_a_run_is_not_saved_over_a_directory(tmp_path: Path) -> None:
     with pytest.raises(tt.RunError, match="is a directory; expected a file to write") as caught:
-        kept(record(torch.ones(1))).save(tmp_path)
+        kept(record(value=torch.ones(1))).save(tmp_path)
     assert repr(str(tmp_path / "run.safetensors")) in str(caught.value)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_place_that_cannot_be_written_is_said_by_its_name(tmp_path: Path) -> None:
+def test_a_place_that_cannot_be_written_is_reported_by_its_name(tmp_path: Path) -> None:
     path = Path("/proc/run.safetensors")  # Where even root makes no file.
     with pytest.raises(OSError, match=r"/proc/run\.safetensors") as caught:
-        kept(record(torch.ones(1))).save(path)
+        kept(record(value=torch.ones(1))).save(path)
     assert "The run was not written to /proc/run.safetensors" in caught.value.__notes__[0]
 
 
 @pytest.mark.parametrize("reader", [tt.open, list_file])
-def test_a_safetensors_file_of_somebody_else_is_said(reader: Any, tmp_path: Path) -> None:
+def test_a_safetensors_file_that_torchtap_did_not_write_is_reported(
+    reader: Any, tmp_path: Path
+) -> None:
     path = tmp_path / "weights.safetensors"
     save_file({"weight": torch.ones(1)}, path)
     with pytest.raises(tt.RunError, match="torchtap did not write it"):
@@ -480,7 +477,7 @@ def test_a_folder_is_no_run(reader: Any, tmp_path: Path) -> None:
         reader(tmp_path)
 
 
-def test_a_file_that_is_not_there_is_said(tmp_path: Path) -> None:
+def test_a_file_that_is_not_there_is_reported(tmp_path: Path) -> None:
     for reader in (tt.open, list_file):
         with pytest.raises(FileNotFoundError):
             reader(tmp_path / "nothing")
@@ -490,7 +487,7 @@ def test_a_file_that_is_not_there_is_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("number", "way_out"), [(1, r"Write it again with run\.save"), (99, "Update it")]
 )
-def test_another_format_is_said(reader: Any, number: int, way_out: str, tmp_path: Path) -> None:
+def test_another_format_is_reported(reader: Any, number: int, way_out: str, tmp_path: Path) -> None:
     path = tmp_path / "run.safetensors"
     body = {"format": number, "meta": {}, "records": [], "absent": []}
     save_file({"a": torch.ones(1)}, path, metadata={"torchtap": json.dumps(body)})

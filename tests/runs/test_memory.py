@@ -57,7 +57,7 @@ def test_what_fits_exactly_is_kept() -> None:
     assert w.absent == []
 
 
-def test_what_does_not_fit_in_one_step_is_said_absent() -> None:
+def test_what_does_not_fit_in_one_step_is_listed_as_absent() -> None:
     w = watch(tt.Memory(max_bytes=BYTES), 1)
     assert [str(site) for site in w.run.sites] == ["0:output"]
     (entry,) = w.absent

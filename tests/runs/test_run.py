@@ -11,18 +11,19 @@ import numpy as np
 import pytest
 import torch
 from models import resnet18, seeded
+from random_numbers import leaf
+from records import record
 from torch import Tensor, nn
 
 import torchtap as tt
-from torchtap.core.record import FORWARD, UNVERSIONED, Record
+from torchtap.core.record import Record
 from torchtap.runs.run import Meta, Run
 from torchtap.stats.series import Series
 from torchtap.testing import Net
 
 
 def batch(step: int) -> Tensor:
-    generator = torch.Generator().manual_seed(step)
-    return torch.randn(4, 3, generator=generator).requires_grad_()
+    return leaf(4, 3, seed=step, dtype=torch.float32)
 
 
 def layers() -> nn.Sequential:
@@ -436,16 +437,14 @@ class CountedRows(list[Record]):
 def test_looks_at_the_records_do_not_grow_with_the_number_of_sites(operation: str) -> None:
     looks = []
     for num in (4, 16):
-        sites = [tt.Site(str(number), "output", "") for number in range(num)]
+        paths = [str(number) for number in range(num)]
         rows = CountedRows(
-            Record(site, step, 0, FORWARD, -1, (), torch.ones(2, 3), UNVERSIONED)
-            for step in range(3)
-            for site in sites
+            record(path, torch.ones(2, 3), step=step) for step in range(3) for path in paths
         )
-        run = Run(rows, Meta(modules={site.path: ("Linear",) for site in sites}))
+        run = Run(rows, Meta(modules=dict.fromkeys(paths, ("Linear",))))
         if operation == "over_steps":
-            for site in sites:
-                run.over_steps(site, "mean")
+            for path in paths:
+                run.over_steps(path, "mean")
         else:
             getattr(run, operation)()
         looks.append(rows.num_looks / len(rows))
@@ -483,8 +482,8 @@ def test_gradients_of_one_call_come_in_the_order_of_its_arguments(grad_input: An
         model(*leaves).sum().backward()
     order = {leaf: place for place, leaf in enumerate(("0", "1", "last"))}
     calls: dict[int, list[int]] = {}
-    for record in w.run.records():
-        calls.setdefault(record.call, []).append(order[record.site.leaf])
+    for row in w.run.records():
+        calls.setdefault(row.call, []).append(order[row.site.leaf])
     assert calls == {0: [0, 1, 2], 1: [0, 1, 2]}
     assert [site.leaf for site in w.run.sites] == list(order)
 
@@ -519,3 +518,11 @@ def test_a_site_without_a_record_that_fits_has_no_records() -> None:
     assert list(w.run.records("0")) == []
     run, _ = recorded("0")
     assert list(run.records("0", steps=7)) == list(run.records("0", phase="eval")) == []
+
+
+def test_a_statistic_that_is_not_there_names_its_neighbours() -> None:
+    model = nn.ReLU()
+    with tt.watch(model, to=tt.Stats()) as w:
+        model(torch.ones(1))
+    with pytest.raises(tt.SiteError, match="no statistic 'meen'; did you mean 'mean'"):
+        w.run.over_steps(".:output", "meen")

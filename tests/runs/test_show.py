@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import math
-import re
-import subprocess
-import sys
 from html.parser import HTMLParser
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from records import record, run_of
 from torch import Tensor, nn
 
 from torchtap.capture.watch import watch
 from torchtap.core import text as cells
-from torchtap.core.absence import Absence, show_absences, show_absent
-from torchtap.core.outline import tree
-from torchtap.core.page import Grid, Page
-from torchtap.core.record import FORWARD, RECOMPUTE, UNVERSIONED, Record
+from torchtap.core.absence import Absence
+from torchtap.core.record import RECOMPUTE
 from torchtap.core.site import Site
-from torchtap.runs.listing import Listing, MeasuredEntry, SiteEntry, list_file
 from torchtap.runs.modules import module_rows
 from torchtap.runs.run import Meta, Run, list_run
 from torchtap.runs.show import show_listing, show_module_rows
@@ -37,123 +31,12 @@ ODD_NAMES = [
 ]
 
 
-def record(
-    path: str = "fc",
-    value: Any = None,
-    *,
-    port: str = "output",
-    step: int = 0,
-    call: int = 0,
-    leaf: str = "",
-    phase: Any = FORWARD,
-) -> Any:
-    value = torch.zeros(2, 3) if value is None else value
-    backward = 0 if port.startswith("grad") else -1
-    return Record(Site(path, port, leaf), step, call, phase, backward, (), value, UNVERSIONED)
-
-
-def run_of(*records: Any, absent: Any = (), types: Any = None) -> Any:
-    modules = {row.site.path: ("Linear",) for row in records} if types is None else types
-    return Run(list(records), Meta(model="Net", modules=modules), lambda: list(absent))
-
-
 def show_run(run: Any, **options: Any) -> str:
     return show_listing(list_run(run), **options).text()
 
 
 def show_modules(run: Any) -> str:
     return show_module_rows(module_rows(run.table()) if run.sites else ()).text()
-
-
-def columns(rows: Any, headers: Any, align: str, *, width: int = 100, color: bool = False) -> str:
-    page = Page(Grid(rows, headers, align, elastic={0: 12}))
-    return page.text(width=width, color=color)
-
-
-# ---------------------------------------------------------------------- numbers
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (0.0, "0"),
-        (-0.0, "0"),
-        (1.0, "1"),
-        (0.38463297, "0.3846"),
-        (-11.84661, "-11.85"),
-        (1234.56, "1,235"),
-        (9999.4, "9,999"),
-        (9999.6, "1e4"),
-        (12345.678, "1.235e4"),
-        (0.001, "0.001"),
-        (0.00099996, "0.001"),
-        (0.00099, "9.9e-4"),
-        (-3.748327e-6, "-3.748e-6"),
-        (5e-324, "4.941e-324"),
-        (1e300, "1e300"),
-        (math.nan, "NaN"),
-        (math.inf, "Inf"),
-        (-math.inf, "-Inf"),
-    ],
-)
-def test_a_number_has_four_digits_and_is_scientific_outside_the_middle(
-    value: Any, text: str
-) -> None:
-    assert cells.number(value) == text
-
-
-def test_only_an_exact_zero_is_written_as_zero() -> None:
-    assert cells.number(1e-300) != "0"
-    assert cells.share(1, 10**9) == "<0.1%"
-    assert cells.share(10**9 - 1, 10**9) == ">99.9%"
-    assert cells.share(0, 5) == "0"
-    assert cells.share(5, 5) == "100%"
-
-
-@pytest.mark.parametrize(
-    ("nbytes", "text"),
-    [(0, "0 B"), (1023, "1,023 B"), (1024, "1 KiB"), (1605632, "1.531 MiB"), (5 << 40, "5 TiB")],
-)
-def test_bytes_are_in_binary_units(nbytes: Any, text: str) -> None:
-    assert cells.size(nbytes) == text
-
-
-# ---------------------------------------------------------------------- columns
-
-
-def test_a_table_too_wide_is_elided_in_the_middle_of_its_first_column() -> None:
-    path = "encoder." + "blocks.11." * 20 + "attn.out_proj"
-    text = columns([(path, "1,024")], ("site", "bytes"), "lr", width=60)
-    body = text.split("\n")[1]
-    assert len(body) <= 60
-    assert body.startswith("encoder")
-    assert "…" in body
-    assert "attn.out_proj" in body
-    assert body.endswith("1,024")
-
-
-def test_a_table_that_fits_is_not_elided() -> None:
-    text = columns([("conv1", "1,024"), ("fc", "12")], ("site", "bytes"), "lr")
-    assert text == "site   bytes\nconv1  1,024\nfc        12"
-
-
-def test_wide_characters_keep_the_columns_straight() -> None:
-    text = columns([("模型", "1"), ("ab", "22")], ("site", "n"), "lr")
-    head, wide, narrow = text.split("\n")
-    assert cells.breadth(wide) == cells.breadth(narrow) == cells.breadth(head)
-
-
-def test_colour_changes_nothing_but_colour() -> None:
-    plain = columns([("a", cells.Cell("1 NaN", "bad"))], ("site", "NaN/Inf"), "lr")
-    painted = columns([("a", cells.Cell("1 NaN", "bad"))], ("site", "NaN/Inf"), "lr", color=True)
-    assert "\x1b" not in plain
-    assert "\x1b[" in painted
-    assert re.sub(r"\x1b\[[\d;]*m", "", painted) == plain
-
-
-def test_a_tree_indents_below_the_nearest_module_that_is_shown() -> None:
-    assert tree(["", "a.b", "a.b.c.d", "a.bc"]) == [".", "  a.b", "    c.d", "  a.bc"]
-    assert tree(["a.b", "a.c"]) == ["a.b", "a.c"]
 
 
 # ---------------------------------------------------------------------- a run
@@ -215,55 +98,6 @@ def test_no_line_is_wider_than_100_columns_or_breaks(name: Any) -> None:
     assert any(line.startswith("Cut: long texts shortened.") for line in lines) == is_cut
 
 
-def test_absent_sites_are_counted_and_reasons_joined() -> None:
-    absent = [Absence(Site(f"head{n}"), "the module was not called") for n in range(5)]
-    absent += [Absence(Site("x"), f"reason {n}") for n in range(4)]
-    lines = Page(*show_absent(absent)).text().split("\n")
-    assert lines[1] == "9 sites absent:"
-    assert lines[2] == "  head0:output, head1:output and 3 more: the module was not called"
-    assert lines[-1] == "  and 2 further reasons"
-    assert show_absent([]) == []
-    assert "9 sites absent" in show_run(run_of(record(), absent=absent))
-
-
-def test_absences_print_each_reason_once_with_its_sites() -> None:
-    class Skips(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.used, self.one, self.two = (nn.Linear(2, 2) for _ in range(3))
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.used(x)
-
-    model = Skips()
-    with watch(model, ["used:grad_output", "one", "two"]) as w:
-        model(torch.ones(1, 2))
-    lines = repr(w.absent).splitlines()
-    assert lines[0] == "3 sites absent, 2 reasons"
-    assert lines[2].startswith("no gradient arrived")
-    assert "  used:grad_output" in lines
-    assert "  one:output, two:output" in lines
-    assert "Absence(" not in repr(w.absent) + repr(w.run.absent)
-    assert all(cells.breadth(line) <= 100 for line in lines)
-
-
-def test_absences_are_a_list_of_the_same_entries() -> None:
-    entries = [Absence(Site("a"), "why"), Absence(Site("b"), "why")]
-    found = run_of(record(), absent=entries).absent
-    assert found == entries
-    assert (found[0], found[-1], len(found), list(found)) == (*entries, 2, entries)
-    assert entries[0] in found
-    assert not run_of(record()).absent
-    assert repr(run_of(record()).absent) == "Nothing is absent."
-
-
-def test_many_sites_of_one_reason_are_cut_and_can_be_shown() -> None:
-    absent = [Absence(Site(f"head{n}"), "the module was not called") for n in range(100)]
-    assert "… 60 more …" in show_absences(absent).text()
-    assert "head50:output" in show_absences(absent, limit=None).text()
-    assert show_absences(absent).text().count("the module was not called") == 1
-
-
 # ---------------------------------------------------------------------- statistics
 
 
@@ -273,7 +107,7 @@ def row_of(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("place", range(6))
-def test_a_nan_in_any_place_is_counted_and_spoils_no_other_number(place: Any) -> None:
+def test_a_nan_in_any_place_is_counted_and_changes_no_other_number(place: Any) -> None:
     value = torch.arange(1.0, 7.0)
     value[place] = math.nan
     cells_ = row_of(value.reshape(2, 3)).split()
@@ -300,7 +134,7 @@ def test_values_of_every_kind_have_a_row(value: Tensor, end: str) -> None:
     assert row_of(value).endswith(end)
 
 
-def test_one_dtype_is_said_once_and_several_in_each_row() -> None:
+def test_one_dtype_is_reported_once_and_several_in_each_row() -> None:
     same = run_of(record("a"), record("b")).table().to_text()
     assert "all float32" in same.split("\n")[0]
     mixed = run_of(record("a"), record("b", torch.zeros(3, dtype=torch.int64))).table().to_text()
@@ -346,7 +180,7 @@ def test_calls_are_measured_together_and_several_outputs_counted() -> None:
     assert "2 +1" in show_modules(run)
 
 
-def test_no_modules_is_said() -> None:
+def test_no_modules_is_reported() -> None:
     assert show_module_rows([]).text() == "No module has an output in this run."
     assert show_modules(Run([], Meta())) == "No module has an output in this run."
 
@@ -395,46 +229,3 @@ def test_html_of_a_measured_run_names_its_sites() -> None:
     assert "4x2" in parser.text
     assert parser.scopes == ["col"] * 3 + ["row"]
     assert "1 site measured in 1 step" in "".join(parser.text)
-
-
-# ---------------------------------------------------------------------- listings
-
-
-def test_a_site_that_was_kept_and_measured_has_one_line() -> None:
-    kept = SiteEntry(Site("a"), "float32", (2, 3), 1, 1, 24)
-    measured = tuple(MeasuredEntry(Site(path), "float32", (2, 3)) for path in "abc")
-    listing = Listing("Net", (kept,), 1, 0, (0,), (), measured, 5)
-    lines = show_listing(listing).text().splitlines()
-    assert "Also 3 sites measured in 5 steps, 1 of them above; " in "\n".join(lines)
-    assert [line.split()[0] for line in lines if ":output" in line] == [
-        "a:output",
-        "b:output",
-        "c:output",
-    ]
-
-
-def test_a_file_lists_as_the_run_it_holds(tmp_path: Path) -> None:
-    run = run_of(
-        record("</script>", torch.zeros(2, 3)),
-        record("z", torch.zeros(2, dtype=torch.complex128)),
-        record("h", torch.zeros(2, 2, dtype=torch.bfloat16), port="grad_output"),
-        record("h", torch.zeros(3, 2, dtype=torch.bfloat16), call=1, port="grad_output"),
-        record("h", torch.zeros((), dtype=torch.bool), step=4, leaf="0.x"),
-        record("h", torch.zeros(3), phase=RECOMPUTE),
-        absent=[Absence(Site("gone"), "never ran")],
-    )
-    saved = run.save(tmp_path / "run.safetensors")
-    assert list_file(saved) == list_run(run)
-    assert list_file(saved).sites[1].dtype == "complex128"
-
-
-def test_listing_a_file_does_not_import_torch(tmp_path: Path) -> None:
-    saved = run_of(record()).save(tmp_path / "run.safetensors")
-    code = (
-        "import sys; from torchtap.runs.listing import list_file; "
-        f"print(len(list_file({str(saved)!r}).sites), 'torch' in sys.modules)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
-    )
-    assert done.stdout.split() == ["1", "False"]

@@ -285,7 +285,7 @@ def test_a_table_that_is_cut_says_what_and_how_to_see_it() -> None:
     assert all(f"{n}:output" in whole for n in range(60))
 
 
-def test_names_that_are_shortened_are_said_too() -> None:
+def test_names_that_are_shortened_are_reported_too() -> None:
     model = nn.Sequential()
     name = "a_name_that_is_long_" * 6
     model.add_module(name, nn.Identity())
@@ -347,27 +347,6 @@ def test_an_update_whose_parameter_was_not_watched_says_so(sink: Any) -> None:
     found = trained(".:update", sink()).stats(".:update[weight]")
     assert math.isnan(found.update_ratio)
     assert found.why_no_ratio == ".:param[weight] was not watched beside it in that step"
-
-
-def test_a_step_that_was_passed_over_has_no_update_and_is_named() -> None:
-    model = nn.Linear(4, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
-    with tt.watch(model, ".:param,update", to=tt.Stats()) as w:
-        for number in range(3):
-            optimizer.zero_grad()
-            x = torch.full((2, 4), math.inf if number == 1 else 1.0)
-            scaler.scale(model(x).square().mean()).backward()
-            scaler.step(optimizer)
-            scaler.update()
-            w.step()
-    steps, ratios = w.run.over_steps(".:update[weight]", "update_ratio")
-    assert steps == [0, 2]
-    assert not any(map(math.isnan, ratios))
-    assert any(
-        str(entry.site) == ".:update[weight]" and "in step 1" in entry.reason
-        for entry in w.run.absent
-    )
 
 
 # ---------------------------------------------------------------------- shares

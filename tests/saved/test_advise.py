@@ -118,7 +118,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_advice_followed_fits_the_budget_as_counted_without_us(name: Any) -> None:
+def test_the_advice_followed_fits_the_budget_as_counted_without_torchtap(name: Any) -> None:
     make, shape = CASES[name]
     torch.manual_seed(0)
     model, x = make(), torch.randn(shape)

@@ -1,4 +1,4 @@
-"""Offloading gives the gradients that plain training gives, to the bit, whatever else goes on."""
+"""Offloading gives the gradients that plain training gives, to the bit."""
 
 from __future__ import annotations
 
@@ -10,18 +10,20 @@ import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import Any
 
+import bits
 import pytest
 import torch
-from models import seeded, small
+from bits import same
+from models import chain, gradient_of_chain, seeded, small
+from offloads import Keeps, facts, gradients, kept_through, noise, offloads
+from random_numbers import fixed_seed
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
-import bits
 import torchtap as tt
 from torchtap.core.errors import InputError, OffloadError, SiteError
 from torchtap.hooks.saved_pairs import top
@@ -40,45 +42,10 @@ TO = ("disk", "cpu")
 every_to = pytest.mark.parametrize("to", TO)
 
 
-def offloads(to: str = "disk", *, delay: int = 3, **kwargs: Any) -> tt.Offload:
-    """Everything is moved, however small."""
-    kwargs.setdefault("min_bytes", 0)
-    with use_streams(FakeStreams(delay)):
-        return tt.offload(to, **kwargs)
-
-
-@pytest.fixture(autouse=True)
-def nothing_stays_on() -> Iterator[None]:
-    assert top() is None
-    yield
-    assert top() is None
-
-
-def noise(*shape: int, **kwargs: Any) -> Tensor:
-    generator = torch.Generator().manual_seed(math.prod(shape) + len(shape))
-    return torch.randn(*shape, generator=generator).to(**kwargs)
-
-
 def loss_of(output: Any) -> Tensor:
     loss = default_loss(output)
     assert loss is not None
     return loss
-
-
-def gradients(
-    model: nn.Module, loss: Tensor, *, retain_graph: bool = False, create_graph: bool = False
-) -> tuple[Tensor | None, ...]:
-    params = [param for param in model.parameters() if param.requires_grad]
-    retain_graph |= create_graph
-    return torch.autograd.grad(
-        loss, params, retain_graph=retain_graph, create_graph=create_graph, allow_unused=True
-    )
-
-
-def same(left: Any, right: Any) -> bool:
-    if isinstance(left, tuple | list):
-        return len(left) == len(right) and all(map(same, left, right))
-    return bits.bits(left) == bits.bits(right)
 
 
 # --- the zoo ----------------------------------------------------------------------------------
@@ -86,8 +53,7 @@ def same(left: Any, right: Any) -> bool:
 
 def facts_of(specimen: Specimen, off: Callable[[nn.Module], Any] | None) -> bits.Facts:
     model = specimen.build()
-    with torch.random.fork_rng(devices=[]), ExitStack() as stack:
-        torch.default_generator.manual_seed(0)
+    with fixed_seed(), ExitStack() as stack:
         if off is not None:
             stack.enter_context(off(model))
         args, kwargs = specimen.inputs()
@@ -321,62 +287,7 @@ def test_a_block_inside_a_checkpoint_keeps_away_as_well(to: str) -> None:
     assert any("non-reentrant checkpoint" in note for note in off.report().notes)
 
 
-# --- torch.compile ----------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Of inductor's own.
-@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
-@pytest.mark.parametrize("is_attached", [False, True], ids=["block", "attached"])
-@every_to
-def test_compiled(backend: str, is_attached: bool, to: str) -> None:
-    torch._dynamo.reset()
-    model = seeded(lambda: nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.Linear(64, 16)))
-    compiled: Any = torch.compile(model, backend=backend, fullgraph=True)
-    x = noise(8, 16)
-    expected = gradients(model, compiled(x).sin().sum())
-    with offloads(to, model=compiled if is_attached else None, **at_root(is_attached)) as off:
-        for _ in range(3):
-            assert same(gradients(model, compiled(x).sin().sum()), expected)
-    assert off.report().packed_nbytes > 0
-    torch._dynamo.reset()
-
-
-def at_root(is_attached: bool) -> dict[str, Any]:
-    return {"where": "."} if is_attached else {}
-
-
 # --- kinds of tensors -------------------------------------------------------------------------
-
-
-class Keeps(torch.autograd.Function):
-    """Saves whatever it is given, and shows what it got back."""
-
-    seen: Any = None
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, *kept: Tensor) -> Tensor:
-        ctx.save_for_backward(*kept)
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        Keeps.seen = ctx.saved_tensors
-        return (grad, *[None] * len(Keeps.seen))
-
-
-def facts(tensor: Tensor) -> Any:
-    """All that must come back: also strides and lazy bits."""
-    return (
-        type(tensor),
-        tensor.dtype,
-        tensor.device,
-        tensor.shape,
-        tensor.stride(),
-        tensor.is_conj(),
-        tensor.is_neg(),
-        bits.bits(tensor),
-    )
 
 
 def strided() -> dict[str, Tensor]:
@@ -421,20 +332,6 @@ DTYPES = (
     torch.uint32, torch.uint64, torch.float16, torch.bfloat16, torch.float32, torch.float64,
     torch.complex64, torch.complex128, torch.float8_e4m3fn, torch.float8_e5m2,
 )  # fmt: skip
-
-
-def kept_through(off: tt.Offload, *tensors: Tensor) -> Any:
-    x = torch.ones(1, requires_grad=True)
-    with off:
-        loss = Keeps.apply(x, *tensors)
-    off.flush()
-    loss.backward(retain_graph=True)
-    first = Keeps.seen
-    loss.backward()
-    for one, other in zip(first, Keeps.seen, strict=True):
-        assert type(one) is type(other)
-    found, Keeps.seen = Keeps.seen, None
-    return found
 
 
 @every_to
@@ -515,28 +412,24 @@ def test_nested_tensors_stay_as_they_are(to: str) -> None:
     assert "sparse, nested or quantised" in off.report().kept_nbytes
 
 
-def test_dtensors_stay_as_they_are(tmp_path: Path) -> None:
-    from torch import distributed
+@pytest.mark.usefixtures("one_process")
+def test_dtensors_stay_as_they_are() -> None:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
-    distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/x", rank=0, world_size=1)
-    try:
-        mesh = init_device_mesh("cpu", (1,))
-        weight = distribute_tensor(noise(8, 8), mesh, [Shard(0)]).requires_grad_()
-        x = distribute_tensor(noise(4, 8), mesh, [Shard(0)])
+    mesh = init_device_mesh("cpu", (1,))
+    weight = distribute_tensor(noise(8, 8), mesh, [Shard(0)]).requires_grad_()
+    x = distribute_tensor(noise(4, 8), mesh, [Shard(0)])
 
-        def run() -> Tensor:
-            return torch.autograd.grad((x @ weight).sin().sum(), weight)[0].full_tensor()  # type: ignore[attr-defined]
+    def run() -> Tensor:
+        return torch.autograd.grad((x @ weight).sin().sum(), weight)[0].full_tensor()  # type: ignore[attr-defined]
 
-        expected = run()
-        with offloads() as off:
-            assert same(run(), expected)
-            (found,) = kept_through(off, x)
-        assert isinstance(found, DTensor) and found.device_mesh is mesh
-        assert "another class of tensor" in off.report().kept_nbytes
-    finally:
-        distributed.destroy_process_group()
+    expected = run()
+    with offloads() as off:
+        assert same(run(), expected)
+        (found,) = kept_through(off, x)
+    assert isinstance(found, DTensor) and found.device_mesh is mesh
+    assert "another class of tensor" in off.report().kept_nbytes
 
 
 # --- overwritten ------------------------------------------------------------------------------
@@ -544,7 +437,7 @@ def test_dtensors_stay_as_they_are(tmp_path: Path) -> None:
 
 @contextmanager
 def autograds_own_error(plain: Callable[[], object]) -> Iterator[None]:
-    """The same words that autograd has without us."""
+    """The same message that autograd gives without torchtap."""
     with pytest.raises(RuntimeError, match=OVERWRITTEN) as expected:
         plain()
     with pytest.raises(RuntimeError) as found:
@@ -605,7 +498,7 @@ def test_what_was_overwritten_before_it_was_saved_is_right() -> None:
 
 
 def test_each_version_of_a_tensor_is_a_tensor_of_its_own() -> None:
-    """A function may save what is overwritten later, as long as nobody asks for it."""
+    """A function may save what is overwritten later, as long as its backward does not read it."""
     x = torch.ones(1, requires_grad=True)
     buffer = noise(64)
     off = offloads()
@@ -683,7 +576,7 @@ def test_a_recognised_parameter_can_be_overwritten_by_an_optimizer() -> None:
             optimizer.step()
 
 
-# --- who is who -------------------------------------------------------------------------------
+# --- the same storage, or another -------------------------------------------------------------
 
 
 def test_a_tensor_and_its_transpose_move_once() -> None:
@@ -699,7 +592,7 @@ def test_a_tensor_and_its_transpose_move_once() -> None:
     assert report.shared_nbytes == 4 * a.nbytes
 
 
-def test_another_dtype_or_another_place_is_somebody_else() -> None:
+def test_views_of_another_dtype_or_offset_come_back_as_they_were() -> None:
     a = noise(64)
     off = offloads()
     kept = (
@@ -715,7 +608,7 @@ def test_another_dtype_or_another_place_is_somebody_else() -> None:
 
 
 @every_to
-def test_a_recycled_address_restores_nobody_else(to: str) -> None:
+def test_a_recycled_address_restores_no_other_tensor(to: str) -> None:
     x = torch.ones(1, requires_grad=True)
     losses, contents, addresses = [], [], set()
     off = offloads(to, delay=0)
@@ -769,16 +662,6 @@ def test_what_was_prefetched_is_freed_with_the_graph() -> None:
     assert off._engine._ledger.nbytes[PREFETCHED] == 0
 
 
-def chain(x: Tensor, length: int = 6) -> Tensor:
-    for _ in range(length):
-        x = x.sin().exp()
-    return x.sum()
-
-
-def gradient_of_chain(x: Tensor, length: int = 6) -> Tensor:
-    return torch.autograd.grad(chain(x, length), x)[0]
-
-
 # --- blocks -----------------------------------------------------------------------------------
 
 
@@ -829,7 +712,7 @@ def test_offloads_inside_each_other_share_the_work() -> None:
 
 
 class Counting:
-    """Somebody else's pair of hooks."""
+    """A pair of saved-tensor hooks of the user."""
 
     def __init__(self) -> None:
         self.packed: list[Tensor] = []
@@ -848,8 +731,8 @@ class Counting:
 
 
 @pytest.mark.parametrize("is_attached", [False, True], ids=["block", "attached"])
-def test_somebody_elses_hooks_outside(is_attached: bool) -> None:
-    """They see what we keep, and go on afterwards."""
+def test_saved_tensor_hooks_of_the_user_around_an_offload(is_attached: bool) -> None:
+    """They see what the offload leaves in place, and go on afterwards."""
     model, x = built("gpt")
     expected = plain_gradients("gpt", "once")
     theirs = Counting()
@@ -867,7 +750,7 @@ def test_somebody_elses_hooks_outside(is_attached: bool) -> None:
 
 
 @pytest.mark.parametrize("is_attached", [False, True], ids=["block", "attached"])
-def test_somebody_elses_hooks_inside(is_attached: bool) -> None:
+def test_saved_tensor_hooks_of_the_user_inside_an_offload(is_attached: bool) -> None:
     theirs = Counting()
 
     def body(net: Any, x: Tensor) -> Tensor:
@@ -924,7 +807,7 @@ def test_exceptions_leave_nothing_on(error: BaseException) -> None:
         with pytest.raises(type(error)):
             model(x)
     model.error = None
-    model(x).sum().backward()  # PyTorch runs no hooks after a KeyboardInterrupt; we notice now.
+    model(x).sum().backward()  # PyTorch runs no hooks after a KeyboardInterrupt; it is noticed now.
     assert top() is None
     assert {row.path for row in off.report().rows} >= {".", "first", "inner.0"}
     off.close()
@@ -1090,150 +973,6 @@ def test_when_it_is_full_it_waits() -> None:
         loss = chain(x)
     assert off.report().peak_nbytes <= 3 * x.nbytes
     assert same(torch.autograd.grad(loss, x)[0], gradient_of_chain(x))
-
-
-# --- smaller forms ----------------------------------------------------------------------------
-
-
-def coded(codec: Any, tensor: Tensor) -> tuple[Tensor, tt.Offload]:
-    off = tt.offload(codec, min_bytes=0)
-    (found,) = kept_through(off, tensor)
-    return found, off
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("name", ["bf16", "fp16"])
-def test_casts_by_hand(name: str, dtype: torch.dtype) -> None:
-    tensor = noise(37, 5).to(dtype).t()
-    found, off = coded(getattr(tt.codecs, name)(), tensor)
-    narrow = {"bf16": torch.bfloat16, "fp16": torch.float16}[name]
-    assert facts(found) == facts(tensor.to(narrow).to(dtype))
-    assert off.report().small_nbytes == 2 * tensor.numel()
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("block", [1, 7, 128])
-def test_int8_by_hand(block: int, dtype: torch.dtype) -> None:
-    tensor = noise(1000).to(dtype)
-    tensor[256:384] = 0
-    found, off = coded(tt.codecs.int8(block=block), tensor)
-    for start in range(0, 1000, block):
-        part = tensor[start : start + block].double()
-        largest = float(part.abs().max())
-        error = (found[start : start + block].double() - part).abs().max()
-        slack = {torch.bfloat16: 2**-8, torch.float16: 2**-10}.get(dtype, 1e-6)
-        assert float(error) <= largest * (1 / 254 + slack)
-    num_blocks = -(-1000 // block)
-    scale = 8 if dtype is torch.float64 else 4
-    assert off.report().small_nbytes == num_blocks * (block + scale)
-
-
-@pytest.mark.parametrize(("name", "digits"), [("bf16", 8), ("fp16", 11)])
-def test_casts_err_by_half_of_their_last_digit(name: str, digits: int) -> None:
-    """All significands of two more digits: the worst is 2^-p, just above a power of two."""
-    tensor = 1 + torch.arange(2 ** (digits + 1)).double() / 2 ** (digits + 1)
-    found, _ = coded(getattr(tt.codecs, name)(), tensor.float())
-    worst = float(((found.double() - tensor) / tensor).abs().max())
-    assert 2**-digits * 0.98 < worst <= 2**-digits
-
-
-def test_fp16_has_an_end_on_both_sides() -> None:
-    codec = tt.codecs.fp16()
-    tensor = torch.logspace(-12, math.log10(2**-14), 1000, dtype=torch.float64)
-    error = (coded(codec, tensor)[0] - tensor).abs()
-    assert 2**-25 * 0.9 < float(error.max()) <= 2**-25
-    assert coded(codec, torch.tensor([2**-26, 65504.0, 65536.0]))[0].tolist() == [
-        0,
-        65504,
-        math.inf,
-    ]
-    lost = (coded(codec, torch.full((4,), 1e-6))[0] - 1e-6).abs() / 1e-6
-    assert float(lost.max()) > 0.01
-
-
-def test_bf16_reaches_as_far_as_float32() -> None:
-    numbers = torch.tensor([3.3e38, 1e-38, 1e39, 4.5e-41], dtype=torch.float64)
-    large, small, beyond, below = coded(tt.codecs.bf16(), numbers)[0].tolist()
-    assert large == pytest.approx(3.3e38, rel=2**-8) and small == pytest.approx(1e-38, rel=2**-7)
-    assert (beyond, below) == (math.inf, 0)
-
-
-@pytest.mark.parametrize(
-    ("dtype", "scales"),
-    [
-        (torch.float32, [3.402823e38, 1.0, 1e-30, 1e-36, 1.9e-43, 1e-45]),
-        (torch.float64, [1.7e308, 1e300, 1.0, 1e-60, 1e-305, 5e-324]),
-    ],
-)
-def test_int8_over_the_whole_range(dtype: torch.dtype, scales: list[float]) -> None:
-    least = torch.finfo(dtype).tiny / 2
-    for scale in scales:
-        tensor = torch.linspace(-1, 1, 128, dtype=torch.float64).mul(scale).to(dtype)
-        found, _ = coded(tt.codecs.int8(), tensor)
-        wide = 2.0**-600 if scale > 1e300 else 1.0  # So that the difference does not overflow.
-        error = float((found.double() * wide - tensor.double() * wide).abs().max()) / wide
-        assert error <= max(scale / 254 * (1 + 1e-5), least)
-
-
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-def test_int8_spoils_no_more_than_the_block(bad: float) -> None:
-    tensor = noise(512)
-    tensor[130] = bad
-    found, _ = coded(tt.codecs.int8(), tensor)
-    assert bool(found[128:256].isnan().all())
-    assert not bool(found[:128].isnan().any()) and not bool(found[256:].isnan().any())
-
-
-@pytest.mark.parametrize("length", [1, 7, 8, 9, 1000])
-def test_bits_are_exact(length: int) -> None:
-    mask = noise(length) > 0
-    found, off = coded(tt.codecs.bits(), mask)
-    assert facts(found) == facts(mask)
-    assert off.report().small_nbytes == -(-length // 8)
-
-
-def test_codecs_are_given_nothing_else() -> None:
-    kept = [
-        torch.arange(100), noise(100) > 0, nn.Parameter(noise(10, 10)),
-        nn.Parameter(noise(10, 10)).t(), noise(50, dtype=torch.complex64),
-        torch.arange(100).to(torch.uint8),
-    ]  # fmt: skip
-    for codec in (tt.codecs.bf16(), tt.codecs.fp16(), tt.codecs.int8()):
-        for tensor in kept:
-            found, off = coded(codec, tensor)
-            assert same(found, tensor) and off.report().packed_nbytes == 0
-    found, off = coded(tt.codecs.bits(), noise(100))
-    assert same(found, noise(100)) and off.report().packed_nbytes == 0
-
-
-@pytest.mark.parametrize("block", [0, -1, 1.5, "a", None, True])
-def test_no_block_of_int8_is_refused(block: Any) -> None:
-    with pytest.raises(InputError, match=f"block={block!r}"):
-        tt.codecs.int8(block=block)
-
-
-class Fails:
-    name = "fails"
-
-    def accepts(self, dtype: torch.dtype) -> bool:
-        return True
-
-    def encode(self, elements: Tensor) -> tuple[Tensor, ...]:
-        raise ArithmeticError("of the codec")
-
-    def decode(self, parts: tuple[Tensor, ...], length: int, dtype: torch.dtype) -> Tensor:
-        raise AssertionError
-
-
-def test_a_codec_that_raises_leaves_nothing_hanging() -> None:
-    x = noise(100).requires_grad_()
-    off = tt.offload(Fails(), min_bytes=0)
-    (tier,) = off._engine.chain.tiers
-    with pytest.raises(ArithmeticError) as caught, off:
-        y = x.sin()
-    assert y.requires_grad  # Without its graph nothing would be moved.
-    off.close()  # While the traceback still holds everything.
-    assert caught.value is not None and tier.used == 0
 
 
 # --- verify -----------------------------------------------------------------------------------

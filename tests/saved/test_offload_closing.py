@@ -34,7 +34,7 @@ def test_a_buffer_of_numpy_that_is_filled_again_is_not_taken_for_the_batch_befor
     buffer = numpy.ones((32, 64), dtype=numpy.float32)
     x, model = torch.from_numpy(buffer), wide()
     with tt.offload("disk", min_bytes=0) as off:
-        kept = model(x).sum()  # Nobody runs its backward, and nobody lets go of it.
+        kept = model(x).sum()  # No backward is run, and the graph stays alive.
         off.flush()
         buffer[:] = numpy.random.default_rng(0).normal(size=buffer.shape)
         found = gradients(model, model(x).sum())
@@ -71,17 +71,24 @@ def test_a_block_that_could_not_begin_can_begin_later() -> None:
     assert off.report().moved_nbytes["disk"] > 0 and top() is None
 
 
+class Waits(nn.Module):
+    """Tells when its forward runs, and goes on when it is told to."""
+
+    def __init__(self, inside: threading.Event, go_on: threading.Event) -> None:
+        super().__init__()
+        self.inside, self.go_on = inside, go_on
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.inside.set()
+        assert self.go_on.wait(20)
+        return x.sin()
+
+
 def test_closing_from_another_thread_takes_the_hooks_off_there_too() -> None:
     inside, go_on = threading.Event(), threading.Event()
     found: dict[str, Any] = {}
 
-    class Waits(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            inside.set()
-            assert go_on.wait(20)
-            return x.sin()
-
-    model = nn.Sequential(nn.Linear(64, 64), Waits(), nn.Linear(64, 64))
+    model = nn.Sequential(nn.Linear(64, 64), Waits(inside, go_on), nn.Linear(64, 64))
     off = tt.offload("disk", model=model, min_bytes=0)
 
     def run() -> None:
@@ -103,16 +110,10 @@ def test_closing_from_another_thread_takes_the_hooks_off_there_too() -> None:
 def test_closing_holds_no_frame_of_a_thread_that_is_inside_the_model() -> None:
     inside, go_on = threading.Event(), threading.Event()
 
-    class Waits(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            inside.set()
-            assert go_on.wait(20)
-            return x.sin()
-
     class Local:
         pass
 
-    model, kept = nn.Sequential(nn.Linear(64, 64), Waits()), []
+    model, kept = nn.Sequential(nn.Linear(64, 64), Waits(inside, go_on)), []
 
     def run() -> None:
         local = Local()

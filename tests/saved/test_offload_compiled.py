@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
 import torch
+from bits import same
+from models import seeded
+from offloads import gradients, noise, offloads
 from torch import Tensor, nn
 
 import torchtap as tt
 
 Step = Callable[[Tensor], Tensor]
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # Dynamo and what it traces.
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_compiled_yet() -> Iterator[None]:
-    torch.compiler.reset()
-    yield
-    torch.compiler.reset()
+# Dynamo warns, and so does the code that it traces.
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("fresh_compiler")]
 
 
 class Residual(nn.Module):
@@ -115,7 +112,7 @@ def test_a_full_graph_is_offloaded_from_outside(form: str) -> None:
 
 
 @pytest.mark.parametrize("what", ["model", "blocks"])
-def test_a_full_graph_with_an_offload_inside_says_whose_it_is_and_the_ways_out(what: str) -> None:
+def test_a_full_graph_with_an_offload_inside_is_an_error_that_names_the_ways_out(what: str) -> None:
     with pytest.raises(torch._dynamo.exc.Unsupported) as caught:
         trained(what, "attached inside", fullgraph=True)
     for part in ("torchtap: tt.offload", "where='.'", "with tt.offload", "fullgraph=False"):
@@ -136,3 +133,21 @@ def test_an_offload_that_is_made_inside_breaks_the_graph_or_says_so() -> None:
     torch.compiler.reset()
     with pytest.raises(torch._dynamo.exc.Unsupported, match=r"torchtap: tt\.offload is called"):
         torch.compile(saving, backend="aot_eager", fullgraph=True)(x)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Of inductor's own.
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+@pytest.mark.parametrize("is_attached", [False, True], ids=["block", "attached"])
+@pytest.mark.parametrize("to", ["disk", "cpu"])
+@pytest.mark.usefixtures("fresh_compiler")
+def test_compiled(backend: str, is_attached: bool, to: str) -> None:
+    model = seeded(lambda: nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.Linear(64, 16)))
+    compiled: Any = torch.compile(model, backend=backend, fullgraph=True)
+    x = noise(8, 16)
+    expected = gradients(model, compiled(x).sin().sum())
+    attached: dict[str, Any] = {"model": compiled, "where": "."} if is_attached else {}
+    with offloads(to, **attached) as off:
+        for _ in range(3):
+            assert same(gradients(model, compiled(x).sin().sum()), expected)
+    assert off.report().packed_nbytes > 0

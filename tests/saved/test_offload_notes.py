@@ -3,30 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from models import seeded
+from random_numbers import normal
 from torch import Tensor, nn
 from torch.autograd.graph import disable_saved_tensors_hooks, saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
 
 import torchtap as tt
 from torchtap.core.errors import InputError, OffloadError
-from torchtap.hooks.saved_pairs import top
 from torchtap.testing import Net
 
 MIB = 1 << 20
 no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="cpu has something to do")
-
-
-@pytest.fixture(autouse=True)
-def nothing_stays_on() -> Iterator[None]:
-    assert top() is None
-    yield
-    assert top() is None
 
 
 def two() -> nn.Sequential:
@@ -34,7 +27,7 @@ def two() -> nn.Sequential:
 
 
 def data() -> Tensor:
-    return torch.randn(256, 256, generator=torch.Generator().manual_seed(0))
+    return normal(256, 256)
 
 
 # --- at once ----------------------------------------------------------------------------------
@@ -42,7 +35,7 @@ def data() -> Tensor:
 
 @no_gpu
 @pytest.mark.parametrize("to", ["cpu", ["cpu"], [("cpu", MIB)]])
-def test_from_cpu_to_cpu_nothing_is_moved_and_it_is_said(to: Any) -> None:
+def test_from_cpu_to_cpu_nothing_is_moved_and_the_report_says_so(to: Any) -> None:
     model = two()
     with tt.offload(to, model=model) as off:
         runs(model, data())
@@ -233,7 +226,7 @@ class Masked(nn.Module):
 
 
 @pytest.mark.parametrize("anew", [False, True])
-def test_buffers_are_there_anyway(anew: bool) -> None:
+def test_buffers_stay_and_are_counted_apart(anew: bool) -> None:
     model = nn.Sequential(Masked(anew=anew), nn.Tanh())
     x = data().requires_grad_()
     with tt.offload("disk", model=model, min_bytes=1024) as off:
@@ -247,11 +240,11 @@ def test_buffers_are_there_anyway(anew: bool) -> None:
     assert tt.saved_report(model, x).buffer_nbytes == own
 
 
+@pytest.mark.usefixtures("fresh_compiler")
 def test_the_advice_knows_buffers_and_compiled_models() -> None:
     model, x = nn.Sequential(Masked(anew=False), nn.Tanh()), data().requires_grad_()
     advice = tt.advise_offload(model, lambda: runs(model, x), MIB)
     assert advice.nbytes == 256 * 256 * 4
-    torch.compiler.reset()
     plain = two()
     compiled, y = torch.compile(plain, backend="aot_eager"), data()
     runs(compiled, y)  # type: ignore[arg-type]
@@ -332,7 +325,7 @@ def test_torch_jit_script_says_what_to_do() -> None:
     off.close()
 
 
-def test_suspending_does_not_take_other_peoples_hooks_off() -> None:
+def test_suspending_does_not_remove_hooks_of_the_user() -> None:
     """As the page says."""
     with (
         tt.offload("disk"),

@@ -1,4 +1,4 @@
-"""The anonymous file: its free list, and what it leaves behind when things go wrong."""
+"""The anonymous file: what it leaves behind when things go wrong."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import resource
 import signal
 import subprocess
 import sys
-import textwrap
 import threading
 import tracemalloc
 from collections.abc import Iterator
@@ -19,67 +18,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import settings, strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from models import chain, gradient_of_chain
 
 import torchtap as tt
-from torchtap.core.errors import InputError
-from torchtap.saved.free_list import FreeList
-from torchtap.saved.spill_file import ALIGNMENT, GROWTH, SpillFile, folder_for, is_in_memory
-
-LENGTH = 40
-
-
-class FreeListMachine(RuleBasedStateMachine):
-    """A free list against a plain list of places that are free or not."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.ranges = FreeList()
-        self.free = [False] * LENGTH
-        self.taken = [(0, LENGTH)]
-
-    def free_ranges(self) -> list[tuple[int, int]]:
-        found, start = [], None
-        for place, is_free in enumerate([*self.free, False]):
-            if is_free and start is None:
-                start = place
-            elif not is_free and start is not None:
-                found.append((start, place - start))
-                start = None
-        return found
-
-    @rule(length=st.integers(1, LENGTH))
-    def take(self, length: int) -> None:
-        fitting = [found for found in self.free_ranges() if found[1] >= length]
-        start = self.ranges.take(length)
-        if not fitting:
-            assert start is None
-            return
-        shortest = min(found[1] for found in fitting)
-        assert start in [place for place, free in fitting if free == shortest]
-        assert all(self.free[start : start + length])
-        self.free[start : start + length] = [False] * length
-        self.taken.append((start, length))
-
-    @precondition(lambda self: self.taken)
-    @rule(data=st.data())
-    def give(self, data: st.DataObject) -> None:
-        start, length = self.taken.pop(data.draw(st.integers(0, len(self.taken) - 1)))
-        cut = data.draw(st.integers(1, length))
-        if cut < length:
-            self.taken.append((start + cut, length - cut))
-        self.ranges.give(start, cut)
-        self.free[start : start + cut] = [True] * cut
-
-    @invariant()
-    def neighbours_are_one(self) -> None:
-        assert self.ranges._free == self.free_ranges()
-
-
-FreeListMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
-test_a_free_list_is_a_list_of_places = FreeListMachine.TestCase
-
+from torchtap.saved.spill_file import ALIGNMENT, GROWTH, SpillFile
 
 # --- the file ---------------------------------------------------------------------------------
 
@@ -161,36 +103,6 @@ def test_a_folder_without_anonymous_files_serves_as_well(
     assert found == b"abc" and list(tmp_path.iterdir()) == []
 
 
-# --- folders ----------------------------------------------------------------------------------
-
-
-def test_a_missing_folder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="is no folder"):
-        tt.offload("disk", dir=tmp_path / "missing")
-
-
-def test_a_file_is_no_folder(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(InputError, match="is no folder"):
-        tt.offload("disk", dir=tmp_path / "file")
-
-
-def test_a_folder_where_no_file_can_be_made_is_refused() -> None:
-    with pytest.raises(InputError, match=r"'/proc'"):
-        tt.offload("disk", dir="/proc")
-
-
-@pytest.mark.skipif(not is_in_memory(Path("/dev/shm")), reason="no tmpfs here")
-def test_a_folder_in_memory_is_refused_unless_asked_for(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="lives in memory"):
-        tt.offload("disk", dir="/dev/shm")
-    (tmp_path / "link").symlink_to("/dev/shm")
-    with pytest.raises(InputError, match="lives in memory"):
-        tt.offload("disk", dir=tmp_path / "link")
-    assert folder_for("/dev/shm", allow_memory=True) == Path("/dev/shm")
-    tt.offload("disk", dir="/dev/shm", allow_tmpfs=True, missing="ignore").close()
-
-
 # --- processes --------------------------------------------------------------------------------
 
 TRAINS = """
@@ -236,63 +148,6 @@ def test_an_ended_process_leaves_nothing(tmp_path: Path, what: str, code: int) -
     process.communicate()
     assert process.returncode == code
     assert list(tmp_path.iterdir()) == []
-
-
-def chain(x: torch.Tensor, length: int = 6) -> torch.Tensor:
-    for _ in range(length):
-        x = x.sin().exp()
-    return x.sum()
-
-
-def gradient_of_chain(x: torch.Tensor) -> torch.Tensor:
-    return torch.autograd.grad(chain(x), x)[0]
-
-
-@pytest.mark.parametrize("is_flushed", [pytest.param(True, marks=pytest.mark.slow), False])
-def test_a_fork_in_between_disturbs_nobody(tmp_path: Path, is_flushed: bool) -> None:
-    """Parent and child go back through the same graph, and then both go on."""
-    script = tmp_path / "forks.py"
-    script.write_text(
-        textwrap.dedent(
-            f"""
-            import os, signal, sys, torch, torchtap as tt
-
-            def chain(x):
-                for _ in range(6):
-                    x = x.sin().exp()
-                return x.sum()
-
-            signal.alarm(60)  # Whoever hangs is ended.
-            torch.set_num_threads(1)
-            folder = os.path.join({str(tmp_path)!r}, "spill")
-            os.mkdir(folder)
-            x = torch.randn(512, 512, requires_grad=True)
-            expected = torch.autograd.grad(chain(x), x)[0]
-            off = tt.offload("disk", dir=folder)
-            with off:
-                loss = chain(x)
-            if {is_flushed}:
-                off.flush()
-            child = os.fork()
-            found = torch.autograd.grad(loss, x, retain_graph=True)[0]
-            assert torch.equal(found, expected)
-            for _ in range(3):
-                with off:
-                    later = chain(x)
-                assert torch.equal(torch.autograd.grad(later, x)[0], expected)
-            off.close()
-            if child == 0:
-                del loss
-                os._exit(0)
-            assert os.waitpid(child, 0)[1] == 0, "in the child"
-            again = torch.autograd.grad(loss, x)[0]  # After the child has dropped its graph.
-            assert torch.equal(again, expected)
-            assert os.listdir(folder) == []
-            """
-        )
-    )
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
 
 
 # --- a full disk ------------------------------------------------------------------------------

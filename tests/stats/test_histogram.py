@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 from hypothesis.extra import numpy as arrays
+from random_numbers import normal
 
 from torchtap.core.errors import InputError
 from torchtap.stats.histogram import NUM_BINS, RELATIVE_ERROR, SHIFT, Histogram
@@ -49,7 +50,7 @@ def test_each_order_statistic_is_right_to_its_stated_error(values: Any, q: Any) 
 
 
 def test_quantiles_are_those_of_torch_on_smooth_data() -> None:
-    values = torch.randn(50_000, generator=torch.Generator().manual_seed(0))
+    values = normal(50_000)
     found = counted(values.numpy())
     for q in (0.01, 0.25, 0.5, 0.9, 0.999):
         truth = float(torch.quantile(values, q))
@@ -100,14 +101,14 @@ def test_what_underflows_is_what_torch_turns_into_zero(
     [("float16", 65536.0), ("float8_e5m2", 61440.0), ("float8_e4m3fn", 464.0)],
 )
 def test_what_overflows_lies_beyond_the_limit(name: str, limit: float) -> None:
-    values = torch.randn(20_000, generator=torch.Generator().manual_seed(1)).mul(9).exp()
+    values = normal(20_000, seed=1).mul(9).exp()
     truth = float((values >= limit).double().mean())
     assert 0 < truth < 1
     assert counted(values.numpy()).overflow(name) == pytest.approx(truth, abs=1e-12)
 
 
 def test_overflow_of_half_precision_is_torchs_infinity() -> None:
-    values = torch.randn(20_000, generator=torch.Generator().manual_seed(1)).mul(9).exp()
+    values = normal(20_000, seed=1).mul(9).exp()
     turned = values.to(torch.float16)
     truth = float(turned.isinf().double().mean())
     assert counted(values.numpy()).overflow("fp16") == pytest.approx(truth, abs=1e-4)

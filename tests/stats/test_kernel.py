@@ -590,7 +590,7 @@ def test_other_threads_run_during_a_large_call() -> None:
 
     other = threading.Thread(target=count)
     interval = sys.getswitchinterval()
-    # Nobody is made to give up the GIL within this test: the other thread runs only where the call
+    # No thread has to give up the GIL within this test: the other one runs only where the call
     # releases it.
     sys.setswitchinterval(100)
     other.start()

@@ -12,6 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 from hypothesis.extra import numpy as arrays
+from random_numbers import normal
 from torch import Tensor
 
 import torchtap as tt
@@ -220,14 +221,14 @@ def test_any_layout_is_measured_element_by_element(lay_out: Callable[..., Any]) 
     assert_statistics(tt.measure(tensor), truth(tensor.contiguous()))
 
 
-def test_complex_numbers_are_measured_by_magnitude_and_it_is_said() -> None:
+def test_complex_numbers_are_measured_by_magnitude_with_a_note() -> None:
     tensor = torch.complex(torch.tensor([3.0, 0.0]), torch.tensor([4.0, -2.0]))
     found = tt.measure(tensor)
     assert (found.max, found.l2, found.notes) == (5.0, math.sqrt(29), ("by magnitude",))
 
 
 @pytest.mark.filterwarnings("ignore:Sparse CSR:UserWarning")
-def test_sparse_tensors_are_measured_by_their_values_and_it_is_said() -> None:
+def test_sparse_tensors_are_measured_by_their_values_with_a_note() -> None:
     for tensor in (torch.eye(4).to_sparse(), torch.eye(4).to_sparse_csr()):
         found = tt.measure(tensor)
         assert (found.numel, found.l1) == (4, 4.0)
@@ -235,7 +236,7 @@ def test_sparse_tensors_are_measured_by_their_values_and_it_is_said() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor:UserWarning")
-def test_quantised_tensors_are_measured_by_their_values_and_it_is_said() -> None:
+def test_quantised_tensors_are_measured_by_their_values_with_a_note() -> None:
     tensor = torch.quantize_per_tensor(torch.tensor([0.5, -1.0]), 0.5, 0, torch.qint8)
     assert (tt.measure(tensor).l1, tt.measure(tensor).notes) == (1.5, ("dequantized",))
 
@@ -301,7 +302,7 @@ def test_a_dim_that_is_not_there_is_refused() -> None:
 
 
 def test_ends_are_exact_and_the_middle_leaves_out_the_tails() -> None:
-    tensor = torch.randn(10_001, generator=torch.Generator().manual_seed(0))
+    tensor = normal(10_001)
     found = tt.measure(tensor)
     assert (found.quantile(0), found.quantile(1)) == (float(tensor.min()), float(tensor.max()))
     low, high = found.middle(0.75)
@@ -310,7 +311,7 @@ def test_ends_are_exact_and_the_middle_leaves_out_the_tails() -> None:
 
 
 def test_a_sampled_histogram_is_close_and_says_that_it_is_one() -> None:
-    tensor = torch.randn(500_000, generator=torch.Generator().manual_seed(0))
+    tensor = normal(500_000)
     found = tt.measure(tensor, exact=False)
     assert found.histogram.is_sample
     for q in (0.1, 0.5, 0.9):

@@ -5,32 +5,23 @@ from __future__ import annotations
 import collections
 import contextlib
 import copy
-import functools
 import math
 import pickle
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from models import DigitsCNN, TinyGPT, resnet18, seeded
+from bits import value_bits
+from models import DigitsCNN, TinyGPT, resnet18, scaled_step, seeded
 from torch import Tensor, nn
 
 import torchtap as tt
-from torchtap.stats.kernels import native
 from torchtap.stats.statistics import NUMBERS
 from torchtap.testing import Specimen, default_loss, zoo
 
 EXACT = pytest.approx
-
-
-@pytest.fixture(params=["native", "stock"])
-def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Measure with the native kernel, and as where nothing could compile it."""
-    if request.param == "stock":
-        monkeypatch.setattr(native, "_available", False)
 
 
 def step(model: nn.Module, *args: Any, **kwargs: Any) -> None:
@@ -209,7 +200,7 @@ def test_a_step_is_a_whole_number_of_any_kind() -> None:
             run.over_steps(".:output", "quantile")
 
 
-def test_samples_of_tensors_of_several_sizes_say_whom_they_favour(tmp_path: Path) -> None:
+def test_samples_of_tensors_of_several_sizes_say_which_they_favour(tmp_path: Path) -> None:
     model = nn.Identity()
     sizes = (8192, 100_000)
     with tt.watch(model, to=tt.Stats()) as w:
@@ -330,7 +321,7 @@ def test_a_site_may_get_tensors_of_another_kind_than_the_first(make: Any) -> Non
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize(("make", "why"), UNREADABLE.values(), ids=UNREADABLE)
-def test_what_cannot_be_read_is_passed_over_and_it_is_said(make: Any, why: Any) -> None:
+def test_what_cannot_be_read_is_left_out_with_a_reason(make: Any, why: Any) -> None:
     model, odd = nn.Identity(), make()
     with tt.watch(model, ".:output", to=tt.Stats()) as w:
         for tensor in (torch.ones(3), odd, torch.ones(3)):
@@ -341,7 +332,7 @@ def test_what_cannot_be_read_is_passed_over_and_it_is_said(make: Any, why: Any) 
         tt.measure(odd)
 
 
-def test_a_fake_tensor_among_others_is_said_absent() -> None:
+def test_a_fake_tensor_among_others_is_listed_as_absent() -> None:
     with torch._subclasses.FakeTensorMode():
         fake = torch.ones(3)
     model = nn.Identity()
@@ -485,7 +476,7 @@ def test_the_mean_over_samples_needs_no_kept_values() -> None:
     assert set(w.run.mean_norm()) == {".", "0", "1", "2"}
 
 
-def test_samples_of_different_shape_have_no_mean_and_it_is_said() -> None:
+def test_samples_of_different_shape_have_no_mean_and_the_error_says_why() -> None:
     model = nn.Identity()
     with tt.watch(model, to=tt.Stats()) as w:
         model(torch.ones(2, 3))
@@ -539,20 +530,24 @@ def test_a_step_that_grad_scaler_passed_over_is_known() -> None:
     model = nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
-    with tt.watch(model, ".:update", to=tt.Stats()) as w:
+    with tt.watch(model, ".:param,update", to=tt.Stats()) as w:
         for number in range(3):
             optimizer.zero_grad()
-            x = torch.full((2, 4), float("inf") if number == 1 else 1.0)
-            scaler.scale(model(x).square().mean()).backward()
-            scaler.step(optimizer)
-            scaler.update()
+            x = torch.full((2, 4), math.inf if number == 1 else 1.0)
+            scaled_step(model, x, optimizer, scaler)
             w.step()
-    assert w.run.steps == [0, 2]
-    reasons = {entry.reason for entry in w.absent}
-    assert reasons == {
+    steps, ratios = w.run.over_steps(".:update[weight]", "update_ratio")
+    assert steps == [0, 2]
+    assert not any(map(math.isnan, ratios))
+    passed_over = (
         "no optimizer made a step with it in step 1: its gradient was not finite, and GradScaler "
         "passes over such steps"
-    }
+    )
+    for absent in (w.absent, w.run.absent):
+        assert {str(entry.site): entry.reason for entry in absent} == {
+            ".:update[weight]": passed_over,
+            ".:update[bias]": passed_over,
+        }
 
 
 def test_a_sparse_gradient_without_an_optimizer_step_stops_nothing() -> None:
@@ -567,7 +562,7 @@ def test_a_sparse_gradient_without_an_optimizer_step_stops_nothing() -> None:
     )
 
 
-def test_a_parameter_that_cannot_be_subtracted_is_said_absent() -> None:
+def test_a_parameter_that_cannot_be_subtracted_is_listed_as_absent() -> None:
     model = nn.Linear(2, 1)
     small = model.weight.detach().to(torch.float8_e4m3fn)
     model.weight = nn.Parameter(small, requires_grad=False)
@@ -579,189 +574,7 @@ def test_a_parameter_that_cannot_be_subtracted_is_said_absent() -> None:
     assert "torch cannot subtract it" in w.absent[0].reason
 
 
-def test_statistics_along_a_dim_are_those_of_its_slices() -> None:
-    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Tanh())
-    with torch.no_grad():
-        model[0].bias[2] = -100
-    along = tt.stats.along(1, bound=0.5)
-    with tt.watch(model, to=[tt.Stats(statistics=[along]), tt.Memory()]) as w:
-        for _ in range(4):
-            model(torch.randn(2, 3, 6, 6))
-            w.step()
-    for site in ("0:output", "1:output", "2:output"):
-        wide = w.run.get(site, step=3).double()
-        slices = w.run.stats(site).extra["along(1)"]
-        for name, truth in (
-            ("mean", wide.mean((0, 2, 3))),
-            ("std", wide.std((0, 2, 3), correction=0)),
-            ("absmax", wide.abs().amax((0, 2, 3))),
-            ("zeros", (wide == 0).double().mean((0, 2, 3))),
-            ("saturated", (wide.abs() >= 0.5).double().mean((0, 2, 3))),
-        ):
-            torch.testing.assert_close(getattr(slices, name), truth, rtol=1e-12, atol=1e-12)
-    window = w.run.stats("1:output", step=range(1, 4)).extra["along(1)"]
-    assert window.dead_slices() == [2]
-    assert float(window.numel[0]) == 3 * 2 * 16
-
-
-def test_the_largest_elements_know_their_place() -> None:
-    model = nn.Identity()
-    tensors = [torch.randn(3, 4), torch.randn(3, 4)]
-    tensors[1][2, 1] = -50
-    tensors[0][0, 0] = math.nan
-    with tt.watch(model, to=tt.Stats(statistics=[tt.stats.top_k(3)])) as w:
-        for tensor in tensors:
-            model(tensor)
-    found = w.run.stats(".:output").extra["top_k"]
-    assert (found[0].value, found[0].place, found[0].tensor) == (-50, (2, 1), 1)
-    values = torch.stack(tensors).nan_to_num(0).flatten()
-    assert [abs(e.value) for e in found] == values.abs().topk(3).values.tolist()
-    for element in found:
-        assert float(tensors[element.tensor][element.place]) == element.value
-
-
-@pytest.mark.parametrize(("numel", "tolerance"), [(1000, 1e-9), (300_000, 0.05)])
-def test_the_cosine_between_steps(numel: int, tolerance: float) -> None:
-    model = nn.Identity()
-    tensors = [torch.randn(numel)]
-    tensors += [tensors[0] + torch.randn(numel), -tensors[0]]
-    with tt.watch(model, to=tt.Stats(statistics=[tt.stats.cosine()])) as w:
-        for tensor in tensors:
-            model(tensor)
-            w.step()
-    for number in (0, 1):
-        truth = torch.cosine_similarity(
-            tensors[number].double(), tensors[number + 1].double(), dim=0
-        )
-        found = w.run.stats(".:output", step=[number, number + 1]).extra["cosine"]
-        assert found == EXACT(float(truth), abs=tolerance)
-    assert math.isnan(w.run.stats(".:output").extra["cosine"])
-
-
-def test_the_effective_rank_is_the_participation_ratio_of_the_covariance() -> None:
-    model = nn.Identity()
-    basis = torch.randn(2, 8, dtype=torch.float64)
-    rows = torch.randn(500, 2, dtype=torch.float64) @ basis
-    with tt.watch(model, to=tt.Stats(statistics=[tt.stats.effective_rank()])) as w:
-        for part in rows.split(100):
-            model(part)
-            w.step()
-    values = np.linalg.eigvalsh(np.cov(rows.numpy().T, bias=True))
-    expected = values.sum() ** 2 / (values**2).sum()
-    found = w.run.stats(".:output", step="all").extra["effective_rank"]
-    assert found == EXACT(expected, rel=1e-9)
-    assert 1 < found < 2
-
-
-def first_by_hand(model: nn.Module, batches: Any) -> Any:
-    """(path, call) of outputs with a NaN or an Inf, as plain hooks see them come."""
-    found: list[Any] = []
-    calls: dict[Any, int] = {}
-
-    def look(path: Any) -> Callable[..., Any]:
-        def hook(module: nn.Module, args: Any, out: Any) -> None:
-            call = calls[path] = calls.get(path, -1) + 1
-            if not bool(np.isfinite(out.detach().numpy()).all()):
-                found.append((path, call))
-
-        return hook
-
-    handles = [one.register_forward_hook(look(path)) for path, one in model.named_modules()]
-    for batch in batches:
-        model(batch)
-    for handle in handles:
-        handle.remove()
-    return found
-
-
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("where", range(4))
-def test_the_first_nonfinite_is_that_of_plain_hooks(bad: Any, where: Any) -> None:
-    relu = nn.ReLU()
-    model = nn.Sequential(nn.Tanh(), relu, nn.Sequential(nn.Linear(3, 3), relu), nn.LogSigmoid())
-    batches = [torch.randn(2, 3) for _ in range(4)]
-    batches[where][1, 2] = bad
-    truth = first_by_hand(model, batches)
-    with tt.watch(model, to=tt.Stats(statistics=[tt.stats.first_nonfinite()])) as w:
-        for batch in batches:
-            model(batch)
-            assert w.run.steps  # Reading in between moves no call.
-    found = {}
-    for site in w.run.sites:
-        one = w.run.stats(site).extra["first_nonfinite"]
-        if one is not None:
-            found[site.path] = one
-    firsts: dict[Any, Any] = {}
-    for path, call in truth:
-        firsts.setdefault(path, call)
-    assert {path: one.call for path, one in found.items()} == firsts
-    assert sorted(found, key=lambda path: found[path].order) == list(firsts)
-
-
-def test_the_first_nonfinite_of_several_steps_is_the_earliest() -> None:
-    model = nn.Identity()
-    with tt.watch(model, to=tt.Stats(statistics=[tt.stats.first_nonfinite()])) as w:
-        for batch in ([1.0], [math.inf], [2.0], [math.nan]):
-            model(torch.tensor([0.0]))
-            model(torch.tensor(batch))
-            w.step()
-    found = [w.run.stats(".:output", step=step).extra["first_nonfinite"] for step in range(4)]
-    assert found == [None, (1, 3), None, (1, 7)]
-    assert w.run.stats(".:output", step="all").extra["first_nonfinite"] == (3, 3)
-    assert w.run.stats(".:output", step=[2, 3]).extra["first_nonfinite"] == (3, 7)
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.int64, torch.bool])
-def test_looking_for_nonfinite_takes_any_dtype_and_empty_tensors(dtype: torch.dtype) -> None:
-    statistic = tt.stats.first_nonfinite()
-    state = statistic.init()
-    assert statistic.finish(state) is None
-    for shape in ((0,), (), (2, 3)):
-        state = statistic.update(state, torch.ones(shape, dtype=dtype))
-    assert statistic.finish(state) is None
-    state = statistic.update(state, torch.tensor(math.nan))
-    assert statistic.finish(state) == (3, 3)
-
-
-@pytest.mark.parametrize("offset", [0.0, 1e6, -1e8])
-def test_the_effective_rank_does_not_depend_on_where_the_features_lie(offset: float) -> None:
-    generator = torch.Generator().manual_seed(0)
-    rows = torch.randn(300, 4, dtype=torch.float64, generator=generator) * 0.01 + offset
-    statistic = tt.stats.effective_rank()
-    state = statistic.init()
-    for part in (rows[:7], rows[7:100], rows[:0], rows[100:]):
-        state = statistic.update(state, part)
-    values = np.linalg.eigvalsh(np.cov(rows.numpy().T, bias=True))
-    expected = values.sum() ** 2 / (values**2).sum()
-    assert statistic.finish(state) == EXACT(expected, rel=1e-6)
-
-
-@pytest.mark.parametrize(
-    "dtype", [torch.int8, torch.int16, torch.int32, torch.int64, torch.bool, torch.uint8], ids=str
-)
-def test_further_statistics_of_whole_numbers_are_right_at_their_ends(dtype: torch.dtype) -> None:
-    is_bool = dtype is torch.bool
-    low, high = (0, 1) if is_bool else (torch.iinfo(dtype).min, torch.iinfo(dtype).max)
-    tensor = torch.tensor([[low, 1], [high, 0]]).to(dtype)
-    magnitudes = sorted((abs(int(x)) for x in tensor.flatten()), reverse=True)
-    more: list[tt.Statistic] = [tt.stats.top_k(4), tt.stats.along(1, bound=float(high))]
-    model = nn.Identity()
-    with tt.watch(model, to=tt.Stats(statistics=more)) as w:
-        model(tensor)
-    found = w.run.stats(".:output").extra
-    assert [abs(element.value) for element in found["top_k"]] == [float(x) for x in magnitudes]
-    reached = [sum(float(abs(int(x))) >= float(high) for x in column) for column in tensor.T]
-    assert found["along(1)"].saturated_elements.tolist() == reached
-
-
-@pytest.mark.usefixtures("kernel")
-def test_slices_of_a_tensor_without_any_are_none() -> None:
-    statistic = tt.stats.along(1)
-    for _ in range(20):
-        assert statistic.update(statistic.init(), torch.zeros(3, 0)).numel.tolist() == []
-
-
-def test_a_statistic_of_ones_own() -> None:
+def test_a_statistic_of_the_user() -> None:
     class Products:
         name = "product"
 
@@ -834,26 +647,6 @@ def test_a_saved_series_reads_the_same(tmp_path: Path) -> None:
     assert opened.mean_norm() == w.run.mean_norm()
 
 
-def bits(value: Any) -> Any:
-    """A value as something that ``==`` compares to the bit: NaN equals NaN, -0 is not 0."""
-    if isinstance(value, torch.Tensor):
-        raw = value.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
-        return str(value.dtype), tuple(value.shape), raw
-    if isinstance(value, np.ndarray | np.generic):
-        return type(value), value.dtype, value.shape, value.tobytes()
-    if isinstance(value, float):
-        return np.float64(value).tobytes()
-    if isinstance(value, complex):
-        return bits(value.real), bits(value.imag)
-    if isinstance(value, tt.stats.Slices):
-        return "Slices", bits(value.rows), bits(value.saturated_elements), value.notes
-    if isinstance(value, dict):
-        return "dict", [(bits(key), bits(one)) for key, one in value.items()]
-    if isinstance(value, list | tuple):
-        return type(value).__name__, getattr(value, "_fields", ()), [bits(one) for one in value]
-    return value
-
-
 ODD_NAN = np.array([0x7FF8_DEAD_0000_0001]).view(np.float64)[0]
 
 
@@ -917,9 +710,9 @@ def test_a_saved_run_answers_as_the_live_one_to_the_bit(tmp_path: Path) -> None:
         for site in live.sites:
             for number in (None, *range(6), "all"):
                 one, two = (run.stats(site, step=number) for run in (live, saved))
-                assert bits(dict(one.extra)) == bits(dict(two.extra))
+                assert value_bits(dict(one.extra)) == value_bits(dict(two.extra))
                 assert one.extra.missing == two.extra.missing
-                assert bits(one.numbers()) == bits(two.numbers())
+                assert value_bits(one.numbers()) == value_bits(two.numbers())
                 assert repr(one) == repr(two)
     assert "own" in live.stats("1:output").extra
     assert live.stats("1:output", step=4).extra["along(1)"].dead_slices() == [3]
@@ -935,7 +728,7 @@ def test_a_window_of_a_saved_run_is_that_of_the_live_one(window: Any, tmp_path: 
             del one["own"]
             assert "own code" in two.pop("own").why
         assert len(two) == len(one)
-        assert bits(one) == bits(two)
+        assert value_bits(one) == value_bits(two)
 
 
 def test_a_window_that_takes_code_that_no_file_holds_says_so(tmp_path: Path) -> None:
@@ -962,7 +755,7 @@ def test_a_window_that_takes_code_that_no_file_holds_says_so(tmp_path: Path) -> 
         tt.measure(torch.ones(1)).extra["cosine"]
 
 
-def test_a_result_that_no_file_can_hold_is_said_absent_and_the_rest_is_saved(
+def test_a_result_that_no_file_can_hold_is_listed_as_absent_and_the_rest_is_saved(
     tmp_path: Path,
 ) -> None:
     class Odd(Own):
@@ -1024,12 +817,6 @@ def test_a_window_that_was_measured_in_part_says_so(tmp_path: Path) -> None:
             w.step()
     assert w.run.stats(".:output", step=range(10)).notes == ("3 of 10 steps",)
     assert w.run.stats(".:output", step=range(3)).notes == ()
-
-
-def test_slices_print_as_one_line() -> None:
-    slices = tt.stats.along(1, bound=2.0)
-    found = slices.update(slices.init(), torch.tensor([[0.0, 1.0, 2.0], [0.0, 1.0, -3.0]]))
-    assert repr(found) == "3 slices of 2 elements: absmax [0 .. 3], 1 dead, 1 saturated"
 
 
 def test_kept_values_can_be_measured_later() -> None:
@@ -1135,48 +922,6 @@ def test_a_sampled_histogram_says_so_in_a_step_and_in_all(numel: int, is_sample:
         assert w.run.stats("", step=step).histogram.is_sample is is_sample
 
 
-@pytest.mark.parametrize("dims", [(4, 5), (3, 5, 2, 2), (2, 1)])
-def test_slices_merge_as_if_they_were_one_tensor(dims: tuple[int, ...]) -> None:
-    """Also where one tensor has more slices, where nothing is finite, and over many merges."""
-    statistic = tt.stats.along(1, bound=1.0)
-    generator = torch.Generator().manual_seed(len(dims))
-    parts = [torch.randn(dims, generator=generator) * 10.0**n + 100 * n for n in range(-2, 3)]
-    parts[1][:, 0] = math.nan
-    parts[2][0] = math.inf
-    short = parts[3][:, :1]
-    states = [statistic.update(statistic.init(), part) for part in [*parts, short]]
-    merged = functools.reduce(statistic.merge, states, statistic.init())
-    twice = functools.reduce(statistic.merge, [statistic.merge(*states[:2]), *states[2:]])
-    in_one = functools.reduce(statistic.update, [*parts, short], statistic.init())
-    for found in (merged, twice, in_one):
-        for place in range(dims[1]):
-            wide = torch.cat([part.double()[:, place].flatten() for part in parts])
-            if place == 0:
-                wide = torch.cat([wide, short.double().flatten()])
-            finite = wide[wide.isfinite()]
-            for name, truth in (
-                ("numel", wide.numel()),
-                ("mean", finite.mean()),
-                ("std", finite.std(correction=0)),
-                ("l1", finite.abs().sum()),
-                ("l2", finite.norm()),
-                ("min", finite.min()),
-                ("max", finite.max()),
-                ("saturated", (wide.abs() >= 1).double().mean()),
-            ):
-                number = float(getattr(found, name)[place])
-                assert number == EXACT(float(truth), rel=1e-12), (name, place)
-
-
-def test_merging_slices_changes_neither_part() -> None:
-    statistic = tt.stats.along(0)
-    one, two = (statistic.update(statistic.init(), torch.randn(3, 4)) for _ in range(2))
-    before = bits(one), bits(two)
-    for pair in ((one, two), (two, one), (one, statistic.init()), (statistic.init(), two)):
-        statistic.update(statistic.merge(*pair), torch.randn(3, 4))
-    assert (bits(one), bits(two)) == before
-
-
 # ---------------------------------------------------------------------- inference mode
 
 
@@ -1267,7 +1012,7 @@ def test_what_was_kept_in_inference_mode_can_be_trained_on() -> None:
         assert not record.value.is_inference()
 
 
-def test_a_sink_of_ones_own_may_write_in_training_into_what_it_made_in_inference_mode() -> None:
+def test_a_sink_of_the_user_may_write_in_training_into_what_it_made_in_inference_mode() -> None:
     sums: dict[Any, Any] = {}
 
     def add(record: Any) -> None:

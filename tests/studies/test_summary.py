@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from random_numbers import normal
 from torch import Tensor, nn
 
 from torchtap.core.errors import InputError
@@ -176,7 +177,7 @@ def test_the_model_is_afterwards_as_it_was(training: bool) -> None:
     torch.manual_seed(3)
     random.seed(3)
     state, numbers = torch.get_rng_state(), random.getstate()
-    summary(model, torch.randn(6, 4, generator=torch.Generator().manual_seed(0)))
+    summary(model, normal(6, 4))
     assert torch.equal(torch.get_rng_state(), state)
     assert random.getstate() == numbers
     assert model.training is training

@@ -15,12 +15,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import bits
 import pytest
 import torch
-from models import seeded
+from models import rows, seeded
 from torch import Tensor, nn
 
-import bits
 import torchtap as tt
 from torchtap.studies.fingerprint import fingerprint
 from torchtap.testing import Net
@@ -32,10 +32,6 @@ def mlp() -> nn.Sequential:
             nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)
         )
     )
-
-
-def rows(seed: int = 0, num: int = 5) -> Tensor:
-    return torch.randn(num, 3, generator=torch.Generator().manual_seed(seed))
 
 
 def measures(output: Tensor) -> dict[str, Any]:
@@ -280,7 +276,7 @@ def test_an_argument_of_a_sweep_that_does_not_fit_is_refused(options: Any, said:
         tt.sweep(nn.Linear(4, 3), torch.ones(5, 4), ".", **given)
 
 
-def test_gradients_are_not_swept_and_that_is_said() -> None:
+def test_gradients_are_not_swept_and_the_error_says_so() -> None:
     with pytest.raises(tt.EditError, match=r"cannot be edited here.* edited by tt\.edit, around"):
         tt.sweep(nn.Linear(4, 3), torch.ones(5, 4), ".:grad_output", tt.edits.zero(), torch.sum)
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 import torch
+from models import rows
+from random_numbers import fixed_seed
 from torch import Tensor, nn
 
 import torchtap as tt
@@ -17,13 +19,8 @@ from torchtap.testing import Net
 ALL = ["*:*", "*:param,param_grad,buffer"]
 
 
-def x() -> Tensor:
-    return torch.arange(6.0).view(2, 3).cos()
-
-
 def made(forward: Callable[..., Any], **more: Any) -> Net:
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(0)
+    with fixed_seed():
         net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
         return Net(forward, net=net, **more)
 
@@ -116,19 +113,19 @@ INNER = [
 @pytest.mark.parametrize("where", ["*:*", ALL], ids=["flow", "all"])
 @pytest.mark.parametrize("forward", INNER)
 def test_verify_holds_where_a_forward_differentiates(forward: Any, where: Any) -> None:
-    assert_holds(tt.verify(made(forward), x(), where=where))
+    assert_holds(tt.verify(made(forward), rows(num=2), where=where))
 
 
 def test_each_backward_is_counted_for_itself() -> None:
-    result = tt.verify(made(force), x(), where="net.2:grad_output")
+    result = tt.verify(made(force), rows(num=2), where="net.2:grad_output")
     # One by the forward, one by the loss; two steps.
     assert result and result.num_gradients == 2 * 2
-    result = tt.verify(made(several_forces), x(), where="net.2:grad_output")
+    result = tt.verify(made(several_forces), rows(num=2), where="net.2:grad_output")
     assert result and result.num_gradients == 2 * (2 + 1)
 
 
 def test_verify_holds_where_a_loss_differentiates() -> None:
-    given = x().requires_grad_()
+    given = rows(num=2).requires_grad_()
 
     def loss(out: Tensor) -> Tensor:
         (slope,) = torch.autograd.grad(out.sum(), given, create_graph=True)
@@ -143,7 +140,7 @@ def test_a_force_is_proved_where_grad_mode_is_off() -> None:
             return [one.detach() for one in leaves_of(force_without_graph(m, x))]
 
     with torch.no_grad():
-        assert_holds(tt.verify(made(forward), x()))
+        assert_holds(tt.verify(made(forward), rows(num=2)))
 
 
 def leaves_of(output: Any) -> list[Tensor]:
@@ -157,16 +154,16 @@ def test_one_wrong_gradient_of_two_backwards_is_found(
     deliver = Gradients.deliver
     count = 0
 
-    def scaling(self: Gradients, spot: Any, *rest: Any) -> None:
+    def scaling(self: Gradients, state: Any, *rest: Any) -> None:
         nonlocal count
         *how, gradient = rest
-        if str(spot.site) == "net.2:grad_output":
+        if str(state.site) == "net.2:grad_output":
             gradient = gradient * 2 if count % 2 == which else gradient
             count += 1
-        deliver(self, spot, *how, gradient)  # type: ignore[call-arg]
+        deliver(self, state, *how, gradient)  # type: ignore[call-arg]
 
     monkeypatch.setattr(Gradients, "deliver", scaling)
-    result = tt.verify(made(force), x())
+    result = tt.verify(made(force), rows(num=2))
     assert not result and not result.changed
     assert [str(one.site) for one in result.wrong] == ["net.2:grad_output"] * 2
 
@@ -175,14 +172,14 @@ def test_a_backward_that_was_not_recorded_is_found(monkeypatch: pytest.MonkeyPat
     deliver = Gradients.deliver
     count = 0
 
-    def dropping(self: Gradients, spot: Any, *rest: Any) -> None:
+    def dropping(self: Gradients, state: Any, *rest: Any) -> None:
         nonlocal count
-        count += str(spot.site) == "net.2:grad_output"
-        if str(spot.site) != "net.2:grad_output" or count % 2:
-            deliver(self, spot, *rest)
+        count += str(state.site) == "net.2:grad_output"
+        if str(state.site) != "net.2:grad_output" or count % 2:
+            deliver(self, state, *rest)
 
     monkeypatch.setattr(Gradients, "deliver", dropping)
-    result = tt.verify(made(force), x())
+    result = tt.verify(made(force), rows(num=2))
     assert [(str(one.site), one.what) for one in result.wrong] == [
         ("net.2:grad_output", "2 backwards brought a gradient, and 1 were recorded")
     ]
@@ -199,16 +196,16 @@ def with_tensor_hook(m: Any, x: Tensor) -> Any:
 
 def test_verify_holds_where_a_model_scales_a_gradient() -> None:
     net = made(with_tensor_hook)
-    result = tt.verify(net, x(), where=ALL)
+    result = tt.verify(net, rows(num=2), where=ALL)
     assert_holds(result)
 
 
-def test_verify_holds_with_hooks_of_others_on_modules() -> None:
+def test_verify_holds_with_hooks_of_the_user_on_modules() -> None:
     net = made(lambda m, x: m.net(x)).net
     net[0].register_forward_hook(lambda module, args, out: out * 2)
     net[1].register_forward_pre_hook(lambda module, args: (args[0] + 1,))
     net[2].register_full_backward_hook(lambda module, grad_in, out: (grad_in[0] * 2,))
-    assert_holds(tt.verify(net, x(), where=ALL))
+    assert_holds(tt.verify(net, rows(num=2), where=ALL))
 
 
 # --- modules that share memory ----------------------------------------------------------------
@@ -227,7 +224,7 @@ def routed(m: Any, x: Tensor) -> Any:
 
 def test_verify_holds_where_a_module_overwrites_what_its_caller_reads() -> None:
     net = made(routed, router=Net(jitters, a=nn.Linear(4, 4)))
-    result = tt.verify(net, x(), where=ALL)
+    result = tt.verify(net, rows(num=2), where=ALL)
     assert_holds(result)
 
 
@@ -243,7 +240,7 @@ def share(m: Any, x: Tensor) -> Any:
 
 def test_a_proof_without_any_gradient_does_not_hold() -> None:
     net = made(share, part=Net(lambda m, x: x[:, :]))
-    result = tt.verify(net, x())
+    result = tt.verify(net, rows(num=2))
     assert result.num_values > 0 and result.num_gradients == 0
     assert not (result.changed or result.wrong or result.unsteady)
     assert not result
@@ -251,12 +248,12 @@ def test_a_proof_without_any_gradient_does_not_hold() -> None:
     assert "the proof does not hold: it is incomplete." in text
     assert "gradients were recorded, and none of them could be compared" in text
     assert "where='*:input,output'" in text
-    assert tt.verify(net, x(), where="*:input,output")
+    assert tt.verify(net, rows(num=2), where="*:input,output")
 
 
 def test_a_proof_without_anything_does_not_hold() -> None:
     net = made(lambda m, x: m.net(x), unused=nn.Linear(3, 3))
-    result = tt.verify(net, x(), where="unused")
+    result = tt.verify(net, rows(num=2), where="unused")
     assert not result
     assert "nothing was recorded, so nothing was compared" in " ".join(repr(result).split())
 
@@ -266,8 +263,8 @@ def test_a_proof_without_anything_does_not_hold() -> None:
 
 def test_a_compiled_model_is_proved_uncompiled() -> None:
     plain = made(lambda m, x: m.net(x)).net
-    num_values = tt.verify(plain, x()).num_values
-    result = tt.verify(torch.compile(plain, backend="eager"), x())  # type: ignore[arg-type]
+    num_values = tt.verify(plain, rows(num=2)).num_values
+    result = tt.verify(torch.compile(plain, backend="eager"), rows(num=2))  # type: ignore[arg-type]
     assert_holds(result)
     assert result.num_values == num_values
     assert result.notes[0].startswith("compiled, and run uncompiled for this proof: the whole")
@@ -288,8 +285,8 @@ def test_compiled_parts_are_proved_uncompiled(how: str, is_warm: bool) -> None:
         else:
             block.compile(backend="eager")
     if is_warm:
-        net(x())
-    result = tt.verify(net, x())
+        net(rows(num=2))
+    result = tt.verify(net, rows(num=2))
     assert_holds(result)
     assert "0, 1" in result.notes[0]
     assert {entry.reason for entry in result.absent} == {"it does not require grad"}
@@ -303,11 +300,11 @@ def test_a_compiled_model_stays_compiled() -> None:
         return graph.forward
 
     net = torch.compile(made(lambda m, x: m.net(x)).net, backend=backend)
-    net(x())
+    net(rows(num=2))
     num = len(graphs)
     assert num
-    assert tt.verify(net, x())  # type: ignore[arg-type]
-    net(x())
+    assert tt.verify(net, rows(num=2))  # type: ignore[arg-type]
+    net(rows(num=2))
     assert len(graphs) == num  # Neither was anything compiled meanwhile, nor anew.
 
 
@@ -317,7 +314,7 @@ def test_a_compiled_model_stays_compiled() -> None:
 def test_a_module_that_contains_itself_can_be_proved() -> None:
     net = made(lambda m, x: m.net(x))
     net.net[1].outer = net
-    assert_holds(tt.verify(net, x(), where=ALL))
+    assert_holds(tt.verify(net, rows(num=2), where=ALL))
 
 
 class Mine(RuntimeError):
@@ -331,12 +328,12 @@ def test_an_exception_keeps_its_type(place: str) -> None:
 
     net = made(breaks if place == "forward" else lambda m, x: m.net(x))
     with pytest.raises(Mine, match=place):
-        tt.verify(net, x(), loss=breaks)
+        tt.verify(net, rows(num=2), loss=breaks)
 
 
 def test_verify_holds_under_autocast() -> None:
     with torch.autocast("cpu", torch.bfloat16):
-        assert_holds(tt.verify(made(lambda m, x: m.net(x)), x(), where=ALL))
+        assert_holds(tt.verify(made(lambda m, x: m.net(x)), rows(num=2), where=ALL))
 
 
 def test_a_parameter_that_the_forward_writes_is_put_back() -> None:
@@ -347,7 +344,7 @@ def test_a_parameter_that_the_forward_writes_is_put_back() -> None:
 
     net = made(halves)
     before = net.net[0].weight.detach().clone()
-    assert_holds(tt.verify(net, x(), where=ALL))
+    assert_holds(tt.verify(net, rows(num=2), where=ALL))
     assert torch.equal(net.net[0].weight, before)
 
 
@@ -358,13 +355,13 @@ def test_a_buffer_that_the_forward_replaces_is_the_same_object_afterwards() -> N
 
     net = made(counts, count=torch.tensor(7))
     held = net.count
-    assert tt.verify(net, x())
+    assert tt.verify(net, rows(num=2))
     assert net.count is held
 
 
 def test_parameters_of_a_wrapped_model_are_proved() -> None:
     net = nn.DataParallel(made(lambda m, x: m.net(x)).net)
-    assert_holds(tt.verify(net, x(), where=ALL))
+    assert_holds(tt.verify(net, rows(num=2), where=ALL))
 
 
 # --- calls outside of the training forward ------------------------------------------------------
@@ -394,13 +391,13 @@ def adjoint(m: Any, x: Tensor) -> Any:
 
 def test_records_of_a_backward_that_were_not_compared_are_named() -> None:
     model = made(adjoint, head=nn.Linear(3, 3))
-    result = tt.verify(model, x())
+    result = tt.verify(model, rows(num=2))
     assert result
     unproved = {str(entry.site): entry.reason for entry in result.unverified}
     assert "phase 'backward'" in unproved["net.0:input"]
     assert "phase 'backward'" in unproved["net:output"]
     assert not any(site.startswith("head") for site in unproved)
-    assert not tt.verify(model, x(), where="net:grad_output"), "no gradient was compared"
+    assert not tt.verify(model, rows(num=2), where="net:grad_output"), "no gradient was compared"
 
 
 def test_an_evaluation_inside_the_loss_is_compared() -> None:
@@ -409,13 +406,13 @@ def test_an_evaluation_inside_the_loss_is_compared() -> None:
     def distance(output: Tensor) -> Tensor:
         model.eval()
         with torch.no_grad():
-            target = model(x() + 1)
+            target = model(rows(num=2) + 1)
         model.train()
         return (output - target).square().sum()
 
-    result = tt.verify(model, x(), loss=distance)
+    result = tt.verify(model, rows(num=2), loss=distance)
     assert_holds(result)
-    once = tt.verify(model, x(), where="*:input,output")
-    assert tt.verify(model, x(), loss=distance, where="*:input,output").num_values == (
+    once = tt.verify(model, rows(num=2), where="*:input,output")
+    assert tt.verify(model, rows(num=2), loss=distance, where="*:input,output").num_values == (
         2 * once.num_values
     )

@@ -9,11 +9,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import bits
 import pytest
 import torch
+from models import rows, seeded
 from torch import Tensor, nn
 
-import bits
 import torchtap as tt
 from torchtap.capture.delivery import SinkDispatch
 from torchtap.capture.engine import Engine
@@ -23,12 +24,6 @@ from torchtap.core.record import UNVERSIONED
 from torchtap.core.site import Site
 from torchtap.core.text import breadth
 from torchtap.testing import Net
-
-
-def seeded(make: Callable[[], Any]) -> Any:
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(0)
-        return make()
 
 
 def model() -> nn.Sequential:
@@ -44,10 +39,6 @@ def model() -> nn.Sequential:
     )
 
 
-def rows(*, grad: bool = False) -> Tensor:
-    return torch.arange(15.0).view(5, 3).cos().requires_grad_(grad)
-
-
 def scaled(m: Any, x: Tensor, *, scale: Tensor, shift: float = 0.0) -> dict[str, Tensor]:
     return {"hidden": m.a(x) * scale, "shifted": x + shift}
 
@@ -57,7 +48,7 @@ def scaled(m: Any, x: Tensor, *, scale: Tensor, shift: float = 0.0) -> dict[str,
 
 @pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
 def test_verify_holds_for_an_honest_model(training: bool) -> None:
-    result = tt.verify(model().train(training), rows(grad=True))
+    result = tt.verify(model().train(training), rows().requires_grad_())
     assert result
     assert not (result.changed or result.wrong or result.unverified or result.absent)
     assert result.model == "Sequential"
@@ -90,7 +81,7 @@ def test_where_narrows_what_is_proved() -> None:
         tt.verify(model(), rows(), where="5")
 
 
-def test_a_loss_of_ones_own_is_what_is_differentiated() -> None:
+def test_a_loss_of_the_user_is_what_is_differentiated() -> None:
     calls = []
 
     def loss(output: Tensor) -> Tensor:
@@ -153,8 +144,8 @@ def wrong_sites(result: tt.Verification) -> set[str]:
 
 
 def test_an_alias_where_a_copy_is_needed_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def keep(self: CopyPolicy, spot: Any, tensor: Tensor, foreign: Any = ()) -> Kept:
-        return tensor if spot.site.is_gradient else tensor.detach(), UNVERSIONED, ()
+    def keep(self: CopyPolicy, state: Any, tensor: Tensor, foreign: Any = ()) -> Kept:
+        return tensor if state.site.is_gradient else tensor.detach(), UNVERSIONED, ()
 
     monkeypatch.setattr(CopyPolicy, "keep", keep)
     result = tt.verify(model(), rows())
@@ -165,7 +156,7 @@ def test_an_alias_where_a_copy_is_needed_is_found(monkeypatch: pytest.MonkeyPatc
     assert not result.changed
 
 
-def test_an_alias_that_says_so_is_listed_and_not_wrong(
+def test_a_declared_alias_is_listed_and_not_wrong(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # An alias with its version is honest: the value is lost, and named.
@@ -180,10 +171,10 @@ def test_an_alias_that_says_so_is_listed_and_not_wrong(
 def test_a_scaled_gradient_is_found(monkeypatch: pytest.MonkeyPatch, factor: float) -> None:
     deliver = Gradients.deliver
 
-    def scaling(self: Gradients, spot: Any, *rest: Any) -> None:
+    def scaling(self: Gradients, state: Any, *rest: Any) -> None:
         *how, gradient = rest
-        right = str(spot.site) != "4:grad_input"
-        deliver(self, spot, *how, gradient if right else gradient * factor)  # type: ignore[call-arg]
+        right = str(state.site) != "4:grad_input"
+        deliver(self, state, *how, gradient if right else gradient * factor)  # type: ignore[call-arg]
 
     monkeypatch.setattr(Gradients, "deliver", scaling)
     result = tt.verify(model(), rows())
@@ -194,12 +185,12 @@ def test_a_scaled_gradient_is_found(monkeypatch: pytest.MonkeyPatch, factor: flo
 def test_a_gradient_of_the_wrong_call_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     deliver = Gradients.deliver
 
-    def swapping(self: Gradients, spot: Any, step: int, call: int, *rest: Any) -> None:
-        deliver(self, spot, step, 1 - call if spot.site.path == "a" else call, *rest)
+    def swapping(self: Gradients, state: Any, step: int, call: int, *rest: Any) -> None:
+        deliver(self, state, step, 1 - call if state.site.path == "a" else call, *rest)
 
     monkeypatch.setattr(Gradients, "deliver", swapping)
     net = seeded(lambda: Net(lambda m, x: m.a(m.a(x).sin()), a=nn.Linear(3, 3)))
-    result = tt.verify(net, rows(grad=True), where="a:grad_output,grad_input")
+    result = tt.verify(net, rows().requires_grad_(), where="a:grad_output,grad_input")
     assert not result
     assert {(str(one.site), one.call) for one in result.wrong} == {
         (f"a:{port}", call) for port in ("grad_input", "grad_output") for call in (0, 1)
@@ -209,11 +200,11 @@ def test_a_gradient_of_the_wrong_call_is_found(monkeypatch: pytest.MonkeyPatch) 
 def test_another_shape_or_dtype_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     keep = CopyPolicy.keep
 
-    def widening(self: CopyPolicy, spot: Any, tensor: Tensor, *rest: Any) -> Any:
-        kept, version, labels = keep(self, spot, tensor, *rest)
-        if spot.site == Site("0", "output"):
+    def widening(self: CopyPolicy, state: Any, tensor: Tensor, *rest: Any) -> Any:
+        kept, version, labels = keep(self, state, tensor, *rest)
+        if state.site == Site("0", "output"):
             return kept.double(), UNVERSIONED, labels
-        is_root = spot.site == Site("", "output")
+        is_root = state.site == Site("", "output")
         return (kept[None], UNVERSIONED, labels) if is_root else (kept, version, labels)
 
     monkeypatch.setattr(CopyPolicy, "keep", widening)
@@ -306,9 +297,9 @@ def test_a_changed_gradient_is_found_in_values_and_in_the_model(
 ) -> None:
     deliver = Gradients.deliver
 
-    def overwriting(self: Gradients, spot: Any, *rest: Any) -> None:
-        deliver(self, spot, *rest)
-        if str(spot.site) == "4:grad_input":
+    def overwriting(self: Gradients, state: Any, *rest: Any) -> None:
+        deliver(self, state, *rest)
+        if str(state.site) == "4:grad_input":
             rest[-1].mul_(2)
 
     monkeypatch.setattr(Gradients, "deliver", overwriting)
@@ -344,7 +335,7 @@ def test_random_numbers_of_another_generator_are() -> None:
 
 def prepared() -> tuple[nn.Sequential, Tensor]:
     """A model in the middle of training: gradients, and statistics that have moved."""
-    net, x = model(), rows(grad=True)
+    net, x = model(), rows().requires_grad_()
     with torch.random.fork_rng(devices=[]):
         net(x).sum().backward()
     return net, x
@@ -462,7 +453,7 @@ def assert_fits(text: str) -> None:
 
 
 def test_the_text_of_a_proof_that_holds() -> None:
-    text = repr(tt.verify(model(), rows(grad=True)))
+    text = repr(tt.verify(model(), rows().requires_grad_()))
     assert text.splitlines() == [
         "Watching Sequential: the proof holds.",
         "24 values bit for bit, 24 gradients within rounding of an out-of-place twin.",
@@ -472,8 +463,8 @@ def test_the_text_of_a_proof_that_holds() -> None:
 def test_the_text_names_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     deliver = Gradients.deliver
 
-    def scaling(self: Gradients, spot: Any, *rest: Any) -> None:
-        deliver(self, spot, *rest[:-1], rest[-1] * 2)  # type: ignore[call-arg]
+    def scaling(self: Gradients, state: Any, *rest: Any) -> None:
+        deliver(self, state, *rest[:-1], rest[-1] * 2)  # type: ignore[call-arg]
 
     monkeypatch.setattr(Gradients, "deliver", scaling)
     text = repr(tt.verify(model(), rows()))
@@ -513,7 +504,7 @@ def test_a_text_about_anything_fits_into_100_columns(monkeypatch: pytest.MonkeyP
     text = repr(tt.verify(unsteady, rows()))
     assert_fits(text)
     assert "Two plain runs already differ in" in text
-    doubled = lambda self, spot, tensor, *_: (tensor * 2, UNVERSIONED, ())  # noqa: E731
+    doubled = lambda self, state, tensor, *_: (tensor * 2, UNVERSIONED, ())  # noqa: E731
     monkeypatch.setattr(CopyPolicy, "keep", doubled)
     text = repr(tt.verify(deep(12), rows()))
     assert_fits(text)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+import torchtap as tt
 from torchtap.core.tree import leaves
 
 Facts = dict[str, Any]
@@ -36,6 +38,47 @@ def bits(tensor: Tensor | None) -> Any:
     flat = tensor.resolve_conj().resolve_neg().contiguous().reshape(-1)
     content = flat.as_strided(flat.shape, (1,)).view(torch.uint8).numpy(force=True).tobytes()
     return tensor.dtype, tuple(tensor.shape), tensor.stride(), content
+
+
+def content(tensor: Tensor | None) -> Any:
+    """Dtype, shape and bytes; a clone may have other strides."""
+    if tensor is None or tensor.layout != torch.strided:
+        return bits(tensor)
+    dtype, shape, _, data = bits(tensor)
+    return dtype, shape, data
+
+
+def same(left: Any, right: Any) -> bool:
+    """Whether tensors, or tuples and lists of them, are the same bit for bit, with their strides.
+
+    NaN equals NaN, and -0 is not 0.
+    """
+    if isinstance(left, tuple | list):
+        return len(left) == len(right) and all(map(same, left, right))
+    return bits(left) == bits(right)
+
+
+def value_bits(value: Any) -> Any:
+    """A value as something that ``==`` compares to the bit: NaN equals NaN, -0 is not 0."""
+    if isinstance(value, Tensor):
+        return content(value)
+    if isinstance(value, np.ndarray | np.generic):
+        return type(value), value.dtype, value.shape, value.tobytes()
+    if isinstance(value, float):
+        return np.float64(value).tobytes()
+    if isinstance(value, complex):
+        return value_bits(value.real), value_bits(value.imag)
+    if isinstance(value, tt.stats.Slices):
+        return "Slices", value_bits(value.rows), value_bits(value.saturated_elements), value.notes
+    if isinstance(value, dict):
+        return "dict", [(value_bits(key), value_bits(one)) for key, one in value.items()]
+    if isinstance(value, list | tuple):
+        return (
+            type(value).__name__,
+            getattr(value, "_fields", ()),
+            [value_bits(one) for one in value],
+        )
+    return value
 
 
 def nature(tensor: Tensor) -> Any:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from module_db import seeded
+from module_db import seeded_by
 from torch import Tensor, nn
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -61,11 +61,11 @@ class Family:
             return model
 
         with quiet():
-            return seeded(self.name, make)
+            return seeded_by(self.name, make)
 
     def arguments(self) -> dict[str, Any]:
         """The keyword arguments of one call, always the same."""
-        return seeded(self.name, self.inputs)
+        return seeded_by(self.name, self.inputs)
 
     def __str__(self) -> str:
         return self.name
@@ -139,6 +139,8 @@ def _family(
         "ForSpeechToText",
         "ForPrediction",
         "ForObjectDetection",
+        "ForTextToSpeech",
+        "ModelWithLMHead",
         "Model",
     ):
         stem = stem.removesuffix(kind)
@@ -180,18 +182,30 @@ T5 = {
     "decoder_start_token_id": 0,
     **SPECIAL,
 }
-SERIES = {
-    "prediction_length": 4,
-    "context_length": 8,
-    "lags_sequence": [1, 2],
-    "d_model": 16,
-    "num_time_features": 1,
+BOTH_SIDES = {
     "encoder_layers": 1,
     "decoder_layers": 1,
     "encoder_attention_heads": 2,
     "decoder_attention_heads": 2,
     "encoder_ffn_dim": 16,
     "decoder_ffn_dim": 16,
+}
+"""Of an encoder and a decoder."""
+MAMBA = {
+    "vocab_size": 33,
+    "hidden_size": 16,
+    "state_size": 4,
+    "num_hidden_layers": 2,
+    "conv_kernel": 3,
+    "time_step_rank": 2,
+}
+SERIES = {
+    "prediction_length": 4,
+    "context_length": 8,
+    "lags_sequence": [1, 2],
+    "d_model": 16,
+    "num_time_features": 1,
+    **BOTH_SIDES,
 }
 RESNET = {
     "embedding_size": 4,
@@ -202,12 +216,7 @@ RESNET = {
 }
 DETECTION = {
     "d_model": 16,
-    "encoder_layers": 1,
-    "decoder_layers": 1,
-    "encoder_attention_heads": 2,
-    "decoder_attention_heads": 2,
-    "encoder_ffn_dim": 16,
-    "decoder_ffn_dim": 16,
+    **BOTH_SIDES,
     "num_labels": 3,
 }
 
@@ -229,16 +238,7 @@ def _checkpointed(reentrant: bool) -> Callable[[Any], object]:
 GPT2 = {"vocab_size": 33, "n_positions": 32, "n_embd": 16, "n_layer": 2, "n_head": 2, **SPECIAL}
 
 FAMILIES = [
-    _family(
-        "mamba",
-        "MambaForCausalLM",
-        vocab_size=33,
-        hidden_size=16,
-        state_size=4,
-        num_hidden_layers=2,
-        conv_kernel=3,
-        time_step_rank=2,
-    ),
+    _family("mamba", "MambaForCausalLM", **MAMBA),
     _family(
         "mamba2",
         "Mamba2ForCausalLM",
@@ -251,16 +251,7 @@ FAMILIES = [
         n_groups=1,
         chunk_size=4,
     ),
-    _family(
-        "falcon_mamba",
-        "FalconMambaForCausalLM",
-        vocab_size=33,
-        hidden_size=16,
-        state_size=4,
-        num_hidden_layers=2,
-        conv_kernel=3,
-        time_step_rank=2,
-    ),
+    _family("falcon_mamba", "FalconMambaForCausalLM", **MAMBA),
     _family(
         "rwkv",
         "RwkvForCausalLM",
@@ -433,12 +424,7 @@ FAMILIES = [
         _pairs,
         vocab_size=33,
         d_model=16,
-        encoder_layers=1,
-        decoder_layers=1,
-        encoder_attention_heads=2,
-        decoder_attention_heads=2,
-        encoder_ffn_dim=16,
-        decoder_ffn_dim=16,
+        **BOTH_SIDES,
         max_position_embeddings=32,
         **SPECIAL,
         decoder_start_token_id=2,
@@ -459,55 +445,51 @@ FAMILIES = [
         block_size=2,
         num_random_blocks=1,
     ),
-    Family(
+    _family(
         "reformer",
         "ReformerModelWithLMHead",
-        _config(
-            "ReformerConfig",
-            vocab_size=33,
-            hidden_size=16,
-            attention_head_size=8,
-            num_attention_heads=2,
-            feed_forward_size=16,
-            attn_layers=["local", "lsh"],
-            num_buckets=2,
-            num_hashes=1,
-            lsh_attn_chunk_length=4,
-            local_attn_chunk_length=4,
-            axial_pos_shape=(4, 4),
-            axial_pos_embds_dim=(8, 8),
-            max_position_embeddings=16,
-            is_decoder=True,
-            hash_seed=0,
-            **SPECIAL,
-        ),
         functools.partial(_tokens, 2, 16),
+        vocab_size=33,
+        hidden_size=16,
+        attention_head_size=8,
+        num_attention_heads=2,
+        feed_forward_size=16,
+        attn_layers=["local", "lsh"],
+        num_buckets=2,
+        num_hashes=1,
+        lsh_attn_chunk_length=4,
+        local_attn_chunk_length=4,
+        axial_pos_shape=(4, 4),
+        axial_pos_embds_dim=(8, 8),
+        max_position_embeddings=16,
+        is_decoder=True,
+        hash_seed=0,
+        **SPECIAL,
     ),
-    Family(
+    _family(
         "perceiver",
         "PerceiverForMaskedLM",
-        _config(
-            "PerceiverConfig",
-            vocab_size=33,
-            d_model=16,
-            d_latents=16,
-            num_latents=4,
-            num_self_attends_per_block=1,
-            num_self_attention_heads=2,
-            num_cross_attention_heads=2,
-            qk_channels=16,
-            v_channels=16,
-            max_position_embeddings=8,
-        ),
         functools.partial(_tokens, 2, 8),
+        vocab_size=33,
+        d_model=16,
+        d_latents=16,
+        num_latents=4,
+        num_self_attends_per_block=1,
+        num_self_attention_heads=2,
+        num_cross_attention_heads=2,
+        qk_channels=16,
+        v_channels=16,
+        max_position_embeddings=8,
     ),
-    Family(
+    _family(
         "xlnet",
         "XLNetLMHeadModel",
-        _config(
-            "XLNetConfig", vocab_size=33, d_model=16, n_layer=2, n_head=2, d_inner=24, **SPECIAL
-        ),
-        _text,
+        vocab_size=33,
+        d_model=16,
+        n_layer=2,
+        n_head=2,
+        d_inner=24,
+        **SPECIAL,
     ),
     _family(
         "funnel",
@@ -644,17 +626,20 @@ FAMILIES = [
         mlp_ratios=[2, 2],
         decoder_hidden_size=8,
     ),
-    Family(
+    _family(
         "clip",
         "CLIPModel",
-        _config("CLIPConfig", text_config=SMALL, vision_config=VISION, projection_dim=8),
         lambda: {**_tokens(), **_image(), "return_loss": True},
+        text_config=SMALL,
+        vision_config=VISION,
+        projection_dim=8,
     ),
-    Family(
+    _family(
         "siglip",
         "SiglipModel",
-        _config("SiglipConfig", text_config={**SMALL, "projection_size": 16}, vision_config=VISION),
         lambda: {**_tokens(), **_image(), "return_loss": True},
+        text_config={**SMALL, "projection_size": 16},
+        vision_config=VISION,
     ),
     Family(
         "llava",
@@ -706,12 +691,7 @@ FAMILIES = [
         vocab_size=33,
         num_mel_bins=4,
         d_model=16,
-        encoder_layers=1,
-        decoder_layers=1,
-        encoder_attention_heads=2,
-        decoder_attention_heads=2,
-        encoder_ffn_dim=16,
-        decoder_ffn_dim=16,
+        **BOTH_SIDES,
         max_source_positions=16,
         max_target_positions=16,
         **SPECIAL,
@@ -760,31 +740,9 @@ FAMILIES = [
     _family(
         "unispeech_sat", "UniSpeechSatForCTC", lambda: {**_wave(), "labels": _ids(2, 3)}, **WAVE
     ),
-    Family(
+    _family(
         "speecht5",
         "SpeechT5ForTextToSpeech",
-        _config(
-            "SpeechT5Config",
-            vocab_size=33,
-            hidden_size=16,
-            encoder_layers=1,
-            decoder_layers=1,
-            encoder_attention_heads=2,
-            decoder_attention_heads=2,
-            encoder_ffn_dim=16,
-            decoder_ffn_dim=16,
-            num_mel_bins=4,
-            speech_decoder_prenet_units=8,
-            speech_decoder_postnet_units=8,
-            speech_decoder_postnet_layers=2,
-            speaker_embedding_dim=4,
-            reduction_factor=2,
-            use_guided_attention_loss=False,
-            max_text_positions=32,
-            max_speech_positions=32,
-            encoder_max_relative_position=4,
-            **SPECIAL,
-        ),
         lambda: {
             **_tokens(),
             "attention_mask": torch.ones(2, 7, dtype=torch.long),
@@ -792,6 +750,20 @@ FAMILIES = [
             "decoder_attention_mask": torch.ones(2, 6, dtype=torch.long),
             "speaker_embeddings": torch.randn(2, 4),
         },
+        vocab_size=33,
+        hidden_size=16,
+        **BOTH_SIDES,
+        num_mel_bins=4,
+        speech_decoder_prenet_units=8,
+        speech_decoder_postnet_units=8,
+        speech_decoder_postnet_layers=2,
+        speaker_embedding_dim=4,
+        reduction_factor=2,
+        use_guided_attention_loss=False,
+        max_text_positions=32,
+        max_speech_positions=32,
+        encoder_max_relative_position=4,
+        **SPECIAL,
     ),
     Family(
         "sam",
@@ -884,36 +856,29 @@ FAMILIES = [
     _family(
         "autoformer", "AutoformerForPrediction", _series, **SERIES, moving_average=3, label_length=4
     ),
-    Family("informer", "InformerForPrediction", _config("InformerConfig", **SERIES), _series),
-    Family(
+    _family(
+        "informer",
+        "InformerForPrediction",
+        _series,
+        **SERIES,
+    ),
+    _family(
         "patchtst",
         "PatchTSTForPrediction",
-        _config(
-            "PatchTSTConfig",
-            num_input_channels=2,
-            context_length=16,
-            patch_length=4,
-            patch_stride=4,
-            num_hidden_layers=2,
-            d_model=16,
-            num_attention_heads=2,
-            ffn_dim=16,
-            prediction_length=4,
-        ),
         lambda: {"past_values": torch.randn(2, 16, 2), "future_values": torch.randn(2, 4, 2)},
+        num_input_channels=2,
+        context_length=16,
+        patch_length=4,
+        patch_stride=4,
+        num_hidden_layers=2,
+        d_model=16,
+        num_attention_heads=2,
+        ffn_dim=16,
+        prediction_length=4,
     ),
-    Family(
+    _family(
         "decision_transformer",
         "DecisionTransformerModel",
-        _config(
-            "DecisionTransformerConfig",
-            state_dim=3,
-            act_dim=2,
-            hidden_size=16,
-            max_ep_len=16,
-            n_layer=1,
-            n_head=2,
-        ),
         lambda: {
             "states": torch.randn(2, 4, 3),
             "actions": torch.randn(2, 4, 2),
@@ -922,5 +887,11 @@ FAMILIES = [
             "timesteps": torch.arange(4).expand(2, 4),
             "attention_mask": torch.ones(2, 4),
         },
+        state_dim=3,
+        act_dim=2,
+        hidden_size=16,
+        max_ep_len=16,
+        n_layer=1,
+        n_head=2,
     ),
 ]

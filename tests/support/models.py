@@ -1,21 +1,95 @@
-"""Whole networks for tests, written out here and small on demand. Nothing of torchvision."""
+"""Models for tests: whole networks, written out here and small on demand, and tiny ones.
+
+Nothing of torchvision.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
+from random_numbers import fixed_seed, normal
 from torch import Tensor, nn
+
+from torchtap.testing import Net
 
 _M = TypeVar("_M", bound=nn.Module)
 
 
 def seeded(make: Callable[[], _M], seed: int = 0) -> _M:
     """The same weights every time, without a trace in the global random numbers."""
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
+    with fixed_seed(seed):
         return make()
+
+
+# --- tiny ones --------------------------------------------------------------------------------
+
+
+def mlp() -> nn.Sequential:
+    """Linear, tanh, linear: three numbers to two."""
+    return seeded(lambda: nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)))
+
+
+def relu_mlp() -> nn.Sequential:
+    """Linear, in-place ReLU, linear: three numbers to two."""
+    return seeded(lambda: nn.Sequential(nn.Linear(3, 4), nn.ReLU(inplace=True), nn.Linear(4, 2)))
+
+
+def rows(seed: int = 0, num: int = 5) -> Tensor:
+    """Inputs of these two: float32[num, 3]."""
+    return normal(num, 3, seed=seed)
+
+
+def scales(factor: float) -> Net:
+    """Multiplies by a number."""
+    return Net(lambda m, x: x * factor)
+
+
+def squares() -> Net:
+    """Multiplies its argument by itself."""
+    return Net(lambda m, x: x * x)
+
+
+def two_scales() -> nn.Sequential:
+    """Doubles, and then triples."""
+    return nn.Sequential(scales(2.0), scales(3.0))
+
+
+def ones() -> Tensor:
+    """An input of these that requires grad."""
+    return torch.ones(2, requires_grad=True)
+
+
+def chain(x: Tensor, length: int = 6) -> Tensor:
+    """Sine and exponential in turns, and a sum: each saves a tensor for backward."""
+    for _ in range(length):
+        x = x.sin().exp()
+    return x.sum()
+
+
+def gradient_of_chain(x: Tensor, length: int = 6) -> Tensor:
+    """Of ``chain``, by plain autograd."""
+    return torch.autograd.grad(chain(x, length), x)[0]
+
+
+def grads(model: nn.Module) -> dict[str, Tensor | None]:
+    """The gradient of each parameter, by its name."""
+    return {name: param.grad for name, param in model.named_parameters()}
+
+
+def scaled_step(
+    model: nn.Module,
+    x: Tensor,
+    optimizer: torch.optim.Optimizer,
+    scaler: torch.amp.GradScaler,
+    between: Callable[[], object] = lambda: None,
+) -> None:
+    """A step of mixed precision; ``between`` is called before the optimizer's."""
+    scaler.scale(model(x).square().sum()).backward()
+    between()
+    scaler.step(optimizer)
+    scaler.update()
 
 
 # --- ResNet -----------------------------------------------------------------------------------
@@ -285,6 +359,20 @@ class TinyGPT(nn.Module):
         return self.head(self.ln_f(x))
 
 
+def llama() -> Any:
+    """A Llama of two layers for evaluation: tokens int64[B, T] to logits float32[B, T, 20]."""
+    import transformers
+
+    config = transformers.LlamaConfig(
+        vocab_size=20,
+        hidden_size=8,
+        intermediate_size=8,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+    )
+    return seeded(lambda: transformers.LlamaForCausalLM(config)).eval()
+
+
 # --- small ones -------------------------------------------------------------------------------
 
 
@@ -331,7 +419,7 @@ def small() -> dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]]:
     """Cheap versions of all, with weights and inputs that are the same every time."""
 
     def image(side: int) -> Tensor:
-        return torch.randn(4, 3, side, side, generator=torch.Generator().manual_seed(1))
+        return normal(4, 3, side, side, seed=1)
 
     def tokens(vocab: int, length: int) -> Tensor:
         generator = torch.Generator().manual_seed(1)

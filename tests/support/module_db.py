@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
+from random_numbers import fixed_seed
 from torch import Tensor, nn
 from torch.testing._internal.common_modules import ModuleInfo, ModuleInput, module_db
 
@@ -95,7 +96,7 @@ def _of_module(
     def make_inputs() -> list[ModuleInput]:
         return list(info.module_inputs_func(info, "cpu", dtype, requires_grad, training))
 
-    inputs = seeded(prefix, make_inputs)
+    inputs = seeded_by(prefix, make_inputs)
     for position in spread(len(inputs), most):
         build = functools.partial(
             _build, info, inputs[position], dtype, training, f"{prefix}-{position}"
@@ -124,13 +125,12 @@ def _build(
         return module, args, kwargs
 
     with quiet():
-        return seeded(seed, make)
+        return seeded_by(seed, make)
 
 
-def seeded(text: str, make: Callable[[], T]) -> T:
+def seeded_by(text: str, make: Callable[[], T]) -> T:
     """What ``make`` makes with random numbers that this text fixes, and no others drawn."""
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(zlib.crc32(text.encode()))
+    with fixed_seed(zlib.crc32(text.encode())):
         return make()
 
 

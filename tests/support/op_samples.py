@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from module_db import Built, detached, seeded, spread
+from module_db import Built, detached, seeded_by, spread
 from torch import nn
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.opinfo.core import OpInfo, SampleInput
@@ -93,7 +93,7 @@ def samples(
         def made(dtype: torch.dtype = dtype, grad: bool = differentiable) -> list[SampleInput]:
             return list(info.sample_inputs("cpu", dtype, requires_grad=grad))
 
-        given = seeded(prefix, made)
+        given = seeded_by(prefix, made)
         for position in spread(len(given), most):
             sample = given[position]
             if in_place and sample.broadcasts_input:

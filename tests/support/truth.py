@@ -30,6 +30,8 @@ from unittest import mock
 
 import torch
 import torch.utils.checkpoint
+from bits import content
+from random_numbers import fixed_seed
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
@@ -239,7 +241,7 @@ def _any_call(record: Any, truth: Truth) -> int:
     for key, entry in truth.entries.items():
         place = (key.path, key.port, entry.leaf)
         is_there = place == (record.site.path, record.site.port, record.site.leaf)
-        if is_there and _same_bits(record.value, entry.value):
+        if is_there and content(record.value) == content(entry.value):
             return key.call
     raise AssertionError(f"{record!r} equals no call of that module")
 
@@ -250,7 +252,7 @@ def _assert_same(record: Any, truth: Truth, key: Key, rtol: float, atol: float) 
     assert value.dtype == entry.value.dtype, f"{record!r}: expected {entry.value.dtype}"
     assert not value.requires_grad, f"{record!r} is attached to the graph"
     if record.site.port in ("input", "output"):
-        assert _same_bits(value, entry.value), f"{record!r}: another value than the model's"
+        assert content(value) == content(entry.value), f"{record!r}: another value than the model's"
         return
     is_total = record.site.port == "grad_output" or "total" in record.labels
     right = entry.total if is_total else entry.through
@@ -261,16 +263,6 @@ def _assert_same(record: Any, truth: Truth, key: Key, rtol: float, atol: float) 
         f"{record!r} {record.labels}: off by {distance:.3g}, the largest element is {largest:.3g} "
         f"({key}, slots {entry.slots}, handed through: {entry.is_handed_through})"
     )
-
-
-def _same_bits(left: Tensor, right: Tensor) -> bool:
-    if left.shape != right.shape or left.dtype != right.dtype:
-        return False
-    return torch.equal(_as_bytes(left), _as_bytes(right))
-
-
-def _as_bytes(tensor: Tensor) -> Tensor:
-    return tensor.detach().resolve_conj().resolve_neg().contiguous().view(-1).view(torch.uint8)
 
 
 def _distance(value: Tensor, right: Tensor) -> float:
@@ -355,8 +347,7 @@ class _Reader:
         raises: type[Exception] | None,
     ) -> BaseException | None:
         """Forward, and backward if there is a loss; returns the expected exception."""
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(seed)
+        with fixed_seed(seed):
             expected = () if raises is None else (raises,)
             try:
                 output = self.model(*arguments[0], **arguments[1])

@@ -11,6 +11,7 @@ import module_db
 import pytest
 import torch
 from models import TinyGPT, resnet18, resnet34, small
+from random_numbers import normal
 from torch import Tensor, nn
 from truth import PORTS, Truth, TwinError, assert_matches, truth
 
@@ -140,7 +141,7 @@ def weights(rows: int, columns: int) -> Tensor:
 
 
 def input_rows() -> Tensor:
-    return torch.randn(2, 3, generator=torch.Generator().manual_seed(3))
+    return normal(2, 3, seed=3)
 
 
 def assert_true(found: Truth, expected: Mapping[tuple[str, str, int], Tensor | None]) -> None:
@@ -151,6 +152,14 @@ def assert_true(found: Truth, expected: Mapping[tuple[str, str, int], Tensor | N
         else:
             assert value is not None, (path, port, call)
             torch.testing.assert_close(value.double(), right.double(), rtol=1e-6, atol=1e-6)
+
+
+def truth_of(name: str) -> tuple[nn.Module, Truth]:
+    """A specimen, and what flows in it."""
+    specimen = next(specimen for specimen in zoo() if specimen.name == name)
+    model = specimen.build()
+    args, kwargs = specimen.inputs()
+    return model, truth(model, args, kwargs, default_loss)
 
 
 def test_truth_of_two_layers_is_the_formula() -> None:
@@ -219,10 +228,7 @@ def test_truth_of_an_in_place_residual_is_the_formula(double: bool) -> None:
 
 
 def test_truth_of_f_x_x_is_the_sum_in_both_slots() -> None:
-    specimen = next(specimen for specimen in zoo() if specimen.name == "same_tensor_twice")
-    model = specimen.build()
-    args, kwargs = specimen.inputs()
-    found = truth(model, args, kwargs, default_loss)
+    model, found = truth_of("same_tensor_twice")
     weight = model.get_submodule("inner.a").weight.detach().double()
     hidden = found["inner", "input", 0, 0]
     product = found["inner.a", "output", 0, 0]
@@ -238,10 +244,7 @@ def test_truth_of_f_x_x_is_the_sum_in_both_slots() -> None:
 
 
 def test_truth_of_an_identity_has_the_part_and_the_total() -> None:
-    specimen = next(specimen for specimen in zoo() if specimen.name == "identity")
-    model = specimen.build()
-    args, kwargs = specimen.inputs()
-    found = truth(model, args, kwargs, default_loss)
+    model, found = truth_of("identity")
     hidden = found["a", "output", 0, 0]
     late = found["b", "output", 0, 0]
     assert hidden is not None and late is not None
@@ -261,10 +264,7 @@ def test_truth_of_an_identity_has_the_part_and_the_total() -> None:
 
 
 def test_truth_of_an_output_used_inside_is_the_total() -> None:
-    specimen = next(specimen for specimen in zoo() if specimen.name == "output_used_inside")
-    model = specimen.build()
-    args, kwargs = specimen.inputs()
-    found = truth(model, args, kwargs, default_loss)
+    _, found = truth_of("output_used_inside")
     root, inner = found["", "grad_output", 0, 0], found["a", "grad_output", 0, 0]
     outside = found.entries["", "output", 0, 0].through
     assert root is not None and inner is not None and outside is not None
@@ -274,10 +274,7 @@ def test_truth_of_an_output_used_inside_is_the_total() -> None:
 
 
 def test_truth_of_a_view_written_to_is_the_formula() -> None:
-    specimen = next(specimen for specimen in zoo() if specimen.name == "slice_changed")
-    model = specimen.build()
-    args, kwargs = specimen.inputs()
-    found = truth(model, args, kwargs, default_loss)
+    _, found = truth_of("slice_changed")
     value = found["view", "output", 0, 0]
     assert value is not None
     right = 3 * weights(2, 2) * (3 * value.double()).cos()

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import copy
-import io
-import pickle
 from typing import Any
 
+import bits
 import pytest
 import torch
+from copies import COPIES
 from models import resnet18, seeded
+from random_numbers import normal
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-import bits
 import torchtap as tt
 from torchtap.testing import Net
 
 
 def images(num: int = 2) -> Tensor:
-    return torch.randn(num, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    return normal(num, 3, 32, 32)
 
 
 def resnet() -> nn.Module:
@@ -181,20 +181,6 @@ def test_a_mark_is_a_feature() -> None:
     ]
     with pytest.raises(tt.CaptureError, match="of that name was reached"):
         tt.features(model, "tripled")(x)
-
-
-def saved(features: nn.Module) -> nn.Module:
-    stream = io.BytesIO()
-    torch.save(features, stream)
-    stream.seek(0)
-    return torch.load(stream, weights_only=False)
-
-
-COPIES = {
-    "deepcopy": copy.deepcopy,
-    "pickle": lambda one: pickle.loads(pickle.dumps(one)),
-    "torch.save": saved,
-}
 
 
 @pytest.mark.parametrize("frozen", [False, True])
@@ -372,10 +358,10 @@ def test_features_of_features() -> None:
     assert found["model.0"].item() == 1 and [m.num_calls for m in model] == [1, 0, 0, 0]
 
 
+@pytest.mark.usefixtures("fresh_compiler")
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_a_compiled_model_has_features_too() -> None:
-    torch.compiler.reset()
     model = resnet()
     right = tt.features(model, ["bn1", "layer1"])(images())
     compiled: Any = torch.compile(model, backend="aot_eager")
@@ -383,7 +369,6 @@ def test_a_compiled_model_has_features_too() -> None:
     found = tt.features(compiled, ["bn1", "layer1"])(images())
     assert all(torch.equal(found[site], one) for site, one in right.items())
     torch.testing.assert_close(compiled(images()), model(images()))
-    torch.compiler.reset()
 
 
 def test_sites_are_found_by_path_text_and_site() -> None:
@@ -425,7 +410,7 @@ class Fire(nn.Module):
 @pytest.mark.parametrize("stop", [True, False])
 def test_gradients_through_features_are_those_of_plain_hooks_to_the_bit(stop: bool) -> None:
     body = seeded(lambda: nn.Sequential(*(Fire() for _ in range(4))))
-    x = torch.randn(8, 16, generator=torch.Generator().manual_seed(0))
+    x = normal(8, 16)
 
     def gradients(found: list[Tensor]) -> tuple[Tensor, ...]:
         loss = sum((one * one.cos()).sum() + one.sin().sum() for one in found)

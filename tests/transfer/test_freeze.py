@@ -1,4 +1,4 @@
-"""What is frozen does not move, whatever the optimizer; what is not frozen moves as without us."""
+"""Frozen parameters do not move under any optimizer; the others move as without torchtap."""
 
 from __future__ import annotations
 
@@ -7,32 +7,21 @@ import gc
 import pickle
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
+import bits
 import pytest
 import torch
-import torch.distributed as dist
-from models import seeded
+from models import mlp, rows, seeded
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD, Adam, AdamW, optimizer as home
 from torch.utils.checkpoint import checkpoint
 
-import bits
 import torchtap as tt
 from torchtap.testing import Net
-
-
-def mlp() -> nn.Sequential:
-    return seeded(lambda: nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)))
-
-
-def rows(seed: int = 0) -> Tensor:
-    return torch.randn(5, 3, generator=torch.Generator().manual_seed(seed))
-
 
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "SGD": lambda p: SGD(p, lr=0.1),
@@ -251,7 +240,7 @@ def test_an_optimizer_that_decays_without_a_gradient_moves_nothing(
     assert not torch.equal(model[0].bias, twin[0].bias)  # type: ignore[arg-type]
 
 
-def test_a_step_hook_of_somebody_else_moves_nothing_either() -> None:
+def test_a_step_hook_of_the_user_moves_nothing_either() -> None:
     model = mlp()
     optimizer = SGD(model.parameters(), lr=0.1)
 
@@ -328,15 +317,6 @@ def test_a_grad_scaler_whose_optimizer_is_frozen_as_documented(keep_grad: bool |
         scaler.update()
     same = [torch.equal(*pair) for pair in zip(model.parameters(), before, strict=True)]
     assert same == [True, True, False, False]
-
-
-@pytest.fixture
-def one_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
-    store = f"file://{tmp_path}/store"
-    dist.init_process_group("gloo", init_method=store, rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
 
 
 @pytest.mark.usefixtures("one_process")
@@ -564,11 +544,11 @@ def test_nothing_stays_on_modules_whose_buffers_were_held() -> None:
     assert bits.differences(tables, bits.hooks(model)) == []
 
 
+@pytest.mark.usefixtures("fresh_compiler")
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("is_compiled_first", [False, True])
 def test_buffers_of_a_compiled_model_are_held(is_compiled_first: bool) -> None:
-    torch.compiler.reset()
     model, free = norm_net("batch norm"), norm_net("batch norm").eval()
     compiled: Any = torch.compile(model, backend="aot_eager")
     if is_compiled_first:
@@ -579,7 +559,6 @@ def test_buffers_of_a_compiled_model_are_held(is_compiled_first: bool) -> None:
         for step in range(2):
             compiled(rows(step)).sum().backward()
     assert model[1].num_batches_tracked.item() == 0 and not model[1].running_mean.any()
-    torch.compiler.reset()
 
 
 CHOICES = {

@@ -1,4 +1,4 @@
-"""Whatever runs the user's model puts every random state back, and says where it cannot."""
+"""Each function that runs the user's model puts every random state back, or says why not."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from models import rows
 from torch import Tensor, nn
 
 import torchtap as tt
@@ -54,7 +55,7 @@ class Draws(nn.Module):
 
 
 def states(model: nn.Module) -> list[Any]:
-    """Read by hand, in whatever form each generator has."""
+    """Read by hand, in the form that each generator has."""
     found: list[Any] = [torch.get_rng_state().tolist(), random.getstate()]
     found.append(str(np.random.get_state()) + str(np.random.get_state()[1].tolist()))
     own = getattr(model, "own", None)
@@ -70,20 +71,20 @@ def states(model: nn.Module) -> list[Any]:
     return found
 
 
-def x() -> Tensor:
-    return torch.arange(6.0).view(2, 3).cos()
-
-
 RUNS: dict[str, Callable[[nn.Module], Any]] = {
-    "verify": lambda m: tt.verify(m, x()),
-    "summary": lambda m: tt.summary(m, x()),
-    "saved_report": lambda m: tt.saved_report(m, x()),
-    "sweep": lambda m: tt.sweep(m, x(), "a", tt.edits.zero(), torch.sum),
-    "advise_offload": lambda m: tt.advise_offload(m, lambda: m(x()).sum().backward(), 1 << 20),
-    "offload.verify": lambda m: tt.offload("disk", model=m, min_bytes=0, missing="ignore").verify(
-        lambda: m(x()).sum()
+    "verify": lambda m: tt.verify(m, rows(num=2)),
+    "summary": lambda m: tt.summary(m, rows(num=2)),
+    "saved_report": lambda m: tt.saved_report(m, rows(num=2)),
+    "sweep": lambda m: tt.sweep(m, rows(num=2), "a", tt.edits.zero(), torch.sum),
+    "advise_offload": lambda m: tt.advise_offload(
+        m, lambda: m(rows(num=2)).sum().backward(), 1 << 20
     ),
-    "patch": lambda m: tt.edit(m, "a", tt.edits.patch(inputs=x()), missing="ignore").close(),
+    "offload.verify": lambda m: tt.offload("disk", model=m, min_bytes=0, missing="ignore").verify(
+        lambda: m(rows(num=2)).sum()
+    ),
+    "patch": lambda m: tt.edit(
+        m, "a", tt.edits.patch(inputs=rows(num=2)), missing="ignore"
+    ).close(),
 }
 
 
@@ -116,8 +117,8 @@ def test_after_an_exception_too(run: str) -> None:
 @pytest.mark.parametrize("source", HELD)
 def test_a_generator_that_a_module_holds_is_found_in_containers(source: str, place: str) -> None:
     model = nn.Sequential(Draws(source, place))
-    assert tt.verify(model, x())
-    table = tt.sweep(model, x(), "0.a", tt.edits.scale(1.0), torch.sum)
+    assert tt.verify(model, rows(num=2))
+    table = tt.sweep(model, rows(num=2), "0.a", tt.edits.scale(1.0), torch.sum)
     assert table.rows[0].change["metric"] == 0 and table.note == ""
 
 
@@ -125,10 +126,10 @@ def test_a_generator_that_the_model_is_given_is_found() -> None:
     own = torch.Generator().manual_seed(1)
     model = Net(lambda m, x, own: m.a(x) * torch.rand((), generator=own), a=nn.Linear(3, 3))
     before = own.get_state()
-    assert tt.verify(model, x(), own)
-    tt.summary(model, x(), own=own)
-    tt.saved_report(model, x(), own)
-    table = tt.sweep(model, (x(), own), "a", tt.edits.scale(1.0), torch.sum)
+    assert tt.verify(model, rows(num=2), own)
+    tt.summary(model, rows(num=2), own=own)
+    tt.saved_report(model, rows(num=2), own)
+    table = tt.sweep(model, (rows(num=2), own), "a", tt.edits.scale(1.0), torch.sum)
     assert table.rows[0].change["metric"] == 0
     assert torch.equal(own.get_state(), before)
 
@@ -136,11 +137,11 @@ def test_a_generator_that_the_model_is_given_is_found() -> None:
 @pytest.mark.parametrize("source", [*OWN, *HELD])
 def test_every_forward_of_a_sweep_finds_the_same_random_numbers(source: str) -> None:
     model = Draws(source)
-    table = tt.sweep(model, x(), ["a", "."], tt.edits.scale(1.0), torch.sum)
+    table = tt.sweep(model, rows(num=2), ["a", "."], tt.edits.scale(1.0), torch.sum)
     assert [row.change["metric"] for row in table] == [0, 0]
     # By hand: the first forward from here.
     with torch.no_grad():
-        assert table.baseline["metric"] == model(x()).sum().item()
+        assert table.baseline["metric"] == model(rows(num=2)).sum().item()
 
 
 def hidden() -> nn.Module:
@@ -150,15 +151,15 @@ def hidden() -> nn.Module:
 
 @pytest.mark.parametrize("batch", [1, 2])
 def test_a_sweep_says_that_the_model_is_not_steady(batch: int) -> None:
-    table = tt.sweep(hidden(), x(), "a", tt.edits.scale(1.0), torch.sum, batch=batch)
+    table = tt.sweep(hidden(), rows(num=2), "a", tt.edits.scale(1.0), torch.sum, batch=batch)
     assert "two runs of the unedited model already differ" in table.note
     assert "a generator of random numbers that torchtap does not know" in table.note
     assert table.batched == 1
     assert "Note: two runs of the unedited model already differ" in repr(table)
 
 
-def test_verify_says_that_the_model_is_not_steady_and_accuses_nothing() -> None:
-    result = tt.verify(hidden(), x())
+def test_verify_says_that_the_model_is_not_steady_and_reports_no_error() -> None:
+    result = tt.verify(hidden(), rows(num=2))
     assert not result
     assert "outputs[]" in result.unsteady
     assert not (result.changed or result.wrong)
@@ -171,7 +172,7 @@ def test_verify_says_that_the_model_is_not_steady_and_accuses_nothing() -> None:
 def test_chance_that_two_runs_do_not_show_is_not_laid_to_watching() -> None:
     draws = iter([1.0, 1.0, 2.0, 1.0, 1.0, 1.0, 2.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0])
     model = Net(lambda m, x: m.a(x) * next(draws), a=nn.Linear(3, 3))
-    result = tt.verify(model, x())
+    result = tt.verify(model, rows(num=2))
     assert result.unsteady and not (result.changed or result.wrong)
 
 

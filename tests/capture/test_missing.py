@@ -1,0 +1,67 @@
+"""Why a site has no record."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from absent import reasons_at
+from models import ones, scales, two_scales
+from torch import nn
+
+import torchtap as tt
+from torchtap.testing import Net
+
+
+def test_parts_called_alone_say_why_there_are_no_parameters() -> None:
+    model = nn.Sequential(nn.Sequential(nn.Linear(2, 2), nn.ReLU()))
+    with tt.watch(model, "0.0:param,output") as w:
+        model[0][0](torch.ones(1, 2))
+    assert "only parts further inside were" in reasons_at(w, "0.0:param")[0]
+
+
+def test_a_container_is_absent_because_it_is_never_called() -> None:
+    model = Net(lambda net, x: net.blocks[0](x), blocks=nn.ModuleList([nn.ReLU()]))
+    with tt.watch(model, "*") as w:
+        model(torch.ones(1))
+    assert reasons_at(w, "blocks:output") == ["it has no forward: a container is never called"]
+
+
+def test_a_container_beside_a_compiled_part_is_reported_as_a_container() -> None:
+    blocks = nn.ModuleList([nn.Linear(3, 3), nn.Linear(3, 3)])
+    model = Net(lambda m, x: m.head(x), blocks=blocks, head=nn.Linear(3, 1))
+    model.head.compile(backend="eager")
+    for ran in (False, True):
+        with tt.watch(model, "*:output") as w:
+            if ran:
+                model(torch.ones(2, 3))
+        assert reasons_at(w, "blocks:output") == ["it has no forward: a container is never called"]
+
+
+def test_a_model_that_never_ran_is_listed_as_absent() -> None:
+    with tt.watch(two_scales(), "0") as w:
+        pass
+    assert [str(entry.site) for entry in w.absent] == ["0:output"]
+    assert "was not called" in w.absent[0].reason
+
+
+def test_a_module_that_its_parent_skips_is_listed_as_absent() -> None:
+    model = Net(lambda m, x: m.used(x), used=scales(2.0), skipped=scales(3.0))
+    with tt.watch(model) as w:
+        model(ones())
+    assert [str(entry.site) for entry in w.absent] == ["skipped:output"]
+    assert "parent skipped it" in w.absent[0].reason
+
+
+def test_a_module_that_ran_is_not_listed_as_absent() -> None:
+    model = two_scales()
+    with tt.watch(model) as w:
+        model(ones())
+    assert w.absent == []
+
+
+def test_an_absent_site_says_why_when_it_is_asked_for() -> None:
+    model = Net(lambda m, x: m.used(x), used=scales(2.0), skipped=scales(3.0))
+    with tt.watch(model) as w:
+        model(ones())
+    with pytest.raises(tt.SiteError, match="parent skipped it"):
+        w.run["skipped:output"]

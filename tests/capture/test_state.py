@@ -1,0 +1,157 @@
+"""The ports ``param``, ``buffer`` and ``param_grad``."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from absent import reasons, reasons_at
+from random_numbers import leaf, wide
+from torch import Tensor, nn
+
+import torchtap as tt
+from torchtap.testing import Net
+
+
+def test_a_call_with_borrowed_parameters_has_no_param_grad() -> None:
+    model = nn.Linear(2, 2)
+    fast = {name: p * 2 for name, p in model.named_parameters()}
+    with tt.watch(model, ".:param_grad") as w:
+        torch.func.functional_call(model, fast, (torch.ones(1, 2),)).sum().backward()
+    assert "another tensor in the parameter's place" in reasons_at(w, ".:param_grad[weight]")[0]
+
+
+def test_sparse_gradients_are_kept_within_a_budget_and_shown() -> None:
+    model = nn.Embedding(10, 3, sparse=True)
+    with tt.watch(model, ".:param_grad", to=tt.Memory(max_bytes=1 << 20)) as w:
+        model(torch.tensor([1, 2])).sum().backward()
+    assert w.run[".:param_grad"].is_sparse
+    assert "10x3" in repr(w.run)
+
+
+def test_param_grad_shows_accumulation_as_it_is() -> None:
+    model = Net(lambda m, x: x * m.weight, weight=nn.Parameter(wide(1)))
+    with tt.watch(model, ".:param_grad") as w:
+        for factor in (1.0, 2.0, 4.0):
+            model(torch.full((1,), factor, dtype=torch.float64)).sum().backward()
+    found = [(record.call, record.value.item()) for record in w.run.records()]
+    assert found == [(0, 1.0), (1, 3.0), (2, 7.0)]
+
+
+def test_param_grad_survives_zero_grad() -> None:
+    model = Net(lambda m, x: x * m.weight, weight=nn.Parameter(wide(1)))
+    with tt.watch(model, ".:param_grad") as w:
+        model(torch.ones(1)).sum().backward()
+        model.zero_grad(set_to_none=False)
+    assert w.run[".:param_grad[weight]"].item() == 1.0
+
+
+def test_param_and_buffer_are_those_when_the_step_begins() -> None:
+    model = nn.BatchNorm1d(1, momentum=0.5).double()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    weights, means = [], []
+    with tt.watch(model, ".:param,buffer") as w:
+        for _ in range(3):
+            weights.append(model.weight.item())
+            means.append(model.running_mean.item())
+            optimizer.zero_grad()
+            (model(wide(8, 1)) ** 2).sum().backward()
+            optimizer.step()
+            w.step()
+    assert len(set(weights)) == len(set(means)) == 3
+    for step in range(3):
+        assert w.run.get(".:param[weight]", step=step).item() == weights[step]
+        assert w.run.get(".:buffer[running_mean]", step=step).item() == means[step]
+
+
+@pytest.mark.parametrize("options", [{"foreach": False}, {"foreach": True}, {"fused": True}])
+def test_an_optimizer_cannot_overwrite_a_param_record(options: dict[str, bool]) -> None:
+    model = nn.Linear(2, 2).double()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1, **options)  # type: ignore[arg-type]
+    weight = model.weight.detach().clone()
+    with tt.watch(model, ".:param,param_grad") as w:
+        model(wide(3, 2)).sum().backward()
+        gradient = model.weight.grad.clone()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=False)
+    assert torch.equal(w.run[".:param[weight]"], weight)
+    assert torch.equal(w.run[".:param_grad[weight]"], gradient)
+
+
+def test_an_optimizer_inside_the_backward_leaves_the_gradient_to_see() -> None:
+    model = nn.Linear(2, 1, bias=False).double()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def now(parameter: Tensor) -> None:
+        optimizer.step()
+        optimizer.zero_grad()
+
+    x = wide(3, 2)
+    for ours_first in (True, False):
+        handle = None if ours_first else model.weight.register_post_accumulate_grad_hook(now)
+        with tt.watch(model, ".:param_grad") as w:
+            out = model(x)
+            if handle is None:
+                handle = model.weight.register_post_accumulate_grad_hook(now)
+            out.sum().backward()
+        handle.remove()
+        if ours_first:
+            assert torch.equal(w.run[".:param_grad[weight]"], x.sum(0, keepdim=True))
+        else:  # Used up before the watch saw it.
+            assert list(reasons(w)) == [".:param_grad[weight]"]
+
+
+def test_a_replaced_parameter_is_hooked_in_the_next_step() -> None:
+    model = nn.Linear(2, 1, bias=False).double()
+    with tt.watch(model, ".:param_grad") as w:
+        model(wide(1, 2)).sum().backward()
+        w.step()
+        model.weight = nn.Parameter(wide(1, 2, seed=1))
+        model(wide(1, 2, seed=2)).sum().backward()
+    assert torch.equal(w.run.get(".:param_grad[weight]", step=0), wide(1, 2))
+    assert torch.equal(w.run.get(".:param_grad[weight]", step=1), wide(1, 2, seed=2))
+
+
+def test_a_frozen_parameter_is_listed_as_absent() -> None:
+    model = nn.Linear(2, 1).double()
+    model.weight.requires_grad_(False)
+    with tt.watch(model, ".:param_grad") as w:
+        model(wide(1, 2)).sum().backward()
+    assert reasons(w) == {".:param_grad[weight]": "it does not require grad"}
+    assert w.run[".:param_grad[bias]"].tolist() == [1.0]
+
+
+def test_a_lazy_module_is_watched_from_its_first_call() -> None:
+    model = nn.Sequential(nn.LazyLinear(2), nn.LazyLinear(1)).double()
+    with tt.watch(model, ["*:*", "*:param,param_grad"]) as w:
+        model(leaf(4, 3)).sum().backward()
+        w.step()
+        model(leaf(4, 3)).sum().backward()
+    assert w.run.get("1:output", step=0).shape == (4, 1)
+    assert torch.equal(w.run.get("1:param_grad[bias]", step=0), torch.full((1,), 4.0).double())
+    assert torch.equal(w.run.get("0:param[weight]", step=1), model[0].weight)  # type: ignore[arg-type]
+
+
+def test_a_parametrized_weight_has_its_original_as_a_site() -> None:
+    model = torch.nn.utils.parametrizations.weight_norm(nn.Linear(3, 2).double())
+    with tt.watch(model, "*:param_grad") as w:
+        model(wide(1, 3)).sum().backward()
+    for leaf_name in ("original0", "original1"):
+        site = f"parametrizations.weight:param_grad[{leaf_name}]"
+        true = getattr(model.parametrizations.weight, leaf_name).grad
+        assert torch.equal(w.run[site], true)
+
+
+def test_a_sparse_gradient_of_a_parameter_is_kept() -> None:
+    model = nn.Embedding(5, 2, sparse=True)
+    with tt.watch(model, ".:param_grad") as w:
+        model(torch.tensor([1, 1, 3])).sum().backward()
+    gradient = w.run[".:param_grad[weight]"].to_dense()
+    assert gradient[:, 0].tolist() == [0.0, 2.0, 0.0, 1.0, 0.0]
+
+
+def test_a_parameter_that_is_removed_while_it_is_watched_is_absent() -> None:
+    model = nn.Linear(2, 2)
+    with tt.watch(model, ".:param[bias]") as w:
+        model.bias = None  # type: ignore[assignment]
+        model(torch.ones(1, 2))
+    assert reasons(w) == {".:param": "the module owns none that fits"}

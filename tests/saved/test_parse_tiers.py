@@ -1,0 +1,38 @@
+"""Folders that a tier may be given."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import torchtap as tt
+from torchtap.core.errors import InputError
+from torchtap.saved.spill_file import folder_for, is_in_memory
+
+
+def test_a_missing_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="is no folder"):
+        tt.offload("disk", dir=tmp_path / "missing")
+
+
+def test_a_file_is_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="is no folder"):
+        tt.offload("disk", dir=tmp_path / "file")
+
+
+def test_a_folder_where_no_file_can_be_made_is_refused() -> None:
+    with pytest.raises(InputError, match=r"'/proc'"):
+        tt.offload("disk", dir="/proc")
+
+
+@pytest.mark.skipif(not is_in_memory(Path("/dev/shm")), reason="no tmpfs here")
+def test_a_folder_in_memory_is_refused_unless_asked_for(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="lives in memory"):
+        tt.offload("disk", dir="/dev/shm")
+    (tmp_path / "link").symlink_to("/dev/shm")
+    with pytest.raises(InputError, match="lives in memory"):
+        tt.offload("disk", dir=tmp_path / "link")
+    assert folder_for("/dev/shm", allow_memory=True) == Path("/dev/shm")
+    tt.offload("disk", dir="/dev/shm", allow_tmpfs=True, missing="ignore").close()

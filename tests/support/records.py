@@ -1,0 +1,45 @@
+"""Records and runs that are written out by hand, for tests of what is made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from torchtap.core.absence import Absence
+from torchtap.core.record import FORWARD, UNVERSIONED, Record
+from torchtap.core.site import Site
+from torchtap.runs.run import Meta, Run
+
+
+def record(
+    path: str = "fc",
+    value: Tensor | None = None,
+    *,
+    port: str = "output",
+    leaf: str = "",
+    step: int = 0,
+    call: int = 0,
+    phase: str = FORWARD,
+    backward: int | None = None,
+    labels: tuple[str, ...] = (),
+    version: int = UNVERSIONED,
+) -> Record:
+    """A record of zeros float32[2, 3], unless ``value`` is given."""
+    if value is None:
+        value = torch.zeros(2, 3)
+    if backward is None:
+        backward = 0 if port.startswith("grad") else -1
+    return Record(Site(path, port, leaf), step, call, phase, backward, labels, value, version)
+
+
+def run_of(
+    *records: Record,
+    absent: Sequence[Absence] = (),
+    types: Mapping[str, tuple[str, ...]] | None = None,
+) -> Run:
+    """A run of these records; every module is a ``Linear``, unless ``types`` are given."""
+    if types is None:
+        types = {row.site.path: ("Linear",) for row in records}
+    return Run(list(records), Meta(model="Net", modules=dict(types)), lambda: list(absent))
