@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 
-import torch
 from torch import nn
 
-from torchtap.capture.watch import watch
 from torchtap.core.absence import Absence
 from torchtap.core.errors import EditError, InputError
 from torchtap.core.functions import Function, name_of
@@ -16,14 +13,10 @@ from torchtap.core.handle import Closable
 from torchtap.core.modules import Where, modules_of
 from torchtap.core.page import Grid, Line, Listed, Page, Printed
 from torchtap.core.plan import Plan, make_plan
-from torchtap.core.preserved import preserved
-from torchtap.core.site import Pattern, Site
+from torchtap.core.site import Site
 from torchtap.core.text import plural
-from torchtap.edits.catalogue.elsewhere import Patch, patch
-from torchtap.edits.catalogue.norms import ClipNorm, norm_of
-from torchtap.edits.catalogue.rectifiers import GuidedRelu
+from torchtap.edits.catalogue.ready import Ready
 from torchtap.edits.checked import CheckedEdit, Scaler
-from torchtap.edits.clipping import Clipping
 from torchtap.edits.editor import EditEngine
 from torchtap.edits.missing import OneEdit, absent_at, requests_of, why_never
 from torchtap.edits.request import (
@@ -273,40 +266,11 @@ def _editor(
     scaler: Scaler | None,
     name: str | None,
 ) -> OneEdit:
-    if isinstance(function, ClipNorm) and function.over_all:
-        others = {port for planned in plan.taps for port in planned.ports} - {"param_grad"}
-        if others:
-            raise EditError(
-                f"{function!r} works on parameters at the optimizer step; it cannot edit "
-                f"{', '.join(sorted(others))}. Select '*:param_grad'."
-            )
-        return Clipping(plan, function, norm_of)
-    if isinstance(function, Patch) and function.where is not None:
-        function = _prepared(model, plan, function)
-    nodes = function.nodes if isinstance(function, GuidedRelu) else None
-    change = CheckedEdit(function, scaler, name)
-    return EditEngine(plan, change, wants_call=wants_call, nodes=nodes)
-
-
-def _prepared(model: nn.Module, plan: Plan, asked: Patch) -> Patch:
-    """Run a model on other inputs, and patch from that run."""
-    assert asked.where is not None
-    inputs, site = asked.inputs, asked.where["site"]
-    source = model if asked.model is None else asked.model
-    wanted = list(plan.patterns) or [
-        Pattern(planned.path or ".", planned.ports) for planned in plan.taps
-    ]
-    if site is not None:
-        wanted = ["*:input,output"]  # type: ignore[list-item]
-    with ExitStack() as stack:
-        stack.enter_context(preserved(modules_of(source)[0], inputs))
-        stack.enter_context(torch.no_grad())
-        seen = stack.enter_context(watch(source, wanted, copy="always"))
-        if isinstance(inputs, Mapping):
-            source(**inputs)
-        else:
-            source(*(inputs if isinstance(inputs, tuple) else (inputs,)))
-    return patch(seen.run, **asked.where)
+    make: Callable[..., OneEdit] = EditEngine
+    if isinstance(function, Ready):  # It says itself how it is attached.
+        function = function.prepared(model, plan)
+        make = function.editor
+    return make(plan, CheckedEdit(function, scaler, name), wants_call=wants_call)
 
 
 _MOST_LINES = 30

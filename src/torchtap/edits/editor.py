@@ -45,6 +45,8 @@ from torchtap.hooks.spots import RETURNED, TAKEN, SiteState, Tap
 if TYPE_CHECKING:
     from torchtap.core.plan import Plan
 
+WantsCall = Callable[[int], bool] | None
+"""At which calls an edit works; ``None`` for all."""
 EDITABLE = ("input", "output", "grad_input", "grad_output", "param_grad")
 MOST_CALLS = 1 << 16
 """Calls of one site that are counted apart; a program that never steps stays flat in memory."""
@@ -86,14 +88,17 @@ class EditEngine:
         reached: site -> call -> how often the function was asked.
         fired: site -> call -> how often it replaced the tensor.
         num_entries: how often the model was called.
+        why_silent: why nothing came to a site, where there is one reason for all.
     """
+
+    why_silent: str | None = None
 
     def __init__(
         self,
         plan: Plan,
         change: CheckedEdit,
         *,
-        wants_call: Callable[[int], bool] | None,
+        wants_call: WantsCall,
         nodes: NodeEdit | None = None,
     ) -> None:
         self.plan = plan

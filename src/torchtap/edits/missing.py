@@ -61,11 +61,8 @@ def absent_at(editor: OneEdit, tap: Tap, port: str) -> list[Absence]:
 def _why_not_there(editor: OneEdit, tap: Tap, port: str, spots: Sequence[SiteState]) -> str:
     if tap.reason is not None:
         return tap.reason
-    if isinstance(editor, Clipping):
-        return (
-            "no optimizer made a step with a gradient of it (a GradScaler "
-            "skips the steps whose gradients hold inf or nan)"
-        )
+    if editor.why_silent is not None:
+        return editor.why_silent
     if port == "param_grad":
         return "no backward reached the parameter"
     if any(spot.expected for spot in spots):

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
+from torchtap.capture.watch import watch
 from torchtap.core.errors import EditError, InputError
 from torchtap.core.functions import place
 from torchtap.core.lasting import lasting
+from torchtap.core.modules import modules_of
+from torchtap.core.preserved import preserved
 from torchtap.core.record import BACKWARD, Record
-from torchtap.core.site import Site, did_you_mean
+from torchtap.core.site import Pattern, Site, did_you_mean
 from torchtap.core.tensors import kind_of
 from torchtap.edits.catalogue.ready import KEEPS, Formula, Ready, expect, is_whole, joined, within
 from torchtap.edits.catalogue.regions import At, check, moved
 
 if TYPE_CHECKING:
+    from torchtap.core.plan import Plan
     from torchtap.runs.run import Run
 
 
@@ -35,7 +40,7 @@ class Recorded(Protocol):
 class Patch(Ready):
     """See :func:`patch`. Made complete by ``tt.edit`` where the values must first be computed."""
 
-    __slots__ = ("inputs", "model", "where")
+    __slots__ = ("_inputs", "_model", "_where")
 
     def __init__(
         self,
@@ -47,9 +52,30 @@ class Patch(Ready):
         where: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__("patch", shown, formula)
-        self.inputs = inputs
-        self.model = model
-        self.where = where
+        self._inputs = inputs
+        self._model = model
+        self._where = where
+
+    def prepared(self, model: nn.Module, plan: Plan) -> Ready:
+        """Run a model on the inputs, if values are to come from there, and patch from that run."""
+        if self._where is None:
+            return self
+        source = model if self._model is None else self._model
+        wanted: Sequence[Pattern | str] = plan.patterns or [
+            Pattern(planned.path or ".", planned.ports) for planned in plan.taps
+        ]
+        if self._where["site"] is not None:
+            wanted = ["*:input,output"]
+        inputs = self._inputs
+        with ExitStack() as stack:
+            stack.enter_context(preserved(modules_of(source)[0], inputs))
+            stack.enter_context(torch.no_grad())
+            seen = stack.enter_context(watch(source, wanted, copy="always"))
+            if isinstance(inputs, Mapping):
+                source(**inputs)
+            else:
+                source(*(inputs if isinstance(inputs, tuple) else (inputs,)))
+        return patch(seen.run, **self._where)
 
 
 def patch(

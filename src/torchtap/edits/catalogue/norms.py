@@ -8,10 +8,16 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor
 
+from torchtap.core.errors import EditError
 from torchtap.edits.catalogue.ready import Ready, expect, is_real
+from torchtap.edits.clipping import Clipping
+from torchtap.edits.editor import WantsCall
 
 if TYPE_CHECKING:
+    from torchtap.core.plan import Plan
     from torchtap.core.record import Record
+    from torchtap.edits.checked import CheckedEdit
+    from torchtap.edits.missing import OneEdit
 
 
 class ClipNorm(Ready):
@@ -33,6 +39,18 @@ class ClipNorm(Ready):
             "over": None if over == "tensor" else over,
         }
         super().__init__("clip_norm", arguments, self._clipped)
+
+    def editor(self, plan: Plan, change: CheckedEdit, *, wants_call: WantsCall) -> OneEdit:
+        """Works at the optimizer step, where the norm is over all parameters."""
+        if not self.over_all:
+            return super().editor(plan, change, wants_call=wants_call)
+        others = {port for planned in plan.taps for port in planned.ports} - {"param_grad"}
+        if others:
+            raise EditError(
+                f"{self!r} works on parameters at the optimizer step; it cannot edit "
+                f"{', '.join(sorted(others))}. Select '*:param_grad'."
+            )
+        return Clipping(plan, self, norm_of)
 
     def _clipped(self, tensor: Tensor, _: Record) -> Tensor:
         factor = self.factor([norm_of(tensor, self.p)])

@@ -5,16 +5,22 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from numbers import Integral, Number, Real
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from torchtap.core.errors import EditError, InputError
 from torchtap.core.functions import place, takes_record
 from torchtap.core.record import BACKWARD, Record
 from torchtap.core.tensors import kind_of, short
 from torchtap.edits.catalogue.regions import At, check, region
+from torchtap.edits.checked import CheckedEdit
+from torchtap.edits.editor import EditEngine, WantsCall
+
+if TYPE_CHECKING:
+    from torchtap.core.plan import Plan
+    from torchtap.edits.missing import OneEdit
 
 KEEPS = "An edit keeps shape, dtype and device."
 
@@ -44,6 +50,20 @@ class Ready:
 
     def __call__(self, tensor: Tensor, record: Record) -> Tensor:
         return self._formula(tensor, record)
+
+    def prepared(self, model: nn.Module, plan: Plan) -> Ready:
+        """The edit that is attached to this model; may run the model, or another one, first."""
+        return self
+
+    def editor(self, plan: Plan, change: CheckedEdit, *, wants_call: WantsCall) -> OneEdit:
+        """What carries the edit out.
+
+        Args:
+            plan: where.
+            change: the edit, with the checks of what it returns.
+            wants_call: at which calls; ``None`` for all.
+        """
+        return EditEngine(plan, change, wants_call=wants_call)
 
     def __repr__(self) -> str:
         return f"tt.edits.{self.__name__}"

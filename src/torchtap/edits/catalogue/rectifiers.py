@@ -8,22 +8,30 @@ import torch
 from torch import Tensor
 
 from torchtap.edits.catalogue.ready import Ready, expect
+from torchtap.edits.editor import EditEngine, WantsCall
 from torchtap.edits.nodes import NodeEdit
 
 if TYPE_CHECKING:
+    from torchtap.core.plan import Plan
     from torchtap.core.record import Record
+    from torchtap.edits.checked import CheckedEdit
+    from torchtap.edits.missing import OneEdit
 
 
 class GuidedRelu(Ready):
     """See :func:`guided_relu`."""
 
-    __slots__ = ("nodes",)
+    __slots__ = ("_nodes",)
 
     def __init__(self, others: str) -> None:
         super().__init__("guided_relu", {"others": None if others == "refuse" else others}, _flow)
-        self.nodes = NodeEdit(
+        self._nodes = NodeEdit(
             lambda gradient: gradient.clamp(min=0), _rectifier if others == "refuse" else _lenient
         )
+
+    def editor(self, plan: Plan, change: CheckedEdit, *, wants_call: WantsCall) -> OneEdit:
+        """Works on autograd's nodes."""
+        return EditEngine(plan, change, wants_call=wants_call, nodes=self._nodes)
 
 
 def guided_relu(*, others: Literal["refuse", "leave"] = "refuse") -> GuidedRelu:
