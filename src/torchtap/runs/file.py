@@ -145,8 +145,8 @@ def _others(file: Path) -> str:
     home = file.parent
     if not home.is_dir():
         return f": there is no directory {home} either."
-    found = sorted(str(one) for one in home.glob("*.safetensors") if one.is_file())
-    return one_of(nearest(str(file), found) or found[:3])
+    found = sorted(one.name for one in home.glob("*.safetensors") if one.is_file())
+    return one_of([str(home / name) for name in nearest(file.name, found) or found[:3]])
 
 
 def _no_safetensors(file: Path, error: Exception) -> str:
