@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from absent import reasons, reasons_at
@@ -155,3 +157,46 @@ def test_a_parameter_that_is_removed_while_it_is_watched_is_absent() -> None:
         model.bias = None  # type: ignore[assignment]
         model(torch.ones(1, 2))
     assert reasons(w) == {".:param": "the module owns none that fits"}
+
+
+def test_one_parameter_and_one_buffer_of_a_module_are_taken_without_the_others() -> None:
+    model = nn.BatchNorm1d(2)
+    model.register_buffer("nothing", None)
+    model.register_parameter("none", None)
+    with tt.watch(model, [".:param[weight]", ".:buffer[running_var]"]) as w:
+        model(torch.randn(4, 2))
+    assert sorted(map(str, w.run.sites)) == [".:buffer[running_var]", ".:param[weight]"]
+    assert torch.equal(w.run[".:param[weight]"], torch.ones(2))
+    assert torch.equal(w.run[".:buffer[running_var]"], torch.ones(2))
+    assert not w.absent
+
+
+@pytest.mark.parametrize("to", [tt.Memory, tt.Stats])
+def test_parameters_that_change_between_calls_are_seen_as_they_are(to: Any) -> None:
+    """Replaced, frozen, trained again, and new: what the module holds then is taken."""
+    model = nn.Linear(1, 1, bias=False).double()
+    x = torch.ones(1, 1, dtype=torch.float64, requires_grad=True)
+    with tt.watch(model, ".:param,param_grad", to=to()) as w:
+
+        def step() -> None:
+            model(x).sum().backward()
+            w.step()
+
+        first = model.weight.item()
+        step()
+        model.weight = nn.Parameter(torch.full((1, 1), 5.0, dtype=torch.float64))
+        step()
+        model.weight.requires_grad_(False)
+        step()
+        model.weight.requires_grad_(True)
+        model.weight.data = torch.full((1, 1), 6.0, dtype=torch.float64)
+        step()
+        model.bias = nn.Parameter(torch.full((1,), 7.0, dtype=torch.float64))
+        step()
+    means = {str(site): w.run.over_steps(site, "mean") for site in w.run.sites}
+    assert means == {
+        ".:param[weight]": ([0, 1, 2, 3, 4], [first, 5.0, 5.0, 6.0, 6.0]),
+        ".:param_grad[weight]": ([0, 1, 3, 4], [1.0, 1.0, 2.0, 3.0]),  # They accumulate.
+        ".:param[bias]": ([4], [7.0]),
+        ".:param_grad[bias]": ([4], [1.0]),
+    }

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
+from torch import Tensor
 
 import torchtap as tt
 from torchtap.core.errors import InputError
@@ -36,3 +38,18 @@ def test_a_folder_in_memory_is_refused_unless_asked_for(tmp_path: Path) -> None:
         tt.offload("disk", dir=tmp_path / "link")
     assert folder_for("/dev/shm", allow_memory=True) == Path("/dev/shm")
     tt.offload("disk", dir="/dev/shm", allow_tmpfs=True, missing="ignore").close()
+
+
+def test_a_codec_without_a_name_is_refused() -> None:
+    class Nameless:
+        def accepts(self, dtype: torch.dtype) -> bool:
+            return False
+
+        def encode(self, elements: Tensor) -> list[Tensor]:
+            return [elements]
+
+        def decode(self, parts: list[Tensor], length: int, dtype: torch.dtype) -> Tensor:
+            return parts[0]
+
+    with pytest.raises(tt.InputError, match="Nameless, without name; a codec has"):
+        tt.offload(Nameless())  # type: ignore[arg-type]
