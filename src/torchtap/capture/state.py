@@ -51,19 +51,20 @@ class State:
         self._hooks = ParamHooks()
         self._seen = SeenParams(None)
         self._labels: tuple[str, ...] = ()
-        self._params: list[tuple[SiteState, Callable[[], Tensor | None]]] = []
+        self._params: list[tuple[SiteState, Callable[[], nn.Module | None], str]] = []
         self._waiting: dict[SiteState, Record] = {}
 
     def take(self, backwards: Backwards) -> None:
         """Keep parameters and buffers as they are now."""
         self.was_taken = True
         self._labels = ("local",) if num_ranks() else ()
-        self.look(backwards)
-        step = self.step
-        for spot, ref in self._params:
-            tensor = ref()
-            if tensor is not None:
-                self._take(spot, tensor, step)
+        shards, step = sharded_parameters(), self.step
+        self.look(backwards, shards)
+        for spot, module_ref, name in self._params:
+            module = module_ref()
+            param = None if module is None else module._parameters[name]
+            if param is not None:
+                self._take(spot, shards.get(id(param), param), step)
         for tap, module in self._owners:
             for name, held in module._buffers.items() if "buffer" in tap.filters else ():
                 wanted = None if held is None else tap.spot("buffer", name)
@@ -94,9 +95,9 @@ class State:
         """Whether the gradient of any parameter is waited for."""
         return bool(self._hooks)
 
-    def look(self, backwards: Backwards) -> None:
+    def look(self, backwards: Backwards, shards: Mapping[int, Tensor] | None = None) -> None:
         """See which parameters there are now: some are replaced, some were lazy until now."""
-        shards = sharded_parameters()
+        shards = sharded_parameters() if shards is None else shards
         if not shards and self._seen.is_unchanged():  # As at nearly every call of the model.
             return
         is_settled, self._params, owners = not shards, [], list(self._owners)
@@ -107,10 +108,12 @@ class State:
                 param = shards.get(id(held), held)
                 spot = tap.spot("param", name)
                 if spot is not None:
-                    self._params.append((spot, weakref.ref(param)))
+                    self._params.append((spot, weakref.ref(module), name))
                 if "param_grad" in tap.filters:
                     is_settled &= self._hook_param(tap, module, name, param, backwards)
-        self._seen = SeenParams([module for _, module in owners] if is_settled else None)
+        handles = self._hooks.forget_gone()
+        modules = [module for _, module in owners] if is_settled else None
+        self._seen = SeenParams(modules, handles)
 
     def _hook_param(
         self, tap: Tap, module: nn.Module, name: str, param: Tensor, backwards: Backwards
@@ -171,7 +174,8 @@ class State:
 
     def release(self) -> None:
         """Take the hooks off."""
-        self._hooks.release()
+        held = (param for _, module in self._owners for param in module._parameters.values())
+        self._hooks.release(param for param in held if param is not None)
 
     @property
     def _owners(self) -> Iterator[tuple[Tap, nn.Module]]:

@@ -12,6 +12,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from torchtap.core.errors import EditError
 from torchtap.core.local import gathered_parameters
@@ -39,7 +40,7 @@ from torchtap.hooks.graph import from_one_compiled_graph
 from torchtap.hooks.marks import open_editors
 from torchtap.hooks.module_hook import EDIT, EDITS, ModuleHook, keep_dynamo_out
 from torchtap.hooks.module_hooks import TRACED, CallCounter, ModuleHooks
-from torchtap.hooks.param_hooks import ParamHooks, owns, tapped_params
+from torchtap.hooks.param_hooks import ParamHooks, is_hooked, owned, tapped_params
 from torchtap.hooks.spots import RETURNED, TAKEN, SiteState, Tap
 
 if TYPE_CHECKING:
@@ -155,7 +156,9 @@ class EditEngine:
         self.is_on = False
         open_editors.discard(self)
         self._hooks.release()
-        self._params.release()
+        self._params.release(
+            param for _, _, param in tapped_params(self.plan, self.taps, "param_grad")
+        )
         self.gradients.release()
         if self.nodes is not None:
             self.nodes.release()
@@ -387,18 +390,21 @@ class EditEngine:
         if not param.requires_grad or not param.is_leaf:
             spot.reason = "it does not require grad" if param.is_leaf else "it is no leaf"
             return
-        hook = partial(self._change_param, spot, weakref.ref(module), weakref.ref(param))
-        handle = param.register_hook(hook)  # type: ignore[no-untyped-call]
-        self._params.add(path, name, param, handle)
+        handles: list[RemovableHandle] = []
+        hook = partial(self._change_param, spot, weakref.ref(module), handles)
+        handles.append(param.register_hook(hook))  # type: ignore[no-untyped-call]
+        self._params.add(path, name, param, handles[0])
 
     def _change_param(
         self,
         spot: SiteState,
         module: Callable[[], nn.Module | None],
-        param: Callable[[], Tensor | None],
+        handles: list[RemovableHandle],
         gradient: Tensor | None,
     ) -> Tensor | None:
-        if gradient is None or not self.is_on or not owns(module(), spot.site.leaf, param()):
+        if gradient is None or not self.is_on:
+            return None
+        if not any(is_hooked(one, handles[0]) for one in owned(module(), spot.site.leaf)):
             return None
         call = self.gradients.backwards.number()
         if self._wants_call is not None and not self._wants_call(call):

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from torchtap.core.local import sharded_parameters
+from torchtap.core.torch_private import current_task
 from torchtap.hooks.spots import SiteState, Tap
 
 if TYPE_CHECKING:
     from torchtap.core.plan import Plan
-
-Ref = Callable[[], Tensor | None]
 
 
 class ParamHooks:
@@ -23,33 +23,72 @@ class ParamHooks:
     A parameter may be replaced while its graph still waits for backward, and come back:
     ``torch.func.functional_call`` lends a module other tensors for one call. So a hook stays as
     long as its tensor, and counts when the module owns that tensor as the gradient arrives.
+
+    No tensor is referred to, not even weakly: ``torch.utils.swap_tensors``, by which ``Module.to``
+    converts tensor subclasses, refuses tensors that have weak references.
     """
 
     def __init__(self) -> None:
-        self._hooked: dict[tuple[str, str], list[tuple[Ref, Any]]] = {}
+        # With the address at which autograd has the hook.
+        self._hooked: dict[tuple[str, str], list[tuple[RemovableHandle, int]]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._hooked)
 
     def has(self, path: str, name: str, param: Tensor) -> bool:
         """Whether the tensor is hooked under this name."""
-        hooked = self._hooked.get((path, name))
-        if not hooked:
-            return False
-        return hooked[-1][0]() is param or any(ref() is param for ref, _ in hooked)
+        for handle, address in self._hooked.get((path, name), ()):
+            if is_hooked(param, handle):
+                if address == param._cdata:
+                    return True
+                _drop_tables(param)
+        return False
 
-    def add(self, path: str, name: str, param: Tensor, handle: Any) -> None:
-        """Remember the hook of a tensor, and forget those of tensors that are gone."""
-        old = self._hooked.get((path, name), [])
-        alive = [(ref, handle) for ref, handle in old if ref() is not None]
-        self._hooked[path, name] = [*alive, (weakref.ref(param), handle)]
+    def add(self, path: str, name: str, param: Tensor, handle: RemovableHandle) -> None:
+        """Remember the hook of a tensor."""
+        self._hooked.setdefault((path, name), []).append((handle, param._cdata))
 
-    def release(self) -> None:
-        """Take all of them off."""
+    def forget_gone(self) -> list[RemovableHandle]:
+        """Forget the hooks of tensors that are gone; returns the others."""
+        for key, hooked in self._hooked.items():
+            self._hooked[key] = [one for one in hooked if one[0].hooks_dict_ref() is not None]
+        return [handle for hooked in self._hooked.values() for handle, _ in hooked]
+
+    def release(self, params: Iterable[Tensor]) -> None:
+        """Take all of them off.
+
+        Args:
+            params: those that are there now; their tables of hooks go too where nothing is left.
+        """
         for hooked in self._hooked.values():
-            for _, handle in hooked:
+            for handle, _ in hooked:
                 handle.remove()
         self._hooked.clear()
+        if current_task() != -1:
+            return  # Autograd may be going through a table now.
+        for param in params:
+            if not param._post_accumulate_grad_hooks and not param._backward_hooks:
+                _drop_tables(param)
+
+
+def _drop_tables(param: Tensor) -> None:
+    """Let a tensor have no table of hooks, as before the first was put on it.
+
+    ``torch.utils.swap_tensors`` leaves the tables behind at the tensor, while autograd has the
+    hooks of the other one: it calls none of them, nor those that are put into these tables later.
+    """
+    if param._post_accumulate_grad_hooks is not None:
+        param._post_accumulate_grad_hooks = None  # type: ignore[assignment]
+    if param._backward_hooks is not None:
+        param._backward_hooks = None
+
+
+def is_hooked(tensor: Tensor, handle: RemovableHandle) -> bool:
+    """Whether the hook of this handle is on this tensor: it has the table that the handle knows."""
+    table = handle.hooks_dict_ref()
+    return table is not None and (
+        table is tensor._post_accumulate_grad_hooks or table is tensor._backward_hooks
+    )
 
 
 class SeenParams:
@@ -57,34 +96,32 @@ class SeenParams:
 
     Args:
         modules: ``None`` where they must be looked at again in any case.
+        handles: of the hooks on the parameters.
     """
 
-    def __init__(self, modules: Iterable[nn.Module] | None) -> None:
+    def __init__(
+        self, modules: Iterable[nn.Module] | None, handles: Iterable[RemovableHandle] = ()
+    ) -> None:
         self._is_known = modules is not None
-        self._ids = [(weakref.ref(module), _ids(module)) for module in modules or ()]
-        held = [param for module in modules or () for param in _params(module)]
-        # An id is that of the same tensor only as long as none of them is gone.
-        self._gone: list[Any] = []
-        self._alive = [weakref.ref(param, self._gone.append) for param in held]
-        self._frozen = [weakref.ref(param) for param in held if not param.requires_grad]
+        self._seen = [(weakref.ref(module), _seen(module)) for module in modules or ()]
+        # An address is that of the same tensor only as long as none of them is gone.
+        self._tables = [handle.hooks_dict_ref for handle in handles]
 
     def is_unchanged(self) -> bool:
-        """Whether the modules hold the same tensors, and none that was frozen is trained now."""
-        if not self._is_known or self._gone:
+        """Whether the modules hold the same tensors, which require grad as they did."""
+        if not self._is_known or any(table() is None for table in self._tables):
             return False
-        for ref, ids in self._ids:
+        for ref, seen in self._seen:
             module = ref()
-            if module is None or _ids(module) != ids:
+            if module is None or _seen(module) != seen:
                 return False
-        return not any(param.requires_grad for ref in self._frozen if (param := ref()) is not None)
+        return True
 
 
-def _params(module: nn.Module) -> list[Tensor]:
-    return [param for param in module._parameters.values() if param is not None]
-
-
-def _ids(module: nn.Module) -> list[int]:
-    return [*map(id, module._parameters.values())]
+def _seen(module: nn.Module) -> list[tuple[int, bool] | None]:
+    """Address and ``requires_grad`` of each parameter."""
+    held = module._parameters.values()
+    return [None if one is None else (one._cdata, one.requires_grad) for one in held]
 
 
 def tapped_params(
@@ -104,9 +141,17 @@ def tapped_params(
                 yield spot, module, param
 
 
-def owns(module: nn.Module | None, name: str, param: Tensor | None) -> bool:
-    """Whether a tensor is the module's parameter of that name now, or FSDP2's shard of it."""
-    if module is None or param is None:
-        return False
-    held = module._parameters.get(name)
-    return held is param or sharded_parameters().get(id(held)) is param
+def owned(module: nn.Module | None, name: str) -> tuple[Tensor, ...]:
+    """The module's parameter of that name now, and FSDP2's shard of it."""
+    held = None if module is None else module._parameters.get(name)
+    if held is None:
+        return ()
+    shard = sharded_parameters().get(id(held))
+    return (held,) if shard is None else (held, shard)
+
+
+def owns(module: nn.Module | None, name: str, param: Tensor) -> bool:
+    """Whether a tensor is one of these."""
+    if module is not None and module._parameters.get(name) is param:
+        return True
+    return any(one is param for one in owned(module, name))

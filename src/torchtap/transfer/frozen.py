@@ -247,10 +247,10 @@ class _Free:
     Its methods stand on the parameter as attributes, see :mod:`torchtap.hooks.module_hook`.
     """
 
-    __slots__ = ("_param",)
+    __slots__ = ("_id",)
 
     def __init__(self, param: nn.Parameter) -> None:
-        self._param = weakref.ref(param)
+        self._id = id(param)  # A weak reference would keep Module.to from swapping the tensor.
 
     def deepcopy(self, memo: dict[int, Any]) -> Any:
         """What ``copy.deepcopy`` asks for."""
@@ -262,10 +262,9 @@ class _Free:
 
     def _twin(self) -> nn.Parameter:
         """A parameter of the same memory that requires grad as this one did."""
-        param = self._param()
-        assert param is not None  # It is being asked.
-        before = [one._required[id(param)][1] for one in _open if id(param) in one._required]
-        twin = nn.Parameter(param.data, requires_grad=any(before))
+        held = [one._required[self._id] for one in _open if self._id in one._required]
+        param = held[0][0]
+        twin = nn.Parameter(param.data, requires_grad=any(required for _, required in held))
         vars(twin).update((name, held) for name, held in vars(param).items() if name not in _ASKED)
         return twin
 
