@@ -138,7 +138,7 @@ class Engine:
         self._running, self._numbering = self._hooks.running, self._hooks.numbering
         self._model = weakref.ref(model)
         self.saved = Saved()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # A sink that is given a parameter may make a step.
         self._head: Tap | None = None
         self._was_training: bool | None = None
         self._is_state_taken = False

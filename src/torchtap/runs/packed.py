@@ -43,8 +43,11 @@ def pack(series: Series) -> tuple[dict[str, Tensor], dict[str, Any], list[Absenc
     it has, and whether it is a sample. For what the further statistics found see
     :mod:`torchtap.runs.values`.
     """
-    if not series.measured:
-        return {}, {}, []
+    with series.lock:  # Another thread may go on measuring.
+        return _pack(series) if series.measured else ({}, {}, [])
+
+
+def _pack(series: Series) -> tuple[dict[str, Tensor], dict[str, Any], list[Absence]]:
     steps, rows = series.as_array()
     kept = torch.tensor([series.is_kept(step) for step in steps], dtype=torch.bool)
     tensors = {

@@ -31,7 +31,7 @@ class Clock:
     def __init__(self) -> None:
         self.step = 0
         self.has_measured = False
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()
 
 
 class Sums:

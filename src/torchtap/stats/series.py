@@ -6,7 +6,7 @@ The sink fills a series; :mod:`~torchtap.stats.reading` makes statistics of it, 
 
 from __future__ import annotations
 
-import math
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ from torchtap.core.errors import RunError
 from torchtap.core.site import Site
 from torchtap.stats.custom.protocol import Statistic
 from torchtap.stats.histogram import Histogram
-from torchtap.stats.statistics import MAX, MIN, NUM_TENSORS, ROW_WIDTH, merge_rows
+from torchtap.stats.statistics import NUM_TENSORS, blank_rows, merge_rows
 from torchtap.stats.step_histograms import StepHistograms, Totals, merged_histogram
 
 Rows = NDArray[np.float64]
@@ -105,6 +105,8 @@ class Series:
         measured: what is known of each site, by place.
         has_histograms: whether they are counted.
         revision: another number whenever something was added.
+        lock: held by the thread that fills it, and by what reads several parts that belong
+            together.
     """
 
     def __init__(self, keep: int = 64, statistics: Sequence[Statistic] = ()) -> None:
@@ -116,6 +118,7 @@ class Series:
         self._recent: deque[_Step] = deque()
         self.has_histograms = True
         self.revision = 0
+        self.lock = threading.RLock()
         self._totals = Totals()
         self._states: States = {}
         self._running: dict[int, States] = {}
@@ -199,8 +202,7 @@ class Series:
 
     def merged_row(self, place: int) -> Rows:
         """The numbers of a site over all steps."""
-        merged: Rows = np.zeros(ROW_WIDTH)
-        merged[MIN], merged[MAX] = math.inf, -math.inf
+        merged: Rows = blank_rows()
         for step in self.steps:
             row = self.row(step, place)
             if row is not None:
@@ -250,12 +252,12 @@ class Series:
 
     def as_array(self) -> tuple[list[int], Rows]:
         """Steps, and all rows as ``float64[steps, sites, 16]``."""
-        rows = np.zeros((len(self.steps), len(self.measured), ROW_WIDTH))
-        rows[:, :, MIN], rows[:, :, MAX] = math.inf, -math.inf
-        for number, step in enumerate(self.steps):
-            known = self._steps[step].rows
+        steps, num_sites = self.steps, len(self.measured)  # Another thread may add to both.
+        rows = blank_rows(len(steps), num_sites)
+        for number, step in enumerate(steps):
+            known = self._steps[step].rows[:num_sites]
             rows[number, : len(known)] = known
-        return self.steps, rows
+        return steps, rows
 
     def histograms(self) -> Iterator[tuple[int, int, Histogram]]:
         """Step, place and histogram of all that are kept; under step -1 those of all steps."""
@@ -309,8 +311,7 @@ class Series:
 
     def _merge_step(self, entry: _Step, rows: Rows) -> None:
         if len(rows) > len(entry.rows):
-            more = np.zeros((len(rows) - len(entry.rows), ROW_WIDTH))
-            more[:, MIN], more[:, MAX] = math.inf, -math.inf
+            more = blank_rows(len(rows) - len(entry.rows))
             entry.rows = np.concatenate([entry.rows, more])
         new = np.flatnonzero(rows[:, NUM_TENSORS]).tolist()
         replaced = [place for place in new if self.measured[place].is_replaced]

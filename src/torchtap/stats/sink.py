@@ -31,7 +31,7 @@ from torchtap.stats.measure import (
 )
 from torchtap.stats.meter import Clock, Meter, Sums
 from torchtap.stats.series import Series, States
-from torchtap.stats.statistics import NUM_TENSORS, SUBNORMAL
+from torchtap.stats.statistics import NUM_TENSORS, SUBNORMAL, blank_rows
 from torchtap.stats.step_histograms import StepHistograms
 
 EVALUATED = "evaluation forwards between the training forwards are not counted"
@@ -130,6 +130,7 @@ class Stats:
         self._states: dict[int, States] = {}
         self._closed = -1
         self._clock = Clock()
+        self.series.lock = self._clock.lock
         self._meters: dict[Site, Meter] = {}
         # By the id of the site, held beside: hashing it takes longer than the rest.
         self._by_id: dict[int, tuple[Site, Meter]] = {}
@@ -345,7 +346,7 @@ class Stats:
         rows, listed = snapshot()
         if not len(rows) or not rows[:, NUM_TENSORS].any():
             return
-        ordered = np.zeros((len(self.series.measured), rows.shape[1]))
+        ordered = blank_rows(len(self.series.measured))
         ordered[places] = rows
         parts = [StepHistograms(places[owners], histograms) for owners, histograms in listed]
         self.series.add_step(step, ordered, parts)

@@ -316,6 +316,13 @@ def empty_rows(num_rows: int, device: torch.device | str = "cpu") -> Tensor:
     return rows
 
 
+def blank_rows(*shape: int) -> NDArray[np.float64]:
+    """The same as an array, ``float64[*shape, 16]``."""
+    rows = np.zeros((*shape, ROW_WIDTH))
+    rows[..., MIN], rows[..., MAX] = math.inf, -math.inf
+    return rows
+
+
 def clear_rows(rows: Tensor) -> None:
     """Forget what was measured."""
     rows.zero_()
