@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import gc
+import pickle
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +17,7 @@ from bits import same
 from models import seeded
 from random_numbers import normal
 from torch import Tensor, nn
+from torch.nn.modules import transformer
 
 import torchtap as tt
 
@@ -68,7 +71,7 @@ def attach(request: pytest.FixtureRequest) -> Callable[[nn.Module], Any]:
 
 
 def assert_has_no_trace(layer: nn.Module) -> None:
-    assert "modules" not in vars(layer)
+    assert "len" not in vars(transformer)
     for module in layer.modules():
         assert not module._forward_hooks and not module._forward_pre_hooks
     assert not torch.nn.modules.module._global_forward_hooks
@@ -127,7 +130,7 @@ def test_a_call_that_trains_in_another_thread_shows_its_inside_all_the_same(
     assert len(fused_calls) == 40
 
 
-def test_others_that_ask_for_its_modules_get_them_all(attach: Callable[[nn.Module], Any]) -> None:
+def test_the_tables_of_hooks_are_whole_while_it_runs(attach: Callable[[nn.Module], Any]) -> None:
     found: list[int] = []
 
     class Counts(nn.TransformerEncoderLayer):
@@ -152,7 +155,7 @@ def test_a_layer_that_never_asks_for_its_hooks_keeps_no_trace(
     layer = seeded(lambda: Own(8, 2, 16, batch_first=True)).eval()
     with torch.no_grad(), attach(layer):
         layer(torch.ones(1, 2, 8))
-        assert "modules" not in vars(copy.deepcopy(layer))
+        assert vars(copy.deepcopy(layer)).keys() == vars(layer).keys()
     assert_has_no_trace(layer)
 
 
@@ -187,13 +190,60 @@ def test_another_hook_decides_as_it_would_alone(second: Any, fused_calls: list[i
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_compiled_encoder_is_fused_as_without_torchtap() -> None:
-    layer, x = encoder(), torch.ones(1, 2, 8)
-    with torch.no_grad():
-        truth = torch.compile(layer)(x)
-        torch._dynamo.reset()
-        with tt.watch(layer, "*:output") as w:
-            found = torch.compile(layer)(x)
-    assert same(found, truth) and same(w.run[".:output"], truth)
-    assert "fused kernel" in reasons(w)["linear1:output"]
+@pytest.mark.parametrize("training", [False, True])
+def test_a_compiled_encoder_is_as_it_is_without_torchtap(
+    training: bool, fresh_compiler: None
+) -> None:
+    """Statistics in one graph with it, in training too; values by breaks of the graph."""
+    model = seeded(
+        lambda: nn.TransformerEncoder(
+            nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True), 2
+        )
+    ).train(training)
+    x = torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(0))
+    with torch.set_grad_enabled(training):
+        truth = torch.compile(model, backend="aot_eager", fullgraph=True)(x)
+        for to in (tt.Stats(), tt.Memory()):
+            torch._dynamo.reset()
+            with tt.watch(model, "*:output", to=to) as w:
+                is_whole = isinstance(to, tt.Stats)
+                found = torch.compile(model, backend="aot_eager", fullgraph=is_whole)(x)
+            assert same(found, truth)
+            assert ("layers.0.linear1:output" in w.run) == training
+            assert "layers.1:output" in w.run
+    assert_has_no_trace(model)
+
+
+def test_a_copy_made_while_the_layer_runs_or_after_it_raised_has_nothing_of_torchtap(
+    attach: Callable[[nn.Module], Any],
+) -> None:
+    layer, x, copies = encoder(), torch.ones(1, 2, 8), []
+
+    def copies_it(module: nn.Module, _: Any) -> None:
+        twin = copy.deepcopy(module)
+        twin._forward_pre_hooks.clear()  # This function cannot be pickled.
+        copies.append(pickle.dumps(twin))
+
+    handle = layer.register_forward_pre_hook(copies_it)
+    with torch.no_grad(), attach(layer):
+        with pytest.raises(AssertionError, match="only bool and floating types"):
+            layer(x, src_key_padding_mask=torch.zeros(1, 2, dtype=torch.int64))
+        handle.remove()
+        copies.append(pickle.dumps(layer))
+    assert len(copies) == 2
+    assert not any(b"torchtap" in one for one in copies)
     assert_has_no_trace(layer)
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
+def test_an_encoder_is_scripted_while_another_is_watched() -> None:
+    layer, x = encoder(), torch.ones(1, 2, 8)
+    with tt.watch(encoder(), "*:output"):
+        scripted = torch.jit.script(layer)
+    assert torch.allclose(scripted(x), layer(x))
+
+
+def test_a_watch_that_is_dropped_without_closing_leaves_no_trace() -> None:
+    tt.watch(encoder(), "*:output")
+    gc.collect()
+    assert "len" not in vars(transformer)

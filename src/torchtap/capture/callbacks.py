@@ -15,7 +15,6 @@ from torchtap.core.torch_private import (
     tracing_state,
     transform_running,
 )
-from torchtap.hooks.fused import FusedEncoderHook
 from torchtap.hooks.module_hook import VALUES, ModuleHook, keep_dynamo_out
 from torchtap.hooks.module_hooks import Recording
 from torchtap.hooks.spots import GradHook, Tap
@@ -143,6 +142,5 @@ keep_dynamo_out(
     Begin.__call__,
     PreForward.__call__,
     PostForward.__call__,
-    FusedEncoderHook.__call__,
     reason=VALUES,
 )

@@ -205,8 +205,8 @@ class Engine:
         self.evaluations.end_step(self.step)
         self.recording = self.state.recording = self.updates.recording = False
         open_engines.discard(self)
-        self.fused.release()
         self._hooks.release()
+        self.fused.release()
         self.state.release()
         self.gradients.release()
 

@@ -1,21 +1,27 @@
 """The fused kernel of ``nn.TransformerEncoderLayer``, which runs only where no hook is.
 
 In eval mode without grad the layer computes everything in one kernel, unless any of its modules
-has a hook. A tap would so change the numbers in their last bits. Where the kernel would run, our
-hooks are hidden from the layer's own look at them, and see its input and output only.
+has a hook. A tap would so change the numbers in their last bits. The layer counts the entries of
+the hook tables by ``len``, which it finds among the global names of its own file: as long as a
+watch or an offload is open on such a layer, a function of that name stands there that does not
+count hooks that only read. The tables themselves stay as they are, for every thread, and nothing is
+put on the layer that a copy or a pickle could show.
 """
 
 from __future__ import annotations
 
-import sys
+import builtins
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections import OrderedDict
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.jit._builtins import _register_builtin
 from torch.nn import TransformerEncoderLayer
+from torch.nn.modules import transformer
 
 from torchtap.hooks.module_hook import EDIT, Handle, ModuleHook, keep_dynamo_out
 from torchtap.hooks.spots import Tap
@@ -61,55 +67,33 @@ def _has_mask(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
     return any(mask is not None for mask in (*args[1:3], *named))
 
 
-def _may_step_aside(hook: Any) -> bool:
+# ---------------------------------------------------------------------- the layer's look
+
+
+def _num_hooks(table: Any) -> int:
+    """Takes the place of ``len`` where the layer looks at its hooks: those that only read are 0."""
+    if type(table) is not OrderedDict:
+        return builtins.len(table)
+    return builtins.len([hook for hook in table.values() if not _only_reads(hook)])
+
+
+def _only_reads(hook: Any) -> bool:
     return isinstance(hook, ModuleHook) and hook.role != EDIT
 
 
-class _QuietModules:
-    """Stands for ``layer.modules`` while calls begin that the fused kernel would serve.
-
-    The layer takes its kernel only if no table of hooks in ``self.modules()`` has an entry. Hooks
-    taken out of the tables would be missing in every other thread as well. So the tables stay as
-    they are, and the layer's own question, which this knows by its frame, is answered without the
-    modules that have only hooks that change nothing. Anything else that asks gets them all.
-    """
-
-    __slots__ = ("asking", "layer")
-
-    def __init__(self, layer: TransformerEncoderLayer) -> None:
-        self.layer = layer
-        self.asking: set[tuple[int, int]] = set()  # Thread and guard.
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Iterable[nn.Module]:
-        modules = type(self.layer).modules(self.layer, *args, **kwargs)
-        # Not by its code object, because Dynamo makes others of it.
-        if sys._getframe(1).f_code.co_filename != _FORWARD_CODE.co_filename:
-            return modules
-        thread = threading.get_ident()
-        self.forget(lambda one: one[0] == thread)
-        return [module for module in modules if not all(map(_may_step_aside, _hooks(module)))]
-
-    @staticmethod
-    def of(layer: TransformerEncoderLayer) -> _QuietModules | None:
-        """What stands on the layer now."""
-        quiet = vars(layer).get("modules")
-        return quiet if isinstance(quiet, _QuietModules) else None
-
-    def forget(self, over: Callable[[tuple[int, int]], bool]) -> None:
-        """Calls have asked, or will not; the attribute goes with the last of them."""
-        with _lock:
-            self.asking = {one for one in self.asking if not over(one)}
-            if not self.asking and _QuietModules.of(self.layer) is self:
-                del vars(self.layer)["modules"]
-
-
-keep_dynamo_out(_QuietModules.__call__)
-_FORWARD_CODE = TransformerEncoderLayer.forward.__code__
+_register_builtin(_num_hooks, "aten::len")  # What torch.jit.script makes of it.
 _lock = threading.RLock()
+_num_holders = 0
 
 
-def _hooks(module: nn.Module) -> list[Any]:
-    return [*module._forward_pre_hooks.values(), *module._forward_hooks.values()]
+def _count(change: int) -> None:
+    global _num_holders
+    with _lock:
+        _num_holders += change
+        if _num_holders:
+            vars(transformer)["len"] = _num_hooks
+        else:
+            vars(transformer).pop("len", None)
 
 
 class FusedEncoderGuard:
@@ -121,11 +105,10 @@ class FusedEncoderGuard:
 
     def __init__(self, taps: Mapping[str, Tap]) -> None:
         self._taps = taps
-        self._inside: weakref.WeakKeyDictionary[TransformerEncoderLayer, list[Tap]]
-        self._inside = weakref.WeakKeyDictionary()
+        self._hold: Any = None
 
     def attach(self, modules: Mapping[str, nn.Module]) -> list[Any]:
-        """Hook the encoder layers that hold a tap; returns the handles."""
+        """Follow the encoder layers that hold a tap; returns the handles of the hooks."""
         paths = {id(module): path for path, module in modules.items()}
         handles = []
         for module in modules.values():
@@ -133,57 +116,47 @@ class FusedEncoderGuard:
                 continue
             inner = [self._taps.get(paths.get(id(one), "?")) for one in module.modules()]
             if any(tap is not None for tap in inner):
-                self._inside[module] = [tap for tap in inner[1:] if tap is not None]
-                tap = Tap(paths[id(module)], {})
-                hook = FusedEncoderHook(self, tap)
+                self._hold_kernel()
+                hook = FusedEncoderHook([tap for tap in inner[1:] if tap is not None])
                 handles.append(Handle(module.register_forward_pre_hook(hook, with_kwargs=True)))
-                if getattr(module.forward, "__code__", None) is not _FORWARD_CODE:
-                    end = module.register_forward_hook(_End(self, tap), always_call=True)
-                    handles.append(Handle(end))
         return handles
 
-    def begin(
-        self, layer: TransformerEncoderLayer, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> None:
-        """Hide the hooks from the layer, if it would then run as one kernel."""
-        if not would_fuse(layer, args, kwargs):
-            return
-        with _lock:
-            quiet = vars(layer).setdefault("modules", _QuietModules(layer))
-            if isinstance(quiet, _QuietModules):  # Or that attribute is the user's.
-                quiet.asking.add((threading.get_ident(), id(self)))
-        for tap in self._inside[layer]:
-            tap.reason = REASON
-
-    def end(self, layer: TransformerEncoderLayer) -> None:
-        """A call of the layer ended, maybe without looking at its hooks."""
-        quiet, call = _QuietModules.of(layer), (threading.get_ident(), id(self))
-        if quiet is not None:
-            quiet.forget(lambda one: one == call)
+    def _hold_kernel(self) -> None:
+        if self._hold is None:
+            _count(1)
+            self._hold = weakref.finalize(self, _count, -1)  # Of a watch that is never closed.
+            self._hold.atexit = False
 
     def release(self) -> None:
-        """Hide nothing any more, also in calls that were interrupted."""
-        for layer in list(self._inside):
-            quiet = _QuietModules.of(layer)
-            if quiet is not None:
-                quiet.forget(lambda one: one[1] == id(self))
+        """Let the layer count all hooks again, unless another watch is open."""
+        if self._hold is not None:
+            self._hold()
 
 
-class FusedEncoderHook(ModuleHook[FusedEncoderGuard]):
-    """Pre-hook of a ``TransformerEncoderLayer``: hides hooks from a call that would be fused."""
+class FusedEncoderHook(ModuleHook[list[Tap]]):
+    """Pre-hook of an encoder layer: notes why nothing is seen of what is inside of it.
+
+    Args:
+        inside: taps of the modules in the layer.
+    """
 
     __slots__ = ()
+
+    def __init__(self, inside: list[Tap]) -> None:
+        super().__init__(inside, Tap("", {}))
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        assert isinstance(module, TransformerEncoderLayer)
-        self.owner.begin(module, args, kwargs)
+        if not torch.compiler.is_compiling():
+            _note(self.owner, module, args, kwargs)
 
 
-class _End(ModuleHook[FusedEncoderGuard]):
-    """Hook of a layer with a forward of its own, which may not look at hooks at all."""
+def _note(
+    inside: list[Tap], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    assert isinstance(module, TransformerEncoderLayer)
+    if would_fuse(module, args, kwargs):
+        for tap in inside:
+            tap.reason = REASON
 
-    __slots__ = ()
 
-    def __call__(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        assert isinstance(module, TransformerEncoderLayer)
-        self.owner.end(module)
+keep_dynamo_out(_note)

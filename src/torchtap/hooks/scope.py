@@ -151,8 +151,6 @@ class ModuleScope:
         """
         self._is_off = True
         self.on_begin = None
-        if self._fused is not None:
-            self._fused.release()
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
@@ -172,6 +170,8 @@ class ModuleScope:
             for handle in self._leaves:
                 handle.remove()
             self._leaves.clear()
+            if self._fused is not None:
+                self._fused.release()
 
     def enter(self, tap: Tap, *, around: bool) -> None:
         """A module is entered."""
