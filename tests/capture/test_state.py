@@ -9,6 +9,7 @@ import torch
 from absent import reasons, reasons_at
 from random_numbers import leaf, wide
 from torch import Tensor, nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointWrapper
 
 import torchtap as tt
 from torchtap.testing import Net
@@ -200,3 +201,54 @@ def test_parameters_that_change_between_calls_are_seen_as_they_are(to: Any) -> N
         ".:param[bias]": ([4], [7.0]),
         ".:param_grad[bias]": ([4], [1.0]),
     }
+
+
+@pytest.mark.parametrize("ports", ["param,param_grad", "input,param,param_grad"])
+def test_lazy_parts_that_are_called_one_by_one_are_taken_from_the_first_step_on(ports: str) -> None:
+    model = nn.ModuleDict({"a": nn.Sequential(nn.LazyLinear(3)), "b": nn.LazyLinear(2)})
+    with tt.watch(model, f"*:{ports}") as w:
+        for _ in range(2):
+            model["b"](model["a"](torch.ones(2, 4))).sum().backward()
+            w.step()
+    for path in ("a.0", "b"):
+        assert w.run.over_steps(f"{path}:param_grad[weight]", "mean")[0] == [0, 1]
+
+
+def test_a_part_that_is_trained_later_in_the_step_has_its_gradient() -> None:
+    model = nn.ModuleDict({"a": nn.Linear(4, 3), "b": nn.Linear(3, 2)})
+    model["a"].requires_grad_(False)
+    with tt.watch(model, "*:param_grad") as w:
+        for _ in range(2):
+            model["b"](model["a"](torch.ones(2, 4))).sum().backward()
+            model["a"].requires_grad_(True)
+    expected = model["a"].weight.grad
+    assert isinstance(expected, Tensor)
+    assert torch.equal(w.run["a:param_grad[weight]"], expected)
+
+
+@pytest.mark.parametrize("to", [tt.Memory, tt.Stats])
+def test_a_module_that_was_replaced_is_said_and_the_old_one_is_not_taken(to: Any) -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.Sequential(nn.Linear(3, 3)))
+    with tt.watch(model, "*:output,param,param_grad", to=to()) as w:
+        for step in range(3):
+            if step == 1:
+                model[1] = nn.Sequential(nn.Linear(3, 3))
+            model(torch.ones(2, 3)).sum().backward()
+            w.step()
+    assert w.run.over_steps("1.0:param[weight]", "mean")[0] == [0]
+    assert w.run.over_steps("0:param[weight]", "mean")[0] == [0, 1, 2]
+    for path in ("1", "1.0"):
+        assert "replaced by another one" in reasons(w)[f"{path}:output"]
+    assert not any(str(entry.site).startswith("0:") for entry in w.absent)
+
+
+def test_a_module_that_is_wrapped_later_is_taken_as_before() -> None:
+    model = nn.Sequential(nn.Linear(3, 3))
+    with tt.watch(model, "0:param") as w:
+        for step in range(2):
+            if step == 1:
+                model[0] = CheckpointWrapper(model[0])
+            model(torch.ones(2, 3))
+            w.step()
+    assert w.run.over_steps("0:param[weight]", "mean")[0] == [0, 1]
+    assert not w.absent

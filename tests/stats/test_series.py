@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
@@ -39,3 +42,63 @@ def test_each_step_is_there_while_the_watch_is_open() -> None:
             w.step()
             assert w.run.stats("0:output", step="all").mean == step / 2
             assert w.run.steps == list(range(step + 1))
+
+
+def test_reading_before_a_site_has_a_value_changes_no_later_number() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Softplus())
+    with tt.watch(model, "*:output,grad_output", to=tt.Stats()) as w:
+        loss = model(torch.ones(1, 2)).sum()
+        assert w.run.stats("1:output").numel == 2  # While there is no gradient yet.
+        loss.backward()
+        w.step()
+    for step in (0, "all"):
+        found = w.run.stats("1:grad_output", step=step)
+        assert (found.min, found.max) == (1.0, 1.0)
+
+
+def test_a_late_backward_is_merged_into_its_step() -> None:
+    model = nn.ModuleDict({"a": nn.Linear(2, 2), "b": nn.Linear(2, 2)})
+    with tt.watch(model, "*:grad_output", to=tt.Stats()) as w:
+        late = -model["a"](torch.ones(1, 2)).sum()
+        model["b"](torch.ones(1, 2)).sum().backward()
+        w.step()
+        late.backward()
+        w.step()
+    for step in (0, "all"):
+        found = w.run.stats("a:grad_output", step=step)
+        assert (found.min, found.max) == (-1.0, -1.0)
+
+
+def test_a_run_is_saved_while_another_thread_trains(tmp_path: Path) -> None:
+    model = nn.Linear(3, 3)
+    over = threading.Event()
+    with tt.watch(model, "*:output,param", to=tt.Stats()) as w:
+
+        def train() -> None:
+            while not over.is_set() and w.current_step < 5000:
+                model(torch.ones(1, 3))
+                w.step()
+
+        model(torch.ones(1, 3))
+        thread = threading.Thread(target=train)
+        thread.start()
+        try:
+            for _ in range(30):
+                saved = tt.open(w.run.save(tmp_path / "run.safetensors"))
+                steps = saved.over_steps(".:output", "numel")[0]
+                assert steps == list(range(len(steps)))
+        finally:
+            over.set()
+            thread.join()
+
+
+def test_a_sink_may_make_a_step_of_an_optimizer_when_it_is_given_a_parameter() -> None:
+    model = nn.Linear(3, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step(record: tt.Record) -> None:
+        if record.site.port == "param":
+            optimizer.step()
+
+    with tt.watch(model, "*:param,update,output", to=step):
+        model(torch.ones(1, 3)).sum().backward()

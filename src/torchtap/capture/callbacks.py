@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor, nn
 
 from torchtap.capture.gradients import Gradients
@@ -55,6 +56,9 @@ class Listener(Recording, Protocol):
     def begin(self, tap: Tap) -> None:
         """A part of the model runs, maybe without the model itself."""
 
+    def end(self) -> None:
+        """That part returned."""
+
     def is_inside(self) -> bool:
         """Whether this thread is inside a call that will tell of writes into views."""
 
@@ -80,6 +84,16 @@ class Begin(ModuleHook[Listener]):
     def __call__(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         if self.owner.recording:
             self.owner.begin(self.tap)
+
+
+class End(ModuleHook[Listener]):
+    """Forward hook of such a part: its lazy parameters exist only now."""
+
+    __slots__ = ()
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        if not torch.compiler.is_compiling() and self.owner.recording:
+            self.owner.end()
 
 
 class PostForward(ModuleHook[Listener]):

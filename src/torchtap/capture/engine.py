@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from torchtap.capture.callbacks import Begin, PostForward, PreForward
+from torchtap.capture.callbacks import Begin, End, PostForward, PreForward
 from torchtap.capture.compiled import (
     IN_TRANSFORM,
     CompilableBegin,
@@ -26,6 +26,7 @@ from torchtap.capture.keep import ALIAS, CopyPolicy
 from torchtap.capture.saved_port import Saved
 from torchtap.capture.state import State
 from torchtap.capture.updates import Updates
+from torchtap.core.modules import Places
 from torchtap.core.preserved import mode_of
 from torchtap.core.record import BACKWARD, EVAL, FORWARD, Record
 from torchtap.core.site import STATE_PORTS, Site
@@ -47,6 +48,7 @@ from torchtap.hooks.fused import FusedEncoderGuard
 from torchtap.hooks.graph import from_one_compiled_graph
 from torchtap.hooks.guards import shared_number
 from torchtap.hooks.marks import open_engines
+from torchtap.hooks.module_hook import Handle
 from torchtap.hooks.module_hooks import TRACED, CallCounter, ModuleHooks
 from torchtap.hooks.order import AFTER, ROLE_OF_WATCH
 from torchtap.hooks.spots import RETURNED, TAKEN, Meter, SiteState, Tap
@@ -95,6 +97,7 @@ class Engine:
         namesakes: marks that were not recorded, because a module has their name.
         borrows: whether records hold what flows itself, because it is read at once.
         num_entries: how often the model (or, from outside, a tapped part of it) was called.
+        places: where the tapped modules stand in the model.
         wants_state: whether anything is wanted that must be taken when a step's first call begins.
     """
 
@@ -143,11 +146,15 @@ class Engine:
         self._was_training: bool | None = None
         self._is_state_taken = False
         self._own_storages: set[int] | None = None
+        self.places: Places | None = None
+        self._replaced: list[str] | None = None
 
     # ------------------------------------------------------------------ on, step, off
 
     def attach(self, modules: Mapping[str, nn.Module]) -> None:
         """Put the hooks on. ``modules``: path -> module."""
+        self.places = Places(modules[""], {path: modules[path] for path in self.taps})
+        self.state.places = self.places
         number = shared_number(modules.values())
         enter = CompilablePreForward if self.borrows else PreForward
         leave = CompilablePostForward if self.borrows else PostForward
@@ -167,6 +174,7 @@ class Engine:
             tap = self.taps.get(path, self.root)
             begin = (CompilableBegin if self.borrows else Begin)(self, tap)
             self._hooks.hook_before(modules[path], begin, number)
+            self._hooks.hold([Handle(modules[path].register_forward_hook(End(self, tap)))])
         self._hooks.hold(self.fused.attach(modules))
         self._hooks.hold(self.updates.attach())
         open_engines.add(self)
@@ -201,6 +209,7 @@ class Engine:
     def detach(self) -> None:
         """Take every hook off."""
         self._end_pass()
+        self._replaced = self.replaced
         self.updates.end_step(has_run=self._is_state_taken)
         self.evaluations.end_step(self.step)
         self.recording = self.state.recording = self.updates.recording = False
@@ -209,6 +218,13 @@ class Engine:
         self.fused.release()
         self.state.release()
         self.gradients.release()
+
+    @property
+    def replaced(self) -> list[str]:
+        """Paths at which the watched module stands no more; after detaching, those of then."""
+        if self._replaced is not None or self.places is None:
+            return self._replaced or []
+        return [path for path in self.taps if not self.places.is_kept(path)]
 
     def overwritten(self, site: Site) -> None:
         """A value that was kept as an alias is lost: copy at this site from now on."""
@@ -289,10 +305,11 @@ class Engine:
             self.evaluations.end()
             self.saved.restart()
             self.gradients.views.drop()  # No call ends after this one to follow them.
-        if tap is self.root:
+        if is_outermost and has_frame:
             self.state.look(self.gradients.backwards)  # Lazy parameters exist only now.
-            if self._numbers_backwards and self.state.hooks_params and current_task() == -1:
-                self.gradients.announce(tensor for _, tensor in found)
+        is_announced = self._numbers_backwards and self.state.hooks_params
+        if tap is self.root and is_announced and current_task() == -1:
+            self.gradients.announce(tensor for _, tensor in found)
 
     def mark(self, tensor: Tensor, name: str) -> None:
         """An intermediate tensor names itself."""
@@ -347,6 +364,11 @@ class Engine:
             self.num_entries += 1
             self.guard_hooks()
             self.take_state()
+
+    def end(self) -> None:
+        """That part returned."""
+        if current_task() == -1:
+            self.state.look(self.gradients.backwards)
 
     def phase_in_graph(self, tap: Tap, *, trains: bool) -> str:
         """The phase of a value that a compiled graph computes in a forward."""

@@ -20,6 +20,7 @@ from torchtap.hooks.param_hooks import ParamHooks, SeenParams, owns
 from torchtap.hooks.spots import SiteState, Tap
 
 if TYPE_CHECKING:
+    from torchtap.core.modules import Places
     from torchtap.core.plan import Plan
 
 
@@ -31,6 +32,7 @@ class State:
 
     Attributes:
         was_taken: whether they were, in any step.
+        places: where the modules stand; one that was replaced is not taken any more.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class State:
         self._seen = SeenParams(None)
         self._labels: tuple[str, ...] = ()
         self._params: list[tuple[SiteState, Callable[[], nn.Module | None], str]] = []
+        self.places: Places | None = None
         self._waiting: dict[SiteState, Record] = {}
 
     def take(self, backwards: Backwards) -> None:
@@ -98,9 +101,10 @@ class State:
     def look(self, backwards: Backwards, shards: Mapping[int, Tensor] | None = None) -> None:
         """See which parameters there are now: some are replaced, some were lazy until now."""
         shards = sharded_parameters() if shards is None else shards
-        if not shards and self._seen.is_unchanged():  # As at nearly every call of the model.
-            return
-        is_settled, self._params, owners = not shards, [], list(self._owners)
+        are_kept = self.places is None or self.places.are_kept()
+        if not shards and are_kept and self._seen.is_unchanged():
+            return  # As at nearly every call of the model.
+        is_settled, self._params, owners = not shards and are_kept, [], list(self._owners)
         for tap, module in owners:
             for name, held in module._parameters.items():
                 if held is None:
@@ -181,7 +185,8 @@ class State:
     def _owners(self) -> Iterator[tuple[Tap, nn.Module]]:
         for planned in self._planned:
             module = planned.module()
-            if module is not None:
+            is_there = self.places is None or self.places.is_kept(planned.path)
+            if module is not None and is_there:
                 yield self._taps[planned.path], module
 
 

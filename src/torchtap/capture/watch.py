@@ -37,6 +37,10 @@ from torchtap.stats.series import Series
 
 Every = int | Callable[[int], bool]
 To = Sink | Callable[[Record], object] | Iterable[Sink | Callable[[Record], object]] | None
+_REPLACED = (
+    "the module that is watched was taken out of the model, or replaced by another one, which is "
+    "not: close the watch and watch again"
+)
 _GRAD_INPUT_MODES = ("through", "total")
 
 
@@ -167,6 +171,9 @@ class Watch(Closable):
         for name in sorted(self._engine.namesakes):
             reason = "a tt.mark of this name was passed over: a module has it; name it otherwise"
             found.append(Absence(Site(name, "output"), reason))
+        for path in self._engine.replaced:
+            for port in self._engine.taps[path].filters:
+                found.append(Absence(Site(path, port), _REPLACED))
         return Absences([*found, *self._unmarked(), *self._lost(), *self._mixed()])
 
     def _absent_at(self, tap: Tap, port: str) -> Iterator[Absence]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from torch import nn
@@ -43,6 +44,63 @@ def modules_of(model: nn.Module) -> tuple[dict[str, nn.Module], dict[str, str]]:
             first[id(module)] = path
             found[path] = module
     return found, aliases
+
+
+_Link = tuple[Callable[[], nn.Module | None], str, Callable[[], nn.Module | None]]
+"""A module, the name of a child, and the child."""
+
+
+class Places:
+    """Where modules stand in a model, to notice later which were replaced or taken out.
+
+    Args:
+        model: the outermost module.
+        modules: path -> module.
+    """
+
+    def __init__(self, model: nn.Module, modules: Mapping[str, nn.Module]) -> None:
+        above: dict[int, tuple[nn.Module, _Link]] = {}
+        for parent in model.modules():
+            for name, child in parent._modules.items():
+                if child is not None:
+                    link = weakref.ref(parent), name, weakref.ref(child)
+                    above.setdefault(id(child), (parent, link))
+        self._model = weakref.ref(model)
+        self._modules = {path: weakref.ref(module) for path, module in modules.items()}
+        self._chains = {path: _chain(module, model, above) for path, module in modules.items()}
+        links = {id(link): link for chain in self._chains.values() for link in chain}
+        self._links = list(links.values())
+
+    def are_kept(self) -> bool:
+        """Whether all modules stand where they stood. Quick; a wrapper that is new is a change."""
+        return all(map(_holds, self._links))
+
+    def is_kept(self, path: str) -> bool:
+        """Whether the module of a path stands there, perhaps in a wrapper."""
+        model = self._model()
+        if model is None or all(map(_holds, self._chains.get(path, ()))):
+            return True  # Or there is no model any more that it could be taken out of.
+        module = self._modules[path]()
+        return module is not None and modules_of(model)[0].get(path) is module
+
+
+def _chain(
+    module: nn.Module, model: nn.Module, above: Mapping[int, tuple[nn.Module, _Link]]
+) -> list[_Link]:
+    """The links from a module up to the model; a module may contain itself."""
+    chain: list[_Link] = []
+    passed: set[int] = set()
+    while module is not model and id(module) in above and id(module) not in passed:
+        passed.add(id(module))
+        module, link = above[id(module)]
+        chain.append(link)
+    return chain
+
+
+def _holds(link: _Link) -> bool:
+    parent, name, child = link
+    module = parent()
+    return module is not None and module._modules.get(name) is child()
 
 
 def several(where: Where) -> list[Any]:

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd import Variable, graph
+from torch.jit._builtins import _register_builtin
 
 # ---------------------------------------------------------------------- autograd
 
@@ -118,3 +119,11 @@ def fsdp_parameters() -> Iterator[Any]:
     for state in [ref() for ref in refs]:
         for group in getattr(state, "_fsdp_param_groups", ()):
             yield from group.fsdp_params
+
+
+# ---------------------------------------------------------------------- torch.jit
+
+
+def script_as(function: Any, operator: str) -> None:
+    """Let ``torch.jit.script`` make an operator of the calls of a Python function."""
+    _register_builtin(function, operator)

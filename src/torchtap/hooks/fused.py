@@ -19,10 +19,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.jit._builtins import _register_builtin
 from torch.nn import TransformerEncoderLayer
 from torch.nn.modules import transformer
 
+from torchtap.core.torch_private import script_as
 from torchtap.hooks.module_hook import EDIT, Handle, ModuleHook, keep_dynamo_out
 from torchtap.hooks.spots import Tap
 
@@ -81,7 +81,7 @@ def _only_reads(hook: Any) -> bool:
     return isinstance(hook, ModuleHook) and hook.role != EDIT
 
 
-_register_builtin(_num_hooks, "aten::len")  # What torch.jit.script makes of it.
+script_as(_num_hooks, "aten::len")  # What torch.jit.script makes of it.
 _lock = threading.RLock()
 _num_holders = 0
 
