@@ -367,7 +367,7 @@ class Engine:
 
     def end(self) -> None:
         """That part returned."""
-        if current_task() == -1:
+        if not self._running.stack and current_task() == -1:  # Else the model's own end is to come.
             self.state.look(self.gradients.backwards)
 
     def phase_in_graph(self, tap: Tap, *, trains: bool) -> str:

@@ -47,13 +47,14 @@ class State:
         self.recording = self.was_taken = False
         wanted = {"param", "buffer", "param_grad"}
         self._planned = [planned for planned in plan.taps if wanted & set(planned.ports)]
+        self._wants_buffers = any("buffer" in planned.ports for planned in self._planned)
         self._taps = taps
         self._emit = emit
         self._borrows = borrows
         self._hooks = ParamHooks()
         self._seen = SeenParams(None)
         self._labels: tuple[str, ...] = ()
-        self._params: list[tuple[SiteState, Callable[[], nn.Module | None], str]] = []
+        self._params: list[tuple[Callable[[], nn.Module | None], list[tuple[SiteState, str]]]] = []
         self.places: Places | None = None
         self._waiting: dict[SiteState, Record] = {}
 
@@ -62,13 +63,17 @@ class State:
         self.was_taken = True
         self._labels = ("local",) if num_ranks() else ()
         shards, step = sharded_parameters(), self.step
-        self.look(backwards, shards)
-        for spot, module_ref, name in self._params:
-            module = module_ref()
-            param = None if module is None else module._parameters[name]
-            if param is not None:
-                self._take(spot, shards.get(id(param), param), step)
-        for tap, module in self._owners:
+        are_kept = self.places is None or self.places.are_kept()
+        if shards or not are_kept or not self._seen.are_unchanged():
+            self._look_again(backwards, shards, is_settled=are_kept and not shards)
+        for ref, wanted_of in self._params:
+            module = ref()
+            params = {} if module is None else module._parameters
+            for spot, name in wanted_of:
+                param = params.get(name)
+                if param is not None:
+                    self._take(spot, shards.get(id(param), param) if shards else param, step)
+        for tap, module in self._owners if self._wants_buffers else ():
             for name, held in module._buffers.items() if "buffer" in tap.filters else ():
                 wanted = None if held is None else tap.spot("buffer", name)
                 if wanted is not None and held is not None:
@@ -98,23 +103,26 @@ class State:
         """Whether the gradient of any parameter is waited for."""
         return bool(self._hooks)
 
-    def look(self, backwards: Backwards, shards: Mapping[int, Tensor] | None = None) -> None:
-        """See which parameters there are now: some are replaced, some were lazy until now."""
-        shards = sharded_parameters() if shards is None else shards
-        are_kept = self.places is None or self.places.are_kept()
-        if not shards and are_kept and self._seen.is_unchanged():
-            return  # As at nearly every call of the model.
-        is_settled, self._params, owners = not shards and are_kept, [], list(self._owners)
+    def look(self, backwards: Backwards) -> None:
+        """See the parameters that a call made or replaced: lazy ones exist only after it."""
+        if not self._seen.are_same():
+            shards = sharded_parameters()
+            are_kept = self.places is None or self.places.are_kept()
+            self._look_again(backwards, shards, is_settled=are_kept and not shards)
+
+    def _look_again(
+        self, backwards: Backwards, shards: Mapping[int, Tensor], *, is_settled: bool
+    ) -> None:
+        self._params, owners = [], list(self._owners)
         for tap, module in owners:
-            for name, held in module._parameters.items():
-                if held is None:
-                    continue
-                param = shards.get(id(held), held)
-                spot = tap.spot("param", name)
-                if spot is not None:
-                    self._params.append((spot, weakref.ref(module), name))
-                if "param_grad" in tap.filters:
-                    is_settled &= self._hook_param(tap, module, name, param, backwards)
+            held = {name: param for name, param in module._parameters.items() if param is not None}
+            spots = ((tap.spot("param", name), name) for name in held)
+            wanted = [(spot, name) for spot, name in spots if spot is not None]
+            if wanted:
+                self._params.append((weakref.ref(module), wanted))
+            for name, param in held.items() if "param_grad" in tap.filters else ():
+                own = shards.get(id(param), param)
+                is_settled &= self._hook_param(tap, module, name, own, backwards)
         handles = self._hooks.forget_gone()
         modules = [module for _, module in owners] if is_settled else None
         self._seen = SeenParams(modules, handles)
