@@ -105,7 +105,7 @@ class State:
 
     def look(self, backwards: Backwards) -> None:
         """See the parameters that a call made or replaced: lazy ones exist only after it."""
-        if not self._seen.are_same():
+        if not self._seen.are_unchanged():
             shards = sharded_parameters()
             are_kept = self.places is None or self.places.are_kept()
             self._look_again(backwards, shards, is_settled=are_kept and not shards)

@@ -103,40 +103,25 @@ class SeenParams:
         self, modules: Iterable[nn.Module] | None, handles: Iterable[RemovableHandle] = ()
     ) -> None:
         self._is_known = modules is not None
-        self._modules = [(weakref.ref(module), _ids(module)) for module in modules or ()]
+        self._modules = [weakref.ref(module) for module in modules or ()]
         self._states = self._states_now()
-        # An id is that of the same tensor only as long as none of them is gone.
+        # An address is that of the same tensor only as long as none of them is gone.
         self._tables = [handle.hooks_dict_ref for handle in handles]
 
-    def are_same(self) -> bool:
-        """Whether the modules hold the same tensors."""
-        if not self._may_be_same():
-            return False
-        for ref, ids in self._modules:
-            module = ref()
-            if module is None or _ids(module) != ids:
-                return False
-        return True
-
     def are_unchanged(self) -> bool:
-        """Whether they are the same, none was swapped, and they require grad as they did."""
-        return self._may_be_same() and self._states_now() == self._states
-
-    def _may_be_same(self) -> bool:
-        return self._is_known and None not in [table() for table in self._tables]
+        """Whether they hold the same tensors, none was swapped, and they require grad as then."""
+        if not self._is_known or None in [table() for table in self._tables]:
+            return False
+        return self._states_now() == self._states
 
     def _states_now(self) -> list[tuple[int, bool]]:
-        modules = [module for ref, _ in self._modules if (module := ref()) is not None]
+        modules = [module for ref in self._modules if (module := ref()) is not None]
         return [
             (param._cdata, param.requires_grad)
             for module in modules
             for param in module._parameters.values()
             if param is not None
         ]
-
-
-def _ids(module: nn.Module) -> list[int]:
-    return [*map(id, module._parameters.values())]
 
 
 def tapped_params(
