@@ -62,7 +62,7 @@ def _why_missing(spot: SiteState) -> str | None:
         return None
     if spot.reason is not None:
         return spot.reason
-    if missing > 0 and spot.seen:
+    if spot.seen:
         return f"no gradient arrived for {missing} of {spot.expected} calls"
     if missing > 0:
         inside = ", is computed from it inside a compiled graph only" if is_compiler_used() else ""
