@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from models import squares
+from models import seeded, squares
 from random_numbers import leaf
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
@@ -140,3 +140,44 @@ def test_a_parameter_used_in_several_checkpoints_has_one_gradient(reentrant: boo
         model(leaf(1, 2)).sum().backward()
     assert torch.equal(w.run["inner:param_grad[weight]"], model.inner.weight.grad)
     assert len(list(w.run.records("inner:param_grad[weight]"))) == 1
+
+
+class SharedInCheckpoints(nn.Module):
+    """The same two modules in three checkpoints, so that only memory tells their calls apart."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(6, 6), nn.Linear(6, 6)
+
+    def block(self, x: Tensor) -> Tensor:
+        found: Tensor = self.b(self.a(x).tanh())
+        return found
+
+    def forward(self, x: Tensor) -> Tensor:
+        for _ in range(3):
+            x = checkpoint(self.block, x, use_reentrant=False)
+        return x
+
+
+def test_calls_are_told_apart_when_an_offload_brings_their_inputs_back_in_other_memory() -> None:
+    model, x = seeded(SharedInCheckpoints), torch.randn(5, 6)
+
+    def gradients() -> list[Tensor]:
+        return list(torch.autograd.grad(model(x).sum(), list(model.parameters())))
+
+    with tt.edit(model, "a:output", tt.edits.scale(2.0)):
+        expected = gradients()
+    with (
+        tt.edit(model, "a:output", tt.edits.scale(2.0)) as edit,
+        tt.watch(model, "a") as w,
+        tt.offload("disk", model=model, min_bytes=0) as off,
+    ):
+        loss = model(x).sum()
+        off.flush()
+        found = list(torch.autograd.grad(loss, list(model.parameters())))
+    assert off.report().moved_nbytes["disk"] > 0
+    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+    assert edit.fired == {"a:output": 3}
+    again = [record.call for record in w.run.records("a:output", phase="recompute")]
+    assert again == [2, 1, 0]
+    assert not w.absent

@@ -43,6 +43,8 @@ something else, such as a hook."""
 
 _HISTORY = 1 << 16
 """Calls that are remembered, so that a loop without steps stays flat in memory."""
+_MOST_COPIES = 256
+"""Copies of saved tensors from which those that are gone are forgotten."""
 _SAMPLE = 16
 """Elements of an argument that stand for its content."""
 
@@ -113,7 +115,7 @@ def contents(arguments: Sequence[Tensor]) -> Contents:
         return ()  # What we ask of the tensors would be seen.
     found = []
     for argument in arguments:
-        storage = storage_id(argument)
+        storage = original_storage(argument)
         if not storage or not argument.is_contiguous() or not _has_readable_content(argument):
             return ()
         shape, offset = argument.shape, int(argument.storage_offset())
@@ -308,7 +310,39 @@ class Replay:
 
 
 def _storage(arguments: Sequence[Tensor]) -> int:
-    return storage_id(arguments[0]) if arguments else 0
+    return original_storage(arguments[0]) if arguments else 0
+
+
+# Number of a storage -> a reference that keeps the number from being given again, and the number
+# of the storage that it was copied from.
+_copies: dict[int, tuple[StorageWeakRef, int]] = {}
+
+
+def note_copy(tensor: Tensor, original: int) -> None:
+    """A saved tensor came back in other memory than it was saved in.
+
+    Args:
+        tensor: as it came back.
+        original: :func:`storage_id` of it when it was saved.
+    """
+    number = storage_id(tensor)
+    if not number or not original:
+        return
+    if len(_copies) >= _MOST_COPIES:
+        for old, (ref, _) in list(_copies.items()):
+            if ref.expired():  # type: ignore[no-untyped-call]
+                _copies.pop(old, None)
+    reference = StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
+    _copies[number] = reference, original
+
+
+def original_storage(tensor: Tensor) -> int:
+    """:func:`storage_id`, and of what :func:`note_copy` knows, that of the original."""
+    number = storage_id(tensor)
+    copied = _copies.get(number)
+    if copied is None or copied[0].expired():  # type: ignore[no-untyped-call]
+        return number
+    return copied[1]
 
 
 def _are_equal(first: Contents, second: Contents) -> bool:

@@ -40,6 +40,7 @@ class SavedBlock:
         storage: weak reference to the storage that it was packed from. The address of a storage is
             reused once the storage is freed, so the reference must be compared and not the address.
         identity: key under which later tensors of the same memory find it.
+        memory: number of the storage in which it was packed.
         number: position among the blocks that can be prefetched; -1 if it cannot be.
         state: ``RESIDENT``, ``EVICTING``, ``EVICTED`` or ``PREFETCHED``. Only the ledger sets it.
         ticket: of the copy that evicts it.
@@ -55,6 +56,7 @@ class SavedBlock:
         "handle",
         "identity",
         "layout",
+        "memory",
         "number",
         "prefetched",
         "state",
@@ -70,12 +72,14 @@ class SavedBlock:
         layout: TensorLayout,
         storage: weakref.ref[torch.UntypedStorage],
         identity: Identity,
+        memory: int,
         freed: deque[Freed],
     ) -> None:
         self.alias = alias
         self.layout = layout
         self.storage = storage
         self.identity = identity
+        self.memory = memory
         self.number = -1
         self.state = RESIDENT
         self.ticket: Ticket | None = None

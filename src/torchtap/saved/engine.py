@@ -27,7 +27,9 @@ from torch import Tensor
 from torchtap.core.errors import OffloadError
 from torchtap.core.torch_private import current_task, sequence_number
 from torchtap.hooks.graph import num_casts
+from torchtap.hooks.marks import open_editors, open_engines
 from torchtap.hooks.module_hook import keep_dynamo_out
+from torchtap.hooks.replay import note_copy
 from torchtap.hooks.saved_pairs import checked, guarded
 from torchtap.hooks.scope import ThreadState
 from torchtap.saved.block import (
@@ -171,7 +173,8 @@ class OffloadEngine:
             self._end_operation(self._keep_last - layout.nbytes)
         if ledger.nbytes[EVICTING] and ledger.in_memory + layout.nbytes > self._max_bytes:
             self._when_full(layout.nbytes)
-        block = SavedBlock(tensor.detach(), layout, weakref.ref(storage), identity, self._freed)
+        memory, held = int(storage._cdata), weakref.ref(storage)
+        block = SavedBlock(tensor.detach(), layout, held, identity, memory, self._freed)
         ref = BlockRef(block)
         self._known[identity] = reference = weakref.ref(ref)
         if not (layout.is_small and self.chain.of(layout)[0].is_slow):
@@ -343,7 +346,10 @@ class OffloadEngine:
             ticket.join()
         self._ledger.waits.append(time.perf_counter() - start)
         is_as_packed = layout is block.layout and layout.is_plain
-        return elements if is_as_packed else restored(elements, layout)
+        found = elements if is_as_packed else restored(elements, layout)
+        if open_engines or open_editors:  # They know by its memory what a checkpoint begins with.
+            note_copy(found, block.memory)
+        return found
 
     # ------------------------------------------------------------------ steps, forks, the end
 
