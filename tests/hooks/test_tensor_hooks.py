@@ -12,7 +12,7 @@ from torch import nn
 import torchtap as tt
 from torchtap.capture.gather import PendingGradient
 from torchtap.edits.gradients import GradientEdit
-from torchtap.hooks.spots import GradHook
+from torchtap.hooks.taps import GradHook
 from torchtap.testing import Net
 
 

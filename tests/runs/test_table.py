@@ -13,8 +13,7 @@ from pages import ROOT
 from torch import nn
 
 import torchtap as tt
-from torchtap.runs.columns import DEFAULT_COLUMNS, ROW_COLUMNS
-from torchtap.runs.table import TABLE_COLUMNS
+from torchtap.runs.columns import DEFAULT_COLUMNS, ROW_COLUMNS, TABLE_COLUMNS
 from torchtap.stats.names import NAMES
 
 NUM_SITES = 6

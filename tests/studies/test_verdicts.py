@@ -12,7 +12,7 @@ from random_numbers import fixed_seed
 from torch import Tensor, nn
 
 import torchtap as tt
-from torchtap.capture.gradients import Gradients
+from torchtap.capture.gradient_ports import Gradients
 from torchtap.core.tree import leaves
 from torchtap.testing import Net
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 import torchtap as tt
 from torchtap.capture.delivery import SinkDispatch
 from torchtap.capture.engine import Engine
-from torchtap.capture.gradients import Gradients
+from torchtap.capture.gradient_ports import Gradients
 from torchtap.capture.keep import CopyPolicy, Kept
 from torchtap.core.record import UNVERSIONED
 from torchtap.core.site import Site

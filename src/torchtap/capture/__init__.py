@@ -9,15 +9,18 @@ In the order in which it is read:
   (:mod:`~torchtap.capture.keep`).
 - ``grad_output``: a hook on the tensor at the moment of return. It stays with that very value, also
   when the caller goes on with ``out += x``. A *view* that the caller overwrites loses its hook
-  without a word; such views are found and followed (:mod:`~torchtap.capture.gradients`).
+  without a word; such views are found and followed (:mod:`~torchtap.capture.gradient_ports`).
 - ``grad_input``: hooks on the autograd nodes where the argument enters the module; their sum is
   what flows through the module (:mod:`~torchtap.capture.gather`). No tensor is replaced and no node
   is put in between. Full backward hooks are not used: they interpose a function that breaks
   in-place modules, object identity and nested outputs.
-- ``param``, ``buffer``, ``param_grad``: :mod:`~torchtap.capture.state`. ``update``:
-  :mod:`~torchtap.capture.updates`. ``saved``: :mod:`~torchtap.capture.saved_port`.
+- ``param``, ``buffer``, ``param_grad``: :mod:`~torchtap.capture.state_ports`. ``update``:
+  :mod:`~torchtap.capture.update_port`. ``saved``: :mod:`~torchtap.capture.saved_port`.
 - :mod:`~torchtap.capture.compiled`: inside of what ``torch.compile`` traces.
 - :mod:`~torchtap.capture.evaluation`: which forwards evaluate a model that trains.
+
+A new port has its name in :mod:`torchtap.core.site`, is taken in
+:mod:`~torchtap.capture.engine`, and has a file of its own here.
 
 Gradients are bound to their call when the call is made, so nothing is counted in backward.
 """

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from torchtap.capture.gradients import Gradients
+from torchtap.capture.gradient_ports import Gradients
 from torchtap.core.record import FORWARD, UNVERSIONED, Record, new_record
 from torchtap.core.torch_private import (
     current_task,
@@ -18,7 +18,7 @@ from torchtap.core.torch_private import (
 )
 from torchtap.hooks.module_hook import VALUES, ModuleHook, keep_dynamo_out
 from torchtap.hooks.module_hooks import Recording
-from torchtap.hooks.spots import GradHook, Tap
+from torchtap.hooks.taps import GradHook, Tap
 from torchtap.hooks.tensor_hooks import TensorHooks
 
 

@@ -28,7 +28,7 @@ from torchtap.core.tree import Unseen, argument_leaves, leaves
 from torchtap.hooks.marks import open_engines
 from torchtap.hooks.module_hook import run_as_it_is
 from torchtap.hooks.module_hooks import CallCounter
-from torchtap.hooks.spots import RETURNED, TAKEN, Tap
+from torchtap.hooks.taps import RETURNED, TAKEN, Tap
 
 if TYPE_CHECKING:
     from torchtap.core.plan import Filter

@@ -18,7 +18,7 @@ from torchtap.core.errors import InputError
 from torchtap.core.lasting import lasting
 from torchtap.core.record import Record, Sink
 from torchtap.core.site import Site
-from torchtap.hooks.spots import Meter
+from torchtap.hooks.taps import Meter
 from torchtap.runs.memory import Memory
 from torchtap.runs.records import LiveRecords
 from torchtap.stats.series import Series

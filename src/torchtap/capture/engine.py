@@ -21,11 +21,11 @@ from torchtap.capture.compiled import (
 )
 from torchtap.capture.evaluation import NO_GRADIENTS, Evaluations
 from torchtap.capture.gather import OUTSIDE
-from torchtap.capture.gradients import Gradients, ModuleInputs
+from torchtap.capture.gradient_ports import Gradients, ModuleInputs
 from torchtap.capture.keep import ALIAS, CopyPolicy
 from torchtap.capture.saved_port import Saved
-from torchtap.capture.state import State
-from torchtap.capture.updates import Updates
+from torchtap.capture.state_ports import State
+from torchtap.capture.update_port import Updates
 from torchtap.core.modules import Places
 from torchtap.core.preserved import mode_of
 from torchtap.core.record import BACKWARD, EVAL, FORWARD, Record
@@ -51,7 +51,7 @@ from torchtap.hooks.marks import open_engines
 from torchtap.hooks.module_hook import Handle
 from torchtap.hooks.module_hooks import TRACED, CallCounter, ModuleHooks
 from torchtap.hooks.order import AFTER, ROLE_OF_WATCH
-from torchtap.hooks.spots import RETURNED, TAKEN, Meter, SiteState, Tap
+from torchtap.hooks.taps import RETURNED, TAKEN, Meter, SiteState, Tap
 
 if TYPE_CHECKING:
     from torchtap.core.plan import Plan

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from torchtap.core.record import EVAL, FORWARD
-from torchtap.hooks.spots import Tap
+from torchtap.hooks.taps import Tap
 
 NO_GRADIENTS = "gradients of evaluation forwards (phase 'eval') are not recorded"
 _APPLY: CodeType = torch.autograd.Function.apply.__code__

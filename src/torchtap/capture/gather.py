@@ -19,7 +19,7 @@ from torchtap.hooks.graph import (
 )
 from torchtap.hooks.module_hook import keep_dynamo_out
 from torchtap.hooks.no_grad import BATCHED, is_batched
-from torchtap.hooks.spots import SiteState
+from torchtap.hooks.taps import SiteState
 from torchtap.hooks.views import ViewWatch
 
 NO_TASK = -1
@@ -41,7 +41,7 @@ what the graph itself made of it is not in it."""
 
 
 class Receiver(Protocol):
-    """What takes gradients as they arrive: the :class:`~torchtap.capture.gradients.Gradients`.
+    """What takes gradients as they arrive: the :class:`~torchtap.capture.gradient_ports.Gradients`.
 
     Attributes:
         step: the running step.

@@ -21,7 +21,7 @@ from torch import Tensor
 from torchtap.core.lasting import lasting_copy
 from torchtap.core.local import local
 from torchtap.core.record import UNVERSIONED
-from torchtap.hooks.spots import SiteState
+from torchtap.hooks.taps import SiteState
 
 COPY_MODES = ("auto", "always", "never")
 Kept = tuple[Tensor, int, tuple[str, ...]]

@@ -9,7 +9,7 @@ from torch import nn
 from torchtap.core.plan import Plan
 from torchtap.core.site import FLOW_PORTS
 from torchtap.hooks.calls import is_container as has_no_forward
-from torchtap.hooks.spots import SiteState
+from torchtap.hooks.taps import SiteState
 
 
 def is_compiler_used() -> bool:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from torchtap.core.tensors import storage_id
 from torchtap.hooks.graph import COMPILED, Node, num_casts
-from torchtap.hooks.spots import SiteState, Tap
+from torchtap.hooks.taps import SiteState, Tap
 
 PARAMETER = "parameter"
 """Label of a saved tensor that shares the memory of a parameter: it costs nothing more."""

@@ -30,7 +30,7 @@ from torchtap.core.site import STATE_PORTS, Site
 from torchtap.core.text import plural
 from torchtap.core.version import __version__
 from torchtap.hooks.order import AFTER, BEFORE
-from torchtap.hooks.spots import Tap
+from torchtap.hooks.taps import Tap
 from torchtap.runs.contents import Meta
 from torchtap.runs.run import Run
 from torchtap.stats.series import Series

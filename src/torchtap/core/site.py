@@ -17,7 +17,7 @@ from torchtap.core.errors import SiteError
 
 FLOW_PORTS = ("input", "output", "grad_input", "grad_output")
 STATE_PORTS = ("param", "param_grad", "update", "buffer")
-PORTS = (*FLOW_PORTS, "param", "param_grad", "update", "buffer", "saved")
+PORTS = (*FLOW_PORTS, *STATE_PORTS, "saved")
 GRADIENT_PORTS = frozenset({"grad_input", "grad_output", "param_grad"})
 MARK_PORTS = ("output", "grad_output")
 """All that a ``tt.mark`` has: it is one tensor and no module."""
@@ -100,8 +100,8 @@ class Pattern:
         if self.type:
             text += f"@{self.type}"
         if self.ports is not None:
-            flow = self.ports[:4] == FLOW_PORTS
-            text += ":" + ",".join(("*", *self.ports[4:]) if flow else self.ports)
+            first, more = self.ports[: len(FLOW_PORTS)], self.ports[len(FLOW_PORTS) :]
+            text += ":" + ",".join(("*", *more) if first == FLOW_PORTS else self.ports)
         return f"{text}[{self.leaf}]" if self.leaf else text
 
     @staticmethod

@@ -14,7 +14,7 @@ from torchtap.core.errors import EditError
 from torchtap.core.functions import name_of
 from torchtap.hooks.optimizer_hooks import has_closure, listen_to_optimizers
 from torchtap.hooks.param_hooks import tapped_params
-from torchtap.hooks.spots import SiteState, Tap
+from torchtap.hooks.taps import SiteState, Tap
 from torchtap.transfer.frozen import is_held
 
 if TYPE_CHECKING:

@@ -41,7 +41,7 @@ from torchtap.hooks.marks import open_editors
 from torchtap.hooks.module_hook import EDIT, EDITS, ModuleHook, keep_dynamo_out
 from torchtap.hooks.module_hooks import TRACED, CallCounter, ModuleHooks
 from torchtap.hooks.param_hooks import ParamHooks, is_hooked, owned, tapped_params
-from torchtap.hooks.spots import RETURNED, TAKEN, SiteState, Tap
+from torchtap.hooks.taps import RETURNED, TAKEN, SiteState, Tap
 
 if TYPE_CHECKING:
     from torchtap.core.plan import Plan

@@ -21,7 +21,7 @@ from torchtap.hooks.graph import EDITED, Geometry
 from torchtap.hooks.module_hook import keep_dynamo_out
 from torchtap.hooks.no_grad import BATCHED, is_batched, why_no_grad
 from torchtap.hooks.order import put_gradient
-from torchtap.hooks.spots import EditGradHook, GradHook, SiteState
+from torchtap.hooks.taps import EditGradHook, GradHook, SiteState
 from torchtap.hooks.tensor_hooks import TensorHooks
 from torchtap.hooks.views import FollowedViews, ViewWatch, can_be_followed
 

@@ -11,7 +11,7 @@ from torchtap.core.plan import Plan
 from torchtap.core.site import Pattern, Site
 from torchtap.edits.clipping import Clipping
 from torchtap.edits.editor import EditEngine
-from torchtap.hooks.spots import SiteState, Tap
+from torchtap.hooks.taps import SiteState, Tap
 
 OneEdit = EditEngine | Clipping
 

@@ -12,7 +12,7 @@ from torchtap.edits import as_edit
 from torchtap.edits.checked import CheckedEdit
 from torchtap.edits.gradients import GradientEdits
 from torchtap.edits.request import Missing, check_missing
-from torchtap.hooks.spots import SiteState
+from torchtap.hooks.taps import SiteState
 
 
 def edit_tensor(

@@ -2,7 +2,7 @@
 
 In the order in which it is read:
 
-- :mod:`~torchtap.hooks.spots`: what is wanted of one module, and the tally of each site.
+- :mod:`~torchtap.hooks.taps`: what is wanted of one module, and the tally of each site.
 - :mod:`~torchtap.hooks.module_hook`, :mod:`~torchtap.hooks.order`,
   :mod:`~torchtap.hooks.guards`: a hook on a module, its place in the table, and how the compiler
   sees it.

@@ -19,7 +19,7 @@ from torchtap.core.torch_private import current_node, current_task, sequence_num
 from torchtap.core.tree import argument_leaves
 from torchtap.hooks.module_hook import ModuleHook
 from torchtap.hooks.replay import FUNCTION, OTHER, Replay, is_in_function, what_runs
-from torchtap.hooks.spots import Tap
+from torchtap.hooks.taps import Tap
 
 UNTOLD = -1
 """Number of a recomputed call that could not be told from the others of its module."""

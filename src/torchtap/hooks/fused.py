@@ -24,7 +24,7 @@ from torch.nn.modules import transformer
 
 from torchtap.core.torch_private import script_as
 from torchtap.hooks.module_hook import EDIT, Handle, ModuleHook, keep_dynamo_out
-from torchtap.hooks.spots import Tap
+from torchtap.hooks.taps import Tap
 
 REASON = (
     "nn.TransformerEncoderLayer runs as one fused kernel here (eval mode, no grad), which a hook "

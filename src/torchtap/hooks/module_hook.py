@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeVar
 from torch.utils.hooks import RemovableHandle
 
 from torchtap.core.torch_private import run_uncompiled
-from torchtap.hooks.spots import Tap
+from torchtap.hooks.taps import Tap
 
 Owner = TypeVar("Owner")
 

@@ -13,7 +13,7 @@ from torchtap.hooks.calls import EnteredCalls, Numbering, OneCall, Running, may_
 from torchtap.hooks.guards import HookGuards, renumber
 from torchtap.hooks.module_hook import VALUES, Handle, ModuleHook, keep_dynamo_out
 from torchtap.hooks.order import put_by_role
-from torchtap.hooks.spots import Tap
+from torchtap.hooks.taps import Tap
 
 if TYPE_CHECKING:
     from torchtap.core.plan import Filter, Plan

@@ -12,7 +12,7 @@ from collections.abc import MutableMapping
 from typing import Any
 
 from torchtap.hooks.module_hook import EDIT, WATCH_AFTER, WATCH_BEFORE, ModuleHook
-from torchtap.hooks.spots import EditGradHook, GradHook, SiteState
+from torchtap.hooks.taps import EditGradHook, GradHook, SiteState
 
 AFTER, BEFORE = "after", "before"
 ROLE_OF_WATCH = {AFTER: WATCH_AFTER, BEFORE: WATCH_BEFORE}

@@ -11,7 +11,7 @@ from torch.utils.hooks import RemovableHandle
 
 from torchtap.core.local import sharded_parameters
 from torchtap.core.torch_private import current_task
-from torchtap.hooks.spots import SiteState, Tap
+from torchtap.hooks.taps import SiteState, Tap
 
 if TYPE_CHECKING:
     from torchtap.core.plan import Plan

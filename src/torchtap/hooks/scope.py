@@ -18,7 +18,7 @@ from torchtap.core.torch_private import current_task, may_push_saved_hooks
 from torchtap.hooks.fused import FusedEncoderGuard
 from torchtap.hooks.module_hook import Handle, ModuleHook, keep_dynamo_out
 from torchtap.hooks.saved_pairs import Pair, is_of_checkpoint, push, remove, top
-from torchtap.hooks.spots import Tap
+from torchtap.hooks.taps import Tap
 
 CHECKPOINT = (
     "ran inside a non-reentrant checkpoint, which keeps nothing but its inputs; offload around it, "

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from torchtap.hooks.order import put_gradient
-from torchtap.hooks.spots import GradHook
+from torchtap.hooks.taps import GradHook
 
 _ONLY_OURS = 3
 """References to the hook table of a tensor that is gone: list, loop variable, argument."""

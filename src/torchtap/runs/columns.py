@@ -134,5 +134,7 @@ _WORDS: Mapping[str, Callable[[Row], str | Cell]] = {
     "NaN/Inf": lambda row: nonfinite(row.stats.nan, row.stats.posinf, row.stats.neginf),
     "histogram": lambda row: sparkline(row.stats),
 }
+TABLE_COLUMNS = ("shape", "mean", "std", "min", "max", "zeros", "NaN/Inf")
+"""Columns of ``run.table()`` where none are chosen."""
 DEFAULT_COLUMNS = ("shape", "mean", "std", "absmax", "l2", "zeros", "NaN/Inf", "histogram")
 """Columns of ``torchtap stats`` where none are chosen."""

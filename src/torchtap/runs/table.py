@@ -11,7 +11,7 @@ from torchtap.core.errors import InputError, MissingExtraError
 from torchtap.core.page import Page, Printed
 from torchtap.core.record import Record
 from torchtap.core.site import Site, did_you_mean
-from torchtap.runs.columns import ROW_COLUMNS, Row as Row
+from torchtap.runs.columns import ROW_COLUMNS, TABLE_COLUMNS, Row as Row
 from torchtap.runs.show_table import MOST_ROWS, WAY_OUT, show_table
 from torchtap.stats import reading
 from torchtap.stats.measure import measure_all, shape_of
@@ -22,10 +22,6 @@ from torchtap.stats.statistics import Statistics
 if TYPE_CHECKING:
     from torchtap.runs.contents import Contents, Step
     from torchtap.runs.select import Where
-
-
-TABLE_COLUMNS = ("shape", "mean", "std", "min", "max", "zeros", "NaN/Inf")
-"""Columns where none are chosen."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)

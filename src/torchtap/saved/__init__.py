@@ -3,7 +3,7 @@
 Two public functions count, and move nothing:
 
 - :mod:`~torchtap.saved.report`: ``tt.saved_report``. :mod:`~torchtap.saved.meter` hears of what is
-  saved, :mod:`~torchtap.saved.totals` adds it up by module, :mod:`~torchtap.saved.blocks` knows
+  saved, :mod:`~torchtap.saved.totals` adds it up by module, :mod:`~torchtap.saved.storages` knows
   which storages a tensor keeps alive and which of them are buffers.
 - :mod:`~torchtap.saved.advise`: ``tt.advise_offload``. :mod:`~torchtap.saved.profile` times one
   step, :mod:`~torchtap.saved.choice` chooses the modules.

@@ -18,7 +18,7 @@ from torchtap.core.site import Pattern
 from torchtap.hooks.graph import num_casts
 from torchtap.hooks.saved_pairs import checked, guarded
 from torchtap.hooks.scope import ModuleScope
-from torchtap.saved.blocks import Buffers, blocks_of, is_for_checkpoint
+from torchtap.saved.storages import Buffers, blocks_of, is_for_checkpoint
 
 
 class ModelWithLoss(nn.Module):

@@ -18,8 +18,8 @@ from torchtap.core.tensors import storage_id
 from torchtap.hooks.graph import num_casts
 from torchtap.hooks.saved_pairs import Guarded, checked, guarded
 from torchtap.hooks.scope import ModuleScope
-from torchtap.saved.blocks import Buffers
 from torchtap.saved.layout import layout_of
+from torchtap.saved.storages import Buffers
 
 
 class SavedMemory:

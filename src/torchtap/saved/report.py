@@ -23,8 +23,8 @@ from torchtap.core.preserved import preserved
 from torchtap.core.text import NONE, count, plural, size
 from torchtap.core.torch_private import may_push_saved_hooks
 from torchtap.core.tree import argument_leaves
-from torchtap.saved.blocks import covered
 from torchtap.saved.meter import EagerModules, ModelWithLoss, SavedMeter, path_in_model
+from torchtap.saved.storages import covered
 from torchtap.saved.totals import ModuleTotal, SavedTotals
 
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from torchtap.core.frames import innermost_frames, is_on_stack
 from torchtap.hooks.module_hook import EDIT, EDITS, Handle, ModuleHook, keep_dynamo_out
-from torchtap.hooks.spots import Tap
+from torchtap.hooks.taps import Tap
 
 
 class _Visit:

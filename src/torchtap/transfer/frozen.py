@@ -15,7 +15,7 @@ from torchtap.core.errors import EditError
 from torchtap.core.local import sharded_parameters
 from torchtap.core.site import Site
 from torchtap.hooks.optimizer_hooks import has_closure, listen_to_optimizers
-from torchtap.hooks.spots import Tap
+from torchtap.hooks.taps import Tap
 from torchtap.transfer.buffer_copies import BufferCopies
 
 if TYPE_CHECKING:

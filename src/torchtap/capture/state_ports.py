@@ -17,7 +17,7 @@ from torchtap.hooks.backwards import Backwards
 from torchtap.hooks.module_hook import keep_dynamo_out
 from torchtap.hooks.no_grad import why_no_grad
 from torchtap.hooks.param_hooks import ParamHooks, SeenParams, owns
-from torchtap.hooks.spots import SiteState, Tap
+from torchtap.hooks.taps import SiteState, Tap
 
 if TYPE_CHECKING:
     from torchtap.core.modules import Places

@@ -30,7 +30,7 @@ from torchtap.hooks.graph import (
 )
 from torchtap.hooks.module_hook import keep_dynamo_out
 from torchtap.hooks.no_grad import BATCHED, is_batched, is_discarded_graph, why_no_grad
-from torchtap.hooks.spots import GradHook, SiteState
+from torchtap.hooks.taps import GradHook, SiteState
 from torchtap.hooks.tensor_hooks import TensorHooks
 from torchtap.hooks.views import FollowedViews, can_be_followed
 

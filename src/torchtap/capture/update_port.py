@@ -19,7 +19,7 @@ from torchtap.core.record import FORWARD, UNVERSIONED, Record
 from torchtap.core.tensors import obstacle
 from torchtap.hooks.optimizer_hooks import listen_to_optimizers
 from torchtap.hooks.param_hooks import tapped_params
-from torchtap.hooks.spots import SiteState, Tap
+from torchtap.hooks.taps import SiteState, Tap
 
 if TYPE_CHECKING:
     from torchtap.core.plan import Plan
