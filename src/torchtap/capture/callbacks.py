@@ -16,7 +16,7 @@ from torchtap.core.torch_private import (
     tracing_state,
     transform_running,
 )
-from torchtap.hooks.module_hook import VALUES, ModuleHook, keep_dynamo_out
+from torchtap.hooks.module_hook import VALUES, Keywords, ModuleHook, keep_dynamo_out
 from torchtap.hooks.module_hooks import Recording
 from torchtap.hooks.taps import GradHook, Tap
 from torchtap.hooks.tensor_hooks import TensorHooks
@@ -71,9 +71,9 @@ class PreForward(ModuleHook[Listener]):
     def __init__(self, owner: Listener, tap: Tap) -> None:
         super().__init__(owner, tap, owner.role)
 
-    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: Keywords = None) -> None:
         if self.owner.recording:
-            self.owner.enter(self.tap, module, args, kwargs)
+            self.owner.enter(self.tap, module, args, kwargs or {})
 
 
 class Begin(ModuleHook[Listener]):
@@ -110,7 +110,7 @@ class PostForward(ModuleHook[Listener]):
         self.has_frame = has_frame
 
     def __call__(
-        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: Any, output: Any = None
     ) -> None:
         engine = self.owner
         if not engine.recording:
@@ -129,6 +129,8 @@ class PostForward(ModuleHook[Listener]):
             or transform_running() is not None
             or tracing_state() is not None
         ):
+            if type(kwargs) is not dict:
+                kwargs, output = {}, kwargs
             engine.leave(tap, args, kwargs, output, has_frame=self.has_frame)
             return
         tap.has_trained = True

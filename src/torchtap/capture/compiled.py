@@ -26,7 +26,7 @@ from torchtap.core.record import FORWARD, UNVERSIONED, Record
 from torchtap.core.torch_private import keep_operator_in_order, transform_running
 from torchtap.core.tree import Unseen, argument_leaves, leaves
 from torchtap.hooks.marks import open_engines
-from torchtap.hooks.module_hook import run_as_it_is
+from torchtap.hooks.module_hook import Keywords, run_as_it_is
 from torchtap.hooks.module_hooks import CallCounter
 from torchtap.hooks.taps import RETURNED, TAKEN, Tap
 
@@ -170,18 +170,20 @@ class CompilablePreForward(PreForward):
         self.is_root = tap is owner.root
         self.part = Part(owner, tap, tells=bool(tap.filters) and not is_told)
 
-    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: Keywords = None) -> None:
         if not self.owner.recording:
             return
         if not torch.compiler.is_compiling():
-            self.owner.enter(self.tap, module, args, kwargs)  # Looks at the frame of its caller.
+            self.owner.enter(
+                self.tap, module, args, kwargs or {}
+            )  # Looks at the frame of its caller.
         elif _can_leave_behind(self.part):
             if self.is_root:
                 _tell(self.part, _ENTERS, trains=_trains(module))
             elif self.part.tells:
                 _tell(self.part)
             unseen: Unseen = {}
-            for leaf, tensor in argument_leaves(args, kwargs, unseen):
+            for leaf, tensor in argument_leaves(args, kwargs or {}, unseen):
                 if _is_wanted(self.part.asks, "input", leaf):
                     _emit(tensor, self.part, "input", leaf)
             _pass_over(self.part, "input", unseen)
@@ -208,7 +210,7 @@ class CompilablePostForward(PostForward):
         self.part = Part(owner, tap, tells=False)
 
     def __call__(
-        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: Any, output: Any = None
     ) -> None:
         if not torch.compiler.is_compiling():
             PostForward.__call__(self, module, args, kwargs, output)

@@ -38,7 +38,7 @@ from torchtap.hooks.calls import (
 )
 from torchtap.hooks.graph import from_one_compiled_graph
 from torchtap.hooks.marks import open_editors
-from torchtap.hooks.module_hook import EDIT, EDITS, ModuleHook, keep_dynamo_out
+from torchtap.hooks.module_hook import EDIT, EDITS, Keywords, ModuleHook, keep_dynamo_out
 from torchtap.hooks.module_hooks import TRACED, CallCounter, ModuleHooks
 from torchtap.hooks.param_hooks import ParamHooks, is_hooked, owned, tapped_params
 from torchtap.hooks.taps import RETURNED, TAKEN, SiteState, Tap
@@ -436,8 +436,8 @@ class EditPreForward(ModuleHook[EditEngine]):
 
     __slots__ = ()
 
-    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return self.owner.enter(self.tap, args, kwargs) if self.owner.is_on else None
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: Keywords = None) -> Any:
+        return self.owner.enter(self.tap, args, kwargs or {}) if self.owner.is_on else None
 
 
 class EditPostForward(ModuleHook[EditEngine]):
@@ -450,11 +450,13 @@ class EditPostForward(ModuleHook[EditEngine]):
         self.has_frame = has_frame
 
     def __call__(
-        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: Any, output: Any = None
     ) -> Any:
         editor = self.owner
         if not editor.is_on:
             return None
+        if type(kwargs) is not dict:
+            kwargs, output = {}, kwargs
         error = sys.exception()
         if error is not None and _is_caught_in(sys._getframe(1), error):
             output = None  # The module raised, or a hook before this one: nothing flows on.

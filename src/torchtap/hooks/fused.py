@@ -23,7 +23,7 @@ from torch.nn import TransformerEncoderLayer
 from torch.nn.modules import transformer
 
 from torchtap.core.torch_private import script_as
-from torchtap.hooks.module_hook import EDIT, Handle, ModuleHook, keep_dynamo_out
+from torchtap.hooks.module_hook import EDIT, Handle, Keywords, ModuleHook, keep_dynamo_out
 from torchtap.hooks.taps import Tap
 
 REASON = (
@@ -145,9 +145,9 @@ class FusedEncoderHook(ModuleHook[list[Tap]]):
     def __init__(self, inside: list[Tap]) -> None:
         super().__init__(inside, Tap("", {}))
 
-    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: Keywords = None) -> None:
         if not torch.compiler.is_compiling():
-            _note(self.owner, module, args, kwargs)
+            _note(self.owner, module, args, kwargs or {})
 
 
 def _note(

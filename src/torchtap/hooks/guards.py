@@ -74,8 +74,10 @@ def shared_number(modules: Iterable[nn.Module]) -> int:
 
 def renumber(handle: RemovableHandle, number: int) -> None:
     """Let a hook that was just put on have another number in its tables."""
-    for reference in (handle.hooks_dict_ref, *handle.extra_dict_ref):
-        table = reference()
-        if table is not None and handle.id in table:
-            table[number] = table.pop(handle.id)
+    tables = [reference() for reference in (*handle.extra_dict_ref, handle.hooks_dict_ref)]
+    held = [table for table in tables if table is not None and handle.id in table]
+    for table in held:  # The hooks last: a call in another thread looks at what is noted of each.
+        table[number] = table[handle.id]
+    for table in reversed(held):
+        del table[handle.id]
     handle.id = number

@@ -124,6 +124,10 @@ class _Own:
         return others
 
 
+Keywords = dict[str, Any] | None
+"""Keyword arguments of a call. PyTorch notes apart from a hook that it takes them, and passes none
+to a hook that another thread is taking off at this moment. So parameters of hooks have defaults,
+and a forward hook is then given the output in the place of the keywords."""
 WATCH_BEFORE, EDIT, WATCH_AFTER, FOLLOW = "watch before", "edit", "watch after", "follow"
 """Roles of a hook: it reads values before all edits, replaces them, or reads them after all edits.
 A hook that follows neither reads nor replaces values, so its place in the table does not matter."""
