@@ -13,7 +13,8 @@ _HINTS = {
     IN_HOST: "'cpu' takes what is on a GPU; from the CPU, to='disk' and codecs do",
     "not the input of a checkpoint": "leave out only=, or run parts of the model in "
     "torch.utils.checkpoint",
-    "inside a backward": "offload around what a checkpoint computes again, not in it",
+    "inside a backward": "what a checkpoint computes again is used at once: offload around it. "
+    "What a model saves that differentiates inside its forward cannot be offloaded",
 }
 _NOTHING_TO_MOVE = {"a single number, or empty", "parameter", "buffer", "after closing", IN_HOST}
 _GAINS_NOTHING = (CHECKPOINT, BACKWARD)
