@@ -247,3 +247,12 @@ def test_a_watch_that_is_dropped_without_closing_leaves_no_trace() -> None:
     tt.watch(encoder(), "*:output")
     gc.collect()
     assert "len" not in vars(transformer)
+
+
+def test_where_a_hook_of_the_user_keeps_the_kernel_off_it_is_not_the_reason() -> None:
+    layer, x = encoder(), torch.ones(1, 2, 8)
+    layer.linear1.register_forward_hook(lambda *_: None)
+    with torch.no_grad(), tt.watch(layer, "*:output") as w:
+        layer(x)
+    assert "linear2:output" in w.run
+    assert "nn.MultiheadAttention does with out_proj" in reasons(w)["self_attn.out_proj:output"]

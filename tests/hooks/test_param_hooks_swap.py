@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 
 import pytest
 import torch
+from absent import reasons
 from torch import Tensor, nn
 
 import torchtap as tt
@@ -40,7 +42,8 @@ def test_state_is_taken_after_a_conversion(to: type) -> None:
         optimizer.step()
     mean = {site.port: w.run.over_steps(site, "mean") for site in w.run.sites}
     assert mean["param"][1] == pytest.approx([weight, weight])
-    assert mean["param_grad"] == ([0, 1], [1.5, 15.0])
+    assert mean["param_grad"] == ([0], [1.5])
+    assert "swap_tensors" in reasons(w)[".:param_grad[weight]"]
     assert mean["update"][1][-1] == -15.0
     assert model.weight._post_accumulate_grad_hooks is None
 
@@ -55,16 +58,43 @@ def test_a_model_that_was_watched_is_converted(port: str) -> None:
     assert model.weight.dtype == torch.float64
 
 
-def test_gradients_are_edited_after_a_conversion() -> None:
+def test_an_edit_that_lost_its_gradient_by_a_conversion_is_an_error() -> None:
     model = nn.Linear(2, 1, bias=False)
-    with tt.edit(model, ".:param_grad", tt.edits.scale(3.0)) as edit:
+    edit = tt.edit(model, ".:param_grad", tt.edits.scale(3.0))
+    backward(model, X)
+    model.double()
+    backward(model, X)
+    with pytest.raises(tt.EditError, match="swap_tensors"):
+        edit.close()
+    with tt.edit(model, ".:param_grad", tt.edits.scale(3.0)):
         backward(model, X)
-        model.double()
-        backward(model, X)
-        assert model.weight.grad is not None
-        assert model.weight.grad.tolist() == [[3.0, 6.0]]
-    assert edit.fired == {".:param_grad[weight]": 2}
-    assert model.weight._backward_hooks is None
+    assert model.weight.grad is not None
+    assert model.weight.grad.tolist() == [[3.0, 6.0]]
+
+
+def test_hooks_of_the_user_work_through_swaps_there_and_back() -> None:
+    """Training by a hook, and evaluation of averaged weights by swapping them in."""
+
+    def trained(*, watched: bool) -> Tensor:
+        torch.manual_seed(0)
+        model, average = nn.Linear(2, 1), nn.Parameter(torch.ones(1, 2))
+
+        def step(param: Tensor) -> None:
+            assert param.grad is not None
+            param.data.sub_(param.grad, alpha=0.1)
+            param.grad = None
+
+        with tt.watch(model, "*:param_grad") if watched else contextlib.nullcontext():
+            model.weight.register_post_accumulate_grad_hook(step)
+            model(X).sum().backward()
+            torch.utils.swap_tensors(model.weight, average)
+            model(X)
+            torch.utils.swap_tensors(model.weight, average)
+            for _ in range(2):
+                model(X).sum().backward()
+        return model.weight.data
+
+    assert torch.equal(trained(watched=True), trained(watched=False))
 
 
 def test_a_hook_of_the_user_that_comes_after_a_closed_watch_and_a_conversion_is_called() -> None:

@@ -147,7 +147,7 @@ class Engine:
         self._is_state_taken = False
         self._own_storages: set[int] | None = None
         self.places: Places | None = None
-        self._replaced: list[str] | None = None
+        self._moved: dict[str, str | None] | None = None
 
     # ------------------------------------------------------------------ on, step, off
 
@@ -209,7 +209,7 @@ class Engine:
     def detach(self) -> None:
         """Take every hook off."""
         self._end_pass()
-        self._replaced = self.replaced
+        self._moved = self.moved
         self.updates.end_step(has_run=self._is_state_taken)
         self.evaluations.end_step(self.step)
         self.recording = self.state.recording = self.updates.recording = False
@@ -220,11 +220,19 @@ class Engine:
         self.gradients.release()
 
     @property
-    def replaced(self) -> list[str]:
-        """Paths at which the watched module stands no more; after detaching, those of then."""
-        if self._replaced is not None or self.places is None:
-            return self._replaced or []
-        return [path for path in self.taps if not self.places.is_kept(path)]
+    def moved(self) -> dict[str, str | None]:
+        """Path -> where the watched module stands now, of those that stand elsewhere or nowhere.
+
+        In a wrapper at its path it stands where it stood. After detaching, those of then.
+        """
+        if self._moved is not None or self.places is None:
+            return self._moved or {}
+        now = {path: self.places.now(path) for path in self.taps}
+        return {
+            path: at
+            for path, at in now.items()
+            if at is None or (at != path and not at.startswith(f"{path}."))
+        }
 
     def overwritten(self, site: Site) -> None:
         """A value that was kept as an alias is lost: copy at this site from now on."""

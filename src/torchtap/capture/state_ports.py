@@ -16,7 +16,7 @@ from torchtap.core.tensors import obstacle
 from torchtap.hooks.backwards import Backwards
 from torchtap.hooks.module_hook import keep_dynamo_out
 from torchtap.hooks.no_grad import why_no_grad
-from torchtap.hooks.param_hooks import ParamHooks, SeenParams, owns
+from torchtap.hooks.param_hooks import SWAPPED, ParamHooks, SeenParams, owns
 from torchtap.hooks.taps import SiteState, Tap
 
 if TYPE_CHECKING:
@@ -131,10 +131,12 @@ class State:
         self, tap: Tap, module: nn.Module, name: str, param: Tensor, backwards: Backwards
     ) -> bool:
         """Hook one parameter; returns whether this tensor need not be looked at again."""
-        if self._hooks.has(tap.path, name, param):
-            return True
         spot = tap.spot("param_grad", name)
         if spot is None:
+            return True
+        if self._hooks.has(tap.path, name, param):
+            if self._hooks.was_swapped(tap.path, name, param):
+                spot.reason, spot.expected = SWAPPED, spot.received + 1
             return True
         if obstacle(param) is not None:
             return False
@@ -193,7 +195,7 @@ class State:
     def _owners(self) -> Iterator[tuple[Tap, nn.Module]]:
         for planned in self._planned:
             module = planned.module()
-            is_there = self.places is None or self.places.is_kept(planned.path)
+            is_there = self.places is None or self.places.now(planned.path) is not None
             if module is not None and is_there:
                 yield self._taps[planned.path], module
 

@@ -41,6 +41,7 @@ _REPLACED = (
     "the module that is watched was taken out of the model, or replaced by another one, which is "
     "not: close the watch and watch again"
 )
+_MOVED = "the module stands at {} now, and what is recorded under this path is still of it"
 _GRAD_INPUT_MODES = ("through", "total")
 
 
@@ -171,9 +172,11 @@ class Watch(Closable):
         for name in sorted(self._engine.namesakes):
             reason = "a tt.mark of this name was passed over: a module has it; name it otherwise"
             found.append(Absence(Site(name, "output"), reason))
-        for path in self._engine.replaced:
-            for port in self._engine.taps[path].filters:
-                found.append(Absence(Site(path, port), _REPLACED))
+        for path, now in self._engine.moved.items():
+            is_known = now is not None and self.plan.aliases.get(now) == path
+            reason = _REPLACED if now is None else _MOVED.format(now or ".")
+            for port in () if is_known else self._engine.taps[path].filters:
+                found.append(Absence(Site(path, port), reason))
         return Absences([*found, *self._unmarked(), *self._lost(), *self._mixed()])
 
     def _absent_at(self, tap: Tap, port: str) -> Iterator[Absence]:

@@ -75,13 +75,12 @@ class Places:
         """Whether all modules stand where they stood. Quick; a wrapper that is new is a change."""
         return all(map(_holds, self._links))
 
-    def is_kept(self, path: str) -> bool:
-        """Whether the module of a path stands there, perhaps in a wrapper."""
-        model = self._model()
+    def now(self, path: str) -> str | None:
+        """Where the module of a path stands now; ``None`` if the model has it no more."""
+        model, module = self._model(), self._modules[path]()
         if model is None or all(map(_holds, self._chains.get(path, ()))):
-            return True  # Or there is no model any more that it could be taken out of.
-        module = self._modules[path]()
-        return module is not None and modules_of(model)[0].get(path) is module
+            return path  # Or there is no model any more that it could be taken out of.
+        return next((at for at, one in modules_of(model)[0].items() if one is module), None)
 
 
 def _chain(

@@ -40,7 +40,7 @@ from torchtap.hooks.graph import from_one_compiled_graph
 from torchtap.hooks.marks import open_editors
 from torchtap.hooks.module_hook import EDIT, EDITS, Keywords, ModuleHook, keep_dynamo_out
 from torchtap.hooks.module_hooks import TRACED, CallCounter, ModuleHooks
-from torchtap.hooks.param_hooks import ParamHooks, is_hooked, owned, tapped_params
+from torchtap.hooks.param_hooks import SWAPPED, ParamHooks, is_hooked, owned, tapped_params
 from torchtap.hooks.taps import RETURNED, TAKEN, SiteState, Tap
 
 if TYPE_CHECKING:
@@ -386,6 +386,8 @@ class EditEngine:
     def _hook_param(self, spot: SiteState, module: nn.Module, param: Tensor) -> None:
         path, name = spot.site.path, spot.site.leaf
         if self._params.has(path, name, param):
+            if self._params.was_swapped(path, name, param):
+                self.lost[spot] = SWAPPED
             return
         if not param.requires_grad or not param.is_leaf:
             spot.reason = "it does not require grad" if param.is_leaf else "it is no leaf"

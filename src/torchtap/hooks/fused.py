@@ -77,6 +77,10 @@ def _num_hooks(table: Any) -> int:
     return builtins.len([hook for hook in table.values() if not _only_reads(hook)])
 
 
+def _has_hooks(module: nn.Module) -> bool:
+    return _num_hooks(module._forward_hooks) + _num_hooks(module._forward_pre_hooks) > 0
+
+
 def _only_reads(hook: Any) -> bool:
     return isinstance(hook, ModuleHook) and hook.role != EDIT
 
@@ -154,7 +158,7 @@ def _note(
     inside: list[Tap], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> None:
     assert isinstance(module, TransformerEncoderLayer)
-    if would_fuse(module, args, kwargs):
+    if would_fuse(module, args, kwargs) and not any(map(_has_hooks, module.modules())):
         for tap in inside:
             tap.reason = REASON
 

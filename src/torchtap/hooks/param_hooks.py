@@ -17,6 +17,14 @@ if TYPE_CHECKING:
     from torchtap.core.plan import Plan
 
 
+SWAPPED = (
+    "torch.utils.swap_tensors (by which Module.to may convert) gave the parameter another tensor's "
+    "memory, and its hooks to that tensor: close this and attach it again"
+)
+"""Why a hook hears nothing. Put on again it would take the place of the hooks of the other tensor,
+which may be the user's, and of all hooks of this one when the tensors are swapped back."""
+
+
 class ParamHooks:
     """The hooks on all tensors that a module has had under the name of a parameter.
 
@@ -37,12 +45,14 @@ class ParamHooks:
 
     def has(self, path: str, name: str, param: Tensor) -> bool:
         """Whether the tensor is hooked under this name."""
-        for handle, address in self._hooked.get((path, name), ()):
-            if is_hooked(param, handle):
-                if address == param._cdata:
-                    return True
-                _drop_tables(param)
-        return False
+        return any(is_hooked(param, handle) for handle, _ in self._hooked.get((path, name), ()))
+
+    def was_swapped(self, path: str, name: str, param: Tensor) -> bool:
+        """Whether autograd has the hook at another tensor now, see :data:`SWAPPED`."""
+        hooked = self._hooked.get((path, name), ())
+        return all(
+            address != param._cdata for handle, address in hooked if is_hooked(param, handle)
+        )
 
     def add(self, path: str, name: str, param: Tensor, handle: RemovableHandle) -> None:
         """Remember the hook of a tensor."""
@@ -74,8 +84,8 @@ class ParamHooks:
 def _drop_tables(param: Tensor) -> None:
     """Let a tensor have no table of hooks, as before the first was put on it.
 
-    ``torch.utils.swap_tensors`` leaves the tables behind at the tensor, while autograd has the
-    hooks of the other one: it calls none of them, nor those that are put into these tables later.
+    ``torch.utils.swap_tensors`` leaves the tables at the tensor, while autograd has them at the
+    other one: what is put into these tables later is never called.
     """
     if param._post_accumulate_grad_hooks is not None:
         param._post_accumulate_grad_hooks = None  # type: ignore[assignment]
