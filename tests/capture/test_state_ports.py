@@ -252,3 +252,43 @@ def test_a_module_that_is_wrapped_later_is_taken_as_before() -> None:
             w.step()
     assert w.run.over_steps("0:param[weight]", "mean")[0] == [0, 1]
     assert not w.absent
+
+
+class Shares(nn.Module):
+    """One module under two names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(3, 3)
+        self.b = self.a
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.b(x)
+        return found
+
+
+def test_a_shared_module_that_loses_its_first_path_is_taken_as_before() -> None:
+    model = Shares()
+    with tt.watch(model, "a:output,param") as w:
+        for step in range(2):
+            if step == 1:
+                del model.a
+            model(torch.ones(2, 3))
+            w.step()
+    for site in ("a:output", "a:param[weight]"):
+        assert w.run.over_steps(site, "mean")[0] == [0, 1]
+    assert not w.absent
+
+
+def test_a_module_that_stands_elsewhere_now_is_taken_and_said_to_have_moved() -> None:
+    first = nn.Linear(3, 3)
+    model = nn.Sequential(first, nn.Linear(3, 3))
+    with tt.watch(model, "0:output,param") as w:
+        for step in range(2):
+            if step == 1:
+                model[0], model[1] = model[1], model[0]
+            model(torch.ones(2, 3))
+            w.step()
+    assert w.run.over_steps("0:param[weight]", "mean")[0] == [0, 1]
+    assert torch.equal(w.run.get("0:param[weight]", step=1), first.weight)
+    assert "stands at 1 now" in reasons(w)["0:output"]
