@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from torchtap.saved.offload import Offload as Offload, offload as offload
     from torchtap.saved.report import SavedReport as SavedReport, saved_report as saved_report
     from torchtap.saved.suspend import suspend_offload as suspend_offload
-    from torchtap.stats.custom.protocol import Statistic as Statistic
+    from torchtap.stats.catalogue.protocol import Statistic as Statistic
     from torchtap.stats.histogram import Histogram as Histogram
     from torchtap.stats.measure import measure as measure
     from torchtap.stats.sink import Stats as Stats
@@ -75,7 +75,7 @@ _HOMES = {
     "Site": "core.site",
     "SavedReport": "saved.report",
     "SiteError": "core.errors",
-    "Statistic": "stats.custom.protocol",
+    "Statistic": "stats.catalogue.protocol",
     "Statistics": "stats.statistics",
     "Stats": "stats.sink",
     "Sweep": "studies.sweep_table",

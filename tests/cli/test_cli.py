@@ -21,8 +21,7 @@ from PIL import Image
 from safetensors.torch import save_file
 
 import torchtap
-from torchtap import cli
-from torchtap.cli import output as saying
+from torchtap.cli import app as cli, output as saying
 from torchtap.cli.demo import SITES, class_names, run_demo
 from torchtap.core import progress
 from torchtap.core.errors import MissingExtraError
@@ -138,7 +137,7 @@ def shell(*words: Any, **environment: Any) -> Any:
 def test_help_is_quick_without_torch_and_fits(command: Any) -> None:
     words = [word for word in (command, "--help") if word]
     code = (
-        "import sys; from torchtap.cli import run; "
+        "import sys; from torchtap.cli.app import run; "
         f"code = run({words!r}); "
         "print(code, *sorted({'torch', 'numpy', 'matplotlib'} & set(sys.modules)))"
     )
@@ -258,7 +257,7 @@ def test_what_is_recorded_can_be_listed_and_shown(call: Callable[..., Any], save
 
 def test_listing_does_not_import_torch(saved: Any) -> None:
     code = (
-        "import sys; from torchtap.cli import run; "
+        "import sys; from torchtap.cli.app import run; "
         f"run(['ls', {str(saved)!r}]); print('torch' in sys.modules)"
     )
     assert shell("-c", code).stdout.strip().endswith("False")

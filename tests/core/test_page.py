@@ -170,7 +170,7 @@ def test_colours_are_codes_that_every_terminal_knows() -> None:
 
 
 @pytest.mark.parametrize(
-    "code", ["import torchtap", "from torchtap.cli import run; run(['--help'])"]
+    "code", ["import torchtap", "from torchtap.cli.app import run; run(['--help'])"]
 )
 def test_rich_is_imported_only_where_something_is_shown(code: str) -> None:
     source = Path(tt.__file__).parents[1]

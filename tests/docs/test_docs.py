@@ -24,7 +24,7 @@ from pages import (
     run_python,
 )
 
-from torchtap import cli
+from torchtap.cli import app as cli
 
 _WIDTH = 100
 

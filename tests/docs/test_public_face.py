@@ -137,7 +137,7 @@ _HEAVY = "print([name for name in ('torch', 'numpy', 'matplotlib') if name in sy
         "import torchtap",
         "import torchtap.core.errors, torchtap.core.site, torchtap.core.record",
         "import torchtap; torchtap.Site('fc'); torchtap.Pattern.parse('*'); torchtap.InputError",
-        "import torchtap.cli",
+        "import torchtap.cli.app",
         "import torchtap; dir(torchtap)",
         "from torchtap.runs.listing import list_file",
     ],
@@ -153,7 +153,7 @@ def test_what_needs_torch_is_seen_to_import_it() -> None:
 def test_help_does_not_import_torch() -> None:
     code = f"""
 import sys
-from torchtap.cli import run
+from torchtap.cli.app import run
 assert run(["--help"]) == 0
 {_HEAVY}
 """

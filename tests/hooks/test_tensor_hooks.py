@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import torchtap as tt
-from torchtap.capture.gather import PendingGradient
+from torchtap.capture.pending_gradient import PendingGradient
 from torchtap.edits.gradients import GradientEdit
 from torchtap.hooks.taps import GradHook
 from torchtap.testing import Net

@@ -14,7 +14,7 @@ from torch import nn
 
 import torchtap as tt
 from torchtap.runs.columns import DEFAULT_COLUMNS, ROW_COLUMNS, TABLE_COLUMNS
-from torchtap.stats.names import NAMES
+from torchtap.stats.numbers import NAMES
 
 NUM_SITES = 6
 FORMATS = {

@@ -18,7 +18,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
 
 import torchtap as tt
-from torchtap import cli
+from torchtap.cli import app as cli
 from torchtap.testing import Net, Specimen, zoo
 
 SPECIMENS = [one for one in zoo() if one.backward and one.raises is None]

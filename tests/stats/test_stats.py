@@ -541,7 +541,7 @@ def test_a_step_that_grad_scaler_passed_over_is_known() -> None:
     assert not any(map(math.isnan, ratios))
     passed_over = (
         "no optimizer made a step with it in step 1: its gradient was not finite, and GradScaler "
-        "passes over such steps"
+        "skips such steps"
     )
     for absent in (w.absent, w.run.absent):
         assert {str(entry.site): entry.reason for entry in absent} == {
@@ -737,7 +737,9 @@ def test_a_window_that_takes_code_that_no_file_holds_says_so(tmp_path: Path) -> 
     assert live.stats("1:output", step=[4, 5]).extra["own"]["float"] != 0
     extra = opened.stats("1:output", step=[4, 5]).extra
     assert "own code" in dict(extra)["own"].why
-    said = r"'own' of 1:output \(2 steps from 4 to 5\) cannot be had: the run was saved, .*own code"
+    said = (
+        r"'own' of 1:output \(2 steps from 4 to 5\) is not available: the run was saved, .*own code"
+    )
     with pytest.raises(tt.RunError, match=said):
         extra["own"]
     for twin in (copy.deepcopy(extra), pickle.loads(pickle.dumps(extra))):

@@ -16,10 +16,10 @@ from models import rows, seeded
 from torch import Tensor, nn
 
 import torchtap as tt
+from torchtap.capture.copy_policy import CopyPolicy, Kept
 from torchtap.capture.delivery import SinkDispatch
 from torchtap.capture.engine import Engine
 from torchtap.capture.gradient_ports import Gradients
-from torchtap.capture.keep import CopyPolicy, Kept
 from torchtap.core.record import UNVERSIONED
 from torchtap.core.site import Site
 from torchtap.core.text import breadth

@@ -73,7 +73,7 @@ class Family:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Inside, nothing of ``transformers`` is printed, and PyTorch's warnings are passed over."""
+    """Inside, nothing of ``transformers`` is printed, and PyTorch's warnings are skipped."""
     import transformers
 
     transformers.logging.set_verbosity_error()

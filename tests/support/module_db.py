@@ -79,7 +79,7 @@ def samples(
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Inside, the warnings that are known to come are passed over; others still come."""
+    """Inside, the warnings that are known to come are skipped; others still come."""
     with warnings.catch_warnings():
         for start in WARNINGS:
             warnings.filterwarnings("ignore", message=start)

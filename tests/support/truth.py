@@ -179,10 +179,10 @@ def assert_matches(
 
     Values have to be equal bit for bit. Gradients may be off by ``atol + rtol * max |truth|`` per
     element. Those labelled ``total`` are compared with the total. Recomputed values have to equal
-    those of the call that they recompute. Those of other calls inside a backward are passed over.
+    those of the call that they recompute. Those of other calls inside a backward are skipped.
 
     Args:
-        records: of one step and one backward; those of other ports are passed over.
+        records: of one step and one backward; those of other ports are skipped.
         truth: of the same model, arguments and loss.
         rtol: relative to the largest element of the tensor.
         atol: absolute.
@@ -237,7 +237,7 @@ def _place(
 
 
 def _any_call(record: Any, truth: Truth) -> int:
-    """The first call with that value: for recomputed calls that could not be told apart."""
+    """The first call with that value: for recomputed calls that could not be distinguished."""
     for key, entry in truth.entries.items():
         place = (key.path, key.port, entry.leaf)
         is_there = place == (record.site.path, record.site.port, record.site.leaf)

@@ -6,14 +6,14 @@ In the order in which it is read:
   records to sinks, :mod:`~torchtap.capture.missing` says why a site has none.
 - :mod:`~torchtap.capture.engine`, :mod:`~torchtap.capture.callbacks`: what is done as a module is
   entered and left. ``input`` and ``output`` are kept at that moment
-  (:mod:`~torchtap.capture.keep`).
+  (:mod:`~torchtap.capture.copy_policy`).
 - ``grad_output``: a hook on the tensor at the moment of return. It stays with that very value, also
   when the caller goes on with ``out += x``. A *view* that the caller overwrites loses its hook
   without a word; such views are found and followed (:mod:`~torchtap.capture.gradient_ports`).
 - ``grad_input``: hooks on the autograd nodes where the argument enters the module; their sum is
-  what flows through the module (:mod:`~torchtap.capture.gather`). No tensor is replaced and no node
-  is put in between. Full backward hooks are not used: they interpose a function that breaks
-  in-place modules, object identity and nested outputs.
+  what flows through the module (:mod:`~torchtap.capture.pending_gradient`). No tensor is replaced
+  and no node is put in between. Full backward hooks are not used: they interpose a function that
+  breaks in-place modules, object identity and nested outputs.
 - ``param``, ``buffer``, ``param_grad``: :mod:`~torchtap.capture.state_ports`. ``update``:
   :mod:`~torchtap.capture.update_port`. ``saved``: :mod:`~torchtap.capture.saved_port`.
 - :mod:`~torchtap.capture.compiled`: inside of what ``torch.compile`` traces.

@@ -116,13 +116,13 @@ class PostForward(ModuleHook[Listener]):
         if not engine.recording:
             return
         tap = self.tap
-        spot, spot_of_gradient = tap.plain_output, tap.plain_gradient
+        state, state_of_gradient = tap.plain_output, tap.plain_gradient
         if (
             type(output) is not Tensor
             or self.has_frame
             or output.grad_fn is None
             or ((is_view := output._is_view()) and not engine.is_inside())
-            or (spot is not None and spot.copies is not False)
+            or (state is not None and state.copies is not False)
             or engine.busy
             or current_task() != -1
             or top_saved_hooks(True) is not None
@@ -135,22 +135,22 @@ class PostForward(ModuleHook[Listener]):
             return
         tap.has_trained = True
         call = next(tap.calls)
-        if spot is not None:
-            spot.seen = True
-            if not spot.meter(output, engine.step):
+        if state is not None:
+            state.seen = True
+            if not state.meter(output, engine.step):
                 if engine.borrows:
                     kept, version = output, UNVERSIONED
                 else:
                     kept = output.detach()
                     version = kept._version
-                row = (spot.site, engine.step, call, FORWARD, -1, (), kept, version)
+                row = (state.site, engine.step, call, FORWARD, -1, (), kept, version)
                 engine.emit(new_record(Record, row))
-        if spot_of_gradient is not None:
+        if state_of_gradient is not None:
             if is_view:
-                hook = engine.gradients.of_view(spot_of_gradient, output, call)
+                hook = engine.gradients.of_view(state_of_gradient, output, call)
             else:
-                spot_of_gradient.expected += 1
-                hook = GradHook(engine.deliver_gradient, spot_of_gradient, engine.step, call, ())
+                state_of_gradient.expected += 1
+                hook = GradHook(engine.deliver_gradient, state_of_gradient, engine.step, call, ())
             engine.on_tensors.put(output, hook)
 
 

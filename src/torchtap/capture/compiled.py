@@ -35,15 +35,15 @@ if TYPE_CHECKING:
 
 NOT_IN_GRAPHS = {
     "grad_input": (
-        "inside torch.compile there are no autograd nodes to hear grad_input from; watch the "
-        "grad_output of the module before"
+        "inside torch.compile there are no autograd nodes that grad_input could be taken from; "
+        "watch the grad_output of the module before"
     ),
     "saved": (
         "inside torch.compile there are no autograd nodes of one module that would keep anything: "
         "a compiled graph keeps its tensors as a whole"
     ),
 }
-"""Ports that cannot be had of a module inside a compiled graph, and why."""
+"""Ports that are not available for a module inside a compiled graph, and why."""
 IN_TRANSFORM = "it ran inside a torch.func transform, where tensors stand for others"
 _AWAITED = "awaited"
 """In place of the reason why a gradient cannot come: it can."""
@@ -125,21 +125,21 @@ class Part:
             return
         is_gradient = port == "grad_output"
         phase = FORWARD if is_gradient else engine.phase_in_graph(tap, trains=trains)
-        awaited = tap.spot("grad_output", leaf) if note else None
+        awaited = tap.state("grad_output", leaf) if note else None
         if awaited is not None and note == _AWAITED:
             awaited.expected += 1
         elif awaited is not None:
             awaited.reason = note
-        spot = tap.spot(port, leaf)
-        if spot is None:
+        state = tap.state(port, leaf)
+        if state is None:
             return
-        spot.seen = True
+        state.seen = True
         backward = -1
-        if spot.site.is_gradient:
-            spot.received += 1
+        if state.site.is_gradient:
+            state.received += 1
             backward = engine.gradients.backwards.number()
-        if phase is not FORWARD or not spot.meter(value, engine.step):
-            row = (spot.site, engine.step, 0, phase, backward, (), value, UNVERSIONED)
+        if phase is not FORWARD or not state.meter(value, engine.step):
+            row = (state.site, engine.step, 0, phase, backward, (), value, UNVERSIONED)
             engine.emit(Record(*row))
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from torchtap.core.absence import Absence
 from torchtap.core.errors import InputError
-from torchtap.core.lasting import lasting
+from torchtap.core.inference_mode import outside_inference_mode
 from torchtap.core.record import Record, Sink
 from torchtap.core.site import Site
 from torchtap.hooks.taps import Meter
@@ -115,7 +115,7 @@ class SinkDispatch:
                 thread = threading.get_ident()
                 self.busy.add(thread)
                 try:
-                    with lasting(), torch.no_grad(), torch._C._DisableAutocast():
+                    with outside_inference_mode(), torch.no_grad(), torch._C._DisableAutocast():
                         return meter(tensor.detach(), step)
                 except Exception as error:  # noqa: BLE001 - as in _emit
                     self._disable(sink, error, f"in the meter of {site} (step {step})")
@@ -145,7 +145,7 @@ class SinkDispatch:
 
     def _emit(self, record: Record) -> None:
         if torch.is_inference_mode_enabled():
-            with lasting():  # What a sink makes of it lasts longer than the mode.
+            with outside_inference_mode():  # What a sink makes of it lasts longer than the mode.
                 self._emit(record)
             return
         thread = threading.get_ident()
@@ -172,7 +172,7 @@ class SinkDispatch:
 
     def _try(self, sink: Sink, action: Callable[[], object], where: str) -> None:
         try:
-            with lasting():
+            with outside_inference_mode():
                 action()
         except Exception as error:  # noqa: BLE001 - as in _emit
             self._disable(sink, error, where)

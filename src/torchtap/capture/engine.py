@@ -19,10 +19,10 @@ from torchtap.capture.compiled import (
     CompilablePostForward,
     CompilablePreForward,
 )
+from torchtap.capture.copy_policy import ALIAS, CopyPolicy
 from torchtap.capture.evaluation import NO_GRADIENTS, Evaluations
-from torchtap.capture.gather import OUTSIDE
 from torchtap.capture.gradient_ports import Gradients, ModuleInputs
-from torchtap.capture.keep import ALIAS, CopyPolicy
+from torchtap.capture.pending_gradient import OUTSIDE
 from torchtap.capture.saved_port import Saved
 from torchtap.capture.state_ports import State
 from torchtap.capture.update_port import Updates
@@ -39,8 +39,8 @@ from torchtap.core.torch_private import (
 )
 from torchtap.core.tree import argument_leaves, leaves
 from torchtap.hooks.calls import (
-    NOT_TOLD,
-    UNTOLD,
+    NOT_IDENTIFIED,
+    UNIDENTIFIED,
     Call,
     outermost_parts,
 )
@@ -237,9 +237,9 @@ class Engine:
     def overwritten(self, site: Site) -> None:
         """A value that was kept as an alias is lost: copy at this site from now on."""
         tap = self.taps.get(site.path) or self.marks.get(site.path)
-        spot = None if tap is None else tap.spot(site.port, site.leaf)
-        if spot is not None:
-            spot.copies = True
+        state = None if tap is None else tap.state(site.port, site.leaf)
+        if state is not None:
+            state.copies = True
 
     def _end_pass(self) -> None:
         self._head = None
@@ -272,10 +272,10 @@ class Engine:
         if phase is EVAL:
             self.evaluations.begin()
         for leaf, tensor in found if "input" in tap.filters else ():
-            self._take_value(tap.spot("input", leaf), tensor, call, phase, foreign)
+            self._take_value(tap.state("input", leaf), tensor, call, phase, foreign)
         if "grad_input" in tap.filters and phase is EVAL:
             for leaf, tensor in found:
-                _refuse_gradient(tap.spot("grad_input", leaf), tensor)
+                _refuse_gradient(tap.state("grad_input", leaf), tensor)
         elif "grad_input" in tap.filters:
             frame.passage = self.gradients.passage(frame, found)
 
@@ -301,10 +301,10 @@ class Engine:
             self.gradients.views.leave(frame.first_view, outputs, is_outermost=is_outermost)
         together = from_one_compiled_graph(t for _, t in found) if len(found) > 1 else ()
         for leaf, tensor in found:
-            spot = tap.spot("output", leaf)
-            self._take_value(spot, tensor, frame.number, frame.phase, frame.foreign)
+            state = tap.state("output", leaf)
+            self._take_value(state, tensor, frame.number, frame.phase, frame.foreign)
             labels = (OUTSIDE,) if id(tensor) in together else ()
-            self._expect(tap.spot("grad_output", leaf), tensor, frame, labels)
+            self._expect(tap.state("grad_output", leaf), tensor, frame, labels)
         if frame.passage is not None:
             self.gradients.connect(frame.passage, [tensor for _, tensor in found])
         if "saved" in tap.filters and frame.phase in (FORWARD, BACKWARD):
@@ -328,16 +328,16 @@ class Engine:
             return
         self.gradients.views.repair()
         frame = self._frameless(tap, (tensor,), {})
-        self._take_value(tap.spot("output", ""), tensor, frame.number, frame.phase, frame.foreign)
-        self._expect(tap.spot("grad_output", ""), tensor, frame)
+        self._take_value(tap.state("output", ""), tensor, frame.number, frame.phase, frame.foreign)
+        self._expect(tap.state("grad_output", ""), tensor, frame)
 
     def _expect(
-        self, spot: SiteState | None, tensor: Tensor, frame: _Frame, labels: tuple[str, ...] = ()
+        self, state: SiteState | None, tensor: Tensor, frame: _Frame, labels: tuple[str, ...] = ()
     ) -> None:
         if frame.phase is EVAL:
-            _refuse_gradient(spot, tensor)
+            _refuse_gradient(state, tensor)
         else:
-            self.gradients.expect(spot, tensor, frame.number, frame.phase_of_gradients, labels)
+            self.gradients.expect(state, tensor, frame.number, frame.phase_of_gradients, labels)
 
     def _enter_model(self, tap: Tap, module: nn.Module, *, is_nested: bool) -> None:
         self.num_entries += 1
@@ -401,44 +401,44 @@ class Engine:
             phase = self.evaluations.phase(tap, trains=trains)
         elif frames[0].phase is EVAL:
             phase = EVAL
-        if call == UNTOLD:
-            tap.untold[f"{NOT_TOLD}: it has phase {BACKWARD!r}"] += 1
+        if call == UNIDENTIFIED:
+            tap.unidentified[f"{NOT_IDENTIFIED}: it has phase {BACKWARD!r}"] += 1
             return next(tap.calls_in_backward), BACKWARD
         return call, phase
 
     # ------------------------------------------------------------------ values
 
     def _take_value(
-        self, spot: SiteState | None, tensor: Tensor, call: int, phase: str, foreign: set[int]
+        self, state: SiteState | None, tensor: Tensor, call: int, phase: str, foreign: set[int]
     ) -> None:
-        if spot is None:
+        if state is None:
             return
-        if phase is FORWARD and spot.meter(tensor, self.step):
-            spot.seen = True
+        if phase is FORWARD and state.meter(tensor, self.step):
+            state.seen = True
             return
         reason = obstacle(tensor)
         if reason is not None:
-            spot.expected += 1  # Waited for in vain, also where other values came.
-            spot.reason = reason
+            state.expected += 1  # Expected and never received, also where other values came.
+            state.reason = reason
             return
         try:
             foreign = self._all_foreign(tensor, foreign)
-            kept, version, labels = self.keeper.keep(spot, tensor, foreign)
+            kept, version, labels = self.keeper.keep(state, tensor, foreign)
         except (RuntimeError, NotImplementedError) as error:  # It must not stop the model.
-            spot.reason = f"it could not be copied: {str(error).splitlines()[0]}"
+            state.reason = f"it could not be copied: {str(error).splitlines()[0]}"
             return
-        spot.seen = True
-        self.emit(Record(spot.site, self.step, call, phase, -1, labels, kept, version))
+        state.seen = True
+        self.emit(Record(state.site, self.step, call, phase, -1, labels, kept, version))
 
     def _take_saved(self, frame: _Frame, outputs: list[Tensor]) -> None:
-        def take(spot: SiteState, tensor: Tensor, labels: tuple[str, ...]) -> None:
-            spot.seen = True
-            if frame.phase is FORWARD and spot.meter(tensor, self.step):
+        def take(state: SiteState, tensor: Tensor, labels: tuple[str, ...]) -> None:
+            state.seen = True
+            if frame.phase is FORWARD and state.meter(tensor, self.step):
                 return
             foreign = self._all_foreign(tensor, set())
-            kept, version, part = self.keeper.keep(spot, tensor, foreign)
+            kept, version, part = self.keeper.keep(state, tensor, foreign)
             labels += part
-            row = (spot.site, self.step, frame.number, frame.phase, -1, labels, kept, version)
+            row = (state.site, self.step, frame.number, frame.phase, -1, labels, kept, version)
             self.emit(Record(*row))
 
         params = self._param_storages()
@@ -482,12 +482,12 @@ class Engine:
         else:
             return bool(self.busy) and threading.get_ident() in self.busy
         if is_counted:
-            tap.untold[reason] += 1
+            tap.unidentified[reason] += 1
         return True
 
 
-def _refuse_gradient(spot: SiteState | None, tensor: Tensor) -> None:
+def _refuse_gradient(state: SiteState | None, tensor: Tensor) -> None:
     """Say that the gradient of an evaluation forward was wanted and is not waited for."""
-    if spot is not None and tensor.requires_grad:
-        spot.expected += 1
-        spot.reason = NO_GRADIENTS
+    if state is not None and tensor.requires_grad:
+        state.expected += 1
+        state.reason = NO_GRADIENTS

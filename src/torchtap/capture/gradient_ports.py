@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtap.capture.gather import PendingGradient, add_boundary_gradients
-from torchtap.capture.keep import CopyPolicy
+from torchtap.capture.copy_policy import CopyPolicy
+from torchtap.capture.pending_gradient import PendingGradient, add_boundary_gradients
 from torchtap.core.record import FORWARD, Record, new_record
 from torchtap.core.torch_private import sequence_number
 from torchtap.hooks.backwards import Backwards
@@ -39,7 +39,7 @@ class ModuleInputs:
     """The arguments of one call whose gradients through the module are wanted.
 
     Attributes:
-        spots: number of the argument -> its spot.
+        states: number of the argument -> its state.
         tensors: number of the argument -> the tensor.
         shapes: number of the argument -> its shape as it came; ``t_`` and the like change it.
         labels: number of the argument -> what is to be known of its gradient.
@@ -59,7 +59,7 @@ class ModuleInputs:
         "path",
         "phase",
         "shapes",
-        "spots",
+        "states",
         "tensors",
         "versions",
     )
@@ -68,7 +68,7 @@ class ModuleInputs:
         self.path = path
         self.call = call
         self.phase = phase
-        self.spots: dict[int, SiteState] = {}
+        self.states: dict[int, SiteState] = {}
         self.tensors: dict[int, Tensor] = {}
         self.shapes: dict[int, torch.Size | None] = {}
         self.labels: dict[int, tuple[str, ...]] = {}
@@ -116,7 +116,7 @@ class Gradients:
 
     def deliver(
         self,
-        spot: SiteState,
+        state: SiteState,
         step: int,
         call: int,
         labels: tuple[str, ...],
@@ -128,51 +128,51 @@ class Gradients:
         if gradient is None:
             return
         if is_batched(gradient):
-            spot.reason = BATCHED
+            state.reason = BATCHED
             return
-        spot.received += 1
-        spot.seen = True
+        state.received += 1
+        state.seen = True
         # A meter knows nothing of labels and phases.
-        if not labels and phase is FORWARD and spot.meter(gradient, step):
+        if not labels and phase is FORWARD and state.meter(gradient, step):
             return
         number = self.backwards.number()
         given = self.backwards.given
         if (
-            spot.copies is False
+            state.copies is False
             and type(gradient) is Tensor
             and not gradient.requires_grad
             and not given
         ):
             kept, version = gradient, gradient._version  # What keep() does, in short.
         else:
-            kept, version, part = self._keeper.keep(spot, gradient, given)
+            kept, version, part = self._keeper.keep(state, gradient, given)
             labels += part
-        row = (spot.site, step, call, phase, number, labels, kept, version)
+        row = (state.site, step, call, phase, number, labels, kept, version)
         self._emit(new_record(Record, row))
 
     # ------------------------------------------------------------------ of a tensor as it is
 
     def expect(
         self,
-        spot: SiteState | None,
+        state: SiteState | None,
         tensor: Tensor,
         call: int,
         phase: str,
         labels: tuple[str, ...] = (),
     ) -> None:
-        """Hear of the gradient of a tensor as it is now, over all its uses."""
-        if spot is None:
+        """Receive the gradient of a tensor as it is now, over all its uses."""
+        if state is None:
             return
         if not tensor.requires_grad:
-            spot.reason = why_no_grad(tensor)
+            state.reason = why_no_grad(tensor)
         elif call >= 0 and not is_discarded_graph():
-            gather = PendingGradient(self, spot, call, phase, labels)
+            gather = PendingGradient(self, state, call, phase, labels)
             self._hook(tensor, GradHook(gather.add))
             self._follow(tensor, gather, None)
 
-    def of_view(self, spot: SiteState, view: Tensor, call: int) -> GradHook:
+    def of_view(self, state: SiteState, view: Tensor, call: int) -> GradHook:
         """The hook for a returned view, which is followed from now on."""
-        gather = PendingGradient(self, spot, call, FORWARD)
+        gather = PendingGradient(self, state, call, FORWARD)
         if not view._base.is_leaf:  # type: ignore[union-attr]
             gather.views = (self.views.follow(view, gather),)
         return GradHook(gather.add)
@@ -181,7 +181,7 @@ class Gradients:
         """Number the backward where it starts from these.
 
         A reentrant checkpoint inside it runs backwards of its own. Where parameters are all that
-        is watched, those would be the first to be heard of, and be taken for the outermost.
+        is watched, those would be the first to be received, and be taken for the outermost.
         """
         for tensor in outputs:
             if tensor.requires_grad:
@@ -201,22 +201,22 @@ class Gradients:
         tap, call, phase = entered.tap, entered.number, entered.phase_of_gradients
         passage = ModuleInputs(tap.path, call, phase)
         for place, (leaf, tensor) in enumerate(arguments):
-            spot = tap.spot("grad_input", leaf)
-            if spot is None:
+            state = tap.state("grad_input", leaf)
+            if state is None:
                 continue
             if not tensor.requires_grad or not torch.is_grad_enabled():
-                spot.reason = why_no_grad(tensor)
+                state.reason = why_no_grad(tensor)
             elif self._grad_input == "total":
-                self.expect(spot, tensor, call, phase, ("total",))
+                self.expect(state, tensor, call, phase, ("total",))
             elif call >= 0 and not is_discarded_graph():
-                passage.spots[place] = spot
+                passage.states[place] = state
                 passage.tensors[place] = tensor
                 # A nested tensor is never broadcast, and one of strided memory has no shape.
                 passage.shapes[place] = None if tensor.is_nested else tensor.shape
                 base = tensor._base if tensor._is_view() else None
                 if base is not None and base.dtype != tensor.dtype:
                     passage.versions[place] = tensor._version
-        if not passage.spots:
+        if not passage.states:
             return None
         passage.entering = input_edges(passage.tensors.items())
         passage.first = sequence_number()
@@ -241,9 +241,9 @@ class Gradients:
         """The module returned: find where its arguments entered, now that its graph is there."""
         for place, version in passage.versions.items():
             if passage.tensors[place]._version != version:
-                spot = passage.spots.pop(place)
-                spot.expected += 1
-                spot.reason = "it is a view in another dtype, and the module overwrote it"
+                state = passage.states.pop(place)
+                state.expected += 1
+                state.reason = "it is a view in another dtype, and the module overwrote it"
         unchanged: set[int] = set()
         roots = []
         for tensor in outputs:
@@ -252,27 +252,27 @@ class Gradients:
             direct = [
                 entrance.place
                 for entrance in passage.entering.get(edge_of(tensor), ())
-                if entrance.geometry is None and entrance.place in passage.spots
+                if entrance.geometry is None and entrance.place in passage.states
             ]
             for place in direct:
                 if place not in unchanged:
                     unchanged.add(place)
-                    spot, call, phase = passage.spots[place], passage.call, passage.phase
-                    self.expect(spot, tensor, call, phase, ("total",))
+                    state, call, phase = passage.states[place], passage.call, passage.phase
+                    self.expect(state, tensor, call, phase, ("total",))
             if not direct and tensor.grad_fn is not None:
                 roots.append(tensor)
         nodes_of: dict[int, dict[Node, list[BoundaryEdge]]] = {}
         edited = passage.path if self._looks_before else None
         for node, slots in boundary_edges(roots, passage.entering, passage.first, edited).items():
             for crossing in slots:
-                if crossing.place in passage.spots and crossing.place not in unchanged:
+                if crossing.place in passage.states and crossing.place not in unchanged:
                     nodes_of.setdefault(crossing.place, {}).setdefault(node, []).append(crossing)
         for place, nodes in nodes_of.items():
             self._connect_argument(passage, place, nodes, roots)
-        for place in passage.spots.keys() - nodes_of.keys() - unchanged:
-            spot = passage.spots[place]
-            spot.expected += 1
-            spot.reason = "what the module returned does not depend on it"
+        for place in passage.states.keys() - nodes_of.keys() - unchanged:
+            state = passage.states[place]
+            state.expected += 1
+            state.reason = "what the module returned does not depend on it"
 
     def _connect_argument(
         self,
@@ -283,8 +283,8 @@ class Gradients:
     ) -> None:
         tensor = passage.tensors[place]
         labels = passage.labels.get(place, ())
-        spot, call, phase = passage.spots[place], passage.call, passage.phase
-        gather = PendingGradient(self, spot, call, phase, labels, len(nodes))
+        state, call, phase = passage.states[place], passage.call, passage.phase
+        gather = PendingGradient(self, state, call, phase, labels, len(nodes))
         for node, found in nodes.items():
             hook = partial(
                 add_boundary_gradients, gather, found, passage.shapes[place], tensor.dtype
@@ -342,7 +342,7 @@ class Gradients:
         return (owner.gradients if isinstance(owner, PendingGradient) else owner) is self
 
     def prune(self, *, force: bool) -> None:
-        """Forget what belongs to graphs that are gone."""
+        """Forget what belongs to graphs that were freed."""
         if not force and len(self.on_tensors.tables) + len(self._handles) < self._prune_at:
             return
         self.on_tensors.prune()

@@ -50,29 +50,29 @@ def is_container(plan: Plan, path: str) -> bool:
     return module is not None and has_no_forward(module)
 
 
-def _is_untouched(spot: SiteState) -> bool:
+def _is_untouched(state: SiteState) -> bool:
     """Whether it was made beforehand, for a bare tensor, and no tensor ever came there."""
-    return spot.site.port in FLOW_PORTS and not (spot.seen or spot.expected or spot.reason)
+    return state.site.port in FLOW_PORTS and not (state.seen or state.expected or state.reason)
 
 
-def _why_missing(spot: SiteState) -> str | None:
+def _why_missing(state: SiteState) -> str | None:
     """Why a site has nothing, or less than it should; ``None`` if all came."""
-    missing = spot.expected - spot.received
-    if spot.seen and missing <= 0:
+    missing = state.expected - state.received
+    if state.seen and missing <= 0:
         return None
-    if spot.reason is not None:
-        return spot.reason
-    if spot.seen:
-        return f"no gradient arrived for {missing} of {spot.expected} calls"
+    if state.reason is not None:
+        return state.reason
+    if state.seen:
+        return f"no gradient arrived for {missing} of {state.expected} calls"
     if missing > 0:
         inside = ", is computed from it inside a compiled graph only" if is_compiler_used() else ""
         return (
             f"no gradient arrived: no backward was run, the loss does not depend on it{inside}, or "
             f"it is a view that was overwritten later"
         )
-    if spot.site.port == "update":
+    if state.site.port == "update":
         return "no optimizer made a step with it"
-    if spot.site.port == "param_grad":
+    if state.site.port == "param_grad":
         return "no backward reached the parameter"
     return "it was not seen"
 

@@ -79,7 +79,7 @@ class Saved:
             outputs: what it returned.
             first: number that its first node can have.
             params: storages of the model's parameters.
-            take: gets the spot, the tensor and its labels.
+            take: gets the state, the tensor and its labels.
         """
         times: Counter[str] = Counter()
         for node in _own_nodes(outputs, first):
@@ -90,16 +90,16 @@ class Saved:
             for name, raw in self._raws(node):
                 times[name] += 1
                 leaf = name if times[name] == 1 else f"{name}~{times[name]}"
-                spot = tap.spot("saved", leaf)
-                if spot is None:
+                state = tap.state("saved", leaf)
+                if state is None:
                     continue
                 tensor = raw.data
                 if type(tensor) is Counted:
                     tensor.leaf, tensor = name, tensor.alias
                 elif raw.unpack_hook is not None:
-                    spot.reason = _packed(raw.unpack_hook)
+                    state.reason = _packed(raw.unpack_hook)
                     continue
-                take(spot, tensor, self._labels(tensor, params))
+                take(state, tensor, self._labels(tensor, params))
 
     def _raws(self, node: Node) -> Iterator[tuple[str, Any]]:
         """What a node keeps: ``op.slot`` and autograd's own handle."""

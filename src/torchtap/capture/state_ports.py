@@ -9,8 +9,14 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
-from torchtap.core.lasting import lasting_copy
-from torchtap.core.local import is_distributed, is_partial, local, num_ranks, sharded_parameters
+from torchtap.core.distributed import (
+    is_distributed,
+    is_partial,
+    local,
+    num_ranks,
+    sharded_parameters,
+)
+from torchtap.core.inference_mode import normal_copy
 from torchtap.core.record import FORWARD, UNVERSIONED, Record
 from torchtap.core.tensors import obstacle
 from torchtap.hooks.backwards import Backwards
@@ -69,29 +75,29 @@ class State:
         for ref, wanted_of in self._params:
             module = ref()
             params = {} if module is None else module._parameters
-            for spot, name in wanted_of:
+            for state, name in wanted_of:
                 param = params.get(name)
                 if param is not None:
-                    self._take(spot, shards.get(id(param), param) if shards else param, step)
+                    self._take(state, shards.get(id(param), param) if shards else param, step)
         for tap, module in self._owners if self._wants_buffers else ():
             for name, held in module._buffers.items() if "buffer" in tap.filters else ():
-                wanted = None if held is None else tap.spot("buffer", name)
+                wanted = None if held is None else tap.state("buffer", name)
                 if wanted is not None and held is not None:
                     self._take(wanted, held, step)
 
-    def _take(self, spot: SiteState, tensor: Tensor, step: int) -> None:
-        if spot.meter(tensor, step):
-            spot.seen, spot.reason = True, None
+    def _take(self, state: SiteState, tensor: Tensor, step: int) -> None:
+        if state.meter(tensor, step):
+            state.seen, state.reason = True, None
         else:
-            self._keep(spot, tensor)
+            self._keep(state, tensor)
 
-    def _keep(self, spot: SiteState, tensor: Tensor) -> None:
-        spot.reason = obstacle(tensor)
-        if spot.reason is None:
-            spot.seen = True
+    def _keep(self, state: SiteState, tensor: Tensor) -> None:
+        state.reason = obstacle(tensor)
+        if state.reason is None:
+            state.seen = True
             own, labels = local(tensor)
-            kept = own if self._borrows else lasting_copy(own)
-            self._emit(Record(spot.site, self.step, 0, FORWARD, -1, labels, kept, UNVERSIONED))
+            kept = own if self._borrows else normal_copy(own)
+            self._emit(Record(state.site, self.step, 0, FORWARD, -1, labels, kept, UNVERSIONED))
 
     @property
     def is_wanted(self) -> bool:
@@ -116,8 +122,8 @@ class State:
         self._params, owners = [], list(self._owners)
         for tap, module in owners:
             held = {name: param for name, param in module._parameters.items() if param is not None}
-            spots = ((tap.spot("param", name), name) for name in held)
-            wanted = [(spot, name) for spot, name in spots if spot is not None]
+            states = ((tap.state("param", name), name) for name in held)
+            wanted = [(state, name) for state, name in states if state is not None]
             if wanted:
                 self._params.append((weakref.ref(module), wanted))
             for name, param in held.items() if "param_grad" in tap.filters else ():
@@ -131,22 +137,22 @@ class State:
         self, tap: Tap, module: nn.Module, name: str, param: Tensor, backwards: Backwards
     ) -> bool:
         """Hook one parameter; returns whether this tensor need not be looked at again."""
-        spot = tap.spot("param_grad", name)
-        if spot is None:
+        state = tap.state("param_grad", name)
+        if state is None:
             return True
         if self._hooks.has(tap.path, name, param):
             if self._hooks.was_swapped(tap.path, name, param):
-                spot.reason, spot.expected = SWAPPED, spot.received + 1
+                state.reason, state.expected = SWAPPED, state.received + 1
             return True
         if obstacle(param) is not None:
             return False
         if not param.requires_grad:
-            spot.reason = why_no_grad(param)
+            state.reason = why_no_grad(param)
             return True
         if not param.is_leaf:
-            spot.reason = "the call put another tensor in the parameter's place"
+            state.reason = "the call put another tensor in the parameter's place"
             return False
-        hook = partial(self._take_gradient, backwards, spot, weakref.ref(module))
+        hook = partial(self._take_gradient, backwards, state, weakref.ref(module))
         handle = param.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
         self._hooks.add(tap.path, name, param, handle)
         return True
@@ -154,36 +160,36 @@ class State:
     def _take_gradient(
         self,
         backwards: Backwards,
-        spot: SiteState,
+        state: SiteState,
         module: Callable[[], nn.Module | None],
         param: Tensor,
     ) -> None:
         gradient = param.grad
-        if gradient is None or not self.recording or not owns(module(), spot.site.leaf, param):
+        if gradient is None or not self.recording or not owns(module(), state.site.leaf, param):
             return
         labels = self._labels
         if type(gradient) is not Tensor:
             gradient, labels = _own_part(gradient, labels)
-        if not labels and spot.meter(gradient, self.step):  # A meter knows nothing of labels.
-            spot.seen = True
+        if not labels and state.meter(gradient, self.step):  # A meter knows nothing of labels.
+            state.seen = True
             return
         number = backwards.number()
         if self._borrows:
-            spot.seen = True
-            row = (spot.site, self.step, number, FORWARD, number, labels, gradient, UNVERSIONED)
+            state.seen = True
+            row = (state.site, self.step, number, FORWARD, number, labels, gradient, UNVERSIONED)
             self._emit(Record(*row))
             return
         # Copied here, since other hooks may use it up (an optimizer that runs in backward), but
         # handed on at the end: reentrant checkpoints accumulate several times in one backward.
-        kept = lasting_copy(gradient)
-        row = Record(spot.site, self.step, number, FORWARD, number, labels, kept, UNVERSIONED)
-        self._waiting[spot] = row
+        kept = normal_copy(gradient)
+        row = Record(state.site, self.step, number, FORWARD, number, labels, kept, UNVERSIONED)
+        self._waiting[state] = row
 
     def deliver(self) -> None:
         """Hand on parameter gradients, now that the backward has ended."""
         waiting, self._waiting = self._waiting, {}
-        for spot, row in waiting.items():
-            spot.seen = True
+        for state, row in waiting.items():
+            state.seen = True
             self._emit(row)
 
     def release(self) -> None:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer
 
-from torchtap.core.local import local, sharded_parameters
+from torchtap.core.distributed import local, sharded_parameters
 from torchtap.core.record import FORWARD, UNVERSIONED, Record
 from torchtap.core.tensors import obstacle
 from torchtap.hooks.optimizer_hooks import listen_to_optimizers
@@ -70,7 +70,7 @@ class Updates:
                 del self._running[depth:]  # Its last step raised.
                 break
         known = {key for _, before in self._running for key in before}
-        wanted = self._spots() if self.recording else {}
+        wanted = self._states() if self.recording else {}
         params = [param for group in optimizer.param_groups for param in group["params"]]
         before = {
             id(param): local(param)[0].detach().clone()
@@ -90,7 +90,7 @@ class Updates:
         else:
             return
         self._has_stepped = True
-        params, spots = self._params(), self._spots()
+        params, states = self._params(), self._states()
         for key, old in before.items():
             if key not in params:
                 continue
@@ -99,18 +99,19 @@ class Updates:
                     own, labels = local(params[key])
                     change = own.detach() - old
             except RuntimeError as error:  # It must not stop the training.
-                for spot in spots[key]:
-                    spot.expected += 1
-                    spot.reason = f"torch cannot subtract it: {str(error).splitlines()[0]}"
-                    self._calls[spot] += 1
+                for state in states[key]:
+                    state.expected += 1
+                    state.reason = f"torch cannot subtract it: {str(error).splitlines()[0]}"
+                    self._calls[state] += 1
                 continue
-            for spot in spots[key]:
-                call = self._calls[spot]
-                self._calls[spot] += 1
-                spot.seen = True
-                if not labels and spot.meter(change, self.step):  # A meter knows nothing of labels.
+            for state in states[key]:
+                call = self._calls[state]
+                self._calls[state] += 1
+                state.seen = True
+                # A meter knows nothing of labels.
+                if not labels and state.meter(change, self.step):
                     continue
-                row = (spot.site, self.step, call, FORWARD, -1, labels, change, UNVERSIONED)
+                row = (state.site, self.step, call, FORWARD, -1, labels, change, UNVERSIONED)
                 self._emit(Record(*row))
 
     def end_step(self, *, has_run: bool) -> None:
@@ -119,44 +120,44 @@ class Updates:
         ``GradScaler`` does not call an optimizer whose gradients are not finite.
         """
         if self.recording and has_run and self.is_wanted:
-            for spot, param in self._tapped():
-                if not self._calls[spot]:
-                    self._note_skipped(spot, param)
+            for state, param in self._tapped():
+                if not self._calls[state]:
+                    self._note_skipped(state, param)
         self._calls.clear()
         self._running.clear()
         self._has_stepped = False
 
-    def _note_skipped(self, spot: SiteState, param: Tensor) -> None:
-        skipped = self._skipped.setdefault(spot, [])
+    def _note_skipped(self, state: SiteState, param: Tensor) -> None:
+        skipped = self._skipped.setdefault(state, [])
         skipped.append(self.step)
-        spot.expected += 1
+        state.expected += 1
         if not param.requires_grad:
-            spot.reason = "it does not require grad, and no optimizer made a step with it"
+            state.reason = "it does not require grad, and no optimizer made a step with it"
             return
         shown = ", ".join(map(str, skipped[:6])) + (" and more" if len(skipped) > 6 else "")
-        spot.reason = f"no optimizer made a step with it in step {shown}"
+        state.reason = f"no optimizer made a step with it in step {shown}"
         if param.grad is not None and not _is_finite(param.grad):
-            spot.reason += ": its gradient was not finite, and GradScaler passes over such steps"
+            state.reason += ": its gradient was not finite, and GradScaler skips such steps"
         elif self._has_stepped:
-            spot.reason += ": those that made one do not hold it"
+            state.reason += ": those that made one do not hold it"
         else:
-            spot.reason += " (GradScaler passes over steps whose gradients are not finite)"
+            state.reason += " (GradScaler skips steps whose gradients are not finite)"
 
     def _params(self) -> dict[int, Tensor]:
         return {id(param): param for _, param in self._tapped()}
 
-    def _spots(self) -> dict[int, list[SiteState]]:
+    def _states(self) -> dict[int, list[SiteState]]:
         """Of a parameter that several modules own, all."""
         found: dict[int, list[SiteState]] = {}
-        for spot, param in self._tapped():
-            found.setdefault(id(param), []).append(spot)
+        for state, param in self._tapped():
+            found.setdefault(id(param), []).append(state)
         return found
 
     def _tapped(self) -> list[tuple[SiteState, Tensor]]:
         shards = sharded_parameters()
         return [
-            (spot, shards.get(id(param), param))
-            for spot, _, param in tapped_params(self._plan, self._taps, "update")
+            (state, shards.get(id(param), param))
+            for state, _, param in tapped_params(self._plan, self._taps, "update")
             if obstacle(param) is None
         ]
 

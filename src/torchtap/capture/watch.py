@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from torchtap.capture.compiled import NOT_IN_GRAPHS
+from torchtap.capture.copy_policy import ALIAS, COPY_MODES
 from torchtap.capture.delivery import SinkDispatch, as_sinks
 from torchtap.capture.engine import Engine
-from torchtap.capture.keep import ALIAS, COPY_MODES
 from torchtap.capture.missing import (
     _is_compiled,
     _is_untouched,
@@ -170,7 +170,7 @@ class Watch(Closable):
                 for port in marked.filters:
                     found.extend(self._absent_at(marked, port))
         for name in sorted(self._engine.namesakes):
-            reason = "a tt.mark of this name was passed over: a module has it; name it otherwise"
+            reason = "a tt.mark of this name was skipped: a module has it; name it otherwise"
             found.append(Absence(Site(name, "output"), reason))
         for path, now in self._engine.moved.items():
             is_known = now is not None and self.plan.aliases.get(now) == path
@@ -180,18 +180,18 @@ class Watch(Closable):
         return Absences([*found, *self._unmarked(), *self._lost(), *self._mixed()])
 
     def _absent_at(self, tap: Tap, port: str) -> Iterator[Absence]:
-        tallies = [spot for (one, _), spot in tap.spots.items() if spot is not None and one == port]
-        spots = [spot for spot in tallies if not _is_untouched(spot)]
-        for spot in spots:
-            reason = _why_missing(spot)
+        wanted = (state for (one, _), state in tap.states.items() if state and one == port)
+        states = [state for state in wanted if not _is_untouched(state)]
+        for state in states:
+            reason = _why_missing(state)
             if reason is not None:
-                yield Absence(spot.site, reason)
-        untold = {} if port in STATE_PORTS else tap.untold
+                yield Absence(state.site, reason)
+        unidentified = {} if port in STATE_PORTS else tap.unidentified
         unseen = list(tap.why_unseen(port))
         yield from unseen
-        if not spots and not unseen and not untold:
+        if not states and not unseen and not unidentified:
             yield Absence(Site(tap.path, port), self._why_never(tap, port))
-        for reason, number in untold.items():
+        for reason, number in unidentified.items():
             yield Absence(Site(tap.path, port), f"{reason} ({plural(number, 'call')})")
 
     def _why_never(self, tap: Tap, port: str) -> str:
@@ -269,8 +269,8 @@ class Watch(Closable):
         in which the backward happens to reach them.
         """
         taps = [*self._engine.taps.values(), *self._engine.marks.values()]
-        spots = [spot for tap in taps if tap is not None for spot in list(tap.spots.values())]
-        return [spot.site for spot in spots if spot is not None]
+        states = [state for tap in taps if tap is not None for state in list(tap.states.values())]
+        return [state.site for state in states if state is not None]
 
     def __repr__(self) -> str:
         state = f"open, step {self.current_step}" if self._is_open else "closed"

@@ -1,84 +1,15 @@
 """The command line: words to calls, values to text and an exit code.
 
-Exit codes: 0 fine, 1 alarm or difference, 2 usage or bad input. Heavy imports stand inside the
-commands, so that ``--help`` and ``ls`` answer without waiting for torch.
+In the order in which it is read:
+
+- :mod:`~torchtap.cli.app`: the list of commands, and what becomes an exit code.
+- :mod:`~torchtap.cli.commands_read` (``ls``, ``show``, ``stats``: of a run) and
+  :mod:`~torchtap.cli.commands_run` (``demo``, ``record``, ``summary``, ``maps``: of a model). A new
+  command is a function there, and a name in the list.
+- :mod:`~torchtap.cli.options`, :mod:`~torchtap.cli.parsing`: options that several commands share;
+  from words to values.
+- :mod:`~torchtap.cli.model`, :mod:`~torchtap.cli.batch`, :mod:`~torchtap.cli.loss`: the model, its
+  inputs and its loss, from files and names; :mod:`~torchtap.cli.failures` says why one fails.
+- :mod:`~torchtap.cli.output`: what is printed. :mod:`~torchtap.cli.demo`: the sheet of
+  ``torchtap demo``.
 """
-
-from __future__ import annotations
-
-import contextlib
-import os
-import sys
-import traceback
-from collections.abc import Sequence
-
-import click
-
-from torchtap.cli import commands_read, commands_run
-from torchtap.cli.output import complain
-from torchtap.core.errors import TorchtapError
-from torchtap.core.version import __version__
-
-FINE, BAD_INPUT, INTERRUPTED = 0, 2, 130
-
-
-def main() -> None:
-    """Entry point of ``torchtap``."""
-    # OpenMP's threads spin while they wait. On a machine that is busy with something else (a
-    # training, say) that made the demo ten times slower; without, it costs nothing measurable.
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    sys.exit(run())
-
-
-def run(words: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code. Prints, and never raises for bad input."""
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(AttributeError):  # A captured stream may be of another kind.
-            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-    try:
-        code = cli.main(
-            args=None if words is None else list(words),
-            prog_name="torchtap",
-            standalone_mode=False,
-        )
-        sys.stdout.flush()
-        return code if isinstance(code, int) else FINE
-    except click.ClickException as error:
-        error.show()
-        return BAD_INPUT
-    except TorchtapError as error:
-        complain(str(error))
-        return BAD_INPUT
-    except (click.Abort, KeyboardInterrupt):
-        complain("interrupted")
-        return INTERRUPTED
-    except BrokenPipeError:
-        # The reader of the pipe has closed it; Python must not complain about it on the way out.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return FINE
-    except Exception:  # noqa: BLE001 - the user's own model or loss: theirs to see in full
-        traceback.print_exc()
-        complain("the code that was asked to run raised the above")
-        return BAD_INPUT
-
-
-@click.group(
-    context_settings={"max_content_width": 100, "help_option_names": ["-h", "--help"]},
-    epilog="MODEL is package.module:callable or file.py:callable, found from the current folder "
-    "too. WHERE is [!]PATH[@TYPE][:PORTS[[LEAF]]], e.g. 'layer*@Conv2d:output,grad_output'.",
-)
-@click.version_option(__version__, prog_name="torchtap", message="%(prog)s %(version)s")
-def cli() -> None:
-    """See everything that flows through a PyTorch model."""
-
-
-for command in (
-    commands_run.demo,
-    commands_run.record,
-    commands_run.summary,
-    commands_run.maps,
-    commands_read.ls,
-    commands_read.show,
-    commands_read.stats,
-):
-    cli.add_command(command)

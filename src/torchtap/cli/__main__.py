@@ -1,6 +1,6 @@
 """``python -m torchtap.cli``."""
 
-from torchtap.cli import main
+from torchtap.cli.app import main
 
 if __name__ == "__main__":
     main()

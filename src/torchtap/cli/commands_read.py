@@ -130,7 +130,7 @@ def stats(
 def _listed_columns(path: str) -> list[str]:
     """Every column with what it is; of a run that is there also its further statistics."""
     from torchtap.runs.columns import ROW_COLUMNS
-    from torchtap.stats.names import NAMES
+    from torchtap.stats.numbers import NAMES
 
     said = {**{name: one.meaning for name, one in NAMES.items()}, **ROW_COLUMNS}
     if Path(path).is_file():
@@ -172,7 +172,7 @@ def _per_slice(
     *,
     every: bool,
 ) -> tuple[list[dict[str, Any]], Page]:
-    from torchtap.stats.custom.show_slices import SLICE_COLUMNS, show_slices
+    from torchtap.stats.catalogue.show_slices import SLICE_COLUMNS, show_slices
 
     names = SLICE_COLUMNS if names is None else names
     values: list[dict[str, Any]] = []

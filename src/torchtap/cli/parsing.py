@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from torchtap.cli.batch import Batch
     from torchtap.runs.run import Run
-    from torchtap.stats.custom.slices import Slices
+    from torchtap.stats.catalogue.slices import Slices
     from torchtap.stats.statistics import Statistics
 
 
@@ -110,7 +110,7 @@ def _numbers(name: str, text: str | None) -> list[float]:
 
 def slices_of(found: Statistics, name: str, site: str) -> Slices:
     """What ``tt.stats.along`` found of a site, under a name."""
-    from torchtap.stats.custom.slices import Slices
+    from torchtap.stats.catalogue.slices import Slices
 
     there = [other for other, one in found.extra.items() if isinstance(one, Slices)]
     # Raises, and says why, where it is missing.

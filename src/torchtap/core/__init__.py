@@ -5,16 +5,16 @@ In the order in which they are read:
 - :mod:`~torchtap.core.errors`, :mod:`~torchtap.core.site`, :mod:`~torchtap.core.record`: the tree
   of errors; sites and patterns; one value with its key, and what takes it.
 - :mod:`~torchtap.core.absence`: what was selected and not seen, with the reason.
-- :mod:`~torchtap.core.modules`, :mod:`~torchtap.core.plan`, :mod:`~torchtap.core.near`: the
+- :mod:`~torchtap.core.modules`, :mod:`~torchtap.core.plan`, :mod:`~torchtap.core.suggestions`: the
   modules of a model by their paths; a request becomes a plan; what may have been meant.
 - :mod:`~torchtap.core.tree`, :mod:`~torchtap.core.attributes`, :mod:`~torchtap.core.rebuild`: the
   tensors in nested values, found; those in the attributes of an object; nested values made anew
   with other tensors.
-- :mod:`~torchtap.core.tensors`, :mod:`~torchtap.core.local`, :mod:`~torchtap.core.sameness`,
-  :mod:`~torchtap.core.lasting`: facts of one tensor; what this rank holds of a distributed one;
-  comparing to the bit; tensors that outlive inference mode.
+- :mod:`~torchtap.core.tensors`, :mod:`~torchtap.core.distributed`, :mod:`~torchtap.core.equality`,
+  :mod:`~torchtap.core.inference_mode`: facts of one tensor; what this rank holds of a distributed
+  one; comparing to the bit; tensors that outlive inference mode.
 - :mod:`~torchtap.core.preserved`: runs a model and puts its state and the random state back.
-- :mod:`~torchtap.core.functions`: what a function of the user's is called and takes.
+- :mod:`~torchtap.core.user_functions`: what a function of the user's is called and takes.
 - :mod:`~torchtap.core.text`, :mod:`~torchtap.core.outline`: numbers, sizes and tables as text;
   module paths as an indented tree.
 """

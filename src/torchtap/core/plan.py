@@ -14,7 +14,6 @@ from torch import nn
 from torchtap.core.absence import Absence
 from torchtap.core.errors import InputError, SiteError
 from torchtap.core.modules import Where, _state_names, _type_names, _walk, modules_of, several
-from torchtap.core.near import _could_be_mark, _no_module, _nothing, _parts, near
 from torchtap.core.page import Listed, Page, Printed
 from torchtap.core.site import (
     _WILD,
@@ -26,6 +25,7 @@ from torchtap.core.site import (
     Site,
     leaf_matches,
 )
+from torchtap.core.suggestions import _could_be_mark, _no_module, _nothing, _parts, near
 
 
 @dataclass(frozen=True, slots=True)

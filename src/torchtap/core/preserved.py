@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtap.core.sameness import same
+from torchtap.core.equality import same
 
 Access = tuple[Callable[[], Any], Callable[[Any], object]]
 """How the state of one generator is read, and how it is written."""

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 
-from torchtap.core.functions import name_of
-from torchtap.core.local import PLAIN, local
+from torchtap.core.distributed import PLAIN, local
 from torchtap.core.torch_private import is_of_transform, transform_running
+from torchtap.core.user_functions import name_of
 
 
 def storage_id(tensor: Tensor) -> int:

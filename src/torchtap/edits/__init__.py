@@ -34,8 +34,8 @@ from torchtap.edits.catalogue.elementwise import (
     sign,
     zero,
 )
-from torchtap.edits.catalogue.elsewhere import mean_ablate, patch
 from torchtap.edits.catalogue.norms import clip_norm
+from torchtap.edits.catalogue.patching import mean_ablate, patch
 from torchtap.edits.catalogue.rectifiers import guided_relu
 
 __all__ = [

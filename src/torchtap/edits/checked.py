@@ -7,12 +7,12 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from torchtap.core.distributed import local
 from torchtap.core.errors import EditError
-from torchtap.core.functions import Function, name_of, place, takes_record
-from torchtap.core.local import local
 from torchtap.core.record import Record
 from torchtap.core.site import Site
 from torchtap.core.tensors import _same_bits, _same_shape, kind_of
+from torchtap.core.user_functions import Function, name_of, place, takes_record
 
 _WIDE = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
 

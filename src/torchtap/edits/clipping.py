@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
 from torchtap.core.errors import EditError
-from torchtap.core.functions import name_of
+from torchtap.core.user_functions import name_of
 from torchtap.hooks.optimizer_hooks import has_closure, listen_to_optimizers
 from torchtap.hooks.param_hooks import tapped_params
 from torchtap.hooks.taps import SiteState, Tap
-from torchtap.transfer.frozen import is_held
+from torchtap.transfer.freeze_hooks import is_held
 
 if TYPE_CHECKING:
     from torchtap.core.plan import Plan
@@ -101,8 +101,8 @@ class Clipping:
                 f"by torch.nn.utils.clip_grad_norm_."
             )
         # What is frozen gets no step, and so is no part of the norm, whichever hook ran first.
-        free = [(spot, param) for spot, param in own if not is_held(param)]
-        chosen = [(spot, param.grad) for spot, param in free if param.grad is not None]
+        free = [(state, param) for state, param in own if not is_held(param)]
+        chosen = [(state, param.grad) for state, param in free if param.grad is not None]
         if chosen:
             self._clip_all(chosen, getattr(optimizer, "grad_scale", None))
 
@@ -118,21 +118,21 @@ class Clipping:
             factor = self._clip.factor(
                 [part.to(device) for part in parts], 1.0 if scale is None else scale.to(device)
             )
-            for spot, gradient in chosen:
+            for state, gradient in chosen:
                 gradient.mul_(factor.to(gradient.device, gradient.dtype))
-                self._count(spot)
+                self._count(state)
         self._calls += 1
 
     def _chosen(self, optimizer: Optimizer) -> list[tuple[SiteState, Tensor]]:
         """The selected parameters among those of an optimizer."""
         own = {id(param) for group in optimizer.param_groups for param in group["params"]}
         found: dict[int, tuple[SiteState, Tensor]] = {}
-        for spot, _, param in tapped_params(self.plan, self.taps, "param_grad"):
+        for state, _, param in tapped_params(self.plan, self.taps, "param_grad"):
             if id(param) in own:
-                found.setdefault(id(param), (spot, param))  # A tied parameter counts once.
+                found.setdefault(id(param), (state, param))  # A tied parameter counts once.
         return list(found.values())
 
-    def _count(self, spot: SiteState) -> None:
-        spot.seen = True
-        self.reached.setdefault(spot, Counter())[self._calls] += 1
-        self.fired.setdefault(spot, Counter())[self._calls] += 1
+    def _count(self, state: SiteState) -> None:
+        state.seen = True
+        self.reached.setdefault(state, Counter())[self._calls] += 1
+        self.fired.setdefault(state, Counter())[self._calls] += 1

@@ -8,13 +8,13 @@ from torch import nn
 
 from torchtap.core.absence import Absence
 from torchtap.core.errors import EditError, InputError
-from torchtap.core.functions import Function, name_of
 from torchtap.core.handle import Closable
 from torchtap.core.modules import Where, modules_of
 from torchtap.core.page import Grid, Line, Listed, Page, Printed
 from torchtap.core.plan import Plan, make_plan
 from torchtap.core.site import Site
 from torchtap.core.text import plural
+from torchtap.core.user_functions import Function, name_of
 from torchtap.edits.catalogue.ready import Ready
 from torchtap.edits.checked import CheckedEdit, Scaler
 from torchtap.edits.editor import EditEngine
@@ -132,9 +132,9 @@ class Edit(Closable, Printed):
         """
         found: dict[str, dict[int, int]] = {}
         for _, editor in self._editors:
-            for spot, replaced in editor.fired.items():
-                counts = found.setdefault(str(spot.site), {})
-                for call in sorted(editor.reached[spot]):
+            for state, replaced in editor.fired.items():
+                counts = found.setdefault(str(state.site), {})
+                for call in sorted(editor.reached[state]):
                     counts[call] = counts.get(call, 0) + replaced[call]
         return found
 
@@ -143,7 +143,7 @@ class Edit(Closable, Printed):
         """What was selected and never came by, with site and reason."""
         found = []
         for _, editor in self._editors:
-            found += [Absence(spot.site, why) for spot, why in editor.lost.items()]
+            found += [Absence(state.site, why) for state, why in editor.lost.items()]
             for planned in editor.plan.taps:
                 tap = editor.taps[planned.path]
                 for port in planned.ports:
@@ -159,15 +159,15 @@ class Edit(Closable, Printed):
 
     def _raise_lost(self) -> None:
         for name, editor in self._editors:
-            for spot, why in editor.lost.items():
-                raise EditError(f"Edit {name!r} at {spot.site} did not happen: {why}.")
+            for state, why in editor.lost.items():
+                raise EditError(f"Edit {name!r} at {state.site} did not happen: {why}.")
 
     def _raise_missing(self) -> None:
         if self._missing == "ignore":
             return
         for name, editor in self._editors:
             for wanted, fits in requests_of(editor.plan):
-                if not any(fits(spot.site) for spot in editor.reached):
+                if not any(fits(state.site) for state in editor.reached):
                     raise EditError(why_never(name, wanted, editor, self.absent))
 
     def _page(self) -> Page:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from torchtap.core.distributed import gathered_parameters
 from torchtap.core.errors import EditError
-from torchtap.core.local import gathered_parameters
 from torchtap.core.rebuild import replace, replace_arguments
 from torchtap.core.record import BACKWARD, RECOMPUTE, UNVERSIONED, Record, new_record
 from torchtap.core.site import Site
@@ -31,8 +31,8 @@ from torchtap.edits.checked import CheckedEdit
 from torchtap.edits.gradients import GradientEdits
 from torchtap.edits.nodes import NodeEdit, NodeEdits
 from torchtap.hooks.calls import (
-    NOT_TOLD,
-    UNTOLD,
+    NOT_IDENTIFIED,
+    UNIDENTIFIED,
     Call,
     counted_as,
 )
@@ -259,11 +259,11 @@ class EditEngine:
         self.hook_params()
 
     def _is_wanted(self, call: Call) -> bool:
-        if call.number == UNTOLD:
+        if call.number == UNIDENTIFIED:
             raise EditError(
                 f"Edit {self.change.name!r} at {call.tap.path or '.'!r} (step {self.step}): "
-                f"{NOT_TOLD}, so it could be edited differently from the first time. Edit the "
-                f"checkpointed module itself, or one outside of it."
+                f"{NOT_IDENTIFIED}, so it could be edited differently from the first time. Edit "
+                f"the checkpointed module itself, or one outside of it."
             )
         if self._wants_call is None:
             return True
@@ -275,30 +275,30 @@ class EditEngine:
         self, call: _Frame, known: Known, leaf: str, tensor: Tensor, holder: str = ""
     ) -> Tensor:
         tap = call.tap
-        spot = _spot_of_value(tap, "input", leaf, holder)
-        if spot is not None:
-            tensor = self._changed(spot, tensor, call)
-        spot = tap.spot("grad_input", leaf)
-        if spot is None:
+        state = _state_of_value(tap, "input", leaf, holder)
+        if state is not None:
+            tensor = self._changed(state, tensor, call)
+        state = tap.state("grad_input", leaf)
+        if state is None:
             return tensor
         # One tensor in several slots (self-attention) stays one: its gradient is the sum.
         if id(tensor) not in known:
             gradients, phase = self._check_gradients(), call.phase_of_gradients
-            known[id(tensor)] = tensor, gradients.isolated(spot, tensor, call.number, phase)
+            known[id(tensor)] = tensor, gradients.isolated(state, tensor, call.number, phase)
         return known[id(tensor)][1]
 
     def _new_output(
         self, call: _Frame, known: Known, leaf: str, tensor: Tensor, holder: str = ""
     ) -> Tensor:
-        spot = _spot_of_value(call.tap, "output", leaf, holder)
-        spot_of_gradient = call.tap.spot("grad_output", leaf)
-        return self._flowing_out(call, spot, spot_of_gradient, known, tensor)
+        state = _state_of_value(call.tap, "output", leaf, holder)
+        state_of_gradient = call.tap.state("grad_output", leaf)
+        return self._flowing_out(call, state, state_of_gradient, known, tensor)
 
     def _refuse_graph_outputs(self, tap: Tap, output: Any) -> None:
         found = leaves(output)
         together = from_one_compiled_graph(tensor for _, tensor in found)
         for leaf, tensor in found:
-            if id(tensor) in together and tap.spot("grad_output", leaf) is not None:
+            if id(tensor) in together and tap.state("grad_output", leaf) is not None:
                 site = Site(tap.path, "grad_output", leaf)
                 raise EditError(
                     f"Edit {self.change.name!r} cannot change the gradient at {site}: one compiled "
@@ -310,47 +310,47 @@ class EditEngine:
     def _flowing_out(
         self,
         call: _Frame,
-        spot: SiteState | None,
-        spot_of_gradient: SiteState | None,
+        state: SiteState | None,
+        state_of_gradient: SiteState | None,
         known: Known,
         tensor: Tensor,
     ) -> Tensor:
-        if spot is not None:
-            tensor = self._changed(spot, tensor, call)
-        if spot_of_gradient is None:
+        if state is not None:
+            tensor = self._changed(state, tensor, call)
+        if state_of_gradient is None:
             return tensor
         if id(tensor) not in known:
-            known[id(tensor)] = tensor, self._with_edited_gradient(spot_of_gradient, tensor, call)
+            known[id(tensor)] = tensor, self._with_edited_gradient(state_of_gradient, tensor, call)
         return known[id(tensor)][1]
 
-    def _with_edited_gradient(self, spot: SiteState, tensor: Tensor, call: _Frame) -> Tensor:
+    def _with_edited_gradient(self, state: SiteState, tensor: Tensor, call: _Frame) -> Tensor:
         gradients = self._check_gradients()
         node: Any = tensor.grad_fn
         is_others = node is None or node._sequence_nr() < call.first_node
         if tensor.requires_grad and is_others:  # It may be used elsewhere too.
-            return gradients.of_own(spot, tensor, call.number, call.phase_of_gradients)
-        gradients.of_tensor(spot, tensor, call.number, call.phase_of_gradients)
+            return gradients.of_own(state, tensor, call.number, call.phase_of_gradients)
+        gradients.of_tensor(state, tensor, call.number, call.phase_of_gradients)
         return tensor
 
-    def _changed(self, spot: SiteState, tensor: Tensor, call: Call) -> Tensor:
-        row = (spot.site, self.step, call.number, call.phase, -1, (), tensor, UNVERSIONED)
+    def _changed(self, state: SiteState, tensor: Tensor, call: Call) -> Tensor:
+        row = (state.site, self.step, call.number, call.phase, -1, (), tensor, UNVERSIONED)
         new = self.change(tensor, new_record(Record, row))
         if call.phase is not RECOMPUTE:
-            self.count(spot, counted_as(call.number, call.phase), new is not None)
+            self.count(state, counted_as(call.number, call.phase), new is not None)
         return tensor if new is None else new
 
-    def count(self, spot: SiteState, call: int, has_replaced: bool) -> None:
+    def count(self, state: SiteState, call: int, has_replaced: bool) -> None:
         """The function was asked at a site."""
-        reached = self.reached.get(spot)
+        reached = self.reached.get(state)
         if reached is None:
-            reached = self.reached[spot] = Counter()
-            self.fired[spot] = Counter()
-            spot.seen = True
+            reached = self.reached[state] = Counter()
+            self.fired[state] = Counter()
+            state.seen = True
         if call >= MOST_CALLS:
             call = MOST_CALLS
         reached[call] += 1
         if has_replaced:
-            self.fired[spot][call] += 1
+            self.fired[state][call] += 1
 
     def _check_gradients(self) -> GradientEdits:
         if transform_running() is not None:
@@ -374,57 +374,57 @@ class EditEngine:
         """Hook the parameters whose gradients are to be changed, also those that are new."""
         seen: set[int] = set()
         gathered = gathered_parameters()
-        for spot, module, param in tapped_params(self.plan, self.taps, "param_grad"):
+        for state, module, param in tapped_params(self.plan, self.taps, "param_grad"):
             if obstacle(param) is not None:
                 continue
             if id(param) in seen:
-                spot.reason = "another selected module owns the same parameter; edited there"
+                state.reason = "another selected module owns the same parameter; edited there"
                 continue
             seen.add(id(param))
-            self._hook_param(spot, module, gathered.get(id(param), param))
+            self._hook_param(state, module, gathered.get(id(param), param))
 
-    def _hook_param(self, spot: SiteState, module: nn.Module, param: Tensor) -> None:
-        path, name = spot.site.path, spot.site.leaf
+    def _hook_param(self, state: SiteState, module: nn.Module, param: Tensor) -> None:
+        path, name = state.site.path, state.site.leaf
         if self._params.has(path, name, param):
             if self._params.was_swapped(path, name, param):
-                self.lost[spot] = SWAPPED
+                self.lost[state] = SWAPPED
             return
         if not param.requires_grad or not param.is_leaf:
-            spot.reason = "it does not require grad" if param.is_leaf else "it is no leaf"
+            state.reason = "it does not require grad" if param.is_leaf else "it is no leaf"
             return
         handles: list[RemovableHandle] = []
-        hook = partial(self._change_param, spot, weakref.ref(module), handles)
+        hook = partial(self._change_param, state, weakref.ref(module), handles)
         handles.append(param.register_hook(hook))  # type: ignore[no-untyped-call]
         self._params.add(path, name, param, handles[0])
 
     def _change_param(
         self,
-        spot: SiteState,
+        state: SiteState,
         module: Callable[[], nn.Module | None],
         handles: list[RemovableHandle],
         gradient: Tensor | None,
     ) -> Tensor | None:
         if gradient is None or not self.is_on:
             return None
-        if not any(is_hooked(one, handles[0]) for one in owned(module(), spot.site.leaf)):
+        if not any(is_hooked(one, handles[0]) for one in owned(module(), state.site.leaf)):
             return None
         call = self.gradients.backwards.number()
         if self._wants_call is not None and not self._wants_call(call):
             return None
-        spot.expected += 1
-        spot.received += 1
-        return self.gradients.change(spot, gradient, self.step, call)
+        state.expected += 1
+        state.received += 1
+        return self.gradients.change(state, gradient, self.step, call)
 
 
-def _spot_of_value(tap: Tap, port: str, leaf: str, holder: str) -> SiteState | None:
-    """The spot of a value to be changed. In an object only what was asked for by its name.
+def _state_of_value(tap: Tap, port: str, leaf: str, holder: str) -> SiteState | None:
+    """The state of a value to be changed. In an object only what was asked for by its name.
 
     Nothing can be put in its place there, so naming it is an error. A pattern that takes all of a
     port means the tensors that can be changed, and the others are said to be absent.
     """
-    spot = tap.spot(port, leaf)
-    if spot is None or not holder or not tap.filters[port].is_open:
-        return spot
+    state = tap.state(port, leaf)
+    if state is None or not holder or not tap.filters[port].is_open:
+        return state
     side = TAKEN if port == "input" else RETURNED
     tap.unseen[side][leaf] = (
         f"an attribute of a {holder}, which an edit neither copies nor writes into because others "

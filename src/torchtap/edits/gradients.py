@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from torchtap.core.errors import EditError
-from torchtap.core.functions import place
 from torchtap.core.record import FORWARD, UNVERSIONED, Record, new_record
 from torchtap.core.torch_private import current_task
 from torchtap.core.tree import leaves
+from torchtap.core.user_functions import place
 from torchtap.edits.checked import CheckedEdit
 from torchtap.hooks.backwards import Backwards
 from torchtap.hooks.calls import counted_as
@@ -45,21 +45,21 @@ class GradientEdit:
         "edits",
         "is_split",
         "phase",
-        "spot",
+        "state",
         "step",
         "view",
     )
 
-    def __init__(self, edits: GradientEdits, spot: SiteState, call: int, phase: str) -> None:
+    def __init__(self, edits: GradientEdits, state: SiteState, call: int, phase: str) -> None:
         self.edits = edits
         self._task = -1
-        self.spot = spot
+        self.state = state
         self.step = edits.step
         self.call = call
         self.phase = phase
         self.is_split = False
         self.view: ViewWatch | None = None
-        spot.expected += 1
+        state.expected += 1
 
     def on_tensor(self, gradient: Tensor | None) -> Tensor | None:
         """Hook of a tensor."""
@@ -111,11 +111,12 @@ class GradientEdit:
         if self.is_split and self._task == current_task():
             raise self._cannot(_TWO_PARTS)
         self._task = current_task()
-        self.spot.received += 1
-        return edits.change(self.spot, gradient, self.step, self.call, self.phase)
+        self.state.received += 1
+        return edits.change(self.state, gradient, self.step, self.call, self.phase)
 
     def _cannot(self, reason: str) -> EditError:
-        record = Record(self.spot.site, self.step, self.call, self.phase, -1, (), None, UNVERSIONED)
+        site = self.state.site
+        record = Record(site, self.step, self.call, self.phase, -1, (), None, UNVERSIONED)
         return EditError(
             f"Edit {self.edits.name!r} cannot change the gradient at {place(record)}: {reason}."
         )
@@ -148,27 +149,27 @@ class GradientEdits:
         self.lost: dict[SiteState, str] = {}
 
     def change(
-        self, spot: SiteState, gradient: Tensor, step: int, call: int, phase: str = FORWARD
+        self, state: SiteState, gradient: Tensor, step: int, call: int, phase: str = FORWARD
     ) -> Tensor | None:
         """Call the user's function on a gradient that has arrived."""
         number = self.backwards.number()
-        row = (spot.site, step, call, phase, number, (), gradient, UNVERSIONED)
+        row = (state.site, step, call, phase, number, (), gradient, UNVERSIONED)
         new = self._change(gradient, new_record(Record, row))
-        self._fired(spot, counted_as(call, phase), new is not None)
+        self._fired(state, counted_as(call, phase), new is not None)
         return new
 
     def _is_ours(self, hook: GradHook) -> bool:
         owner = getattr(hook.func, "__self__", None)
         return isinstance(owner, GradientEdit) and owner.edits is self
 
-    # ------------------------------------------------------------------ where gradients come by
+    # ------------------------------------------------------------------ how gradients are received
 
-    def of_tensor(self, spot: SiteState, tensor: Tensor, call: int, phase: str = FORWARD) -> None:
+    def of_tensor(self, state: SiteState, tensor: Tensor, call: int, phase: str = FORWARD) -> None:
         """Change the gradient of a tensor as it is now, over all its uses."""
         if not tensor.requires_grad:
-            spot.reason = why_no_grad(tensor)
+            state.reason = why_no_grad(tensor)
             return
-        edit = GradientEdit(self, spot, call, phase)
+        edit = GradientEdit(self, state, call, phase)
         hook = EditGradHook(edit.on_tensor)
         if type(tensor) is Tensor and not tensor.is_leaf:
             self.on_tensors.put(tensor, hook)
@@ -194,7 +195,7 @@ class GradientEdits:
         if self.is_on:
             self.backwards.number()
 
-    def of_own(self, spot: SiteState, tensor: Tensor, call: int, phase: str) -> Tensor:
+    def of_own(self, state: SiteState, tensor: Tensor, call: int, phase: str) -> Tensor:
         """Change the gradient of a tensor that one module hands on and did not make.
 
         Returns:
@@ -203,13 +204,13 @@ class GradientEdits:
         """
         reason = _why_fixed(tensor)
         if reason is not None:
-            spot.reason = reason
+            state.reason = reason
             return tensor
         view = _identity(tensor)
-        self.of_tensor(spot, view, call, phase)
+        self.of_tensor(state, view, call, phase)
         return view
 
-    def isolated(self, spot: SiteState, tensor: Tensor, call: int, phase: str) -> Tensor:
+    def isolated(self, state: SiteState, tensor: Tensor, call: int, phase: str) -> Tensor:
         """The argument to go on with, so that only what flows back from there is changed.
 
         A plain view, as in :meth:`of_own`; several edits of one module share it, or the last
@@ -217,14 +218,14 @@ class GradientEdits:
         """
         reason = _why_fixed(tensor)
         if reason is not None:
-            spot.reason = reason
+            state.reason = reason
             return tensor
         node: Any = tensor.grad_fn
-        if node is None or node.metadata.get(EDITED) != spot.site.path:
+        if node is None or node.metadata.get(EDITED) != state.site.path:
             tensor = _identity(tensor)
             node = tensor.grad_fn
-            node.metadata[EDITED] = spot.site.path
-        edit = GradientEdit(self, spot, call, phase)
+            node.metadata[EDITED] = state.site.path
+        edit = GradientEdit(self, state, call, phase)
         self._handles.append(node.register_hook(edit.on_identity))
         self._follow(tensor, edit)
         return tensor
@@ -255,13 +256,13 @@ class GradientEdits:
         """Note which gradients went another way; outside of any call and backward."""
         for edit in self._unfinished:
             if edit.is_lost and edit._task == -1:
-                self.lost[edit.spot] = _LOST
+                self.lost[edit.state] = _LOST
         self._unfinished.clear()
 
     # ------------------------------------------------------------------ off
 
     def prune(self) -> None:
-        """Forget the handles of graphs that are gone."""
+        """Forget the handles of graphs that were freed."""
         if len(self._handles) + len(self.on_tensors.tables) >= self._prune_at:
             self.on_tensors.prune()
             self._handles = [one for one in self._handles if one.hooks_dict_ref() is not None]

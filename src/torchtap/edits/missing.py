@@ -47,25 +47,25 @@ def why_never(name: str, wanted: str, editor: OneEdit, absent: Sequence[Absence]
 
 def absent_at(editor: OneEdit, tap: Tap, port: str) -> list[Absence]:
     """What a port of a module did not bring, with the reason."""
-    spots = [spot for (one, _), spot in tap.spots.items() if one == port and spot is not None]
-    come = [spot for spot in spots if spot in editor.reached]
+    states = [state for (one, _), state in tap.states.items() if one == port and state is not None]
+    come = [state for state in states if state in editor.reached]
     unseen = list(tap.why_unseen(port))
     if come or unseen:
         return unseen
-    told = [spot for spot in spots if spot.reason is not None]
+    told = [state for state in states if state.reason is not None]
     if told:
-        return [Absence(spot.site, str(spot.reason)) for spot in told]
-    return [Absence(Site(tap.path, port), _why_not_there(editor, tap, port, spots))]
+        return [Absence(state.site, str(state.reason)) for state in told]
+    return [Absence(Site(tap.path, port), _why_not_there(editor, tap, port, states))]
 
 
-def _why_not_there(editor: OneEdit, tap: Tap, port: str, spots: Sequence[SiteState]) -> str:
+def _why_not_there(editor: OneEdit, tap: Tap, port: str, states: Sequence[SiteState]) -> str:
     if tap.reason is not None:
         return tap.reason
     if editor.why_silent is not None:
         return editor.why_silent
     if port == "param_grad":
         return "no backward reached the parameter"
-    if any(spot.expected for spot in spots):
+    if any(state.expected for state in states):
         return "no gradient arrived: no backward was run, or the loss does not depend on it"
     if tap.has_run:
         side = "took" if port.endswith("input") else "returned"

@@ -54,8 +54,8 @@ class NodeEdits:
         Raises:
             EditError: there are nodes that the edit has no meaning for, or cannot see into.
         """
-        spot = tap.spot("output", "") or next(filter(None, tap.spots.values()), None)
-        if spot is None:
+        state = tap.state("output", "") or next(filter(None, tap.states.values()), None)
+        if state is None:
             return
         for node in _nodes((tensor for _, tensor in leaves(output)), first):
             verdict = self._edit.judge(node)
@@ -65,19 +65,19 @@ class NodeEdits:
                 )
             if verdict and self._key not in node.metadata:
                 node.metadata[self._key] = True
-                self._handles.append(node.register_prehook(self._hook(spot, call)))
+                self._handles.append(node.register_prehook(self._hook(state, call)))
         if len(self._handles) >= self._prune_at:
             self._handles = [one for one in self._handles if one.hooks_dict_ref() is not None]
             self._prune_at = 256 + 2 * len(self._handles)
 
-    def _hook(self, spot: SiteState, call: int) -> Callable[..., Any]:
-        spot.expected += 1
-        return partial(self._change, spot, call)
+    def _hook(self, state: SiteState, call: int) -> Callable[..., Any]:
+        state.expected += 1
+        return partial(self._change, state, call)
 
     def _change(
-        self, spot: SiteState, call: int, gradients: tuple[Tensor | None, ...]
+        self, state: SiteState, call: int, gradients: tuple[Tensor | None, ...]
     ) -> tuple[Tensor | None, ...]:
-        self._count(spot, call, True)
+        self._count(state, call, True)
         return tuple(None if one is None else self._edit.change(one) for one in gradients)
 
     def release(self) -> None:

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from torchtap.core.errors import EditError, InputError
-from torchtap.core.functions import Function
 from torchtap.core.modules import Where, several
 from torchtap.core.plan import Plan
 from torchtap.core.site import Pattern, Site
+from torchtap.core.user_functions import Function
 from torchtap.edits import as_edit
 from torchtap.edits.editor import EDITABLE
 

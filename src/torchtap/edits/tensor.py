@@ -5,9 +5,9 @@ from __future__ import annotations
 from torch import Tensor
 
 from torchtap.core.errors import EditError, InputError
-from torchtap.core.functions import Function
 from torchtap.core.handle import Closable
 from torchtap.core.site import Site
+from torchtap.core.user_functions import Function
 from torchtap.edits import as_edit
 from torchtap.edits.checked import CheckedEdit
 from torchtap.edits.gradients import GradientEdits
@@ -61,12 +61,12 @@ class TensorEdit(Closable):
             )
         self.fired = 0
         self._missing = missing
-        self._spot = SiteState(Site(name, "grad_output"))
+        self._state = SiteState(Site(name, "grad_output"))
         self._gradients = GradientEdits(CheckedEdit(as_edit(fn)), self._count)
-        self._gradients.of_tensor(self._spot, tensor, 0)
+        self._gradients.of_tensor(self._state, tensor, 0)
         self._gradients.leave(0, None, is_outermost=True)
 
-    def _count(self, spot: SiteState, call: int, has_replaced: bool) -> None:
+    def _count(self, state: SiteState, call: int, has_replaced: bool) -> None:
         self.fired += has_replaced
 
     def close(self) -> None:
@@ -85,10 +85,10 @@ class TensorEdit(Closable):
         self._gradients.release()
         if not raising:
             return
-        name = self._spot.site.path
+        name = self._state.site.path
         for why in self._gradients.lost.values():
             raise EditError(f"tt.edit_tensor {name!r} did not happen: {why}.")
-        if not self._spot.received and self._missing == "error":
+        if not self._state.received and self._missing == "error":
             raise EditError(
                 f"tt.edit_tensor {name!r} never happened: no gradient of the tensor came, because "
                 f"no backward was run, or the loss does not depend on it. If that is meant, pass "
@@ -96,4 +96,4 @@ class TensorEdit(Closable):
             )
 
     def __repr__(self) -> str:
-        return f"<TensorEdit of {self._spot.site.path!r}, fired {self.fired} times>"
+        return f"<TensorEdit of {self._state.site.path!r}, fired {self.fired} times>"

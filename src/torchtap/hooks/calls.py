@@ -21,13 +21,15 @@ from torchtap.hooks.module_hook import ModuleHook
 from torchtap.hooks.replay import FUNCTION, OTHER, Replay, is_in_function, what_runs
 from torchtap.hooks.taps import Tap
 
-UNTOLD = -1
-"""Number of a recomputed call that could not be told from the others of its module."""
+UNIDENTIFIED = -1
+"""Number of a recomputed call that could not be distinguished from the others of its module."""
 _MOST_THREADS = 64
 """Threads whose calls are remembered; DataParallel makes new ones for every forward."""
 INSIDE_BACKWARD = -1
 """In the report of an edit, all calls inside a backward that are no recomputation."""
-NOT_TOLD = "an activation checkpoint computed it again, and which call it is could not be told"
+NOT_IDENTIFIED = (
+    "an activation checkpoint computed it again, and which call it is could not be determined"
+)
 
 
 class Numbering:
@@ -59,7 +61,7 @@ class Numbering:
             kwargs: likewise.
 
         Returns:
-            the number (:data:`UNTOLD` where it cannot be had) and the phase.
+            the number (:data:`UNIDENTIFIED` where it is not available) and the phase.
         """
         tap.has_run = True
         is_inside_backward = current_task() != -1
@@ -82,8 +84,8 @@ class Numbering:
             if place is not None and place.phase is FORWARD:
                 return place.call, RECOMPUTE
             if place is None and runner is not FUNCTION:
-                self._remember(tap, UNTOLD, BACKWARD, arguments)
-                return UNTOLD, RECOMPUTE
+                self._remember(tap, UNIDENTIFIED, BACKWARD, arguments)
+                return UNIDENTIFIED, RECOMPUTE
         call = next(tap.calls_in_backward)
         if may_recur:
             self._remember(tap, call, BACKWARD, arguments)
@@ -213,7 +215,7 @@ class Running(threading.local, Generic[OneCall]):
         self.stack: list[OneCall] = []
 
     def pop(self, tap: Tap) -> OneCall | None:
-        """The innermost call of ``tap``, and with it all inside that raised and did not come by."""
+        """Take off the innermost call of ``tap``, and the calls inside of it that raised."""
         stack = self.stack
         if stack and stack[-1].tap is tap:
             return stack.pop()

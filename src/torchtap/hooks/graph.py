@@ -36,7 +36,7 @@ def from_one_compiled_graph(tensors: Iterable[Tensor]) -> frozenset[int]:
 
 
 class Geometry(NamedTuple):
-    """How a view lies in its base, in elements."""
+    """The geometry of a view in its base, in elements."""
 
     size: torch.Size
     stride: tuple[int, ...]
@@ -112,7 +112,7 @@ def before_edits(edge: Edge, path: str) -> tuple[Edge, int]:
 
 
 def geometry_in_base(view: Tensor) -> Geometry:
-    """How ``view`` lies in ``view._base``."""
+    """Geometry of ``view`` in ``view._base``."""
     base = view._base
     assert base is not None
     offset = int(view.storage_offset() - base.storage_offset())

@@ -22,7 +22,7 @@ _numbers: list[int] = []
 
 
 class HookGuards:
-    """One holder's wish that what is compiled from now on depends on hook tables."""
+    """One request that code compiled from now on is guarded on hook tables."""
 
     __slots__ = ("_is_held",)
 
@@ -49,7 +49,7 @@ def _count(change: int) -> None:
     """The first to come changes the setting, and the last to go changes it back."""
     global _num_holders, _before
     dynamo: Any = sys.modules.get("torch._dynamo")
-    if dynamo is None:  # The interpreter is going down.
+    if dynamo is None:  # The interpreter is shutting down.
         return
     config = dynamo.config
     with _lock:

@@ -67,8 +67,8 @@ def _home(hook: Any) -> str | None:
     """Path of the module (or mark) that a hook of ours on a tensor belongs to."""
     if not isinstance(hook, GradHook):
         return None
-    bound = (getattr(getattr(hook.func, "__self__", None), "spot", None), *hook.args[:1])
-    return next((spot.site.path for spot in bound if isinstance(spot, SiteState)), None)
+    bound = (getattr(getattr(hook.func, "__self__", None), "state", None), *hook.args[:1])
+    return next((state.site.path for state in bound if isinstance(state, SiteState)), None)
 
 
 def _to_end(table: MutableMapping[Any, Any], key: Any) -> None:

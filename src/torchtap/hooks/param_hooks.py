@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from torchtap.core.local import sharded_parameters
+from torchtap.core.distributed import sharded_parameters
 from torchtap.core.torch_private import current_task
 from torchtap.hooks.taps import SiteState, Tap
 
@@ -59,7 +59,7 @@ class ParamHooks:
         self._hooked.setdefault((path, name), []).append((handle, param._cdata))
 
     def forget_gone(self) -> list[RemovableHandle]:
-        """Forget the hooks of tensors that are gone; returns the others."""
+        """Forget the hooks of tensors that were freed; returns the others."""
         for key, hooked in self._hooked.items():
             self._hooked[key] = [one for one in hooked if one[0].hooks_dict_ref() is not None]
         return [handle for hooked in self._hooked.values() for handle, _ in hooked]
@@ -146,9 +146,9 @@ def tapped_params(
         if module is None or port not in tap.filters:
             continue
         for name, param in module._parameters.items():
-            spot = None if param is None else tap.spot(port, name)
-            if spot is not None and param is not None:
-                yield spot, module, param
+            state = None if param is None else tap.state(port, name)
+            if state is not None and param is not None:
+                yield state, module, param
 
 
 def owned(module: nn.Module | None, name: str) -> tuple[Tensor, ...]:

@@ -34,10 +34,10 @@ class SiteState:
         seen: whether any value was delivered.
         expected: number of gradients waited for.
         received: of these, the ones that came.
-        reason: why the last value could not be had.
+        reason: why the last value was not available.
         copies: whether values must be copied because the program overwrites them; ``None`` until
             that is known.
-        meter: takes a value and its step there and then, and says whether it could; if not, a
+        meter: measures a value of a step at once, and returns whether it could; if not, a
             record is made.
     """
 
@@ -72,13 +72,13 @@ class Tap:
 
     Attributes:
         filters: port -> which of its leaves are wanted.
-        spots: (port, leaf) -> its tally, or ``None`` if it is not wanted.
-        plain_output: the spot of an output that is one bare tensor, if wanted.
+        states: (port, leaf) -> its tally, or ``None`` if it is not wanted.
+        plain_output: the state of an output that is one bare tensor, if wanted.
         plain_gradient: the same of its gradient.
         calls: numbers the calls of the running step.
         calls_in_backward: likewise those that ran inside a backward and are no recomputation.
         count: makes ``calls`` anew for each step.
-        untold: reason -> number of calls that are not among those of the forward.
+        unidentified: reason -> number of calls that are not among those of the forward.
         unseen: of what it takes and of what it returns: what holds tensors and was not looked into.
         has_run: whether any call was seen, in any step.
         has_trained: whether any of them ran with gradients enabled.
@@ -86,7 +86,7 @@ class Tap:
         reason: why no call can be recorded.
 
     Args:
-        copies: what its spots start with.
+        copies: what its states start with.
         meter: makes their meters.
     """
 
@@ -99,15 +99,14 @@ class Tap:
         "count",
         "filters",
         "has_trained",
-        "has_trained",
         "is_in_graph",
         "path",
         "plain_gradient",
         "plain_output",
         "reason",
-        "spots",
+        "states",
+        "unidentified",
         "unseen",
-        "untold",
     )
 
     def __init__(
@@ -121,16 +120,16 @@ class Tap:
         self._meter = meter
         self.path = path
         self.filters = filters
-        self.spots: dict[tuple[str, str], SiteState | None] = {}
+        self.states: dict[tuple[str, str], SiteState | None] = {}
         self.count: Callable[[], Iterator[int]] = itertools.count
         self.calls: Iterator[int] = self.count()
         self.calls_in_backward: Iterator[int] = itertools.count()
-        self.untold: Counter[str] = Counter()
+        self.unidentified: Counter[str] = Counter()
         self.has_run = self.has_trained = self.is_in_graph = False
         self.unseen: dict[str, Unseen] = {TAKEN: {}, RETURNED: {}}
         self.reason: str | None = None
-        self.plain_output = self.spot("output", "")
-        self.plain_gradient = self.spot("grad_output", "")
+        self.plain_output = self.state("output", "")
+        self.plain_gradient = self.state("grad_output", "")
 
     @property
     def has_run(self) -> bool:
@@ -146,22 +145,22 @@ class Tap:
         self.calls = self.count()
         self.calls_in_backward = itertools.count()
 
-    def spot(self, port: str, leaf: str) -> SiteState | None:
-        """The spot of one site, or ``None`` if it is not wanted."""
+    def state(self, port: str, leaf: str) -> SiteState | None:
+        """The state of one site, or ``None`` if it is not wanted."""
         try:
-            return self.spots[port, leaf]
+            return self.states[port, leaf]
         except KeyError:
             wanted = port in self.filters and self.filters[port].accepts(leaf)
-            spot = self._make(port, leaf) if wanted else None
-            self.spots[port, leaf] = spot
-            return spot
+            state = self._make(port, leaf) if wanted else None
+            self.states[port, leaf] = state
+            return state
 
     def instead(self, port: str) -> str:
         """The end of a reason: what to select where no leaf of a port fitted."""
         filters = self.filters.get(port)
         if filters is None or filters.is_open:
             return ""
-        leaves = [leaf for one, leaf in self.spots if one == port and leaf]
+        leaves = [leaf for one, leaf in self.states if one == port and leaf]
         sites = [repr(str(Site(self.path, port, leaf))) for leaf in leaves or [""]]
         return f"; there is {', '.join(sites[:3])}"
 

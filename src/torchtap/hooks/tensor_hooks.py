@@ -13,7 +13,7 @@ from torchtap.hooks.order import put_gradient
 from torchtap.hooks.taps import GradHook
 
 _ONLY_OURS = 3
-"""References to the hook table of a tensor that is gone: list, loop variable, argument."""
+"""References to the hook table of a tensor that was freed: list, loop variable, argument."""
 
 
 class TensorHooks:
@@ -51,7 +51,7 @@ class TensorHooks:
         put_gradient(hooks, hook)
 
     def prune(self) -> None:
-        """Forget the tables of tensors that are gone."""
+        """Forget the tables of tensors that were freed."""
         self.tables[:] = [hooks for hooks in self.tables if getrefcount(hooks) > _ONLY_OURS]
 
     def release(self) -> None:

@@ -1,7 +1,7 @@
 """Views that modules return, whose gradients are followed past writes into their memory.
 
 A write into the memory of a view puts a ``CopySlices`` node on the base, in place of the view's own
-node, and hooks on the view do not hear of that node. The derivative with respect to what was
+node, and hooks on the view are not called for that node. The derivative with respect to what was
 returned then comes in two parts: by the old node (uses before the write), and by the cut of
 ``CopySlices``' gradient (uses after it). See docs/gradients.md for a drawing.
 
@@ -63,7 +63,7 @@ class ViewGradient(Protocol):
         """Makes the hook of the ``CopySlices`` node that overwrote the view.
 
         Args:
-            geometry: how the view lies in its base.
+            geometry: geometry of the view in its base.
             argument: see :meth:`FollowedViews.follow`.
         """
 
@@ -128,7 +128,7 @@ class FollowedViews(Generic[AnyGradient]):
             view: a plain tensor, see :func:`can_be_followed`.
             gradient: of the view.
             argument: where that is the gradient of the module's argument, of which the view is a
-                part, how the argument lies in the base.
+                part, geometry of the argument in the base.
         """
         followed = _FollowedView(view, gradient, argument)
         self._inside.views.append(followed)

@@ -79,9 +79,9 @@ def _label(axes: Axes, maps: Maps, place: int, left: int, top: int, size: tuple[
             (left, top), width, height, fill=False, edgecolor=_BAD, linewidth=1.2, clip_on=False
         )
         axes.add_patch(frame)
-    spot = (left + width / 2, top + (0.97 if bad else 0.5) * height)
+    middle = (left + width / 2, top + (0.97 if bad else 0.5) * height)
     side = "bottom" if bad else "center"
-    axes.text(*spot, word, fontsize=5.5, ha="center", va=side, path_effects=halo, color="black")
+    axes.text(*middle, word, fontsize=5.5, ha="center", va=side, path_effects=halo, color="black")
 
 
 def _colored(maps: Maps, scale: Scale) -> Array:

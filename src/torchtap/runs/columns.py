@@ -11,8 +11,8 @@ from torch import Tensor
 
 from torchtap.core.site import Site
 from torchtap.core.text import NONE, Cell, count, nonfinite, number, shape, share, short_count, size
-from torchtap.stats.custom.library import Element
-from torchtap.stats.names import NAMES, is_there, value_of
+from torchtap.stats.catalogue.top_k import Element
+from torchtap.stats.numbers import NAMES, is_there, value_of
 from torchtap.stats.statistics import Statistics, sparkline
 
 

@@ -25,7 +25,7 @@ from torchtap.core.site import Site
 from torchtap.runs.records import Places, Records
 from torchtap.runs.select import Selection, Where
 from torchtap.stats import reading
-from torchtap.stats.names import NAMES, further_of, value_of
+from torchtap.stats.numbers import NAMES, further_of, value_of
 from torchtap.stats.series import Series
 from torchtap.stats.statistics import Statistics, other_shape, why_no_ratio
 

@@ -22,8 +22,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from torchtap.core.absence import Absence
+from torchtap.core.distributed import readable
 from torchtap.core.errors import RunError
-from torchtap.core.local import readable
 from torchtap.core.record import Record
 from torchtap.core.site import Site, nearest, one_of
 from torchtap.runs.contents import Contents, Meta

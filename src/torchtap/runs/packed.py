@@ -16,11 +16,13 @@ from torchtap.core.absence import Absence
 from torchtap.core.site import Site
 from torchtap.runs.listing import PREFIX
 from torchtap.runs.values import ALL, Read, Reader, UnwritableError, Writer
-from torchtap.stats.custom.library import Cosine, EffectiveRank, TopK
-from torchtap.stats.custom.nonfinite import FirstNonfinite
-from torchtap.stats.custom.protocol import Statistic
-from torchtap.stats.custom.results import Finished, Missing
-from torchtap.stats.custom.slices import Along
+from torchtap.stats.catalogue.cosine import Cosine
+from torchtap.stats.catalogue.effective_rank import EffectiveRank
+from torchtap.stats.catalogue.nonfinite import FirstNonfinite
+from torchtap.stats.catalogue.protocol import Statistic
+from torchtap.stats.catalogue.results import Finished, Missing
+from torchtap.stats.catalogue.slices import Along
+from torchtap.stats.catalogue.top_k import TopK
 from torchtap.stats.histogram import Histogram
 from torchtap.stats.series import Saved, Series, SiteSummary
 

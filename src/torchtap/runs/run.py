@@ -227,13 +227,13 @@ class Run(Printed):
 
         Returns:
             the steps, ascending, and its value in each. Steps in which the site was not measured
-            are left out (an ``update`` that the optimizer passed over; ``absent`` says why). What
+            are left out (an ``update`` that the optimizer skipped; ``absent`` says why). What
             is kept of the last steps only (quantiles, shares and further statistics; see
             ``tt.Stats(keep=...)``) is that of those steps.
 
         Raises:
             SiteError: there is no such statistic.
-            RunError: it was asked for, and cannot be had in any step.
+            RunError: it was asked for, and is not available in any step.
         """
         return self._contents().over_steps(site, name)
 

@@ -15,7 +15,7 @@ from torchtap.runs.columns import ROW_COLUMNS, TABLE_COLUMNS, Row as Row
 from torchtap.runs.show_table import MOST_ROWS, WAY_OUT, show_table
 from torchtap.stats import reading
 from torchtap.stats.measure import measure_all, shape_of
-from torchtap.stats.names import NAMES, number_of
+from torchtap.stats.numbers import NAMES, number_of
 from torchtap.stats.series import Series
 from torchtap.stats.statistics import Statistics
 

@@ -19,10 +19,12 @@ import torch
 from torch import Tensor
 
 from torchtap.runs.listing import DTYPES
-from torchtap.stats.custom.library import Covariance, Element, Largest, Trail
-from torchtap.stats.custom.nonfinite import Occurrence, Search
-from torchtap.stats.custom.results import Missing
-from torchtap.stats.custom.slices import Slices
+from torchtap.stats.catalogue.cosine import Trail
+from torchtap.stats.catalogue.effective_rank import Covariance
+from torchtap.stats.catalogue.nonfinite import Occurrence, Search
+from torchtap.stats.catalogue.results import Missing
+from torchtap.stats.catalogue.slices import Slices
+from torchtap.stats.catalogue.top_k import Element, Largest
 
 Node = Any
 Read = Callable[[str, int, int], Tensor]

@@ -15,7 +15,7 @@ from torchtap.core.errors import InputError
 from torchtap.core.modules import modules_of
 from torchtap.core.page import BLANK, Grid, Page, Printed
 from torchtap.core.text import NONE, size
-from torchtap.saved.choice import choose, paths_of, patterns_for, wait_seconds
+from torchtap.saved.choose_modules import choose, paths_of, patterns_for, wait_seconds
 from torchtap.saved.offload_report import MOST_ROWS, labels_of
 from torchtap.saved.profile import Profile, profile_step
 from torchtap.saved.spill_file import SpillFile, folder_for

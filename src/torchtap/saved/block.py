@@ -36,7 +36,7 @@ class SavedBlock:
 
     Attributes:
         alias: shares memory and version counter with the tensor, and has no graph.
-        layout: how the tensor lies in memory.
+        layout: dtype, shape and strides of the tensor.
         storage: weak reference to the storage that it was packed from. The address of a storage is
             reused once the storage is freed, so the reference must be compared and not the address.
         identity: key under which later tensors of the same memory find it.

@@ -43,13 +43,13 @@ from torchtap.saved.block import (
     SavedBlock,
     SharedView,
 )
-from torchtap.saved.chain import TierChain
 from torchtap.saved.forks import forks
 from torchtap.saved.layout import TensorLayout, flat, layout_of, restored
 from torchtap.saved.ledger import Ledger
 from torchtap.saved.offload_report import ModuleCounters, OffloadReport
 from torchtap.saved.prefetch import Prefetch
 from torchtap.saved.streams import event_on
+from torchtap.saved.tier_chain import TierChain
 from torchtap.saved.tiers import Tier
 from torchtap.saved.workers import Workers
 

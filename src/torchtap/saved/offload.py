@@ -19,11 +19,11 @@ from torchtap.core.text import plural
 from torchtap.hooks.module_hook import keep_dynamo_out
 from torchtap.hooks.scope import ModuleScope
 from torchtap.saved.engine import OffloadEngine
+from torchtap.saved.gradient_check import Gradients, check_proof, compare_gradients
 from torchtap.saved.notes import never_called, notes_of, why_nothing
 from torchtap.saved.offload_report import OffloadReport
 from torchtap.saved.offload_request import Missing, OnFull, check_no_ports, check_request
 from torchtap.saved.parse_tiers import To, make_tiers
-from torchtap.saved.proof import Gradients, check_proof, compare_gradients
 from torchtap.saved.storages import Buffers, is_for_checkpoint
 from torchtap.saved.suspend import open_scopes
 

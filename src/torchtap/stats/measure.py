@@ -8,8 +8,8 @@ from typing import overload
 import torch
 from torch import Tensor
 
+from torchtap.core.distributed import DEQUANTIZED, is_quantized, local, readable
 from torchtap.core.errors import InputError
-from torchtap.core.local import DEQUANTIZED, is_quantized, local, readable
 from torchtap.core.torch_private import MKLDNN, is_of_transform
 from torchtap.stats.histogram import NUM_BINS, Histogram
 from torchtap.stats.kernels import cuda, native, stock
@@ -167,7 +167,7 @@ def real_values(tensor: Tensor) -> tuple[Tensor, tuple[str, ...]]:
     notes = list(labels)
     tensor = tensor.detach()
     if tensor._is_zerotensor():
-        tensor = tensor.clone()  # Autograd's zeros, which lie nowhere.
+        tensor = tensor.clone()  # Autograd's zeros, which have no memory.
     if tensor.is_nested:
         parts = [part.reshape(-1) for part in tensor.unbind()]
         none = torch.empty(0, dtype=tensor.dtype, device=tensor.device)

@@ -10,8 +10,8 @@ from typing import Any
 from torchtap.core.errors import SiteError
 from torchtap.core.record import steps_there
 from torchtap.core.site import Site
-from torchtap.stats.custom.results import Extra, Missing
-from torchtap.stats.custom.slices import Slices
+from torchtap.stats.catalogue.results import Extra, Missing
+from torchtap.stats.catalogue.slices import Slices
 from torchtap.stats.histogram import Histogram
 from torchtap.stats.series import Rows, Series
 from torchtap.stats.statistics import (

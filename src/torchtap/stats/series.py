@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from torchtap.core.errors import RunError
 from torchtap.core.site import Site
-from torchtap.stats.custom.protocol import Statistic
+from torchtap.stats.catalogue.protocol import Statistic
 from torchtap.stats.histogram import Histogram
 from torchtap.stats.statistics import NUM_TENSORS, blank_rows, merge_rows
 from torchtap.stats.step_histograms import StepHistograms, Totals, merged_histogram

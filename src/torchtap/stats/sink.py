@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from torchtap.core.absence import Absence
+from torchtap.core.distributed import DEQUANTIZED
 from torchtap.core.errors import InputError
-from torchtap.core.lasting import lasting
-from torchtap.core.local import DEQUANTIZED
+from torchtap.core.inference_mode import outside_inference_mode
 from torchtap.core.record import BACKWARD, EVAL, FORWARD, Record
 from torchtap.core.site import FLOW_PORTS, Site
-from torchtap.stats.custom.protocol import Statistic
+from torchtap.stats.catalogue.protocol import Statistic
 from torchtap.stats.kernels.device_table import Block, DeviceTable, Taken
 from torchtap.stats.measure import (
     SAMPLE,
@@ -198,7 +198,7 @@ class Stats:
 
     def measured(self) -> Series:
         """What was measured so far, also of the running step."""
-        with lasting():
+        with outside_inference_mode():
             self.flush()
         return self.series
 

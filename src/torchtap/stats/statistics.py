@@ -15,7 +15,7 @@ from torch import Tensor
 from torchtap.core.errors import InputError
 from torchtap.core.page import Grid, Page, Printed
 from torchtap.core.text import count, nonfinite, number, plural, size, typed
-from torchtap.stats.custom.results import Extra
+from torchtap.stats.catalogue.results import Extra
 from torchtap.stats.histogram import Histogram
 
 ROW_WIDTH = 16
@@ -158,7 +158,7 @@ class Statistics(Printed):
         Both over finite elements. NaN where there is none, and ``why_no_ratio`` says why: of
         anything but an ``update``; of several steps together; where ``param`` was not watched
         together with ``update``; and where the parameter was all zero, as a fresh bias is. A step
-        that the optimizer (or ``GradScaler``) passed over has no update at all: it is not among
+        that the optimizer (or ``GradScaler``) skipped has no update at all: it is not among
         the steps of ``run.over_steps``, and ``absent`` names it with its reason.
         """
         return self.l2 / self.weight_l2 if self.weight_l2 else math.nan

@@ -10,10 +10,10 @@ from typing import Any
 from torch import nn
 
 from torchtap.core.errors import InputError
-from torchtap.core.functions import Function, name_of
 from torchtap.core.modules import Where
 from torchtap.core.plan import can_take
 from torchtap.core.progress import Progress
+from torchtap.core.user_functions import Function, name_of
 from torchtap.edits import as_edit
 from torchtap.studies.sweep_log import SweepLog, head_of
 from torchtap.studies.sweep_study import EditTrial, Metric, Study

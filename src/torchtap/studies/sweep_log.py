@@ -90,7 +90,7 @@ def _told(what: str, value: Any) -> str:
         return fingerprint(value)
     except NoFingerprintError as error:
         raise InputError(
-            f"tt.sweep(path=...): {what} holds {error}, so nobody could tell whether it is the "
-            f"same when the sweep goes on from the file. Hand over tensors, plain values and "
+            f"tt.sweep(path=...): {what} holds {error}, so it cannot be determined whether it is "
+            f"the same when the sweep goes on from the file. Hand over tensors, plain values and "
             f"functions of them, or leave path= out."
         ) from error

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtap.core.functions import Function, name_of, takes_record
 from torchtap.core.rebuild import replace
 from torchtap.core.record import Record
+from torchtap.core.user_functions import Function, name_of, takes_record
 from torchtap.edits.checked import CheckedEdit
 
 

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from torchtap.core.errors import EditError, InputError
-from torchtap.core.functions import Function
 from torchtap.core.modules import Where, modules_of
 from torchtap.core.plan import Plan, make_plan
 from torchtap.core.preserved import preserved
@@ -20,6 +19,7 @@ from torchtap.core.rebuild import replace
 from torchtap.core.site import Site
 from torchtap.core.tensors import kind_of
 from torchtap.core.tree import leaves
+from torchtap.core.user_functions import Function
 from torchtap.edits.checked import CheckedEdit
 from torchtap.edits.editor import EditEngine
 from torchtap.edits.request import refuse_asked, refuse_ports

@@ -14,11 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from torchtap.core.distributed import is_distributed, local, num_ranks, sharded_parameters
+from torchtap.core.equality import same
 from torchtap.core.errors import InputError
-from torchtap.core.local import is_distributed, local, num_ranks, sharded_parameters
 from torchtap.core.modules import modules_of
 from torchtap.core.preserved import RandomState, mode_of, same_states
-from torchtap.core.sameness import same
 from torchtap.core.site import Site
 from torchtap.core.torch_private import current_task, transform_running
 from torchtap.core.tree import argument_leaves, leaves

@@ -8,16 +8,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtap.core.local import is_distributed
+from torchtap.core.distributed import is_distributed
+from torchtap.core.equality import mismatch, same, tolerance, wide
 from torchtap.core.rebuild import replace
-from torchtap.core.sameness import mismatch, same, tolerance, wide
 from torchtap.core.site import Site
 from torchtap.core.torch_private import current_task
 from torchtap.core.tree import leaves
 from torchtap.studies.plain_hooks import interposed
 from torchtap.studies.trial import Calls, Outcome, Place, Trial, is_in_transform
 
-Heard = dict[int, Tensor]
+Received = dict[int, Tensor]
 """Number of a graph task, as PyTorch gives one to each backward -> the gradient it brought."""
 
 
@@ -33,11 +33,11 @@ class _Chain:
     """
 
     def __init__(self) -> None:
-        self.whole: Heard = {}
-        self.links: list[tuple[Heard, Heard]] = []
+        self.whole: Received = {}
+        self.links: list[tuple[Received, Received]] = []
         self._before: list[set[int]] = []  # Backwards that had passed before each link was made.
 
-    def add_link(self) -> tuple[Heard, Heard]:
+    def add_link(self) -> tuple[Received, Received]:
         """Something is handed on."""
         self._before.append(set(self._tasks()))
         self.links.append(({}, {}))
@@ -60,7 +60,7 @@ class _Chain:
 
     def _gradient(self, task: int, link: int) -> Tensor | None:
         if task not in self.whole:  # It ended at what was handed on, as autograd.grad may.
-            return next(heard[task] for heard, _ in self.links if task in heard)
+            return next(received[task] for received, _ in self.links if task in received)
         hooked = [
             (arriving[task], leaving[task])
             for arriving, leaving in self.links[link:]
@@ -203,22 +203,22 @@ class Twin:
         known = self._chains.get(id(tensor))
         if known is None or known[0]._version != known[1]:
             chain = _Chain()
-            self._hear(tensor, chain.whole)
+            self._receive(tensor, chain.whole)
         else:
             chain = known[2]
         leaving = tensor.clone()
         handed = leaving.clone()
-        for one, heard in zip((handed, leaving), chain.add_link(), strict=True):
-            self._hear(one, heard)
+        for one, received in zip((handed, leaving), chain.add_link(), strict=True):
+            self._receive(one, received)
         self._chains[id(handed)] = handed, handed._version, chain
         return handed, chain, len(chain.links) - 1
 
-    def _hear(self, tensor: Tensor, heard: Heard) -> None:
-        def hear(gradient: Tensor | None) -> None:
+    def _receive(self, tensor: Tensor, received: Received) -> None:
+        def keep(gradient: Tensor | None) -> None:
             if gradient is not None:
-                heard[current_task()] = gradient.detach().clone()
+                received[current_task()] = gradient.detach().clone()
 
-        self._handles.append(tensor.register_hook(hear))  # type: ignore[no-untyped-call]
+        self._handles.append(tensor.register_hook(keep))  # type: ignore[no-untyped-call]
 
     def gradients(self, site: Site, call: int, labels: tuple[str, ...] = ()) -> list[Tensor]:
         """What the records of a call must be, one for each backward; empty if it is not known."""

@@ -14,11 +14,11 @@ from torch import Tensor, nn
 
 from torchtap.capture.watch import watch
 from torchtap.core.absence import Absence, by_reason, reason_rows
+from torchtap.core.equality import has_memory, mismatch
 from torchtap.core.modules import Where
 from torchtap.core.page import Line, Listed, Page, Part, Printed
 from torchtap.core.plan import Plan, make_plan
 from torchtap.core.record import BACKWARD, EVAL, FORWARD, Key, Record
-from torchtap.core.sameness import has_memory, mismatch
 from torchtap.core.site import Site
 from torchtap.runs.memory import Memory
 from torchtap.studies.trial import Loss, Outcome, Place, Trial, true_values
@@ -317,7 +317,7 @@ class _Proof:
         if not site.is_gradient:
             return "a hook there would switch a fused kernel off, and so change the value"
         if site.port == "param_grad":
-            return "no plain hook on the parameter heard of this gradient"
+            return "no plain hook on the parameter received this gradient"
         if twin is not None and twin.failure is not None:
             return twin.failure
         if twin is not None and site in twin.distributed:
@@ -351,9 +351,9 @@ class _Proof:
         flowed = dict.fromkeys(self._values, 1)
         twin = self._twin
         if twin is not None and twin.failure is None:
-            for port, heard in (("grad_input", twin.through), ("grad_output", twin.whole)):
+            for port, received in (("grad_input", twin.through), ("grad_output", twin.whole)):
                 flowed |= {
-                    place: len(all_) for place, all_ in heard.items() if place[0].port == port
+                    place: len(all_) for place, all_ in received.items() if place[0].port == port
                 }
         return flowed
 

@@ -72,7 +72,7 @@ class Extractor:
         """Call the model as far as needed.
 
         Raises:
-            CaptureError: a feature is asked for where a graph is wanted and cannot be had.
+            CaptureError: a feature is asked for where a graph is wanted and is not available.
         """
         handles: list[Any] = []
         self._wants_graph = torch.is_grad_enabled()

@@ -14,7 +14,7 @@ from torchtap.core.handle import Closable
 from torchtap.core.modules import Where, modules_of, several
 from torchtap.core.plan import Plan, make_plan
 from torchtap.core.site import Pattern, Site
-from torchtap.transfer.frozen import FreezeHooks, Gradients
+from torchtap.transfer.freeze_hooks import FreezeHooks, Gradients
 
 Name = tuple[str, str, str]
 """Path, port and the tensor's own name."""

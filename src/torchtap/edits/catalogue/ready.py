@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from torchtap.core.errors import EditError, InputError
-from torchtap.core.functions import place, takes_record
 from torchtap.core.record import BACKWARD, Record
 from torchtap.core.tensors import kind_of, short
+from torchtap.core.user_functions import place, takes_record
 from torchtap.edits.catalogue.regions import At, check, region
 from torchtap.edits.checked import CheckedEdit
 from torchtap.edits.editor import EditEngine, WantsCall

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from torchtap.core.errors import EditError, InputError
-from torchtap.core.functions import place
 from torchtap.core.record import Record
 from torchtap.core.tensors import kind_of, short
+from torchtap.core.user_functions import place
 
 Index = int | slice | Sequence[int] | Tensor
 At = Mapping[int, Index] | None

@@ -125,7 +125,7 @@ class DeviceTable:
         is_full = taken[:, LEAST_BIN] > 0
         if block.histograms is not None and is_full.any():
             self._scratch = self._scratch or native.make_scratch(BLOCK)
-            full = np.where(is_full[:, None], taken, 0.0)  # What is in lists is passed over.
+            full = np.where(is_full[:, None], taken, 0.0)  # What is in lists is skipped.
             drained = native.drain(torch.from_numpy(full), block.histograms, self._scratch)
             listed.append((np.arange(first, first + used), Histograms(*drained, _is_sample(taken))))
         return lambda: (taken, listed)

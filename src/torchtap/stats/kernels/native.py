@@ -240,7 +240,7 @@ def drain(rows: Tensor, histograms: Tensor, scratch: Scratch | None = None) -> D
     """Take the counts out of many histograms.
 
     Args:
-        rows: ``float64[rows, 16]``; what counted nothing is passed over.
+        rows: ``float64[rows, 16]``; what counted nothing is skipped.
         histograms: ``int64[rows, 8192]``; empty afterwards.
         scratch: room for the bins and counts of all rows, from :func:`make_scratch`; memory that
             is new every time costs more than what is written into it.

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from torchtap.core.page import Page, Printed
-from torchtap.stats.custom.show_slices import one_line, show_slices
+from torchtap.stats.catalogue.show_slices import one_line, show_slices
 from torchtap.stats.kernels import native
 from torchtap.stats.statistics import (
     L1,

@@ -11,13 +11,13 @@ from torch import Tensor, nn
 
 from torchtap.capture.watch import watch
 from torchtap.core.errors import EditError, InputError
-from torchtap.core.functions import place
-from torchtap.core.lasting import lasting
+from torchtap.core.inference_mode import outside_inference_mode
 from torchtap.core.modules import modules_of
 from torchtap.core.preserved import preserved
 from torchtap.core.record import BACKWARD, Record
 from torchtap.core.site import Pattern, Site, did_you_mean
 from torchtap.core.tensors import kind_of
+from torchtap.core.user_functions import place
 from torchtap.edits.catalogue.ready import KEEPS, Formula, Ready, expect, is_whole, joined, within
 from torchtap.edits.catalogue.regions import At, check, moved
 
@@ -286,7 +286,7 @@ class _Mean(_Lookup):
             except LookupError as error:
                 raise _nothing_there(record, str(error)) from error
             wide = torch.complex128 if every.is_complex() else torch.float64
-            with lasting():
+            with outside_inference_mode():
                 mean = every.to(wide).mean(self._dim, keepdim=True)
                 self._means[record.site] = mean.to(every.dtype)
         return self._means[record.site]

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torchtap.core.torch_private import fsdp_parameters
 
 PLAIN = (Tensor, nn.Parameter)
-"""Types whose values lie in their own memory."""
+"""Types whose values are in their own memory."""
 DEQUANTIZED = "dequantized"
 WAITED = "waited for its communication"
 

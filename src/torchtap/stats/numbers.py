@@ -15,7 +15,7 @@ from torch import Tensor
 
 from torchtap.core.errors import InputError, SiteError
 from torchtap.core.site import did_you_mean
-from torchtap.stats.custom.results import Extra
+from torchtap.stats.catalogue.results import Extra
 from torchtap.stats.statistics import Statistics
 
 
@@ -100,7 +100,7 @@ def value_of(stats: Statistics, name: str) -> Any:
 
     Raises:
         SiteError: there is nothing of that name.
-        RunError: a further statistic cannot be had; the message says why.
+        RunError: a further statistic is not available; the message says why.
     """
     if name in NAMES:
         return NAMES[name].of(stats)
@@ -134,7 +134,7 @@ def number_of(stats: Statistics, name: str) -> float:
 
 
 def is_there(stats: Statistics, name: str) -> bool:
-    """Whether it can be had here: of a number always, of a further statistic where it was kept."""
+    """Whether it is available: a number always, a further statistic where it was kept."""
     there = stats.extra.keys() - missing_of(stats).keys()
     return name in NAMES or name in there or name.rpartition(".")[0] in there
 
@@ -153,7 +153,7 @@ def further_of(name: str, known: Iterable[str]) -> str:
 
 
 def missing_of(stats: Statistics) -> Mapping[str, str]:
-    """Name -> why it cannot be had, of further statistics that were asked for."""
+    """Name -> why it is not available, of further statistics that were asked for."""
     return stats.extra.missing if isinstance(stats.extra, Extra) else {}
 
 

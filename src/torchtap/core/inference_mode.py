@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 @contextmanager
-def lasting() -> Iterator[None]:
+def outside_inference_mode() -> Iterator[None]:
     """Leave ``torch.inference_mode()`` for a while, with grad mode still off; else do nothing.
 
     What is made in inference mode stays an inference tensor for ever: writing into it outside of
@@ -24,9 +24,9 @@ def lasting() -> Iterator[None]:
         yield
 
 
-def lasting_copy(tensor: Tensor) -> Tensor:
+def normal_copy(tensor: Tensor) -> Tensor:
     """A detached copy that can be written into, and saved by autograd, later."""
     if not torch.is_inference_mode_enabled():  # The quick way, in hooks.
         return tensor.detach().clone()
-    with lasting():
+    with outside_inference_mode():
         return tensor.detach().clone()

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
+from torchtap.core.distributed import sharded_parameters
 from torchtap.core.errors import EditError
-from torchtap.core.local import sharded_parameters
 from torchtap.core.site import Site
 from torchtap.hooks.optimizer_hooks import has_closure, listen_to_optimizers
 from torchtap.hooks.taps import Tap
@@ -294,7 +294,7 @@ def _chosen(tap: Tap, port: str, tensors: Any) -> dict[str, Tensor]:
     return {
         name: tensor
         for name, tensor in tensors.items()
-        if tensor is not None and tap.spot(port, name) is not None
+        if tensor is not None and tap.state(port, name) is not None
     }
 
 

@@ -18,8 +18,8 @@ from collections.abc import Container
 import torch
 from torch import Tensor
 
-from torchtap.core.lasting import lasting_copy
-from torchtap.core.local import local
+from torchtap.core.distributed import local
+from torchtap.core.inference_mode import normal_copy
 from torchtap.core.record import UNVERSIONED
 from torchtap.hooks.taps import SiteState
 
@@ -41,11 +41,11 @@ class CopyPolicy:
         self._witnesses: list[tuple[SiteState, Tensor, int]] = []
         self._known: list[SiteState] = []
 
-    def keep(self, spot: SiteState, tensor: Tensor, foreign: Container[int] = ()) -> Kept:
+    def keep(self, state: SiteState, tensor: Tensor, foreign: Container[int] = ()) -> Kept:
         """Keep a tensor of any kind.
 
         Args:
-            spot: where it was seen.
+            state: where it was seen.
             tensor: what flows.
             foreign: storages (see :func:`storage_id`) that others may write into without torch
                 knowing: arguments from outside (numpy aliases), parameters, buffers, gradients
@@ -59,48 +59,48 @@ class CopyPolicy:
         own, labels = local(tensor)
         if self.copy == ALIAS:
             return own, UNVERSIONED, labels
-        if tensor.is_inference() or self._must_copy(spot, tensor, foreign):
-            return lasting_copy(own), UNVERSIONED, labels
+        if tensor.is_inference() or self._must_copy(state, tensor, foreign):
+            return normal_copy(own), UNVERSIONED, labels
         # A gradient is kept itself: were only an alias held, autograd would take its memory over
         # for .grad and go on writing into it.
-        is_own_gradient = spot.site.is_gradient and not tensor.requires_grad
+        is_own_gradient = state.site.is_gradient and not tensor.requires_grad
         alias = tensor if is_own_gradient else tensor.detach()
         return alias, alias._version, labels
 
-    def _must_copy(self, spot: SiteState, tensor: Tensor, foreign: Container[int]) -> bool:
+    def _must_copy(self, state: SiteState, tensor: Tensor, foreign: Container[int]) -> bool:
         if self.copy != "auto":
             return self.copy == "always"
         if type(tensor) is not Tensor or tensor.layout is not torch.strided or tensor.is_nested:
             return True  # No storage to tell who shares it.
-        if tensor.requires_grad and tensor.grad_fn is None and not spot.site.is_gradient:
+        if tensor.requires_grad and tensor.grad_fn is None and not state.site.is_gradient:
             return True  # A leaf: a tensor of the program's own.
         if tensor.untyped_storage()._cdata in foreign:
             return True
-        if spot.copies is None:
-            self._watch_out(spot, tensor)
+        if state.copies is None:
+            self._watch_out(state, tensor)
             return True
-        return spot.copies
+        return state.copies
 
-    def _watch_out(self, spot: SiteState, tensor: Tensor) -> None:
+    def _watch_out(self, state: SiteState, tensor: Tensor) -> None:
         """See later whether anybody wrote into ``tensor``, without holding its memory."""
         witness = tensor.detach()
         version = witness._version
         # Emptied, it still shares the version counter.
         witness.data = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
-        self._witnesses.append((spot, witness, version))
+        self._witnesses.append((state, witness, version))
 
     def learn(self) -> None:
         """Conclude from the pass that has ended."""
-        for spot, witness, version in self._witnesses:
+        for state, witness, version in self._witnesses:
             if witness._version != version:
-                spot.copies = True
-            elif spot.copies is None:
-                spot.copies = False
-                self._known.append(spot)
+                state.copies = True
+            elif state.copies is None:
+                state.copies = False
+                self._known.append(state)
         self._witnesses.clear()
 
     def forget(self) -> None:
         """Start again, because the model changed its ways (train to eval)."""
-        for spot in self._known:
-            spot.copies = None
+        for state in self._known:
+            state.copies = None
         self._known.clear()

@@ -14,7 +14,7 @@ from torchtap.core.site import did_you_mean
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """Stands in the place of a result that cannot be had."""
+    """Stands in the place of a result that is not available."""
 
     why: str
 
@@ -28,7 +28,7 @@ class Extra(dict[str, Any]):
     Args:
         results: name -> result.
         where: of which site and step, for messages.
-        missing: name -> why it cannot be had.
+        missing: name -> why it is not available.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Extra(dict[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         if name in self.missing:
-            raise RunError(f"{name!r}{self._here} cannot be had: {self.missing[name]}")
+            raise RunError(f"{name!r}{self._here} is not available: {self.missing[name]}")
         return super().__getitem__(name)
 
     def __missing__(self, name: str) -> Any:
@@ -73,7 +73,7 @@ class Finished:
     name: str
 
     def init(self) -> Missing:
-        """Nothing."""
+        """The result of no tensor."""
         return Missing("nothing was measured.")
 
     def update(self, state: Any, tensor: Tensor) -> Any:

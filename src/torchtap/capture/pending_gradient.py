@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from torchtap.core.local import is_distributed
+from torchtap.core.distributed import is_distributed
 from torchtap.core.record import FORWARD
 from torchtap.core.torch_private import current_node, current_task, will_run
 from torchtap.hooks.backwards import at_end_of_backward
@@ -51,7 +51,7 @@ class Receiver(Protocol):
 
     def deliver(
         self,
-        spot: SiteState,
+        state: SiteState,
         step: int,
         call: int,
         labels: tuple[str, ...],
@@ -72,7 +72,7 @@ class PendingGradient:
         num_parts: with one part it is delivered at once, else at the end of the backward.
         has_arrived: whether it was delivered, in any backward.
         graph_task: the backward that brought it and can be differentiated itself.
-        given_up: the backward in which it cannot be had.
+        given_up: the backward in which it is not available.
         views: watches over the views that the gradient depends on.
     """
 
@@ -85,7 +85,7 @@ class PendingGradient:
         "labels",
         "num_parts",
         "phase",
-        "spot",
+        "state",
         "step",
         "sums",
         "views",
@@ -94,14 +94,14 @@ class PendingGradient:
     def __init__(
         self,
         gradients: Receiver,
-        spot: SiteState,
+        state: SiteState,
         call: int,
         phase: str,
         labels: tuple[str, ...] = (),
         num_parts: int = 1,
     ) -> None:
         self.gradients = gradients
-        self.spot = spot
+        self.state = state
         self.step = gradients.step
         self.call = call
         self.phase = phase
@@ -111,17 +111,17 @@ class PendingGradient:
         self.sums: dict[int, Tensor] = {}
         self.has_arrived = False
         self.graph_task = self.given_up = NO_TASK
-        spot.expected += 1
+        state.expected += 1
 
     def add(self, part: Tensor | None) -> None:
         """Take one part."""
         if part is None:
             return
         if is_batched(part):
-            self.spot.reason = BATCHED
+            self.state.reason = BATCHED
             return
         if self.views and any(view.is_lost for view in self.views):
-            self.spot.reason = (
+            self.state.reason = (
                 "it is (or hands on) a view that was overwritten after the last watched module "
                 "returned, where autograd loses its gradient. Mark the overwritten tensor with "
                 "tt.mark, or return a copy"
@@ -142,11 +142,11 @@ class PendingGradient:
             at_end_of_backward(partial(self._finish, task))
 
     def give_up(self, reason: str) -> None:
-        """It cannot be had in the backward that is running."""
-        self.spot.reason = reason
+        """It is not available in the backward that is running."""
+        self.state.reason = reason
         if self.given_up != current_task():
             self.given_up = current_task()
-            self.spot.expected += self.has_arrived  # Waited for once more, in vain.
+            self.state.expected += self.has_arrived  # Expected once more, and never received.
 
     def on_overwritten(self, geometry: Geometry, argument: Geometry | None) -> Callable[..., Any]:
         """Makes the hook of the ``CopySlices`` node that overwrote a view: one more part comes."""
@@ -177,7 +177,7 @@ class PendingGradient:
     def _deliver(self, gradient: Tensor) -> None:
         self.has_arrived = True
         apart = {} if self.phase is FORWARD else {"phase": self.phase}
-        self.gradients.deliver(self.spot, self.step, self.call, self.labels, gradient, **apart)
+        self.gradients.deliver(self.state, self.step, self.call, self.labels, gradient, **apart)
 
 
 def is_alike(one: Tensor, other: Tensor) -> bool:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import torchtap as tt
-from torchtap.core.sameness import kind, mismatch, num_differing, same
+from torchtap.core.equality import kind, mismatch, num_differing, same
 from torchtap.testing import Net
 
 
