@@ -21,8 +21,8 @@ from torchtap.capture.missing import (
     why_not_called,
 )
 from torchtap.core.absence import Absence, Absences
+from torchtap.core.closable import Closable
 from torchtap.core.errors import CaptureError, InputError, SiteError
-from torchtap.core.handle import Closable
 from torchtap.core.modules import Where, modules_of
 from torchtap.core.plan import Plan, make_plan
 from torchtap.core.record import Record, Sink

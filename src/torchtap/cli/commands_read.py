@@ -11,7 +11,7 @@ import click
 from torchtap.cli.options import all_option, json_option
 from torchtap.cli.output import print_json, print_page
 from torchtap.cli.parsing import open_saved, order_of, refuse_unknown_steps, slices_of, step_of
-from torchtap.core.page import BLANK, Page, Part
+from torchtap.core.printed_page import BLANK, Page, Part
 from torchtap.core.progress import Progress
 from torchtap.core.text import WIDTH
 
@@ -129,7 +129,7 @@ def stats(
 
 def _listed_columns(path: str) -> list[str]:
     """Every column with what it is; of a run that is there also its further statistics."""
-    from torchtap.runs.columns import ROW_COLUMNS
+    from torchtap.runs.table_columns import ROW_COLUMNS
     from torchtap.stats.numbers import NAMES
 
     said = {**{name: one.meaning for name, one in NAMES.items()}, **ROW_COLUMNS}
@@ -149,7 +149,7 @@ def _per_site(
     *,
     every: bool,
 ) -> tuple[list[dict[str, Any]], Page]:
-    from torchtap.runs.columns import DEFAULT_COLUMNS
+    from torchtap.runs.table_columns import DEFAULT_COLUMNS
 
     table = opened.table(
         list(where) or None,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchtap.core.absence import Absence, Absences
 from torchtap.core.errors import SiteError
-from torchtap.core.page import Page, Printed
+from torchtap.core.printed_page import Page, Printed
 from torchtap.core.record import FORWARD, Record
 from torchtap.core.site import Site
 from torchtap.runs.contents import Contents, Meta, Step, as_step
