@@ -100,8 +100,10 @@ class OptimizerPorts:
         known = {key for running in self._running for key in running.params}
         held = (param for group in optimizer.param_groups for param in group["params"])
         params = {id(param): param for param in held if id(param) not in known}
-        updated = params.keys() & (self._states("update") if self.recording else {}).keys()
-        before = {key: local(params[key])[0].detach().clone() for key in updated}
+        updated = self._states("update") if self.recording else {}
+        before = {
+            key: local(param)[0].detach().clone() for key, param in params.items() if key in updated
+        }
         computes = has_closure(args, kwargs)
         if self.recording:
             if before:
