@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -47,8 +48,19 @@ class Sums:
 
     def __init__(self, tensor: Tensor) -> None:
         self.shape = tensor.shape[1:]
-        self.total = torch.zeros(self.shape, dtype=torch.float64, device=tensor.device)
+        # Laid out as the samples are, so that both are read from end to end.
+        strides = tensor.stride()[1:] if is_dense(tensor) else torch.empty(self.shape).stride()
+        self.total = torch.empty_strided(
+            self.shape, strides, dtype=torch.float64, device=tensor.device
+        ).zero_()
         self.num_samples = torch.zeros(1, dtype=torch.int64)
+
+
+def is_dense(tensor: Tensor) -> bool:
+    """Whether samples follow each other in memory, each without gaps, in any order of its dims."""
+    if tensor.layout is not torch.strided or not tensor.dim():
+        return False
+    return tensor.stride(0) == tensor.shape[1:].numel() and native.fills_its_memory(tensor)
 
 
 class Meter:
@@ -72,8 +84,11 @@ class Meter:
         "_clock",
         "_code",
         "_dtype",
+        "_is_summed_in_order",
         "_measure",
+        "_measure_again",
         "_sample",
+        "_strides",
         "_sums",
         "block",
         "index",
@@ -96,7 +111,11 @@ class Meter:
         self._dtype: torch.dtype | None = None
         self._aim: native.KernelArgs | None = None
         self._code = self._address = 0
-        self._measure = native.replace_address if self.is_replaced else native.take_address
+        self._strides: tuple[int, ...] | None = None
+        self._is_summed_in_order = True
+        self._measure = self._measure_again = native.replace_address
+        if not self.is_replaced:
+            self._measure, self._measure_again = native.take_address, native.take_again_address
 
     def measure_into(self, block: Block, index: int) -> None:
         """Take a row."""
@@ -124,6 +143,17 @@ class Meter:
         is_plain = is_plain and (self.sums is None or self.sums.total.device.type == "cpu")
         if is_plain and native.available() and tensor.dtype in native.DTYPES:
             self._dtype, self._code = tensor.dtype, native.DTYPES[tensor.dtype]
+            total = None if self.sums is None else self.sums.total
+            self._is_summed_in_order = total is None or total.is_contiguous()
+            fits = total is None or total.stride() == tensor.stride()[1:]
+            self._strides = tensor.stride() if fits and is_dense(tensor) else None
+
+    def _lies_as_before(self, tensor: Tensor) -> bool:
+        """Whether it can be read from end to end as it lies, and so can the sums over samples."""
+        known = self.shape
+        return (
+            tensor.stride() == self._strides and known is not None and tensor.shape[1:] == known[1:]
+        )
 
     def distrust(self) -> None:
         """Measure with care from now on."""
@@ -131,6 +161,13 @@ class Meter:
 
     def __call__(self, tensor: Tensor, step: int) -> bool:
         """Measure ``tensor``, or return ``False``."""
+        return self._run(self._measure, tensor, step)
+
+    def again(self, tensor: Tensor, step: int) -> bool:
+        """The same for the tensor that this thread measured last, which has not changed since."""
+        return self._run(self._measure_again, tensor, step)
+
+    def _run(self, measure: Callable[..., None], tensor: Tensor, step: int) -> bool:
         clock = self._clock
         try:
             if (
@@ -138,7 +175,10 @@ class Meter:
                 or step != clock.step
                 or ((kind := type(tensor)) is not Tensor and kind is not Parameter)
                 or not tensor.is_cpu
-                or not tensor.is_contiguous()
+                or not (
+                    (self._is_summed_in_order and tensor.is_contiguous())
+                    or self._lies_as_before(tensor)
+                )
                 or tensor.is_neg()
             ):
                 return False
@@ -157,5 +197,5 @@ class Meter:
             if tensor.dtype is not self._dtype:  # Another thread brought another dtype meanwhile.
                 return False
             clock.has_measured = True
-            self._measure(data, numel, self._code, self._address, threads)
+            measure(data, numel, self._code, self._address, threads)
         return True

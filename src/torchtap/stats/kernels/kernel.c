@@ -98,11 +98,18 @@ typedef struct {
     double least;
 } Block;
 
+/* Memory that is wanted soon: it is asked for while numbers are summed, which waits for none. */
+typedef struct {
+    const char *next;
+    int64_t bytes; /* for each 32 elements that are summed */
+} Ahead;
+static const Ahead NOTHING = {NULL, 0};
+
 /* One instruction set's functions. Those of double serve float64, int32 and int64. */
 typedef struct {
     const char *name;
-    void (*measure_float)(const float *, int64_t, double, Block *);
-    void (*measure_double)(const double *, int64_t, double, Block *);
+    void (*measure_float)(const float *, int64_t, double, Ahead, Block *);
+    void (*measure_double)(const double *, int64_t, double, Ahead, Block *);
     void (*tile_float)(const float *, int64_t, int64_t, int, double, double *, int64_t, int64_t);
     void (*tile_double)(const double *, int64_t, int64_t, int, double, double *, int64_t, int64_t);
     int64_t (*minus_zeros_float)(const float *, int64_t);
@@ -294,11 +301,11 @@ static void ask_for(const char *data, int dtype, int64_t index, int64_t end) {
 #endif
 }
 
-static void measure(const void *x, int64_t numel, int dtype, Block *block) {
+static void measure(const void *x, int64_t numel, int dtype, Ahead ahead, Block *block) {
     if (is_wide(dtype))
-        target->measure_double(x, numel, LIMIT[dtype], block);
+        target->measure_double(x, numel, LIMIT[dtype], ahead, block);
     else
-        target->measure_float(x, numel, LIMIT[dtype], block);
+        target->measure_float(x, numel, LIMIT[dtype], ahead, block);
 }
 
 /* ------------------------------------------------------------------------------- the histogram */
@@ -315,6 +322,7 @@ typedef struct {
     int64_t bins, counts; /* uint16_t[max_bins] each */
     int64_t ends, owners; /* int64_t[max_lists] each: where a list ends, and whose it is */
     int64_t num_forgotten; /* lists of nobody */
+    int64_t num_taken;     /* how often the lists were taken */
 } Lists;
 
 typedef struct {
@@ -502,6 +510,7 @@ typedef struct {
     int64_t begin, end;
     double row[ROW];
     Bins bins;
+    Ahead ahead;
 } Run;
 
 /* The first stratum whose element is not before `begin`. */
@@ -532,7 +541,8 @@ static void *measure_run(void *argument) {
         if (!lies_ready(run->dtype))
             ask_for(run->data, run->dtype, i + n, run->end);
         Block block;
-        measure(x, n, run->dtype, &block);
+        measure(x, n, run->dtype, run->ahead, &block);
+        run->ahead.next += n / 32 * run->ahead.bytes;
         merge_block(run->row, &block);
         if (run->bins.histogram)
             tally(&run->bins, x, run->dtype, i, &block);
@@ -579,6 +589,7 @@ static void start_run(Run *run, const char *data, int dtype, int64_t begin, int6
     run->dtype = dtype;
     run->begin = begin;
     run->end = end;
+    run->ahead = NOTHING;
     empty_row(run->row);
 }
 
@@ -588,8 +599,10 @@ static int is_sampled(int64_t numel, int64_t sample) {
     return sample > 0 && (numel - 1) / 4 >= sample;
 }
 
-static void accumulate(const char *data, int64_t numel, int dtype, double *row, int64_t *histogram,
-                       Lists *lists, int64_t sample, int64_t wanted_threads) {
+/* Returns how many threads it took. `alone`: takes the tensor's own row, if it was one thread. */
+static int accumulate(const char *data, int64_t numel, int dtype, double *row, int64_t *histogram,
+                      Lists *lists, int64_t sample, Ahead ahead, double *alone,
+                      int64_t wanted_threads) {
     Bins bins = {.histogram = histogram, .lists = lists, .first = HALF, .least = HALF};
     if (is_sampled(numel, sample)) {
         bins.strata = sample;
@@ -602,10 +615,13 @@ static void accumulate(const char *data, int64_t numel, int dtype, double *row, 
         Run run;
         start_run(&run, data, dtype, 0, numel);
         run.bins = bins;
+        run.ahead = ahead;
         measure_run(&run);
         run.row[NUM_TENSORS] = 1;
         merge_row(row, run.row);
-        return;
+        if (alone)
+            memcpy(alone, run.row, sizeof run.row);
+        return threads;
     }
     Run runs[64];
     int64_t blocks = (numel + BLOCK - 1) / BLOCK;
@@ -618,6 +634,7 @@ static void accumulate(const char *data, int64_t numel, int dtype, double *row, 
     for (int i = 0; i < threads; i++)
         merge_row(row, runs[i].row);
     row[NUM_TENSORS] += 1;
+    return threads;
 }
 
 /* ---------------------------------------------------------------------------------- channels */
@@ -671,7 +688,7 @@ static void measure_channel(const Slab *slab, int64_t channel) {
         for (int64_t i = 0; i < slab->inner;) {
             int64_t n = slab->inner - i < BUFFER - together ? slab->inner - i : BUFFER - together;
             if (lies_ready(slab->dtype) && together == 0 && n >= BUFFER / 2) {
-                measure(slab->data + (start + i) * ITEMSIZE[slab->dtype], n, slab->dtype, &block);
+                measure(slab->data + (start + i) * ITEMSIZE[slab->dtype], n, slab->dtype, NOTHING, &block);
                 merge_block(row, &block);
             } else {
                 void *to = (char *)&buffer + together * (wide ? 8 : 4);
@@ -681,7 +698,7 @@ static void measure_channel(const Slab *slab, int64_t channel) {
             }
             i += n;
             if (together == BUFFER || (together && o + 1 == slab->outer && i == slab->inner)) {
-                measure(&buffer, together, slab->dtype, &block);
+                measure(&buffer, together, slab->dtype, NOTHING, &block);
                 merge_block(row, &block);
                 together = 0;
             }
@@ -796,20 +813,82 @@ static void forget(Aim *aim) {
     empty_row(row);
 }
 
+/* What this thread measured last, for another site that takes the same. */
+typedef struct {
+    const char *data;
+    int64_t numel, sample, list, num_taken;
+    int dtype, is_whole;
+    Lists *lists;
+    double before, row[ROW]; /* the tensors that were measured before; what this one added */
+} Last;
+static THREAD_LOCAL Last last;
+
+static void end_list(Aim *aim, Lists *lists) {
+    aim->last_list = lists->num_lists;
+    POINTER(int64_t, lists->ends)[lists->num_lists] = lists->num_bins;
+    POINTER(int64_t, lists->owners)[lists->num_lists++] = aim->owner;
+}
+
+static void add_samples(const char *data, int64_t numel, int dtype, const Aim *aim) {
+    if (!aim->sums || !aim->inner)
+        return;
+    int64_t samples = numel / aim->inner;
+    accumulate_sum(data, samples, aim->inner, dtype, POINTER(double, aim->sums));
+    *POINTER(int64_t, aim->num_samples) += samples;
+}
+
 static void take(const char *data, int64_t numel, int dtype, Aim *aim, int64_t threads) {
     Lists *lists = with_room(POINTER(Lists, aim->lists), numel, aim->sample);
-    accumulate(data, numel, dtype, POINTER(double, aim->row), POINTER(int64_t, aim->histogram),
-               lists, aim->sample, threads);
+    Ahead ahead = {data, 0};
+    if (aim->sums && numel)
+        ahead = (Ahead){POINTER(const char, aim->sums), 256 * aim->inner / numel};
+    double *row = POINTER(double, aim->row);
+    last.before = row[NUM_TENSORS];
+    int used = accumulate(data, numel, dtype, row, POINTER(int64_t, aim->histogram), lists,
+                          aim->sample, ahead, last.row, threads);
+    last.is_whole = used == 1 && (lists || !aim->histogram);
+    last.data = data;
+    last.numel = numel;
+    last.dtype = dtype;
+    last.sample = aim->sample;
+    last.lists = lists;
     if (lists) {
-        aim->last_list = lists->num_lists;
-        POINTER(int64_t, lists->ends)[lists->num_lists] = lists->num_bins;
-        POINTER(int64_t, lists->owners)[lists->num_lists++] = aim->owner;
+        last.list = lists->num_lists;
+        last.num_taken = lists->num_taken;
+        end_list(aim, lists);
     }
-    if (aim->sums && aim->inner) {
-        int64_t samples = numel / aim->inner;
-        accumulate_sum(data, samples, aim->inner, dtype, POINTER(double, aim->sums));
-        *POINTER(int64_t, aim->num_samples) += samples;
+    add_samples(data, numel, dtype, aim);
+}
+
+/* Whether what this site would add is known from the site before. */
+static int is_known(const char *data, int64_t numel, int dtype, const Aim *aim, Lists *lists) {
+    int same = last.is_whole && data == last.data && numel == last.numel && dtype == last.dtype &&
+               aim->sample == last.sample && lists == last.lists;
+    if (same && lists) /* A sample is taken at places that depend on how many came before. */
+        same = lists->num_taken == last.num_taken &&
+               (!is_sampled(numel, aim->sample) ||
+                POINTER(double, aim->row)[NUM_TENSORS] == last.before);
+    return same && (lists || !aim->histogram);
+}
+
+/* The same as `take`, for a tensor that holds what it held when this thread took it last. */
+static void take_again(const char *data, int64_t numel, int dtype, Aim *aim, int64_t threads) {
+    Lists *lists = with_room(POINTER(Lists, aim->lists), numel, aim->sample);
+    if (!is_known(data, numel, dtype, aim, lists)) {
+        take(data, numel, dtype, aim, threads);
+        return;
     }
+    merge_row(POINTER(double, aim->row), last.row);
+    if (lists) {
+        const int64_t *ends = POINTER(int64_t, lists->ends);
+        int64_t first = last.list ? ends[last.list - 1] : 0, size = ends[last.list] - first;
+        uint16_t *bins = POINTER(uint16_t, lists->bins), *counts = POINTER(uint16_t, lists->counts);
+        memcpy(bins + lists->num_bins, bins + first, size * sizeof *bins);
+        memcpy(counts + lists->num_bins, counts + first, size * sizeof *counts);
+        lists->num_bins += size;
+        end_list(aim, lists);
+    }
+    add_samples(data, numel, dtype, aim);
 }
 
 /* Moves the counts of many histograms into lists of bins and counts, one row after the other.
@@ -902,7 +981,7 @@ static PyObject *py_accumulate(PyObject *module, PyObject *const *arguments, Py_
     if (!read_integers(arguments, given, 7, a, "accumulate") || !are_right(a[2], a + 1, 1))
         return NULL;
     MEASURE(a[1], accumulate(POINTER(const char, a[0]), a[1], (int)a[2], POINTER(double, a[3]),
-                             POINTER(int64_t, a[4]), NULL, a[5], a[6]));
+                             POINTER(int64_t, a[4]), NULL, a[5], NOTHING, NULL, a[6]));
     Py_RETURN_NONE;
 }
 
@@ -912,6 +991,15 @@ static PyObject *py_take(PyObject *module, PyObject *const *arguments, Py_ssize_
     if (!read_integers(arguments, given, 5, a, "take") || !are_right(a[2], a + 1, 1))
         return NULL;
     MEASURE(a[1], take(POINTER(const char, a[0]), a[1], (int)a[2], POINTER(Aim, a[3]), a[4]));
+    Py_RETURN_NONE;
+}
+
+static PyObject *py_take_again(PyObject *module, PyObject *const *arguments, Py_ssize_t given) {
+    int64_t a[5];
+    (void)module;
+    if (!read_integers(arguments, given, 5, a, "take_again") || !are_right(a[2], a + 1, 1))
+        return NULL;
+    MEASURE(a[1], take_again(POINTER(const char, a[0]), a[1], (int)a[2], POINTER(Aim, a[3]), a[4]));
     Py_RETURN_NONE;
 }
 
@@ -1005,6 +1093,8 @@ static PyMethodDef methods[] = {
      "accumulate(data, numel, dtype, row, histogram, sample, threads)"},
     {"take", (PyCFunction)(void (*)(void))py_take, METH_FASTCALL,
      "take(data, numel, dtype, aim, threads)"},
+    {"take_again", (PyCFunction)(void (*)(void))py_take_again, METH_FASTCALL,
+     "take_again(data, numel, dtype, aim, threads): of what this thread took last"},
     {"replace", (PyCFunction)(void (*)(void))py_replace, METH_FASTCALL,
      "replace(data, numel, dtype, aim, threads): forgets what was measured before"},
     {"accumulate_channels", (PyCFunction)(void (*)(void))py_channels, METH_FASTCALL,
@@ -1229,7 +1319,7 @@ static inline void take_tail(Lanes512 *t, const float *x, int64_t n) {
     take_sums(t, wide[0], wide[1], wide[2], wide[3]);
 }
 
-static void FN(sums)(const float *x, int64_t n, Sums *out) {
+static void FN(sums)(const float *x, int64_t n, Ahead ahead, Sums *out) {
     Lanes512 t;
     t.sum[0] = t.sum[1] = t.l1[0] = t.l1[1] = _mm512_setzero_pd();
     t.squares[0] = t.squares[1] = t.squares[2] = t.squares[3] = _mm512_setzero_pd();
@@ -1240,6 +1330,8 @@ static void FN(sums)(const float *x, int64_t n, Sums *out) {
     t.least[0] = t.least[1] = _mm512_set1_ps(INFINITY);
     int64_t i = 0;
     for (; i + 32 <= n; i += 32) {
+        __builtin_prefetch(ahead.next, 1, 2);
+        ahead.next += ahead.bytes;
         take_extremes(&t, 0, 0xffff, loaded(x + i));
         take_extremes(&t, 1, 0xffff, loaded(x + i + 16));
         take_sums(&t, widened(x + i), widened(x + i + 8), widened(x + i + 16), widened(x + i + 24));
@@ -1258,7 +1350,8 @@ static void FN(sums)(const float *x, int64_t n, Sums *out) {
         _mm512_add_pd(t.squares[0], t.squares[1]), _mm512_add_pd(t.squares[2], t.squares[3])));
 }
 #else
-static void FN(sums)(const REAL *x, int64_t n, Sums *out) {
+static void FN(sums)(const REAL *x, int64_t n, Ahead ahead, Sums *out) {
+    (void)ahead; /* What this loop waits for is the memory already. */
     double sum = 0, squares = 0, l1 = 0;
     REAL low = INFINITY, high = -INFINITY, least = INFINITY;
     SIMD(reduction(+ : sum, squares, l1) reduction(min : low, least) reduction(max : high))
@@ -1371,9 +1464,9 @@ static void FN(careful)(const REAL *x, int64_t n, REAL limit, Block *block) {
     block->m2 = around <= DBL_MAX ? fmax(around - rest * rest / block->finite, 0) : INFINITY;
 }
 
-static void FN(measure)(const REAL *x, int64_t n, double limit, Block *block) {
+static void FN(measure)(const REAL *x, int64_t n, double limit, Ahead ahead, Block *block) {
     Sums sums;
-    FN(sums)(x, n, &sums);
+    FN(sums)(x, n, ahead, &sums);
     *block = (Block){.numel = (double)n, .low = INFINITY, .high = -INFINITY, .least = sums.least};
     if (!(sums.squares <= DBL_MAX)) {
         FN(careful)(x, n, (REAL)limit, block);
@@ -1484,7 +1577,7 @@ static void FN(measure_strided)(const REAL *x, int64_t rows, int64_t stride, dou
     Block block;
     for (int64_t r = 0; r < rows; r++)
         column[r] = x[r * stride];
-    FN(measure)(column, rows, limit, &block);
+    FN(measure)(column, rows, limit, NOTHING, &block);
     merge_block(row, &block);
 }
 
