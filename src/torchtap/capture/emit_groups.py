@@ -1,10 +1,10 @@
-"""Puts operators that hand over values one after the other together, in graphs of inductor.
+"""Lets a compiled graph hand over a value once that several modules return or are given.
 
-A call of an operator costs several times as much between other computations, which take the
-caches, as it does after another call. And several modules hand over the very same value: one that
-returns what its last part returned, a dropout that drops nothing, all gradients along a residual.
-The graph knows that they are the same, where memory alone would not tell. So one call hands over
-what a few modules computed, while it is still in a cache, and names each value once.
+A module often returns what its last part returned, a dropout that drops nothing returns what it
+took, and one gradient goes along a whole residual. Only the graph knows that these are one value:
+to tell it from memory would be wrong, since a graph uses memory again. So where operators follow
+each other that hand over the same value, inductor is given one operator in their place. It is
+called once, and the value is read once.
 """
 
 from __future__ import annotations
@@ -12,35 +12,23 @@ from __future__ import annotations
 import operator
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from torchtap.core.torch_private import inductor_pass
+
 if TYPE_CHECKING:
     from torch.fx import Graph, Node
 
-MOST_BYTES = 1 << 20
-"""So many bytes of values one call may hand over: they are read once more from a cache. Also what
-a graph keeps longer than it would without."""
-MOST_VALUES = 16
-
-_lock = threading.RLock()
+_lock = threading.RLock()  # The collector may finish a holder while another one is counted.
 _num_holders = 0
-
-
-class Member(NamedTuple):
-    """One operator of a graph: its node, and what it hands over."""
-
-    node: Node
-    value: Node
-    ticket: Node
-    texts: tuple[str, str, str, bool]
+_pass: Any = None
 
 
 class GroupingRequest:
-    """One request that inductor puts operators together in what it compiles from now on."""
+    """One request that graphs which are compiled from now on hand over each value once."""
 
     __slots__ = ("_is_held",)
 
@@ -63,131 +51,101 @@ class GroupingRequest:
         self.release()  # Of a watch that was never closed.
 
 
-def group(graph: Graph, *, single: Any, several: Any, write: Callable[[Any], str]) -> None:
-    """Replace each run of operators by one.
+class _Emit(NamedTuple):
+    """An operator in a graph, and what it hands over."""
+
+    node: Node
+    value: Node
+    ticket: Node
+    what: Any
+
+
+def group(graph: Graph) -> None:
+    """Put one operator in the place of those that follow each other and hand over one value.
 
     Args:
-        graph: of inductor, after all that makes it functional; with ``with_effects`` nodes.
-        single: the operator that hands over one value.
-        several: the operator that hands over several.
-        write: makes the text that says what is handed over.
+        graph: of inductor, still functional: nodes of effects are chained by their tokens.
     """
-    for members in list(_groups(graph, single)):
-        values = list(dict.fromkeys(member.value for member in members))
-        items = [(values.index(member.value), *member.texts) for member in members]
-        last = members[-1].node
-        token = members[0].node.args[0]
+    from torchtap.capture.compiled import write_all
+
+    for emits in list(_groups(graph)):
+        last = emits[-1].node
+        tickets = [emit.ticket for emit in emits]
+        what = write_all([emit.what for emit in emits])
+        several = torch.ops.torchtap.emit_same.default
         with graph.inserting_before(last):
-            tickets = [member.ticket for member in members]
-            arguments = (token, several, values, tickets, write(items))
-            together = graph.call_function(torch.ops.higher_order.with_effects, arguments)
+            together = graph.call_function(
+                torch.ops.higher_order.with_effects,
+                (emits[0].node.args[0], several, emits[0].value, tickets, what),
+            )
         together.meta.update(last.meta)
         last.replace_all_uses_with(together)
-        for member in reversed(members):
-            for user in list(member.node.users):
-                graph.erase_node(user)
-            graph.erase_node(member.node)
+        for emit in reversed(emits):
+            for token in list(emit.node.users):
+                graph.erase_node(token)
+            graph.erase_node(emit.node)
 
 
-def _groups(graph: Graph, single: Any) -> Iterator[list[Member]]:
-    """Runs of two and more operators between which nothing else has an effect."""
-    members: list[Member] = []
+def _groups(graph: Graph) -> Iterator[list[_Emit]]:
+    emits: list[_Emit] = []
     for node in graph.nodes:
-        member = _member(node, single)
-        if member is not None and _fits(members, member):
-            members.append(member)
-        elif member is not None or _has_effect(node):
-            if len(members) > 1:
-                yield members
-            members = [] if member is None else [member]
-    if len(members) > 1:
-        yield members
+        emit = _read(node)
+        if emit is not None and emits and _belongs(emit, emits[-1]):
+            emits.append(emit)
+        elif emit is not None or _writes(node):
+            if len(emits) > 1:
+                yield emits
+            emits = [] if emit is None else [emit]
+    if len(emits) > 1:
+        yield emits
 
 
-def _member(node: Node, single: Any) -> Member | None:
-    if not _is_with_effects(node) or node.args[1] is not single:
+def _read(node: Node) -> _Emit | None:
+    if node.target is not torch.ops.higher_order.with_effects:
         return None
-    _, _, value, ticket, *texts = node.args
-    if not isinstance(value, torch.fx.Node) or not isinstance(ticket, torch.fx.Node):
+    _, called, *arguments = node.args
+    if called is not torch.ops.torchtap.emit.default or arguments[0] is None:
         return None
-    return Member(node, value, ticket, tuple(texts))  # type: ignore[arg-type]
+    value, ticket, *what = arguments
+    return _Emit(node, value, ticket, what)  # type: ignore[arg-type]
 
 
-def _fits(members: list[Member], member: Member) -> bool:
-    if not members:
-        return True
-    values = {one.value for one in members} | {member.value}
-    is_small = len(values) == 1 or sum(map(_num_bytes, values)) <= MOST_BYTES
-    return is_small and len(members) < MOST_VALUES and _follows(members[-1].node, member.node)
+def _belongs(emit: _Emit, before: _Emit) -> bool:
+    """Whether it hands over the same value, and is the only one that waits for the one before."""
+    tokens = list(before.node.users)
+    return (
+        emit.value is before.value
+        and len(tokens) == 1
+        and tokens[0].target is operator.getitem
+        and list(tokens[0].users) == [emit.node]
+        and emit.node.args[0] is tokens[0]
+    )
 
 
-def _follows(before: Node, after: Node) -> bool:
-    """Whether nothing but ``after`` waits for ``before``."""
-    users = list(before.users)
-    if len(users) != 1 or users[0].target is not operator.getitem:
-        return False
-    return list(users[0].users) == [after] and after.args[0] is users[0]
-
-
-def _num_bytes(node: Node) -> int:
-    value = node.meta.get("val")
-    if not isinstance(value, torch.Tensor):
-        return MOST_BYTES
-    extents = list(value.shape)
-    if not all(isinstance(extent, int) for extent in extents):  # To ask for it makes a guard.
-        return MOST_BYTES // 4
-    return int(value.numel() * value.element_size())
-
-
-def _is_with_effects(node: Node) -> bool:
-    return node.op == "call_function" and node.target is torch.ops.higher_order.with_effects
-
-
-def _has_effect(node: Node) -> bool:
-    """Whether values must be handed over before this node and not after."""
-    if node.op != "call_function":
-        return False
+def _writes(node: Node) -> bool:
+    """Whether it writes into tensors: what is handed over before it is not handed over later."""
     schema = getattr(node.target, "_schema", None)
-    return _is_with_effects(node) or (schema is not None and schema.is_mutable)
+    return node.op == "call_function" and schema is not None and bool(schema.is_mutable)
 
 
 def _count(change: int) -> None:
-    """The first to come adds the pass to the compiler's own, and the last to go takes it out."""
-    global _num_holders
+    """The first to come adds the pass to those of inductor, and the last to go takes it out."""
+    global _num_holders, _pass
     config: Any = sys.modules.get("torch._inductor.config")
     if config is None:  # The interpreter is shutting down.
         return
     with _lock:
         _num_holders += change
         found = config.post_grad_custom_post_pass
-        others = () if found is None else tuple(found) if isinstance(found, list | tuple) else (found,)
         if _num_holders == 1 and change == 1:
-            config.post_grad_custom_post_pass = (*others, _grouping_pass())
-        elif _num_holders == 0:
-            left = tuple(one for one in others if not hasattr(one, "is_of_torchtap"))
-            config.post_grad_custom_post_pass = left or None
-
-
-def _grouping_pass() -> Any:
-    from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
-
-    from torchtap.capture.compiled import write_group
-
-    operators = torch.ops.torchtap
-    run = partial(
-        group,
-        single=operators.emit.default,
-        several=operators.emit_all.default,
-        write=write_group,
-    )
-
-    class Grouping(CustomGraphPass):
-        is_of_torchtap = True
-
-        def __call__(self, graph: Graph) -> None:
-            run(graph)
-
-        def uuid(self) -> Any:
-            return get_hash_for_files((__file__,))
-
-    return Grouping()
+            _pass = inductor_pass(group, __file__)
+            if found is None:
+                found = _pass
+            else:
+                found = (*(found if isinstance(found, list | tuple) else (found,)), _pass)
+        elif _num_holders == 0 and isinstance(found, list | tuple):
+            left = tuple(one for one in found if one is not _pass)
+            found = left[0] if len(left) == 1 else left or None
+        elif _num_holders == 0 and found is _pass:
+            found = None
+        config.post_grad_custom_post_pass = found
