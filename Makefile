@@ -28,6 +28,7 @@ format: $(VENV)/.check
 benchmark: $(VENV)/.test
 	$(BIN)/python benchmarks/watching.py
 	$(BIN)/python benchmarks/measuring.py
+	$(BIN)/python benchmarks/compiled.py
 	$(BIN)/python benchmarks/kernel.py
 	$(BIN)/python benchmarks/editing.py
 	$(BIN)/python benchmarks/offloading.py
