@@ -65,3 +65,45 @@ def test_tensors_that_are_channels_last_are_measured_as_they_lie() -> None:
     assert meter(last(batch(1)), 0) is native.available()
     assert not meter(last(batch(1)).transpose(2, 3), 0)
     assert not meter(batch(1, rows=8)[::2], 0)
+
+
+def counted(series: Series, place: int) -> tuple[list[int], list[int]] | None:
+    found = series.histogram(1, place)
+    return None if found is None else (found.bins.tolist(), found.counts.tolist())
+
+
+SITES = [Site("part", "output", ""), Site("whole", "output", ""), Site("late", "output", "")]
+
+
+@pytest.mark.skipif(not native.available(), reason="no compiler")
+@pytest.mark.parametrize("numel", [0, 7, 8192, 100_000])
+@pytest.mark.parametrize("histogram", [True, False])
+def test_what_is_taken_again_adds_to_the_bit_what_reading_it_again_would(
+    numel: int, histogram: bool
+) -> None:
+    tensors = [normal(4, numel, seed=seed).mul(10.0**seed) for seed in range(4)]
+
+    def run(is_again: bool) -> Series:
+        sink = Stats(histogram=histogram)
+        for site in SITES:
+            sink.take(Record(site, 0, 0, FORWARD, -1, (), tensors[0], -1))
+        sink.close_step(0)
+        for number, tensor in enumerate(tensors[1:]):
+            for place, site in enumerate(SITES if number else SITES[:2]):
+                meter = sink._meter(site)
+                take = meter.again if is_again and place else meter
+                assert take(tensor, 1)
+        return sink.measured()
+
+    known, read = run(is_again=True), run(is_again=False)
+    for site in SITES:
+        place = read.place_of(site)
+        row, expected = known.row(1, place), read.row(1, place)
+        assert row is not None
+        assert expected is not None
+        assert row.tolist() == expected.tolist()
+        assert counted(known, place) == counted(read, place)
+        sums = known.measured[place].mean_sum, read.measured[place].mean_sum
+        assert sums[0] is not None
+        assert sums[1] is not None
+        assert sums[0].tolist() == sums[1].tolist()
