@@ -21,6 +21,7 @@ from torchtap.capture.missing import (
     why_not_called,
 )
 from torchtap.core.absence import Absence, Absences
+from torchtap.core.distributed import own_rank, ranks_of_one_batch
 from torchtap.core.errors import CaptureError, InputError, SiteError
 from torchtap.core.handle import Closable
 from torchtap.core.modules import Where, modules_of
@@ -71,7 +72,7 @@ class Watch(Closable):
             **how,
         )
         self._records = delivery.records
-        self._run = self._make_run()
+        self._run = self._make_run(modules[""])
         try:
             self._engine.attach(modules)
             self._engine.begin_step(0, recording=self._wants(0))
@@ -246,10 +247,11 @@ class Watch(Closable):
                 f"been kept without a copy",
             )
 
-    def _make_run(self) -> Run | None:
+    def _make_run(self, model: nn.Module) -> Run | None:
         measured = self._delivery.measured
         if self._records is None and measured is None:
             return None
+        rank, world_size = own_rank()
         meta = Meta(
             model=self.plan.model,
             modules=dict(self.plan.types),
@@ -258,6 +260,9 @@ class Watch(Closable):
             torch=torch.__version__,
             torchtap=__version__,
             created=datetime.now(UTC).isoformat(timespec="seconds"),
+            rank=rank,
+            world_size=world_size,
+            batch_ranks=ranks_of_one_batch(model),
         )
         rows = () if self._records is None else self._records.read
         return Run(rows, meta, lambda: self.absent, measured or Series, self._sites)

@@ -29,6 +29,7 @@ from torchtap.core.site import Site, nearest, one_of
 from torchtap.runs.contents import Contents, Meta
 from torchtap.runs.listing import FORMAT, check_format
 from torchtap.runs.packed import is_small, pack, unpack
+from torchtap.runs.rank_numbers import RankNumbers
 from torchtap.runs.records import Records
 from torchtap.runs.values import ALL
 from torchtap.stats.series import Series
@@ -69,9 +70,12 @@ def save_run(held: Contents, path: Path) -> Path:
         )
     measured, series, unwritten = pack(held.series)
     tensors.update(measured)
+    of_ranks, ranks = ({}, None) if held.ranks is None else held.ranks.pack()
+    tensors.update(of_ranks)
     body: dict[str, Any] = {
         "format": FORMAT,
         "series": series,
+        "ranks": ranks,
         "meta": asdict(held.meta),
         "records": headers,
         "absent": [[*_parts(entry.site), entry.reason] for entry in (*held.absent(), *unwritten)],
@@ -106,6 +110,7 @@ class Stored(NamedTuple):
     meta: Meta
     absent: Callable[[], Sequence[Absence]]
     series: Callable[[], Series]
+    ranks: RankNumbers | None
 
 
 def read_run(path: str | Path) -> Stored:
@@ -178,7 +183,9 @@ def _stored(opened: Any, body: dict[str, Any]) -> Stored:
     small = (name for name in opened.keys() if is_small(name))  # noqa: SIM118
     series = unpack({name: opened.get_tensor(name) for name in small}, body.get("series"), read)
     records = _records(opened, body["records"])
-    return Stored(records, _meta(body["meta"]), lambda: absent, lambda: series)
+    flat = body.get("ranks")
+    ranks = None if flat is None else RankNumbers.unpack(flat, opened.get_tensor)
+    return Stored(records, _meta(body["meta"]), lambda: absent, lambda: series, ranks)
 
 
 def _read(opened: Any, name: str, start: int, end: int) -> Tensor:
@@ -227,7 +234,8 @@ def _records(opened: Any, headers: list[dict[str, Any]]) -> Records:
 
 def _meta(entry: dict[str, Any]) -> Meta:
     modules = {path: tuple(names) for path, names in entry.pop("modules").items()}
-    return Meta(**{**entry, "where": tuple(entry.pop("where")), "modules": modules})
+    lists = {name: tuple(entry.pop(name, ())) for name in ("where", "batch_ranks")}
+    return Meta(**{**entry, **lists, "modules": modules})
 
 
 def _unused_name(record: Record, used: Container[str]) -> str:
