@@ -27,6 +27,7 @@ from torchtap.runs.merge_rules import (
     Rule,
     Whole,
     fold,
+    of_the_whole,
     rule_of,
     said_ranks,
 )
@@ -139,7 +140,7 @@ class RecordMerge:
             kept, version = fold(parts, whole.axes, _joined), UNVERSIONED
         _, others = split_labels(first.labels)
         said = () if whole.is_told else (ONE_OF_EQUAL,)
-        labels = (*(label for label in others if label != "reduced"), *rule.notes, *said)
+        labels = (*of_the_whole(others), *rule.notes, *said)
         call = first.call
         if len(rule.wholes) > 1:
             labels = (*labels, said_ranks(whole.ranks))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import TypeVar
@@ -118,12 +118,13 @@ def rule_of(site: Site, labels: Mapping[int, tuple[str, ...]], ranks: Ranks) -> 
     split = {rank: split_labels(said) for rank, said in labels.items()}
     others = tuple(dict.fromkeys(label for _, more in split.values() for label in more))
     placed = {rank: _one_placement(rank, found) for rank, (found, _) in split.items()}
-    if site.port == "param_grad" and (None in placed.values() or "local" in others):
+    is_unplaced = None in placed.values() or "local" in others
+    if site.port == "param_grad" and is_unplaced and ranks.num_batches > 1:
         raise Refused(LOCAL)
     is_state = site.port in _REPLICATED or site.port == "param_grad"
     every = (ranks.here,) if is_state else ranks.batches
     wholes = [_whole(own, placed, is_state=is_state) for own in every if set(own) & set(placed)]
-    others = tuple(label for label in others if label != "reduced")
+    others = of_the_whole(others)
     notes = [f"{plural(len(whole.parts), 'shard')} together" for whole in wholes if whole.axes]
     if is_state:
         return Rule(tuple(wholes), others, tuple(dict.fromkeys(notes)))
@@ -135,6 +136,11 @@ def rule_of(site: Site, labels: Mapping[int, tuple[str, ...]], ranks: Ranks) -> 
     together = [f"{len(wholes)} parts of the batch together"] if len(wholes) > 1 else []
     together += [f"without {said_ranks(ranks.missing)}"] if ranks.missing else []
     return Rule(tuple(wholes), others, tuple(dict.fromkeys(notes)), tuple(together))
+
+
+def of_the_whole(labels: Iterable[str]) -> tuple[str, ...]:
+    """Those of some labels that hold for merged values too."""
+    return tuple(label for label in labels if label not in ("local", "reduced"))
 
 
 def fold(
