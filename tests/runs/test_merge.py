@@ -197,6 +197,21 @@ def test_a_replica_that_differs_is_named_with_its_first_step_and_left_out(form: 
 
 
 @both_forms
+def test_a_replica_without_a_value_is_one_that_differs(form: str) -> None:
+    """A step that the optimizer made on one rank and not on the other."""
+    rows = [parameters(0, port="update", step=step) for step in range(2)]
+    root = [record("", values(2), step=step) for step in range(2)]
+    runs = [rank(0, rows[0], *root, form=form), rank(1, *rows, *root, form=form)]
+    found = merge_all(runs)
+    assert [entry.reason for entry in found.run.absent] == [
+        "ranks 0 and 1 differ, first in step 1: as replicas they must be equal"
+    ]
+    assert found.run.stats("fc:update").numel == 12
+    norms = found.run.over_ranks("fc:update", "l2", step=1)[1]
+    assert math.isnan(norms[0]) and norms[1] > 0
+
+
+@both_forms
 def test_the_replica_that_differed_first_is_said_first(form: str) -> None:
     def of(number: int) -> tt.Run:
         rows = [

@@ -64,7 +64,7 @@ def mlp() -> nn.Sequential:
     return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
 
 
-def one_process(model: nn.Module | None = None) -> dict[tuple[str, int], Tensor]:
+def one_process(model: nn.Module | None = None, samples: int = 8) -> dict[tuple[str, int], Tensor]:
     """Site and step -> value of a training with the whole batch, by plain hooks."""
     model = mlp() if model is None else model
     found: dict[tuple[str, int], Tensor] = {}
@@ -88,7 +88,7 @@ def one_process(model: nn.Module | None = None) -> dict[tuple[str, int], Tensor]
     for step in range(STEPS):
         optimizer.zero_grad()
         before = {name: param.detach().clone() for name, param in model.named_parameters()}
-        model(X[step]).square().mean().backward()
+        model(X[step, :samples]).square().mean().backward()
         optimizer.step()
         for name, param in model.named_parameters():
             path, _, leaf = name.rpartition(".")
@@ -213,16 +213,10 @@ def test_fsdp_shards_merged_are_the_whole_parameters(num: int, tmp_path: Path) -
     """Three ranks cut 16 rows unevenly, and of 4 rows the last rank has none."""
     program = HEAD.replace("8 // whole", "6 // whole") if num == 3 else HEAD
     ranks.run_on_ranks(tmp_path, program + FSDP, num)
-    truth = one_process()
+    truth = one_process(samples=6 if num == 3 else 8)
     for name in "stats", "memory":
         run = merged(tmp_path, name, num)
-        if num == 3:  # Six of eight samples: another training, of which step 0 begins alike.
-            for leaf, shape in (("0:param[weight]", [16, 8]), ("2:param[bias]", [4])):
-                own = run.stats(leaf, step=0)
-                assert own.numel == math.prod(shape), (leaf, own)
-                assert own.l2 == pytest.approx(float(truth[leaf, 0].norm()), rel=1e-6)
-        else:
-            assert assert_whole(run, truth, factor=num) == set(), run
+        assert assert_whole(run, truth, factor=num) == set(), run
         if name == "memory":
             for text in "0:param[weight]", "2:param[weight]", "2:param[bias]":
                 assert torch.equal(run.get(text, step=0), truth[text, 0])

@@ -52,9 +52,7 @@ def ls(path: str, as_json: bool, every: bool) -> None:
 @click.option("--allow-missing", is_flag=True, help="Merge without the ranks that are not given.")
 @json_option
 @all_option
-def merge(
-    files: tuple[str, ...], out: str, allow_missing: bool, as_json: bool, every: bool
-) -> int:
+def merge(files: tuple[str, ...], out: str, allow_missing: bool, as_json: bool, every: bool) -> int:
     """Merge the saved runs of all ranks of one training into one run, and list it.
 
     Exit code 1 says that replicas differ, which the ranks of a sound training have alike: what

@@ -100,13 +100,14 @@ class RecordMerge:
 
     def _merge_site(self, site: Site, rule: Rule, there: Mapping[int, _OfSite]) -> list[_Sorted]:
         found = []
-        keys = {rank: set(there.get(rank, ())) for rank in self._ranks.here}
-        self._note_lacking(site, rule, keys)
+        self._note_lacking(site, rule, there)
         for part, whole in enumerate(rule.wholes):
-            differing: dict[int, list[tuple[int, ...]]] = {}
-            for key in set.intersection(*(keys[rank] for rank in whole.ranks)):
+            differing = _unlike_keys(whole, there)
+            if differing and not whole.is_told:
+                raise Refused(NO_PLACE)
+            for key in set.intersection(*(set(there.get(rank, ())) for rank in whole.ranks)):
                 held = {rank: there[rank][key].record for rank in whole.ranks}
-                groups = _disagreeing(whole, held)
+                groups = _unlike_values(whole, held)
                 if groups is None:
                     order = there[whole.ranks[0]][key].order
                     record = self._record(rule, part, held)
@@ -121,12 +122,15 @@ class RecordMerge:
                 found = [one for one in found if one.step not in differing]
         return found
 
-    def _note_lacking(self, site: Site, rule: Rule, keys: Mapping[int, set[_Key]]) -> None:
-        """Say where a rank has no value of a step, and others have."""
-        involved = [rank for whole in rule.wholes for rank in whole.ranks]
-        steps = {rank: {key.step for key in keys[rank]} for rank in involved}
-        every = set().union(*steps.values())
-        self._findings.lack(site, {rank: sorted(every - own) for rank, own in steps.items()})
+    def _note_lacking(self, site: Site, rule: Rule, there: Mapping[int, _OfSite]) -> None:
+        """Say where a part has no value of a step, and others have."""
+        parts = [ranks for whole in rule.wholes for ranks in whole.parts.values()]
+        steps = [{key.step for rank in ranks for key in there.get(rank, ())} for ranks in parts]
+        every = set().union(*steps)
+        lacking = zip(parts, steps, strict=True)
+        self._findings.lack(
+            site, {rank: sorted(every - own) for ranks, own in lacking for rank in ranks}
+        )
 
     # ------------------------------------------------------------------ one record
 
@@ -184,7 +188,20 @@ def _labels(of: _OfSite) -> tuple[str, ...]:
     return tuple(dict.fromkeys(label for kept in of.values() for label in kept.record.labels))
 
 
-def _disagreeing(whole: Whole, held: Mapping[int, Record]) -> list[tuple[int, ...]] | None:
+def _unlike_keys(whole: Whole, there: Mapping[int, _OfSite]) -> dict[int, list[tuple[int, ...]]]:
+    """Steps in which one replica has values that another has not -> which ranks agree."""
+    found: dict[int, list[tuple[int, ...]]] = {}
+    for ranks in whole.parts.values():
+        keys = [set(there.get(rank, ())) for rank in ranks]
+        some: set[_Key] = set().union(*keys)
+        unlike = {key.step for key in some if not all(key in one for one in keys)}
+        for step in unlike:
+            own = [{key for key in one if key.step == step} for one in keys]
+            found[step] = agreeing(ranks, [[one == two for two in own] for one in own])
+    return found
+
+
+def _unlike_values(whole: Whole, held: Mapping[int, Record]) -> list[tuple[int, ...]] | None:
     """Of replicas that are not equal, which ranks agree; ``None`` where all are."""
     for ranks in whole.parts.values():
         first, *others = (held[rank].value for rank in ranks)

@@ -128,7 +128,7 @@ class SeriesMerge:
         wholes = []
         for whole in one.rule.wholes:
             self._check_replicas(one, whole)
-            parts = {place: one.rows[ranks[0]] for place, ranks in whole.parts.items()}
+            parts = {place: _of_any(one.rows, ranks) for place, ranks in whole.parts.items()}
             ranks = list(whole.parts.values())
             self._check_there(one, ranks, list(parts.values()), is_needed=True)
             wholes.append(fold(parts, whole.axes, joined_rows))
@@ -234,6 +234,14 @@ class SeriesMerge:
     def _put(self, step: int, place: int, states: list[Any] | None) -> None:
         if states is not None:
             self._states[step, place] = states
+
+
+def _of_any(rows: Mapping[int, Rows], ranks: Sequence[int]) -> Rows:
+    """The rows of replicas: of the first of them that has one."""
+    found: Rows = rows[ranks[0]]
+    for rank in ranks[1:]:
+        found = np.where(found[:, NUM_TENSORS, None] > 0, found, rows[rank])
+    return found
 
 
 def _histogram(step: int, series: Series, place: int) -> Histogram | None:
