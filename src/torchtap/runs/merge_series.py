@@ -192,15 +192,13 @@ class SeriesMerge:
         """Merge those of every step that is kept, and those of all steps."""
         if not self._merged.has_histograms:
             return
-        first = [ranks[0] for whole in one.rule.wholes for ranks in whole.parts.values()]
         per_step = []
         for step in [step for step in steps if step in self._kept]:
             held = self._of_ranks(one, partial(_histogram, step))
-            per_step.append(Histogram.together([held[rank] for rank in first if rank in held]))
+            per_step.append(Histogram.together([*held.values()]))
             self._histograms.setdefault(step, {})[place] = per_step[-1]
         if is_whole:
-            held = self._of_ranks(one, Series.total)
-            per_step = [held[rank] for rank in first if rank in held]
+            per_step = [*self._of_ranks(one, Series.total).values()]
         elif len(per_step) < len(steps):
             self._merged.measured[place].note((_NO_TOTAL,))
             return
@@ -210,6 +208,8 @@ class SeriesMerge:
         self, place: int, one: _Site, steps: Sequence[int], *, is_whole: bool
     ) -> None:
         """Merge what the further statistics have of every step that is kept, and of all steps."""
+        if not self._merged.statistics:
+            return
         shape = self._merged.measured[place].shape
         num_dims = None if shape is None else len(shape)
         merge = StateMerge(one.site, one.rule, num_dims, self._merged.statistics)
@@ -224,8 +224,11 @@ class SeriesMerge:
             self._findings.refuse(one.site, f"of {name!r}, {why.rstrip('.')}")
 
     def _of_ranks(self, one: _Site, read: Callable[[Series, int], T | None]) -> dict[int, T]:
+        """What the ranks have, of replicas the first."""
         found = {}
-        for rank, series in self._sources.items():
+        first = [ranks[0] for whole in one.rule.wholes for ranks in whole.parts.values()]
+        for rank in first:
+            series = self._sources[rank]
             value = read(series, series.known_place(one.site)) if one.site in series else None
             if value is not None:
                 found[rank] = value

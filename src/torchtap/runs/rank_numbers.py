@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -12,14 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchtap.core.errors import InputError, RunError, SiteError
+from torchtap.core.errors import RunError, SiteError
 from torchtap.core.record import steps_there
 from torchtap.core.site import Site, did_you_mean
 from torchtap.runs.merge_rows import aligned
-from torchtap.stats.measure import measure_all
+from torchtap.stats.measure import measure_into
 from torchtap.stats.numbers import NAMES, value_of
 from torchtap.stats.series import Rows
-from torchtap.stats.statistics import NUM_TENSORS, SUM_SQUARES, as_row, blank_rows, from_row
+from torchtap.stats.statistics import NUM_TENSORS, ROW_WIDTH, SUM_SQUARES, empty_rows, from_row
 
 if TYPE_CHECKING:
     from torchtap.runs.contents import Contents
@@ -116,23 +115,24 @@ def gather(held: Mapping[int, Contents], common: Sequence[int]) -> RankNumbers:
     """
     steps = sorted({step for one in held.values() for step in one.steps})
     sites = list(dict.fromkeys(site for one in held.values() for site in one.sites))
-    rows = blank_rows(len(held), len(steps), len(sites))
-    for number, one in enumerate(held.values()):
-        measured = aligned(one.series, steps)
-        for place, site in enumerate(sites):
-            if site in one.series:
-                rows[number, :, place] = measured[:, one.series.known_place(site)]
-            elif site in one.sites:
-                _measure(rows[number, :, place], one, site, steps)
+    rows = np.stack([_rows(one, steps, sites) for one in held.values()])
     return RankNumbers(list(held), steps, common, sites, lambda: rows)
 
 
-def _measure(rows: Rows, held: Contents, site: Site, steps: Sequence[int]) -> None:
-    """Fill in the rows of a site, one for each step, of the values that were kept."""
-    for number, step in enumerate(steps):
-        values = [one.value for one in held.records_of(site, [step]) if not one.overwritten]
-        with suppress(InputError):  # On the meta device there are no numbers.
-            rows[number] = as_row(measure_all(values, histogram=False))
+def _rows(held: Contents, steps: Sequence[int], sites: Sequence[Site]) -> Rows:
+    """``float64[steps, sites, 16]`` of one rank."""
+    rows = empty_rows(len(steps) * len(sites)).reshape(len(steps), len(sites), ROW_WIDTH)
+    step_places = {step: place for place, step in enumerate(steps)}
+    places = {site: place for place, site in enumerate(sites) if site not in held.series}
+    for record in held.records():
+        if record.site in places and not record.overwritten:
+            measure_into(rows[step_places[record.step], places[record.site]], record.value)
+    found: Rows = rows.numpy()
+    measured = aligned(held.series, steps)
+    for place, site in enumerate(sites):
+        if site in held.series:
+            found[:, place] = measured[:, held.series.known_place(site)]
+    return found
 
 
 def _number(row: Rows, weight_l2: float, name: str) -> float:

@@ -116,6 +116,8 @@ class Histogram:
     @staticmethod
     def together(parts: Sequence[Histogram]) -> Histogram:
         """Several of them as one."""
+        if len(parts) == 1:
+            return parts[0]
         bins, place = np.unique(np.concatenate([one.bins for one in parts]), return_inverse=True)
         counts = np.zeros(len(bins), dtype=np.int64)
         np.add.at(counts, place, np.concatenate([one.counts for one in parts]))

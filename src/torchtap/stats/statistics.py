@@ -401,19 +401,6 @@ def merged_rows(one: NDArray[np.float64], two: NDArray[np.float64]) -> NDArray[n
     return merged
 
 
-def as_row(stats: Statistics) -> NDArray[np.float64]:
-    """A value as a row: what :func:`from_row` reads."""
-    row = blank_rows()
-    places = (NUMEL, NUM_FINITE, M2, L1, SUM_SQUARES, ZEROS, NAN, POSINF, NEGINF, SUBNORMAL)
-    names = ("numel", "num_finite", "m2", "l1", "sum_squares", "zeros", "nan", "posinf", "neginf")
-    for place, name in zip(places, (*names, "subnormal"), strict=True):
-        row[place] = getattr(stats, name)
-    row[NUM_TENSORS] = stats.num_tensors
-    if stats.num_finite:
-        row[[MEAN, MIN, MAX]] = stats.mean, stats.min, stats.max
-    return row
-
-
 _BARS = " ▁▂▃▄▅▆▇█"
 
 
