@@ -15,7 +15,7 @@ from torchtap.runs.merge_rows import Mask, aligned, joined_rows, same_rows, told
 from torchtap.runs.merge_rules import Ranks, Refused, Rule, Whole, fold, rule_of
 from torchtap.runs.merge_states import StateMerge
 from torchtap.runs.merge_summary import describe
-from torchtap.stats.histogram import Histogram
+from torchtap.stats.histogram import Histogram, merged_together
 from torchtap.stats.series import ALL_STEPS, Rows, Series
 from torchtap.stats.statistics import NUM_TENSORS, blank_rows, merged_rows
 
@@ -195,14 +195,14 @@ class SeriesMerge:
         per_step = []
         for step in [step for step in steps if step in self._kept]:
             held = self._of_ranks(one, partial(_histogram, step))
-            per_step.append(Histogram.together([*held.values()]))
+            per_step.append(merged_together([*held.values()]))
             self._histograms.setdefault(step, {})[place] = per_step[-1]
         if is_whole:
             per_step = [*self._of_ranks(one, Series.total).values()]
         elif len(per_step) < len(steps):
             self._merged.measured[place].note((_NO_TOTAL,))
             return
-        self._histograms.setdefault(ALL_STEPS, {})[place] = Histogram.together(per_step)
+        self._histograms.setdefault(ALL_STEPS, {})[place] = merged_together(per_step)
 
     def _collect_states(
         self, place: int, one: _Site, steps: Sequence[int], *, is_whole: bool

@@ -111,17 +111,7 @@ class Histogram:
 
     def merge(self, other: Histogram) -> Histogram:
         """Both together; associative and commutative, exactly."""
-        return Histogram.together([self, other])
-
-    @staticmethod
-    def together(parts: Sequence[Histogram]) -> Histogram:
-        """Several of them as one."""
-        if len(parts) == 1:
-            return parts[0]
-        bins, place = np.unique(np.concatenate([one.bins for one in parts]), return_inverse=True)
-        counts = np.zeros(len(bins), dtype=np.int64)
-        np.add.at(counts, place, np.concatenate([one.counts for one in parts]))
-        return Histogram.sparse(bins, counts, any(one.is_sample for one in parts))
+        return merged_together([self, other])
 
     def without(self, part: Histogram) -> Histogram:
         """What is left of it when ``part``, which was merged into it, is taken out again."""
@@ -248,6 +238,16 @@ class Histograms:
             return None
         bins, counts = self.bins[start:end], self.counts[start:end]
         return Histogram.sparse(bins, counts, bool(self.is_sample[row]))
+
+
+def merged_together(parts: Sequence[Histogram]) -> Histogram:
+    """Several histograms as one."""
+    if len(parts) == 1:
+        return parts[0]
+    bins, place = np.unique(np.concatenate([one.bins for one in parts]), return_inverse=True)
+    counts = np.zeros(len(bins), dtype=np.int64)
+    np.add.at(counts, place, np.concatenate([one.counts for one in parts]))
+    return Histogram.sparse(bins, counts, any(one.is_sample for one in parts))
 
 
 def _edge(magnitude: Ints) -> Floats:
