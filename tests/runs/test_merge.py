@@ -236,9 +236,27 @@ def test_sums_that_differ_by_rounding_alone_are_of_equal_values() -> None:
     assert merge_all(runs).differing
 
 
-def test_buffers_that_differ_may_be_meant_to() -> None:
-    runs = [rank(n, record("bn", values(3, seed=n), port="buffer")) for n in range(2)]
-    assert "broadcast_buffers" in tt.merge(runs).absent[0].reason
+@both_forms
+def test_buffers_that_differ_may_be_meant_to(form: str) -> None:
+    """Batch norm keeps statistics of its own on each rank, unless DDP broadcasts them."""
+    runs = [rank(n, record("bn", values(3, seed=n), port="buffer"), form=form) for n in range(2)]
+    found = merge_all(runs)
+    assert "broadcast_buffers" in reasons(found.run, "bn:buffer")
+    assert "bn:buffer" not in found.run and not found.differing
+
+
+def test_runs_that_kept_and_measured_are_merged_in_both() -> None:
+    def of(number: int, change: float = 0.0) -> tt.Run:
+        rows = [record("fc", values(2, seed=number)), parameters(change * number)]
+        both = rank(number, *rows, form="measured")
+        return tt.Run(rows, both.meta, tuple, lambda: both.series)
+
+    merged = tt.merge([of(0), of(1)])
+    whole = torch.cat([values(2, seed=number) for number in range(2)])
+    assert torch.equal(merged.cat("fc:output"), whole)
+    assert_is(merged.stats("fc:output"), whole)
+    assert torch.equal(merged["fc:param"], values(4, 3))
+    assert len(merge_all([of(0), of(1, 1e-3)]).differing) == 1
 
 
 # --- shards -----------------------------------------------------------------------------------

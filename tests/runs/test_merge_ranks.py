@@ -153,9 +153,17 @@ for name, to in (("stats", tt.Stats(exact=True)), ("memory", tt.Memory())):
     assert (run.meta.rank, run.meta.world_size, run.meta.batch_ranks) == (rank, world, ())
 model = mlp()
 train(model, part_of(rank, world), tt.Stats(), "broken", DistributedDataParallel(model), (1, 0))
-train(mlp(), part_of(rank, world), tt.Memory(), "broken_kept", None, (1, 0), steps=1)
 short = 2 if rank == 1 else 3
 train(mlp(), part_of(rank, world), tt.Stats(), "died", steps=short)
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(8, 4), nn.BatchNorm1d(4))
+for name, wrapped in (("broadcast", DistributedDataParallel(model)), ("own", None)):
+    with tt.watch(model, "*:buffer", to=tt.Stats()) as w:
+        for k in range(3):
+            (wrapped or model)(X[k, part_of(rank, world)])
+            w.step()
+    w.run.save(f"{name}{rank}.safetensors")
 """
 
 
@@ -191,6 +199,10 @@ def test_ddp_merged_is_one_process_with_the_whole_batch(num: int, tmp_path: Path
     assert ("rank 1 differs from" if num > 2 else "ranks 0 and 1 differ") in first.reason
     assert broken.stats("2:param[weight]").num_tensors == 1  # Of step 0, in which all are alike.
     assert broken.steps == [0, 1, 2]
+    assert merged(tmp_path, "broadcast", num).steps == [0, 1, 2]
+    assert not merged(tmp_path, "broadcast", num).absent
+    unlike = {str(entry.site) for entry in merged(tmp_path, "own", num).absent}
+    assert unlike == {"1:buffer[running_mean]", "1:buffer[running_var]"}
     died = merged(tmp_path, "died", num)
     assert died.steps == [0, 1]
     assert any("rank 1 lacks step 2" in entry.reason for entry in died.absent)
@@ -200,24 +212,31 @@ def test_ddp_merged_is_one_process_with_the_whole_batch(num: int, tmp_path: Path
 FSDP = """
 from torch.distributed.fsdp import fully_shard
 
-for name, to in (("stats", tt.Stats(exact=True)), ("memory", tt.Memory())):
-    model = mlp()
-    fully_shard(model[0])
-    model = fully_shard(model)
-    train(model, part_of(rank, world), to, name)
+for name in "stats", "memory":
+    for kind in (name, "hybrid_" + name) if world == 4 else (name,):
+        to = tt.Stats(exact=True) if name == "stats" else tt.Memory()
+        model = mlp()
+        how = {}
+        if kind != name:  # Two replicas of two shards.
+            names = ("dp", "shards")
+            how = {"mesh": init_device_mesh("cpu", (2, 2), mesh_dim_names=names)}
+        fully_shard(model[0], **how)
+        model = fully_shard(model, **how)
+        train(model, part_of(rank, world), to, kind)
 """
 
 
 @pytest.mark.parametrize("num", [2, 4, 3])
 def test_fsdp_shards_merged_are_the_whole_parameters(num: int, tmp_path: Path) -> None:
-    """Three ranks cut 16 rows unevenly, and of 4 rows the last rank has none."""
+    """Three ranks cut 16 rows unevenly, and of 4 rows the last has none; four have replicas too."""
     program = HEAD.replace("8 // whole", "6 // whole") if num == 3 else HEAD
     ranks.run_on_ranks(tmp_path, program + FSDP, num)
     truth = one_process(samples=6 if num == 3 else 8)
-    for name in "stats", "memory":
+    kinds = ("stats", "memory")
+    for name in (*kinds, *(f"hybrid_{kind}" for kind in kinds if num == 4)):
         run = merged(tmp_path, name, num)
         assert assert_whole(run, truth, factor=num) == set(), run
-        if name == "memory":
+        if "memory" in name:
             for text in "0:param[weight]", "2:param[weight]", "2:param[bias]":
                 assert torch.equal(run.get(text, step=0), truth[text, 0])
         gradient = run.stats("0:param_grad[weight]", step=0)

@@ -13,7 +13,7 @@ from torchtap.runs.merge_rules import said_ranks
 RUN = Site("", "output")
 """Where what holds for the whole run is said."""
 _MOST_STEPS = 6
-_BUFFERS = "; DDP keeps buffers alike only with broadcast_buffers=True"
+_BUFFERS = "each rank keeps buffers of its own, unless DDP broadcasts them (broadcast_buffers=True)"
 
 Groups = Sequence[tuple[int, ...]]
 """Ranks that agree with each other, group by group, the largest first."""
@@ -58,15 +58,18 @@ class Findings:
         else:
             who = f"{said_ranks(sorted(rank for group in ranks for rank in group))} differ"
         more = f", in {plural(len(steps), 'step')}" if len(steps) > 1 else ""
-        reason = f"{who}, first in step {steps[0]}{more}: as replicas they must be equal" + (
-            _BUFFERS if site.port == "buffer" else ""
-        )
-        self.differing.append((steps[0], Absence(site, reason)))
+        where = f"{who}, first in step {steps[0]}{more}"
+        if site.port == "buffer":  # Statistics of batch norm are meant to, under FSDP.
+            self.refuse(site, f"{where}: {_BUFFERS}")
+        else:
+            absence = Absence(site, f"{where}: as replicas they must be equal")
+            self.differing.append((steps[0], absence))
 
     @property
     def in_order(self) -> list[Absence]:
         """Replicas that differ, by the step in which they began to."""
-        return [absence for _, absence in sorted(self.differing, key=lambda entry: entry[0])]
+        found = sorted(dict.fromkeys(self.differing), key=lambda entry: entry[0])
+        return [absence for _, absence in found]
 
     @property
     def absent(self) -> list[Absence]:
