@@ -22,8 +22,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import torch
 from torch import Tensor
 
-from torchtap.stats import _kernel
-from torchtap.stats.kernels import native
+from torchtap.stats.kernels import _kernel, native
 
 Call = Callable[[], object]
 NUM_STATISTICS = 11

@@ -98,12 +98,58 @@ def test_values_of_evaluations_are_kept_in_a_phase_of_their_own(
     assert "12 records of evaluation" in repr(again)
 
 
-def test_measured_sites_say_that_evaluations_are_not_counted() -> None:
+@pytest.mark.parametrize("compiles", [False, True])
+def test_evaluations_are_measured_apart(tmp_path: Path, compiles: bool) -> None:
     model = mlp()
-    with tt.watch(model, "*:output", to=tt.Stats()) as w:
-        train(model, w, evaluate_without_gradients)
-    notes = w.run.stats("0:output").notes
-    assert notes == ("evaluation forwards between the training forwards are not counted",)
+    first = model[0]
+    called = torch.compile(model, backend="aot_eager") if compiles else model
+    largest = tt.stats.top_k(1)
+    with tt.watch(model, "0:output", to=tt.Stats(statistics=[largest])) as w:
+        called(X[0]).sum().backward()
+        with torch.no_grad():
+            called(10 * X[1])
+            called(20 * X[2])
+            inputs = torch.cat([10 * X[1], 20 * X[2]])
+            expected = nn.functional.linear(inputs, first.weight, first.bias).double()
+        w.step()
+        called(X[0]).sum().backward()
+    runs = [w.run, tt.open(w.run.save(tmp_path / "run.safetensors"))]
+    for run in runs:
+        found = run.stats("0:output", phase="eval")
+        assert (found.numel, found.num_tensors) == (expected.numel(), 2)
+        assert found.mean == pytest.approx(expected.mean().item())
+        assert abs(found.extra["top_k"][0].value) == pytest.approx(expected.abs().max().item())
+        assert run.over_steps("0:output", "absmax", phase="eval")[0] == [0]
+        row = run.table(phase="eval", columns=["numel"]).rows[0]
+        assert row.stats.numel == expected.numel()
+        assert run.stats("0:output", step=0).numel == X[0].shape[0] * first.out_features
+        assert run.stats("0:output").notes == ()
+    with pytest.raises(tt.InputError, match="expected one of forward, recompute"):
+        w.run.stats("0:output", phase="evaluation")
+
+
+@pytest.mark.parametrize("sink", [tt.Memory, tt.Stats])
+@pytest.mark.parametrize("compiles", [False, True])
+def test_evaluations_are_left_out_if_asked(sink: Any, compiles: bool) -> None:
+    model = mlp()
+    called = torch.compile(model, backend="aot_eager") if compiles else model
+    where = "0:output,grad_output"
+    with tt.watch(model, where, to=sink(), evaluation="skip") as w:
+        called(X[0]).sum().backward()
+        with torch.no_grad():
+            called(X[1])
+        if not compiles:
+            model.eval()
+            called(X[1].clone().requires_grad_()).sum().backward()
+    assert list(w.run.records(phase="eval")) == []
+    assert w.run.series.evaluation is None
+    assert w.run.stats("0:output").num_tensors == 1
+    assert w.absent == []
+
+
+def test_an_evaluation_that_is_neither_kept_nor_left_out_is_refused() -> None:
+    with pytest.raises(tt.InputError, match="expected 'record' or 'skip'"):
+        tt.watch(mlp(), evaluation="drop")  # type: ignore[arg-type]
 
 
 def test_gradients_of_evaluations_are_reported_as_missing() -> None:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torchtap.capture.watch import watch
 from torchtap.core import text as cells
 from torchtap.core.absence import Absence, show_absences, show_absent
-from torchtap.core.page import Page
+from torchtap.core.printed_page import Page
 from torchtap.core.site import Site
 from torchtap.runs.run import list_run
 from torchtap.runs.show import show_listing

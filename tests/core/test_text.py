@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from torchtap.core import text as cells
-from torchtap.core.page import Grid, Page
+from torchtap.core.printed_page import Grid, Page
 
 
 def columns(rows: Any, headers: Any, align: str, *, width: int = 100, color: bool = False) -> str:

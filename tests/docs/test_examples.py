@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+BENCHMARKS = EXAMPLES.with_name("benchmarks")
 
 
 def run(name: str, folder: Path) -> list[str]:
@@ -44,3 +45,10 @@ def test_saved_tensors_are_offloaded(tmp_path: Path) -> None:
     lines = run("offload_saved_tensors.py", tmp_path)
     assert lines[-1] == "gradients equal to the bit: True"
     assert any(line.startswith("Moved") and "disk" in line for line in lines)
+
+
+@pytest.mark.parametrize("name", sorted(one.stem for one in BENCHMARKS.glob("*.py")))
+def test_every_benchmark_finds_what_it_imports(name: str) -> None:
+    command = [sys.executable, "-c", f"import {name}"]
+    done = subprocess.run(command, cwd=BENCHMARKS, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -153,7 +153,7 @@ def parameters(change: float, *, step: int = 0, port: str = "param") -> Record:
 
 
 @both_forms
-@pytest.mark.parametrize("port", ["param", "buffer", "update"])
+@pytest.mark.parametrize("port", ["param", "buffer", "update", "step_grad"])
 def test_replicas_are_taken_once(form: str, port: str) -> None:
     merged = tt.merge([rank(n, parameters(0, port=port), form=form) for n in range(2)])
     stats = merged.stats(f"fc:{port}[weight]")
@@ -390,6 +390,7 @@ def test_a_shard_without_a_value_in_one_step_leaves_that_step_out(form: str) -> 
     [
         ("param_grad", LOCAL, "watch step_grad"),
         ("param_grad", PARTIAL, "a sum that was not reduced"),
+        ("step_grad", PARTIAL, "a sum that was not reduced"),
         ("output", PARTIAL, "a sum that was not reduced"),
         ("output", ("of a mesh that this rank is not in",), "not all ranks are in"),
         ("saved", (), "each rank's own memory"),
@@ -683,6 +684,48 @@ def test_what_a_users_merge_raises_says_that_it_was_merging_ranks() -> None:
     with pytest.raises(ZeroDivisionError) as raised:
         tt.merge(runs)
     assert "of two ranks at fc:output" in raised.value.__notes__[0]
+
+
+# --- what was logged, and evaluation ----------------------------------------------------------
+
+
+def test_logged_numbers_are_averaged_and_where_they_differ_those_of_each_rank_stay(
+    tmp_path: Path,
+) -> None:
+    """Of steps that were not recorded too; rank 0 logged one step more."""
+    runs = []
+    for number in range(2):
+        model = nn.ReLU()
+        with tt.watch(model, every=2) as w:
+            for step in range(4 - number):
+                model(values(2))
+                w.log(loss=number + step)
+                w.log(lr=0.5) if step < 3 else None
+                w.step()
+        meta = replace(w.run.meta, rank=number, world_size=2)
+        runs.append(tt.Run(list(w.run.records()), meta, scalars=w._scalars))
+    merged = tt.open(tt.merge(runs).save(tmp_path / "all.st"))
+    assert merged.scalar_names == ["loss", "loss of rank 0", "loss of rank 1", "lr"]
+    assert merged.scalars("loss") == ([0, 1, 2], [0.5, 1.5, 2.5])
+    assert merged.scalars("loss of rank 0") == ([0, 1, 2, 3], [0.0, 1.0, 2.0, 3.0])
+    assert merged.scalars("lr") == ([0, 1, 2], [0.5, 0.5, 0.5])
+    assert merged.steps == [0, 2]
+
+
+def test_evaluation_forwards_are_added_up_apart() -> None:
+    """Rank 1 ran one in step 1 that rank 0 did not run."""
+    whole = values(2, 3)
+
+    def of(number: int) -> tt.Run:
+        rows = [record("fc", values(2), step=step) for step in range(2)]
+        steps = [0] if number == 0 else [0, 1]
+        rows += [record("fc", whole[number], phase="eval", step=step) for step in steps]
+        return rank(number, *rows, form="measured")
+
+    merged = tt.merge([of(0), of(1)])
+    assert_is(merged.stats("fc:output", phase="eval"), whole)
+    assert merged.stats("fc:output").numel == 4
+    assert "evaluation forwards in step 1 were not on all ranks" in reasons(merged, ".:output")
 
 
 # --- bad input --------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 STEPS = 3
 X = torch.randn(STEPS, 8, 8, generator=torch.Generator().manual_seed(9))
-WHERE = "*:input,output,grad_input,grad_output,param,param_grad,update"
+WHERE = "*:input,output,grad_input,grad_output,param,param_grad,step_grad,update"
 
 HEAD = f"""
 import os, warnings
@@ -94,6 +94,7 @@ def one_process(model: nn.Module | None = None, samples: int = 8) -> dict[tuple[
             path, _, leaf = name.rpartition(".")
             found[f"{path}:param[{leaf}]", step] = before[name]
             found[f"{path}:param_grad[{leaf}]", step] = param.grad.clone()
+            found[f"{path}:step_grad[{leaf}]", step] = param.grad.clone()
             found[f"{path}:update[{leaf}]", step] = param.detach() - before[name]
             found[f"{path}:ratio[{leaf}]", step] = (param.detach() - before[name]).norm() / before[
                 name

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from torchtap.capture.callbacks import Begin, Listener, PostForward, PreForward
 from torchtap.capture.evaluation import Evaluations
-from torchtap.core.record import FORWARD, UNVERSIONED, Record
+from torchtap.core.record import EVAL, FORWARD, UNVERSIONED, Record
 from torchtap.core.torch_private import keep_operator_in_order, transform_running
 from torchtap.core.tree import Unseen, argument_leaves, leaves
 from torchtap.hooks.marks import open_engines
@@ -66,6 +66,7 @@ class GraphListener(Listener, Protocol):
 
     root: Tap
     evaluations: Evaluations
+    skips_evaluation: bool
 
     def phase_in_graph(self, tap: Tap, *, trains: bool) -> str:
         """The phase of a value that a compiled graph computes in a forward."""
@@ -125,6 +126,8 @@ class Part:
             return
         is_gradient = port == "grad_output"
         phase = FORWARD if is_gradient else engine.phase_in_graph(tap, trains=trains)
+        if phase is EVAL and engine.skips_evaluation:
+            return
         awaited = tap.state("grad_output", leaf) if note else None
         if awaited is not None and note == _AWAITED:
             awaited.expected += 1

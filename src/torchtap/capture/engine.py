@@ -22,10 +22,10 @@ from torchtap.capture.compiled import (
 from torchtap.capture.copy_policy import ALIAS, CopyPolicy
 from torchtap.capture.evaluation import NO_GRADIENTS, Evaluations
 from torchtap.capture.gradient_ports import Gradients, ModuleInputs
+from torchtap.capture.optimizer_ports import OptimizerPorts
 from torchtap.capture.pending_gradient import OUTSIDE
 from torchtap.capture.saved_port import Saved
 from torchtap.capture.state_ports import State
-from torchtap.capture.update_port import Updates
 from torchtap.core.modules import Places
 from torchtap.core.preserved import mode_of
 from torchtap.core.record import BACKWARD, EVAL, FORWARD, Record
@@ -89,6 +89,7 @@ class Engine:
         numbers_backwards: whether the number of the backward must be right where only parameters
             are watched, and a reentrant checkpoint runs backwards of its own.
         looks: ``after`` the edits of the model, or ``before`` them.
+        skips_evaluation: whether values of evaluation forwards are left out.
 
     Attributes:
         step: the running step.
@@ -113,12 +114,14 @@ class Engine:
         meter: Callable[[Site], Meter] | None = None,
         numbers_backwards: bool = True,
         looks: str = AFTER,
+        skips_evaluation: bool = False,
     ) -> None:
         self.plan = plan
         self.looks = looks
         self.role = ROLE_OF_WATCH[looks]
         self.emit = emit
         self.busy = busy
+        self.skips_evaluation = skips_evaluation
         self.step = 0
         self.recording = False
         self.num_entries = 0
@@ -130,8 +133,9 @@ class Engine:
         self.marks, self.namesakes = self._hooks.marks, self._hooks.namesakes
         self.keeper = CopyPolicy(copy)
         self.state = State(plan, self.taps, emit, borrows=self.borrows)
-        self.updates = Updates(plan, self.taps, emit, self.take_state)
-        self.wants_state = self.state.is_wanted or self.updates.is_wanted
+        take_state = self.take_state
+        self.optimizers = OptimizerPorts(plan, self.taps, emit, take_state, borrows=self.borrows)
+        self.wants_state = self.state.is_wanted or self.optimizers.is_wanted
         self.gradients = Gradients(self.keeper, emit, self.state.deliver, grad_input, looks)
         self.fused = FusedEncoderGuard({"": self.root, **self.taps})
         self.evaluations = Evaluations(self.root, busy)
@@ -144,7 +148,7 @@ class Engine:
         self._lock = threading.RLock()  # A sink that is given a parameter may make a step.
         self._head: Tap | None = None
         self._was_training: bool | None = None
-        self._is_state_taken = False
+        self._is_state_taken = self._was_recording = False
         self._own_storages: set[int] | None = None
         self.places: Places | None = None
         self._moved: dict[str, str | None] | None = None
@@ -176,7 +180,7 @@ class Engine:
             self._hooks.hook_before(modules[path], begin, number)
             self._hooks.hold([Handle(modules[path].register_forward_hook(End(self, tap)))])
         self._hooks.hold(self.fused.attach(modules))
-        self._hooks.hold(self.updates.attach())
+        self._hooks.hold(self.optimizers.attach())
         open_engines.add(self)
 
     def _parts_to_hear_of(self, modules: Mapping[str, nn.Module]) -> Iterator[str]:
@@ -191,14 +195,15 @@ class Engine:
 
     def begin_step(self, step: int, *, recording: bool) -> None:
         """Start ``step``; gradients still to come keep the step they belong to."""
-        if not self.recording and not recording:
-            self.step = self.gradients.step = self.state.step = self.updates.step = step
+        if not self._was_recording and not recording:
+            self.step = self.gradients.step = self.state.step = self.optimizers.step = step
             return  # Nothing was recorded, and nothing will be.
         self._end_pass()
-        self.updates.end_step(has_run=self._is_state_taken)
+        self.optimizers.end_step(has_run=self._is_state_taken)
         self.evaluations.end_step(self.step)
-        self.step = self.gradients.step = self.state.step = self.updates.step = step
-        self.recording = self.state.recording = self.updates.recording = recording
+        self.step = self.gradients.step = self.state.step = self.optimizers.step = step
+        self._record(recording)
+        self._was_recording = recording
         self._is_state_taken = False
         self._hooks.restart()
         self.gradients.backwards.restart()
@@ -206,13 +211,27 @@ class Engine:
         self.gradients.prune(force=True)
         self.gradients.views.drop()
 
+    def pause(self) -> None:
+        """Record nothing for a while; gradients of calls that were recorded still come."""
+        self._record(False)
+
+    def resume(self) -> None:
+        """Record again, in the step that is running."""
+        if self._running.is_stale():  # Calls that were left while it was paused.
+            self._running.stack.clear()
+        self._record(True)
+        self._was_recording = True
+
+    def _record(self, recording: bool) -> None:
+        self.recording = self.state.recording = self.optimizers.recording = recording
+
     def detach(self) -> None:
         """Take every hook off."""
         self._end_pass()
         self._moved = self.moved
-        self.updates.end_step(has_run=self._is_state_taken)
+        self.optimizers.end_step(has_run=self._is_state_taken)
         self.evaluations.end_step(self.step)
-        self.recording = self.state.recording = self.updates.recording = False
+        self._record(False)
         open_engines.discard(self)
         self._hooks.release()
         self.fused.release()
@@ -275,7 +294,7 @@ class Engine:
             self._take_value(tap.state("input", leaf), tensor, call, phase, foreign)
         if "grad_input" in tap.filters and phase is EVAL:
             for leaf, tensor in found:
-                _refuse_gradient(tap.state("grad_input", leaf), tensor)
+                self._refuse_gradient(tap.state("grad_input", leaf), tensor)
         elif "grad_input" in tap.filters:
             frame.passage = self.gradients.passage(frame, found)
 
@@ -335,7 +354,7 @@ class Engine:
         self, state: SiteState | None, tensor: Tensor, frame: _Frame, labels: tuple[str, ...] = ()
     ) -> None:
         if frame.phase is EVAL:
-            _refuse_gradient(state, tensor)
+            self._refuse_gradient(state, tensor)
         else:
             self.gradients.expect(state, tensor, frame.number, frame.phase_of_gradients, labels)
 
@@ -411,7 +430,7 @@ class Engine:
     def _take_value(
         self, state: SiteState | None, tensor: Tensor, call: int, phase: str, foreign: set[int]
     ) -> None:
-        if state is None:
+        if state is None or (phase is EVAL and self.skips_evaluation):
             return
         if phase is FORWARD and state.meter(tensor, self.step):
             state.seen = True
@@ -485,9 +504,8 @@ class Engine:
             tap.unidentified[reason] += 1
         return True
 
-
-def _refuse_gradient(state: SiteState | None, tensor: Tensor) -> None:
-    """Say that the gradient of an evaluation forward was wanted and is not waited for."""
-    if state is not None and tensor.requires_grad:
-        state.expected += 1
-        state.reason = NO_GRADIENTS
+    def _refuse_gradient(self, state: SiteState | None, tensor: Tensor) -> None:
+        """Say that the gradient of an evaluation forward was wanted and is not recorded."""
+        if state is not None and tensor.requires_grad and not self.skips_evaluation:
+            state.expected += 1
+            state.reason = NO_GRADIENTS

@@ -70,7 +70,7 @@ def _why_missing(state: SiteState) -> str | None:
             f"no gradient arrived: no backward was run, the loss does not depend on it{inside}, or "
             f"it is a view that was overwritten later"
         )
-    if state.site.port == "update":
+    if state.site.port in ("step_grad", "update"):
         return "no optimizer made a step with it"
     if state.site.port == "param_grad":
         return "no backward reached the parameter"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
+from operator import index
 from typing import Any, Literal
 
 import torch
@@ -21,9 +22,9 @@ from torchtap.capture.missing import (
     why_not_called,
 )
 from torchtap.core.absence import Absence, Absences
+from torchtap.core.closable import Closable
 from torchtap.core.distributed import own_rank, ranks_of_one_batch
 from torchtap.core.errors import CaptureError, InputError, SiteError
-from torchtap.core.handle import Closable
 from torchtap.core.modules import Where, modules_of
 from torchtap.core.plan import Plan, make_plan
 from torchtap.core.record import Record, Sink
@@ -34,6 +35,7 @@ from torchtap.hooks.order import AFTER, BEFORE
 from torchtap.hooks.taps import Tap
 from torchtap.runs.contents import Meta
 from torchtap.runs.run import Run
+from torchtap.runs.scalars import Scalars
 from torchtap.stats.series import Series
 
 Every = int | Callable[[int], bool]
@@ -44,6 +46,21 @@ _REPLACED = (
 )
 _MOVED = "the module stands at {} now, and what is recorded under this path is still of it"
 _GRAD_INPUT_MODES = ("through", "total")
+
+
+class Pause:
+    """What :meth:`Watch.pause` returns: as a context manager, it ends the pause."""
+
+    __slots__ = ("_watch",)
+
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+
+    def __enter__(self) -> None:
+        """The pause has begun."""
+
+    def __exit__(self, *_: object) -> None:
+        self._watch.resume()
 
 
 class Watch(Closable):
@@ -59,7 +76,9 @@ class Watch(Closable):
         self.plan = plan
         self._delivery = delivery
         self._every = every
-        self._seen_step = False
+        self._num_pauses = 0
+        self._was_paused = False
+        self._entries = 0
         self._was_compiled = _is_compiled(model)
         modules, _ = modules_of(model)
         self._engine = Engine(
@@ -72,6 +91,7 @@ class Watch(Closable):
             **how,
         )
         self._records = delivery.records
+        self._scalars = Scalars()
         self._run = self._make_run(modules[""])
         try:
             self._engine.attach(modules)
@@ -87,19 +107,119 @@ class Watch(Closable):
         """The step that is running, from 0."""
         return self._engine.step
 
-    def step(self) -> None:
+    def step(self, number: int | None = None) -> None:
         """Close the running step and begin the next.
 
+        Args:
+            number: of the step that begins, such as the trainer's own, also after a resume. One
+                more than the last by default. Where nothing of the running step was seen yet, the
+                running step may be named by it (``step(1000)`` before the first forward).
+
         Raises:
+            InputError: the number is not larger than that of a step that has begun.
             SiteError: a pattern turned out to fit nothing, neither a module nor a mark.
             Exception: whatever a sink raised since the last time, with a note.
+
+        Example:
+            >>> import torch, torchtap as tt
+            >>> model = torch.nn.Linear(2, 2)
+            >>> with tt.watch(model) as w:
+            ...     w.step(1000)
+            ...     _ = model(torch.ones(1, 2))
+            >>> w.run.steps
+            [1000]
         """
         self._refuse_closed()
         done = self._engine.step
-        self._engine.begin_step(done + 1, recording=self._wants(done + 1))
+        following = done + 1 if number is None else self._checked(number)
+        if following == done:
+            return
+        recording = self._wants(following) and not self._num_pauses
+        self._engine.begin_step(following, recording=recording)
+        self._entries = self._engine.num_entries
         self._note_overwritten(done)
         self._check_marks()
         self._delivery.close_step(done)
+
+    def _checked(self, number: int) -> int:
+        done = self._engine.step
+        try:
+            following = index(number)
+        except TypeError:
+            raise InputError(
+                f"step() got the number {number!r}; expected a whole number."
+            ) from None
+        if following < done or (following == done and self._engine.num_entries > self._entries):
+            raise InputError(
+                f"step() got the number {following}, and step {done} has begun; expected a larger "
+                f"one, since steps are kept in ascending order. For a training that goes back to a "
+                f"checkpoint, close this watch and open another."
+            )
+        return following
+
+    def log(self, **numbers: Any) -> None:
+        """Keep numbers of the running step with the run, such as its loss.
+
+        Of a name that is logged twice in a step the last number counts. Steps that ``every`` leaves
+        out are logged too. A tensor is read later, so a training does not wait for its device.
+
+        Args:
+            numbers: a name and a number (or a tensor of one element) each.
+
+        Raises:
+            InputError: a value is no number.
+
+        Example:
+            >>> import torch, torchtap as tt
+            >>> model = torch.nn.Linear(2, 2)
+            >>> with tt.watch(model) as w:
+            ...     for _ in range(2):
+            ...         loss = model(torch.ones(1, 2)).square().sum()
+            ...         w.log(loss=loss, lr=0.1)
+            ...         w.step()
+            >>> w.run.scalars("lr")
+            ([0, 1], [0.1, 0.1])
+        """
+        self._refuse_closed()
+        self._scalars.log(self.current_step, numbers)
+
+    # ------------------------------------------------------------------ pauses
+
+    def pause(self) -> Pause:
+        """Record nothing until :meth:`resume`; the step goes on. Also a context manager.
+
+        Calls, parameter gradients and optimizer steps meanwhile are not recorded, and calls are
+        not numbered. Gradients of calls that were recorded before still arrive. Pauses nest: each
+        needs its own :meth:`resume`. A training's evaluation forwards need no pause: they have a
+        phase of their own (``eval``).
+
+        Example:
+            >>> import torch, torchtap as tt
+            >>> model = torch.nn.Linear(2, 2)
+            >>> with tt.watch(model) as w:
+            ...     with w.pause():
+            ...         _ = model(torch.zeros(1, 2))
+            ...     _ = model(torch.ones(1, 2))
+            >>> len(w.run)
+            1
+        """
+        self._refuse_closed()
+        self._num_pauses += 1
+        self._was_paused = True
+        self._engine.pause()
+        return Pause(self)
+
+    def resume(self) -> None:
+        """End a pause.
+
+        Raises:
+            CaptureError: it is not paused.
+        """
+        if not self._num_pauses:
+            raise CaptureError("This watch is not paused; pause() comes before resume().")
+        self._num_pauses -= 1
+        if self._is_open and not self._num_pauses and self._wants(self.current_step):
+            self._engine.resume()
 
     def _closed(self) -> CaptureError:
         return CaptureError("This watch is closed; call tt.watch again to go on.")
@@ -220,6 +340,8 @@ class Watch(Closable):
                 "torch.compiler.reset()"
             )
         ran = self._engine.num_entries > 0
+        if self._was_paused and not ran:
+            return "the watch was paused whenever the model was called, or it was not called"
         return why_not_called(self.plan, tap.path, model_ran=ran, verb="watch")
 
     def _unmarked(self) -> Iterator[Absence]:
@@ -265,7 +387,7 @@ class Watch(Closable):
             batch_ranks=ranks_of_one_batch(model),
         )
         rows = () if self._records is None else self._records.read
-        return Run(rows, meta, lambda: self.absent, measured or Series, self._sites)
+        return Run(rows, meta, lambda: self.absent, measured or Series, self._sites, self._scalars)
 
     def _sites(self) -> list[Site]:
         """Every site at which a value was expected, in the order in which calls have them.
@@ -291,6 +413,7 @@ def watch(
     copy: Literal["auto", "always", "never"] = "auto",
     grad_input: Literal["through", "total"] = "through",
     edits: Literal["after", "before"] = "after",
+    evaluation: Literal["record", "skip"] = "record",
 ) -> Watch:
     """Watch what flows through a model, forward and backward, without changing anything.
 
@@ -300,7 +423,7 @@ def watch(
             class, a function ``(site, module) -> bool``, or a list of them (a union; patterns
             with ``!`` take away). PATH is a glob (``*`` crosses dots), ``re:...``, or ``.`` for
             the root. PORTS are of ``input output grad_input grad_output param param_grad
-            update buffer saved``; ``*`` is the first four; none means ``output``.
+            step_grad update buffer saved``; ``*`` is the first four; none means ``output``.
         to: where records go: ``tt.Memory()`` (default), any callable taking a record, or several.
         every: record every so many steps, or a function of the step.
         copy: ``auto`` keeps what was there at the moment of the tap and copies only where
@@ -312,6 +435,9 @@ def watch(
         edits: where ``tt.edit`` changes something, record what is there ``after`` all edits, or
             ``before`` them, in whatever order edits and watches were made. (``param_grad`` is
             always after.)
+        evaluation: ``record`` the evaluation forwards of a model that trains, apart from its
+            training forwards (phase ``eval``: outermost calls under ``no_grad`` or in eval mode,
+            after the first training forward), or ``skip`` them.
 
     Returns:
         a context manager and handle; ``.run`` holds what was kept.
@@ -338,10 +464,17 @@ def watch(
         raise InputError(
             f"every is {every!r}; expected a whole number from 1, or a function of the step."
         )
+    if evaluation not in ("record", "skip"):
+        raise InputError(f"evaluation is {evaluation!r}; expected 'record' or 'skip'.")
     if edits not in (AFTER, BEFORE):
         raise InputError(f"edits is {edits!r}; expected {AFTER!r} or {BEFORE!r}.")
     plan = make_plan(model, where)
     delivery = SinkDispatch(as_sinks(to))
     kept = ALIAS if delivery.reads_at_once else copy
-    how = {"copy": kept, "grad_input": grad_input, "looks": edits}
+    how = {
+        "copy": kept,
+        "grad_input": grad_input,
+        "looks": edits,
+        "skips_evaluation": evaluation == "skip",
+    }
     return Watch(model, plan, delivery, every=every, **how)

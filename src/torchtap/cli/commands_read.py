@@ -20,7 +20,7 @@ from torchtap.cli.parsing import (
     writing,
 )
 from torchtap.core.errors import InputError
-from torchtap.core.page import BLANK, Page, Part
+from torchtap.core.printed_page import BLANK, Page, Part
 from torchtap.core.progress import Progress
 from torchtap.core.text import WIDTH
 
@@ -171,7 +171,7 @@ def stats(
 
 def _listed_columns(path: str) -> list[str]:
     """Every column with what it is; of a run that is there also its further statistics."""
-    from torchtap.runs.columns import ROW_COLUMNS
+    from torchtap.runs.table_columns import ROW_COLUMNS
     from torchtap.stats.numbers import NAMES
 
     said = {**{name: one.meaning for name, one in NAMES.items()}, **ROW_COLUMNS}
@@ -191,7 +191,7 @@ def _per_site(
     *,
     every: bool,
 ) -> tuple[list[dict[str, Any]], Page]:
-    from torchtap.runs.columns import DEFAULT_COLUMNS
+    from torchtap.runs.table_columns import DEFAULT_COLUMNS
 
     table = opened.table(
         list(where) or None,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from torchtap.core.page import BLANK, Line, Page
+from torchtap.core.printed_page import BLANK, Line, Page
 from torchtap.core.text import WIDTH
 
 if TYPE_CHECKING:

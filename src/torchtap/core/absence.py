@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from torchtap.core.page import BLANK, Line, Listed, Page, Part, Printed, middle
+from torchtap.core.printed_page import BLANK, Line, Listed, Page, Part, Printed, middle
 from torchtap.core.site import Site
 from torchtap.core.text import clean, count, elide, plural
 

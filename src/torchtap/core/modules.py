@@ -154,4 +154,5 @@ def _type_names(module: nn.Module) -> Iterator[str]:
 def _state_names(module: nn.Module) -> dict[str, list[str]]:
     params = [name for name, param in module._parameters.items() if param is not None]
     buffers = [name for name, buffer in module._buffers.items() if buffer is not None]
-    return {"param": params, "param_grad": params, "update": params, "buffer": buffers}
+    of_params = dict.fromkeys(("param", "param_grad", "step_grad", "update"), params)
+    return {**of_params, "buffer": buffers}

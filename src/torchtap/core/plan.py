@@ -14,7 +14,7 @@ from torch import nn
 from torchtap.core.absence import Absence
 from torchtap.core.errors import InputError, SiteError
 from torchtap.core.modules import Where, _state_names, _type_names, _walk, modules_of, several
-from torchtap.core.page import Listed, Page, Printed
+from torchtap.core.printed_page import Listed, Page, Printed
 from torchtap.core.site import (
     _WILD,
     FLOW_PORTS,

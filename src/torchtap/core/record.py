@@ -16,6 +16,7 @@ FORWARD = "forward"
 RECOMPUTE = "recompute"
 BACKWARD = "backward"
 EVAL = "eval"
+PHASES = (FORWARD, RECOMPUTE, BACKWARD, EVAL)
 UNVERSIONED = -1
 """Version of a value that nothing can overwrite."""
 _MOST_STEPS = 8

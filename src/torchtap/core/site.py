@@ -16,7 +16,7 @@ from fnmatch import fnmatchcase
 from torchtap.core.errors import SiteError
 
 FLOW_PORTS = ("input", "output", "grad_input", "grad_output")
-STATE_PORTS = ("param", "param_grad", "update", "buffer")
+STATE_PORTS = ("param", "param_grad", "step_grad", "update", "buffer")
 PORTS = (*FLOW_PORTS, *STATE_PORTS, "saved")
 GRADIENT_PORTS = frozenset({"grad_input", "grad_output", "param_grad"})
 MARK_PORTS = ("output", "grad_output")
@@ -57,7 +57,7 @@ class Site:
 
     @property
     def is_gradient(self) -> bool:
-        """Whether the value is known only after a backward."""
+        """Whether a backward computes the value (``step_grad`` is read when an optimizer steps)."""
         return self.port in GRADIENT_PORTS
 
     @staticmethod

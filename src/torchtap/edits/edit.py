@@ -7,16 +7,16 @@ from collections.abc import Callable, Mapping, Sequence
 from torch import nn
 
 from torchtap.core.absence import Absence
+from torchtap.core.closable import Closable
 from torchtap.core.errors import EditError, InputError
-from torchtap.core.handle import Closable
 from torchtap.core.modules import Where, modules_of
-from torchtap.core.page import Grid, Line, Listed, Page, Printed
 from torchtap.core.plan import Plan, make_plan
+from torchtap.core.printed_page import Grid, Line, Listed, Page, Printed
 from torchtap.core.site import Site
 from torchtap.core.text import plural
 from torchtap.core.user_functions import Function, name_of
 from torchtap.edits.catalogue.ready import Ready
-from torchtap.edits.checked import CheckedEdit, Scaler
+from torchtap.edits.checked_edit import CheckedEdit, Scaler
 from torchtap.edits.editor import EditEngine
 from torchtap.edits.missing import OneEdit, absent_at, requests_of, why_never
 from torchtap.edits.request import (

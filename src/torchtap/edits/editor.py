@@ -27,7 +27,7 @@ from torchtap.core.torch_private import (
     transform_running,
 )
 from torchtap.core.tree import leaves
-from torchtap.edits.checked import CheckedEdit
+from torchtap.edits.checked_edit import CheckedEdit
 from torchtap.edits.gradients import GradientEdits
 from torchtap.edits.nodes import NodeEdit, NodeEdits
 from torchtap.hooks.calls import (

@@ -14,7 +14,7 @@ from torchtap.core.record import FORWARD, UNVERSIONED, Record, new_record
 from torchtap.core.torch_private import current_task
 from torchtap.core.tree import leaves
 from torchtap.core.user_functions import place
-from torchtap.edits.checked import CheckedEdit
+from torchtap.edits.checked_edit import CheckedEdit
 from torchtap.hooks.backwards import Backwards
 from torchtap.hooks.calls import counted_as
 from torchtap.hooks.graph import EDITED, Geometry

@@ -22,6 +22,8 @@ _INSTEAD = {
     "tt.freeze; its gradient is edited at '{path}:param_grad'.",
     "buffer": "A buffer is changed by writing into it under torch.no_grad(), and held still by "
     "tt.freeze.",
+    "step_grad": "The optimizer's step uses what backwards accumulated, which is edited at "
+    "'{path}:param_grad'.",
     "update": "The optimizer makes its update of the gradient, which is edited at "
     "'{path}:param_grad'; tt.freeze holds a parameter still.",
     "saved": "Autograd keeps what flows, which is edited at '{path}:input' or '{path}:output'.",

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from torchtap.core.closable import Closable
 from torchtap.core.errors import EditError, InputError
-from torchtap.core.handle import Closable
 from torchtap.core.site import Site
 from torchtap.core.user_functions import Function
 from torchtap.edits import as_edit
-from torchtap.edits.checked import CheckedEdit
+from torchtap.edits.checked_edit import CheckedEdit
 from torchtap.edits.gradients import GradientEdits
 from torchtap.edits.request import Missing, check_missing
 from torchtap.hooks.taps import SiteState

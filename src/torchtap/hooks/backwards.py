@@ -11,7 +11,7 @@ from types import CodeType, FrameType
 import torch
 from torch import Tensor
 
-from torchtap.core.frames import innermost_frames
+from torchtap.core.stack_frames import innermost_frames
 from torchtap.core.tensors import storage_id
 from torchtap.core.torch_private import autograd_engine, current_task
 from torchtap.hooks.module_hook import keep_dynamo_out

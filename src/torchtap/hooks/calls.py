@@ -13,8 +13,8 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor, nn
 
-from torchtap.core.frames import is_on_stack
 from torchtap.core.record import BACKWARD, FORWARD, RECOMPUTE
+from torchtap.core.stack_frames import is_on_stack
 from torchtap.core.torch_private import current_node, current_task, sequence_number, top_saved_hooks
 from torchtap.core.tree import argument_leaves
 from torchtap.hooks.module_hook import ModuleHook

@@ -14,7 +14,7 @@ from torch.optim.optimizer import (
 )
 from torch.utils.hooks import RemovableHandle
 
-from torchtap.core.frames import innermost_frames
+from torchtap.core.stack_frames import innermost_frames
 from torchtap.hooks.module_hook import keep_dynamo_out
 
 _STEP = Optimizer.profile_hook_step(lambda: None).__code__

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from torchtap.core.frames import innermost_frames, is_on_stack
 from torchtap.core.plan import Plan
+from torchtap.core.stack_frames import innermost_frames, is_on_stack
 from torchtap.core.torch_private import current_task, may_push_saved_hooks
 from torchtap.hooks.fused import FusedEncoderGuard
 from torchtap.hooks.module_hook import Handle, ModuleHook, keep_dynamo_out

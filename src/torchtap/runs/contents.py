@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchtap.core.absence import Absence
-from torchtap.core.errors import RunError, SiteError
-from torchtap.core.record import FORWARD, Record, nbytes_of, steps_there
+from torchtap.core.errors import InputError, RunError, SiteError
+from torchtap.core.record import EVAL, FORWARD, PHASES, Record, nbytes_of, steps_there
 from torchtap.core.site import Site
 from torchtap.runs.records import Places, Records
 from torchtap.runs.select import Selection, Where
@@ -91,6 +91,7 @@ class Contents:
         meta: what is known of the model.
         absent: asks what was selected and not seen.
         expected: asks for sites in the order in which calls have them, as far as that is known.
+        phase: of the records and statistics that are looked up where none is named.
         ranks: of a merged run, the numbers of each rank.
     """
 
@@ -101,10 +102,12 @@ class Contents:
         meta: Meta,
         absent: Callable[[], Sequence[Absence]],
         expected: Callable[[], Sequence[Site]] = tuple,
+        phase: str = FORWARD,
         ranks: RankNumbers | None = None,
     ) -> None:
         self.series = series
         self.ranks = ranks
+        self.phase = phase
         self.meta = meta
         self.absent = absent
         self._records = records
@@ -113,6 +116,17 @@ class Contents:
         self._expected = expected
         self._of_site: dict[Site, Places] = {}
         self._steps_of: dict[Site, Mapping[int, Places]] = {}
+
+    def in_phase(self, phase: str) -> Contents:
+        """The same run, of which another phase is looked up."""
+        if phase == self.phase:
+            return self
+        if phase not in PHASES:
+            raise InputError(f"phase is {phase!r}; expected one of {', '.join(PHASES)}.")
+        series = self.series.evaluation if phase == EVAL else None
+        return Contents(
+            self._records, series or Series(1), self.meta, self.absent, self._expected, phase
+        )
 
     def is_of(self, records: Records, series: Series) -> bool:
         """Whether records and series are those of this moment still."""
@@ -262,8 +276,8 @@ class Contents:
         return self._records.at(self._in_call_order(self._among(places, phase, wanted)))
 
     def records_of(self, site: Site, steps: Collection[int] | None = None) -> list[Record]:
-        """The forward records of one site, in the order of their arrival."""
-        return list(self._records.at(self._among(self._places_of(site), FORWARD, steps)))
+        """The records of one site, in the order of their arrival."""
+        return list(self._records.at(self._among(self._places_of(site), self.phase, steps)))
 
     def cat(self, site: str | Site, *, steps: int | Iterable[int] | None = None) -> Tensor:
         """See :meth:`Run.cat <torchtap.runs.run.Run.cat>`."""
@@ -278,7 +292,7 @@ class Contents:
             missing = steps if isinstance(steps, int) else None
             own = sorted(self._by_step(place))
             if not own:
-                raise SiteError(self._nothing_like(place, None, None, None, FORWARD))
+                raise SiteError(self._nothing_like(place, None, None, None, self.phase))
             raise SiteError(
                 f"{place} has no record in steps {steps!r}. {steps_there(own, missing)}"
             )
@@ -336,11 +350,11 @@ class Contents:
             places = per_step.get(step, _NONE)
         else:
             wanted = per_step.keys() if step is None or isinstance(step, str) else set(step)
-            places = self._among(self._places_of(site), FORWARD, set(wanted))
+            places = self._among(self._places_of(site), self.phase, set(wanted))
         rows = list(self._records.at(places))
         if not rows:
             only = step if isinstance(step, int) else None
-            raise SiteError(self._nothing_like(site, only, None, None, FORWARD))
+            raise SiteError(self._nothing_like(site, only, None, None, self.phase))
         found = measure_all(row.value for row in rows)
         notes = dict.fromkeys(chain.from_iterable(row.labels for row in rows))
         if isinstance(step, list):
@@ -360,9 +374,9 @@ class Contents:
         return replace(found, weight_l2=norm, why_no_ratio=why)
 
     def _by_step(self, site: Site) -> Mapping[int, Places]:
-        """Places of the forward records of a site in each step."""
+        """Places of the records of a site in each step."""
         if site not in self._steps_of:
-            places = self._among(self._places_of(site), FORWARD)
+            places = self._among(self._places_of(site), self.phase)
             steps = self._column("step")[places]
             order = np.argsort(steps, kind="stable")
             known, starts = np.unique(steps[order], return_index=True)
@@ -379,7 +393,7 @@ class Contents:
         if place not in series:
             steps = sorted(self._by_step(place))
             if not steps:
-                raise SiteError(self._nothing_like(place, None, None, None, FORWARD))
+                raise SiteError(self._nothing_like(place, None, None, None, self.phase))
             return steps, [value_of(self.stats(place, step=step), name) for step in steps]
         steps = series.steps_of(place)
         if name in NAMES and not NAMES[name].needs_histogram:

@@ -6,15 +6,14 @@ of the model stand as JSON in the header's metadata under ``torchtap``.
 
 from __future__ import annotations
 
-import functools
 import json
 import os
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from itertools import chain, count
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -24,18 +23,25 @@ from torch import Tensor
 from torchtap.core.absence import Absence
 from torchtap.core.distributed import readable
 from torchtap.core.errors import RunError
-from torchtap.core.record import Record
+from torchtap.core.record import EVAL, Record
 from torchtap.core.site import Site, nearest, one_of
 from torchtap.runs.contents import Contents, Meta
-from torchtap.runs.listing import FORMAT, check_format
+from torchtap.runs.listing import FORMAT, PREFIX, check_format
 from torchtap.runs.packed import is_small, pack, unpack
 from torchtap.runs.rank_numbers import RankNumbers
 from torchtap.runs.records import Records
+from torchtap.runs.scalars import Scalars
 from torchtap.runs.values import ALL
 from torchtap.stats.series import Series
 
+T = TypeVar("T")
+SCALARS = "torchtap.scalars"
+"""Names of the tensors of what was logged begin so."""
+EVALUATION = "torchtap.evaluation"
+"""Names of the tensors of what was measured in evaluation forwards begin so."""
 
-def save_run(held: Contents, path: Path) -> Path:
+
+def save_run(held: Contents, scalars: Scalars, path: Path) -> Path:
     """Write a run to ``path``; the file appears whole or not at all.
 
     Raises:
@@ -69,16 +75,23 @@ def save_run(held: Contents, path: Path) -> Path:
             }
         )
     measured, series, unwritten = pack(held.series)
+    evaluated, evaluation, more = pack(held.in_phase(EVAL).series)
     tensors.update(measured)
+    tensors.update(_renamed(evaluated, PREFIX, EVALUATION))
+    tensors.update(_packed_scalars(scalars))
     of_ranks, ranks = ({}, None) if held.ranks is None else held.ranks.pack()
     tensors.update(of_ranks)
     body: dict[str, Any] = {
         "format": FORMAT,
         "series": series,
+        "evaluation": evaluation,
+        "scalars": scalars.names,
         "ranks": ranks,
         "meta": asdict(held.meta),
         "records": headers,
-        "absent": [[*_parts(entry.site), entry.reason] for entry in (*held.absent(), *unwritten)],
+        "absent": [
+            [*_parts(entry.site), entry.reason] for entry in (*held.absent(), *unwritten, *more)
+        ],
     }
     _write(path, tensors, json.dumps(body))
     return path
@@ -110,6 +123,7 @@ class Stored(NamedTuple):
     meta: Meta
     absent: Callable[[], Sequence[Absence]]
     series: Callable[[], Series]
+    scalars: Scalars
     ranks: RankNumbers | None
 
 
@@ -179,13 +193,26 @@ def _no_safetensors(file: Path, error: Exception) -> str:
 
 def _stored(opened: Any, body: dict[str, Any]) -> Stored:
     absent = [Absence(Site(path, port, leaf), why) for path, port, leaf, why in body["absent"]]
-    read = functools.partial(_read, opened)
-    small = (name for name in opened.keys() if is_small(name))  # noqa: SIM118
-    series = unpack({name: opened.get_tensor(name) for name in small}, body.get("series"), read)
+    series = _series(opened, body.get("series"), PREFIX)
+    if body.get("evaluation"):
+        series.evaluation = _series(opened, body["evaluation"], EVALUATION)
     records = _records(opened, body["records"])
+    scalars = _scalars(opened, body.get("scalars", ()))
     flat = body.get("ranks")
     ranks = None if flat is None else RankNumbers.unpack(flat, opened.get_tensor)
-    return Stored(records, _meta(body["meta"]), lambda: absent, lambda: series, ranks)
+    return Stored(records, _meta(body["meta"]), lambda: absent, lambda: series, scalars, ranks)
+
+
+def _series(opened: Any, body: dict[str, Any] | None, prefix: str) -> Series:
+    """One of the series of a file, whose tensors have names that begin with ``prefix``."""
+    found = (name for name in opened.keys() if name.startswith(f"{prefix}."))  # noqa: SIM118
+    names = _renamed({name: name for name in found}, prefix, PREFIX)
+    small = {to: opened.get_tensor(name) for to, name in names.items() if is_small(to)}
+    return unpack(small, body, lambda name, start, end: _read(opened, names[name], start, end))
+
+
+def _renamed(by_name: Mapping[str, T], prefix: str, other: str) -> dict[str, T]:
+    return {f"{other}{name.removeprefix(prefix)}": value for name, value in by_name.items()}
 
 
 def _read(opened: Any, name: str, start: int, end: int) -> Tensor:
@@ -195,6 +222,25 @@ def _read(opened: Any, name: str, start: int, end: int) -> Tensor:
         return whole
     part: Tensor = opened.get_slice(name)[start:end]
     return part
+
+
+def _packed_scalars(scalars: Scalars) -> dict[str, Tensor]:
+    """Steps and numbers of each name, numbered: a name may be any text."""
+    tensors = {}
+    for place, name in enumerate(scalars.names):
+        steps, values = scalars.of(name)
+        tensors[f"{SCALARS}.{place}.steps"] = torch.tensor(steps, dtype=torch.int64)
+        tensors[f"{SCALARS}.{place}.values"] = torch.tensor(values, dtype=torch.float64)
+    return tensors
+
+
+def _scalars(opened: Any, names: Iterable[str]) -> Scalars:
+    scalars = Scalars()
+    for place, name in enumerate(names):
+        steps, values = (opened.get_tensor(f"{SCALARS}.{place}.{k}") for k in ("steps", "values"))
+        for step, value in zip(steps.tolist(), values.tolist(), strict=True):
+            scalars.log(step, {name: value})
+    return scalars
 
 
 class _Values(Sequence[Tensor]):

@@ -14,15 +14,7 @@ from typing import Any, Generic, TypeVar, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from torchtap.core.record import (
-    BACKWARD,
-    EVAL,
-    FORWARD,
-    RECOMPUTE,
-    UNVERSIONED,
-    Record,
-    new_record,
-)
+from torchtap.core.record import PHASES, UNVERSIONED, Record, new_record
 from torchtap.core.site import Site
 
 Places = NDArray[np.intp]
@@ -77,7 +69,7 @@ class Records(Sequence[Record]):
         self._site_numbers: dict[Site, int] = {}
         # The identity of a site is looked up first: hashing one takes longer than all the rest.
         self._site_ids: dict[int, int] = {}
-        self._phases = _Numbered([FORWARD, RECOMPUTE, BACKWARD, EVAL])
+        self._phases = _Numbered(PHASES)
         self._labels: _Numbered[tuple[str, ...]] = _Numbered([()])
         self._table = np.zeros(0, _COLUMNS)
         self._length = 0

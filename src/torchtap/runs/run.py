@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from torchtap.core.absence import Absence, Absences
 from torchtap.core.errors import SiteError
-from torchtap.core.page import Page, Printed
+from torchtap.core.printed_page import Page, Printed
 from torchtap.core.record import FORWARD, Record
 from torchtap.core.site import Site
 from torchtap.runs.contents import Contents, Meta, Step, as_step
 from torchtap.runs.records import LiveRecords, Records
+from torchtap.runs.scalars import Scalars
 from torchtap.runs.select import Where
 from torchtap.stats.series import Series
 from torchtap.stats.statistics import Statistics
@@ -54,8 +55,10 @@ class Run(Printed):
         absent: Callable[[], Sequence[Absence]] = tuple,
         series: Callable[[], Series] = Series,
         expected: Callable[[], Sequence[Site]] = tuple,
+        scalars: Scalars | None = None,
         ranks: RankNumbers | None = None,
     ) -> None:
+        self._scalars = Scalars() if scalars is None else scalars
         self._records = rows if callable(rows) else LiveRecords(lambda: rows).read
         self._meta = meta
         self._absent = absent
@@ -68,8 +71,8 @@ class Run(Printed):
         """What the run holds now. Every other method reads it once, and works on that."""
         records, series = self._records(), self._series()
         if self._last is None or not self._last.is_of(records, series):
-            what = (records, series, self._meta, self._absent, self._expected, self._ranks)
-            self._last = Contents(*what)
+            what = (records, series, self._meta, self._absent, self._expected)
+            self._last = Contents(*what, ranks=self._ranks)
         return self._last
 
     # ------------------------------------------------------------------ what there is
@@ -200,7 +203,7 @@ class Run(Printed):
 
     # ------------------------------------------------------------------ statistics
 
-    def stats(self, site: str | Site, *, step: Step = None) -> Statistics:
+    def stats(self, site: str | Site, *, step: Step = None, phase: str = FORWARD) -> Statistics:
         """Statistics of a site over all calls of one step, or of several together.
 
         Measured while it ran by ``tt.Stats``, or now from the values that were kept.
@@ -209,17 +212,20 @@ class Run(Printed):
             site: which.
             step: the last one of the site by default; several for them together, of which
                 ``notes`` says if there are not all (``3 of 10 steps``); ``"all"`` for all.
+            phase: ``eval`` for the evaluation forwards of a model that trains; see :class:`Run`.
 
         Raises:
             SiteError: nothing was recorded or measured there.
         """
-        return self._contents().stats(site, step=step)
+        return self._contents().in_phase(phase).stats(site, step=step)
 
     def quantile(self, site: str | Site, q: float, *, step: Step = None) -> float:
         """One quantile of a site, right to 1/33 (3.1 %); see :meth:`Statistics.quantile`."""
         return self.stats(site, step=step).quantile(q)
 
-    def over_steps(self, site: str | Site, name: str) -> tuple[list[int], list[Any]]:
+    def over_steps(
+        self, site: str | Site, name: str, *, phase: str = FORWARD
+    ) -> tuple[list[int], list[Any]]:
         """One statistic of a site over the steps.
 
         Args:
@@ -228,6 +234,7 @@ class Run(Printed):
                 :meth:`table` and ``to_frame()``, which docs/statistics.md lists. Or of a further
                 statistic (``cosine``), or of a part of its result (``units.zeros``, one
                 ``float64[slices]`` per step).
+            phase: as in :meth:`stats`.
 
         Returns:
             the steps, ascending, and its value in each. Steps in which the site was not measured
@@ -239,7 +246,20 @@ class Run(Printed):
             SiteError: there is no such statistic.
             RunError: it was asked for, and is not available in any step.
         """
-        return self._contents().over_steps(site, name)
+        return self._contents().in_phase(phase).over_steps(site, name)
+
+    @property
+    def scalar_names(self) -> list[str]:
+        """Names of the numbers that ``w.log`` kept, the first that was logged first."""
+        return self._scalars.names
+
+    def scalars(self, name: str) -> tuple[list[int], list[float]]:
+        """Numbers that ``w.log`` kept: the steps, ascending, and the number of each.
+
+        Raises:
+            SiteError: nothing was logged under that name.
+        """
+        return self._scalars.of(name)
 
     def over_ranks(
         self, site: str | Site, name: str, *, step: int | None = None
@@ -275,6 +295,7 @@ class Run(Printed):
         histogram: bool = False,
         columns: Sequence[str] | None = None,
         sort: str | None = None,
+        phase: str = FORWARD,
     ) -> Table:
         """One row per site: calls, shape, dtype, bytes, and statistics of the values.
 
@@ -290,6 +311,7 @@ class Run(Printed):
                 statistics and parts of them (``cosine``, ``units.mean``), and ``type shape dtype
                 calls steps step NaN/Inf histogram``. docs/statistics.md lists them.
             sort: by which column, largest first; ``"-l2"`` for smallest first. NaN comes last.
+            phase: as in :meth:`stats`.
 
         Raises:
             SiteError: nothing was recorded or measured that fits ``where``.
@@ -310,7 +332,7 @@ class Run(Printed):
         from torchtap.runs.table import measure_table
 
         return measure_table(
-            self._contents(),
+            self._contents().in_phase(phase),
             where,
             as_step(steps),
             together=together,
@@ -335,7 +357,7 @@ class Run(Printed):
         """
         from torchtap.runs.file import save_run
 
-        return save_run(self._contents(), Path(path))
+        return save_run(self._contents(), self._scalars, Path(path))
 
     # ------------------------------------------------------------------ selection
 
@@ -379,4 +401,4 @@ def open_run(path: str | Path) -> Run:
     from torchtap.runs.file import read_run
 
     stored = read_run(path)
-    return Run(*stored[:4], ranks=stored.ranks)
+    return Run(*stored[:4], scalars=stored.scalars, ranks=stored.ranks)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from torchtap.core.absence import MOST_ROWS, show_absent
 from torchtap.core.outline import tree
-from torchtap.core.page import BLANK, Grid, Line, Page, Part
+from torchtap.core.printed_page import BLANK, Grid, Line, Page, Part
 from torchtap.core.text import (
     NONE,
     Cell,

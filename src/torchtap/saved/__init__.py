@@ -12,7 +12,7 @@ Two public functions count, and move nothing:
 
 - :mod:`~torchtap.saved.offload`: the public function and its handle;
   :mod:`~torchtap.saved.offload_request` checks the arguments, :mod:`~torchtap.saved.parse_tiers`
-  reads ``to``, :mod:`~torchtap.saved.notes` says what did not happen,
+  reads ``to``, :mod:`~torchtap.saved.offload_notes` says what did not happen,
   :mod:`~torchtap.hooks.scope` puts the hooks on while the model runs,
   :mod:`~torchtap.saved.suspend` takes them off for a while, and
   :mod:`~torchtap.saved.gradient_check` compares gradients with those of a plain step.

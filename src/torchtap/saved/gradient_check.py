@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from torchtap.core.errors import InputError, OffloadError
 from torchtap.core.modules import modules_of
-from torchtap.core.page import Page, Printed
 from torchtap.core.preserved import preserved
+from torchtap.core.printed_page import Page, Printed
 from torchtap.saved.engine import OffloadEngine
-from torchtap.saved.notes import named
+from torchtap.saved.offload_notes import named
 from torchtap.saved.offload_report import OffloadReport, show_gradients
 from torchtap.saved.suspend import suspend_offload
 from torchtap.saved.tiers import CodecTier, Tier

@@ -11,8 +11,8 @@ from typing import Literal
 
 from torch import Tensor, nn
 
+from torchtap.core.closable import Closable
 from torchtap.core.errors import InputError, OffloadError
-from torchtap.core.handle import Closable
 from torchtap.core.modules import Where, modules_of
 from torchtap.core.plan import make_plan
 from torchtap.core.text import plural
@@ -20,7 +20,7 @@ from torchtap.hooks.module_hook import keep_dynamo_out
 from torchtap.hooks.scope import ModuleScope
 from torchtap.saved.engine import OffloadEngine
 from torchtap.saved.gradient_check import Gradients, check_proof, compare_gradients
-from torchtap.saved.notes import never_called, notes_of, why_nothing
+from torchtap.saved.offload_notes import never_called, notes_of, why_nothing
 from torchtap.saved.offload_report import OffloadReport
 from torchtap.saved.offload_request import Missing, OnFull, check_no_ports, check_request
 from torchtap.saved.parse_tiers import To, make_tiers

@@ -18,8 +18,8 @@ from torchtap.core.absence import Absence
 from torchtap.core.errors import InputError
 from torchtap.core.modules import modules_of
 from torchtap.core.outline import outline
-from torchtap.core.page import BLANK, Grid, Line, Page, Printed
 from torchtap.core.preserved import preserved
+from torchtap.core.printed_page import BLANK, Grid, Line, Page, Printed
 from torchtap.core.text import NONE, count, plural, size
 from torchtap.core.torch_private import may_push_saved_hooks
 from torchtap.core.tree import argument_leaves

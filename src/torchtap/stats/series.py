@@ -106,6 +106,7 @@ class Series:
         measured: what is known of each site, by place.
         has_histograms: whether they are counted.
         revision: another number whenever something was added.
+        evaluation: the same of evaluation forwards between training forwards, if there were any.
         lock: held by the thread that fills it, and by what reads several parts that belong
             together.
     """
@@ -119,6 +120,7 @@ class Series:
         self._recent: deque[_Step] = deque()
         self.has_histograms = True
         self.revision = 0
+        self.evaluation: Series | None = None
         self.lock = threading.RLock()
         self._totals = Totals()
         self._states: States = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -34,9 +35,6 @@ from torchtap.stats.series import Series, States
 from torchtap.stats.statistics import NUM_TENSORS, SUBNORMAL, blank_rows
 from torchtap.stats.step_histograms import StepHistograms
 
-EVALUATED = "evaluation forwards between the training forwards are not counted"
-
-
 _UNREAD = 16
 """Steps whose numbers are read together, on the CPU. Between two steps of a training the code that
 reads them leaves the processor's caches, and then takes several times as long as it does for the
@@ -61,7 +59,8 @@ class Stats:
     Per site and step, over all calls: counts (elements, finite, zero, NaN, +Inf, -Inf, subnormal),
     mean, std, rms, L1, L2, min, max, absmax, a signed-log histogram with quantiles and with the
     shares that would underflow or overflow in a smaller format, and the running mean over samples.
-    A tensor is read once. Calls that a checkpoint computes again are not counted.
+    A tensor is read once. Calls that a checkpoint computes again are not counted, and evaluation
+    forwards of a model that trains are kept apart (``run.stats(site, phase="eval")``).
 
     Args:
         histogram: count histograms.
@@ -140,6 +139,15 @@ class Stats:
         self._places: dict[torch.device, NDArray[np.int64]] = {}
         self._pending: list[tuple[int, NDArray[np.int64], Callable[[], Taken]]] = []
         self._is_read = True
+        self._evaluation: Stats | None = None
+        self._another = partial(
+            Stats,
+            histogram=histogram,
+            exact=exact,
+            sample_mean=sample_mean,
+            statistics=statistics,
+            keep=keep,
+        )
 
     # ------------------------------------------------------------------ as a sink
 
@@ -166,7 +174,7 @@ class Stats:
             known = self._by_id[id(site)] = site, self._meter(site)
         if record.phase is not FORWARD:
             if record.phase is EVAL:
-                self.series.measured[known[1].place].note((EVALUATED,))
+                self._take_evaluation(record)
             return
         if record.labels:
             self.series.measured[known[1].place].note(record.labels)
@@ -175,8 +183,17 @@ class Stats:
         elif self._statistics:
             self._take_further(known[1], record)
 
+    def _take_evaluation(self, record: Record) -> None:
+        """Evaluation forwards are measured as training forwards are, and kept apart."""
+        if self._evaluation is None:
+            self._evaluation = self._another()
+            self.series.evaluation = self._evaluation.series
+        self._evaluation.take(record._replace(phase=FORWARD))
+
     def close_step(self, step: int) -> None:
         """The step has ended: copy its numbers, and read those of steps before."""
+        if self._evaluation is not None:
+            self._evaluation.close_step(step)
         with self._clock.lock:
             self._take_tables()
             self._closed = step
@@ -204,6 +221,8 @@ class Stats:
 
     def flush(self) -> None:
         """Bring ``series`` up to date."""
+        if self._evaluation is not None:
+            self._evaluation.flush()
         with self._clock.lock:
             self._take_tables()
             if self._is_read:

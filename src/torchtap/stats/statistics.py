@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from torchtap.core.errors import InputError
-from torchtap.core.page import Grid, Page, Printed
+from torchtap.core.printed_page import Grid, Page, Printed
 from torchtap.core.text import count, nonfinite, number, plural, size, typed
 from torchtap.stats.catalogue.results import Extra
 from torchtap.stats.histogram import Histogram

@@ -19,8 +19,8 @@ from torchtap.capture.watch import watch
 from torchtap.core.errors import InputError
 from torchtap.core.modules import modules_of
 from torchtap.core.outline import tree
-from torchtap.core.page import BLANK, Grid, Line, Page, Part, Printed
 from torchtap.core.preserved import preserved
+from torchtap.core.printed_page import BLANK, Grid, Line, Page, Part, Printed
 from torchtap.core.record import Record
 from torchtap.core.text import NONE, Cell, count, plural, shape, short_count, size
 

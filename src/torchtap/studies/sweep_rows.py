@@ -10,7 +10,7 @@ from torch import Tensor
 from torchtap.core.rebuild import replace
 from torchtap.core.record import Record
 from torchtap.core.user_functions import Function, name_of, takes_record
-from torchtap.edits.checked import CheckedEdit
+from torchtap.edits.checked_edit import CheckedEdit
 
 
 class RowsEdit:

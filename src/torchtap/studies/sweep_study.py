@@ -20,7 +20,7 @@ from torchtap.core.site import Site
 from torchtap.core.tensors import kind_of
 from torchtap.core.tree import leaves
 from torchtap.core.user_functions import Function
-from torchtap.edits.checked import CheckedEdit
+from torchtap.edits.checked_edit import CheckedEdit
 from torchtap.edits.editor import EditEngine
 from torchtap.edits.request import refuse_asked, refuse_ports
 from torchtap.hooks.guards import HookGuards

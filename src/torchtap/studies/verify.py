@@ -16,8 +16,8 @@ from torchtap.capture.watch import watch
 from torchtap.core.absence import Absence, by_reason, reason_rows
 from torchtap.core.equality import has_memory, mismatch
 from torchtap.core.modules import Where
-from torchtap.core.page import Line, Listed, Page, Part, Printed
 from torchtap.core.plan import Plan, make_plan
+from torchtap.core.printed_page import Line, Listed, Page, Part, Printed
 from torchtap.core.record import BACKWARD, EVAL, FORWARD, Key, Record
 from torchtap.core.site import Site
 from torchtap.runs.memory import Memory

@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from torchtap.core.frames import innermost_frames, is_on_stack
+from torchtap.core.stack_frames import innermost_frames, is_on_stack
 from torchtap.hooks.module_hook import EDIT, EDITS, Handle, ModuleHook, keep_dynamo_out
 from torchtap.hooks.taps import Tap
 

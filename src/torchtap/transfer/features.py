@@ -14,9 +14,9 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from torchtap.core.errors import CaptureError, EditError, InputError
 from torchtap.core.modules import Where, modules_of
-from torchtap.core.page import Grid, Line, Page, Printed
 from torchtap.core.plan import Plan, make_plan
 from torchtap.core.preserved import mode_of, set_mode
+from torchtap.core.printed_page import Grid, Line, Page, Printed
 from torchtap.core.site import Site, did_you_mean
 from torchtap.core.tensors import kind_of
 from torchtap.core.text import plural

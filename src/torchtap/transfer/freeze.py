@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parameter import is_lazy
 
+from torchtap.core.closable import Closable
 from torchtap.core.errors import EditError, SiteError
-from torchtap.core.handle import Closable
 from torchtap.core.modules import Where, modules_of, several
 from torchtap.core.plan import Plan, make_plan
 from torchtap.core.site import Pattern, Site

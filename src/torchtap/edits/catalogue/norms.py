@@ -16,7 +16,7 @@ from torchtap.edits.editor import WantsCall
 if TYPE_CHECKING:
     from torchtap.core.plan import Plan
     from torchtap.core.record import Record
-    from torchtap.edits.checked import CheckedEdit
+    from torchtap.edits.checked_edit import CheckedEdit
     from torchtap.edits.missing import OneEdit
 
 

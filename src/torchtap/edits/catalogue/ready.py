@@ -15,7 +15,7 @@ from torchtap.core.record import BACKWARD, Record
 from torchtap.core.tensors import kind_of, short
 from torchtap.core.user_functions import place, takes_record
 from torchtap.edits.catalogue.regions import At, check, region
-from torchtap.edits.checked import CheckedEdit
+from torchtap.edits.checked_edit import CheckedEdit
 from torchtap.edits.editor import EditEngine, WantsCall
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
-from torchtap.core.page import Grid, Line, Page
+from torchtap.core.printed_page import Grid, Line, Page
 from torchtap.core.text import NONE, count, number, plural, share
 
 MOST_ROWS = 40

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from torchtap.core.page import Page, Printed
+from torchtap.core.printed_page import Page, Printed
 from torchtap.stats.catalogue.show_slices import one_line, show_slices
 from torchtap.stats.kernels import native
 from torchtap.stats.statistics import (

@@ -9,11 +9,11 @@ import threading
 
 import pytest
 
-from torchtap.core.frames import innermost_frames, is_on_stack
+from torchtap.core.stack_frames import innermost_frames, is_on_stack
 
 LOOP = """
 import gc, threading
-from torchtap.core.frames import innermost_frames
+from torchtap.core.stack_frames import innermost_frames
 
 class Garbage:
     def __init__(self):

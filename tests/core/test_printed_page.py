@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 import torchtap as tt
-from torchtap.core.page import Grid, Line, Listed, Page, paint
+from torchtap.core.printed_page import Grid, Line, Listed, Page, paint
 from torchtap.core.text import Cell
 
 ODD = "<script>alert(1)</script>"

@@ -1,0 +1,233 @@
+"""The ports ``step_grad`` and ``update``: what each optimizer's step used, and what it changed.
+
+Taken by the hooks that ``torch.optim`` offers for all optimizers. A gradient before the step is
+what is left after reduction over ranks, unscaling and clipping; an update contains schedule,
+momentum and decay, and no learning rate has to be known.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import Optimizer
+
+from torchtap.core.distributed import local, sharded_parameters
+from torchtap.core.inference_mode import normal_copy
+from torchtap.core.record import FORWARD, UNVERSIONED, Record
+from torchtap.core.tensors import obstacle
+from torchtap.hooks.optimizer_hooks import has_closure, listen_to_optimizers
+from torchtap.hooks.param_hooks import tapped_params
+from torchtap.hooks.taps import SiteState, Tap
+
+if TYPE_CHECKING:
+    from torchtap.core.plan import Plan
+
+COMPUTED_INSIDE = "computed inside the optimizer's step, by its closure"
+UNSCALED = "divided by the grad_scale of the optimizer"
+_PORTS = ("step_grad", "update")
+
+
+class _Step(NamedTuple):
+    """One step of one optimizer that is running.
+
+    Attributes:
+        optimizer: its id.
+        params: id -> each parameter that no optimizer around this one holds.
+        before: id -> value before the step, of those whose update is wanted.
+        computes_gradients: whether a closure computes the gradients inside the step.
+    """
+
+    optimizer: int
+    params: Mapping[int, Tensor]
+    before: Mapping[int, Tensor]
+    computes_gradients: bool
+
+
+class OptimizerPorts:
+    """Takes what the steps of all optimizers use and change, for one engine.
+
+    Args:
+        plan: what is wanted.
+        taps: path -> tap.
+        emit: takes records.
+        stepping: called when an optimizer is about to change a parameter.
+        borrows: whether records hold gradients themselves, because they are read at once.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        taps: Mapping[str, Tap],
+        emit: Callable[[Record], None],
+        stepping: Callable[[], None],
+        *,
+        borrows: bool,
+    ) -> None:
+        self.step = 0
+        self.recording = False
+        self._plan = plan
+        self._taps = taps
+        self._emit = emit
+        self._stepping = stepping
+        self._borrows = borrows
+        asked = {port for tap in taps.values() for port in tap.filters}
+        self._wanted = [port for port in _PORTS if port in asked]
+        self._calls: Counter[SiteState] = Counter()
+        # Optimizers inside their step, the outermost first.
+        self._running: list[_Step] = []
+        self._skipped: dict[SiteState, list[int]] = {}
+        self._has_stepped = False
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether any tap asks for one of these ports."""
+        return bool(self._wanted)
+
+    def attach(self) -> list[Any]:
+        """Listen to all optimizers; returns the handles."""
+        return [*listen_to_optimizers(self)] if self.is_wanted else []
+
+    # ------------------------------------------------------------------ around a step
+
+    def before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        """An optimizer is about to make a step, maybe inside the step of another."""
+        for depth, running in enumerate(self._running):
+            if running.optimizer == id(optimizer):
+                del self._running[depth:]  # Its last step raised.
+                break
+        known = {key for running in self._running for key in running.params}
+        held = (param for group in optimizer.param_groups for param in group["params"])
+        params = {id(param): param for param in held if id(param) not in known}
+        updated = self._states("update") if self.recording else {}
+        before = {
+            key: local(param)[0].detach().clone() for key, param in params.items() if key in updated
+        }
+        computes = has_closure(args, kwargs)
+        if self.recording:
+            if before:
+                self._stepping()
+            if not computes:
+                self._take_gradients(optimizer, params)
+        self._running.append(_Step(id(optimizer), params, before, computes))
+
+    def after_step(self, optimizer: Optimizer) -> None:
+        """The optimizer made its step: compare its parameters with what they were before."""
+        while self._running:
+            done = self._running.pop()
+            if done.optimizer == id(optimizer):
+                break
+        else:
+            return
+        self._has_stepped = True
+        if done.computes_gradients and self.recording:
+            self._take_gradients(optimizer, done.params, COMPUTED_INSIDE)
+        states = self._states("update")
+        for key, old in done.before.items():
+            if key in states:
+                self._take_update(states[key], done.params[key], old)
+
+    def _take_gradients(
+        self, optimizer: Optimizer, params: Mapping[int, Tensor], *labels: str
+    ) -> None:
+        # A fused optimizer divides by the scale of GradScaler itself, inside its kernel.
+        scale = getattr(optimizer, "grad_scale", None)
+        for key, states in self._states("step_grad").items():
+            param = params.get(key)
+            if param is None or param.grad is None:
+                continue
+            with torch.no_grad():
+                gradient, said = local(param.grad)
+                if scale is not None:
+                    gradient, said = gradient / scale.to(gradient.device), (*said, UNSCALED)
+            for state in states:
+                self._take(state, gradient, (*said, *labels), is_own=scale is not None)
+
+    def _take_update(self, states: list[SiteState], param: Tensor, old: Tensor) -> None:
+        try:
+            with torch.no_grad():
+                own, labels = local(param)
+                change = own.detach() - old
+        except RuntimeError as error:  # It must not stop the training.
+            for state in states:
+                state.expected += 1
+                state.reason = f"torch cannot subtract it: {str(error).splitlines()[0]}"
+                self._calls[state] += 1
+            return
+        for state in states:
+            self._take(state, change, labels, is_own=True)
+
+    def _take(
+        self, state: SiteState, value: Tensor, labels: tuple[str, ...], *, is_own: bool
+    ) -> None:
+        """Hand on one value; one that is our own needs no copy."""
+        call = self._calls[state]
+        self._calls[state] += 1
+        state.seen = True
+        if not labels and state.meter(value, self.step):  # A meter knows nothing of labels.
+            return
+        kept = value if is_own or self._borrows else normal_copy(value)
+        self._emit(Record(state.site, self.step, call, FORWARD, -1, labels, kept, UNVERSIONED))
+
+    # ------------------------------------------------------------------ the end of a step
+
+    def end_step(self, *, has_run: bool) -> None:
+        """The step ends; where the model ran and no optimizer did, that is said.
+
+        ``GradScaler`` does not call an optimizer whose gradients are not finite.
+        """
+        if self.recording and has_run:
+            for port in self._wanted:
+                for state, param in self._tapped(port):
+                    if not self._calls[state]:
+                        self._note_skipped(state, param)
+        self._calls.clear()
+        self._running.clear()
+        self._has_stepped = False
+
+    def _note_skipped(self, state: SiteState, param: Tensor) -> None:
+        skipped = self._skipped.setdefault(state, [])
+        skipped.append(self.step)
+        state.expected += 1
+        if not param.requires_grad:
+            state.reason = "it does not require grad, and no optimizer made a step with it"
+            return
+        shown = ", ".join(map(str, skipped[:6])) + (" and more" if len(skipped) > 6 else "")
+        state.reason = f"no optimizer made a step with it in step {shown}"
+        if param.grad is not None and not _is_finite(param.grad):
+            state.reason += ": its gradient was not finite, and GradScaler skips such steps"
+        elif not self._has_stepped:
+            state.reason += " (GradScaler skips steps whose gradients are not finite)"
+        elif state.site.port == "step_grad" and param.grad is None:
+            state.reason += ": it has no gradient"
+        else:
+            state.reason += ": those that made one do not hold it"
+
+    def _states(self, port: str) -> dict[int, list[SiteState]]:
+        """Id of a parameter -> its states; several, where several modules own it."""
+        found: dict[int, list[SiteState]] = {}
+        for state, param in self._tapped(port):
+            found.setdefault(id(param), []).append(state)
+        return found
+
+    def _tapped(self, port: str) -> list[tuple[SiteState, Tensor]]:
+        if port not in self._wanted:
+            return []
+        shards = sharded_parameters()
+        return [
+            (state, shards.get(id(param), param))
+            for state, _, param in tapped_params(self._plan, self._taps, port)
+            if obstacle(param) is None
+        ]
+
+
+def _is_finite(gradient: Tensor) -> bool:
+    gradient, _ = local(gradient)
+    values = gradient.coalesce().values() if gradient.layout is torch.sparse_coo else gradient
+    try:
+        return bool(values.isfinite().all())
+    except RuntimeError:  # Of a kind that torch cannot ask.
+        return True
