@@ -315,7 +315,8 @@ def test_tensor_parallel_ranks_merged_are_one_process(num: int, tmp_path: Path) 
         run = merged(tmp_path, f"stats_{style}_", num)
         sums = {"up:grad_input[0]"}  # Which nobody reduced where they are seen.
         if num == 2 and "sequence" in style:
-            sums |= {"norm:param_grad[weight]", "norm:param_grad[bias]"}
+            ports = ("param_grad", "step_grad")  # The optimizer reduces what it gets itself.
+            sums |= {f"norm:{port}[{leaf}]" for port in ports for leaf in ("weight", "bias")}
         assert assert_whole(run, truth, factor=num // 2) == sums
         assert not any("as replicas" in entry.reason for entry in run.absent)
         kept = merged(tmp_path, f"memory_{style}_", num)

@@ -43,8 +43,8 @@ def merge(runs: Iterable[Run | str | Path], *, allow_missing: bool = False) -> R
       the step with a label ``rank N``, and ``run.cat`` joins them. A gradient is of the rank's own
       loss: where that is a mean over its part of the batch, it is as many times the gradient of
       the whole as there are parts, and ``notes`` says so.
-    - Parameters, buffers and updates are replicas, taken once. All ranks are compared; steps in
-      which they differ are left out, and ``absent`` names site, step and ranks.
+    - Parameters, buffers, updates and ``step_grad`` are replicas, taken once. All ranks are
+      compared; steps in which they differ are left out, and ``absent`` names site, step and ranks.
     - Shards (FSDP, tensor parallelism) are put together, their statistics added up.
     - Partial sums, and gradients of parameters from before DDP averages them, are left out:
       ``absent`` says so, and ``run.over_ranks`` has the numbers of each rank.
