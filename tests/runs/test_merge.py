@@ -22,7 +22,7 @@ from torch import Tensor, nn
 import torchtap as tt
 from torchtap.cli import app as cli
 from torchtap.core.record import Record
-from torchtap.runs.merge import merge_all
+from torchtap.runs.merging.merge import merge_all
 
 FORMS = ["kept", "measured"]
 LOCAL = ("local",)

@@ -59,7 +59,7 @@ def merge(files: tuple[str, ...], out: str, allow_missing: bool, as_json: bool, 
     is listed as absent first names where, since which step, and which ranks.
     """
     from torchtap.cli.model import existing_file
-    from torchtap.runs.merge import merge_all
+    from torchtap.runs.merging.merge import merge_all
     from torchtap.runs.run import list_run
     from torchtap.runs.show import show_listing
 

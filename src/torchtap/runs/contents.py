@@ -32,7 +32,7 @@ from torchtap.stats.statistics import Statistics, other_shape, why_no_ratio
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from torchtap.runs.rank_numbers import RankNumbers
+    from torchtap.runs.merging.rank_numbers import RankNumbers
 
 Step = int | Iterable[int] | str | None
 _SEARCHED = 8

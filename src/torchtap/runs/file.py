@@ -27,8 +27,8 @@ from torchtap.core.record import EVAL, Record
 from torchtap.core.site import Site, nearest, one_of
 from torchtap.runs.contents import Contents, Meta
 from torchtap.runs.listing import FORMAT, PREFIX, check_format
+from torchtap.runs.merging.rank_numbers import RankNumbers
 from torchtap.runs.packed import is_small, pack, unpack
-from torchtap.runs.rank_numbers import RankNumbers
 from torchtap.runs.records import Records
 from torchtap.runs.scalars import Scalars
 from torchtap.runs.values import ALL

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from torchtap.runs.listing import Listing
-    from torchtap.runs.rank_numbers import RankNumbers
+    from torchtap.runs.merging.rank_numbers import RankNumbers
     from torchtap.runs.table import Table
 
 __all__ = ["Meta", "Run", "Step", "Where"]

@@ -11,7 +11,7 @@ import torch
 
 from torchtap.core.placement import Axis
 from torchtap.core.site import Site
-from torchtap.runs.merge_rules import Coordinate, Rule, fold
+from torchtap.runs.merging.rules import Coordinate, Rule, fold
 from torchtap.stats.catalogue.cosine import Cosine, Trail
 from torchtap.stats.catalogue.effective_rank import EffectiveRank
 from torchtap.stats.catalogue.nonfinite import FirstNonfinite, Search

@@ -10,11 +10,11 @@ from typing import Any, TypeVar
 import numpy as np
 
 from torchtap.core.site import Site
-from torchtap.runs.merge_findings import Findings, agreeing
-from torchtap.runs.merge_rows import Mask, aligned, joined_rows, same_rows, told_by_values
-from torchtap.runs.merge_rules import Ranks, Refused, Rule, Whole, fold, rule_of
-from torchtap.runs.merge_states import StateMerge
-from torchtap.runs.merge_summary import describe
+from torchtap.runs.merging.findings import Findings, agreeing
+from torchtap.runs.merging.rows import Mask, aligned, joined_rows, same_rows, told_by_values
+from torchtap.runs.merging.rules import Ranks, Refused, Rule, Whole, fold, rule_of
+from torchtap.runs.merging.states import StateMerge
+from torchtap.runs.merging.summary import describe
 from torchtap.stats.histogram import Histogram, merged_together
 from torchtap.stats.series import ALL_STEPS, Rows, Series
 from torchtap.stats.statistics import NUM_TENSORS, blank_rows, merged_rows

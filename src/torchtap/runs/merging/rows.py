@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchtap.core.placement import Axis
-from torchtap.runs.merge_rules import Rule
+from torchtap.runs.merging.rules import Rule
 from torchtap.stats.series import Rows, Series
 from torchtap.stats.statistics import (
     L1,

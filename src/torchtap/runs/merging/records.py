@@ -18,9 +18,9 @@ from torchtap.core.placement import Axis, split_labels
 from torchtap.core.record import UNVERSIONED, Record, new_record
 from torchtap.core.site import FLOW_PORTS, Site
 from torchtap.runs.contents import Contents
-from torchtap.runs.merge_findings import Findings, agreeing
-from torchtap.runs.merge_rows import ONE_OF_EQUAL
-from torchtap.runs.merge_rules import (
+from torchtap.runs.merging.findings import Findings, agreeing
+from torchtap.runs.merging.rows import ONE_OF_EQUAL
+from torchtap.runs.merging.rules import (
     NO_PLACE,
     Ranks,
     Refused,

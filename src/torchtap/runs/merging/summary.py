@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchtap.core.placement import Axis
-from torchtap.runs.merge_rules import Rule, Whole, fold
+from torchtap.runs.merging.rules import Rule, Whole, fold
 from torchtap.stats.series import SiteSummary
 
 _LEFT_OUT = "ranks have steps that are left out of the merged run, and it is kept over all only"

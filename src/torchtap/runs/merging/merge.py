@@ -9,12 +9,12 @@ from statistics import fmean
 
 from torchtap.core.absence import Absence
 from torchtap.runs.contents import Meta
-from torchtap.runs.merge_findings import RUN, Findings, said_steps
-from torchtap.runs.merge_records import RecordMerge
-from torchtap.runs.merge_rules import Ranks, said_ranks
-from torchtap.runs.merge_series import SeriesMerge
-from torchtap.runs.merge_sources import Source, check, common_steps, open_sources, ranks_of
-from torchtap.runs.rank_numbers import gather
+from torchtap.runs.merging.findings import RUN, Findings, said_steps
+from torchtap.runs.merging.rank_numbers import gather
+from torchtap.runs.merging.records import RecordMerge
+from torchtap.runs.merging.rules import Ranks, said_ranks
+from torchtap.runs.merging.series import SeriesMerge
+from torchtap.runs.merging.sources import Source, check, common_steps, open_sources, ranks_of
 from torchtap.runs.run import Run
 from torchtap.runs.scalars import Scalars
 from torchtap.stats.series import Series

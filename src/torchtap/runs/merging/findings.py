@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from torchtap.core.absence import Absence
 from torchtap.core.site import Site
 from torchtap.core.text import plural
-from torchtap.runs.merge_rules import said_ranks
+from torchtap.runs.merging.rules import said_ranks
 
 RUN = Site("", "output")
 """Where what holds for the whole run is said."""

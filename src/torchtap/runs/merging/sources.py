@@ -11,7 +11,7 @@ from typing import NamedTuple
 from torchtap.core.errors import InputError, RunError
 from torchtap.core.record import steps_there
 from torchtap.runs.contents import Meta
-from torchtap.runs.merge_rules import Ranks, said_ranks
+from torchtap.runs.merging.rules import Ranks, said_ranks
 from torchtap.runs.run import Run, open_run
 from torchtap.stats.catalogue.protocol import Statistic
 

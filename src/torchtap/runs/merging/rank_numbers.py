@@ -14,7 +14,7 @@ from torch import Tensor
 from torchtap.core.errors import RunError, SiteError
 from torchtap.core.record import steps_there
 from torchtap.core.site import Site, did_you_mean
-from torchtap.runs.merge_rows import aligned
+from torchtap.runs.merging.rows import aligned
 from torchtap.stats.measure import measure_into
 from torchtap.stats.numbers import NAMES, value_of
 from torchtap.stats.series import Rows
