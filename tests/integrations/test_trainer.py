@@ -14,9 +14,10 @@ import torch
 from plain_training import WHERE, assert_same, plain_hooks, samples, small_net
 from torch import nn
 
+import ranks
 import torchtap as tt
 
-transformers = pytest.importorskip("transformers")
+transformers: Any = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 from torchtap.integrations import TrainerWatch  # noqa: E402 - needs transformers
 
@@ -144,7 +145,7 @@ def test_evaluations_are_left_out_if_asked(tmp_path: Path) -> None:
 def test_a_compiled_training_is_watched(tmp_path: Path, fresh_compiler: None) -> None:
     def model() -> nn.Module:
         net = small_net()
-        net.body[2] = nn.Identity()  # type: ignore[assignment] - a compiled dropout draws others
+        net.body[2] = nn.Identity()  # A compiled dropout draws other numbers.
         return net
 
     settings = {"eval_on_start": True, "gradient_accumulation_steps": 2}
@@ -229,7 +230,6 @@ def test_after_an_exception_a_callback_that_nobody_holds_is_closed(tmp_path: Pat
     trainer = train_and_raise(tmp_path, TrainerWatch("body.0", path=tmp_path / "run"), model)
     assert not is_clean(model)
     del trainer
-    sys.last_exc = sys.last_value = sys.last_traceback = None  # type: ignore[assignment]
     gc.collect()
     assert is_clean(model)
     assert tt.open(tmp_path / "run").steps == list(range(8))
@@ -288,3 +288,33 @@ def test_a_run_that_cannot_be_saved_hides_no_exception(tmp_path: Path) -> None:
     ):
         trainer_of(tmp_path, callback, RaiseAt(7), gradient_accumulation_steps=2).train()
     assert "torchtap could not save what it had recorded" in raised.value.__notes__[0]
+
+
+DDP = """
+import os, sys, warnings
+warnings.simplefilter("ignore")
+sys.path[:0] = {folders!r}
+from pathlib import Path
+import torch, torchtap as tt
+from torch import distributed
+from test_trainer import TrainerWatch, trainer_of
+
+tap = TrainerWatch(["body.0", "body.0:step_grad[bias]"], path="run")
+trainer = trainer_of(Path("."), tap, max_steps=4, ddp_backend="gloo")
+rank = trainer.args.process_index
+trainer.train()
+assert type(trainer.model_wrapped).__name__ == "DistributedDataParallel"
+"""
+
+
+@pytest.mark.slow
+def test_each_rank_of_ddp_saves_its_own(tmp_path: Path) -> None:
+    folders = [str(Path(__file__).parents[1] / "support"), str(Path(__file__).parent)]
+    ranks.run_on_two_ranks(tmp_path, DDP.format(folders=folders))
+    runs = [tt.open(tmp_path / f"run.rank{rank}") for rank in (0, 1)]
+    assert [run.steps for run in runs] == [[0, 1, 2, 3]] * 2
+    for step in range(4):
+        one, other = (run.get("body.0:step_grad[bias]", step=step) for run in runs)
+        assert torch.equal(one, other)  # The average over both.
+        one, other = (run.get("body.0", step=step) for run in runs)
+        assert not torch.equal(one, other)  # Each has its own samples.

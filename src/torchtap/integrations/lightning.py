@@ -89,9 +89,9 @@ def watch_class() -> type[LightningEvents]:
 
 
 def _callbacks() -> list[type]:
-    used = [sys.modules[name].Callback for name in _PACKAGES if name in sys.modules]
-    if used:
-        return used
+    loaded = [module for name in _PACKAGES if (module := sys.modules.get(name)) is not None]
+    if loaded:
+        return [module.Callback for module in loaded]
     failures = []
     for name in _PACKAGES:
         try:
