@@ -216,7 +216,7 @@ def test_wrappers_are_looked_through() -> None:
 
 @pytest.mark.usefixtures("one_process")
 def test_a_wrapper_that_is_sharded_is_looked_through_too() -> None:
-    model = nn.Sequential(checkpoint_wrapper(nn.Linear(2, 2)))  # type: ignore[no-untyped-call]
+    model = nn.Sequential(checkpoint_wrapper(nn.Linear(2, 2)))
     fully_shard(model[0], mesh=init_device_mesh("cpu", (1,)))
     assert type(model[0]).__name__ == "FSDPCheckpointWrapper"
     assert list(modules_of(model)[0]) == ["", "0"]

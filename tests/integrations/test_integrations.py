@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 import subprocess
 import sys
 
 import pytest
+from pages import ROOT
 
 import torchtap.integrations
+from torchtap.integrations.accelerate import AccelerateWatch
+from torchtap.integrations.lightning import LightningEvents
+from torchtap.integrations.trainer import TrainerEvents
 
 NAMES = ["AccelerateWatch", "LightningWatch", "TrainerWatch"]
 FOREIGN = ("lightning", "pytorch_lightning", "transformers", "accelerate")
@@ -66,3 +72,16 @@ from torchtap.integrations import LightningWatch
 print(issubclass(LightningWatch, L.Callback), LightningWatch.__module__)
 """
     assert python(code) == "True torchtap.integrations"
+
+
+def test_the_list_of_everything_public_says_what_their_docstrings_say() -> None:
+    text = (ROOT / "docs" / "api.md").read_text()
+    rows = dict(re.findall(r"^\| \[`(\w+Watch)`\]\([^)]+\) \| (.*) \|$", text, re.MULTILINE))
+    classes: dict[str, type] = {
+        "AccelerateWatch": AccelerateWatch,
+        "LightningWatch": LightningEvents,
+    }
+    classes["TrainerWatch"] = TrainerEvents
+    said = {name: inspect.getdoc(one) or "" for name, one in classes.items()}
+    first = {name: one.partition("\n\n")[0].replace("\n", " ") for name, one in said.items()}
+    assert rows == {name: one.replace("``", "`") for name, one in first.items()}
