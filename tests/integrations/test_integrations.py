@@ -63,6 +63,7 @@ def test_the_names_are_listed_and_no_others_are_there() -> None:
         _ = torchtap.integrations.TrainerWach
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("used", ["lightning.pytorch", "pytorch_lightning"])
 def test_the_callback_is_of_the_package_that_the_program_uses(used: str) -> None:
     pytest.importorskip(used)

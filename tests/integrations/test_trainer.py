@@ -235,6 +235,7 @@ def test_after_an_exception_a_callback_that_nobody_holds_is_closed(tmp_path: Pat
     assert tt.open(tmp_path / "run").steps == list(range(8))
 
 
+@pytest.mark.slow
 def test_a_program_that_an_exception_ends_saves_its_run(tmp_path: Path) -> None:
     program = f"""
 import sys, warnings
