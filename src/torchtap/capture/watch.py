@@ -14,6 +14,7 @@ from torchtap.capture.compiled import NOT_IN_GRAPHS
 from torchtap.capture.copy_policy import ALIAS, COPY_MODES
 from torchtap.capture.delivery import SinkDispatch, as_sinks
 from torchtap.capture.engine import Engine
+from torchtap.capture.evaluation import Evaluations
 from torchtap.capture.missing import (
     _is_compiled,
     _is_untouched,
@@ -61,6 +62,21 @@ class Pause:
 
     def __exit__(self, *_: object) -> None:
         self._watch.resume()
+
+
+class Evaluating:
+    """What :meth:`Watch.evaluating` returns: what runs inside evaluates."""
+
+    __slots__ = ("_evaluations",)
+
+    def __init__(self, evaluations: Evaluations) -> None:
+        self._evaluations = evaluations
+
+    def __enter__(self) -> None:
+        self._evaluations.begin_told()
+
+    def __exit__(self, *_: object) -> None:
+        self._evaluations.end_told()
 
 
 class Watch(Closable):
@@ -220,6 +236,25 @@ class Watch(Closable):
         self._num_pauses -= 1
         if self._is_open and not self._num_pauses and self._wants(self.current_step):
             self._engine.resume()
+
+    def evaluating(self) -> Evaluating:
+        """A context manager: whatever is called inside has the phase ``eval``.
+
+        For evaluations that look like training, such as those of a frozen part alone, those with
+        gradients, and those before the first training forward. Others are told apart without it.
+
+        Example:
+            >>> import torch, torchtap as tt
+            >>> model = torch.nn.Linear(2, 2)
+            >>> with tt.watch(model) as w:
+            ...     with w.evaluating():
+            ...         _ = model(torch.zeros(1, 2))
+            ...     _ = model(torch.ones(1, 2))
+            >>> [record.phase for record in w.run.records(phase="eval")]
+            ['eval']
+        """
+        self._refuse_closed()
+        return Evaluating(self._engine.evaluations)
 
     def _closed(self) -> CaptureError:
         return CaptureError("This watch is closed; call tt.watch again to go on.")
