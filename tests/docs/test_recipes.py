@@ -932,7 +932,7 @@ def test_on_two_ranks_the_sharded_training_is_that_of_one_process(tmp_path: Path
     (program,) = blocks((RECIPES / "sharded_training.md").read_text(), "python")[:1]
     before, _, _ = program.text.partition('if "RANK" in os.environ')
     run_on_two_ranks(tmp_path, program.text.replace("distributed.destroy_process_group()", ""))
-    runs = [tt.open(tmp_path / f"run.rank{rank}") for rank in (0, 1)]
+    runs = [tt.open(tmp_path / f"run.rank{rank}.safetensors") for rank in (0, 1)]
     names: dict[str, Any] = {}
     exec(before, names)
     torch.manual_seed(0)

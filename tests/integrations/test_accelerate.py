@@ -278,7 +278,7 @@ rank = accelerator.process_index
 where = ["body.0", "body.0:step_grad[bias]"]
 prepared, optimizer = accelerator.prepare(model, made(model))
 assert type(prepared).__name__ == "DistributedDataParallel"
-with AccelerateWatch(accelerator, prepared, where, path="run"):
+with AccelerateWatch(accelerator, prepared, where, path="run.safetensors"):
     for sample in samples(16)[rank::2]:
         with accelerator.accumulate(prepared):
             accelerator.backward(prepared(**sample)["loss"])
@@ -291,7 +291,7 @@ with AccelerateWatch(accelerator, prepared, where, path="run"):
 def test_each_rank_of_ddp_saves_its_own(tmp_path: Path) -> None:
     folders = [str(Path(__file__).parents[1] / "support"), str(Path(__file__).parent)]
     ranks.run_on_two_ranks(tmp_path, DDP.format(folders=folders))
-    runs = [tt.open(tmp_path / f"run.rank{rank}") for rank in (0, 1)]
+    runs = [tt.open(tmp_path / f"run.rank{rank}.safetensors") for rank in (0, 1)]
     first: Any = small_net().body[0]
     for rank, run in enumerate(runs):
         assert run.steps == [0, 1, 2, 3]

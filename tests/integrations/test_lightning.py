@@ -305,7 +305,7 @@ from torch import distributed
 from test_lightning import Fitted, LightningWatch, samples, trainer_of
 from torch.utils.data import DataLoader
 
-callback = LightningWatch(["*body.0", "*body.0:step_grad[bias]"], path="run")
+callback = LightningWatch(["*body.0", "*body.0:step_grad[bias]"], path="run.safetensors")
 trainer = trainer_of(
     Path("."), callback, strategy="ddp", devices=2, max_steps=4, use_distributed_sampler=False,
     num_sanity_val_steps=1, val_check_interval=2,
@@ -321,7 +321,7 @@ trainer.fit(
 def test_each_rank_of_ddp_saves_its_own(tmp_path: Path) -> None:
     folders = [str(Path(__file__).parents[1] / "support"), str(Path(__file__).parent)]
     ranks.run_on_two_ranks(tmp_path, DDP.format(folders=folders))
-    runs = [tt.open(tmp_path / f"run.rank{rank}") for rank in (0, 1)]
+    runs = [tt.open(tmp_path / f"run.rank{rank}.safetensors") for rank in (0, 1)]
     first: Any = small_net().body[0]
     for rank, run in enumerate(runs):
         assert run.steps == [0, 1, 2, 3]

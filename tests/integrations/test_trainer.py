@@ -243,7 +243,7 @@ warnings.simplefilter("ignore")
 sys.path[:0] = [{str(Path(__file__).parents[1] / "support")!r}, {str(Path(__file__).parent)!r}]
 from pathlib import Path
 from test_trainer import RaiseAt, TrainerWatch, trainer_of
-tap = TrainerWatch("body.0", path="run")
+tap = TrainerWatch("body.0", path="run.safetensors")
 trainer_of(Path("."), tap, RaiseAt(7), gradient_accumulation_steps=2).train()
 """
     done = subprocess.run(
@@ -300,7 +300,7 @@ import torch, torchtap as tt
 from torch import distributed
 from test_trainer import TrainerWatch, trainer_of
 
-tap = TrainerWatch(["body.0", "body.0:step_grad[bias]"], path="run")
+tap = TrainerWatch(["body.0", "body.0:step_grad[bias]"], path="run.safetensors")
 trainer = trainer_of(Path("."), tap, max_steps=4, ddp_backend="gloo")
 rank = trainer.args.process_index
 trainer.train()
@@ -312,7 +312,7 @@ assert type(trainer.model_wrapped).__name__ == "DistributedDataParallel"
 def test_each_rank_of_ddp_saves_its_own(tmp_path: Path) -> None:
     folders = [str(Path(__file__).parents[1] / "support"), str(Path(__file__).parent)]
     ranks.run_on_two_ranks(tmp_path, DDP.format(folders=folders))
-    runs = [tt.open(tmp_path / f"run.rank{rank}") for rank in (0, 1)]
+    runs = [tt.open(tmp_path / f"run.rank{rank}.safetensors") for rank in (0, 1)]
     assert [run.steps for run in runs] == [[0, 1, 2, 3]] * 2
     for step in range(4):
         one, other = (run.get("body.0:step_grad[bias]", step=step) for run in runs)

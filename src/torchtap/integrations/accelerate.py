@@ -38,7 +38,8 @@ class AccelerateWatch(WatchedTraining):
         accelerator: of the loop.
         model: that it trains.
         where: as in :func:`torchtap.watch`, as all that follows.
-        path: a file to save the run to. Of several ranks, each saves its own: ``PATH.rank0``.
+        path: a file to save the run to. Of several ranks, each saves its own, with
+            the rank before the ending: ``run.rank0.safetensors``.
     """
 
     def __init__(

@@ -18,6 +18,7 @@ from torchtap.capture.watch import Every, To, Watch, watch as open_watch
 from torchtap.core.distributed import num_ranks
 from torchtap.core.errors import CaptureError, TorchtapError
 from torchtap.core.modules import Where
+from torchtap.runs.file import with_rank
 from torchtap.runs.run import Run
 
 
@@ -38,7 +39,8 @@ class WatchedTraining:
         grad_input: as in :func:`torchtap.watch`.
         edits: as in :func:`torchtap.watch`.
         evaluation: ``record`` evaluation forwards apart, or ``skip`` them.
-        path: a file to save the run to. Of several ranks, each saves its own: ``PATH.rank0``.
+        path: a file to save the run to. Of several ranks, each saves its own, with
+            the rank before the ending: ``run.rank0.safetensors``.
     """
 
     def __init__(
@@ -191,7 +193,7 @@ def _end(watch: Watch, file: Path | None, off: Callable[[], object], process: in
 
 def _file_of_rank(path: str | Path) -> Path:
     if num_ranks() > 1:
-        return Path(f"{path}.rank{torch.distributed.get_rank()}")
+        return with_rank(Path(path), torch.distributed.get_rank())
     return Path(path)
 
 

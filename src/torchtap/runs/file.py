@@ -97,6 +97,11 @@ def save_run(held: Contents, scalars: Scalars, path: Path) -> Path:
     return path
 
 
+def with_rank(path: Path, rank: int) -> Path:
+    """The file of one of several ranks: ``run.rank0.safetensors``."""
+    return path.with_name(f"{path.stem}.rank{rank}{path.suffix}")
+
+
 def _write(path: Path, tensors: dict[str, Tensor], text: str) -> None:
     half = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
