@@ -232,7 +232,7 @@ def test_after_an_exception_a_callback_that_nobody_holds_is_closed(tmp_path: Pat
     del trainer
     gc.collect()
     assert is_clean(model)
-    assert tt.open(tmp_path / "run").steps == list(range(8))
+    assert tt.open(tmp_path / "run.safetensors").steps == list(range(8))
 
 
 @pytest.mark.slow
@@ -250,7 +250,7 @@ trainer_of(Path("."), tap, RaiseAt(7), gradient_accumulation_steps=2).train()
         [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert done.returncode == 1 and "ValueError: in the middle" in done.stderr
-    assert tt.open(tmp_path / "run").steps == list(range(8))
+    assert tt.open(tmp_path / "run.safetensors").steps == list(range(8))
 
 
 def test_closing_it_in_the_middle_ends_nothing_but_the_watch(tmp_path: Path) -> None:
