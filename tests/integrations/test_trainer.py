@@ -199,7 +199,7 @@ def is_clean(model: nn.Module) -> bool:
 
 
 def test_an_exception_ends_the_watch_of_a_with(tmp_path: Path) -> None:
-    file = tmp_path / "run"
+    file = tmp_path / "run.safetensors"
     model = small_net()
     with (
         pytest.raises(ValueError, match="in the middle"),
@@ -213,7 +213,7 @@ def test_an_exception_ends_the_watch_of_a_with(tmp_path: Path) -> None:
 
 
 def test_after_an_exception_the_next_training_is_another_run(tmp_path: Path) -> None:
-    callback = TrainerWatch("body.0", path=tmp_path / "run")
+    callback = TrainerWatch("body.0", path=tmp_path / "run.safetensors")
     model = small_net()
     train_and_raise(tmp_path, callback, model)
     assert not is_clean(model)
@@ -222,12 +222,12 @@ def test_after_an_exception_the_next_training_is_another_run(tmp_path: Path) -> 
     other.train()
     assert is_clean(model) and is_clean(other.model)
     assert broken.run.steps == list(range(8))
-    assert tt.open(tmp_path / "run").steps == callback.run.steps == [0, 1, 2]
+    assert tt.open(tmp_path / "run.safetensors").steps == callback.run.steps == [0, 1, 2]
 
 
 def test_after_an_exception_a_callback_that_nobody_holds_is_closed(tmp_path: Path) -> None:
     model = small_net()
-    trainer = train_and_raise(tmp_path, TrainerWatch("body.0", path=tmp_path / "run"), model)
+    trainer = train_and_raise(tmp_path, TrainerWatch("body.0", path=tmp_path / "run.safetensors"), model)
     assert not is_clean(model)
     del trainer
     gc.collect()
@@ -268,7 +268,7 @@ def test_closing_it_in_the_middle_ends_nothing_but_the_watch(tmp_path: Path) -> 
 
 def test_a_sink_that_keeps_nothing_cannot_be_saved_and_says_so_before(tmp_path: Path) -> None:
     model = small_net()
-    callback = TrainerWatch("body.0", to=lambda record: None, path=tmp_path / "run")
+    callback = TrainerWatch("body.0", to=lambda record: None, path=tmp_path / "run.safetensors")
     with pytest.raises(tt.CaptureError, match=r"keeps none. Add tt.Memory\(\) or tt.Stats\(\)"):
         trainer_of(tmp_path, callback, model=model).train()
     assert is_clean(model)
