@@ -73,37 +73,3 @@ def counted(series: Series, place: int) -> tuple[list[int], list[int]] | None:
 
 
 SITES = [Site("part", "output", ""), Site("whole", "output", ""), Site("late", "output", "")]
-
-
-@pytest.mark.skipif(not native.available(), reason="no compiler")
-@pytest.mark.parametrize("numel", [0, 7, 8192, 100_000])
-@pytest.mark.parametrize("histogram", [True, False])
-def test_what_is_taken_again_adds_to_the_bit_what_reading_it_again_would(
-    numel: int, histogram: bool
-) -> None:
-    tensors = [normal(4, numel, seed=seed).mul(10.0**seed) for seed in range(4)]
-
-    def run(is_again: bool) -> Series:
-        sink = Stats(histogram=histogram)
-        for site in SITES:
-            sink.take(Record(site, 0, 0, FORWARD, -1, (), tensors[0], -1))
-        sink.close_step(0)
-        for number, tensor in enumerate(tensors[1:]):
-            for place, site in enumerate(SITES if number else SITES[:2]):
-                meter = sink._meter(site)
-                take = meter.again if is_again and place else meter
-                assert take(tensor, 1)
-        return sink.measured()
-
-    known, read = run(is_again=True), run(is_again=False)
-    for site in SITES:
-        place = read.place_of(site)
-        row, expected = known.row(1, place), read.row(1, place)
-        assert row is not None
-        assert expected is not None
-        assert row.tolist() == expected.tolist()
-        assert counted(known, place) == counted(read, place)
-        sums = known.measured[place].mean_sum, read.measured[place].mean_sum
-        assert sums[0] is not None
-        assert sums[1] is not None
-        assert sums[0].tolist() == sums[1].tolist()

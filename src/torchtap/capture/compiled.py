@@ -12,11 +12,9 @@ constant in it: each hook has a ticket, a tensor which the compiler makes an inp
 
 from __future__ import annotations
 
-import functools
 import itertools
-import json
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -54,7 +52,6 @@ _library: Any = torch.library.Library("torchtap", "DEF")  # type: ignore[no-unty
 _library.define(
     "emit(Tensor? value, Tensor ticket, str port, str leaf, str note, bool trains) -> ()"
 )
-_library.define("emit_same(Tensor value, Tensor[] tickets, str what) -> ()")
 _ENTERS, _LEAVES = "enters", "leaves"
 """In place of a port: the graph enters and leaves the model, and hands over no value."""
 # An operator has nothing but the ticket to find its part by. Numbers are never used again: the
@@ -73,20 +70,6 @@ class GraphListener(Listener, Protocol):
 
     def phase_in_graph(self, tap: Tap, *, trains: bool) -> str:
         """The phase of a value that a compiled graph computes in a forward."""
-
-
-What = tuple[str, str, str, bool]
-"""What ``emit`` takes beside the value and the ticket."""
-
-
-def write_all(what: Sequence[What]) -> str:
-    """The last argument of ``emit_same``: lists of texts would be made anew in each call."""
-    return json.dumps(what)
-
-
-@functools.cache
-def _read_all(text: str) -> list[What]:
-    return [(port, leaf, note, trains) for port, leaf, note, trains in json.loads(text)]
 
 
 class Part:
@@ -111,16 +94,7 @@ class Part:
         _filters[self.asks] = tap.filters
         _parts[number] = self
 
-    def take(
-        self,
-        value: Tensor | None,
-        port: str,
-        leaf: str,
-        note: str,
-        *,
-        trains: bool,
-        again: bool = False,
-    ) -> bool:
+    def take(self, value: Tensor | None, port: str, leaf: str, note: str, *, trains: bool) -> None:
         """The graph runs, and a value flows.
 
         Args:
@@ -131,41 +105,33 @@ class Part:
                 had at all.
             trains: whether gradients were enabled as this call was traced, and the model was not
                 in eval mode. As the graph runs they are always off.
-            again: whether it is the tensor that the part before measured.
-
-        Returns:
-            whether the value was measured, and no record made of it.
         """
         engine, tap = self.engine, self.tap
         if not engine.recording:
-            return False
+            return
         if value is None:
             self._hear(port, leaf, note, trains=trains)
-            return False
+            return
         engine.begin(tap)  # A compiled model does not say when it is entered.
         if not tap.is_in_graph:
             tap.has_run = tap.is_in_graph = True
         is_gradient = port == "grad_output"
         phase = FORWARD if is_gradient else engine.phase_in_graph(tap, trains=trains)
         if phase is EVAL and engine.skips_evaluation:
-            return False
+            return
         if note:
             self._expect(leaf, note)
         state = tap.state(port, leaf) if port else None
         if state is None:
-            return False
+            return
         state.seen = True
         backward = -1
         if is_gradient:
             state.received += 1
             backward = engine.gradients.backwards.number()
-        if phase is FORWARD:
-            meter = getattr(state.meter, "again", state.meter) if again else state.meter
-            if meter(value, engine.step):
-                return True
-        row = (state.site, engine.step, 0, phase, backward, (), value, UNVERSIONED)
-        engine.emit(Record(*row))
-        return False
+        if phase is not FORWARD or not state.meter(value, engine.step):
+            row = (state.site, engine.step, 0, phase, backward, (), value, UNVERSIONED)
+            engine.emit(Record(*row))
 
     def _hear(self, port: str, leaf: str, note: str, *, trains: bool) -> None:
         """The graph tells of itself, and hands over no value."""
@@ -347,36 +313,20 @@ def _run(
         part.take(value, port, leaf, note, trains=trains)
 
 
-def _run_all(value: Tensor, tickets: list[Tensor], what: str) -> None:
-    is_measured = False
-    for (port, leaf, note, trains), ticket in zip(_read_all(what), tickets, strict=True):
-        part = _parts.get(int(ticket))
-        if part is not None:
-            is_measured = part.take(value, port, leaf, note, trains=trains, again=is_measured)
-
-
 def _run_nothing(
     value: Tensor | None, ticket: Tensor, port: str, leaf: str, note: str, trains: bool
 ) -> None:
     """While the compiler traces, nothing flows."""
 
 
-def _run_nothing_of_all(value: Tensor, tickets: list[Tensor], what: str) -> None:
-    """While the compiler traces, nothing flows."""
-
-
 _library.impl("emit", _run, "CompositeExplicitAutograd")
-_library.impl("emit_same", _run_all, "CompositeExplicitAutograd")
 torch.library.register_fake("torchtap::emit", _run_nothing, lib=_library)
-torch.library.register_fake("torchtap::emit_same", _run_nothing_of_all, lib=_library)
 # The compiler must neither drop nor move what has an effect that it cannot see.
 keep_operator_in_order(torch.ops.torchtap.emit.default)
-keep_operator_in_order(torch.ops.torchtap.emit_same.default)
 run_as_it_is(
     CompilableBegin.__call__,
     CompilablePreForward.__call__,
     CompilableCallCounter.__call__,
     CompilablePostForward.__call__,
     _run,
-    _run_all,
 )

@@ -20,7 +20,6 @@ from torchtap.capture.compiled import (
     CompilablePreForward,
 )
 from torchtap.capture.copy_policy import ALIAS, CopyPolicy
-from torchtap.capture.emit_groups import GroupingRequest
 from torchtap.capture.evaluation import NO_GRADIENTS, Evaluations
 from torchtap.capture.gradient_ports import Gradients, ModuleInputs
 from torchtap.capture.optimizer_ports import OptimizerPorts
@@ -146,7 +145,6 @@ class Engine:
         self._running, self._numbering = self._hooks.running, self._hooks.numbering
         self._model = weakref.ref(model)
         self.saved = Saved()
-        self._grouping = GroupingRequest()
         self._lock = threading.RLock()  # A sink that is given a parameter may make a step.
         self._head: Tap | None = None
         self._was_training: bool | None = None
@@ -236,7 +234,6 @@ class Engine:
         self._record(False)
         open_engines.discard(self)
         self._hooks.release()
-        self._grouping.release()
         self.fused.release()
         self.state.release()
         self.gradients.release()
@@ -410,8 +407,6 @@ class Engine:
     def guard_hooks(self) -> None:
         """What is compiled from now on depends on hooks; cheap to call again."""
         self._hooks.guards.hold()
-        if self.borrows:
-            self._grouping.hold()
 
     def _number(
         self, tap: Tap, args: Any, kwargs: Mapping[str, Any], *, is_training: bool = True

@@ -105,20 +105,6 @@ def keep_operator_in_order(operator: Any) -> None:
     _register_effectful_op(operator, _EffectType.ORDERED)
 
 
-def inductor_pass(function: Callable[[Any], None], file: str) -> Any:
-    """A function of an FX graph as a pass of inductor, whose cache goes by the text of ``file``."""
-    from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
-
-    class Pass(CustomGraphPass):
-        def __call__(self, graph: Any) -> None:
-            function(graph)
-
-        def uuid(self) -> Any:
-            return get_hash_for_files((file,))
-
-    return Pass()
-
-
 # ---------------------------------------------------------------------- FSDP2
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -86,7 +85,6 @@ class Meter:
         "_dtype",
         "_is_summed_in_order",
         "_measure",
-        "_measure_again",
         "_sample",
         "_strides",
         "_sums",
@@ -113,9 +111,7 @@ class Meter:
         self._code = self._address = 0
         self._strides: tuple[int, ...] | None = None
         self._is_summed_in_order = True
-        self._measure = self._measure_again = native.replace_address
-        if not self.is_replaced:
-            self._measure, self._measure_again = native.take_address, native.take_again_address
+        self._measure = native.replace_address if self.is_replaced else native.take_address
 
     def measure_into(self, block: Block, index: int) -> None:
         """Take a row."""
@@ -161,13 +157,6 @@ class Meter:
 
     def __call__(self, tensor: Tensor, step: int) -> bool:
         """Measure ``tensor``, or return ``False``."""
-        return self._run(self._measure, tensor, step)
-
-    def again(self, tensor: Tensor, step: int) -> bool:
-        """The same for the tensor that this thread measured last, which has not changed since."""
-        return self._run(self._measure_again, tensor, step)
-
-    def _run(self, measure: Callable[..., None], tensor: Tensor, step: int) -> bool:
         clock = self._clock
         try:
             if (
@@ -197,5 +186,5 @@ class Meter:
             if tensor.dtype is not self._dtype:  # Another thread brought another dtype meanwhile.
                 return False
             clock.has_measured = True
-            measure(data, numel, self._code, self._address, threads)
+            self._measure(data, numel, self._code, self._address, threads)
         return True

@@ -322,7 +322,6 @@ typedef struct {
     int64_t bins, counts; /* uint16_t[max_bins] each */
     int64_t ends, owners; /* int64_t[max_lists] each: where a list ends, and whose it is */
     int64_t num_forgotten; /* lists of nobody */
-    int64_t num_taken;     /* how often the lists were taken */
 } Lists;
 
 typedef struct {
@@ -599,10 +598,8 @@ static int is_sampled(int64_t numel, int64_t sample) {
     return sample > 0 && (numel - 1) / 4 >= sample;
 }
 
-/* Returns how many threads it took. `alone`: takes the tensor's own row, if it was one thread. */
-static int accumulate(const char *data, int64_t numel, int dtype, double *row, int64_t *histogram,
-                      Lists *lists, int64_t sample, Ahead ahead, double *alone,
-                      int64_t wanted_threads) {
+static void accumulate(const char *data, int64_t numel, int dtype, double *row, int64_t *histogram,
+                       Lists *lists, int64_t sample, Ahead ahead, int64_t wanted_threads) {
     Bins bins = {.histogram = histogram, .lists = lists, .first = HALF, .least = HALF};
     if (is_sampled(numel, sample)) {
         bins.strata = sample;
@@ -615,13 +612,11 @@ static int accumulate(const char *data, int64_t numel, int dtype, double *row, i
         Run run;
         start_run(&run, data, dtype, 0, numel);
         run.bins = bins;
-        run.ahead = ahead;
+        run.ahead = ahead.next ? ahead : (Ahead){data, 0}; /* No address is asked for in vain. */
         measure_run(&run);
         run.row[NUM_TENSORS] = 1;
         merge_row(row, run.row);
-        if (alone)
-            memcpy(alone, run.row, sizeof run.row);
-        return threads;
+        return;
     }
     Run runs[64];
     int64_t blocks = (numel + BLOCK - 1) / BLOCK;
@@ -634,7 +629,6 @@ static int accumulate(const char *data, int64_t numel, int dtype, double *row, i
     for (int i = 0; i < threads; i++)
         merge_row(row, runs[i].row);
     row[NUM_TENSORS] += 1;
-    return threads;
 }
 
 /* ---------------------------------------------------------------------------------- channels */
@@ -813,82 +807,23 @@ static void forget(Aim *aim) {
     empty_row(row);
 }
 
-/* What this thread measured last, for another site that takes the same. */
-typedef struct {
-    const char *data;
-    int64_t numel, sample, list, num_taken;
-    int dtype, is_whole;
-    Lists *lists;
-    double before, row[ROW]; /* the tensors that were measured before; what this one added */
-} Last;
-static THREAD_LOCAL Last last;
-
-static void end_list(Aim *aim, Lists *lists) {
-    aim->last_list = lists->num_lists;
-    POINTER(int64_t, lists->ends)[lists->num_lists] = lists->num_bins;
-    POINTER(int64_t, lists->owners)[lists->num_lists++] = aim->owner;
-}
-
-static void add_samples(const char *data, int64_t numel, int dtype, const Aim *aim) {
-    if (!aim->sums || !aim->inner)
-        return;
-    int64_t samples = numel / aim->inner;
-    accumulate_sum(data, samples, aim->inner, dtype, POINTER(double, aim->sums));
-    *POINTER(int64_t, aim->num_samples) += samples;
-}
-
 static void take(const char *data, int64_t numel, int dtype, Aim *aim, int64_t threads) {
     Lists *lists = with_room(POINTER(Lists, aim->lists), numel, aim->sample);
-    Ahead ahead = {data, 0};
+    Ahead ahead = NOTHING;
     if (aim->sums && numel)
         ahead = (Ahead){POINTER(const char, aim->sums), 256 * aim->inner / numel};
-    double *row = POINTER(double, aim->row);
-    last.before = row[NUM_TENSORS];
-    int used = accumulate(data, numel, dtype, row, POINTER(int64_t, aim->histogram), lists,
-                          aim->sample, ahead, last.row, threads);
-    last.is_whole = used == 1 && (lists || !aim->histogram);
-    last.data = data;
-    last.numel = numel;
-    last.dtype = dtype;
-    last.sample = aim->sample;
-    last.lists = lists;
+    accumulate(data, numel, dtype, POINTER(double, aim->row), POINTER(int64_t, aim->histogram),
+               lists, aim->sample, ahead, threads);
     if (lists) {
-        last.list = lists->num_lists;
-        last.num_taken = lists->num_taken;
-        end_list(aim, lists);
+        aim->last_list = lists->num_lists;
+        POINTER(int64_t, lists->ends)[lists->num_lists] = lists->num_bins;
+        POINTER(int64_t, lists->owners)[lists->num_lists++] = aim->owner;
     }
-    add_samples(data, numel, dtype, aim);
-}
-
-/* Whether what this site would add is known from the site before. */
-static int is_known(const char *data, int64_t numel, int dtype, const Aim *aim, Lists *lists) {
-    int same = last.is_whole && data == last.data && numel == last.numel && dtype == last.dtype &&
-               aim->sample == last.sample && lists == last.lists;
-    if (same && lists) /* A sample is taken at places that depend on how many came before. */
-        same = lists->num_taken == last.num_taken &&
-               (!is_sampled(numel, aim->sample) ||
-                POINTER(double, aim->row)[NUM_TENSORS] == last.before);
-    return same && (lists || !aim->histogram);
-}
-
-/* The same as `take`, for a tensor that holds what it held when this thread took it last. */
-static void take_again(const char *data, int64_t numel, int dtype, Aim *aim, int64_t threads) {
-    Lists *lists = with_room(POINTER(Lists, aim->lists), numel, aim->sample);
-    if (!is_known(data, numel, dtype, aim, lists)) {
-        take(data, numel, dtype, aim, threads);
-        return;
+    if (aim->sums && aim->inner) {
+        int64_t samples = numel / aim->inner;
+        accumulate_sum(data, samples, aim->inner, dtype, POINTER(double, aim->sums));
+        *POINTER(int64_t, aim->num_samples) += samples;
     }
-    merge_row(POINTER(double, aim->row), last.row);
-    if (lists) {
-        const int64_t *ends = POINTER(int64_t, lists->ends);
-        int64_t first = last.list ? ends[last.list - 1] : 0, size = ends[last.list] - first;
-        uint16_t *bins = POINTER(uint16_t, lists->bins), *counts = POINTER(uint16_t, lists->counts);
-        memcpy(bins + lists->num_bins, bins + first, size * sizeof *bins);
-        memcpy(counts + lists->num_bins, counts + first, size * sizeof *counts);
-        lists->num_bins += size;
-        end_list(aim, lists);
-    }
-    add_samples(data, numel, dtype, aim);
 }
 
 /* Moves the counts of many histograms into lists of bins and counts, one row after the other.
@@ -981,7 +916,7 @@ static PyObject *py_accumulate(PyObject *module, PyObject *const *arguments, Py_
     if (!read_integers(arguments, given, 7, a, "accumulate") || !are_right(a[2], a + 1, 1))
         return NULL;
     MEASURE(a[1], accumulate(POINTER(const char, a[0]), a[1], (int)a[2], POINTER(double, a[3]),
-                             POINTER(int64_t, a[4]), NULL, a[5], NOTHING, NULL, a[6]));
+                             POINTER(int64_t, a[4]), NULL, a[5], NOTHING, a[6]));
     Py_RETURN_NONE;
 }
 
@@ -991,15 +926,6 @@ static PyObject *py_take(PyObject *module, PyObject *const *arguments, Py_ssize_
     if (!read_integers(arguments, given, 5, a, "take") || !are_right(a[2], a + 1, 1))
         return NULL;
     MEASURE(a[1], take(POINTER(const char, a[0]), a[1], (int)a[2], POINTER(Aim, a[3]), a[4]));
-    Py_RETURN_NONE;
-}
-
-static PyObject *py_take_again(PyObject *module, PyObject *const *arguments, Py_ssize_t given) {
-    int64_t a[5];
-    (void)module;
-    if (!read_integers(arguments, given, 5, a, "take_again") || !are_right(a[2], a + 1, 1))
-        return NULL;
-    MEASURE(a[1], take_again(POINTER(const char, a[0]), a[1], (int)a[2], POINTER(Aim, a[3]), a[4]));
     Py_RETURN_NONE;
 }
 
@@ -1093,8 +1019,6 @@ static PyMethodDef methods[] = {
      "accumulate(data, numel, dtype, row, histogram, sample, threads)"},
     {"take", (PyCFunction)(void (*)(void))py_take, METH_FASTCALL,
      "take(data, numel, dtype, aim, threads)"},
-    {"take_again", (PyCFunction)(void (*)(void))py_take_again, METH_FASTCALL,
-     "take_again(data, numel, dtype, aim, threads): of what this thread took last"},
     {"replace", (PyCFunction)(void (*)(void))py_replace, METH_FASTCALL,
      "replace(data, numel, dtype, aim, threads): forgets what was measured before"},
     {"accumulate_channels", (PyCFunction)(void (*)(void))py_channels, METH_FASTCALL,

@@ -69,19 +69,15 @@ accumulate_sum_address: Callable[[int, int, int, int, int], None]
 """``(data, outer, inner, dtype code, sums)``, all addresses."""
 take_address: Callable[[int, int, int, int, int], None]
 """``(data, numel, dtype code, aim, threads)``, all addresses; see :class:`KernelArgs`."""
-take_again_address: Callable[[int, int, int, int, int], None]
-"""The same for a tensor that this thread measured last, into another row, and that did not change:
-its memory is not read again where what it adds is known."""
 replace_address: Callable[[int, int, int, int, int], None]
 """The same for a tensor that takes the place of the last one, which is forgotten."""
 if _available:
     accumulate_address = _kernel.accumulate
     accumulate_sum_address = _kernel.accumulate_sum
     take_address, replace_address = _kernel.take, _kernel.replace
-    take_again_address = _kernel.take_again
 else:
     accumulate_address = accumulate_sum_address = _missing
-    take_address = take_again_address = replace_address = _missing
+    take_address = replace_address = _missing
 
 
 class SparseLog:
@@ -102,14 +98,13 @@ class SparseLog:
         self._bins = np.empty((2, max_bins), dtype=np.uint16)
         self._lists = np.empty((2, max_lists), dtype=np.int64)
         addresses = [part.ctypes.data for part in (*self._bins, *self._lists)]
-        self._header = np.array([max_bins, max_lists, 0, 0, *addresses, 0, 0])
+        self._header = np.array([max_bins, max_lists, 0, 0, *addresses, 0])
         self.address = int(self._header.ctypes.data)
 
     def take(self) -> tuple[NDArray[np.int64], Drained]:
         """Whose each list is, and the lists as :func:`drain` gives them; there are none then."""
-        _, _, num_bins, num_lists, *_, num_forgotten, num_taken = self._header.tolist()
-        self._header[2:4] = 0
-        self._header[-2:] = 0, num_taken + 1
+        _, _, num_bins, num_lists, *_, num_forgotten = self._header.tolist()
+        self._header[2:4] = self._header[-1] = 0
         bins, counts = self._bins[:, :num_bins].copy()
         ends, owners = self._lists[:, :num_lists].copy()
         if num_forgotten:
@@ -124,7 +119,7 @@ class SparseLog:
         owners = self._lists[1, : self._header[3]]
         is_old = owners == owner
         owners[is_old] = _NO_ROW
-        self._header[-2] += is_old.sum()
+        self._header[-1] += is_old.sum()
 
 
 class KernelArgs:
