@@ -84,6 +84,13 @@ negated_view: Callable[[Tensor], Tensor] = torch._neg_view
 MKLDNN: torch.layout = torch._mkldnn  # type: ignore[attr-defined]
 """Layout of tensors of oneDNN."""
 
+
+def scale_version(scaler: Any) -> int:
+    """How often a ``GradScaler`` has written into its scale; 0 before its first use, or if off."""
+    scale = getattr(scaler, "_scale", None)
+    return 0 if scale is None else scale._version
+
+
 # ---------------------------------------------------------------------- the compiler
 
 
