@@ -34,7 +34,7 @@ from torchtap.capture.scalers import Scalers
 from torchtap.capture.trained_model import TrainedModel
 from torchtap.capture.watch import watch
 from torchtap.core.errors import TorchtapError
-from torchtap.core.modules import modules_of
+from torchtap.core.modules import unwrapped
 from torchtap.core.torch_private import current_task, tracing_state, transform_running
 from torchtap.hooks.module_hook import keep_dynamo_out
 from torchtap.hooks.new_optimizers import listen_to_new_optimizers
@@ -97,13 +97,11 @@ class Stepping:
         self._is_on = True
         self._off = [
             listen_to_new_optimizers(self._made),
+            register_module_module_registration_hook(self._registered).remove,
             register_optimizer_step_pre_hook(self._before_step).remove,
             register_optimizer_step_post_hook(self._after_step).remove,
         ]
-        self._off_forwards = [
-            register_module_forward_pre_hook(self._first_forward).remove,
-            register_module_module_registration_hook(self._registered).remove,
-        ]
+        self._off_forwards = [register_module_forward_pre_hook(self._first_forward).remove]
 
     def _listen_last(self) -> None:
         """A step may end with an optimizer's, but not before the watches have seen its update."""
@@ -225,7 +223,7 @@ class Stepping:
 
     def _watch(self, found: nn.Module, *, is_certain: bool) -> TrainedModel | None:
         """Watch a model, unless it is watched already, or cannot be."""
-        root = modules_of(found)[0][""]
+        root = unwrapped(found)
         if any(model.root() is root for model in self.models):
             return None
         if len(self.models) >= MOST_MODELS:
@@ -233,6 +231,8 @@ class Stepping:
             return None
         model = TrainedModel(root, _variable_of((root, found)), is_certain=is_certain)
         model.listen(self._entered)  # Before the watch does: this closes the step before.
+        if found is not root:
+            model.listen_at(found)
         try:
             model.watch = watch(root, self._where, to=Stats(), every=self._every)
         except TorchtapError as error:
@@ -280,11 +280,19 @@ class Stepping:
         self._enter(model, module)  # Its own hooks were put on too late for this call.
 
     def _registered(self, module: nn.Module, name: str, child: nn.Module | None) -> None:
-        """``torch.compile`` wraps a model: it must not meet hooks on all modules."""
         if name == "_orig_mod" and type(module).__name__ == "OptimizedModule" and child is not None:
-            self._ignore_forwards()
-            if not self.models:
-                self._guarded(lambda: self._watch(child, is_certain=False))
+            self._guarded(self._compiled, module, child)
+
+    def _compiled(self, wrapper: nn.Module, inner: nn.Module) -> None:
+        """``torch.compile`` wraps a model: it must not meet hooks on all modules."""
+        self._ignore_forwards()
+        root = unwrapped(inner)
+        watched = [model for model in self.models if model.root() is root]
+        if not self.models:  # There may be no optimizer, or it comes later.
+            model = self._watch(inner, is_certain=False)
+            watched = [] if model is None else [model]
+        for model in watched:
+            model.listen_at(wrapper)
 
     # ------------------------------------------------------------------ steps
 
@@ -301,7 +309,7 @@ class Stepping:
             if not model.has_trained:
                 model.pause()
             return
-        if module is model.root():
+        if not model.is_part(module):
             model.ignore_parts()
         model.resume()
         state = model.state

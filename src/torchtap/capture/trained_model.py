@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from torchtap.capture.optimizer_cycle import ModelState
 from torchtap.capture.watch import Watch
-from torchtap.core.modules import modules_of
+from torchtap.core.modules import modules_of, unwrapped
 from torchtap.hooks.calls import outermost_parts
 from torchtap.hooks.guards import renumber, shared_number
 from torchtap.hooks.module_hook import Handle, ModuleHook, keep_dynamo_out
@@ -48,6 +48,7 @@ class TrainedModel:
         self.state = ModelState()
         self.num_steps = 0
         self.has_trained = self.was_in_training_mode = self.is_paused = False
+        self._entered: Entered = lambda model, module: None
         self._handles: list[Any] = []
         self._handles_of_parts: list[Any] = []
         self._handles_of_params: list[Any] = []
@@ -63,12 +64,17 @@ class TrainedModel:
         assert root is not None
         modules, _ = modules_of(root)
         number = shared_number(modules.values())
-        hook = Entry(self, entered)
+        self._entered = entered
         for path in ("", *outermost_parts(modules)):
             if not isinstance(modules[path], torch.jit.ScriptModule):
-                made = modules[path].register_forward_pre_hook(hook)
+                made = modules[path].register_forward_pre_hook(Entry(self, entered))
                 renumber(made, number)
                 (self._handles_of_parts if path else self._handles).append(Handle(made))
+
+    def listen_at(self, wrapper: nn.Module) -> None:
+        """Hear of the calls of a wrapper too: what it compiles calls no hooks of the model."""
+        hook = Entry(self, self._entered)
+        self._handles.append(Handle(wrapper.register_forward_pre_hook(hook)))
 
     def listen_to_backwards(self) -> None:
         """Note in ``state`` that a backward reached a parameter."""
@@ -102,9 +108,13 @@ class TrainedModel:
         root = self.root()
         mode = bool(getattr(root, "training", True))
         if not torch.is_grad_enabled():
-            return None if mode and module is not root else False
+            return None if mode and self.is_part(module) else False
         self.was_in_training_mode = self.was_in_training_mode or mode
         return mode or not self.was_in_training_mode
+
+    def is_part(self, module: nn.Module) -> bool:
+        """Whether a module is neither the model nor a wrapper of it."""
+        return unwrapped(module) is not self.root()
 
     def pause(self) -> None:
         """Record nothing: an evaluation before the training."""
