@@ -164,8 +164,9 @@ class Histogram:
 
         Returns:
             0 to 1, of all counted elements, zeros among them (NaN and infinite ones are not
-            counted); NaN where nothing was counted. Magnitudes below 2^-130 cannot be told from
-            zero and count as zeros; there are some in float64 and among float32's subnormals.
+            counted); NaN where nothing was counted. Magnitudes below 2^-130 count as zeros, from
+            which they cannot be distinguished; there are some in float64 and among float32's
+            subnormals.
         """
         return self._share((self._smallest < _format(dtype).to_zero_below) & (self.middles != 0))
 
