@@ -72,13 +72,18 @@ class OptimizerCycle:
         self._backwards = backwards
         self._running: list[OptimizerState] = []
 
-    def enter(self, model: ModelState) -> None:
-        """A training forward of a model begins."""
+    def enter(self, model: ModelState, *, is_training: bool = True) -> None:
+        """A forward of a model begins, in a training.
+
+        Args:
+            model: which.
+            is_training: whether the forward itself is one that is trained, and not of a frozen part.
+        """
         model.num_backwards += model.has_backward
         model.has_backward = False
         if self.has_ended(model):
             self._close()
-        model.has_run = True
+        model.has_run = model.has_run or is_training
 
     def has_ended(self, model: ModelState) -> bool:
         """Whether a training forward of the model would begin another step."""

@@ -33,9 +33,15 @@ from torchtap.capture.optimizer_cycle import ModelState, OptimizerCycle, Optimiz
 from torchtap.capture.scalers import Scalers
 from torchtap.capture.trained_model import TrainedModel
 from torchtap.capture.watch import watch
+from torchtap.core.after_import import after_import
 from torchtap.core.errors import TorchtapError
 from torchtap.core.modules import unwrapped
-from torchtap.core.torch_private import current_task, tracing_state, transform_running
+from torchtap.core.torch_private import (
+    before_compiling,
+    current_task,
+    tracing_state,
+    transform_running,
+)
 from torchtap.hooks.module_hook import keep_dynamo_out
 from torchtap.hooks.new_optimizers import listen_to_new_optimizers
 from torchtap.hooks.optimizer_hooks import has_closure
@@ -102,6 +108,11 @@ class Stepping:
             register_optimizer_step_post_hook(self._after_step).remove,
         ]
         self._off_forwards = [register_module_forward_pre_hook(self._first_forward).remove]
+        self._off_forwards.append(after_import("torch._dynamo", self._dynamo_came))
+
+    def _dynamo_came(self) -> None:
+        if self._off_forwards:  # Not taken off with them: Dynamo is going through its callbacks.
+            self._off.insert(0, before_compiling(self._ignore_forwards))
 
     def _listen_last(self) -> None:
         """A step may end with an optimizer's, but not before the watches have seen its update."""
@@ -304,6 +315,7 @@ class Stepping:
         """A forward of a model begins."""
         trains = model.trains(module)
         if trains is None:
+            self._cycle.enter(model.state, is_training=False)
             return
         if not trains:
             if not model.has_trained:

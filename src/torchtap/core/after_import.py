@@ -16,13 +16,18 @@ class _Finder:
         self._name = name
         self._action = action
 
+    def leave(self) -> None:
+        """Wait no more."""
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """What the machinery of imports asks for."""
         if name != self._name:
             return None
-        sys.meta_path.remove(self)
+        self.leave()
         spec = importlib.util.find_spec(name)
         if spec is None or spec.loader is None:
             return spec
@@ -38,14 +43,19 @@ class _Finder:
         return spec
 
 
-def after_import(name: str, action: Callable[[], None]) -> None:
+def after_import(name: str, action: Callable[[], None]) -> Callable[[], None]:
     """Call a function once, when a module of this name has been imported, or now if it has been.
 
     Args:
-        name: of the module, without dots.
+        name: of the module.
         action: must not raise.
+
+    Returns:
+        what ends the waiting; safe to call twice.
     """
     if name in sys.modules:
         action()
-    else:
-        sys.meta_path.insert(0, _Finder(name, action))
+        return lambda: None
+    finder = _Finder(name, action)
+    sys.meta_path.insert(0, finder)
+    return finder.leave

@@ -105,6 +105,21 @@ def run_uncompiled(function: Any) -> None:
     eval_frame.set_code_exec_strategy(function.__code__, eval_frame._FrameExecStrategy(skip, skip))
 
 
+def before_compiling(action: Callable[[], None]) -> Callable[[], None]:
+    """Call a function before Dynamo traces anything; returns what ends it. Imports Dynamo."""
+    from torch._dynamo.callback import callback_handler
+
+    def start(_: object) -> None:
+        action()
+
+    def off() -> None:
+        if start in callback_handler.start_callbacks:  # torch.compiler.reset() clears them.
+            callback_handler.remove_start_callback(start)
+
+    callback_handler.register_start_callback(start)
+    return off
+
+
 def keep_operator_in_order(operator: Any) -> None:
     """Let the compiler neither drop nor move calls of an operator: it has an ordered effect."""
     from torch._higher_order_ops.effects import _EffectType, _register_effectful_op
