@@ -363,7 +363,7 @@ def test_optimizing_inputs_finds_no_model_and_costs_little(stepping: Stepping) -
         x.sum().backward()
         optimizer.step()
     assert not stepping.models
-    assert stepping._searched < 3.0
+    assert stepping._searched < 3.0  # Of a machine that is busy; each look takes 30 to 100 ms.
 
 
 def test_no_more_than_a_number_of_models_are_watched(stepping: Stepping) -> None:

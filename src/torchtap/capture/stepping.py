@@ -50,7 +50,7 @@ from torchtap.stats.sink import Stats
 MOST_MODELS = 16
 """A search over settings may train hundreds of models, one after the other."""
 _SEARCH_SECONDS, _SEARCH_SHARE = 1.0, 0.01
-"""The most time that looking for the models of further optimizers takes: so much, and a share."""
+"""The most time that looking for models in vain takes: so much, and a share of all."""
 
 
 class Stepping:
@@ -67,7 +67,7 @@ class Stepping:
     Attributes:
         models: that are watched.
         faults: what went wrong.
-        num_left_out: models beyond the most that are watched.
+        num_left_out: optimizers whose models are not watched, since there were too many.
     """
 
     def __init__(
@@ -223,13 +223,17 @@ class Stepping:
 
     def _may_search(self) -> bool:
         """Programs that optimize their inputs make an optimizer for each, which has no model."""
+        if len(self.models) >= MOST_MODELS:
+            self.num_left_out += 1
+            return False
         passed = time.perf_counter() - self._began
         return self._searched < _SEARCH_SECONDS + _SEARCH_SHARE * passed
 
     def _search(self, params: set[int]) -> list[nn.Module]:
         began = time.perf_counter()
         found = models_holding(params)
-        self._searched += time.perf_counter() - began
+        if not found:
+            self._searched += time.perf_counter() - began
         return found
 
     def _watch(self, found: nn.Module, *, is_certain: bool) -> TrainedModel | None:

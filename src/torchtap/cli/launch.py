@@ -122,7 +122,9 @@ class Watching:
         else:
             notes += stepping.faults
             if stepping.num_left_out:
-                notes.append(f"{stepping.num_left_out} more models were not watched")
+                notes.append(
+                    f"the models of {stepping.num_left_out} more optimizers were not watched"
+                )
             why = "" if notes else "no model of this process was trained"
         written = [f"{_shown(path)}: {text}" for path, text in self._files.written.items()]
         if not written:
