@@ -8,6 +8,7 @@ from torch import nn, utils
 warnings.filterwarnings("ignore")
 logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
 
+L.seed_everything(0, verbose=False)
 encoder = nn.Sequential(nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 3))
 decoder = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 16))
 
@@ -37,7 +38,6 @@ class LitAutoEncoder(L.LightningModule):
         return torch.optim.Adam(self.parameters(), lr=1e-3)
 
 
-L.seed_everything(0, verbose=False)
 autoencoder = LitAutoEncoder(encoder, decoder)
 data = utils.data.TensorDataset(torch.rand(48, 16))
 train_loader = utils.data.DataLoader(data, batch_size=8)

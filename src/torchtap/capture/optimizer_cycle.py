@@ -50,6 +50,13 @@ class ModelState:
         self.has_run = self.has_backward = False
         self.num_backwards = 0
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether the running step has all that a step has."""
+        if not self.optimizers:
+            return self.has_backward or self.num_backwards > 0
+        return any(optimizer.has_stepped for optimizer in self.optimizers)
+
 
 class OptimizerCycle:
     """Follows a training and says when its steps end.
@@ -77,7 +84,7 @@ class OptimizerCycle:
 
         Args:
             model: which.
-            is_training: whether the forward itself is one that is trained, and not of a frozen part.
+            is_training: whether the forward is itself trained, and not of a frozen part.
         """
         model.num_backwards += model.has_backward
         model.has_backward = False
@@ -152,14 +159,10 @@ class OptimizerCycle:
                 yield one
 
     def _close(self) -> None:
-        parts = [model for model in self.models if model.has_run or _was_stepped(model)]
+        parts = [model for model in self.models if model.has_run or model.is_complete]
         for model in self.models:
             model.has_run = model.has_backward = False
             model.num_backwards = 0
         for optimizer in self.optimizers:
             optimizer.has_stepped = False
         self._end(parts)
-
-
-def _was_stepped(model: ModelState) -> bool:
-    return any(optimizer.has_stepped for optimizer in model.optimizers)

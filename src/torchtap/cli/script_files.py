@@ -79,9 +79,11 @@ class ScriptFiles:
 
 def _described(model: TrainedModel) -> str:
     assert model.watch is not None
-    run = model.watch.run
-    steps = plural(len(run.steps), "step")
-    if len(run.steps) < model.num_steps:
-        steps = f"{len(run.steps)} of {plural(model.num_steps, 'step')}"
+    run, state = model.watch.run, model.state
+    total = model.num_steps + state.is_complete
+    recorded = sum(1 for step in run.steps if step < total)
+    steps = plural(total, "step") if recorded == total else f"{recorded} of {plural(total, 'step')}"
+    if state.has_run and not state.is_complete:
+        steps += " and part of one"
     num_absent = len(model.watch.absent)
     return f"{model.kind}, {steps}, {plural(len(run.sites), 'site')}, {num_absent} absent"
