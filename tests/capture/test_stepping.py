@@ -183,6 +183,7 @@ def test_a_model_that_is_trained_by_hand_is_found(stepping: Stepping) -> None:
         model.zero_grad()
         loss_of(model).backward()
         for param in model.parameters():
+            assert param.grad is not None
             param.data.add_(param.grad, alpha=-0.1)
     assert [one.kind for one in stepping.models] == ["Trained"]
     assert steps_of(stepping) == [[0, 1, 2, 3]]
@@ -298,7 +299,7 @@ def test_the_closures_of_one_lbfgs_step_are_one_step(stepping: Stepping) -> None
         return loss
 
     for _ in range(3):
-        optimizer.step(closure)  # type: ignore[arg-type]
+        optimizer.step(closure)
     assert steps_of(stepping) == [[0, 1, 2]]
     run = stepping.models[0].watch.run
     assert run.over_steps("0:update[weight]", "l2")[0] == [0, 1, 2]
@@ -309,11 +310,11 @@ def test_optimizers_that_step_inside_the_backward_make_one_step(stepping: Steppi
     of = {param: SGD([param], 0.1) for param in model.parameters()}
 
     def step(param: Tensor) -> None:
-        of[param].step()  # type: ignore[index]
-        of[param].zero_grad()  # type: ignore[index]
+        of[param].step()
+        of[param].zero_grad()
 
     for param in model.parameters():
-        param.register_post_accumulate_grad_hook(step)  # type: ignore[no-untyped-call]
+        param.register_post_accumulate_grad_hook(step)
     for _ in range(4):
         loss_of(model).backward()
     assert len(stepping.models) == 1
