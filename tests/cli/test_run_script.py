@@ -242,6 +242,27 @@ def test_a_script_without_a_model_keeps_its_exit_code_and_is_told_of(tmp_path: P
     assert not runs
 
 
+@pytest.mark.slow
+def test_a_run_that_cannot_be_written_is_told_of_and_the_script_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    words = ("--to", "file/run.safetensors", SCRIPTS / "mnist.py")
+    alone, watched = run(tmp_path, SCRIPTS / "mnist.py"), run(tmp_path, *WATCHED, *words)
+    assert watched.stdout == alone.stdout
+    assert watched.returncode == 0
+    said = watched.stderr.decode()
+    assert said.startswith("torchtap: nothing was saved: run.safetensors was not written: ")
+    assert said.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_what_goes_wrong_in_the_watching_is_told_and_the_script_goes_on(tmp_path: Path) -> None:
+    words = ("--where", "conv9:output", SCRIPTS / "mnist.py")
+    alone, watched = run(tmp_path, SCRIPTS / "mnist.py"), run(tmp_path, *WATCHED, *words)
+    assert watched.stdout == alone.stdout
+    assert watched.returncode == 0
+    assert "conv9" in watched.stderr.decode()
+
+
 # ---------------------------------------------------------------------- starts, and bad input
 
 

@@ -249,7 +249,8 @@ class Stepping:
         if found is not root:
             model.listen_at(found)
         try:
-            model.watch = watch(root, self._where, to=Stats(), every=self._every)
+            # Means over samples take a copy of each output in memory and in every file.
+            model.watch = watch(root, self._where, to=Stats(sample_mean=()), every=self._every)
         except TorchtapError as error:
             model.release()
             self._fault(error)

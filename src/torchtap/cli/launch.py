@@ -105,10 +105,12 @@ class Watching:
         if self._has_ended or os.getpid() != self._process:
             return
         self._has_ended = True
-        stepping = self._stepping
-        if stepping is not None:
-            stepping.detach()
-            self._files.save(stepping.models)
+        if self._stepping is not None:
+            try:
+                self._stepping.detach()
+                self._files.save(self._stepping.models)
+            except Exception as error:  # noqa: BLE001 - told in the line at the end
+                self._failure = f"{type(error).__name__}: {error}"
         if not self._rank:
             _say(self._summary())
         if self._signal:
@@ -128,7 +130,8 @@ class Watching:
             why = "" if notes else "no model of this process was trained"
         written = [f"{_shown(path)}: {text}" for path, text in self._files.written.items()]
         if not written:
-            return "nothing was watched: " + "; ".join([*notes, *([why] if why else [])])
+            what = "nothing was saved" if self._files.failure else "nothing was watched"
+            return f"{what}: " + "; ".join([*notes, *([why] if why else [])])
         return "; ".join([*written, *notes])
 
     # ------------------------------------------------------------------ signals and forks

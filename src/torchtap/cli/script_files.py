@@ -53,7 +53,7 @@ class ScriptFiles:
     def save(self, models: Sequence[TrainedModel]) -> None:
         """Write the run of each model that was trained; each file appears whole or not at all."""
         trained = [model for model in models if model.has_trained and model.watch is not None]
-        before, self.written = list(self.written), {}
+        before, self.written, self.failure = list(self.written), {}, ""
         for model, path in zip(trained, self._paths(trained), strict=True):
             assert model.watch is not None
             try:
