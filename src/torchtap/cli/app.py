@@ -92,6 +92,7 @@ for command in (
     commands_run.maps,
     commands_script.run,
     commands_read.ls,
+    commands_read.merge,
     commands_read.show,
     commands_read.stats,
 ):

@@ -160,8 +160,7 @@ def refuse_target(out: str, endings: Sequence[str], option: str = "--out") -> No
     if path.is_dir():
         raise InputError(f"{option} is {out}, a folder; expected a file.")
     if path.suffix.lower() not in endings:
-        ends = " or ".join(endings)
-        raise InputError(f"{option} is {out}; expected a name that ends in {ends}.")
+        raise InputError(f"{option} is {out}; expected a name that ends in {' or '.join(endings)}.")
 
 
 @contextlib.contextmanager

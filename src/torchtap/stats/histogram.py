@@ -8,7 +8,7 @@ would; what is beyond its range goes into the outermost bins.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -111,10 +111,7 @@ class Histogram:
 
     def merge(self, other: Histogram) -> Histogram:
         """Both together; associative and commutative, exactly."""
-        bins, place = np.unique(np.concatenate([self.bins, other.bins]), return_inverse=True)
-        counts = np.zeros(len(bins), dtype=np.int64)
-        np.add.at(counts, place, np.concatenate([self.counts, other.counts]))
-        return Histogram.sparse(bins, counts, self.is_sample or other.is_sample)
+        return merged_together([self, other])
 
     def without(self, part: Histogram) -> Histogram:
         """What is left of it when ``part``, which was merged into it, is taken out again."""
@@ -242,6 +239,16 @@ class Histograms:
             return None
         bins, counts = self.bins[start:end], self.counts[start:end]
         return Histogram.sparse(bins, counts, bool(self.is_sample[row]))
+
+
+def merged_together(parts: Sequence[Histogram]) -> Histogram:
+    """Several histograms as one."""
+    if len(parts) == 1:
+        return parts[0]
+    bins, place = np.unique(np.concatenate([one.bins for one in parts]), return_inverse=True)
+    counts = np.zeros(len(bins), dtype=np.int64)
+    np.add.at(counts, place, np.concatenate([one.counts for one in parts]))
+    return Histogram.sparse(bins, counts, any(one.is_sample for one in parts))
 
 
 def _edge(magnitude: Ints) -> Floats:
