@@ -227,9 +227,7 @@ def test_after_an_exception_the_next_training_is_another_run(tmp_path: Path) -> 
 
 def test_after_an_exception_a_callback_that_nobody_holds_is_closed(tmp_path: Path) -> None:
     model = small_net()
-    trainer = train_and_raise(
-        tmp_path, TrainerWatch("body.0", path=tmp_path / "run.safetensors"), model
-    )
+    trainer = train_and_raise(tmp_path, TrainerWatch("body.0", path=tmp_path / "run.safetensors"), model)
     assert not is_clean(model)
     del trainer
     gc.collect()
