@@ -18,6 +18,10 @@ In the order in which it is read:
   :mod:`~torchtap.capture.optimizer_ports`. ``saved``: :mod:`~torchtap.capture.saved_port`.
 - :mod:`~torchtap.capture.compiled`: inside of what ``torch.compile`` traces.
 - :mod:`~torchtap.capture.evaluation`: which forwards evaluate a model that trains.
+- :mod:`~torchtap.capture.stepping`: watches a program that does not ask for it. It finds the models
+  that are trained (:mod:`~torchtap.capture.live_models`,
+  :mod:`~torchtap.capture.trained_model`), and ends their steps where
+  :mod:`~torchtap.capture.optimizer_cycle` says so (with :mod:`~torchtap.capture.scalers`).
 
 A new port has its name in :mod:`torchtap.core.site`, is taken in
 :mod:`~torchtap.capture.engine`, and has a file of its own here.

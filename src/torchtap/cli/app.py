@@ -14,7 +14,8 @@ from collections.abc import Sequence
 
 import click
 
-from torchtap.cli import commands_read, commands_run
+from torchtap.cli import commands_read, commands_run, commands_script
+from torchtap.cli.launch import Launch
 from torchtap.cli.output import complain
 from torchtap.core.errors import TorchtapError
 from torchtap.core.version import __version__
@@ -24,25 +25,37 @@ FINE, BAD_INPUT, INTERRUPTED = 0, 2, 130
 
 def main() -> None:
     """Entry point of ``torchtap``."""
-    # OpenMP's threads spin while they wait. On a machine that is busy with something else (a
-    # training, say) that made the demo ten times slower; without, it costs nothing measurable.
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    sys.exit(run())
+    words = sys.argv[1:]
+    if words[:1] != ["run"]:  # What a script of the user's finds must be as Python leaves it.
+        # OpenMP's threads spin while they wait. On a machine that is busy with something else (a
+        # training, say) that made the demo ten times slower; without, it costs nothing measurable.
+        os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+        _print_anything()
+    found = _answer(words)
+    if isinstance(found, Launch):
+        found.start()  # Not below click, nor where exceptions are caught: they are the script's.
+        sys.exit()
+    sys.exit(found)
 
 
-def run(words: Sequence[str] | None = None) -> int:
+def run(words: Sequence[str]) -> int:
     """Run one command and return its exit code. Prints, and never raises for bad input."""
+    _print_anything()
+    found = _answer(words)
+    return found if isinstance(found, int) else FINE
+
+
+def _print_anything() -> None:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError):  # A captured stream may be of another kind.
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+
+
+def _answer(words: Sequence[str]) -> int | Launch:
     try:
-        code = cli.main(
-            args=None if words is None else list(words),
-            prog_name="torchtap",
-            standalone_mode=False,
-        )
+        code = cli.main(args=list(words), prog_name="torchtap", standalone_mode=False)
         sys.stdout.flush()
-        return code if isinstance(code, int) else FINE
+        return code if isinstance(code, int | Launch) else FINE
     except click.ClickException as error:
         error.show()
         return BAD_INPUT
@@ -77,6 +90,7 @@ for command in (
     commands_run.record,
     commands_run.summary,
     commands_run.maps,
+    commands_script.run,
     commands_read.ls,
     commands_read.merge,
     commands_read.show,

@@ -126,8 +126,7 @@ def several(where: Where) -> list[Any]:
 def _walk(
     module: nn.Module, path: str, above: tuple[nn.Module, ...]
 ) -> Iterator[tuple[str, nn.Module]]:
-    while (inner := _unwrapped(module)) is not None:
-        module = inner
+    module = unwrapped(module)
     if any(module is one for one in above):
         return
     yield path, module
@@ -136,7 +135,14 @@ def _walk(
             yield from _walk(child, f"{path}.{name}" if path else name, (*above, module))
 
 
-def _unwrapped(module: nn.Module) -> nn.Module | None:
+def unwrapped(module: nn.Module) -> nn.Module:
+    """What stands in all wrappers (torch.compile, DDP, FSDP, checkpoint wrappers) of a module."""
+    while (inner := _inner_of(module)) is not None:
+        module = inner
+    return module
+
+
+def _inner_of(module: nn.Module) -> nn.Module | None:
     """What a wrapper wraps, or ``None`` for a module that is none."""
     if isinstance(module, DistributedDataParallel | DataParallel):
         return module._modules["module"]

@@ -84,6 +84,13 @@ negated_view: Callable[[Tensor], Tensor] = torch._neg_view
 MKLDNN: torch.layout = torch._mkldnn  # type: ignore[attr-defined]
 """Layout of tensors of oneDNN."""
 
+
+def scale_version(scaler: Any) -> int:
+    """How often a ``GradScaler`` has written into its scale; 0 before its first use, or if off."""
+    scale = getattr(scaler, "_scale", None)
+    return 0 if scale is None else scale._version
+
+
 # ---------------------------------------------------------------------- the compiler
 
 
@@ -96,6 +103,21 @@ def run_uncompiled(function: Any) -> None:
 
     skip = eval_frame._FrameAction.SKIP
     eval_frame.set_code_exec_strategy(function.__code__, eval_frame._FrameExecStrategy(skip, skip))
+
+
+def before_compiling(action: Callable[[], None]) -> Callable[[], None]:
+    """Call a function before Dynamo traces anything; returns what ends it. Imports Dynamo."""
+    from torch._dynamo.callback import callback_handler
+
+    def start(_: object) -> None:
+        action()
+
+    def off() -> None:
+        if start in callback_handler.start_callbacks:  # torch.compiler.reset() clears them.
+            callback_handler.remove_start_callback(start)
+
+    callback_handler.register_start_callback(start)
+    return off
 
 
 def keep_operator_in_order(operator: Any) -> None:

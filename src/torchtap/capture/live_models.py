@@ -1,0 +1,78 @@
+"""Finds, among all modules that are alive, the models that hold given parameters.
+
+The garbage collector knows every module, however it was made: built, copied, or loaded. A look
+takes about 40 ms in a process with 400,000 objects, and leaves nothing on any of them.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Collection, Iterable, Iterator
+
+import torch
+from torch import nn
+
+
+def models_holding(params: Collection[int]) -> list[nn.Module]:
+    """The outermost modules that hold parameters, as few as hold all that any module holds.
+
+    Where several outermost modules hold the same parameters (two wrappers of one model), the
+    smallest is taken.
+
+    Args:
+        params: their ids.
+    """
+    modules = _live_modules()
+    parents: dict[int, list[nn.Module]] = {}
+    for module in modules:
+        for child in _children(module):
+            parents.setdefault(id(child), []).append(module)
+    owned: dict[int, set[int]] = {}
+    tops: dict[int, nn.Module] = {}
+    for module in modules:
+        own = {id(one) for one in vars(module)["_parameters"].values()}.intersection(params)
+        for top in _tops(module, parents) if own else ():
+            tops[id(top)] = top
+            owned.setdefault(id(top), set()).update(own)
+    return list(_covering(tops, owned))
+
+
+def _covering(tops: dict[int, nn.Module], owned: dict[int, set[int]]) -> Iterator[nn.Module]:
+    left = set().union(*owned.values())
+    sizes = {key: sum(1 for _ in top.modules()) for key, top in tops.items()}
+    while left:
+        best = max(tops, key=lambda key: (len(owned[key] & left), -sizes[key]))
+        yield tops[best]
+        left -= owned[best]
+
+
+def _tops(module: nn.Module, parents: dict[int, list[nn.Module]]) -> Iterable[nn.Module]:
+    """The modules above, or itself, that stand in no other."""
+    seen = {id(module): module}
+    waiting = [module]
+    found = []
+    while waiting:
+        one = waiting.pop()
+        above = parents.get(id(one), [])
+        if not above:
+            found.append(one)
+        for parent in above:
+            if id(parent) not in seen:
+                seen[id(parent)] = parent
+                waiting.append(parent)
+    return found or [module]  # Modules that hold each other in a ring have no top.
+
+
+def _live_modules() -> list[nn.Module]:
+    # Asked of the type: isinstance() would call __class__ of proxies, which may raise.
+    found = [one for one in gc.get_objects() if issubclass(type(one), nn.Module)]
+    return [
+        module
+        for module in found
+        if not isinstance(module, torch.jit.ScriptModule)
+        and {"_parameters", "_modules"} <= vars(module).keys()  # Else it is being made.
+    ]
+
+
+def _children(module: nn.Module) -> Iterator[nn.Module]:
+    return (child for child in vars(module)["_modules"].values() if child is not None)

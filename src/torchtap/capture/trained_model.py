@@ -1,0 +1,167 @@
+"""A model that a program trains, and the hooks that tell of its forwards and backwards."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from torchtap.capture.optimizer_cycle import ModelState
+from torchtap.capture.watch import Watch
+from torchtap.core.modules import modules_of, unwrapped
+from torchtap.hooks.calls import outermost_parts
+from torchtap.hooks.guards import renumber, shared_number
+from torchtap.hooks.module_hook import Handle, ModuleHook, keep_dynamo_out
+from torchtap.hooks.taps import Tap
+
+Entered = Callable[["TrainedModel", nn.Module], None]
+
+
+class TrainedModel:
+    """One model, without keeping it alive.
+
+    Args:
+        root: the model, wrappers taken off.
+        variable: the name of a variable that holds it, or nothing.
+        is_certain: whether an optimizer trains it. Else it was only seen to run.
+
+    Attributes:
+        kind: its class.
+        watch: of it, once there is one.
+        state: where it stands in the running step.
+        num_steps: how many of its steps have ended.
+        has_trained: whether a training forward, or a step of an optimizer, was seen.
+        was_in_training_mode: whether any of its forwards was. A model may be trained in eval mode.
+        params: the ids of its parameters.
+    """
+
+    def __init__(self, root: nn.Module, variable: str, *, is_certain: bool) -> None:
+        self.kind = type(root).__name__
+        self.variable = variable
+        self.is_certain = is_certain
+        self.root = weakref.ref(root)
+        self.params = {id(param) for param in root.parameters()}
+        self.watch: Watch | None = None
+        self.state = ModelState()
+        self.num_steps = 0
+        self.has_trained = self.was_in_training_mode = self.is_paused = False
+        self._entered: Entered = lambda model, module: None
+        self._handles: list[Any] = []
+        self._handles_of_parts: list[Any] = []
+        self._handles_of_params: list[Any] = []
+
+    def holds(self, module: nn.Module) -> bool:
+        """Whether a module is the model, or a part of it."""
+        root = self.root()
+        return root is not None and any(one is module for one in root.modules())
+
+    def listen(self, entered: Entered) -> None:
+        """Call a function with each forward of the model, or of a part that is called alone."""
+        root = self.root()
+        assert root is not None
+        modules, _ = modules_of(root)
+        number = shared_number(modules.values())
+        self._entered = entered
+        for path in ("", *outermost_parts(modules)):
+            if not isinstance(modules[path], torch.jit.ScriptModule):
+                made = modules[path].register_forward_pre_hook(Entry(self, entered))
+                renumber(made, number)
+                (self._handles_of_parts if path else self._handles).append(Handle(made))
+
+    def listen_at(self, wrapper: nn.Module) -> None:
+        """Hear of the calls of a wrapper too: what it compiles calls no hooks of the model."""
+        hook = Entry(self, self._entered)
+        self._handles.append(Handle(wrapper.register_forward_pre_hook(hook)))
+
+    def listen_to_backwards(self) -> None:
+        """Note in ``state`` that a backward reached a parameter."""
+        root = self.root()
+        hook = _backward_hook(self.state)
+        for param in () if root is None else root.parameters():
+            if param.requires_grad and param.is_leaf:
+                made = param.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
+                self._handles_of_params.append(made)
+
+    def ignore_parts(self) -> None:
+        """The model itself is called, so nothing is to be known of its parts."""
+        _remove(self._handles_of_parts)
+
+    def ignore_backwards(self) -> None:
+        """An optimizer tells of its steps."""
+        _remove(self._handles_of_params)
+
+    def release(self) -> None:
+        """Take all hooks off, but not those of the watch."""
+        for handles in (self._handles, self._handles_of_parts, self._handles_of_params):
+            _remove(handles)
+
+    def trains(self, module: nn.Module) -> bool | None:
+        """Whether a forward that begins is of the training; ``None`` if that is open.
+
+        Args:
+            module: the model, or the part of it that is called alone. A part that runs without
+                gradients may be frozen, and belong to the training all the same.
+        """
+        root = self.root()
+        mode = bool(getattr(root, "training", True))
+        if not torch.is_grad_enabled():
+            return None if mode and self.is_part(module) else False
+        self.was_in_training_mode = self.was_in_training_mode or mode
+        return mode or not self.was_in_training_mode
+
+    def is_part(self, module: nn.Module) -> bool:
+        """Whether a module is neither the model nor a wrapper of it."""
+        return unwrapped(module) is not self.root()
+
+    def pause(self) -> None:
+        """Record nothing: an evaluation before the training."""
+        if not self.is_paused and self.watch is not None:
+            self.is_paused = True
+            self.watch.pause()
+
+    def resume(self) -> None:
+        """The training has begun."""
+        self.has_trained = True
+        if self.is_paused and self.watch is not None:
+            self.is_paused = False
+            self.watch.resume()
+
+    def close(self) -> None:
+        """Take everything off. What was recorded stays readable.
+
+        Raises:
+            Exception: what the watch still had to say.
+        """
+        self.release()
+        if self.watch is not None:
+            self.watch.close()
+
+
+class Entry(ModuleHook[TrainedModel]):
+    """Forward pre-hook of a model, or of a part of it that may be called alone."""
+
+    __slots__ = ("entered",)
+
+    def __init__(self, owner: TrainedModel, entered: Entered) -> None:
+        super().__init__(owner, Tap("", {}))
+        self.entered = entered
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        if not torch.compiler.is_compiling():
+            self.entered(self.owner, module)
+
+
+def _backward_hook(state: ModelState) -> Callable[[Tensor], None]:
+    def hook(param: Tensor) -> None:
+        state.has_backward = True
+
+    keep_dynamo_out(hook)
+    return hook
+
+
+def _remove(handles: list[Any]) -> None:
+    while handles:
+        handles.pop().remove()

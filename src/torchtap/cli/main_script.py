@@ -1,0 +1,101 @@
+"""Runs a Python file as ``python FILE`` does: as ``__main__``, with its arguments and its folder.
+
+So classes of the script can be pickled, processes that it spawns import it again, and its
+tracebacks and exit codes are its own.
+"""
+
+from __future__ import annotations
+
+import builtins
+import io
+import os
+import sys
+import types
+from collections.abc import Sequence
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from types import TracebackType
+
+from torchtap.core.errors import InputError
+
+_PACKAGE = str(Path(__file__).parent.parent) + os.sep
+
+
+def readable_script(script: str) -> str:
+    """A script that is there.
+
+    Raises:
+        InputError: it is not, or is a folder, or may not be read.
+    """
+    if os.path.isdir(script):
+        inner = os.path.join(script, "__main__.py")
+        hint = f" Run {inner}." if os.path.isfile(inner) else ""
+        raise InputError(f"SCRIPT is {script}, a folder; expected a Python file.{hint}")
+    if not os.path.exists(script):
+        raise InputError(
+            f"There is no SCRIPT {script}; expected a Python file, after the options of torchtap "
+            f"and before its own arguments."
+        )
+    if not os.access(script, os.R_OK):
+        raise InputError(f"SCRIPT {script} cannot be read; expected a file with the right to.")
+    return script
+
+
+def run_as_main(script: str, args: Sequence[str]) -> None:
+    """Run a script in this process, in the place of the program that is running.
+
+    Raises:
+        BaseException: what the script raised. It has been printed as Python prints it, and what
+            Python prints of it once more, at the end of the process, is nothing.
+    """
+    path = os.path.join(os.getcwd(), script)
+    sys.argv = [script, *args]
+    if not sys.flags.safe_path:
+        sys.path[0] = os.path.dirname(os.path.realpath(script))
+    main = types.ModuleType("__main__")
+    vars(main).update(
+        __annotations__={},
+        __builtins__=builtins,
+        __cached__=None,
+        __file__=path,
+        __loader__=SourceFileLoader("__main__", path),
+    )
+    sys.modules["__main__"] = main
+    try:
+        with io.open_code(path) as file:
+            source = file.read()
+        exec(compile(source, path, "exec", dont_inherit=True), vars(main))
+    except SystemExit:
+        raise
+    except BaseException as error:
+        _print(error)
+        sys.excepthook = _print_nothing
+        raise
+
+
+def _print(error: BaseException) -> None:
+    """As Python prints what no one caught, without the calls of ours."""
+    seen: set[int] = set()
+    waiting: list[BaseException | None] = [error]
+    while waiting:
+        one = waiting.pop()
+        if one is not None and id(one) not in seen:
+            seen.add(id(one))
+            one.__traceback__ = _without_ours(one.__traceback__)
+            waiting += [one.__cause__, one.__context__, *getattr(one, "exceptions", ())]
+    sys.excepthook(type(error), error, error.__traceback__)
+
+
+def _without_ours(trace: TracebackType | None) -> TracebackType | None:
+    """A traceback without what called the script, and without hooks that only passed it on."""
+    if trace is None:
+        return None
+    following = _without_ours(trace.tb_next)
+    is_ours = trace.tb_frame.f_code.co_filename.startswith(_PACKAGE)
+    if is_ours and (following is not None or trace.tb_frame.f_code is run_as_main.__code__):
+        return following
+    return TracebackType(following, trace.tb_frame, trace.tb_lasti, trace.tb_lineno)
+
+
+def _print_nothing(*_: object) -> None:
+    """It has been printed."""

@@ -1,0 +1,61 @@
+"""Calls a function when a module has been imported, without importing it."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable, Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+
+class _Finder:
+    """Stands first among the finders until the module is looked for; the others find it."""
+
+    def __init__(self, name: str, action: Callable[[], None]) -> None:
+        self._name = name
+        self._action = action
+
+    def leave(self) -> None:
+        """Wait no more."""
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """What the machinery of imports asks for."""
+        if name != self._name:
+            return None
+        self.leave()
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.loader is None:
+            return spec
+        loader = spec.loader
+        execute = loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            del loader.exec_module  # That of its class is seen again.
+            execute(module)
+            self._action()
+
+        loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+def after_import(name: str, action: Callable[[], None]) -> Callable[[], None]:
+    """Call a function once, when a module of this name has been imported, or now if it has been.
+
+    Args:
+        name: of the module.
+        action: must not raise.
+
+    Returns:
+        what ends the waiting; safe to call twice.
+    """
+    if name in sys.modules:
+        action()
+        return lambda: None
+    finder = _Finder(name, action)
+    sys.meta_path.insert(0, finder)
+    return finder.leave

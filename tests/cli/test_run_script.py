@@ -1,0 +1,306 @@
+"""``torchtap run``: the scripts in tests/scripts, which know nothing of it, with and without."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+import torchtap
+from torchtap.runs.run import Run, open_run
+
+SCRIPTS = Path(__file__).parent.parent / "scripts"
+WATCHED = ("-m", "torchtap", "run")
+RANKS = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+
+TRUTH = """
+import json, runpy, sys
+import torch
+from torch.nn.modules.module import register_module_forward_hook
+
+squares = {}
+
+def hook(module, args, output):
+    if torch.is_grad_enabled() and module.training:
+        first = output[0] if isinstance(output, tuple) else output
+        square = first.detach().double().square().sum().item()
+        squares.setdefault(module, []).append(square)
+
+register_module_forward_hook(hook)
+kind, path, *sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+root = next(module for module in squares if type(module).__name__ == kind)
+with open("truth.json", "w") as file:
+    json.dump(squares[root.get_submodule(path)], file)
+"""
+"""A program that runs a script and writes what plain hooks see of the outputs of one module."""
+
+
+def run(
+    folder: Path, *words: str | Path, script: str | Path = "", **kwargs: str
+) -> subprocess.CompletedProcess[bytes]:
+    """Run Python in a folder."""
+    env = {
+        **os.environ,
+        "PYTHONPATH": str(Path(torchtap.__file__).parent.parent),
+        "OMP_NUM_THREADS": "1",
+        **kwargs,
+    }
+    return subprocess.run(
+        [sys.executable, *map(str, words)], capture_output=True, timeout=300, cwd=folder, env=env
+    )
+
+
+def both(
+    folder: Path, script: str, *args: str, code: int = 0, launcher: Sequence[str] = ()
+) -> tuple[str, dict[str, Run]]:
+    """Run a script without and with torchtap, and see that it makes no difference.
+
+    Returns:
+        what was written to stderr, and the runs by the names of their files.
+    """
+    plain, watched = folder / "plain", folder / "watched"
+    for one in (plain, watched):
+        one.mkdir(exist_ok=True)
+    alone = run(plain, *launcher, SCRIPTS / script, *args)
+    beside = run(watched, *launcher, *WATCHED, SCRIPTS / script, *args)
+    stderr = beside.stderr.decode()
+    assert beside.stdout == alone.stdout, stderr
+    assert beside.returncode == alone.returncode == code, stderr
+    runs = {path.name: open_run(path) for path in sorted(watched.glob("*.safetensors"))}
+    written = {path.name for path in watched.iterdir()} - runs.keys()
+    assert written == {path.name for path in plain.iterdir()}
+    return stderr, runs
+
+
+def num_steps(runs: dict[str, Run]) -> dict[str, int]:
+    for one in runs.values():
+        assert one.steps == list(range(len(one.steps)))
+    return {name: len(one.steps) for name, one in runs.items()}
+
+
+# ---------------------------------------------------------------------- trainings
+
+
+def test_a_script_is_watched_and_nothing_of_it_changes(tmp_path: Path) -> None:
+    stderr, runs = both(tmp_path, "mnist.py", "--save-model")
+    assert stderr == "torchtap: run.safetensors: Net, 8 steps, 38 sites, 0 absent\n"
+    assert num_steps(runs) == {"run.safetensors": 8}
+    assert runs["run.safetensors"].stats("conv1:output", phase="eval", step="all").numel
+
+
+def test_options_stand_before_the_script_and_its_own_behind_it(tmp_path: Path) -> None:
+    words = ("--every", "3", "--to", "deep/here.safetensors", "--where", "fc1:output")
+    done = run(tmp_path, *WATCHED, *words, SCRIPTS / "mnist.py", "--epochs", "1", "--batch-size=8")
+    assert done.stderr.decode() == (
+        "torchtap: deep/here.safetensors: Net, 3 of 8 steps, 1 site, 0 absent\n"
+    )
+    opened = open_run(tmp_path / "deep" / "here.safetensors")
+    assert opened.steps == [0, 3, 6]
+    assert [str(site) for site in opened.sites] == ["fc1:output"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [
+        ("dcgan.py", {"run.netD.safetensors": 8, "run.netG.safetensors": 9}),
+        ("word_language_model.py", {"run.safetensors": 12}),
+        ("word_language_model.py --use-optimizer", {"run.safetensors": 12}),
+        ("imagenet.py", {"run.safetensors": 8}),
+        ("nanogpt.py", {"run.safetensors": 6}),
+        ("nanogpt.py --dtype float16", {"run.safetensors": 6}),
+        ("nanogpt.py --compile", {"run.safetensors": 6}),
+        ("nanogpt.py --compile --dtype bfloat16", {"run.safetensors": 6}),
+        ("lbfgs.py", {"run.safetensors": 4}),
+        ("grad_scaler.py", {"run.safetensors": 8}),
+        ("two_copies.py", {"run.0.safetensors": 5, "run.1.safetensors": 3}),
+        ("twins.py", {"run.0.safetensors": 6, "run.1.safetensors": 6}),
+        ("processes.py fork", {"run.safetensors": 4}),
+        ("processes.py spawn", {"run.safetensors": 4}),
+    ],
+)
+def test_scripts_of_many_kinds_are_watched_and_stepped(
+    tmp_path: Path, script: str, expected: dict[str, int]
+) -> None:
+    stderr, runs = both(tmp_path, *script.split())
+    assert num_steps(runs) == expected
+    assert stderr.count("torchtap:") == 1
+    assert stderr.count("\n") == 1
+    assert (" and part of one" in stderr) == (script == "dcgan.py")  # It draws pictures at the end.
+
+
+@pytest.mark.slow
+def test_a_trainer_of_transformers_is_watched(tmp_path: Path) -> None:
+    pytest.importorskip("accelerate")
+    _, runs = both(tmp_path, "hf_trainer.py")
+    assert num_steps(runs) == {"run.safetensors": 6}
+    assert runs["run.safetensors"].over_steps("lm_head:output", "num_tensors")[1] == [2] * 6
+
+
+@pytest.mark.slow
+def test_a_module_of_lightning_is_watched(tmp_path: Path) -> None:
+    pytest.importorskip("lightning")
+    _, runs = both(tmp_path, "lightning_module.py")
+    assert num_steps(runs) == {"run.safetensors": 12}
+    one = runs["run.safetensors"]
+    assert one.over_steps("decoder:output", "num_tensors")[1] == [1] * 12
+    assert one.over_steps("decoder.0:update[weight]", "l2")[0] == list(range(12))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", ["ddp.py", "fsdp2.py"])
+def test_each_rank_of_torchrun_writes_its_run_and_one_says_so(tmp_path: Path, script: str) -> None:
+    stderr, runs = both(tmp_path, script, launcher=RANKS)
+    assert num_steps(runs) == {"run.rank0.safetensors": 5, "run.rank1.safetensors": 5}
+    assert stderr.count("torchtap:") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("script", "kind", "path", "calls", "file"),
+    [
+        ("mnist.py", "Net", "conv1", 1, "run"),
+        ("imagenet.py", "ResNet", "layer1.0.conv2", 1, "run"),
+        ("dcgan.py", "Discriminator", "main.2", 3, "run.netD"),
+        ("word_language_model.py", "RNNModel", "decoder", 1, "run"),
+        ("nanogpt.py", "GPT", "transformer.h.1.mlp.c_fc", 2, "run"),
+    ],
+)
+def test_statistics_are_those_of_plain_hooks(
+    tmp_path: Path, script: str, kind: str, path: str, calls: int, file: str
+) -> None:
+    (tmp_path / "truth.py").write_text(TRUTH)
+    assert not run(tmp_path, "truth.py", kind, path, SCRIPTS / script).returncode
+    squares = json.loads((tmp_path / "truth.json").read_text())
+    assert not run(tmp_path, *WATCHED, SCRIPTS / script).returncode
+    opened = open_run(tmp_path / f"{file}.safetensors")
+    steps, found = opened.over_steps(f"{path}:output", "l2")
+    expected = [sum(squares[k : k + calls]) ** 0.5 for k in range(0, len(squares), calls)]
+    assert steps == list(range(len(expected)))
+    assert found == pytest.approx(expected, rel=1e-6)
+
+
+# ---------------------------------------------------------------------- ends
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("how", "code"),
+    [("raise", 1), ("exit", 7), ("message", 1), ("interrupt", -signal.SIGINT)],
+)
+def test_what_was_recorded_is_saved_however_a_script_ends(
+    tmp_path: Path, how: str, code: int
+) -> None:
+    stderr, runs = both(tmp_path, "ending.py", how, code=code)
+    assert num_steps(runs) == {"run.safetensors": 6}
+    *own, last = stderr.splitlines(keepends=True)
+    assert last == "torchtap: run.safetensors: Linear, 6 steps, 8 sites, 0 absent\n"
+    assert "".join(own) == run(tmp_path, SCRIPTS / "ending.py", how).stderr.decode()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_what_was_recorded_is_saved_when_a_script_is_told_to_end(tmp_path: Path, name: str) -> None:
+    number = getattr(signal, name)
+    for words in ((), WATCHED):
+        script = subprocess.Popen(
+            [sys.executable, *words, SCRIPTS / "ending.py", name],
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(Path(torchtap.__file__).parent.parent)},
+        )
+        assert script.stdout is not None
+        while "ready" not in script.stdout.readline():
+            pass
+        script.send_signal(number)
+        _, stderr = script.communicate(timeout=60)
+        assert script.returncode == -number
+    assert "torchtap: run.safetensors: Linear, " in stderr
+    assert len(open_run(tmp_path / "run.safetensors").steps) >= 6
+
+
+@pytest.mark.slow
+def test_what_was_flushed_is_there_where_a_process_ends_at_once(tmp_path: Path) -> None:
+    stderr, runs = both(tmp_path, "ending.py", "os._exit", code=9)
+    assert not stderr
+    assert runs["run.safetensors"].steps[0] == 0
+
+
+@pytest.mark.slow
+def test_a_script_without_a_model_keeps_its_exit_code_and_is_told_of(tmp_path: Path) -> None:
+    stderr, runs = both(tmp_path, "no_model.py", code=3)
+    assert stderr == "torchtap: nothing was watched: no model of this process was trained\n"
+    assert not runs
+
+
+@pytest.mark.slow
+def test_a_run_that_cannot_be_written_is_told_of_and_the_script_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    words = ("--to", "file/run.safetensors", SCRIPTS / "mnist.py")
+    alone, watched = run(tmp_path, SCRIPTS / "mnist.py"), run(tmp_path, *WATCHED, *words)
+    assert watched.stdout == alone.stdout
+    assert watched.returncode == 0
+    said = watched.stderr.decode()
+    assert said.startswith("torchtap: nothing was saved: run.safetensors was not written: ")
+    assert said.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_what_goes_wrong_in_the_watching_is_told_and_the_script_goes_on(tmp_path: Path) -> None:
+    words = ("--where", "conv9:output", SCRIPTS / "mnist.py")
+    alone, watched = run(tmp_path, SCRIPTS / "mnist.py"), run(tmp_path, *WATCHED, *words)
+    assert watched.stdout == alone.stdout
+    assert watched.returncode == 0
+    assert "conv9" in watched.stderr.decode()
+
+
+# ---------------------------------------------------------------------- starts, and bad input
+
+
+def test_a_script_sees_what_it_sees_without_torchtap(tmp_path: Path) -> None:
+    (tmp_path / "link.py").symlink_to(SCRIPTS / "sees.py")
+    for script in (SCRIPTS / "sees.py", "link.py", "./link.py"):
+        alone = run(tmp_path, script, "-h", "--", "--to", "x")
+        watched = run(tmp_path, *WATCHED, script, "-h", "--", "--to", "x")
+        assert watched.stdout == alone.stdout
+        assert watched.stdout
+        assert watched.stderr.decode() == (
+            "torchtap: nothing was watched: the script did not import torch\n"
+        )
+
+
+def test_a_syntax_error_is_shown_as_python_shows_it(tmp_path: Path) -> None:
+    (tmp_path / "odd.py").write_text("import os\nx = = 2\n")
+    alone, watched = (run(tmp_path, *words, "odd.py") for words in ((), WATCHED))
+    assert watched.returncode == alone.returncode == 1
+    assert watched.stderr.startswith(alone.stderr)
+    assert watched.stderr.count(b"torchtap") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["none.py"], "There is no SCRIPT none.py"),
+        (["."], "a folder"),
+        (["--where", "fc:inputs", "x.py"], "inputs"),
+        (["--to", "run.txt", "x.py"], "--to is run.txt"),
+        (["--every", "0", "x.py"], "--every"),
+        ([], "Missing argument 'SCRIPT'"),
+    ],
+)
+def test_bad_input_is_refused_before_anything_runs(
+    tmp_path: Path, words: list[str], says: str
+) -> None:
+    (tmp_path / "x.py").write_text("raise SystemExit(0)\n")
+    done = run(tmp_path, *WATCHED, *words)
+    assert done.returncode == 2
+    assert says in done.stderr.decode()
