@@ -133,7 +133,7 @@ class Engine:
         self.marks, self.namesakes = self._hooks.marks, self._hooks.namesakes
         self.keeper = CopyPolicy(copy)
         self.state = State(plan, self.taps, emit, borrows=self.borrows)
-        take_state = self.take_state
+        take_state = partial(self.take_state, is_late=True)
         self.optimizers = OptimizerPorts(plan, self.taps, emit, take_state, borrows=self.borrows)
         self.wants_state = self.state.is_wanted or self.optimizers.is_wanted
         self.gradients = Gradients(self.keeper, emit, self.state.deliver, grad_input, looks)
@@ -377,13 +377,17 @@ class Engine:
             self.gradients.release_leaves(force=False)
         self.take_state()
 
-    def take_state(self) -> None:
-        """Take parameters and buffers, once a step, when the model is entered."""
+    def take_state(self, *, is_late: bool = False) -> None:
+        """Take parameters and buffers, once a step, when the model is entered.
+
+        Args:
+            is_late: it was not, and an optimizer is about to make its step.
+        """
         with self._lock:
             if not self._is_state_taken:
                 self._is_state_taken = True
                 self._own_storages = None
-                self.state.take(self.gradients.backwards)
+                self.state.take(self.gradients.backwards, is_late=is_late)
 
     def begin(self, tap: Tap) -> None:
         """A part of the model runs, maybe without the model itself."""

@@ -29,6 +29,15 @@ if TYPE_CHECKING:
     from torchtap.core.modules import Places
     from torchtap.core.plan import Plan
 
+USED_UP = (
+    "a hook that was on the parameter before ours emptied .grad, as an optimizer that steps inside "
+    "the backward does: watch before that hook is put on, or take step_grad"
+)
+LATE = (
+    "in step {} no call of the model was seen before the optimizer's step (as where it was "
+    "compiled before it was watched), so what came before that step is not available"
+)
+
 
 class State:
     """The ports ``param``, ``buffer`` and ``param_grad``.
@@ -64,9 +73,16 @@ class State:
         self.places: Places | None = None
         self._waiting: dict[SiteState, Record] = {}
 
-    def take(self, backwards: Backwards) -> None:
-        """Keep parameters and buffers as they are now."""
+    def take(self, backwards: Backwards, *, is_late: bool = False) -> None:
+        """Keep parameters and buffers as they are now.
+
+        Args:
+            backwards: numbers those that bring gradients.
+            is_late: an optimizer is about to make its step, and no call was seen: buffers may have
+                changed in this step, and gradients have come.
+        """
         self.was_taken = True
+        had_hooks = bool(self._hooks)
         self._labels = ("local",) if num_ranks() else ()
         shards, step = sharded_parameters(), self.step
         are_kept = self.places is None or self.places.are_kept()
@@ -82,8 +98,20 @@ class State:
         for tap, module in self._owners if self._wants_buffers else ():
             for name, held in module._buffers.items() if "buffer" in tap.filters else ():
                 wanted = None if held is None else tap.state("buffer", name)
-                if wanted is not None and held is not None:
+                if wanted is not None and is_late:
+                    wanted.expected, wanted.reason = wanted.received + 1, LATE.format(step)
+                elif wanted is not None and held is not None:
                     self._take(wanted, held, step)
+        if is_late and not had_hooks:
+            self._note_late(step)
+
+    def _note_late(self, step: int) -> None:
+        """Gradients came in this step before there was a hook that could take them."""
+        for tap, module in self._owners:
+            for name, param in module._parameters.items() if "param_grad" in tap.filters else ():
+                state = tap.state("param_grad", name)
+                if state is not None and param is not None and param.grad is not None:
+                    state.expected, state.reason = state.received + 1, LATE.format(step)
 
     def _take(self, state: SiteState, tensor: Tensor, step: int) -> None:
         if state.meter(tensor, step):
@@ -165,7 +193,10 @@ class State:
         param: Tensor,
     ) -> None:
         gradient = param.grad
-        if gradient is None or not self.recording or not owns(module(), state.site.leaf, param):
+        if not self.recording or not owns(module(), state.site.leaf, param):
+            return
+        if gradient is None:
+            state.expected, state.reason = state.received + 1, USED_UP
             return
         labels = self._labels
         if type(gradient) is not Tensor:

@@ -1,0 +1,40 @@
+"""Real trainings by what torchtap does with them: every cell works, says what is not, or is named.
+
+A row is a training, a column what is attached to it. In a cell that works, losses, gradients,
+parameters, buffers, random numbers, hook tables and the compiler's settings are to the bit those of
+a run without torchtap; what was recorded or measured is what plain hooks see; and all that was
+selected is recorded or absent with a reason that the row declares.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from cells import wrong
+from row import Row
+from rows_compiled import COMPILED
+from rows_plain import PLAIN
+
+
+def cells(rows: list[Row]) -> list[Any]:
+    """One case for each row and column."""
+    return [
+        pytest.param(row, column, id=f"{row.name}-{column}")
+        for row in rows
+        for column in row.columns
+    ]
+
+
+@pytest.mark.filterwarnings("ignore")  # Of the trainings; those of a cell are compared.
+@pytest.mark.parametrize(("row", "column"), cells(PLAIN))
+def test_a_training_of_one_process(row: Row, column: str) -> None:
+    assert wrong(row, column) == []
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.usefixtures("fresh_compiler")
+@pytest.mark.parametrize(("row", "column"), cells(COMPILED))
+def test_a_training_that_compiles(row: Row, column: str) -> None:
+    assert wrong(row, column) == []
