@@ -54,19 +54,23 @@ class PlainTruth:
         values: what flowed at each place, in the order of arrival.
         step: the running step.
         phase: of the calls: the training says when it evaluates.
+        infers_shapes: whether the very first call is no call of the training: a pipeline runs its
+            stages once on uninitialised memory.
     """
 
     def __init__(self, model: nn.Module) -> None:
         self.values: dict[Place, list[Flowed]] = defaultdict(list)
         self.step = 0
         self.phase = "forward"
+        self.infers_shapes = False
         self._modules, _ = modules_of(model)
         self._calls: Counter[tuple[str, str]] = Counter()
         self._replayed: Counter[str] = Counter()
+        self._are_buffers_taken = False
         self._before: list[dict[int, Tensor]] = []
+        self._heard: set[tuple[str, str, int]] = set()
         self._handles: list[Any] = [*self._put_on(), *self._listen_to_params()]
-        self._has_run = False
-        self._take_state()
+        self._begin_step()
 
     def _put_on(self) -> Iterator[Any]:
         for path, module in self._modules.items():
@@ -79,7 +83,9 @@ class PlainTruth:
 
     def _listen_to_params(self) -> Iterator[Any]:
         for path, name, param in self._params():
-            if param.requires_grad and param.is_leaf:
+            key = path, name, id(param)
+            if param.requires_grad and param.is_leaf and key not in self._heard:
+                self._heard.add(key)
                 take = partial(self._accumulated, path, name)
                 yield param.register_post_accumulate_grad_hook(take)
 
@@ -88,7 +94,12 @@ class PlainTruth:
         self.step += 1
         self._calls.clear()
         self._replayed.clear()
-        self._take_state()
+        self._begin_step()
+
+    def look_again(self) -> None:
+        """The parameters were replaced by others, as where they are distributed."""
+        self._handles += self._listen_to_params()
+        self._begin_step()
 
     def close(self) -> None:
         """Take the hooks off, and forget the state of a step that did not begin."""
@@ -102,11 +113,9 @@ class PlainTruth:
     def _enter(self, path: str, module: nn.Module, args: Any, kwargs: Any) -> None:
         if _is_in_transform() or _is_in_backward():
             return
-        if not self._has_run:
-            self._has_run = True
-            if self._were_whole and any(hasattr(p, "to_local") for _, _, p in self._params()):
-                self._handles += self._listen_to_params()  # It was distributed since.
-                self._take_state()
+        if not self._are_buffers_taken:  # DDP sends them around before the first call.
+            self._are_buffers_taken = True
+            self._take("buffer", "_buffers")
         call = self._calls[path, "input"]
         self._calls[path, "input"] += 1
         for leaf, tensor in argument_leaves(args, kwargs):
@@ -129,10 +138,14 @@ class PlainTruth:
                 tensor.register_hook(arrive)
 
     def _arrive(self, path: str, leaf: str, call: int, phase: str, gradient: Tensor) -> None:
+        if self.infers_shapes and (self.step, call) == (0, 0):
+            return
         place = Place(path, "grad_output", leaf, self.step, phase)
         self.values[place].append(Flowed(call, own(gradient)))
 
     def _note(self, path: str, port: str, leaf: str, call: int, tensor: Tensor) -> None:
+        if self.infers_shapes and (self.step, call) == (0, 0):
+            return
         place = Place(path, port, leaf, self.step, self.phase)
         self.values[place].append(Flowed(call, own(tensor)))
 
@@ -144,21 +157,25 @@ class PlainTruth:
                 if param is not None:
                     yield path, name, param
 
-    def _take_state(self) -> None:
-        self._were_whole = not any(hasattr(param, "to_local") for _, _, param in self._params())
+    def _begin_step(self) -> None:
+        """Parameters are looked at before the first call, in which FSDP may gather them."""
+        self._are_buffers_taken = False
+        self._take("param", "_parameters")
+
+    def _take(self, port: str, table: str) -> None:
         for path, module in self._modules.items():
-            for port, table in (("param", module._parameters), ("buffer", module._buffers)):
-                for name, tensor in table.items():
-                    if tensor is not None:
-                        place = Place(path, port, name, self.step)
-                        self.values[place] = [Flowed(0, own(tensor))]
+            for name, tensor in getattr(module, table).items():
+                if tensor is not None:
+                    self.values[Place(path, port, name, self.step)] = [Flowed(0, own(tensor))]
 
     def _accumulated(self, path: str, name: str, param: Tensor) -> None:
         if param.grad is not None:  # Else an optimizer used it up before this hook ran.
             self._put(path, "param_grad", name, param.grad)
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        held = {id(p): p for group in optimizer.param_groups for p in group["params"]}
+        around = {key for before in self._before for key in before}  # Steps inside of steps.
+        params = [param for group in optimizer.param_groups for param in group["params"]]
+        held = {id(param): param for param in params if id(param) not in around}
         self._before.append({key: own(param) for key, param in held.items()})
         if not _closure(args, kwargs):
             self._take_gradients(held)

@@ -116,6 +116,18 @@ class Probe:
         """Name the optimizers, whose hook tables are looked at."""
         self._optimizers += optimizers
 
+    def distributed(self) -> None:
+        """Say that the parameters were distributed after attaching."""
+        truth = self.made.tool.get("truth")
+        if truth is not None:
+            truth.look_again()
+
+    def infers_shapes(self) -> None:
+        """Say that a pipeline will run the model once on uninitialised memory."""
+        truth = self.made.tool.get("truth")
+        if truth is not None:
+            truth.infers_shapes = True
+
     @contextlib.contextmanager
     def evaluation(self) -> Iterator[None]:
         """Inside, the training evaluates."""

@@ -8,13 +8,18 @@ selected is recorded or absent with a reason that the row declares.
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from cells import wrong
 from row import Row
 from rows_compiled import COMPILED
+from rows_on_ranks import ON_FOUR, ON_TWO
 from rows_plain import PLAIN
+
+from ranks import run_file
 
 
 def cells(rows: list[Row]) -> list[Any]:
@@ -30,6 +35,17 @@ def cells(rows: list[Row]) -> list[Any]:
 @pytest.mark.parametrize(("row", "column"), cells(PLAIN))
 def test_a_training_of_one_process(row: Row, column: str) -> None:
     assert wrong(row, column) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num", [2, 4])
+def test_trainings_on_ranks(num: int, tmp_path: Path) -> None:
+    rows = {2: ON_TWO, 4: ON_FOUR}[num]
+    run_file(tmp_path, Path(__file__).with_name("on_ranks.py"), num, [row.name for row in rows])
+    for rank in range(num):
+        found = json.loads((tmp_path / f"rank{rank}.json").read_text())
+        assert len(found) == sum(len(row.columns) + 1 for row in rows)
+        assert {cell: what for cell, what in found.items() if what} == {}, rank
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from torchtap.core.distributed import (
     is_distributed,
+    is_part_of_flat,
     is_partial,
     local,
     num_ranks,
@@ -33,6 +34,12 @@ USED_UP = (
     "a hook that was on the parameter before ours emptied .grad, as an optimizer that steps inside "
     "the backward does: watch before that hook is put on, or take step_grad"
 )
+FLAT = (
+    "FullyShardedDataParallel gathers it into one flat parameter during the call, where its "
+    "shard is out of reach: use fully_shard (FSDP2), or take step_grad and update, which are of "
+    "the shard"
+)
+OTHER_TENSOR = "the call put another tensor in the parameter's place"
 LATE = (
     "in step {} no call of the model was seen before the optimizer's step (as where it was "
     "compiled before it was watched), so what came before that step is not available"
@@ -93,7 +100,11 @@ class State:
             params = {} if module is None else module._parameters
             for state, name in wanted_of:
                 param = params.get(name)
-                if param is not None:
+                if param is None:
+                    continue
+                if is_part_of_flat(param):
+                    state.reason = FLAT
+                else:
                     self._take(state, shards.get(id(param), param) if shards else param, step)
         for tap, module in self._owners if self._wants_buffers else ():
             for name, held in module._buffers.items() if "buffer" in tap.filters else ():
@@ -178,7 +189,7 @@ class State:
             state.reason = why_no_grad(param)
             return True
         if not param.is_leaf:
-            state.reason = "the call put another tensor in the parameter's place"
+            state.reason = FLAT if is_part_of_flat(param) else OTHER_TENSOR
             return False
         hook = partial(self._take_gradient, backwards, state, weakref.ref(module))
         handle = param.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
