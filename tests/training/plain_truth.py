@@ -103,8 +103,9 @@ class PlainTruth:
 
     def close(self) -> None:
         """Take the hooks off, and forget the state of a step that did not begin."""
-        for place in [place for place in self.values if place.step == self.step]:
-            del self.values[place]
+        if not self._are_buffers_taken:
+            for place in [place for place in self.values if place.step == self.step]:
+                del self.values[place]
         for handle in self._handles:
             handle.remove()
 
@@ -219,4 +220,6 @@ def _is_in_backward() -> bool:
 
 
 def _is_in_transform() -> bool:
-    return torch._C._functorch.peek_interpreter_stack() is not None
+    """Where tensors stand for others."""
+    is_in_transform = torch._C._functorch.peek_interpreter_stack() is not None
+    return is_in_transform or torch.compiler.is_exporting()

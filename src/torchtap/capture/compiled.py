@@ -126,7 +126,8 @@ class Part:
         if port == _LEAVES:
             engine.evaluations.end_graph()
             return
-        engine.begin(tap)  # A compiled model does not say when it is entered.
+        # A compiled model does not say when it is entered.
+        engine.begin(tap, trains=trains)
         tap.has_run = tap.is_in_graph = True
         if port == _ENTERS:
             engine.evaluations.begin_graph(trains=trains)

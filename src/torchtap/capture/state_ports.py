@@ -120,19 +120,24 @@ class State:
         """Gradients came in this step before there was a hook that could take them."""
         for tap, module in self._owners:
             for name, param in module._parameters.items() if "param_grad" in tap.filters else ():
-                state = tap.state("param_grad", name)
-                if state is not None and param is not None and param.grad is not None:
+                has_gradient = param is not None and param.grad is not None
+                state = tap.state("param_grad", name) if has_gradient else None
+                if state is not None:
                     state.expected, state.reason = state.received + 1, LATE.format(step)
 
     def _take(self, state: SiteState, tensor: Tensor, step: int) -> None:
         if state.meter(tensor, step):
-            state.seen, state.reason = True, None
+            state.seen = True
+            if state.expected <= state.received:  # Else an earlier step lacks it.
+                state.reason = None
         else:
             self._keep(state, tensor)
 
     def _keep(self, state: SiteState, tensor: Tensor) -> None:
-        state.reason = obstacle(tensor)
-        if state.reason is None:
+        reason = obstacle(tensor)
+        if reason is not None or state.expected <= state.received:
+            state.reason = reason
+        if reason is None:
             state.seen = True
             own, labels = local(tensor)
             kept = own if self._borrows else normal_copy(own)
