@@ -75,6 +75,7 @@ class Probe:
         self._where = where
         self.is_eager = is_eager
         self._model: nn.Module | None = None
+        self._is_attached = False
         self._optimizers: list[Optimizer] = []
         self.leave = contextlib.ExitStack()
         self._verify: Callable[[], Any] | None = None
@@ -102,7 +103,7 @@ class Probe:
             **kwargs: further ones of the model.
         """
         assert self._model is None, "a row attaches once"
-        self._model = model
+        self._model, self._is_attached = model, True
         self._verify = lambda: tt.verify(model, *args, loss=loss, **kwargs)
         attach = getattr(self, f"_attach_{self._column}", None)
         if attach is not None:
@@ -111,6 +112,11 @@ class Probe:
     def proves(self, model: nn.Module, *args: Any) -> None:
         """Say what ``tt.verify`` runs, where it is not what is attached to."""
         self._verify = lambda: tt.verify(model, *args)
+
+    def detach(self) -> None:
+        """Take everything off; the training goes on."""
+        self._is_attached = False
+        self.leave.close()
 
     def optimizes(self, *optimizers: Optimizer) -> None:
         """Name the optimizers, whose hook tables are looked at."""
@@ -146,12 +152,12 @@ class Probe:
         for name, param in self._params():
             gradient = None if param.grad is None else own(param.grad)
             self.made.facts[f"gradient of {name} in {number}"] = _bits(gradient)
-        for name in ("watch", "stats"):
+        for name in ("watch", "stats") if self._is_attached else ():
             if name in self.made.tool:
                 self.made.tool[name].step()
-        if "truth" in self.made.tool:
+        if "truth" in self.made.tool and self._is_attached:
             self.made.tool["truth"].next_step()
-        if self._column == "verify" and number == 0:
+        if self._column == "verify" and "verification" not in self.made.tool:
             self._prove()
 
     # ------------------------------------------------------------------ the columns
@@ -191,7 +197,8 @@ class Probe:
         self.made.tool[name] = self.leave.enter_context(tool)
 
     def _prove(self) -> None:
-        assert self._verify is not None
+        if self._verify is None:  # Not attached yet.
+            return
         found = self.made.tool["verification"] = self._verify()
         self.made.told += [entry.reason for entry in found.unverified]
         self.made.told += [*found.hollow, *found.notes, *found.unsteady]
@@ -219,8 +226,8 @@ class Probe:
         made.tables = _tables(model, self._optimizers)
 
     def _params(self) -> Iterator[tuple[str, Tensor]]:
-        assert self._model is not None, "the training never attached"
-        yield from self._model.named_parameters()
+        if self._model is not None:
+            yield from self._model.named_parameters()
 
 
 def run(train: Callable[[Probe], object], probe: Probe) -> Made:

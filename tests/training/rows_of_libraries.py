@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from networks import ConvNet, classes, pictures, tokens, vectors
-from probe import Probe
+from probe import EVERY_PORT, Probe
 from row import Rows, said
 from rows_plain import NO_BACKWARD, NO_GRADIENT, NOT_CALLED, UNUSED, train
 from torch import Tensor, nn
@@ -41,7 +41,7 @@ def sgd(model: nn.Module) -> torch.optim.Optimizer:
 def functional_call_with_the_models_own_parameters(probe: Probe) -> None:
     model = mlp()
     probe.attach(model, vectors(0))
-    params = dict(model.named_parameters())
+    params: Any = dict(model.named_parameters())
 
     def compute(k: int) -> Tensor:
         return torch.func.functional_call(model, params, (vectors(k),)).square().mean()
@@ -183,6 +183,21 @@ def a_head_on_a_body_with_int8_weights_and_activations(probe: Probe) -> None:
     _torchao(probe, "Int8DynamicActivationInt8WeightConfig")
 
 
+@LIBRARIES("torchao, trained quantised", edited="0")
+def torchao_training_that_knows_of_quantisation(probe: Probe) -> None:
+    needs("torchao")
+    torchao: Any = importlib.import_module("torchao.quantization")
+    qat: Any = importlib.import_module("torchao.quantization.qat")
+    model = mlp()
+    base = torchao.Int8DynamicActivationIntxWeightConfig(
+        weight_dtype=getattr(torch, "int4"),  # noqa: B009 - mypy does not know it
+        weight_granularity=torchao.granularity.PerGroup(2),
+    )
+    torchao.quantize_(model, qat.QATConfig(base, step="prepare"))
+    probe.attach(model, vectors(0))
+    train(probe, model, sgd(model), lambda k: model(vectors(k)).square().mean())
+
+
 @LIBRARIES("torchao, 8-bit optimizer", edited="0", warns=True)
 def torchao_optimizer_of_8_bits(probe: Probe) -> None:
     needs("torchao")
@@ -299,6 +314,22 @@ def hf_trainer_that_evaluates(probe: Probe) -> None:
     _train_by_hf(probe, evaluates=True, eval_strategy="steps", eval_steps=1)
 
 
+# The model makes a mask of its own only where it is compiled.
+NO_MASKS = [EVERY_PORT, "!*:input[attention_mask]", "!transformer.h.?:input[2]"]
+
+
+@LIBRARIES(
+    "HF Trainer",
+    where=NO_MASKS,
+    compiles=True,
+    tolerance=1e-4,
+    **{**HF, "absent": (*HF["absent"], "inside torch.compile", "compiled, and run uncompiled")},
+)
+def hf_trainer_that_compiles(probe: Probe) -> None:
+    backend: Any = {} if probe.is_eager else {"torch_compile_backend": "aot_eager"}
+    _train_by_hf(probe, torch_compile=not probe.is_eager, **backend)
+
+
 @LIBRARIES(
     "PEFT, LoRA",
     edited="base_model.model.transformer.h.1.mlp",
@@ -360,8 +391,8 @@ def lightning_with_validation(probe: Probe) -> None:
         def on_train_batch_end(self, outputs: Any, batch: Any, index: int) -> None:
             probe.step(outputs["loss"])
 
-    data = [(pictures(k), classes(k)) for k in range(3)]
-    loader = torch.utils.data.DataLoader(data, batch_size=None)
+    data: Any = [(pictures(k), classes(k)) for k in range(3)]
+    loader: Any = torch.utils.data.DataLoader(data, batch_size=None)
     trainer = lightning.Trainer(
         max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False,
         enable_progress_bar=False, enable_model_summary=False, val_check_interval=1,

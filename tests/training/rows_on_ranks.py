@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 from networks import ConvNet, Experts, Tied, classes, pictures, tokens, vectors
-from probe import Probe
-from row import Rows, said
+from probe import COLUMNS, Probe
+from row import Rows, refused, said
 from rows_plain import NO_BACKWARD, NO_GRADIENT, NOT_CALLED, UNUSED, train
 from torch import Tensor, distributed, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
@@ -123,6 +123,14 @@ def ddp_with_a_hook_of_ones_own(probe: Probe) -> None:
 def ddp_that_compresses_to_fp16(probe: Probe) -> None:
     model = DistributedDataParallel(mlp())
     model.register_comm_hook(None, default_hooks.fp16_compress_hook)
+    probe.attach(model, vectors(part(0)))
+    train(probe, model, sgd(model), lambda k: model(vectors(part(k))).square().mean())
+
+
+@ON_TWO("DDP, bf16 compression", cells=dict.fromkeys(COLUMNS, refused("NCCL")), edited="0")
+def ddp_that_compresses_to_bf16(probe: Probe) -> None:
+    model = DistributedDataParallel(mlp())
+    model.register_comm_hook(None, default_hooks.bf16_compress_hook)
     probe.attach(model, vectors(part(0)))
     train(probe, model, sgd(model), lambda k: model(vectors(part(k))).square().mean())
 

@@ -79,6 +79,45 @@ def tied_embeddings(probe: Probe) -> None:
     train(probe, model, optimizer, lambda k: model(tokens(k), tokens(k + 1))[1])
 
 
+@ROWS("attached in the middle", edited="act")
+def attached_after_a_step_and_taken_off_before_the_last(probe: Probe) -> None:
+    model = ConvNet()
+    optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
+    probe.optimizes(optimizer)
+    for k in range(5):
+        if k == 1:
+            probe.attach(model, pictures(0))
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(pictures(k)), classes(k))
+        loss.backward()
+        optimizer.step()
+        probe.step(loss)
+        if k == 3:
+            probe.detach()
+
+
+@ROWS(
+    "attached between forward and backward",
+    cells={
+        name: said("in step 0 no call of the model was seen before the optimizer's step")
+        for name in ("Memory", "Stats", "together")
+    },
+    edited="act",
+)
+def attached_between_forward_and_backward(probe: Probe) -> None:
+    model = ConvNet()
+    optimizer = torch.optim.SGD(model.parameters(), 0.05)
+    probe.optimizes(optimizer)
+    for k in range(3):
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(pictures(k)), classes(k))
+        if k == 0:
+            probe.attach(model, pictures(0))
+        loss.backward()
+        optimizer.step()
+        probe.step(loss)
+
+
 # ---------------------------------------------------------------------- checkpoints
 
 
@@ -94,7 +133,7 @@ def _checkpointed(probe: Probe, **how: Any) -> None:
     train(probe, model, optimizer, lambda k: model(tokens(k), tokens(k + 1))[1])
 
 
-@ROWS("checkpoint", edited="blocks.0.norm", absent=(UNUSED,))
+@ROWS("checkpoint", edited="blocks.0.up", absent=(UNUSED,))
 def checkpoint_non_reentrant(probe: Probe) -> None:
     _checkpointed(probe, use_reentrant=False)
 
@@ -109,7 +148,7 @@ def checkpoint_reentrant(probe: Probe) -> None:
     _checkpointed(probe, use_reentrant=True)
 
 
-@ROWS("checkpoint", edited="blocks.0", absent=(UNUSED,))
+@ROWS("checkpoint", edited="blocks.0.up", absent=(UNUSED,))
 def checkpoint_selective(probe: Probe) -> None:
     def contexts() -> Any:
         return create_selective_checkpoint_contexts(_save_products)
@@ -233,6 +272,24 @@ def evaluation_between_steps(probe: Probe) -> None:
             right = model(pictures(10)).argmax(1).eq(classes(10)).sum()
         model.train()
         probe.step((loss, right))
+
+
+@ROWS("evaluation between steps", edited="act")
+def evaluation_after_the_step_was_closed(probe: Probe) -> None:
+    model = ConvNet()
+    optimizer = torch.optim.SGD(model.parameters(), 0.05)
+    probe.attach(model, pictures(0))
+    probe.optimizes(optimizer)
+    for k in range(3):
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(pictures(k)), classes(k))
+        loss.backward()
+        optimizer.step()
+        probe.step(loss)
+        model.eval()
+        with torch.inference_mode(), probe.evaluation():
+            model(pictures(10))
+        model.train()
 
 
 @ROWS("several losses", edited="shared", absent=(NOT_CALLED, NO_GRADIENT, NO_BACKWARD))

@@ -14,12 +14,17 @@ from typing import Any
 
 import pytest
 from cells import wrong
+from page import LINES, table
 from row import Row
 from rows_compiled import COMPILED
+from rows_of_libraries import LIBRARIES
 from rows_on_ranks import ON_FOUR, ON_TWO
 from rows_plain import PLAIN
 
 from ranks import run_file
+
+EVERY_ROW = [*PLAIN, *COMPILED, *LIBRARIES, *ON_TWO, *ON_FOUR]
+PAGE = Path(__file__).parents[2] / "docs" / "training.md"
 
 
 def cells(rows: list[Row]) -> list[Any]:
@@ -34,6 +39,13 @@ def cells(rows: list[Row]) -> list[Any]:
 @pytest.mark.filterwarnings("ignore")  # Of the trainings; those of a cell are compared.
 @pytest.mark.parametrize(("row", "column"), cells(PLAIN))
 def test_a_training_of_one_process(row: Row, column: str) -> None:
+    assert wrong(row, column) == []
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("row", "column"), cells(LIBRARIES))
+def test_a_training_by_other_ways_or_with_other_libraries(row: Row, column: str) -> None:
     assert wrong(row, column) == []
 
 
@@ -54,3 +66,16 @@ def test_trainings_on_ranks(num: int, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("row", "column"), cells(COMPILED))
 def test_a_training_that_compiles(row: Row, column: str) -> None:
     assert wrong(row, column) == []
+
+
+def test_the_page_on_real_trainings_has_the_table_of_the_matrix() -> None:
+    found = PAGE.read_text().splitlines()
+    start = found.index(table(EVERY_ROW)[0])
+    assert found[start : start + len(table(EVERY_ROW))] == table(EVERY_ROW), "print it: page.py"
+
+
+def test_every_row_stands_in_one_line_of_the_table() -> None:
+    kinds = [kind for line in LINES for kind in line.kinds]
+    assert len(kinds) == len(set(kinds))
+    assert {row.kind for row in EVERY_ROW} == set(kinds)
+    assert len({row.name for row in EVERY_ROW}) == len(EVERY_ROW)
