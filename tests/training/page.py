@@ -179,6 +179,11 @@ LINES = (
         "attach to the graph module, or to the unflattened program; an export is no call",
     ),
     Line(
+        "`torch.export(strict=True)`",
+        ("torch.export(strict=True)",),
+        "`to=tt.Stats()`, or export with `strict=False`",
+    ),
+    Line(
         "torch.ao, quantised",
         ("torch.ao, quantised",),
         "quantised modules have no gradients inside",

@@ -13,7 +13,7 @@ from rows_plain import NO_BACKWARD, NO_GRADIENT, NOT_CALLED, UNUSED, train
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-COMPILED = ROWS = Rows()
+COMPILED = Rows()
 IN_GRAPH = "inside torch.compile there are no autograd nodes"
 """Where statistics are measured inside of the graph."""
 UNCOMPILED = "compiled, and run uncompiled for this proof"

@@ -10,12 +10,12 @@ import pytest
 import torch
 from networks import ConvNet, classes, pictures, tokens, vectors
 from probe import EVERY_PORT, Probe
-from row import Rows, said
+from row import Rows, refused, said
 from rows_plain import NO_BACKWARD, NO_GRADIENT, NOT_CALLED, UNUSED, train
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-LIBRARIES = ROWS = Rows()
+LIBRARIES = Rows()
 IN_TRANSFORM = "it ran inside a torch.func transform"
 
 
@@ -116,6 +116,24 @@ def a_model_that_is_exported_while_it_trains(probe: Probe) -> None:
         assert not [name for name in names if "torchtap" in name]
         loss = model(vectors(k)).square().mean()
         return loss + 0 * len(names)
+
+    train(probe, model, sgd(model), compute)
+
+
+@LIBRARIES(
+    "torch.export(strict=True)",
+    cells=dict.fromkeys(("Memory", "edit", "offload", "together"), refused("torchtap: ")),
+    edited="0",
+)
+def a_model_that_is_exported_strictly_while_it_trains(probe: Probe) -> None:
+    model = mlp()
+    probe.attach(model, vectors(0))
+
+    def compute(k: int) -> Tensor:
+        if not probe.is_eager:
+            torch.compiler.reset()
+            torch.export.export(model, (vectors(0),), strict=True)
+        return model(vectors(k)).square().mean()
 
     train(probe, model, sgd(model), compute)
 

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
-PLAIN = ROWS = Rows()
+PLAIN = Rows()
 UNUSED = "no gradient arrived: no backward was run, the loss does not depend on it"
 """Of outputs that the loss does not use."""
 NOT_CALLED = "the module was not called: its parent skipped it"
@@ -42,7 +42,7 @@ def train(probe: Probe, model: nn.Module, optimizer: Any, compute: Any, steps: i
         probe.step(loss)
 
 
-@ROWS("plain", edited="act")
+@PLAIN("plain", edited="act")
 def a_conv_net(probe: Probe) -> None:
     model = ConvNet()
     optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9, nesterov=True)
@@ -50,7 +50,7 @@ def a_conv_net(probe: Probe) -> None:
     train(probe, model, optimizer, lambda k: F.cross_entropy(model(pictures(k)), classes(k)))
 
 
-@ROWS("plain", edited="decoder.norm", absent=(UNUSED, f"{NOT_CALLED}.*out_proj"))
+@PLAIN("plain", edited="decoder.norm", absent=(UNUSED, f"{NOT_CALLED}.*out_proj"))
 def an_encoder_and_a_decoder(probe: Probe) -> None:
     model = Translator()
     optimizer = torch.optim.AdamW(model.parameters(), 0.01, foreach=True)
@@ -63,7 +63,7 @@ def an_encoder_and_a_decoder(probe: Probe) -> None:
     train(probe, model, optimizer, compute)
 
 
-@ROWS("plain", edited="shared", absent=(NOT_CALLED, NO_GRADIENT, NO_BACKWARD))
+@PLAIN("plain", edited="shared", absent=(NOT_CALLED, NO_GRADIENT, NO_BACKWARD))
 def experts_of_which_some_never_run(probe: Probe) -> None:
     model = Experts()
     optimizer = torch.optim.Adam(model.parameters(), 0.01, fused=True)
@@ -71,7 +71,7 @@ def experts_of_which_some_never_run(probe: Probe) -> None:
     train(probe, model, optimizer, lambda k: model(vectors(k), chosen=k % 2).square().mean())
 
 
-@ROWS("plain", edited="blocks.1", absent=(UNUSED,))
+@PLAIN("plain", edited="blocks.1", absent=(UNUSED,))
 def tied_embeddings(probe: Probe) -> None:
     model = Tied()
     optimizer = torch.optim.AdamW(model.parameters(), 0.01, amsgrad=True)
@@ -79,7 +79,7 @@ def tied_embeddings(probe: Probe) -> None:
     train(probe, model, optimizer, lambda k: model(tokens(k), tokens(k + 1))[1])
 
 
-@ROWS("attached in the middle", edited="act")
+@PLAIN("attached in the middle", edited="act")
 def attached_after_a_step_and_taken_off_before_the_last(probe: Probe) -> None:
     model = ConvNet()
     optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
@@ -96,7 +96,7 @@ def attached_after_a_step_and_taken_off_before_the_last(probe: Probe) -> None:
             probe.detach()
 
 
-@ROWS(
+@PLAIN(
     "attached between forward and backward",
     cells={
         name: said("in step 0 no call of the model was seen before the optimizer's step")
@@ -133,12 +133,12 @@ def _checkpointed(probe: Probe, **how: Any) -> None:
     train(probe, model, optimizer, lambda k: model(tokens(k), tokens(k + 1))[1])
 
 
-@ROWS("checkpoint", edited="blocks.0.up", absent=(UNUSED,))
+@PLAIN("checkpoint", edited="blocks.0.up", absent=(UNUSED,))
 def checkpoint_non_reentrant(probe: Probe) -> None:
     _checkpointed(probe, use_reentrant=False)
 
 
-@ROWS(
+@PLAIN(
     "checkpoint",
     edited="blocks.0.up",
     absent=(UNUSED, "it ran in a backward, as in a reentrant checkpoint"),
@@ -148,7 +148,7 @@ def checkpoint_reentrant(probe: Probe) -> None:
     _checkpointed(probe, use_reentrant=True)
 
 
-@ROWS("checkpoint", edited="blocks.0.up", absent=(UNUSED,))
+@PLAIN("checkpoint", edited="blocks.0.up", absent=(UNUSED,))
 def checkpoint_selective(probe: Probe) -> None:
     def contexts() -> Any:
         return create_selective_checkpoint_contexts(_save_products)
@@ -159,7 +159,7 @@ def checkpoint_selective(probe: Probe) -> None:
 # ---------------------------------------------------------------------- mixed precision
 
 
-@ROWS("autocast", edited="inner")
+@PLAIN("autocast", edited="inner")
 def autocast_bf16(probe: Probe) -> None:
     model = ConvNet()
     optimizer = torch.optim.SGD(model.parameters(), 0.05)
@@ -172,7 +172,7 @@ def autocast_bf16(probe: Probe) -> None:
     train(probe, model, optimizer, compute)
 
 
-@ROWS("GradScaler", edited="inner")
+@PLAIN("GradScaler", edited="inner")
 def autocast_with_a_grad_scaler_and_clipping(probe: Probe) -> None:
     model = ConvNet()
     optimizer = torch.optim.AdamW(model.parameters(), 0.01)
@@ -191,7 +191,7 @@ def autocast_with_a_grad_scaler_and_clipping(probe: Probe) -> None:
         probe.step(loss)
 
 
-@ROWS(
+@PLAIN(
     "GradScaler",
     edited="inner",
     absent=("no optimizer made a step with it in step 1: its gradient was not finite",),
@@ -216,7 +216,7 @@ def a_grad_scaler_that_skips_a_step(probe: Probe) -> None:
 # ---------------------------------------------------------------------- one step in parts
 
 
-@ROWS("accumulation and clipping", edited="decoder.norm", absent=(UNUSED, NOT_CALLED))
+@PLAIN("accumulation and clipping", edited="decoder.norm", absent=(UNUSED, NOT_CALLED))
 def accumulation_and_clipping(probe: Probe) -> None:
     model = Translator()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
@@ -234,7 +234,7 @@ def accumulation_and_clipping(probe: Probe) -> None:
         probe.step(losses)
 
 
-@ROWS("averaged model", edited="act")
+@PLAIN("averaged model", edited="act")
 def an_averaged_model_beside_it(probe: Probe) -> None:
     model = ConvNet()
     ema = torch.optim.swa_utils.AveragedModel(
@@ -256,7 +256,7 @@ def an_averaged_model_beside_it(probe: Probe) -> None:
         probe.step((loss, averaged))
 
 
-@ROWS("evaluation between steps", edited="act")
+@PLAIN("evaluation between steps", edited="act")
 def evaluation_between_steps(probe: Probe) -> None:
     model = ConvNet()
     optimizer = torch.optim.SGD(model.parameters(), 0.05)
@@ -274,7 +274,7 @@ def evaluation_between_steps(probe: Probe) -> None:
         probe.step((loss, right))
 
 
-@ROWS("evaluation between steps", edited="act")
+@PLAIN("evaluation between steps", edited="act")
 def evaluation_after_the_step_was_closed(probe: Probe) -> None:
     model = ConvNet()
     optimizer = torch.optim.SGD(model.parameters(), 0.05)
@@ -292,7 +292,7 @@ def evaluation_after_the_step_was_closed(probe: Probe) -> None:
         model.train()
 
 
-@ROWS("several losses", edited="shared", absent=(NOT_CALLED, NO_GRADIENT, NO_BACKWARD))
+@PLAIN("several losses", edited="shared", absent=(NOT_CALLED, NO_GRADIENT, NO_BACKWARD))
 def two_backwards_through_one_graph(probe: Probe) -> None:
     model = Experts()
     optimizer = torch.optim.Adam(model.parameters(), 0.01)
@@ -308,7 +308,7 @@ def two_backwards_through_one_graph(probe: Probe) -> None:
         probe.step((one, other))
 
 
-@ROWS(
+@PLAIN(
     "several losses",
     edited="net.1",
     absent=("create_graph",),
@@ -338,7 +338,7 @@ def a_penalty_of_the_gradient(probe: Probe) -> None:
 # ---------------------------------------------------------------------- optimizers
 
 
-@ROWS("LBFGS and other closures", edited="1")
+@PLAIN("LBFGS and other closures", edited="1")
 def lbfgs(probe: Probe) -> None:
     model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1))
     optimizer = torch.optim.LBFGS(model.parameters(), 0.1, max_iter=4)
@@ -378,7 +378,7 @@ def _train_inside_the_backward(probe: Probe, *, is_first: bool) -> None:
         probe.step(loss)
 
 
-@ROWS(
+@PLAIN(
     "optimizer inside the backward",
     cells={
         name: said("a hook that was on the parameter before ours emptied .grad")
@@ -390,12 +390,12 @@ def an_optimizer_inside_the_backward(probe: Probe) -> None:
     _train_inside_the_backward(probe, is_first=True)
 
 
-@ROWS("optimizer inside the backward", edited="1")
+@PLAIN("optimizer inside the backward", edited="1")
 def an_optimizer_inside_the_backward_of_a_watched_model(probe: Probe) -> None:
     _train_inside_the_backward(probe, is_first=False)
 
 
-@ROWS("GAN", edited="generator.1", where="*:*,param,buffer,param_grad,step_grad,update")
+@PLAIN("GAN", edited="generator.1", where="*:*,param,buffer,param_grad,step_grad,update")
 def a_gan_with_two_optimizers(probe: Probe) -> None:
     generator = nn.Sequential(nn.Linear(6, 8), nn.LeakyReLU(0.2, inplace=True), nn.Linear(8, 6))
     critic = nn.Sequential(nn.Linear(6, 8), nn.LeakyReLU(0.2, inplace=True), nn.Linear(8, 1))
@@ -423,7 +423,7 @@ def a_gan_with_two_optimizers(probe: Probe) -> None:
 # ---------------------------------------------------------------------- kinds of tensors
 
 
-@ROWS("packed sequences", edited="head", absent=(UNUSED,))
+@PLAIN("packed sequences", edited="head", absent=(UNUSED,))
 def packed_lstm(probe: Probe) -> None:
     class Packed(nn.Module):
         def __init__(self) -> None:
@@ -450,7 +450,7 @@ def packed_lstm(probe: Probe) -> None:
     )
 
 
-@ROWS("sparse gradients", edited="1")
+@PLAIN("sparse gradients", edited="1")
 def sparse_embedding_gradients(probe: Probe) -> None:
     model = nn.Sequential(nn.Embedding(11, 6, sparse=True), nn.Linear(6, 3))
     sparse = torch.optim.SparseAdam(model[0].parameters(), 0.01)
@@ -467,7 +467,7 @@ def sparse_embedding_gradients(probe: Probe) -> None:
         probe.step(loss)
 
 
-@ROWS(
+@PLAIN(
     "nested tensors",
     cells={name: said("another class of tensor") for name in ("offload", "together")},
     edited="1",
@@ -485,7 +485,7 @@ def jagged_nested_tensors(probe: Probe) -> None:
     train(probe, model, optimizer, lambda k: model(batch(k)).values().square().mean())
 
 
-@ROWS("parametrized weights", edited="1")
+@PLAIN("parametrized weights", edited="1")
 def weight_norm_and_spectral_norm(probe: Probe) -> None:
     one = nn.utils.parametrizations.weight_norm(nn.Linear(6, 8))
     other = nn.utils.parametrizations.spectral_norm(nn.Linear(8, 3))
@@ -495,7 +495,7 @@ def weight_norm_and_spectral_norm(probe: Probe) -> None:
     train(probe, model, optimizer, lambda k: model(vectors(k)).square().mean())
 
 
-@ROWS("parametrized weights", edited="1", absent=(NO_GRADIENT, NO_BACKWARD))
+@PLAIN("parametrized weights", edited="1", absent=(NO_GRADIENT, NO_BACKWARD))
 def a_frozen_part_and_low_rank_weights_of_ones_own(probe: Probe) -> None:
     class Lora(nn.Module):
         def __init__(self, inner: nn.Linear) -> None:
@@ -513,7 +513,7 @@ def a_frozen_part_and_low_rank_weights_of_ones_own(probe: Probe) -> None:
     train(probe, model, optimizer, lambda k: model(vectors(k)).square().mean())
 
 
-@ROWS("pruned weights", edited="1")
+@PLAIN("pruned weights", edited="1")
 def pruned_weights(probe: Probe) -> None:
     model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
     nn.utils.prune.l1_unstructured(model[0], "weight", 0.5)
@@ -525,7 +525,7 @@ def pruned_weights(probe: Probe) -> None:
 # ---------------------------------------------------------------------- threads and workers
 
 
-@ROWS("threads", edited="0")
+@PLAIN("threads", edited="0")
 def threads_in_turn(probe: Probe) -> None:
     model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(inplace=True), nn.Linear(8, 3))
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
@@ -541,7 +541,7 @@ def threads_in_turn(probe: Probe) -> None:
     train(probe, model, optimizer, compute)
 
 
-@ROWS("threads", edited="0")
+@PLAIN("threads", edited="0")
 def threads_at_once(probe: Probe) -> None:
     """Each computes its loss; they are added up in their order, so that the sum is the same."""
     model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
@@ -566,7 +566,7 @@ def threads_at_once(probe: Probe) -> None:
     train(probe, model, optimizer, compute)
 
 
-@ROWS("DataParallel on the CPU", edited="act")
+@PLAIN("DataParallel on the CPU", edited="act")
 def data_parallel_on_the_cpu(probe: Probe) -> None:
     model = nn.DataParallel(ConvNet())
     optimizer = torch.optim.SGD(model.parameters(), 0.05)
@@ -584,7 +584,7 @@ class Numbers(torch.utils.data.Dataset[Tensor]):
         return 6
 
 
-@ROWS("DataLoader workers", edited="1")
+@PLAIN("DataLoader workers", edited="1")
 def data_loader_workers(probe: Probe) -> None:
     model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
