@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from torchtap.edits.tensor import edit_tensor as edit_tensor
     from torchtap.hooks.marks import mark as mark
     from torchtap.runs.memory import Memory as Memory
+    from torchtap.runs.merging.merge import merge as merge
     from torchtap.runs.run import Run as Run, open_run
     from torchtap.runs.table import Table as Table
     from torchtap.saved import codecs as codecs
@@ -92,6 +93,7 @@ _HOMES = {
     "freeze": "transfer.freeze",
     "mark": "hooks.marks",
     "measure": "stats.measure",
+    "merge": "runs.merging.merge",
     "offload": "saved.offload",
     "open": "runs.run",
     "plot": "plot",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -101,7 +102,7 @@ def test_values_of_evaluations_are_kept_in_a_phase_of_their_own(
 @pytest.mark.parametrize("compiles", [False, True])
 def test_evaluations_are_measured_apart(tmp_path: Path, compiles: bool) -> None:
     model = mlp()
-    first = model[0]
+    first: Any = model[0]
     called = torch.compile(model, backend="aot_eager") if compiles else model
     largest = tt.stats.top_k(1)
     with tt.watch(model, "0:output", to=tt.Stats(statistics=[largest])) as w:
@@ -110,7 +111,7 @@ def test_evaluations_are_measured_apart(tmp_path: Path, compiles: bool) -> None:
             called(10 * X[1])
             called(20 * X[2])
             inputs = torch.cat([10 * X[1], 20 * X[2]])
-            expected = nn.functional.linear(inputs, first.weight, first.bias).double()
+            expected = (inputs @ first.weight.T + first.bias).double()
         w.step()
         called(X[0]).sum().backward()
     runs = [w.run, tt.open(w.run.save(tmp_path / "run.safetensors"))]
@@ -126,6 +127,46 @@ def test_evaluations_are_measured_apart(tmp_path: Path, compiles: bool) -> None:
         assert run.stats("0:output").notes == ()
     with pytest.raises(tt.InputError, match="expected one of forward, recompute"):
         w.run.stats("0:output", phase="evaluation")
+
+
+@pytest.mark.parametrize("compiles", [False, True])
+@pytest.mark.parametrize("sink", [tt.Memory, tt.Stats])
+def test_what_the_program_calls_an_evaluation_is_one(
+    fresh_compiler: None, sink: Any, compiles: bool
+) -> None:
+    model = mlp()
+    first = copy.deepcopy(model[0])
+    called = torch.compile(model, backend="aot_eager") if compiles else model
+    with tt.watch(model, "*:output", to=sink()) as w:
+        with w.evaluating():
+            called(X[1])  # Before the first training forward.
+        called(X[0]).sum().backward()
+        with w.evaluating():
+            with torch.no_grad(), w.evaluating():
+                called(X[2])
+            called(X[3])  # With gradients, in training mode.
+        called(X[0]).sum().backward()
+    evaluated = first(X[1:]).double()
+    found = w.run.stats("0:output", phase="eval")
+    assert (found.num_tensors, found.numel) == (3, evaluated.numel())
+    assert found.mean == pytest.approx(evaluated.mean().item())
+    trained = first(X[:1]).double()
+    found = w.run.stats("0:output")
+    assert found.num_tensors == 2 and found.mean == pytest.approx(trained.mean().item())
+    assert not w.absent
+
+
+def test_a_frozen_part_that_the_program_evaluates_is_recorded_apart() -> None:
+    model = mlp()
+    with tt.watch(model, "0:output") as w:
+        for _ in range(2):
+            with torch.no_grad():
+                model[0](X[0])
+            with w.evaluating(), torch.no_grad():
+                model[0](X[1])
+            w.step()
+    assert len(list(w.run.records("0:output", phase="forward"))) == 2
+    assert len(list(w.run.records("0:output", phase="eval"))) == 2
 
 
 @pytest.mark.parametrize("sink", [tt.Memory, tt.Stats])

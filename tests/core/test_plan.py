@@ -8,6 +8,9 @@ import pytest
 import torch
 from models import resnet18, seeded
 from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DataParallel
 
 import torchtap as tt
@@ -209,6 +212,14 @@ def test_wrappers_are_looked_through() -> None:
     modules, _ = modules_of(wrapped)  # type: ignore[arg-type]
     assert list(modules) == EVERYTHING
     assert modules[""] is model
+
+
+@pytest.mark.usefixtures("one_process")
+def test_a_wrapper_that_is_sharded_is_looked_through_too() -> None:
+    model = nn.Sequential(checkpoint_wrapper(nn.Linear(2, 2)))
+    fully_shard(model[0], mesh=init_device_mesh("cpu", (1,)))
+    assert type(model[0]).__name__ == "FSDPCheckpointWrapper"
+    assert list(modules_of(model)[0]) == ["", "0"]
 
 
 def test_a_wrapped_child_stands_at_the_wrappers_path() -> None:

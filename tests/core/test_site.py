@@ -14,7 +14,7 @@ from torchtap.core.site import FLOW_PORTS, PORTS, did_you_mean, leaf_matches
 names = st.text(string.ascii_letters + string.digits + "_", min_size=1, max_size=6)
 paths = st.lists(names, max_size=4).map(".".join)
 odd_paths = st.text(min_size=1, max_size=12).filter(
-    # A path that is itself a site's text cannot be told from one.
+    # A path that is itself a site's text cannot be distinguished from one.
     lambda text: ":" not in text and text != "."
 )
 leaves = st.lists(names, max_size=3).map(".".join)

@@ -42,6 +42,8 @@ def test_the_pages_are_found() -> None:
     assert {"README.md", "CONTRIBUTING.md", "docs/design.md", "docs/recipes/hooks.md"} <= names
 
 
+# What Lightning warns of: PyTorch's tree of values, and data that is loaded in the same process.
+@pytest.mark.filterwarnings("ignore:.*LeafSpec", "ignore:.*does not have many workers")
 @pages_with(lambda text: blocks(text, "python"))
 def test_every_example_runs_and_prints_what_the_page_shows(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 import torch
-from pages import ROOT, run_python
+from pages import ROOT, blocks, run_python
 from torch import Tensor, nn
 
 import torchtap as tt
+from ranks import run_on_two_ranks
 
 RECIPES = ROOT / "docs" / "recipes"
 
@@ -921,3 +922,45 @@ def test_torch_save_of_a_view_writes_all_of_its_base(tmp_path: Path) -> None:
     base = torch.ones(100_000)
     torch.save(base[:10], tmp_path / "view")
     assert (tmp_path / "view").stat().st_size > base.nbytes
+
+
+# --- sharded_training.md ------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_on_two_ranks_the_sharded_training_is_that_of_one_process(tmp_path: Path) -> None:
+    (program,) = blocks((RECIPES / "sharded_training.md").read_text(), "python")[:1]
+    before, _, _ = program.text.partition('if "RANK" in os.environ')
+    run_on_two_ranks(tmp_path, program.text.replace("distributed.destroy_process_group()", ""))
+    runs = [tt.open(tmp_path / f"run.rank{rank}.safetensors") for rank in (0, 1)]
+    names: dict[str, Any] = {}
+    exec(before, names)
+    torch.manual_seed(0)
+    model = names["Net"]()
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+    data = torch.randint(32, (20, 2, 8, 12), generator=torch.Generator().manual_seed(1))
+    for step, batch in enumerate(data[:5]):
+        outputs = clones_of(model, *(tokens[:, :-1] for tokens in batch))
+        for tokens in batch:
+            logits = model(tokens[:, :-1])
+            (nn.functional.cross_entropy(logits, tokens[:, 1:].flatten()) / 2).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for rank, run in enumerate(runs):
+            for path in ("layers.0.norm", "layers.1.up", "layers.2.down"):
+                found = run.stats(f"{path}:output", step=step)
+                assert found.num_tensors == 1  # What a checkpoint computes again is not counted.
+                assert found.l2 == pytest.approx(outputs[path][rank].norm().item(), rel=1e-4)
+                grad = model.get_submodule(path).weight.grad.chunk(2)[rank]
+                found = run.stats(f"{path}:step_grad[weight]", step=step)
+                assert found.l2 == pytest.approx(grad.norm().item(), rel=1e-4)
+                assert found.notes == (f"shard {rank} of 2 (Shard(dim=0))",)
+        optimizer.step()
+        optimizer.zero_grad()
+    for rank, run in enumerate(runs):
+        assert run.steps == list(range(20))
+        steps, _ = run.over_steps("layers.2.down:output", "numel", phase="eval")
+        assert steps == [4, 9, 14, 19]
+        (tokens,) = data[4, rank : rank + 1]
+        (expected,) = clones_of(model, tokens[:, :-1])["layers.2.down"]
+        found = run.stats("layers.2.down:output", phase="eval", step=4)
+        assert found.l2 == pytest.approx(expected.norm().item(), rel=1e-4)

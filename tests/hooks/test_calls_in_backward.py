@@ -317,7 +317,7 @@ def test_a_module_that_ran_once_without_grad_is_not_taken_for_computed_again() -
     assert calls_of(w.run, ".:input", "backward") == [0]
 
 
-# --- what a checkpoint runs again and cannot be told -------------------------------------------
+# --- what a checkpoint runs again and cannot be identified ----------------------------------------
 
 
 @pytest.mark.parametrize("reentrant", [False, True])

@@ -14,7 +14,16 @@ from typing import Any
 
 import torchtap as tt
 import torchtap.testing
+from torchtap.integrations.accelerate import AccelerateWatch
+from torchtap.integrations.lightning import LightningEvents
+from torchtap.integrations.trainer import TrainerEvents
 
+# Without the base classes of the trainers, which need not be installed.
+_INTEGRATIONS = {
+    "AccelerateWatch": AccelerateWatch,
+    "LightningWatch": LightningEvents,
+    "TrainerWatch": TrainerEvents,
+}
 SNAPSHOT = Path(__file__).parents[1] / "data" / "face.txt"
 
 
@@ -22,6 +31,8 @@ def face() -> str:
     """All of it."""
     lines = [line for name in tt.__all__ for line in _lines(name, getattr(tt, name))]
     lines += _lines("testing", torchtap.testing)
+    for name, value in _INTEGRATIONS.items():
+        lines += _lines(f"integrations.{name}", value)
     return "\n".join(lines) + "\n"
 
 

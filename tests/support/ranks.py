@@ -18,10 +18,15 @@ os._exit(0)  # PyTorch's own threads of gloo abort the interpreter's end now and
 
 
 def run_on_two_ranks(folder: Path, program: str) -> None:
+    """As :func:`run_on_ranks`, on two."""
+    run_on_ranks(folder, program, 2)
+
+
+def run_on_ranks(folder: Path, program: str, num_ranks: int) -> None:
     """Run a program that imports ``os`` and has ``distributed`` and ``rank``, and see it end."""
     script = folder / "program.py"
     script.write_text(program + _END)
-    assert run_file(folder, script, 2).count("right") == 2
+    assert run_file(folder, script, num_ranks).count("right") == num_ranks
 
 
 def run_file(folder: Path, script: Path, num: int, words: Sequence[str] = ()) -> str:

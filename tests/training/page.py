@@ -199,7 +199,7 @@ LINES = (
     Line(
         "HF Trainer, Lightning, Accelerate",
         ("HF Trainer", "Lightning", "Accelerate"),
-        "`w.step()` in the callback at the end of a step (Accelerate: if `sync_gradients`)",
+        "the callbacks of `torchtap.integrations` ([below](#trainers)), or `w.step()` in one of yours",
     ),
 )  # fmt: skip
 

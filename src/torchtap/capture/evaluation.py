@@ -39,10 +39,13 @@ class Evaluations:
             one that trained. They were recorded as the others.
     """
 
+    _TOLD = 0  # Among the threads of ``busy``; no thread has this number.
+
     def __init__(self, root: Tap, busy: set[int]) -> None:
         self.mixed: dict[str, tuple[int, int]] = {}
         self._root = root
         self._busy = busy
+        self._num_told = 0
         self._early: Counter[Tap] = Counter()
         self._graph = _Graph()
 
@@ -53,7 +56,7 @@ class Evaluations:
             tap: of the module.
             trains: whether gradients are enabled, and the model is not in eval mode.
         """
-        if _infers_shapes():
+        if self._num_told or _infers_shapes():
             return EVAL
         if trains:
             tap.has_trained = True
@@ -64,6 +67,17 @@ class Evaluations:
             return EVAL
         self._early[tap] += 1
         return FORWARD
+
+    def begin_told(self) -> None:
+        """Whatever is called from now on evaluates: the program says so."""
+        self._num_told += 1
+        self._busy.add(self._TOLD)
+
+    def end_told(self) -> None:
+        """Calls are told apart by how they look again."""
+        self._num_told -= 1
+        if not self._num_told:
+            self._busy.discard(self._TOLD)
 
     def phase_in_graph(self, tap: Tap, *, trains: bool) -> str:
         """The phase of what a compiled graph computes: of the model's call, if it has begun."""

@@ -75,6 +75,8 @@ class OptimizerPorts:
         self._emit = emit
         self._stepping = stepping
         self._borrows = borrows
+        asked = {port for tap in taps.values() for port in tap.filters}
+        self._wanted = [port for port in _PORTS if port in asked]
         self._calls: Counter[SiteState] = Counter()
         # Optimizers inside their step, the outermost first.
         self._running: list[_Step] = []
@@ -84,7 +86,7 @@ class OptimizerPorts:
     @property
     def is_wanted(self) -> bool:
         """Whether any tap asks for one of these ports."""
-        return any(port in tap.filters for tap in self._taps.values() for port in _PORTS)
+        return bool(self._wanted)
 
     def attach(self) -> list[Any]:
         """Listen to all optimizers; returns the handles."""
@@ -101,8 +103,10 @@ class OptimizerPorts:
         known = {key for running in self._running for key in running.params}
         held = (param for group in optimizer.param_groups for param in group["params"])
         params = {id(param): param for param in held if id(param) not in known}
-        updated = params.keys() & (self._states("update") if self.recording else {}).keys()
-        before = {key: local(params[key])[0].detach().clone() for key in updated}
+        updated = self._states("update") if self.recording else {}
+        before = {
+            key: local(param)[0].detach().clone() for key, param in params.items() if key in updated
+        }
         computes = has_closure(args, kwargs)
         if self.recording:
             if before:
@@ -177,7 +181,7 @@ class OptimizerPorts:
         ``GradScaler`` does not call an optimizer whose gradients are not finite.
         """
         if self.recording and has_run:
-            for port in _PORTS:
+            for port in self._wanted:
                 for state, param in self._tapped(port):
                     if not self._calls[state]:
                         self._note_skipped(state, param)
@@ -211,6 +215,8 @@ class OptimizerPorts:
         return found
 
     def _tapped(self, port: str) -> list[tuple[SiteState, Tensor]]:
+        if port not in self._wanted:
+            return []
         shards = sharded_parameters()
         return [
             (state, shards.get(id(param), param))

@@ -25,8 +25,8 @@ from torchtap.hooks.views import ViewWatch
 NO_TASK = -1
 PARTIAL = "the backward was asked for other gradients only (inputs=), so not all of it flowed"
 PASSED_BY = (
-    "an earlier backward with create_graph=True made ways past the module's own nodes, and what "
-    "flows there cannot be told"
+    "an earlier backward with create_graph=True made paths around the module's own nodes, and what "
+    "flows there is not known"
 )
 NO_NODE = (
     "compiled autograd is on, whose backwards run no nodes that could be asked whether all parts "

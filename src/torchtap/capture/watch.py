@@ -14,6 +14,7 @@ from torchtap.capture.compiled import NOT_IN_GRAPHS
 from torchtap.capture.copy_policy import ALIAS, COPY_MODES
 from torchtap.capture.delivery import SinkDispatch, as_sinks
 from torchtap.capture.engine import Engine
+from torchtap.capture.evaluation import Evaluations
 from torchtap.capture.missing import (
     _is_compiled,
     _is_untouched,
@@ -23,6 +24,7 @@ from torchtap.capture.missing import (
 )
 from torchtap.core.absence import Absence, Absences
 from torchtap.core.closable import Closable
+from torchtap.core.distributed import own_rank, ranks_of_one_batch
 from torchtap.core.errors import CaptureError, InputError, SiteError
 from torchtap.core.modules import Where, modules_of
 from torchtap.core.plan import Plan, make_plan
@@ -62,6 +64,21 @@ class Pause:
         self._watch.resume()
 
 
+class Evaluating:
+    """What :meth:`Watch.evaluating` returns: what runs inside evaluates."""
+
+    __slots__ = ("_evaluations",)
+
+    def __init__(self, evaluations: Evaluations) -> None:
+        self._evaluations = evaluations
+
+    def __enter__(self) -> None:
+        self._evaluations.begin_told()
+
+    def __exit__(self, *_: object) -> None:
+        self._evaluations.end_told()
+
+
 class Watch(Closable):
     """What ``tt.watch`` returns: a context manager and a handle, safe to close twice.
 
@@ -91,7 +108,7 @@ class Watch(Closable):
         )
         self._records = delivery.records
         self._scalars = Scalars()
-        self._run = self._make_run()
+        self._run = self._make_run(modules[""])
         try:
             self._engine.attach(modules)
             self._engine.begin_step(0, recording=self._wants(0))
@@ -219,6 +236,25 @@ class Watch(Closable):
         self._num_pauses -= 1
         if self._is_open and not self._num_pauses and self._wants(self.current_step):
             self._engine.resume()
+
+    def evaluating(self) -> Evaluating:
+        """A context manager: whatever is called inside has the phase ``eval``.
+
+        For evaluations that look like training, such as those of a frozen part alone, those with
+        gradients, and those before the first training forward. Others are told apart without it.
+
+        Example:
+            >>> import torch, torchtap as tt
+            >>> model = torch.nn.Linear(2, 2)
+            >>> with tt.watch(model) as w:
+            ...     with w.evaluating():
+            ...         _ = model(torch.zeros(1, 2))
+            ...     _ = model(torch.ones(1, 2))
+            >>> [record.phase for record in w.run.records(phase="eval")]
+            ['eval']
+        """
+        self._refuse_closed()
+        return Evaluating(self._engine.evaluations)
 
     def _closed(self) -> CaptureError:
         return CaptureError("This watch is closed; call tt.watch again to go on.")
@@ -368,10 +404,11 @@ class Watch(Closable):
                 f"been kept without a copy",
             )
 
-    def _make_run(self) -> Run | None:
+    def _make_run(self, model: nn.Module) -> Run | None:
         measured = self._delivery.measured
         if self._records is None and measured is None:
             return None
+        rank, world_size = own_rank()
         meta = Meta(
             model=self.plan.model,
             modules=dict(self.plan.types),
@@ -380,6 +417,9 @@ class Watch(Closable):
             torch=torch.__version__,
             torchtap=__version__,
             created=datetime.now(UTC).isoformat(timespec="seconds"),
+            rank=rank,
+            world_size=world_size,
+            batch_ranks=ranks_of_one_batch(model),
         )
         rows = () if self._records is None else self._records.read
         return Run(rows, meta, lambda: self.absent, measured or Series, self._sites, self._scalars)

@@ -78,6 +78,7 @@ for command in (
     commands_run.summary,
     commands_run.maps,
     commands_read.ls,
+    commands_read.merge,
     commands_read.show,
     commands_read.stats,
 ):

@@ -9,8 +9,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from torchtap.cli.options import all_option, json_option
-from torchtap.cli.output import print_json, print_page
-from torchtap.cli.parsing import open_saved, order_of, refuse_unknown_steps, slices_of, step_of
+from torchtap.cli.output import print_json, print_page, print_written
+from torchtap.cli.parsing import (
+    open_saved,
+    order_of,
+    refuse_target,
+    refuse_unknown_steps,
+    slices_of,
+    step_of,
+    writing,
+)
+from torchtap.core.errors import InputError
 from torchtap.core.printed_page import BLANK, Page, Part
 from torchtap.core.progress import Progress
 from torchtap.core.text import WIDTH
@@ -35,6 +44,39 @@ def ls(path: str, as_json: bool, every: bool) -> None:
         print_json(listing.as_dict())
         return
     print_page(show_listing(listing, limit=None if every else 40))
+
+
+@click.command()
+@click.argument("files", nargs=-1, required=True, metavar="RANK_FILES...")
+@click.option("--to", "out", required=True, metavar="FILE", help="Where the merged run goes.")
+@click.option("--allow-missing", is_flag=True, help="Merge without the ranks that are not given.")
+@json_option
+@all_option
+def merge(files: tuple[str, ...], out: str, allow_missing: bool, as_json: bool, every: bool) -> int:
+    """Merge the saved runs of all ranks of one training into one run, and list it.
+
+    Exit code 1 says that replicas differ, which the ranks of a sound training have alike: what
+    is listed as absent first names where, since which step, and which ranks.
+    """
+    from torchtap.cli.model import existing_file
+    from torchtap.runs.merging.merge import merge_all
+    from torchtap.runs.run import list_run
+    from torchtap.runs.show import show_listing
+
+    refuse_target(out, (".safetensors",), "--to")
+    if Path(out).resolve() in {Path(file).resolve() for file in files}:
+        raise InputError(f"--to is {out}, which is the run of a rank; give another file.")
+    with Progress("merging the ranks"):
+        merged = merge_all([existing_file(file) for file in files], allow_missing=allow_missing)
+        with writing(out):
+            merged.run.save(out)
+    listing = list_run(merged.run)
+    if as_json:
+        print_json(listing.as_dict())
+    else:
+        print_page(show_listing(listing, limit=None if every else 40))
+        print_written([out])
+    return 1 if merged.differing else 0
 
 
 @click.command()

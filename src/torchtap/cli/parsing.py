@@ -154,13 +154,13 @@ def channels_of(text: str | None) -> int | list[int] | None:
     return [int(word) for word in words] if "," in text else int(words[0])
 
 
-def refuse_target(out: str, endings: Sequence[str]) -> None:
+def refuse_target(out: str, endings: Sequence[str], option: str = "--out") -> None:
     """Refuse a place that cannot be written before an hour of work goes there."""
     path = Path(out)
     if path.is_dir():
-        raise InputError(f"--out is {out}, a folder; expected a file.")
+        raise InputError(f"{option} is {out}, a folder; expected a file.")
     if path.suffix.lower() not in endings:
-        raise InputError(f"--out is {out}; expected a name that ends in {' or '.join(endings)}.")
+        raise InputError(f"{option} is {out}; expected a name that ends in {' or '.join(endings)}.")
 
 
 @contextlib.contextmanager

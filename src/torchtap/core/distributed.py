@@ -29,6 +29,35 @@ def num_ranks() -> int:
     return distributed.get_world_size()
 
 
+def own_rank() -> tuple[int, int]:
+    """This process's rank, and how many there are; 0 and 1 outside of ``torch.distributed``."""
+    world_size = num_ranks()
+    return (torch.distributed.get_rank(), world_size) if world_size else (0, 1)
+
+
+def ranks_of_one_batch(model: nn.Module) -> tuple[int, ...]:
+    """Ranks that work on the same part of the batch as this one, with this one.
+
+    Tensor parallelism splits tensors and not the batch. Of a mesh that FSDP2 shards over too, its
+    dims come first, and along those each rank has a part of the batch of its own. Never
+    communicates.
+
+    Returns:
+        none where no parameter is a ``DTensor`` but those of FSDP2.
+    """
+    if num_ranks() == 0:
+        return ()
+    data_dims = {id(one.sharded_param): one.mesh_info.mesh.ndim for one in fsdp_parameters()}
+    ranks: set[int] = set()
+    for param in model.parameters():
+        mesh: Any = param.device_mesh if is_distributed(param) else None  # type: ignore[attr-defined]
+        here = None if mesh is None else mesh.get_coordinate()
+        if here is not None and data_dims.get(id(param), 0) < mesh.ndim:
+            own = mesh.mesh[tuple(here[: data_dims.get(id(param), 0)])]
+            ranks.update(own.flatten().tolist())
+    return tuple(sorted(ranks))
+
+
 def is_distributed(tensor: Tensor) -> bool:
     """Whether it is a ``DTensor``, without importing ``torch.distributed``."""
     kind = type(tensor)

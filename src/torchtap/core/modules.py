@@ -140,8 +140,10 @@ def _unwrapped(module: nn.Module) -> nn.Module | None:
     """What a wrapper wraps, or ``None`` for a module that is none."""
     if isinstance(module, DistributedDataParallel | DataParallel):
         return module._modules["module"]
-    inner = _INNER_OF_WRAPPER.get(type(module).__name__)
-    return None if inner is None else module._modules.get(inner)
+    for name in _type_names(module):  # FSDP2 makes a subclass of the wrapper's class.
+        if name in _INNER_OF_WRAPPER:
+            return module._modules.get(_INNER_OF_WRAPPER[name])
+    return None
 
 
 def _type_names(module: nn.Module) -> Iterator[str]:

@@ -119,8 +119,8 @@ def is_backward_compiled() -> bool:
 def fsdp_parameters() -> Iterator[Any]:
     """What FSDP2 knows of each parameter that it shards, of all models.
 
-    Of each, ``sharded_param`` is read, and ``_unsharded_param`` and ``_sharded_post_forward_param``
-    where they exist.
+    Of each, ``sharded_param`` and ``mesh_info.mesh`` are read, and ``_unsharded_param`` and
+    ``_sharded_post_forward_param`` where they exist.
     """
     composable: Any = sys.modules.get("torch.distributed._composable_state")
     refs = () if composable is None else composable._module_state_mapping.values()

@@ -38,7 +38,7 @@ def why_never(name: str, wanted: str, editor: OneEdit, absent: Sequence[Absence]
     if pattern is not None:
         hint = editor.plan.hint(pattern, editor.marks)
         reasons = [f"There is no such module, and no tt.mark of that name was reached{hint}"]
-    why = ("; ".join(reasons) or "nothing of it came by").rstrip(".")
+    why = ("; ".join(reasons) or "no value of it was seen").rstrip(".")
     return (
         f"Edit {name!r} at {wanted!r} never happened. {why}{'' if why.endswith('?') else '.'} "
         f"If that is meant, pass missing='ignore'."

@@ -22,7 +22,7 @@ class NodeEdit:
 
     Args:
         change: gradient -> gradient.
-        judge: whether it is meant for a node; a text if that cannot be told, with the reason.
+        judge: whether it is meant for a node; a text with the reason if that is not known.
     """
 
     change: Callable[[Tensor], Tensor]

@@ -25,7 +25,7 @@ _COMPRESSED = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.spars
 def from_one_compiled_graph(tensors: Iterable[Tensor]) -> frozenset[int]:
     """Ids of those that one compiled graph returned together with another of them.
 
-    Outside of it, it cannot be told what the graph made of the one on its way to the other.
+    Outside of it, it is not known what the graph made of the one on its way to the other.
     """
     by_node: dict[Node, set[int]] = {}
     for tensor in tensors:

@@ -21,8 +21,8 @@ SWAPPED = (
     "torch.utils.swap_tensors (by which Module.to may convert) gave the parameter another tensor's "
     "memory, and its hooks to that tensor: close this and attach it again"
 )
-"""Why a hook hears nothing. Put on again it would take the place of the hooks of the other tensor,
-which may be the user's, and of all hooks of this one when the tensors are swapped back."""
+"""Why a hook receives nothing. Put on again it would take the place of the hooks of the other
+tensor, which may be the user's, and of all hooks of this one when the tensors are swapped back."""
 
 
 class ParamHooks:

@@ -49,7 +49,7 @@ _NEVER = -1
 _HISTORY = 1 << 16
 """Calls that are remembered, so that a loop without steps stays flat in memory."""
 _MOST_COPIES = 256
-"""Copies of saved tensors from which those that are gone are forgotten."""
+"""Copies of saved tensors from which those that were freed are forgotten."""
 _SAMPLE = 16
 """Elements of an argument that stand for its content."""
 
@@ -223,7 +223,7 @@ class Replay:
         self._note_number(place, arguments if may_differentiate else ())
 
     def find(self, tap: Any, arguments: Sequence[Tensor], runner: str) -> Place | None:
-        """Which call of ``tap`` is running again; ``None`` if it cannot be told.
+        """Which call of ``tap`` is running again; ``None`` if that is not known.
 
         Args:
             tap: of the module.

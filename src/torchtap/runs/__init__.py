@@ -10,4 +10,5 @@ In the order in which it is read:
   without torch.
 - :mod:`~torchtap.runs.table` and :mod:`~torchtap.runs.modules`: rows per site and per module.
   The other modules print them.
+- :mod:`~torchtap.runs.scalars`: what a training logs. ``merging/``: the runs of all ranks as one.
 """

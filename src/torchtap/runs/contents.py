@@ -32,6 +32,8 @@ from torchtap.stats.statistics import Statistics, other_shape, why_no_ratio
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from torchtap.runs.merging.rank_numbers import RankNumbers
+
 Step = int | Iterable[int] | str | None
 _SEARCHED = 8
 """Sites whose records are searched for one by one, before those of all are sorted."""
@@ -51,6 +53,11 @@ class Meta:
         torchtap: version of torchtap.
         created: UTC time in ISO form.
         labels: anything else that the maker wrote down, text to text.
+        rank: of the process in ``torch.distributed`` when the watch began, 0 outside of it;
+            ``None`` of a run that ``tt.merge`` made of several.
+        world_size: how many ranks trained together, 1 outside of it.
+        batch_ranks: the ranks that worked on the same part of the batch, by tensor parallelism,
+            with this one; none where each rank had a part of its own.
     """
 
     model: str = ""
@@ -61,6 +68,9 @@ class Meta:
     torchtap: str = ""
     created: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
+    rank: int | None = 0
+    world_size: int = 1
+    batch_ranks: tuple[int, ...] = ()
 
     def type_name(self, path: str) -> str:
         """Class name of the module at ``path``, or ``""`` where there is none (a mark)."""
@@ -82,6 +92,7 @@ class Contents:
         absent: asks what was selected and not seen.
         expected: asks for sites in the order in which calls have them, as far as that is known.
         phase: of the records and statistics that are looked up where none is named.
+        ranks: of a merged run, the numbers of each rank.
     """
 
     def __init__(
@@ -92,8 +103,10 @@ class Contents:
         absent: Callable[[], Sequence[Absence]],
         expected: Callable[[], Sequence[Site]] = tuple,
         phase: str = FORWARD,
+        ranks: RankNumbers | None = None,
     ) -> None:
         self.series = series
+        self.ranks = ranks
         self.phase = phase
         self.meta = meta
         self.absent = absent
@@ -388,6 +401,18 @@ class Contents:
             return steps, [value_of(stats, name) for stats in per_step]
         kept = [step for step in steps if series.is_kept(step)] or steps[-1:]
         return kept, [value_of(reading.at(series, place, step), name) for step in kept]
+
+    def over_ranks(
+        self, site: str | Site, name: str, step: int | None
+    ) -> tuple[list[int], list[float]]:
+        """See :meth:`Run.over_ranks <torchtap.runs.run.Run.over_ranks>`."""
+        if self.ranks is None:
+            raise RunError(
+                f"This run is of rank {self.meta.rank} alone, and of no other. Merge the runs of "
+                f"all ranks first: tt.merge([...]).over_ranks({str(site)!r}, {name!r})."
+            )
+        known = Selection(self.ranks.sites, self.meta.modules, self.meta.aliases, self.absent)
+        return self.ranks.over_ranks(known.resolve(site), name, step)
 
     # ------------------------------------------------------------------ what is missing
 

@@ -27,6 +27,7 @@ from torchtap.core.record import EVAL, Record
 from torchtap.core.site import Site, nearest, one_of
 from torchtap.runs.contents import Contents, Meta
 from torchtap.runs.listing import FORMAT, PREFIX, check_format
+from torchtap.runs.merging.rank_numbers import RankNumbers
 from torchtap.runs.packed import is_small, pack, unpack
 from torchtap.runs.records import Records
 from torchtap.runs.scalars import Scalars
@@ -78,11 +79,14 @@ def save_run(held: Contents, scalars: Scalars, path: Path) -> Path:
     tensors.update(measured)
     tensors.update(_renamed(evaluated, PREFIX, EVALUATION))
     tensors.update(_packed_scalars(scalars))
+    of_ranks, ranks = ({}, None) if held.ranks is None else held.ranks.pack()
+    tensors.update(of_ranks)
     body: dict[str, Any] = {
         "format": FORMAT,
         "series": series,
         "evaluation": evaluation,
         "scalars": scalars.names,
+        "ranks": ranks,
         "meta": asdict(held.meta),
         "records": headers,
         "absent": [
@@ -91,6 +95,11 @@ def save_run(held: Contents, scalars: Scalars, path: Path) -> Path:
     }
     _write(path, tensors, json.dumps(body))
     return path
+
+
+def with_rank(path: Path, rank: int) -> Path:
+    """The file of one of several ranks: ``run.rank0.safetensors``."""
+    return path.with_name(f"{path.stem}.rank{rank}{path.suffix}")
 
 
 def _write(path: Path, tensors: dict[str, Tensor], text: str) -> None:
@@ -120,6 +129,7 @@ class Stored(NamedTuple):
     absent: Callable[[], Sequence[Absence]]
     series: Callable[[], Series]
     scalars: Scalars
+    ranks: RankNumbers | None
 
 
 def read_run(path: str | Path) -> Stored:
@@ -193,7 +203,9 @@ def _stored(opened: Any, body: dict[str, Any]) -> Stored:
         series.evaluation = _series(opened, body["evaluation"], EVALUATION)
     records = _records(opened, body["records"])
     scalars = _scalars(opened, body.get("scalars", ()))
-    return Stored(records, _meta(body["meta"]), lambda: absent, lambda: series, scalars)
+    flat = body.get("ranks")
+    ranks = None if flat is None else RankNumbers.unpack(flat, opened.get_tensor)
+    return Stored(records, _meta(body["meta"]), lambda: absent, lambda: series, scalars, ranks)
 
 
 def _series(opened: Any, body: dict[str, Any] | None, prefix: str) -> Series:
@@ -273,7 +285,8 @@ def _records(opened: Any, headers: list[dict[str, Any]]) -> Records:
 
 def _meta(entry: dict[str, Any]) -> Meta:
     modules = {path: tuple(names) for path, names in entry.pop("modules").items()}
-    return Meta(**{**entry, "where": tuple(entry.pop("where")), "modules": modules})
+    lists = {name: tuple(entry.pop(name, ())) for name in ("where", "batch_ranks")}
+    return Meta(**{**entry, **lists, "modules": modules})
 
 
 def _unused_name(record: Record, used: Container[str]) -> str:

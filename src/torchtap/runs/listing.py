@@ -99,6 +99,8 @@ class Listing:
         absent: what was selected and not seen, with reasons.
         measured: sites that ``tt.Stats`` measured, by module, port and leaf.
         num_measured_steps: in how many steps.
+        rank: of the process that recorded it; ``None`` of all of them, merged.
+        world_size: how many there were.
     """
 
     model: str
@@ -111,6 +113,8 @@ class Listing:
     num_measured_steps: int = 0
     num_in_backward: int = 0
     num_evaluated: int = 0
+    rank: int | None = 0
+    world_size: int = 1
 
     @property
     def nbytes(self) -> int:
@@ -121,6 +125,8 @@ class Listing:
         """Plain values, ready for JSON."""
         return {
             "model": self.model,
+            "rank": self.rank,
+            "world_size": self.world_size,
             "num_records": self.num_records,
             "num_recomputed": self.num_recomputed,
             "num_in_backward": self.num_in_backward,
@@ -156,12 +162,14 @@ def list_contents(held: Contents) -> Listing:
         )
         for record in held.records(phase=None)
     ]
-    found = _listing(held.meta.model, held.meta.modules, values, held.absent())
+    meta = held.meta
+    found = _listing(meta.model, meta.modules, values, held.absent())
+    found = replace(found, rank=meta.rank, world_size=meta.world_size)
     series = held.series
     measured = [
         MeasuredEntry(one.site, one.dtype, one.shape) for one in series.measured if one.is_seen
     ]
-    return _with_measured(found, held.meta.modules, measured, len(series.steps))
+    return _with_measured(found, meta.modules, measured, len(series.steps))
 
 
 def list_file(path: str | Path) -> Listing:
@@ -180,7 +188,9 @@ def list_file(path: str | Path) -> Listing:
     check_format(file, body)
     values = [_value(entry, header[entry["name"]]) for entry in body["records"]]
     absent = [Absence(Site(where, port, leaf), why) for where, port, leaf, why in body["absent"]]
-    found = _listing(body["meta"]["model"], body["meta"]["modules"], values, absent)
+    meta = body["meta"]
+    found = _listing(meta["model"], meta["modules"], values, absent)
+    found = replace(found, rank=meta.get("rank", 0), world_size=meta.get("world_size", 1))
     series = body.get("series") or {}
     if not series:
         return found
@@ -194,7 +204,7 @@ def list_file(path: str | Path) -> Listing:
         if entry["dtype"]
     ]
     num_steps = header[f"{PREFIX}.steps"]["shape"][0]
-    return _with_measured(found, body["meta"]["modules"], measured, num_steps)
+    return _with_measured(found, meta["modules"], measured, num_steps)
 
 
 def check_format(file: Path, body: dict[str, Any]) -> None:

@@ -112,8 +112,9 @@ def _packed_states(
         nodes = []
         for one, state in zip(series.statistics, states, strict=True):
             is_ours = type(one).__name__ in _OURS and _OURS[type(one).__name__] is type(one)
+            is_state = is_ours or isinstance(state, Missing)
             try:
-                nodes.append(writer.node(state if is_ours else one.finish(state)))
+                nodes.append(writer.node(state if is_state else one.finish(state)))
             except UnwritableError as error:
                 why = _unwritable(str(error))
                 nodes.append(writer.node(Missing(why)))

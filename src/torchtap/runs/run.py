@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from torchtap.runs.listing import Listing
+    from torchtap.runs.merging.rank_numbers import RankNumbers
     from torchtap.runs.table import Table
 
 __all__ = ["Meta", "Run", "Step", "Where"]
@@ -55,6 +56,7 @@ class Run(Printed):
         series: Callable[[], Series] = Series,
         expected: Callable[[], Sequence[Site]] = tuple,
         scalars: Scalars | None = None,
+        ranks: RankNumbers | None = None,
     ) -> None:
         self._scalars = Scalars() if scalars is None else scalars
         self._records = rows if callable(rows) else LiveRecords(lambda: rows).read
@@ -62,13 +64,15 @@ class Run(Printed):
         self._absent = absent
         self._series = series
         self._expected = expected
+        self._ranks = ranks
         self._last: Contents | None = None
 
     def _contents(self) -> Contents:
         """What the run holds now. Every other method reads it once, and works on that."""
         records, series = self._records(), self._series()
         if self._last is None or not self._last.is_of(records, series):
-            self._last = Contents(records, series, self._meta, self._absent, self._expected)
+            what = (records, series, self._meta, self._absent, self._expected)
+            self._last = Contents(*what, ranks=self._ranks)
         return self._last
 
     # ------------------------------------------------------------------ what there is
@@ -257,6 +261,29 @@ class Run(Printed):
         """
         return self._scalars.of(name)
 
+    def over_ranks(
+        self, site: str | Site, name: str, *, step: int | None = None
+    ) -> tuple[list[int], list[float]]:
+        """One number of a site on each rank of a merged run: which rank is the outlier.
+
+        Also of what cannot be merged: gradients of each rank alone, partial sums, replicas that
+        differ, and steps that not all ranks have.
+
+        Args:
+            site: which.
+            name: of a number, such as ``l2`` or ``update_ratio``, as in :meth:`over_steps`, but
+                for those that are read off histograms.
+            step: which; by default the last that all ranks have.
+
+        Returns:
+            the ranks, ascending, and the number of each; NaN where a rank has none.
+
+        Raises:
+            SiteError: no rank has such a site, or not in that step, or there is no such number.
+            RunError: this is no merged run.
+        """
+        return self._contents().over_ranks(site, name, step)
+
     # ------------------------------------------------------------------ tables and files
 
     def table(
@@ -374,4 +401,4 @@ def open_run(path: str | Path) -> Run:
     from torchtap.runs.file import read_run
 
     stored = read_run(path)
-    return Run(stored.records, stored.meta, stored.absent, stored.series, scalars=stored.scalars)
+    return Run(*stored[:4], scalars=stored.scalars, ranks=stored.ranks)

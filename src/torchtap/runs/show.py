@@ -36,7 +36,7 @@ def show_listing(listing: Listing, *, limit: int | None = MOST_ROWS) -> Page:
         listing: of a run or of a file.
         limit: most lines of each table; ``None`` for all.
     """
-    name = f"Run of {listing.model}" if listing.model else "Run"
+    name = (f"Run of {listing.model}" if listing.model else "Run") + _rank(listing)
     absent = show_absent(listing.absent)
     if not listing.sites and not listing.measured:
         return Page(Line(f"{name}: empty, nothing was recorded{_hidden(listing)}."), *absent)
@@ -61,6 +61,15 @@ def _kept(name: str, listing: Listing, limit: int | None) -> Grid:
         limit=limit,
         noun="site",
     )
+
+
+def _rank(listing: Listing) -> str:
+    """Which rank recorded it; nothing where there is one process only."""
+    if listing.world_size == 1:
+        return ""
+    if listing.rank is None:
+        return f", {listing.world_size} ranks merged"
+    return f", rank {listing.rank} of {listing.world_size}"
 
 
 def _hidden(listing: Listing) -> str:

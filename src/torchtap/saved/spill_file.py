@@ -197,7 +197,7 @@ def folder_for(wanted: str | os.PathLike[str] | None, *, allow_memory: bool) -> 
         raise InputError(f"dir is {str(folder)!r}, which cannot be written. Give another folder.")
     if is_in_memory(folder) and not allow_memory:
         raise InputError(
-            f"dir is {str(folder)!r}, which lives in memory (tmpfs): nothing would be gained. Give "
+            f"dir is {str(folder)!r}, which is in memory (tmpfs): nothing would be gained. Give "
             f"a folder on a disk, or pass allow_tmpfs=True."
         )
     return folder

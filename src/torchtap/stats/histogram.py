@@ -8,7 +8,7 @@ would; what is beyond its range goes into the outermost bins.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -111,10 +111,7 @@ class Histogram:
 
     def merge(self, other: Histogram) -> Histogram:
         """Both together; associative and commutative, exactly."""
-        bins, place = np.unique(np.concatenate([self.bins, other.bins]), return_inverse=True)
-        counts = np.zeros(len(bins), dtype=np.int64)
-        np.add.at(counts, place, np.concatenate([self.counts, other.counts]))
-        return Histogram.sparse(bins, counts, self.is_sample or other.is_sample)
+        return merged_together([self, other])
 
     def without(self, part: Histogram) -> Histogram:
         """What is left of it when ``part``, which was merged into it, is taken out again."""
@@ -164,8 +161,9 @@ class Histogram:
 
         Returns:
             0 to 1, of all counted elements, zeros among them (NaN and infinite ones are not
-            counted); NaN where nothing was counted. Magnitudes below 2^-130 cannot be told from
-            zero and count as zeros; there are some in float64 and among float32's subnormals.
+            counted); NaN where nothing was counted. Magnitudes below 2^-130 count as zeros, from
+            which they cannot be distinguished; there are some in float64 and among float32's
+            subnormals.
         """
         return self._share((self._smallest < _format(dtype).to_zero_below) & (self.middles != 0))
 
@@ -241,6 +239,16 @@ class Histograms:
             return None
         bins, counts = self.bins[start:end], self.counts[start:end]
         return Histogram.sparse(bins, counts, bool(self.is_sample[row]))
+
+
+def merged_together(parts: Sequence[Histogram]) -> Histogram:
+    """Several histograms as one."""
+    if len(parts) == 1:
+        return parts[0]
+    bins, place = np.unique(np.concatenate([one.bins for one in parts]), return_inverse=True)
+    counts = np.zeros(len(bins), dtype=np.int64)
+    np.add.at(counts, place, np.concatenate([one.counts for one in parts]))
+    return Histogram.sparse(bins, counts, any(one.is_sample for one in parts))
 
 
 def _edge(magnitude: Ints) -> Floats:

@@ -110,6 +110,19 @@ def _measure_one(tensor: Tensor, *, histogram: bool, exact: bool) -> Statistics:
     )
 
 
+def measure_into(row: Tensor, tensor: Tensor) -> None:
+    """Measure one more tensor into a row, without a histogram; of one without values nothing."""
+    if no_values(tensor) is not None:
+        return
+    with torch.no_grad(), torch.autocast(tensor.device.type, enabled=False):
+        try:
+            values, _ = real_values(tensor)
+        except RuntimeError:  # Of a kind that torch cannot read.
+            return
+        accumulate(values, row, None, 0)
+        row[SUBNORMAL] += narrow_subnormals(tensor, values)
+
+
 def accumulate(tensor: Tensor, row: Tensor, histogram: Tensor | None, sample: int) -> None:
     """Measure a real tensor into a row (and a histogram) of :func:`table_device`."""
     if tensor.device != row.device:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torchtap.core.errors import RunError
 from torchtap.core.site import Site
 from torchtap.stats.catalogue.protocol import Statistic
+from torchtap.stats.catalogue.results import Missing
 from torchtap.stats.histogram import Histogram
 from torchtap.stats.statistics import NUM_TENSORS, blank_rows, merge_rows
 from torchtap.stats.step_histograms import StepHistograms, Totals, merged_histogram
@@ -309,7 +310,7 @@ class Series:
     # ------------------------------------------------------------------ small things
 
     def _merged(self, one: list[Any], two: list[Any]) -> list[Any]:
-        return [s.merge(a, b) for s, a, b in zip(self.statistics, one, two, strict=True)]
+        return [_together(s, a, b) for s, a, b in zip(self.statistics, one, two, strict=True)]
 
     def _merge_step(self, entry: _Step, rows: Rows) -> None:
         if len(rows) > len(entry.rows):
@@ -337,6 +338,12 @@ class Series:
 
     def _empty(self) -> Histogram | None:
         return Histogram.sparse([], []) if self.has_histograms else None
+
+
+def _together(statistic: Statistic, one: Any, two: Any) -> Any:
+    """The state of both; where one of them is not available, there is none of both."""
+    missing = next((state for state in (one, two) if isinstance(state, Missing)), None)
+    return statistic.merge(one, two) if missing is None else missing
 
 
 def _nothing_saved(step: int, place: int) -> None:

@@ -385,6 +385,22 @@ def merge_rows(row: NDArray[np.float64], other: NDArray[np.float64]) -> None:
     row[MEAN], row[M2], row[MIN], row[MAX] = mean, m2, low, high
 
 
+def merged_rows(one: NDArray[np.float64], two: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Two arrays of rows, merged row by row as :func:`merge_rows` does."""
+    own, more = one[..., NUM_FINITE], two[..., NUM_FINITE]
+    merged = one + two
+    with np.errstate(all="ignore"):  # What overflows is infinite, as in PyTorch.
+        share = more / np.maximum(own + more, 1)
+        delta = np.where((own > 0) & (more > 0), two[..., MEAN] - one[..., MEAN], 0.0)
+        between = one[..., MEAN] * (1 - share) + two[..., MEAN] * share
+        between = np.where(np.isfinite(delta), one[..., MEAN] + delta * share, between)
+        merged[..., MEAN] = np.where(own > 0, between, two[..., MEAN])
+        merged[..., M2] += delta * delta * own * share
+    merged[..., MIN] = np.minimum(one[..., MIN], two[..., MIN])
+    merged[..., MAX] = np.maximum(one[..., MAX], two[..., MAX])
+    return merged
+
+
 _BARS = " ▁▂▃▄▅▆▇█"
 
 

@@ -25,7 +25,7 @@ _MAKES_OBJECTS = 2
 
 
 class NoFingerprintError(Exception):
-    """A value holds something of which it cannot be told whether it is the same again."""
+    """A value holds something that cannot be compared with another run's."""
 
 
 def fingerprint(value: Any) -> str:

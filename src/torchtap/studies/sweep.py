@@ -59,7 +59,7 @@ def sweep(
         EditError: a site never came by, or an edit does not fit, or a port is none of a forward.
         InputError: an argument does not fit, the metric returned no number, or other names than for
             the unedited model; or, with ``path``, an edit or metric holds a file, a lock or the
-            like, which cannot be told again.
+            like, which cannot be identified again.
         RunError: the file is of another sweep.
 
     Example:

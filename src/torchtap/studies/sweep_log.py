@@ -69,7 +69,7 @@ def head_of(study: Study) -> dict[str, Any]:
     """What must be the same for a sweep to go on from a file.
 
     Raises:
-        InputError: of a part, that cannot be told.
+        InputError: of a part, it cannot be identified.
     """
     state = {**dict(study.model.named_parameters()), **dict(study.model.named_buffers())}
     functions = {trial.name: trial.function for trial in study.trials}

@@ -93,7 +93,7 @@ _OPAQUE = {
 
 
 def _rectifier(node: Any) -> bool | str:
-    """Whether a node is that of a rectifier; a text says why that cannot be told."""
+    """Whether a node is that of a rectifier; a text says why that is not known."""
     kind = "CopySlices" if node.name() == "torch::autograd::CopySlices" else type(node).__name__
     if kind in _OPAQUE:
         return _OPAQUE[kind]

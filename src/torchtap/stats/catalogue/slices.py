@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -23,6 +22,7 @@ from torchtap.stats.statistics import (
     SUM_SQUARES,
     ZEROS,
     empty_rows,
+    merged_rows,
 )
 
 
@@ -238,18 +238,5 @@ def _stock_rows(slices: Tensor, rows: Tensor) -> Tensor:
 
 
 def _merged(rows: Tensor, others: Tensor) -> Tensor:
-    """Row by row (Chan, Golub & LeVeque 1979, eq. 2.1).
-
-    In numpy, whose operations on few numbers take a third of the time of PyTorch's.
-    """
-    one, two = rows.numpy(), others.numpy()
-    own, more = one[:, NUM_FINITE], two[:, NUM_FINITE]
-    with np.errstate(all="ignore"):  # What overflows is infinite, as in PyTorch.
-        share = more / np.maximum(own + more, 1)
-        delta = np.where((own > 0) & (more > 0), two[:, MEAN] - one[:, MEAN], 0.0)
-        merged = one + two
-        merged[:, MEAN] = np.where(own > 0, one[:, MEAN] + delta * share, two[:, MEAN])
-        merged[:, M2] += delta * delta * own * share
-    merged[:, MIN] = np.minimum(one[:, MIN], two[:, MIN])
-    merged[:, MAX] = np.maximum(one[:, MAX], two[:, MAX])
-    return torch.from_numpy(merged)
+    """In numpy, whose operations on few numbers take a third of the time of PyTorch's."""
+    return torch.from_numpy(merged_rows(rows.numpy(), others.numpy()))

@@ -1,0 +1,143 @@
+"""Watches what a loop with Accelerate trains."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from torchtap.capture.watch import Every, To
+from torchtap.core.distributed import sharded_parameters
+from torchtap.core.modules import Where
+from torchtap.core.preserved import mode_of
+from torchtap.core.torch_private import current_task
+from torchtap.hooks.module_hook import Handle, ModuleHook
+from torchtap.hooks.optimizer_hooks import listen_to_optimizers
+from torchtap.hooks.taps import Tap
+from torchtap.integrations.watched_training import WatchedTraining
+
+
+class AccelerateWatch(WatchedTraining):
+    """A watch that steps when an optimizer of its model has really made a step.
+
+    ``optimizer.step()`` of Accelerate does nothing while gradients are accumulated. A step ends
+    where the next one begins: at the first training forward of the model after an optimizer of it
+    has updated the weights, or after Accelerate skipped that because gradients were not finite.
+    So evaluations and what is logged in between belong to the step before.
+
+    The model may be given before or after ``accelerator.prepare``. Give what ``prepare`` returns if
+    it compiles the model: inside of a compiled model no forward is heard of, and each step of an
+    optimizer ends a step.
+
+    Args:
+        accelerator: of the loop.
+        model: that it trains.
+        where: as in :func:`torchtap.watch`, as all that follows.
+        path: a file to save the run to. Of several ranks, each saves its own, with
+            the rank before the ending: ``run.rank0.safetensors``.
+    """
+
+    def __init__(
+        self,
+        accelerator: Any,
+        model: nn.Module,
+        where: Where = "*",
+        *,
+        to: To = None,
+        every: Every = 1,
+        copy: Literal["auto", "always", "never"] = "auto",
+        grad_input: Literal["through", "total"] = "through",
+        edits: Literal["after", "before"] = "after",
+        evaluation: Literal["record", "skip"] = "record",
+        path: str | Path | None = None,
+    ) -> None:
+        super().__init__(
+            where,
+            to=to,
+            every=every,
+            copy=copy,
+            grad_input=grad_input,
+            edits=edits,
+            evaluation=evaluation,
+            path=path,
+        )
+        steps = _Steps(accelerator, model)
+        steps.next_step = self._begin(model, off=steps.release).step
+        # After the watch: its own hook has seen the update by the time that a step may end.
+        steps.attach()
+
+
+class _Steps:
+    """Notices where the steps of one model end.
+
+    Attributes:
+        next_step: called where the next step begins.
+    """
+
+    next_step: Callable[[], object]
+
+    def __init__(self, accelerator: Any, model: nn.Module) -> None:
+        self._accelerator = accelerator
+        self._model = weakref.ref(model)
+        self._is_heard = self._has_stepped = self._was_last_batch = False
+        self._handles: list[Any] = []
+
+    def attach(self) -> None:
+        """Put the hooks on."""
+        model = self._model()
+        assert model is not None  # It was just given.
+        hook = Handle(model.register_forward_pre_hook(_Entry(self, Tap("", {}))))
+        self._handles = [hook, *listen_to_optimizers(self)]
+
+    def release(self) -> None:
+        """Take them off."""
+        while self._handles:
+            self._handles.pop().remove()
+
+    def enter(self, module: nn.Module) -> None:
+        """A forward of the model begins."""
+        if current_task() != -1 or not torch.is_grad_enabled() or mode_of(module) is False:
+            return
+        was_skipped = self._was_last_batch and self._accelerator.optimizer_step_was_skipped
+        self._is_heard, self._was_last_batch = True, self._accelerator.sync_gradients
+        if self._has_stepped or was_skipped:
+            self._has_stepped = False
+            self.next_step()
+
+    def before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        """An optimizer begins its step."""
+
+    def after_step(self, optimizer: Optimizer) -> None:
+        """An optimizer made its step."""
+        if not self._trains(optimizer):
+            return
+        self._has_stepped = self._is_heard
+        if not self._is_heard:
+            self.next_step()
+
+    def _trains(self, optimizer: Optimizer) -> bool:
+        model = self._model()
+        shards = sharded_parameters()
+        params = () if model is None else model.parameters()
+        own = {id(shards.get(id(param), param)) for param in params}
+        return any(id(one) in own for group in optimizer.param_groups for one in group["params"])
+
+
+class _Entry(ModuleHook[_Steps]):
+    """Forward pre-hook of the model."""
+
+    __slots__ = ()
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        if not torch.compiler.is_compiling():
+            self.owner.enter(module)
+
+
+def watch_class() -> type[AccelerateWatch]:
+    """The class itself: it imports nothing of Accelerate."""
+    return AccelerateWatch

@@ -1,0 +1,179 @@
+"""``tt.merge``: the runs of all ranks of one training as one run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean
+
+from torchtap.core.absence import Absence
+from torchtap.runs.contents import Meta
+from torchtap.runs.merging.findings import RUN, Findings, said_steps
+from torchtap.runs.merging.rank_numbers import gather
+from torchtap.runs.merging.records import RecordMerge
+from torchtap.runs.merging.rules import Ranks, said_ranks
+from torchtap.runs.merging.series import SeriesMerge
+from torchtap.runs.merging.sources import Source, check, common_steps, open_sources, ranks_of
+from torchtap.runs.run import Run
+from torchtap.runs.scalars import Scalars
+from torchtap.stats.series import Series
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """What merging gave.
+
+    Attributes:
+        run: of all ranks.
+        differing: replicas that are not equal, in the order of the steps in which they began.
+    """
+
+    run: Run
+    differing: tuple[Absence, ...]
+
+
+def merge(runs: Iterable[Run | str | Path], *, allow_missing: bool = False) -> Run:
+    """The runs of all ranks of one training as one run.
+
+    What the ranks have of a site makes up the whole by its port and placement:
+
+    - Inputs, outputs and their gradients are of parts of the batch. Their statistics are added up,
+      as of one process with the whole batch. Kept values stand side by side, as further calls of
+      the step with a label ``rank N``, and ``run.cat`` joins them. A gradient is of the rank's own
+      loss: where that is a mean over its part of the batch, it is as many times the gradient of
+      the whole as there are parts, and ``notes`` says so.
+    - Parameters, buffers, updates and ``step_grad`` are replicas, taken once. All ranks are
+      compared; steps in which they differ are left out, and ``absent`` names site, step and ranks.
+    - Shards (FSDP, tensor parallelism) are put together, their statistics added up.
+    - Partial sums, and gradients of parameters from before DDP averages them, are left out:
+      ``absent`` says so, and ``run.over_ranks`` has the numbers of each rank.
+    - Ranks of one batch (tensor parallelism) that have a plain tensor each: replicas where they are
+      equal, else parts of one value, added up; ``notes`` says which.
+    - Numbers that were logged are averaged over the ranks; where they differ, those of each rank
+      stand beside, as ``loss of rank 1``.
+    - Steps that not all ranks have are left out, and ``absent`` says which ranks lack them.
+
+    Args:
+        runs: one of each rank, in any order: runs, or the files that they were saved to.
+        allow_missing: merge without the ranks that are not given; ``absent`` and ``notes`` say so.
+
+    Returns:
+        a run with ``meta.rank`` of ``None``. It is saved and opened as any other.
+
+    Raises:
+        InputError: there is no run, one of a single process, or one that was merged already.
+        RunError: they are not of one training: another model, other patterns, another number of
+            ranks, a rank twice or missing, or no step that all have.
+
+    Example:
+        >>> import dataclasses, torch, torchtap as tt
+        >>> relu = torch.nn.ReLU()
+        >>> def rank(number):  # Under torchrun, each process saves such a run: w.run.save(...)
+        ...     with tt.watch(relu) as w:
+        ...         _ = relu(torch.full((1, 2), float(number)))
+        ...     meta = dataclasses.replace(w.run.meta, rank=number, world_size=2)
+        ...     return tt.Run(list(w.run.records()), meta)
+        >>> run = tt.merge([rank(0), rank(1)])
+        >>> run.cat(".:output")
+        tensor([[0., 0.],
+                [1., 1.]])
+        >>> run.over_ranks(".:output", "mean")
+        ([0, 1], [0.0, 1.0])
+    """
+    return merge_all(runs, allow_missing=allow_missing).run
+
+
+def merge_all(runs: Iterable[Run | str | Path], *, allow_missing: bool = False) -> Merged:
+    """As :func:`merge`, with the replicas that differ."""
+    sources = open_sources(runs)
+    missing = check(sources, allow_missing=allow_missing)
+    held = {source.rank: source.run._contents() for source in sources}
+    steps, findings = common_steps(sources), Findings()
+    if missing:
+        findings.refuse(RUN, f"{said_ranks(missing)} of {sources[0].meta.world_size}: not given")
+    _note_steps(sources, steps, findings)
+    ranks = ranks_of(sources, missing)
+    records = RecordMerge(held, steps, ranks, findings).merge()
+    measured = {rank: one.series for rank, one in held.items()}
+    series = SeriesMerge(measured, steps, ranks, findings).merge()
+    series.evaluation = _evaluation(measured, ranks, findings)
+    absent = [*findings.absent, *_absent_of(sources)]
+    run = Run(
+        records,
+        _meta(sources),
+        lambda: absent,
+        lambda: series,
+        scalars=_scalars(sources),
+        ranks=gather(held, steps),
+    )
+    return Merged(run, tuple(findings.in_order))
+
+
+def _evaluation(measured: Mapping[int, Series], ranks: Ranks, findings: Findings) -> Series | None:
+    """What was measured in evaluation forwards, in the steps in which all ranks have some."""
+    there = {rank: one.evaluation for rank, one in measured.items() if one.evaluation is not None}
+    if not there:
+        return None
+    own = [set(there[rank].steps) if rank in there else set() for rank in measured]
+    steps = sorted(set.intersection(*own))
+    others = sorted(set.union(*own) - set(steps))
+    if others:
+        said = f"evaluation forwards in {said_steps(others)} were not on all ranks: left out"
+        findings.refuse(RUN, said)
+    return SeriesMerge(there, steps, ranks, findings).merge() if steps else None
+
+
+def _scalars(sources: Sequence[Source]) -> Scalars:
+    """Numbers that were logged: the mean of the ranks, and where they differ also that of each."""
+    merged = Scalars()
+    for name in dict.fromkeys(name for source in sources for name in source.run.scalar_names):
+        own = {
+            source.rank: dict(zip(*source.run.scalars(name), strict=True))
+            for source in sources
+            if name in source.run.scalar_names
+        }
+        first, *others = own.values()
+        is_same = all(one == first for one in others)
+        for step in sorted(set().union(*own.values())):
+            numbers = {rank: one[step] for rank, one in own.items() if step in one}
+            if len(numbers) == len(own):
+                merged.log(step, {name: fmean(numbers.values())})
+            if not is_same:
+                merged.log(step, {f"{name} of rank {rank}": v for rank, v in numbers.items()})
+    return merged
+
+
+# ---------------------------------------------------------------------- what is said of it
+
+
+def _meta(sources: Sequence[Source]) -> Meta:
+    first = sources[0].meta
+    created = min(source.meta.created for source in sources)
+    return replace(first, rank=None, batch_ranks=(), created=created)
+
+
+def _note_steps(sources: Sequence[Source], steps: Sequence[int], findings: Findings) -> None:
+    """Say which steps are left out, because some ranks lack them."""
+    every = sorted(set().union(*(source.run.steps for source in sources)))
+    lacking: dict[tuple[int, ...], list[int]] = {}
+    for step in (step for step in every if step not in set(steps)):
+        ranks = tuple(source.rank for source in sources if step not in source.run.steps)
+        lacking.setdefault(ranks, []).append(step)
+    for ranks, missed in lacking.items():
+        verb = "lacks" if len(ranks) == 1 else "lack"
+        findings.refuse(RUN, f"{said_ranks(ranks)} {verb} {said_steps(missed)}: left out")
+
+
+def _absent_of(sources: Sequence[Source]) -> list[Absence]:
+    """What is absent on all ranks, and on some of them."""
+    found: dict[Absence, list[int]] = {}
+    for source in sources:
+        for absence in dict.fromkeys(source.run.absent):
+            found.setdefault(absence, []).append(source.rank)
+    return [
+        absence
+        if len(ranks) == len(sources)
+        else Absence(absence.site, f"{absence.reason} (on {said_ranks(ranks)})")
+        for absence, ranks in found.items()
+    ]

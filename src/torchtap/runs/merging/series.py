@@ -1,0 +1,256 @@
+"""What ``tt.Stats`` measured on each rank, as one series of the whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+import numpy as np
+
+from torchtap.core.site import Site
+from torchtap.runs.merging.findings import Findings, agreeing
+from torchtap.runs.merging.rows import Mask, aligned, joined_rows, same_rows, told_by_values
+from torchtap.runs.merging.rules import Ranks, Refused, Rule, Whole, fold, rule_of
+from torchtap.runs.merging.states import StateMerge
+from torchtap.runs.merging.summary import describe
+from torchtap.stats.histogram import Histogram, merged_together
+from torchtap.stats.series import ALL_STEPS, Rows, Series
+from torchtap.stats.statistics import NUM_TENSORS, blank_rows, merged_rows
+
+_NO_TOTAL = "no histogram over all steps: some are left out, and those of all others are not kept"
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class _Site:
+    """One site while it is merged.
+
+    Attributes:
+        site: where.
+        rule: how its parts make up the whole.
+        rows: rank -> its rows in the common steps, blank where it has none.
+        is_used: in which of these steps the parts make up a whole.
+    """
+
+    site: Site
+    rule: Rule
+    rows: Mapping[int, Rows]
+    is_used: Mask
+
+
+class SeriesMerge:
+    """Merges the series of some ranks.
+
+    Args:
+        sources: rank -> what it measured.
+        steps: those that all ranks have.
+        ranks: how the ranks share the work.
+        findings: takes what is not as it should be.
+    """
+
+    def __init__(
+        self,
+        sources: Mapping[int, Series],
+        steps: Sequence[int],
+        ranks: Ranks,
+        findings: Findings,
+    ) -> None:
+        self._sources = sources
+        self._steps = list(steps)
+        self._ranks = ranks
+        self._findings = findings
+        first = next(iter(sources.values()))
+        self._merged = Series(first.keep, first.statistics)
+        self._merged.has_histograms = all(one.has_histograms for one in sources.values())
+        self._histograms: dict[int, dict[int, Histogram]] = {}
+        self._states: dict[tuple[int, int], list[Any]] = {}
+        own = {rank: set(one.steps) for rank, one in sources.items()}
+        self._has_all = all(known <= set(self._steps) for known in own.values())
+        self._kept = {
+            step
+            for step in self._steps
+            if all(step in own[rank] and one.is_kept(step) for rank, one in sources.items())
+        }
+
+    def merge(self) -> Series:
+        """The series of the whole."""
+        arrays = {rank: aligned(one, self._steps) for rank, one in self._sources.items()}
+        sites = dict.fromkeys(site for one in self._sources.values() for site in one.sites)
+        merged = [self._merge_site(site, arrays) for site in sites]
+        rows = [row for row in merged if row is not None]
+        every = np.stack(rows, axis=1) if rows else blank_rows(len(self._steps), 0)
+        some: Mask = np.any(every[..., NUM_TENSORS], axis=-1)
+        steps = self._steps_at(some)
+        states = self._states
+        self._merged.restore(
+            steps,
+            every[some],
+            [step in self._kept for step in steps],
+            self._histograms,
+            lambda step, place: states.get((step, place)),
+        )
+        return self._merged
+
+    # ------------------------------------------------------------------ one site
+
+    def _merge_site(self, site: Site, arrays: Mapping[int, Rows]) -> Rows | None:
+        blank = blank_rows(len(self._steps))
+        rows = {
+            rank: arrays[rank][:, one.known_place(site)] if site in one else blank
+            for rank, one in self._sources.items()
+        }
+        if not any(one[:, NUM_TENSORS].any() for one in rows.values()):
+            return None  # It is in steps alone that are left out.
+        there = {rank: one.of(site) for rank, one in self._sources.items() if site in one}
+        try:
+            rule = rule_of(site, {rank: one.notes for rank, one in there.items()}, self._ranks)
+        except Refused as refused:
+            self._findings.refuse(site, str(refused))
+            return None
+        rule = told_by_values(rule, rows)
+        one = _Site(site, rule, rows, np.ones(len(self._steps), dtype=bool))
+        merged = self._merge_rows(one)
+        merged[~one.is_used] = blank[~one.is_used]
+        is_there = merged[:, NUM_TENSORS] > 0
+        if not is_there.any():
+            return None
+        place = self._merged.place_of(site)
+        is_whole = self._has_all and bool(one.is_used.all())
+        describe(self._merged.measured[place], there, rule, is_whole=is_whole)
+        self._collect_histograms(place, one, self._steps_at(is_there), is_whole=is_whole)
+        self._collect_states(place, one, self._steps_at(is_there), is_whole=is_whole)
+        return merged
+
+    def _merge_rows(self, one: _Site) -> Rows:
+        wholes = []
+        for whole in one.rule.wholes:
+            self._check_replicas(one, whole)
+            parts = {place: _of_any(one.rows, ranks) for place, ranks in whole.parts.items()}
+            ranks = list(whole.parts.values())
+            self._check_there(one, ranks, list(parts.values()), is_needed=True)
+            wholes.append(fold(parts, whole.axes, joined_rows))
+        ranks = [whole.ranks for whole in one.rule.wholes]
+        self._check_there(one, ranks, wholes, is_needed=False)
+        merged: Rows = wholes[0].copy()
+        for found in wholes[1:]:
+            merged = merged_rows(merged, found)
+        return merged
+
+    def _check_replicas(self, one: _Site, whole: Whole) -> None:
+        """Find the steps in which replicas differ, and use none of them."""
+        for ranks in whole.parts.values():
+            first, *others = (one.rows[rank] for rank in ranks)
+            differ = np.zeros(len(self._steps), dtype=bool)
+            for rows in others:
+                differ |= ~same_rows(first, rows)
+            if not differ.any():
+                continue
+            at = int(np.flatnonzero(differ)[0])
+            here = [one.rows[rank][at] for rank in ranks]
+            groups = agreeing(ranks, [[bool(same_rows(a, b)) for b in here] for a in here])
+            self._findings.differ(one.site, groups, self._steps_at(differ))
+            one.is_used &= ~differ
+
+    def _check_there(
+        self,
+        one: _Site,
+        ranks: Sequence[tuple[int, ...]],
+        rows: Sequence[Rows],
+        *,
+        is_needed: bool,
+    ) -> None:
+        """Find the steps in which some parts are there and others are not.
+
+        Args:
+            one: the site.
+            ranks: of each part, who has it.
+            rows: of each part.
+            is_needed: whether without them there is no whole.
+        """
+        there = np.stack([own[:, NUM_TENSORS] > 0 for own in rows])
+        is_lacking = there.any(axis=0) & ~there
+        lacking = {
+            rank: self._steps_at(missing)
+            for own, missing in zip(ranks, is_lacking, strict=True)
+            for rank in own
+        }
+        self._findings.lack(one.site, lacking)
+        if is_needed:
+            one.is_used &= ~is_lacking.any(axis=0)
+
+    def _steps_at(self, mask: Mask) -> list[int]:
+        return [step for step, is_there in zip(self._steps, mask, strict=True) if is_there]
+
+    # ------------------------------------------------------------------ histograms and states
+
+    def _collect_histograms(
+        self, place: int, one: _Site, steps: Sequence[int], *, is_whole: bool
+    ) -> None:
+        """Merge those of every step that is kept, and those of all steps."""
+        if not self._merged.has_histograms:
+            return
+        per_step = []
+        for step in [step for step in steps if step in self._kept]:
+            held = self._of_ranks(one, partial(_histogram, step))
+            per_step.append(merged_together([*held.values()]))
+            self._histograms.setdefault(step, {})[place] = per_step[-1]
+        if is_whole:
+            per_step = [*self._of_ranks(one, Series.total).values()]
+        elif len(per_step) < len(steps):
+            self._merged.measured[place].note((_NO_TOTAL,))
+            return
+        self._histograms.setdefault(ALL_STEPS, {})[place] = merged_together(per_step)
+
+    def _collect_states(
+        self, place: int, one: _Site, steps: Sequence[int], *, is_whole: bool
+    ) -> None:
+        """Merge what the further statistics have of every step that is kept, and of all steps."""
+        if not self._merged.statistics:
+            return
+        shape = self._merged.measured[place].shape
+        num_dims = None if shape is None else len(shape)
+        merge = StateMerge(one.site, one.rule, num_dims, self._merged.statistics)
+        kept = [step for step in steps if step in self._kept]
+        for step in kept:
+            held = self._of_ranks(one, partial(_states, step))
+            self._put(step, place, merge.of_step(held))
+        per_step = [self._states[step, place] for step in kept if (step, place) in self._states]
+        totals = self._of_ranks(one, Series.all_states) if is_whole else None
+        self._put(ALL_STEPS, place, merge.of_all(per_step if kept == steps else None, totals))
+        for name, why in merge.missing.items():
+            self._findings.refuse(one.site, f"of {name!r}, {why.rstrip('.')}")
+
+    def _of_ranks(self, one: _Site, read: Callable[[Series, int], T | None]) -> dict[int, T]:
+        """What the ranks have, of replicas the first."""
+        found = {}
+        first = [ranks[0] for whole in one.rule.wholes for ranks in whole.parts.values()]
+        for rank in first:
+            series = self._sources[rank]
+            value = read(series, series.known_place(one.site)) if one.site in series else None
+            if value is not None:
+                found[rank] = value
+        return found
+
+    def _put(self, step: int, place: int, states: list[Any] | None) -> None:
+        if states is not None:
+            self._states[step, place] = states
+
+
+def _of_any(rows: Mapping[int, Rows], ranks: Sequence[int]) -> Rows:
+    """The rows of replicas: of the first of them that has one."""
+    found: Rows = rows[ranks[0]]
+    for rank in ranks[1:]:
+        found = np.where(found[:, NUM_TENSORS, None] > 0, found, rows[rank])
+    return found
+
+
+def _histogram(step: int, series: Series, place: int) -> Histogram | None:
+    is_there = series.row(step, place) is not None
+    return series.histogram(step, place) if is_there else None
+
+
+def _states(step: int, series: Series, place: int) -> list[Any] | None:
+    return series.states_at(step, place)
