@@ -350,6 +350,33 @@ def test_a_checkpoint_that_began_before_the_watch_is_reported_and_refused_by_an_
         hidden.sum().backward()
 
 
+def amid_others(module: nn.Module, x: Tensor) -> Tensor:
+    """A segment in which the module is not the first, so that no memory tells which call it is."""
+    return checkpoint(lambda y: module(y.sin()).exp(), x, use_reentrant=False)
+
+
+def test_an_edit_inside_of_checkpoints_knows_the_call_that_is_still_to_be_computed_again() -> None:
+    module, x = linear(), rows()
+    # The gradient of the bias is twice the gradient of what goes into the exponential.
+    expected = [(2 * module(rows(seed).sin())).exp().detach() for seed in range(3)]
+    with tt.edit(module, ".", tt.edits.scale(2.0)):
+        for seed in range(3):
+            module.zero_grad()
+            amid_others(module, rows(seed)).sum().backward()
+            torch.testing.assert_close(module.bias.grad, 2 * expected[seed].sum(0))
+        module.zero_grad()
+        first, _ = amid_others(module, x), amid_others(module, x)
+        first.sum().backward()  # The other call was entered after the nodes of this were made.
+        torch.testing.assert_close(module.bias.grad, 2 * expected[0].sum(0))
+
+
+def test_of_two_calls_that_may_be_computed_again_an_edit_takes_neither() -> None:
+    module, x = linear(), rows()
+    with tt.edit(module, ".", tt.edits.scale(2.0)), pytest.raises(tt.EditError, match="which call"):
+        _, second = amid_others(module, x), amid_others(module, x)
+        second.sum().backward()
+
+
 def test_calls_in_a_transform_are_reported_though_others_were_recorded() -> None:
     module, x = linear(), rows()
     with tt.watch(module, ".:output") as w:

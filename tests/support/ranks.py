@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import torchtap
@@ -25,15 +26,32 @@ def run_on_ranks(folder: Path, program: str, num_ranks: int) -> None:
     """Run a program that imports ``os`` and has ``distributed`` and ``rank``, and see it end."""
     script = folder / "program.py"
     script.write_text(program + _END)
-    source = str(Path(torchtap.__file__).parent.parent)
+    assert run_file(folder, script, num_ranks).count("right") == num_ranks
+
+
+def run_file(folder: Path, script: Path, num: int, words: Sequence[str] = ()) -> str:
+    """Run a program on some ranks, and return what they print.
+
+    Args:
+        folder: the first of its words, where it may write.
+        script: the program.
+        num: how many ranks.
+        words: further ones.
+    """
+    source = Path(torchtap.__file__).parent.parent
+    paths = [source, Path(__file__).parent, script.parent]
     done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone",
-         f"--nproc-per-node={num_ranks}", str(script)],
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={num}",
+         str(script), str(folder), *words],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=120 if not words else 600,
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": source, "OMP_NUM_THREADS": "1"},
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(map(str, paths)),
+            "OMP_NUM_THREADS": "1",
+        },
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.count("right") == num_ranks
+    return done.stdout

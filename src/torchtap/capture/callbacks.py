@@ -53,7 +53,7 @@ class Listener(Recording, Protocol):
     ) -> None:
         """A tapped module returned, or raised."""
 
-    def begin(self, tap: Tap) -> None:
+    def begin(self, tap: Tap, *, trains: bool) -> None:
         """A part of the model runs, maybe without the model itself."""
 
     def end(self) -> None:
@@ -83,7 +83,7 @@ class Begin(ModuleHook[Listener]):
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         if self.owner.recording:
-            self.owner.begin(self.tap)
+            self.owner.begin(self.tap, trains=torch.is_grad_enabled())
 
 
 class End(ModuleHook[Listener]):

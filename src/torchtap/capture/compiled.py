@@ -23,7 +23,11 @@ from torch import Tensor, nn
 from torchtap.capture.callbacks import Begin, Listener, PostForward, PreForward
 from torchtap.capture.evaluation import Evaluations
 from torchtap.core.record import EVAL, FORWARD, UNVERSIONED, Record
-from torchtap.core.torch_private import keep_operator_in_order, transform_running
+from torchtap.core.torch_private import (
+    is_backward_compiled,
+    keep_operator_in_order,
+    transform_running,
+)
 from torchtap.core.tree import Unseen, argument_leaves, leaves
 from torchtap.hooks.marks import open_engines
 from torchtap.hooks.module_hook import Keywords, run_as_it_is
@@ -45,6 +49,10 @@ NOT_IN_GRAPHS = {
 }
 """Ports that are not available for a module inside a compiled graph, and why."""
 IN_TRANSFORM = "it ran inside a torch.func transform, where tensors stand for others"
+IN_COMPILED_AUTOGRAD = (
+    "compiled autograd is on, which traces the backward of a compiled graph once more and cannot "
+    "have hooks inside of it: turn it off (torch._dynamo.config.compiled_autograd = False)"
+)
 _AWAITED = "awaited"
 """In place of the reason why a gradient cannot come: it can."""
 
@@ -112,7 +120,8 @@ class Part:
         if value is None:
             self._hear(port, leaf, note, trains=trains)
             return
-        engine.begin(tap)  # A compiled model does not say when it is entered.
+        # A compiled model does not say when it is entered.
+        engine.begin(tap, trains=trains)
         if not tap.is_in_graph:
             tap.has_run = tap.is_in_graph = True
         is_gradient = port == "grad_output"
@@ -143,7 +152,7 @@ class Part:
         elif port == _LEAVES:
             engine.evaluations.end_graph()
         else:
-            engine.begin(tap)
+            engine.begin(tap, trains=trains)
             tap.has_run = tap.is_in_graph = True
             if port == _ENTERS:
                 engine.evaluations.begin_graph(trains=trains)
@@ -249,7 +258,8 @@ def _can_leave_behind(part: Part) -> bool:
 def _leave_behind(part: Part, leaf: str, tensor: Tensor) -> None:
     gradient = ""
     if _is_wanted(part.asks, "grad_output", leaf):
-        gradient = _AWAITED if tensor.requires_grad else _why_no_grad(tensor)
+        is_awaited = tensor.requires_grad and not _is_backward_compiled()
+        gradient = _AWAITED if is_awaited else _why_no_grad(tensor)
     port = "output" if _is_wanted(part.asks, "output", leaf) else ""
     if port or gradient:
         _emit(tensor, part, port, leaf, gradient)
@@ -268,6 +278,8 @@ def _trains(model: nn.Module) -> bool:
 
 
 def _why_no_grad(tensor: Tensor) -> str:
+    if tensor.requires_grad:
+        return IN_COMPILED_AUTOGRAD
     if not (tensor.is_floating_point() or tensor.is_complex()):
         return "its dtype carries no gradient"
     return "it does not require grad" if torch.is_grad_enabled() else "grad mode was off"
@@ -300,9 +312,14 @@ def _is_in_transform() -> bool:
     return transform_running() is not None
 
 
+def _is_backward_compiled() -> bool:
+    return is_backward_compiled()
+
+
 # What torch.compiler.assume_constant_result does; that would import all of the compiler.
 _is_wanted._dynamo_marked_constant = True  # type: ignore[attr-defined]
 _is_in_transform._dynamo_marked_constant = True  # type: ignore[attr-defined]
+_is_backward_compiled._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def _run(

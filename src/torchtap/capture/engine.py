@@ -49,7 +49,7 @@ from torchtap.hooks.graph import from_one_compiled_graph
 from torchtap.hooks.guards import shared_number
 from torchtap.hooks.marks import open_engines
 from torchtap.hooks.module_hook import Handle
-from torchtap.hooks.module_hooks import TRACED, CallCounter, ModuleHooks
+from torchtap.hooks.module_hooks import EXPORTED, TRACED, CallCounter, ModuleHooks
 from torchtap.hooks.order import AFTER, ROLE_OF_WATCH
 from torchtap.hooks.taps import RETURNED, TAKEN, Meter, SiteState, Tap
 
@@ -149,6 +149,7 @@ class Engine:
         self._head: Tap | None = None
         self._was_training: bool | None = None
         self._is_state_taken = self._was_recording = False
+        self._has_trained = False  # In this step: else no optimizer has to make one.
         self._own_storages: set[int] | None = None
         self.places: Places | None = None
         self._moved: dict[str, str | None] | None = None
@@ -199,12 +200,12 @@ class Engine:
             self.step = self.gradients.step = self.state.step = self.optimizers.step = step
             return  # Nothing was recorded, and nothing will be.
         self._end_pass()
-        self.optimizers.end_step(has_run=self._is_state_taken)
+        self.optimizers.end_step(has_run=self._is_state_taken and self._has_trained)
         self.evaluations.end_step(self.step)
         self.step = self.gradients.step = self.state.step = self.optimizers.step = step
         self._record(recording)
         self._was_recording = recording
-        self._is_state_taken = False
+        self._is_state_taken = self._has_trained = False
         self._hooks.restart()
         self.gradients.backwards.restart()
         self.gradients.release_leaves(force=True)
@@ -229,7 +230,7 @@ class Engine:
         """Take every hook off."""
         self._end_pass()
         self._moved = self.moved
-        self.optimizers.end_step(has_run=self._is_state_taken)
+        self.optimizers.end_step(has_run=self._is_state_taken and self._has_trained)
         self.evaluations.end_step(self.step)
         self._record(False)
         open_engines.discard(self)
@@ -290,6 +291,8 @@ class Engine:
         frames.append(frame)
         if phase is EVAL:
             self.evaluations.begin()
+        elif is_outermost:
+            self._has_trained = True
         for leaf, tensor in found if "input" in tap.filters else ():
             self._take_value(tap.state("input", leaf), tensor, call, phase, foreign)
         if "grad_input" in tap.filters and phase is EVAL:
@@ -377,16 +380,22 @@ class Engine:
             self.gradients.release_leaves(force=False)
         self.take_state()
 
-    def take_state(self) -> None:
-        """Take parameters and buffers, once a step, when the model is entered."""
+    def take_state(self, *, is_late: bool = False) -> None:
+        """Take parameters and buffers, once a step, when the model is entered.
+
+        Args:
+            is_late: it was not, and an optimizer is about to make its step.
+        """
+        self._has_trained |= is_late
         with self._lock:
             if not self._is_state_taken:
                 self._is_state_taken = True
                 self._own_storages = None
-                self.state.take(self.gradients.backwards)
+                self.state.take(self.gradients.backwards, is_late=is_late)
 
-    def begin(self, tap: Tap) -> None:
+    def begin(self, tap: Tap, *, trains: bool) -> None:
         """A part of the model runs, maybe without the model itself."""
+        self._has_trained |= trains
         if not self._is_state_taken and not self._is_dormant(tap, is_counted=False):
             self.num_entries += 1
             self.guard_hooks()
@@ -498,6 +507,8 @@ class Engine:
             reason = IN_TRANSFORM
         elif tracing_state() is not None:
             reason = TRACED
+        elif torch.compiler.is_exporting():
+            reason = EXPORTED
         else:
             return bool(self.busy) and threading.get_ident() in self.busy
         if is_counted:

@@ -54,7 +54,8 @@ class OptimizerPorts:
         plan: what is wanted.
         taps: path -> tap.
         emit: takes records.
-        stepping: called when an optimizer is about to change a parameter.
+        stepping: called when an optimizer is about to change a parameter, with whether gradients
+            have come already (``is_late``).
         borrows: whether records hold gradients themselves, because they are read at once.
     """
 
@@ -63,7 +64,7 @@ class OptimizerPorts:
         plan: Plan,
         taps: Mapping[str, Tap],
         emit: Callable[[Record], None],
-        stepping: Callable[[], None],
+        stepping: Callable[..., None],
         *,
         borrows: bool,
     ) -> None:
@@ -109,7 +110,7 @@ class OptimizerPorts:
         computes = has_closure(args, kwargs)
         if self.recording:
             if before:
-                self._stepping()
+                self._stepping(is_late=not computes)
             if not computes:
                 self._take_gradients(optimizer, params)
         self._running.append(_Step(id(optimizer), params, before, computes))

@@ -28,6 +28,10 @@ PASSED_BY = (
     "an earlier backward with create_graph=True made paths around the module's own nodes, and what "
     "flows there is not known"
 )
+NO_NODE = (
+    "compiled autograd is on, whose backwards run no nodes that could be asked whether all parts "
+    "of this gradient come: turn it off (torch._dynamo.config.compiled_autograd = False)"
+)
 APART = (
     "it comes in several parts of distributed tensors (DTensor), and adding them up would take "
     "communication between the ranks"
@@ -231,6 +235,8 @@ def add_boundary_gradients(
     """Node hook: the sum of what leaves the module through this node."""
     if gather.graph_task not in (NO_TASK, current_task()):
         gather.give_up(PASSED_BY)
+    elif gather.num_parts > 1 and current_node() is None:
+        gather.give_up(NO_NODE)
     elif gather.num_parts > 1 and not is_wanted_beyond(found):
         gather.give_up(PARTIAL)
     if gather.given_up == current_task():

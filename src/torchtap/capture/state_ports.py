@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from torchtap.core.distributed import (
     is_distributed,
+    is_part_of_flat,
     is_partial,
     local,
     num_ranks,
@@ -28,6 +29,21 @@ from torchtap.hooks.taps import SiteState, Tap
 if TYPE_CHECKING:
     from torchtap.core.modules import Places
     from torchtap.core.plan import Plan
+
+USED_UP = (
+    "a hook that was on the parameter before ours emptied .grad, as an optimizer that steps inside "
+    "the backward does: watch before that hook is put on, or take step_grad"
+)
+FLAT = (
+    "FullyShardedDataParallel gathers it into one flat parameter during the call, where its "
+    "shard is out of reach: use fully_shard (FSDP2), or take step_grad and update, which are of "
+    "the shard"
+)
+OTHER_TENSOR = "the call put another tensor in the parameter's place"
+LATE = (
+    "in step {} no call of the model was seen before the optimizer's step (as where it was "
+    "compiled before it was watched), so what came before that step is not available"
+)
 
 
 class State:
@@ -64,9 +80,16 @@ class State:
         self.places: Places | None = None
         self._waiting: dict[SiteState, Record] = {}
 
-    def take(self, backwards: Backwards) -> None:
-        """Keep parameters and buffers as they are now."""
+    def take(self, backwards: Backwards, *, is_late: bool = False) -> None:
+        """Keep parameters and buffers as they are now.
+
+        Args:
+            backwards: numbers those that bring gradients.
+            is_late: an optimizer is about to make its step, and no call was seen: buffers may have
+                changed in this step, and gradients have come.
+        """
         self.was_taken = True
+        had_hooks = bool(self._hooks)
         self._labels = ("local",) if num_ranks() else ()
         shards, step = sharded_parameters(), self.step
         are_kept = self.places is None or self.places.are_kept()
@@ -77,23 +100,44 @@ class State:
             params = {} if module is None else module._parameters
             for state, name in wanted_of:
                 param = params.get(name)
-                if param is not None:
+                if param is None:
+                    continue
+                if is_part_of_flat(param):
+                    state.reason = FLAT
+                else:
                     self._take(state, shards.get(id(param), param) if shards else param, step)
         for tap, module in self._owners if self._wants_buffers else ():
             for name, held in module._buffers.items() if "buffer" in tap.filters else ():
                 wanted = None if held is None else tap.state("buffer", name)
-                if wanted is not None and held is not None:
+                if wanted is not None and is_late:
+                    wanted.expected, wanted.reason = wanted.received + 1, LATE.format(step)
+                elif wanted is not None and held is not None:
                     self._take(wanted, held, step)
+        if is_late and not had_hooks:
+            self._note_late(step)
+
+    def _note_late(self, step: int) -> None:
+        """Gradients came in this step before there was a hook that could take them."""
+        for tap, module in self._owners:
+            for name, param in module._parameters.items() if "param_grad" in tap.filters else ():
+                has_gradient = param is not None and param.grad is not None
+                state = tap.state("param_grad", name) if has_gradient else None
+                if state is not None:
+                    state.expected, state.reason = state.received + 1, LATE.format(step)
 
     def _take(self, state: SiteState, tensor: Tensor, step: int) -> None:
         if state.meter(tensor, step):
-            state.seen, state.reason = True, None
+            state.seen = True
+            if state.expected <= state.received:  # Else an earlier step lacks it.
+                state.reason = None
         else:
             self._keep(state, tensor)
 
     def _keep(self, state: SiteState, tensor: Tensor) -> None:
-        state.reason = obstacle(tensor)
-        if state.reason is None:
+        reason = obstacle(tensor)
+        if reason is not None or state.expected <= state.received:
+            state.reason = reason
+        if reason is None:
             state.seen = True
             own, labels = local(tensor)
             kept = own if self._borrows else normal_copy(own)
@@ -150,7 +194,7 @@ class State:
             state.reason = why_no_grad(param)
             return True
         if not param.is_leaf:
-            state.reason = "the call put another tensor in the parameter's place"
+            state.reason = FLAT if is_part_of_flat(param) else OTHER_TENSOR
             return False
         hook = partial(self._take_gradient, backwards, state, weakref.ref(module))
         handle = param.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
@@ -165,7 +209,10 @@ class State:
         param: Tensor,
     ) -> None:
         gradient = param.grad
-        if gradient is None or not self.recording or not owns(module(), state.site.leaf, param):
+        if not self.recording or not owns(module(), state.site.leaf, param):
+            return
+        if gradient is None:
+            state.expected, state.reason = state.received + 1, USED_UP
             return
         labels = self._labels
         if type(gradient) is not Tensor:

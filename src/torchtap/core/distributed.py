@@ -130,6 +130,11 @@ def is_partial(tensor: Tensor) -> bool:
     return any(one.is_partial() for one in placements)
 
 
+def is_part_of_flat(tensor: Tensor) -> bool:
+    """Whether ``FullyShardedDataParallel`` gathered it, as a part of its flat parameter."""
+    return getattr(tensor._base, "_is_flat_param", False)
+
+
 def sharded_parameters() -> dict[int, nn.Parameter]:
     """Id of a parameter that FSDP2 gathered -> the shard that it was gathered from.
 

@@ -127,6 +127,14 @@ def keep_operator_in_order(operator: Any) -> None:
     _register_effectful_op(operator, _EffectType.ORDERED)
 
 
+def is_backward_compiled() -> bool:
+    """Whether compiled autograd is on, which traces backwards of compiled graphs once more."""
+    dynamo: Any = sys.modules.get("torch._dynamo")
+    return dynamo is not None and (
+        dynamo.config.compiled_autograd or dynamo.compiled_autograd.compiled_autograd_enabled
+    )
+
+
 # ---------------------------------------------------------------------- FSDP2
 
 

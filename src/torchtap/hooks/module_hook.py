@@ -27,13 +27,13 @@ Table = OrderedDict[int, Any]
 
 VALUES = (
     "torchtap: tt.watch keeps values, and a compiled graph hands none out. Watch with "
-    "to=tt.Stats(), or compile with fullgraph=False"
+    "to=tt.Stats(), compile with fullgraph=False, or export with strict=False"
 )
 
 
 EDITS = (
     "torchtap: tt.edit runs Python between the modules of the model, which a compiled graph "
-    "cannot. Compile with fullgraph=False"
+    "cannot. Compile with fullgraph=False, or export with strict=False"
 )
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from torchtap.core.plan import Filter, Plan
 
 TRACED = "it ran while torch.jit was tracing"
+EXPORTED = "it ran while torch.export was tracing, where tensors have no values"
 """Why a call was neither recorded nor edited."""
 _NO_HOOKS = "a ScriptModule takes no hooks"
 

@@ -6,7 +6,10 @@ argument; the calls after it follow in the order of the first pass. Every burst 
 runs under its own autograd node.
 
 Where the first call of a segment is not watched, a reentrant checkpoint is recognised by its node,
-which is made (and numbered) just before the segment first runs, and under which it runs again.
+which is made (and numbered) just before the segment first runs, and under which it runs again. Of
+another checkpoint, a node of the segment itself runs then, which was made after the call was
+entered: the call is known where only one of the module's calls that are still to be computed again
+was entered before that.
 
 Any other ``autograd.Function`` may be a checkpoint of its own kind, the inverse of a reversible
 block, or the adjoint of a solver. Its backward computes the forward again only if it begins with
@@ -41,6 +44,8 @@ NON_REENTRANT, REENTRANT, FUNCTION, OTHER = "non-reentrant", "reentrant", "funct
 """What runs modules inside a backward: a checkpoint of either kind, another custom function, or
 something else, such as a hook."""
 
+_NEVER = -1
+"""In place of the number of a backward."""
 _HISTORY = 1 << 16
 """Calls that are remembered, so that a loop without steps stays flat in memory."""
 _MOST_COPIES = 256
@@ -133,12 +138,17 @@ def _has_readable_content(tensor: Tensor) -> bool:
 
 
 class Place(NamedTuple):
-    """One call of the first pass."""
+    """One call of the first pass.
+
+    Attributes:
+        entered: number that the next node had then, -1 where gradients were off.
+    """
 
     tap: Any
     call: int
     phase: str
     contents: Contents
+    entered: int
 
 
 class Replay:
@@ -159,6 +169,7 @@ class Replay:
         "_origins",
         "_places",
         "_position",
+        "_waiting",
     )
 
     def __init__(self, first: int) -> None:
@@ -169,6 +180,9 @@ class Replay:
         # Of calls without grad: the number of the next node then, ascending, and their places.
         self._numbers: list[int] = []
         self._places: list[int] = []
+        # Of each module, the places that were not computed again in an earlier backward, with the
+        # backward that did it now.
+        self._waiting: dict[Any, dict[int, int]] = {}
         self._position = -1
         self._has_strayed = False
         self._burst: tuple[Any, int, str] = (None, -1, OTHER)
@@ -198,9 +212,13 @@ class Replay:
             self._held.clear()
             self._numbers.clear()
             self._places.clear()
+            self._waiting.clear()
             self._position = -1
         place = len(self._calls)
-        self._calls.append(Place(tap, call, phase, ()))
+        entered = sequence_number() if torch.is_grad_enabled() else -1
+        self._calls.append(Place(tap, call, phase, (), entered))
+        if entered >= 0:
+            self._waiting.setdefault(tap, {})[place] = _NEVER
         self._note_memory(tap, arguments, place)
         self._note_number(place, arguments if may_differentiate else ())
 
@@ -226,6 +244,8 @@ class Replay:
         if place is None:
             return None
         self._position = place
+        if place in self._waiting.get(tap, ()):
+            self._waiting[tap][place] = current_task()
         # Checkpoints inside this one will start from memory, and under nodes, that are new now.
         if (tap, _storage(arguments)) not in self._origins:
             self._note_memory(tap, arguments, place)
@@ -264,6 +284,8 @@ class Replay:
             place = self._in_segment(tap, node)
         if place is None:
             place = self._origins.get((tap, _storage(arguments)))
+        if place is None and runner is NON_REENTRANT:
+            place = self._entered_before(tap, node._sequence_nr())
         return self._only(tap) if place is None else place
 
     def _following(self, tap: Any) -> int | None:
@@ -280,6 +302,15 @@ class Replay:
             if place > self._position and self._calls[place].tap is tap:
                 return place
         return None
+
+    def _entered_before(self, tap: Any, number: int) -> int | None:
+        """The one call still to be computed again that was entered before that node was made."""
+        task = current_task()
+        waiting = self._waiting.get(tap, {})
+        for place in [place for place, again in waiting.items() if again not in (_NEVER, task)]:
+            del waiting[place]
+        found = [place for place in waiting if self._calls[place].entered <= number]
+        return found[0] if len(found) == 1 else None
 
     def _only(self, tap: Any) -> int | None:
         places = [place for place, one in enumerate(self._calls) if one.tap is tap]

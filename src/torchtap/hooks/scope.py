@@ -38,7 +38,7 @@ GENERATOR = (
 INSIDE_A_GRAPH = (
     "torchtap: tt.offload(model=...) has hooks on modules inside of what is compiled. Attach it to "
     "the compiled module, model=compiled and where='.', or put `with tt.offload(...):` around the "
-    "call, or compile with fullgraph=False"
+    "call, compile with fullgraph=False, or export with strict=False"
 )
 """What the error of ``fullgraph=True`` says."""
 

@@ -170,7 +170,8 @@ class Trial:
         numbers: dict[str, int] = {}
 
         def note(name: str, param: Tensor) -> None:
-            assert param.grad is not None
+            if param.grad is None:  # An optimizer that steps inside the backward used it up.
+                return
             found = self.accumulated.setdefault(name, [])
             number = backwards.number()
             if numbers.get(name) == number:  # A reentrant checkpoint accumulates several times.
