@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from torchtap.capture.optimizer_cycle import ModelState, OptimizerCycle, OptimizerState
+from torchtap.capture.training.optimizer_cycle import ModelState, OptimizerCycle, OptimizerState
 
 
 def steps(events: str, *, trained_by: str = "", backwards: int | None = None) -> str:

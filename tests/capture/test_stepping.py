@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.modules import module as module_file
 from torch.optim import SGD, Adam, Optimizer, optimizer as optimizer_file
 
-from torchtap.capture.stepping import MOST_MODELS, Stepping
+from torchtap.capture.training.stepping import MOST_MODELS, Stepping
 
 WHERE = ["*:output,grad_output,param,param_grad,update"]
 

@@ -14,14 +14,11 @@ In the order in which it is read:
   what flows through the module (:mod:`~torchtap.capture.pending_gradient`). No tensor is replaced
   and no node is put in between. Full backward hooks are not used: they interpose a function that
   breaks in-place modules, object identity and nested outputs.
-- ``param``, ``buffer``, ``param_grad``: :mod:`~torchtap.capture.state_ports`. ``update``:
-  :mod:`~torchtap.capture.optimizer_ports`. ``saved``: :mod:`~torchtap.capture.saved_port`.
+- ``param``, ``buffer``, ``param_grad``: :mod:`~torchtap.capture.state_ports`. ``step_grad``,
+  ``update``: :mod:`~torchtap.capture.optimizer_ports`. ``saved``: :mod:`~torchtap.capture.saved_port`.
 - :mod:`~torchtap.capture.compiled`: inside of what ``torch.compile`` traces.
 - :mod:`~torchtap.capture.evaluation`: which forwards evaluate a model that trains.
-- :mod:`~torchtap.capture.stepping`: watches a program that does not ask for it. It finds the models
-  that are trained (:mod:`~torchtap.capture.live_models`,
-  :mod:`~torchtap.capture.trained_model`), and ends their steps where
-  :mod:`~torchtap.capture.optimizer_cycle` says so (with :mod:`~torchtap.capture.scalers`).
+- :mod:`~torchtap.capture.training`: watches a program that does not ask for it.
 
 A new port has its name in :mod:`torchtap.core.site`, is taken in
 :mod:`~torchtap.capture.engine`, and has a file of its own here.

@@ -7,9 +7,9 @@ In the order in which it is read:
   :mod:`~torchtap.cli.commands_run` (``demo``, ``record``, ``summary``, ``maps``: of a model). A new
   command is a function there, and a name in the list.
 - :mod:`~torchtap.cli.commands_script`: ``run``, of a training script.
-  :mod:`~torchtap.cli.launch` watches it from its first line to the end of the process,
-  :mod:`~torchtap.cli.main_script` runs it as Python does, and
-  :mod:`~torchtap.cli.script_files` saves what was recorded.
+  :mod:`~torchtap.cli.script.launch` watches it from its first line to the end of the process,
+  :mod:`~torchtap.cli.script.as_main` runs it as Python does, and
+  :mod:`~torchtap.cli.script.files` saves what was recorded.
 - :mod:`~torchtap.cli.options`, :mod:`~torchtap.cli.parsing`: options that several commands share;
   from words to values.
 - :mod:`~torchtap.cli.model`, :mod:`~torchtap.cli.batch`, :mod:`~torchtap.cli.loss`: the model, its

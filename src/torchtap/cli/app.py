@@ -15,8 +15,8 @@ from collections.abc import Sequence
 import click
 
 from torchtap.cli import commands_read, commands_run, commands_script
-from torchtap.cli.launch import Launch
 from torchtap.cli.output import complain
+from torchtap.cli.script.launch import Launch
 from torchtap.core.errors import TorchtapError
 from torchtap.core.version import __version__
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import click
 
-from torchtap.cli.launch import Launch
-from torchtap.cli.main_script import readable_script
 from torchtap.cli.parsing import refuse_target
+from torchtap.cli.script.as_main import readable_script
+from torchtap.cli.script.launch import Launch
 from torchtap.core.site import Pattern
 
 _WHERE = "*:output,grad_output,param,param_grad,update"

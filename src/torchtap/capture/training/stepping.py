@@ -28,10 +28,10 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from torchtap.capture.live_models import models_holding
-from torchtap.capture.optimizer_cycle import ModelState, OptimizerCycle, OptimizerState
-from torchtap.capture.scalers import Scalers
-from torchtap.capture.trained_model import TrainedModel
+from torchtap.capture.training.live_models import models_holding
+from torchtap.capture.training.optimizer_cycle import ModelState, OptimizerCycle, OptimizerState
+from torchtap.capture.training.scalers import Scalers
+from torchtap.capture.training.trained_model import TrainedModel
 from torchtap.capture.watch import watch
 from torchtap.core.after_import import after_import
 from torchtap.core.errors import TorchtapError

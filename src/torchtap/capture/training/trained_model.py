@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtap.capture.optimizer_cycle import ModelState
+from torchtap.capture.training.optimizer_cycle import ModelState
 from torchtap.capture.watch import Watch
 from torchtap.core.modules import modules_of, unwrapped
 from torchtap.hooks.calls import outermost_parts

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from torchtap.core.text import plural
 
 if TYPE_CHECKING:
-    from torchtap.capture.trained_model import TrainedModel
+    from torchtap.capture.training.trained_model import TrainedModel
 
 _MOST_SECONDS = 30.0
 _MOST_LOST = 0.1

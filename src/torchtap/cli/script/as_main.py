@@ -18,7 +18,7 @@ from types import TracebackType
 
 from torchtap.core.errors import InputError
 
-_PACKAGE = str(Path(__file__).parent.parent) + os.sep
+_PACKAGE = str(Path(__file__).parents[2]) + os.sep
 
 
 def readable_script(script: str) -> str:

@@ -13,14 +13,14 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from torchtap.cli.main_script import run_as_main
-from torchtap.cli.script_files import ScriptFiles
+from torchtap.cli.script.as_main import run_as_main
+from torchtap.cli.script.files import ScriptFiles
 from torchtap.core.after_import import after_import
 
 if TYPE_CHECKING:
-    from torchtap.capture.stepping import Stepping
+    from torchtap.capture.training.stepping import Stepping
 
-_PACKAGE = str(Path(__file__).parent.parent) + os.sep
+_PACKAGE = str(Path(__file__).parents[2]) + os.sep
 _RETRY_SECONDS, _MOST_RETRIES = 0.01, 200
 
 
@@ -85,7 +85,7 @@ class Watching:
 
     def _torch_came(self) -> None:
         try:
-            from torchtap.capture.stepping import Stepping
+            from torchtap.capture.training.stepping import Stepping
 
             launch = self._launch
             self._stepping = Stepping(

@@ -1,0 +1,1 @@
+"""``torchtap run``: the process of a training script, from its first line to its end."""
