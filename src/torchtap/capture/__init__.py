@@ -15,7 +15,8 @@ In the order in which it is read:
   and no node is put in between. Full backward hooks are not used: they interpose a function that
   breaks in-place modules, object identity and nested outputs.
 - ``param``, ``buffer``, ``param_grad``: :mod:`~torchtap.capture.state_ports`. ``step_grad``,
-  ``update``: :mod:`~torchtap.capture.optimizer_ports`. ``saved``: :mod:`~torchtap.capture.saved_port`.
+  ``update``: :mod:`~torchtap.capture.optimizer_ports`. ``saved``:
+  :mod:`~torchtap.capture.saved_port`.
 - :mod:`~torchtap.capture.compiled`: inside of what ``torch.compile`` traces.
 - :mod:`~torchtap.capture.evaluation`: which forwards evaluate a model that trains.
 - :mod:`~torchtap.capture.training`: watches a program that does not ask for it.
