@@ -199,7 +199,8 @@ LINES = (
     Line(
         "HF Trainer, Lightning, Accelerate",
         ("HF Trainer", "Lightning", "Accelerate"),
-        "the callbacks of `torchtap.integrations` ([below](#trainers)), or `w.step()` in one of yours",
+        "the callbacks of `torchtap.integrations` ([below](#trainers)), or `w.step()` in one of "
+        "yours",
     ),
 )  # fmt: skip
 
