@@ -326,3 +326,134 @@ def test_tensor_parallel_ranks_merged_are_one_process(num: int, tmp_path: Path) 
         assert assert_whole(kept, truth, factor=num // 2) == sums | unplaced
         for text in "up:param[weight]", "down:param[weight]", "norm:param[bias]":
             assert torch.allclose(kept.get(text, step=2), truth[text, 2], atol=1e-6)
+
+
+class Layered(nn.Module):
+    """The model of the pipelines; a stage is a copy without the blocks of other stages."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed: nn.Module | None = nn.Linear(8, 8)
+        self.layers = nn.ModuleDict(
+            {str(n): nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for n in range(4)}
+        )
+        self.head: nn.Module | None = nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x if self.embed is None else self.embed(x)
+        for layer in self.layers.values():
+            x = layer(x)
+        return x if self.head is None else self.head(x)
+
+
+PIPELINE = """
+import copy
+from torch.distributed.pipelining import (
+    PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B, SplitPoint, pipeline,
+)
+from torch.nn.parallel import DistributedDataParallel
+
+class Layered(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Linear(8, 8)
+        self.layers = nn.ModuleDict(
+            {str(n): nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for n in range(4)}
+        )
+        self.head = nn.Linear(8, 4)
+
+    def forward(self, x):
+        x = x if self.embed is None else self.embed(x)
+        for layer in self.layers.values():
+            x = layer(x)
+        return x if self.head is None else self.head(x)
+
+def part(whole, stage, num):
+    model = copy.deepcopy(whole)
+    size = 4 // num
+    for n in range(4):
+        if n // size != stage:
+            del model.layers[str(n)]
+    if stage > 0:
+        model.embed = None
+    if stage < num - 1:
+        model.head = None
+    return model
+
+mesh = init_device_mesh("cpu", (world // 2, 2), mesh_dim_names=("dp", "pp"))
+pp, dp = mesh["pp"].get_local_rank(), mesh["dp"].get_local_rank()
+device = torch.device("cpu")
+num_dp = world // 2
+own = part_of(dp, num_dp)
+
+def loss(out, target):
+    return (out - target).square().mean()
+
+def run(schedule, model, name, to=None):
+    optimizer = torch.optim.SGD(model.parameters(), 0.5, momentum=0.9)
+    w = tt.watch(model, WHERE, to=to or tt.Stats(exact=True))
+    for k in range(3):
+        optimizer.zero_grad()
+        x = X[k, own]
+        target = {"target": torch.zeros(len(x), 4)} if pp == 1 else {}
+        losses = []
+        schedule.step(*([x] if pp == 0 else []), losses=losses, **target)
+        if losses:
+            w.log(loss=torch.stack(losses).mean())
+        optimizer.step()
+        w.step()
+    w.close()
+    w.run.save(f"{name}{rank}.safetensors")
+    return w.run
+
+group = mesh.get_group("dp")
+for name in "stats", "memory":
+    for kind, schedule in (("gpipe", ScheduleGPipe), ("1f1b", Schedule1F1B)):
+        to = tt.Stats(exact=True) if name == "stats" else tt.Memory()
+        torch.manual_seed(0)
+        model = part(Layered(), pp, 2)
+        module = DistributedDataParallel(model, process_group=group) if num_dp > 1 else model
+        stage = PipelineStage(module, pp, 2, device, group=mesh.get_group("pp"))
+        found = run(schedule(stage, 2, loss), model, f"{kind}_{name}_", to)
+        meta = found.meta
+        assert (meta.stages, meta.num_stages, meta.num_microbatches) == ((pp,), 2, 2), meta
+"""
+
+SINGLE = """
+torch.manual_seed(0)
+pipe = pipeline(Layered(), (X[0, :4],), split_spec={"layers.2": SplitPoint.BEGINNING})
+stage = pipe.build_stage(pp, device)
+found = run(Schedule1F1B(stage, 2, loss), stage.submod, "front_")
+assert found.meta.stages == (pp,), found.meta
+
+torch.manual_seed(0)
+whole = Layered()
+parts = nn.ModuleDict({f"part{n}": part(whole, n, 4) for n in (pp, pp + 2)})
+stages = [PipelineStage(parts[f"part{n}"], n, 4, device) for n in (pp, pp + 2)]
+found = run(ScheduleInterleaved1F1B(stages, 2, loss), parts, "loops_")
+assert found.meta.stages == (pp, pp + 2), found.meta
+
+model = nn.Sequential(nn.Linear(8, 8), nn.Tanh())  # Paths that both stages have.
+stage = PipelineStage(model, pp, 2, device)
+plain = lambda out, target: out.square().mean()
+run(Schedule1F1B(stage, 2, plain), model, "same_")
+"""
+
+
+def layered() -> Layered:
+    torch.manual_seed(0)
+    return Layered()
+
+
+@pytest.mark.parametrize("num", [2, 4])
+def test_stages_of_a_pipeline_merged_are_one_process_with_the_whole_batch(
+    num: int, tmp_path: Path
+) -> None:
+    """On four ranks each stage has two replicas, by DDP, with half of the batch each."""
+    ranks.run_on_ranks(tmp_path, HEAD + PIPELINE + (SINGLE if num == 2 else ""), num)
+    whole = one_process(layered())
+    truth = {key: value for key, value in whole.items() if not key[0].startswith(".:")}
+    truth = {key: value for key, value in truth.items() if ":param_grad" not in key[0]}
+    for name in "gpipe_stats_", "1f1b_stats_", "gpipe_memory_", "1f1b_memory_":
+        run = merged(tmp_path, name, num)
+        assert assert_whole(run, truth, factor=num) == set(), (name, run.absent)
