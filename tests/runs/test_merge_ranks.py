@@ -351,7 +351,7 @@ import copy
 from torch.distributed.pipelining import (
     PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B, SplitPoint, pipeline,
 )
-from torch.nn.parallel import DistributedDataParallel
+from torch.distributed.fsdp import fully_shard
 
 class Layered(nn.Module):
     def __init__(self):
@@ -389,7 +389,7 @@ own = part_of(dp, num_dp)
 def loss(out, target):
     return (out - target).square().mean()
 
-def run(schedule, model, name, to=None):
+def run(schedule, model, name, to=None, averages=False):
     optimizer = torch.optim.SGD(model.parameters(), 0.5, momentum=0.9)
     w = tt.watch(model, WHERE, to=to or tt.Stats(exact=True))
     for k in range(3):
@@ -400,21 +400,28 @@ def run(schedule, model, name, to=None):
         schedule.step(*([x] if pp == 0 else []), losses=losses, **target)
         if losses:
             w.log(loss=torch.stack(losses).mean())
+        for param in model.parameters() if averages else ():  # DDP raises in a pipeline.
+            distributed.all_reduce(param.grad, group=mesh.get_group("dp"))
+            param.grad /= num_dp
         optimizer.step()
         w.step()
     w.close()
     w.run.save(f"{name}{rank}.safetensors")
     return w.run
 
-group = mesh.get_group("dp")
 for name in "stats", "memory":
-    for kind, schedule in (("gpipe", ScheduleGPipe), ("1f1b", Schedule1F1B)):
+    for kind in "gpipe", "1f1b", "fsdp":
         to = tt.Stats(exact=True) if name == "stats" else tt.Memory()
         torch.manual_seed(0)
         model = part(Layered(), pp, 2)
-        module = DistributedDataParallel(model, process_group=group) if num_dp > 1 else model
-        stage = PipelineStage(module, pp, 2, device, group=mesh.get_group("pp"))
-        found = run(schedule(stage, 2, loss), model, f"{kind}_{name}_", to)
+        if kind == "fsdp":
+            for layer in model.layers.values():
+                fully_shard(layer, mesh=mesh["dp"])
+            fully_shard(model, mesh=mesh["dp"])
+        stage = PipelineStage(model, pp, 2, device, group=mesh.get_group("pp"))
+        averages = kind != "fsdp" and num_dp > 1
+        schedule = ScheduleGPipe if kind == "gpipe" else Schedule1F1B
+        found = run(schedule(stage, 2, loss), model, f"{kind}_{name}_", to, averages)
         meta = found.meta
         assert (meta.stages, meta.num_stages, meta.num_microbatches) == ((pp,), 2, 2), meta
 """
@@ -449,11 +456,62 @@ def layered() -> Layered:
 def test_stages_of_a_pipeline_merged_are_one_process_with_the_whole_batch(
     num: int, tmp_path: Path
 ) -> None:
-    """On four ranks each stage has two replicas, by DDP, with half of the batch each."""
+    """On four ranks each stage has two replicas, or two shards, with half of the batch each."""
     ranks.run_on_ranks(tmp_path, HEAD + PIPELINE + (SINGLE if num == 2 else ""), num)
-    whole = one_process(layered())
-    truth = {key: value for key, value in whole.items() if not key[0].startswith(".:")}
-    truth = {key: value for key, value in truth.items() if ":param_grad" not in key[0]}
-    for name in "gpipe_stats_", "1f1b_stats_", "gpipe_memory_", "1f1b_memory_":
+    truth = one_process(layered())
+    modules = {key: value for key, value in truth.items() if not key[0].startswith(".:")}
+    sites = {key: value for key, value in modules.items() if ":param_grad" not in key[0]}
+    for name in (
+        f"{kind}_{to}_" for kind in ("gpipe", "1f1b", "fsdp") for to in ("stats", "memory")
+    ):
         run = merged(tmp_path, name, num)
-        assert assert_whole(run, truth, factor=num) == set(), (name, run.absent)
+        assert assert_whole(run, sites, factor=num) == set(), (name, run.absent)
+        assert not any("as replicas" in entry.reason for entry in run.absent)
+        stats = run.stats("layers.3.0:grad_output", step=0)
+        said = f"of each microbatch's own loss: {num} times the gradient of the whole batch"
+        assert any(said in note for note in stats.notes)
+        assert stats.num_tensors == num  # And not the forward that learns shapes, of phase eval.
+        # The root is another module on each stage: it is named, and each rank's numbers are kept.
+        refused = {str(entry.site): entry.reason for entry in run.absent if not entry.site.path}
+        assert "another module on each of 2 stages" in refused[".:output"]
+        assert ".:output" not in run
+        out = truth[".:output", 2][
+            : 8 // (num // 2)
+        ].double()  # What the first last stage returned.
+        assert run.over_ranks(".:output", "l2")[1][1] == pytest.approx(float(out.norm()), rel=1e-5)
+        assert math.isnan(run.over_ranks("head:output", "l2")[1][0])
+        loss = run.scalars("loss")[1][0]
+        assert loss == pytest.approx(float(truth[".:output", 0].square().mean()), rel=1e-5)
+        text = "layers.1.0:param_grad[weight]"
+        if num == 2 or "fsdp" in name:  # Of replicas it is refused as without a pipeline.
+            assert any("scale_grads" in note for note in run.stats(text).notes)
+            whole = 2 * float(truth[text, 1].norm())  # The sum over microbatches.
+            last = run.stats(text, step=1) if "stats" in name else tt.measure(run.get(text, step=1))
+            assert last.l2 == pytest.approx(whole, rel=1e-5)
+        else:
+            assert text not in run
+        if "memory" in name:
+            for text in "embed:output", "layers.2.1:output":
+                assert torch.allclose(run.cat(text, steps=1), truth[text, 1], atol=1e-6)
+            assert torch.equal(
+                run.get("head:param[weight]", step=0), truth["head:param[weight]", 0]
+            )
+    if num == 4:
+        return
+    # Stages that the frontend cut, two stages on each rank, and stages whose paths are alike.
+    front = merged(tmp_path, "front_", num)
+    assert front.meta.type_name("layers.3") and front.meta.type_name("embed")
+    assert assert_whole(front, sites, factor=2) == set(), front.absent
+    loops = merged(tmp_path, "loops_", num)
+    home = {"embed": 0, "head": 3, **{f"layers.{n}": n for n in range(4)}}
+    parts = {
+        (f"part{n}.{text}", step): value
+        for (text, step), value in sites.items()
+        for path, n in home.items()
+        if text.startswith(path)
+    }
+    assert assert_whole(loops, parts, factor=2) == set(), loops.absent
+    same = merged(tmp_path, "same_", num)
+    assert not same.sites
+    reasons = {str(entry.site): entry.reason for entry in same.absent}
+    assert "'0' is another module on each of 2 stages" in reasons["0:param[weight]"]
