@@ -33,9 +33,15 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """All stages, in the order of the pipeline; one where there is no pipeline."""
+    """All stages, in the order of the pipeline; one where there is no pipeline.
+
+    Attributes:
+        stages: those of which there are runs.
+        num: how many there were.
+    """
 
     stages: tuple[Stage, ...]
+    num: int
 
     def ranks_of(self, site: Site, there: Iterable[int]) -> tuple[int, Ranks]:
         """The stage that has a site, by its place, and how its ranks share the work.
@@ -53,17 +59,16 @@ class Stages:
             for place, stage in enumerate(self.stages)
             if site.path in stage.paths or found & set(stage.here)
         ]
-        if len(having) > 1:
+        if len(having) > 1 or (self.num > 1 and not site.path):
             raise Refused(self._several(site, having))
         return having[0], self.stages[having[0]].ranks
 
     def _several(self, site: Site, having: Sequence[int]) -> str:
-        what = f"{site.path!r}" if site.path else "the root"
-        where = "" if site.path else ", with other modules in it"
         who = "; ".join(said_ranks(self.stages[place].here) for place in having)
+        num = len(having) if site.path else self.num
         return (
-            f"{what} is another module on each of {len(having)} stages ({who}){where}: "
-            f"run.over_ranks has the numbers of each rank"
+            f"{f'{site.path!r}' if site.path else 'the root'} is another module on each of {num} "
+            f"stages ({who}), so it has no whole: run.over_ranks has the numbers of each rank"
         )
 
 
@@ -87,7 +92,8 @@ def stages_of(sources: Sequence[Source], missing: tuple[int, ...], *, asked: boo
     if is_told:
         meta = groups[0][0].meta
         num_groups = max(meta.num_stages // len(meta.stages), num_groups)
-    return Stages(tuple(_stage(group, missing, num_groups, is_told=is_told) for group in groups))
+    found = [_stage(group, missing, num_groups, is_told=is_told) for group in groups]
+    return Stages(tuple(found), num_groups)
 
 
 def _stage(
