@@ -40,6 +40,22 @@ def test_param_grad_shows_accumulation_as_it_is() -> None:
     assert found == [(0, 1.0), (1, 3.0), (2, 7.0)]
 
 
+@pytest.mark.parametrize("to", [None, tt.Stats(exact=True, statistics=[tt.stats.along(0)])])
+def test_gradients_that_are_accumulated_after_the_backward_are_of_the_last(to: Any) -> None:
+    """FSDP2 reduces those of a pipeline after all backwards, and calls their hooks then."""
+    model = nn.Linear(2, 1, bias=False)
+    with tt.watch(model, ".:param_grad", to=to) as w:
+        for _ in range(2):
+            model(torch.ones(1, 2)).sum().backward()
+        model.weight.grad = torch.full((1, 2), 7.0)
+        for hook in model.weight._post_accumulate_grad_hooks.values():
+            hook(model.weight)
+    if to is None:
+        found = [(row.backward, row.value.tolist()) for row in w.run.records()]
+        assert found == [(0, [[1.0, 1.0]]), (1, [[2.0, 2.0]]), (1, [[7.0, 7.0]])]
+    assert w.run.stats(".:param_grad").max == 7.0
+
+
 def test_param_grad_survives_zero_grad() -> None:
     model = Net(lambda m, x: x * m.weight, weight=nn.Parameter(wide(1)))
     with tt.watch(model, ".:param_grad") as w:

@@ -728,6 +728,177 @@ def test_evaluation_forwards_are_added_up_apart() -> None:
     assert "evaluation forwards in step 1 were not on all ranks" in reasons(merged, ".:output")
 
 
+# --- stages of a pipeline ---------------------------------------------------------------------
+
+BLOCKS = {"": ("Net",), "layers": ("ModuleDict",)}
+
+
+def stage_run(
+    number: int,
+    place: int,
+    *,
+    of: int = 2,
+    num_stages: int = 2,
+    told: bool = True,
+    form: str = "kept",
+    types: Any = None,
+    rows: Sequence[Record] = (),
+) -> tt.Run:
+    """A rank with the block ``layers.PLACE``, whose values are its place and the rank."""
+    path = f"layers.{place}"
+    value = values(2, 3, seed=10 * place + number)
+    own = [
+        record(path, value),
+        record(path, value, port="grad_output"),
+        record(path, values(4, seed=place), port="param", leaf="weight"),
+        record(path, values(4, seed=place), port="param_grad", leaf="weight"),
+        record("", value),
+        *rows,
+    ]
+    types = {**BLOCKS, path: ("Linear",)} if types is None else types
+    run = rank(number, *own, form=form, of=of, types=types)
+    seen = {"stages": (place,), "num_stages": num_stages, "num_microbatches": 4} if told else {}
+    meta = replace(run.meta, **seen)  # type: ignore[arg-type]
+    return tt.Run(list(run.records()), meta, lambda: run.absent, lambda: run.series)
+
+
+@both_forms
+def test_each_stage_has_sites_of_its_own_and_the_roots_are_named(form: str) -> None:
+    merged = tt.merge([stage_run(n, n, form=form) for n in (1, 0)])
+    for place in range(2):
+        whole = values(2, 3, seed=11 * place)
+        assert_is(merged.stats(f"layers.{place}:output"), whole)
+        assert_is(merged.stats(f"layers.{place}:param[weight]"), values(4, seed=place))
+        notes = merged.stats(f"layers.{place}:grad_output").notes
+        assert "of each microbatch's own loss: 4 times the gradient" in notes[0]
+        [note] = merged.stats(f"layers.{place}:param_grad").notes
+        assert "scale_grads" in note
+    assert ".:output" not in merged
+    assert "the root is another module on each of 2 stages (rank 0; rank 1)" in reasons(
+        merged, ".:output"
+    )
+    assert len(merged.absent) == 1
+    norms = [float(values(2, 3, seed=seed).norm()) for seed in (0, 11)]
+    assert merged.over_ranks(".:output", "l2")[1] == pytest.approx(norms, rel=1e-12)
+    assert list(merged.meta.modules) == ["", "layers", "layers.0", "layers.1"]
+    assert merged.meta.type_name("layers.1") == "Linear"
+
+
+@both_forms
+def test_replicas_of_a_stage_are_merged_among_themselves(form: str) -> None:
+    """Ranks 0 and 2 run the first stage, 1 and 3 the second, whose parameters differ."""
+    change = record("layers.1", values(3), port="buffer", leaf="x")
+    other = record("layers.1", values(3, seed=5), port="param", leaf="x")
+    runs = [stage_run(n, n % 2, of=4, form=form) for n in range(3)]
+    runs[1] = stage_run(
+        1, 1, of=4, form=form, rows=[change, record("layers.1", values(3), port="param", leaf="x")]
+    )
+    found = merge_all([*runs, stage_run(3, 1, of=4, form=form, rows=[change, other])])
+    whole = torch.cat([values(2, 3, seed=seed) for seed in (0, 2)])
+    assert_is(found.run.stats("layers.0:output"), whole)
+    assert found.run.stats("layers.1:output").num_tensors == 2
+    assert_is(found.run.stats("layers.0:param[weight]"), values(4))
+    assert "8 times the gradient" in found.run.stats("layers.0:grad_output").notes[0]
+    [absence] = found.differing
+    assert str(absence.site) == "layers.1:param[x]"
+    assert "ranks 1 and 3 differ" in absence.reason
+    if form == "kept":
+        assert torch.equal(found.run.cat("layers.0:output"), whole)
+        order = [str(row.site) for row in found.run.records("*:output")]
+        assert order == ["layers.0:output"] * 2 + ["layers.1:output"] * 2
+
+
+def test_what_other_pipelines_ran_is_taken_for_stages_only_if_that_is_said() -> None:
+    runs = [stage_run(n, n, told=False) for n in range(2)]
+    with pytest.raises(tt.RunError, match=r"'layers\.0' is Linear and not there.*stages=True"):
+        tt.merge(runs)
+    merged = tt.merge(runs, stages=True)
+    assert_is(merged.stats("layers.1:output"), values(2, 3, seed=11))
+    assert merged.stats("layers.0:output").numel == 6
+    assert "the number of microbatches times" in merged.stats("layers.0:grad_output").notes[0]
+
+
+def test_stages_whose_paths_are_alike_have_no_sites_that_could_be_mixed_up() -> None:
+    """As ranks of one model they would be added up: only their runs know that they are stages."""
+    types = {**BLOCKS, "layers.0": ("Linear",)}
+    runs = [stage_run(n, 0, types=types) for n in range(2)]
+    runs[1] = with_meta(runs[1], stages=(1,))
+    merged = tt.merge(runs)
+    assert not merged.sites
+    assert "'layers.0' is another module on each of 2 stages" in reasons(merged, "layers.0:output")
+
+
+def test_a_missing_rank_is_said_of_the_stage_that_it_ran() -> None:
+    runs = [stage_run(n, n % 2, of=4, form="measured") for n in range(3)]
+    merged = tt.merge(runs, allow_missing=True)
+    assert "without rank 3" in merged.stats("layers.1:output").notes
+    assert "without rank 3" not in merged.stats("layers.0:output").notes
+    alone = tt.merge([stage_run(0, 0)], allow_missing=True)
+    assert "4 times the gradient" in alone.stats("layers.0:grad_output").notes[0]
+    assert "another module on each of 2 stages (rank 0)" in reasons(alone, ".:output")
+
+
+def test_stages_are_saved_with_the_run(tmp_path: Path) -> None:
+    runs = [stage_run(n, n) for n in range(2)]
+    for run, path in zip(runs, saved(tmp_path, runs), strict=True):
+        assert tt.open(path).meta == run.meta
+    merged = tt.merge(runs)
+    assert tt.open(merged.save(tmp_path / "all.st")).meta == merged.meta
+    assert merged.meta.stages == ()
+
+
+def unlike(place: int, **types: tuple[str, ...]) -> tt.Run:
+    table = {**BLOCKS, f"layers.{place}": ("Linear",), "norm": ("LayerNorm",), **types}
+    rows = [record("norm", values(2))]
+    return stage_run(place, place, told=False, types=table, rows=rows)
+
+
+NO_STAGES: list[tuple[Callable[[], Any], str]] = [
+    (lambda: [stage_run(n, 0, told=False) for n in range(2)], "all of the 2 runs are of the same"),
+    (lambda: [unlike(0), unlike(1, norm=("RMSNorm",))], "'norm' is LayerNorm and RMSNorm"),
+    (
+        lambda: [stage_run(0, 0, told=False), stage_run(1, 1, told=False, types=BLOCKS)],
+        "run 1.* has no module that the other lacks",
+    ),
+    (
+        lambda: [stage_run(0, 0), stage_run(1, 1, told=False)],
+        "ran 1 of 2 stages of a pipeline that cut a batch into 4, the second no stage",
+    ),
+    (
+        lambda: [stage_run(0, 0, num_stages=4), stage_run(1, 1)],
+        "ran 1 of 4 stages .*, the second 1 of 2",
+    ),
+    (
+        lambda: [stage_run(0, 0, of=2), stage_run(0, 1, of=2), stage_run(1, 1)],
+        "Rank 0 is there 2 times.*Watch its stages together",
+    ),
+    (
+        lambda: [stage_run(n, 0, of=2, types=t) for n, t in enumerate([None, BLOCKS])],
+        "'layers.0' is Linear and not there",
+    ),
+]
+
+
+@pytest.mark.parametrize(("make", "said"), NO_STAGES, ids=[said[:24] for _, said in NO_STAGES])
+def test_what_are_no_stages_of_one_pipeline_is_refused(make: Callable[[], Any], said: str) -> None:
+    with pytest.raises(tt.RunError, match=f"(?s){said}"):
+        tt.merge(make(), stages=True)
+
+
+def test_unlike_models_that_are_no_stages_have_no_hint() -> None:
+    with pytest.raises(tt.RunError) as raised:
+        tt.merge([unlike(0), unlike(1, norm=("RMSNorm",))])
+    assert "stages" not in str(raised.value)
+
+
+def test_the_command_takes_stages(tmp_path: Path) -> None:
+    files = [str(file) for file in saved(tmp_path, [stage_run(n, n, told=False) for n in range(2)])]
+    out = tmp_path / "all.safetensors"
+    assert cli.run(["merge", *files, "--to", str(out)]) == 2
+    assert cli.run(["merge", *files, "--to", str(out), "--stages"]) == 0
+    assert "layers.0:output" in tt.open(out) and "layers.1:output" in tt.open(out)
+
+
 # --- bad input --------------------------------------------------------------------------------
 
 

@@ -326,3 +326,192 @@ def test_tensor_parallel_ranks_merged_are_one_process(num: int, tmp_path: Path) 
         assert assert_whole(kept, truth, factor=num // 2) == sums | unplaced
         for text in "up:param[weight]", "down:param[weight]", "norm:param[bias]":
             assert torch.allclose(kept.get(text, step=2), truth[text, 2], atol=1e-6)
+
+
+class Layered(nn.Module):
+    """The model of the pipelines; a stage is a copy without the blocks of other stages."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed: nn.Module | None = nn.Linear(8, 8)
+        self.layers = nn.ModuleDict(
+            {str(n): nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for n in range(4)}
+        )
+        self.head: nn.Module | None = nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x if self.embed is None else self.embed(x)
+        for layer in self.layers.values():
+            x = layer(x)
+        return x if self.head is None else self.head(x)
+
+
+PIPELINE = """
+import copy
+from torch.distributed.pipelining import (
+    PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B, SplitPoint, pipeline,
+)
+from torch.distributed.fsdp import fully_shard
+
+class Layered(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Linear(8, 8)
+        self.layers = nn.ModuleDict(
+            {str(n): nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for n in range(4)}
+        )
+        self.head = nn.Linear(8, 4)
+
+    def forward(self, x):
+        x = x if self.embed is None else self.embed(x)
+        for layer in self.layers.values():
+            x = layer(x)
+        return x if self.head is None else self.head(x)
+
+def part(whole, stage, num):
+    model = copy.deepcopy(whole)
+    size = 4 // num
+    for n in range(4):
+        if n // size != stage:
+            del model.layers[str(n)]
+    if stage > 0:
+        model.embed = None
+    if stage < num - 1:
+        model.head = None
+    return model
+
+mesh = init_device_mesh("cpu", (world // 2, 2), mesh_dim_names=("dp", "pp"))
+pp, dp = mesh["pp"].get_local_rank(), mesh["dp"].get_local_rank()
+device = torch.device("cpu")
+num_dp = world // 2
+own = part_of(dp, num_dp)
+
+def loss(out, target):
+    return (out - target).square().mean()
+
+def run(schedule, model, name, to=None, averages=False):
+    optimizer = torch.optim.SGD(model.parameters(), 0.5, momentum=0.9)
+    w = tt.watch(model, WHERE, to=to or tt.Stats(exact=True))
+    for k in range(3):
+        optimizer.zero_grad()
+        x = X[k, own]
+        target = {"target": torch.zeros(len(x), 4)} if pp == 1 else {}
+        losses = []
+        schedule.step(*([x] if pp == 0 else []), losses=losses, **target)
+        if losses:
+            w.log(loss=torch.stack(losses).mean())
+        for param in model.parameters() if averages else ():  # DDP raises in a pipeline.
+            distributed.all_reduce(param.grad, group=mesh.get_group("dp"))
+            param.grad /= num_dp
+        optimizer.step()
+        w.step()
+    w.close()
+    w.run.save(f"{name}{rank}.safetensors")
+    return w.run
+
+for name in "stats", "memory":
+    for kind in "gpipe", "1f1b", "fsdp":
+        to = tt.Stats(exact=True) if name == "stats" else tt.Memory()
+        torch.manual_seed(0)
+        model = part(Layered(), pp, 2)
+        if kind == "fsdp":
+            for layer in model.layers.values():
+                fully_shard(layer, mesh=mesh["dp"])
+            fully_shard(model, mesh=mesh["dp"])
+        stage = PipelineStage(model, pp, 2, device, group=mesh.get_group("pp"))
+        averages = kind != "fsdp" and num_dp > 1
+        schedule = ScheduleGPipe if kind == "gpipe" else Schedule1F1B
+        found = run(schedule(stage, 2, loss), model, f"{kind}_{name}_", to, averages)
+        meta = found.meta
+        assert (meta.stages, meta.num_stages, meta.num_microbatches) == ((pp,), 2, 2), meta
+"""
+
+SINGLE = """
+torch.manual_seed(0)
+pipe = pipeline(Layered(), (X[0, :4],), split_spec={"layers.2": SplitPoint.BEGINNING})
+stage = pipe.build_stage(pp, device)
+found = run(Schedule1F1B(stage, 2, loss), stage.submod, "front_")
+assert found.meta.stages == (pp,), found.meta
+
+torch.manual_seed(0)
+whole = Layered()
+parts = nn.ModuleDict({f"part{n}": part(whole, n, 4) for n in (pp, pp + 2)})
+stages = [PipelineStage(parts[f"part{n}"], n, 4, device) for n in (pp, pp + 2)]
+found = run(ScheduleInterleaved1F1B(stages, 2, loss), parts, "loops_")
+assert found.meta.stages == (pp, pp + 2), found.meta
+
+model = nn.Sequential(nn.Linear(8, 8), nn.Tanh())  # Paths that both stages have.
+stage = PipelineStage(model, pp, 2, device)
+plain = lambda out, target: out.square().mean()
+run(Schedule1F1B(stage, 2, plain), model, "same_")
+"""
+
+
+def layered() -> Layered:
+    torch.manual_seed(0)
+    return Layered()
+
+
+@pytest.mark.parametrize("num", [2, 4])
+def test_stages_of_a_pipeline_merged_are_one_process_with_the_whole_batch(
+    num: int, tmp_path: Path
+) -> None:
+    """On four ranks each stage has two replicas, or two shards, with half of the batch each."""
+    ranks.run_on_ranks(tmp_path, HEAD + PIPELINE + (SINGLE if num == 2 else ""), num)
+    truth = one_process(layered())
+    modules = {key: value for key, value in truth.items() if not key[0].startswith(".:")}
+    sites = {key: value for key, value in modules.items() if ":param_grad" not in key[0]}
+    for name in (
+        f"{kind}_{to}_" for kind in ("gpipe", "1f1b", "fsdp") for to in ("stats", "memory")
+    ):
+        run = merged(tmp_path, name, num)
+        assert assert_whole(run, sites, factor=num) == set(), (name, run.absent)
+        assert not any("as replicas" in entry.reason for entry in run.absent)
+        stats = run.stats("layers.3.0:grad_output", step=0)
+        said = f"of each microbatch's own loss: {num} times the gradient of the whole batch"
+        assert any(said in note for note in stats.notes)
+        assert stats.num_tensors == num  # And not the forward that learns shapes, of phase eval.
+        # The root is another module on each stage: it is named, and each rank's numbers are kept.
+        refused = {str(entry.site): entry.reason for entry in run.absent if not entry.site.path}
+        assert "another module on each of 2 stages" in refused[".:output"]
+        assert ".:output" not in run
+        out = truth[".:output", 2][
+            : 8 // (num // 2)
+        ].double()  # What the first last stage returned.
+        assert run.over_ranks(".:output", "l2")[1][1] == pytest.approx(float(out.norm()), rel=1e-5)
+        assert math.isnan(run.over_ranks("head:output", "l2")[1][0])
+        loss = run.scalars("loss")[1][0]
+        assert loss == pytest.approx(float(truth[".:output", 0].square().mean()), rel=1e-5)
+        text = "layers.1.0:param_grad[weight]"
+        if num == 2 or "fsdp" in name:  # Of replicas it is refused as without a pipeline.
+            assert any("scale_grads" in note for note in run.stats(text).notes)
+            whole = 2 * float(truth[text, 1].norm())  # The sum over microbatches.
+            last = run.stats(text, step=1) if "stats" in name else tt.measure(run.get(text, step=1))
+            assert last.l2 == pytest.approx(whole, rel=1e-5)
+        else:
+            assert text not in run
+        if "memory" in name:
+            for text in "embed:output", "layers.2.1:output":
+                assert torch.allclose(run.cat(text, steps=1), truth[text, 1], atol=1e-6)
+            assert torch.equal(
+                run.get("head:param[weight]", step=0), truth["head:param[weight]", 0]
+            )
+    if num == 4:
+        return
+    # Stages that the frontend cut, two stages on each rank, and stages whose paths are alike.
+    front = merged(tmp_path, "front_", num)
+    assert front.meta.type_name("layers.3") and front.meta.type_name("embed")
+    assert assert_whole(front, sites, factor=2) == set(), front.absent
+    loops = merged(tmp_path, "loops_", num)
+    home = {"embed": 0, "head": 3, **{f"layers.{n}": n for n in range(4)}}
+    parts = {
+        (f"part{n}.{text}", step): value
+        for (text, step), value in sites.items()
+        for path, n in home.items()
+        if text.startswith(path)
+    }
+    assert assert_whole(loops, parts, factor=2) == set(), loops.absent
+    same = merged(tmp_path, "same_", num)
+    assert not same.sites
+    reasons = {str(entry.site): entry.reason for entry in same.absent}
+    assert "'0' is another module on each of 2 stages" in reasons["0:param[weight]"]

@@ -11,10 +11,10 @@ import sys
 import threading
 from collections import Counter
 from types import CodeType, FrameType
-from typing import Any
 
 import torch
 
+from torchtap.capture.pipelining import Pipelining
 from torchtap.core.record import EVAL, FORWARD
 from torchtap.hooks.taps import Tap
 
@@ -37,12 +37,14 @@ class Evaluations:
     Attributes:
         mixed: path -> step, and the number of its evaluation forwards that came before the first
             one that trained. They were recorded as the others.
+        pipelining: what is seen of a pipeline that runs the model.
     """
 
     _TOLD = 0  # Among the threads of ``busy``; no thread has this number.
 
     def __init__(self, root: Tap, busy: set[int]) -> None:
         self.mixed: dict[str, tuple[int, int]] = {}
+        self.pipelining = Pipelining()
         self._root = root
         self._busy = busy
         self._num_told = 0
@@ -56,7 +58,7 @@ class Evaluations:
             tap: of the module.
             trains: whether gradients are enabled, and the model is not in eval mode.
         """
-        if self._num_told or _infers_shapes():
+        if self.pipelining.infers_shapes() or self._num_told:
             return EVAL
         if trains:
             tap.has_trained = True
@@ -117,14 +119,6 @@ class _Graph(threading.local):
 
     def __init__(self) -> None:
         self.phase = ""
-
-
-def _infers_shapes() -> bool:
-    """Whether a stage of ``torch.distributed.pipelining`` runs its module to learn shapes."""
-    stages: Any = sys.modules.get("torch.distributed.pipelining.stage")
-    if stages is None:
-        return False
-    return _is_inside(stages.PipelineStage._forward_metadata_inference.__code__)
 
 
 def _is_inside(code: CodeType) -> bool:

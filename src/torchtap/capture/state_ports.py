@@ -20,6 +20,7 @@ from torchtap.core.distributed import (
 from torchtap.core.inference_mode import normal_copy
 from torchtap.core.record import FORWARD, UNVERSIONED, Record
 from torchtap.core.tensors import obstacle
+from torchtap.core.torch_private import current_task
 from torchtap.hooks.backwards import Backwards
 from torchtap.hooks.module_hook import keep_dynamo_out
 from torchtap.hooks.no_grad import why_no_grad
@@ -231,6 +232,8 @@ class State:
         kept = normal_copy(gradient)
         row = Record(state.site, self.step, number, FORWARD, number, labels, kept, UNVERSIONED)
         self._waiting[state] = row
+        if current_task() == -1:  # FSDP2 reduces after the backwards of a pipeline: no end comes.
+            self.deliver()
 
     def deliver(self) -> None:
         """Hand on parameter gradients, now that the backward has ended."""

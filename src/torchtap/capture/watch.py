@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from operator import index
 from typing import Any, Literal
 
@@ -422,7 +424,20 @@ class Watch(Closable):
             batch_ranks=ranks_of_one_batch(model),
         )
         rows = () if self._records is None else self._records.read
-        return Run(rows, meta, lambda: self.absent, measured or Series, self._sites, self._scalars)
+        found = partial(self._with_pipeline, meta)
+        return Run(rows, found, lambda: self.absent, measured or Series, self._sites, self._scalars)
+
+    def _with_pipeline(self, meta: Meta) -> Meta:
+        """What is known of a run, with the stages that were seen since the watch began."""
+        seen = self._engine.evaluations.pipelining
+        if not seen.stages:
+            return meta
+        return replace(
+            meta,
+            stages=seen.stages,
+            num_stages=seen.num_stages,
+            num_microbatches=seen.num_microbatches,
+        )
 
     def _sites(self) -> list[Site]:
         """Every site at which a value was expected, in the order in which calls have them.

@@ -50,9 +50,12 @@ def ls(path: str, as_json: bool, every: bool) -> None:
 @click.argument("files", nargs=-1, required=True, metavar="RANK_FILES...")
 @click.option("--to", "out", required=True, metavar="FILE", help="Where the merged run goes.")
 @click.option("--allow-missing", is_flag=True, help="Merge without the ranks that are not given.")
+@click.option("--stages", is_flag=True, help="Runs of other modules are stages of one pipeline.")
 @json_option
 @all_option
-def merge(files: tuple[str, ...], out: str, allow_missing: bool, as_json: bool, every: bool) -> int:
+def merge(
+    files: tuple[str, ...], out: str, allow_missing: bool, stages: bool, as_json: bool, every: bool
+) -> int:
     """Merge the saved runs of all ranks of one training into one run, and list it.
 
     Exit code 1 says that replicas differ, which the ranks of a sound training have alike: what
@@ -67,7 +70,8 @@ def merge(files: tuple[str, ...], out: str, allow_missing: bool, as_json: bool, 
     if Path(out).resolve() in {Path(file).resolve() for file in files}:
         raise InputError(f"--to is {out}, which is the run of a rank; give another file.")
     with Progress("merging the ranks"):
-        merged = merge_all([existing_file(file) for file in files], allow_missing=allow_missing)
+        paths = [existing_file(file) for file in files]
+        merged = merge_all(paths, allow_missing=allow_missing, stages=stages)
         with writing(out):
             merged.run.save(out)
     listing = list_run(merged.run)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from types import CodeType
 from typing import Any
 
 import torch
@@ -149,6 +150,28 @@ def fsdp_parameters() -> Iterator[Any]:
     for state in [ref() for ref in refs]:
         for group in getattr(state, "_fsdp_param_groups", ()):
             yield from group.fsdp_params
+
+
+def stage_codes() -> tuple[CodeType, CodeType] | None:
+    """Code of what a stage of a pipeline runs its module by: to learn shapes, and in training.
+
+    Of the object that runs the latter, ``stage_index`` and ``num_stages`` are read.
+
+    Returns:
+        ``None`` where ``torch.distributed.pipelining`` was not imported.
+    """
+    stages: Any = sys.modules.get("torch.distributed.pipelining.stage")
+    if stages is None:
+        return None
+    learning = stages.PipelineStage._forward_metadata_inference.__code__
+    return learning, stages.PipelineStage.forward_one_chunk.__code__
+
+
+def num_microbatches_of(schedule: Any) -> int:
+    """Into how many parts a schedule of a pipeline cuts a batch; 0 of any other object."""
+    schedules: Any = sys.modules.get("torch.distributed.pipelining.schedules")
+    is_schedule = schedules is not None and isinstance(schedule, schedules._PipelineSchedule)
+    return int(schedule._n_microbatches) if is_schedule else 0
 
 
 # ---------------------------------------------------------------------- torch.jit

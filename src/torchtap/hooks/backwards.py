@@ -76,8 +76,14 @@ class Backwards:
         self._local = threading.local()
 
     def number(self) -> int:
-        """Number, from 0, of the backward that is running."""
+        """Number, from 0, of the backward that is running; outside of any, of the last one.
+
+        Gradients are accumulated after a backward where FSDP2 reduces those of a pipeline: its
+        schedule has that done once, after the last microbatch.
+        """
         task = current_task()
+        if task == -1:
+            return max(self._numbers.values(), default=0)
         number = self._numbers.get(task)
         return self._begin(task) if number is None else number
 

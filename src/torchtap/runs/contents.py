@@ -58,6 +58,11 @@ class Meta:
         world_size: how many ranks trained together, 1 outside of it.
         batch_ranks: the ranks that worked on the same part of the batch, by tensor parallelism,
             with this one; none where each rank had a part of its own.
+        stages: the stages of a pipeline that the model was, as ``torch.distributed.pipelining``
+            ran it; none where it did not.
+        num_stages: how many stages that pipeline had, 1 outside of one.
+        num_microbatches: how many parts its schedule cut a rank's part of the batch into, 1 outside
+            of one.
     """
 
     model: str = ""
@@ -71,6 +76,9 @@ class Meta:
     rank: int | None = 0
     world_size: int = 1
     batch_ranks: tuple[int, ...] = ()
+    stages: tuple[int, ...] = ()
+    num_stages: int = 1
+    num_microbatches: int = 1
 
     def type_name(self, path: str) -> str:
         """Class name of the module at ``path``, or ``""`` where there is none (a mark)."""

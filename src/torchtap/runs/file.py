@@ -285,7 +285,7 @@ def _records(opened: Any, headers: list[dict[str, Any]]) -> Records:
 
 def _meta(entry: dict[str, Any]) -> Meta:
     modules = {path: tuple(names) for path, names in entry.pop("modules").items()}
-    lists = {name: tuple(entry.pop(name, ())) for name in ("where", "batch_ranks")}
+    lists = {name: tuple(entry.pop(name, ())) for name in ("where", "batch_ranks", "stages")}
     return Meta(**{**entry, **lists, "modules": modules})
 
 

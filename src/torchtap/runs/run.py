@@ -51,7 +51,7 @@ class Run(Printed):
     def __init__(
         self,
         rows: Sequence[Record] | Callable[[], Records],
-        meta: Meta,
+        meta: Meta | Callable[[], Meta],
         absent: Callable[[], Sequence[Absence]] = tuple,
         series: Callable[[], Series] = Series,
         expected: Callable[[], Sequence[Site]] = tuple,
@@ -60,7 +60,7 @@ class Run(Printed):
     ) -> None:
         self._scalars = Scalars() if scalars is None else scalars
         self._records = rows if callable(rows) else LiveRecords(lambda: rows).read
-        self._meta = meta
+        self._meta = meta if callable(meta) else lambda: meta
         self._absent = absent
         self._series = series
         self._expected = expected
@@ -71,7 +71,7 @@ class Run(Printed):
         """What the run holds now. Every other method reads it once, and works on that."""
         records, series = self._records(), self._series()
         if self._last is None or not self._last.is_of(records, series):
-            what = (records, series, self._meta, self._absent, self._expected)
+            what = (records, series, self.meta, self._absent, self._expected)
             self._last = Contents(*what, ranks=self._ranks)
         return self._last
 
@@ -80,7 +80,7 @@ class Run(Printed):
     @property
     def meta(self) -> Meta:
         """What is known of the model and of how the run was made."""
-        return self._meta
+        return self._meta()
 
     @property
     def sites(self) -> list[Site]:

@@ -6,18 +6,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
+from typing import TypeVar
 
 from torchtap.core.absence import Absence
 from torchtap.runs.contents import Meta
 from torchtap.runs.merging.findings import RUN, Findings, said_steps
 from torchtap.runs.merging.rank_numbers import gather
 from torchtap.runs.merging.records import RecordMerge
-from torchtap.runs.merging.rules import Ranks, said_ranks
+from torchtap.runs.merging.rules import said_ranks
 from torchtap.runs.merging.series import SeriesMerge
-from torchtap.runs.merging.sources import Source, check, common_steps, open_sources, ranks_of
+from torchtap.runs.merging.sources import Source, check, common_steps, open_sources
+from torchtap.runs.merging.stages import Stages, stages_of
 from torchtap.runs.run import Run
 from torchtap.runs.scalars import Scalars
 from torchtap.stats.series import Series
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +37,9 @@ class Merged:
     differing: tuple[Absence, ...]
 
 
-def merge(runs: Iterable[Run | str | Path], *, allow_missing: bool = False) -> Run:
+def merge(
+    runs: Iterable[Run | str | Path], *, allow_missing: bool = False, stages: bool = False
+) -> Run:
     """The runs of all ranks of one training as one run.
 
     What the ranks have of a site makes up the whole by its port and placement:
@@ -50,6 +56,9 @@ def merge(runs: Iterable[Run | str | Path], *, allow_missing: bool = False) -> R
       ``absent`` says so, and ``run.over_ranks`` has the numbers of each rank.
     - Ranks of one batch (tensor parallelism) that have a plain tensor each: replicas where they are
       equal, else parts of one value, added up; ``notes`` says which.
+    - Of the stages of a pipeline each has sites of its own, merged among the ranks that ran it.
+      Where several have a module of one path, such as the root, its sites are left out: it is
+      another module on each. Microbatches are calls, and gradients are of the loss of each.
     - Numbers that were logged are averaged over the ranks; where they differ, those of each rank
       stand beside, as ``loss of rank 1``.
     - Steps that not all ranks have are left out, and ``absent`` says which ranks lack them.
@@ -57,6 +66,8 @@ def merge(runs: Iterable[Run | str | Path], *, allow_missing: bool = False) -> R
     Args:
         runs: one of each rank, in any order: runs, or the files that they were saved to.
         allow_missing: merge without the ranks that are not given; ``absent`` and ``notes`` say so.
+        stages: runs of different modules are of the stages of one pipeline. Where
+            ``torch.distributed.pipelining`` ran them, the runs know that themselves.
 
     Returns:
         a run with ``meta.rank`` of ``None``. It is saved and opened as any other.
@@ -81,23 +92,25 @@ def merge(runs: Iterable[Run | str | Path], *, allow_missing: bool = False) -> R
         >>> run.over_ranks(".:output", "mean")
         ([0, 1], [0.0, 1.0])
     """
-    return merge_all(runs, allow_missing=allow_missing).run
+    return merge_all(runs, allow_missing=allow_missing, stages=stages).run
 
 
-def merge_all(runs: Iterable[Run | str | Path], *, allow_missing: bool = False) -> Merged:
+def merge_all(
+    runs: Iterable[Run | str | Path], *, allow_missing: bool = False, stages: bool = False
+) -> Merged:
     """As :func:`merge`, with the replicas that differ."""
     sources = open_sources(runs)
     missing = check(sources, allow_missing=allow_missing)
+    pipeline = stages_of(sources, missing, asked=stages)
     held = {source.rank: source.run._contents() for source in sources}
     steps, findings = common_steps(sources), Findings()
     if missing:
         findings.refuse(RUN, f"{said_ranks(missing)} of {sources[0].meta.world_size}: not given")
     _note_steps(sources, steps, findings)
-    ranks = ranks_of(sources, missing)
-    records = RecordMerge(held, steps, ranks, findings).merge()
+    records = RecordMerge(held, steps, pipeline, findings).merge()
     measured = {rank: one.series for rank, one in held.items()}
-    series = SeriesMerge(measured, steps, ranks, findings).merge()
-    series.evaluation = _evaluation(measured, ranks, findings)
+    series = SeriesMerge(measured, steps, pipeline, findings).merge()
+    series.evaluation = _evaluation(measured, pipeline, findings)
     absent = [*findings.absent, *_absent_of(sources)]
     run = Run(
         records,
@@ -110,7 +123,9 @@ def merge_all(runs: Iterable[Run | str | Path], *, allow_missing: bool = False) 
     return Merged(run, tuple(findings.in_order))
 
 
-def _evaluation(measured: Mapping[int, Series], ranks: Ranks, findings: Findings) -> Series | None:
+def _evaluation(
+    measured: Mapping[int, Series], pipeline: Stages, findings: Findings
+) -> Series | None:
     """What was measured in evaluation forwards, in the steps in which all ranks have some."""
     there = {rank: one.evaluation for rank, one in measured.items() if one.evaluation is not None}
     if not there:
@@ -121,7 +136,7 @@ def _evaluation(measured: Mapping[int, Series], ranks: Ranks, findings: Findings
     if others:
         said = f"evaluation forwards in {said_steps(others)} were not on all ranks: left out"
         findings.refuse(RUN, said)
-    return SeriesMerge(there, steps, ranks, findings).merge() if steps else None
+    return SeriesMerge(there, steps, pipeline, findings).merge() if steps else None
 
 
 def _scalars(sources: Sequence[Source]) -> Scalars:
@@ -148,9 +163,25 @@ def _scalars(sources: Sequence[Source]) -> Scalars:
 
 
 def _meta(sources: Sequence[Source]) -> Meta:
-    first = sources[0].meta
-    created = min(source.meta.created for source in sources)
-    return replace(first, rank=None, batch_ranks=(), created=created)
+    every = [source.meta for source in sorted(sources, key=lambda source: source.meta.stages)]
+    return replace(
+        every[0],
+        model=" + ".join(dict.fromkeys(meta.model for meta in every)),
+        modules=_union(meta.modules for meta in every),
+        aliases=_union(meta.aliases for meta in every),
+        created=min(meta.created for meta in every),
+        rank=None,
+        batch_ranks=(),
+        stages=(),
+    )
+
+
+def _union(tables: Iterable[Mapping[str, T]]) -> dict[str, T]:
+    """The entries of all, each as the first table has it."""
+    found: dict[str, T] = {}
+    for table in tables:
+        found |= {path: entry for path, entry in table.items() if path not in found}
+    return found
 
 
 def _note_steps(sources: Sequence[Source], steps: Sequence[int], findings: Findings) -> None:
@@ -173,7 +204,12 @@ def _absent_of(sources: Sequence[Source]) -> list[Absence]:
             found.setdefault(absence, []).append(source.rank)
     return [
         absence
-        if len(ranks) == len(sources)
+        if len(ranks) == _num_having(absence.site.path, sources)
         else Absence(absence.site, f"{absence.reason} (on {said_ranks(ranks)})")
         for absence, ranks in found.items()
     ]
+
+
+def _num_having(path: str, sources: Sequence[Source]) -> int:
+    """How many ranks have a module: those of one stage; of a mark, whose path is of none, all."""
+    return sum(path in source.meta.modules for source in sources) or len(sources)

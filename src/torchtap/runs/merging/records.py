@@ -22,7 +22,6 @@ from torchtap.runs.merging.findings import Findings, agreeing
 from torchtap.runs.merging.rows import ONE_OF_EQUAL
 from torchtap.runs.merging.rules import (
     NO_PLACE,
-    Ranks,
     Refused,
     Rule,
     Whole,
@@ -31,6 +30,7 @@ from torchtap.runs.merging.rules import (
     rule_of,
     said_ranks,
 )
+from torchtap.runs.merging.stages import Stages
 
 
 class _Key(NamedTuple):
@@ -54,6 +54,7 @@ class _Sorted(NamedTuple):
     """One merged record, and what the records are sorted by."""
 
     step: int
+    stage: int
     part: int
     order: int
     record: Record
@@ -70,7 +71,7 @@ class RecordMerge:
     Args:
         sources: rank -> what it kept.
         steps: those that all ranks have.
-        ranks: how they share the work.
+        stages: of a pipeline, and how the ranks of each share the work.
         findings: takes what is not as it should be.
     """
 
@@ -78,10 +79,10 @@ class RecordMerge:
         self,
         sources: Mapping[int, Contents],
         steps: Sequence[int],
-        ranks: Ranks,
+        stages: Stages,
         findings: Findings,
     ) -> None:
-        self._ranks = ranks
+        self._stages = stages
         self._findings = findings
         self._kept = {rank: _by_site(held, steps) for rank, held in sources.items()}
         self._num_calls = {rank: _num_calls(of) for rank, of in self._kept.items()}
@@ -92,11 +93,13 @@ class RecordMerge:
         for site in dict.fromkeys(site for of in self._kept.values() for site in of):
             there = {rank: of[site] for rank, of in self._kept.items() if site in of}
             try:
-                rule = rule_of(site, {rank: _labels(of) for rank, of in there.items()}, self._ranks)
-                found += self._merge_site(site, rule, there)
+                stage, ranks = self._stages.ranks_of(site, there)
+                rule = rule_of(site, {rank: _labels(of) for rank, of in there.items()}, ranks)
+                merged = self._merge_site(site, rule, there)
+                found += [one._replace(stage=stage) for one in merged]
             except Refused as refused:
                 self._findings.refuse(site, str(refused))
-        return [one.record for one in sorted(found, key=lambda one: one[:3])]
+        return [one.record for one in sorted(found, key=lambda one: one[:4])]
 
     def _merge_site(self, site: Site, rule: Rule, there: Mapping[int, _OfSite]) -> list[_Sorted]:
         found = []
@@ -111,7 +114,7 @@ class RecordMerge:
                 if groups is None:
                     order = there[whole.ranks[0]][key].order
                     record = self._record(rule, part, held)
-                    found.append(_Sorted(key.step, part, order, record))
+                    found.append(_Sorted(key.step, 0, part, order, record))
                 elif whole.is_told:
                     differing.setdefault(key.step, groups)
                 else:

@@ -32,20 +32,29 @@ NO_PLACE = (
     "labels it with use_local_output=False"
 )
 
+BEFORE_SCALING = (
+    "from before the schedule of the pipeline divides it by the number of microbatches "
+    "(scale_grads): step_grad is what the optimizer used"
+)
+UNKNOWN = 0
+"""A number of microbatches that nobody told."""
+
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """How the ranks share the work.
+    """How the ranks of one model, or of one stage of a pipeline, share the work.
 
     Attributes:
         batches: of each part of the batch, the ranks that worked on it and are to be merged.
         num_batches: how many parts there were.
         missing: ranks that there were and that are not to be merged.
+        num_microbatches: into how many parts a pipeline cuts each part of the batch.
     """
 
     batches: tuple[tuple[int, ...], ...]
     num_batches: int
     missing: tuple[int, ...] = ()
+    num_microbatches: int = 1
 
     @property
     def here(self) -> tuple[int, ...]:
@@ -127,15 +136,28 @@ def rule_of(site: Site, labels: Mapping[int, tuple[str, ...]], ranks: Ranks) -> 
     others = of_the_whole(others)
     notes = [f"{plural(len(whole.parts), 'shard')} together" for whole in wholes if whole.axes]
     if is_state:
+        is_sum = site.port == "param_grad" and ranks.num_microbatches != 1
+        notes += [BEFORE_SCALING] if is_sum else []
         return Rule(tuple(wholes), others, tuple(dict.fromkeys(notes)))
-    if ranks.num_batches > 1 and site.port in _GRADIENTS:
-        notes.append(
-            f"of each rank's own loss: {ranks.num_batches} times the gradient of the whole batch "
-            f"where losses are means"
-        )
+    if site.port in _GRADIENTS:
+        notes += _factor(ranks)
     together = [f"{len(wholes)} parts of the batch together"] if len(wholes) > 1 else []
     together += [f"without {said_ranks(ranks.missing)}"] if ranks.missing else []
     return Rule(tuple(wholes), others, tuple(dict.fromkeys(notes)), tuple(together))
+
+
+def _factor(ranks: Ranks) -> list[str]:
+    """How many times the gradient of the whole batch those of its parts are."""
+    num = ranks.num_batches * max(ranks.num_microbatches, 1)
+    times = f"{num} times"
+    if ranks.num_microbatches == UNKNOWN:
+        times = f"{f'{times} ' if num > 1 else ''}the number of microbatches times"
+    elif num == 1:
+        return []
+    part = "rank" if ranks.num_microbatches == 1 else "microbatch"
+    return [
+        f"of each {part}'s own loss: {times} the gradient of the whole batch where losses are means"
+    ]
 
 
 def of_the_whole(labels: Iterable[str]) -> tuple[str, ...]:

@@ -12,7 +12,8 @@ import numpy as np
 from torchtap.core.site import Site
 from torchtap.runs.merging.findings import Findings, agreeing
 from torchtap.runs.merging.rows import Mask, aligned, joined_rows, same_rows, told_by_values
-from torchtap.runs.merging.rules import Ranks, Refused, Rule, Whole, fold, rule_of
+from torchtap.runs.merging.rules import Refused, Rule, Whole, fold, rule_of
+from torchtap.runs.merging.stages import Stages
 from torchtap.runs.merging.states import StateMerge
 from torchtap.runs.merging.summary import describe
 from torchtap.stats.histogram import Histogram, merged_together
@@ -47,7 +48,7 @@ class SeriesMerge:
     Args:
         sources: rank -> what it measured.
         steps: those that all ranks have.
-        ranks: how the ranks share the work.
+        stages: of a pipeline, and how the ranks of each share the work.
         findings: takes what is not as it should be.
     """
 
@@ -55,12 +56,12 @@ class SeriesMerge:
         self,
         sources: Mapping[int, Series],
         steps: Sequence[int],
-        ranks: Ranks,
+        stages: Stages,
         findings: Findings,
     ) -> None:
         self._sources = sources
         self._steps = list(steps)
-        self._ranks = ranks
+        self._stages = stages
         self._findings = findings
         first = next(iter(sources.values()))
         self._merged = Series(first.keep, first.statistics)
@@ -106,7 +107,8 @@ class SeriesMerge:
             return None  # It is in steps alone that are left out.
         there = {rank: one.of(site) for rank, one in self._sources.items() if site in one}
         try:
-            rule = rule_of(site, {rank: one.notes for rank, one in there.items()}, self._ranks)
+            _, ranks = self._stages.ranks_of(site, there)
+            rule = rule_of(site, {rank: one.notes for rank, one in there.items()}, ranks)
         except Refused as refused:
             self._findings.refuse(site, str(refused))
             return None

@@ -71,7 +71,7 @@ def open_sources(runs: Iterable[Run | str | Path]) -> list[Source]:
 
 
 def check(sources: Sequence[Source], *, allow_missing: bool) -> tuple[int, ...]:
-    """See that all are of one training; returns the ranks that are missing.
+    """See that all are of one training, whatever its modules; returns the ranks that are missing.
 
     Raises:
         RunError: they are not, or a rank is there twice, or missing and that is not allowed.
@@ -85,9 +85,13 @@ def check(sources: Sequence[Source], *, allow_missing: bool) -> tuple[int, ...]:
     for source in sources:
         if times[source.rank] > 1:
             same = [one.name for one in sources if one.rank == source.rank]
+            is_stage = bool(source.meta.stages)
+            more = (
+                " Watch its stages together: tt.watch(nn.ModuleList(stages))." if is_stage else ""
+            )
             raise RunError(
                 f"Rank {source.rank} is there {times[source.rank]} times, in "
-                f"{' and '.join(same)}. Give one run of each rank."
+                f"{' and '.join(same)}. Give one run of each rank.{more}"
             )
     missing = tuple(rank for rank in range(first.meta.world_size) if rank not in times)
     if missing and not allow_missing:
@@ -105,18 +109,23 @@ def _difference(one: Source, two: Source) -> str:
     first, second = one.meta, two.meta
     if first.world_size != second.world_size:
         return f"of {first.world_size} ranks and of {second.world_size}"
-    if first.model != second.model:
-        return f"the models are {first.model} and {second.model}"
-    for path in dict.fromkeys([*first.modules, *second.modules]):
-        kinds = [meta.type_name(path) or "not there" for meta in (first, second)]
-        if kinds[0] != kinds[1]:
-            return f"the module {path!r} is {kinds[0]} and {kinds[1]}"
     if first.where != second.where:
         return f"watched were {', '.join(first.where)} and {', '.join(second.where)}"
     lists = [source.run.series.statistics for source in (one, two)]
     names = [[str(statistic.name) for statistic in found] for found in lists]
     if one.run.series.sites and two.run.series.sites and not _are_alike(*lists):
         return f"their further statistics are {names[0]} and {names[1]}, or set up differently"
+    return ""
+
+
+def unlike_models(first: Meta, second: Meta) -> str:
+    """How the models of two runs differ; empty where they do not."""
+    if first.model != second.model:
+        return f"the models are {first.model} and {second.model}"
+    for path in dict.fromkeys([*first.modules, *second.modules]):
+        kinds = [meta.type_name(path) or "not there" for meta in (first, second)]
+        if kinds[0] != kinds[1]:
+            return f"the module {path!r} is {kinds[0]} and {kinds[1]}"
     return ""
 
 
@@ -145,12 +154,13 @@ def common_steps(sources: Sequence[Source]) -> list[int]:
     return common
 
 
-def ranks_of(sources: Sequence[Source], missing: tuple[int, ...]) -> Ranks:
-    """How the ranks share the work, as their runs tell.
+def ranks_of(sources: Sequence[Source], missing: tuple[int, ...], num_stages: int) -> Ranks:
+    """How the ranks of a stage share the work, as their runs tell.
 
     Args:
         sources: their runs.
         missing: ranks of which there is none.
+        num_stages: among how many stages all ranks are divided.
 
     Raises:
         RunError: they do not agree.
@@ -167,4 +177,5 @@ def ranks_of(sources: Sequence[Source], missing: tuple[int, ...]) -> Ranks:
         )
     batches = [tuple(rank for rank in batch if rank in here) for batch in whole]
     size = max(map(len, whole))
-    return Ranks(tuple(batches), max(sources[0].meta.world_size // size, 1), missing)
+    num_ranks = sources[0].meta.world_size // num_stages
+    return Ranks(tuple(batches), max(num_ranks // size, 1), missing)

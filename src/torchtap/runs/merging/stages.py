@@ -1,0 +1,195 @@
+"""Stages of a pipeline: which ranks are which, and whose site is whose."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from torchtap.core.errors import RunError
+from torchtap.core.site import Site
+from torchtap.core.text import plural
+from torchtap.runs.contents import Meta
+from torchtap.runs.merging.rules import UNKNOWN, Ranks, Refused, said_ranks
+from torchtap.runs.merging.sources import Source, ranks_of, unlike_models
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """The ranks that run one part of the model.
+
+    Attributes:
+        ranks: how they share the work.
+        paths: of the modules that they have.
+    """
+
+    ranks: Ranks
+    paths: frozenset[str]
+
+    @property
+    def here(self) -> tuple[int, ...]:
+        """Those to be merged, ascending."""
+        return self.ranks.here
+
+
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """All stages, in the order of the pipeline; one where there is no pipeline.
+
+    Attributes:
+        stages: those of which there are runs.
+        num: how many there were.
+    """
+
+    stages: tuple[Stage, ...]
+    num: int
+
+    def ranks_of(self, site: Site, there: Iterable[int]) -> tuple[int, Ranks]:
+        """The stage that has a site, by its place, and how its ranks share the work.
+
+        Args:
+            site: which.
+            there: the ranks that recorded or measured it.
+
+        Raises:
+            Refused: several stages have it, and it is another module on each.
+        """
+        found = set(there)
+        having = [
+            place
+            for place, stage in enumerate(self.stages)
+            if site.path in stage.paths or found & set(stage.here)
+        ]
+        if len(having) > 1 or (self.num > 1 and not site.path):
+            raise Refused(self._several(site, having))
+        return having[0], self.stages[having[0]].ranks
+
+    def _several(self, site: Site, having: Sequence[int]) -> str:
+        who = "; ".join(said_ranks(self.stages[place].here) for place in having)
+        num = len(having) if site.path else self.num
+        return (
+            f"{f'{site.path!r}' if site.path else 'the root'} is another module on each of {num} "
+            f"stages ({who}), so it has no whole: run.over_ranks has the numbers of each rank"
+        )
+
+
+def stages_of(sources: Sequence[Source], missing: tuple[int, ...], *, asked: bool) -> Stages:
+    """The stages that the ranks ran.
+
+    Args:
+        sources: their runs, by rank.
+        missing: ranks of which there is none.
+        asked: whether runs of different modules are to be taken for stages.
+
+    Raises:
+        RunError: the runs are neither of one model nor of the stages of one pipeline.
+    """
+    is_told = _is_told(sources)
+    groups = _by_modules(sources) if asked and not is_told else _by_stages(sources)
+    for first, *others in groups:
+        for other in others:
+            _refuse_unlike(first, other)
+    num_groups = len(groups)
+    if is_told:
+        meta = groups[0][0].meta
+        num_groups = max(meta.num_stages // len(meta.stages), num_groups)
+    found = [_stage(group, missing, num_groups, is_told=is_told) for group in groups]
+    return Stages(tuple(found), num_groups)
+
+
+def _stage(
+    group: Sequence[Source], missing: tuple[int, ...], num_groups: int, *, is_told: bool
+) -> Stage:
+    if len(group) == group[0].meta.world_size // num_groups:
+        missing = ()  # Those that are missing ran other stages.
+    num_microbatches = group[0].meta.num_microbatches if is_told or num_groups == 1 else UNKNOWN
+    ranks = ranks_of(group, missing, num_groups)
+    paths = frozenset(group[0].meta.modules)
+    return Stage(replace(ranks, num_microbatches=num_microbatches), paths)
+
+
+def _is_told(sources: Sequence[Source]) -> bool:
+    """Whether the runs know which stages they are of.
+
+    Raises:
+        RunError: some do and others do not, or they are of different pipelines.
+    """
+    first = sources[0]
+    for other in sources[1:]:
+        said = [_pipeline(source.meta) for source in (first, other)]
+        if said[0] != said[1]:
+            raise RunError(
+                f"{first} and {other} are not of one training: the first ran {said[0]}, the second "
+                f"{said[1]}. Merge runs of watches that were open while the pipeline ran."
+            )
+    return bool(first.meta.stages)
+
+
+def _pipeline(meta: Meta) -> str:
+    if not meta.stages:
+        return "no stage of a pipeline"
+    return (
+        f"{len(meta.stages)} of {plural(meta.num_stages, 'stage')} of a pipeline that cut a batch "
+        f"into {meta.num_microbatches}"
+    )
+
+
+def _by_stages(sources: Sequence[Source]) -> list[list[Source]]:
+    groups: dict[tuple[int, ...], list[Source]] = {}
+    for source in sources:
+        groups.setdefault(source.meta.stages, []).append(source)
+    return [groups[stages] for stages in sorted(groups)]
+
+
+def _by_modules(sources: Sequence[Source]) -> list[list[Source]]:
+    """The ranks that have the same modules, where all have some that others lack.
+
+    Raises:
+        RunError: they are no stages.
+    """
+    groups: list[list[Source]] = []
+    for source in sources:
+        same = (group for group in groups if not unlike_models(group[0].meta, source.meta))
+        home = next(same, None)
+        if home is None:
+            groups.append([source])
+        else:
+            home.append(source)
+    if len(groups) == 1:
+        raise RunError(
+            f"stages=True (--stages), and all of the {plural(len(sources), 'run')} are of the same "
+            f"modules; expected some that others lack. Watch each stage under the names that its "
+            f"modules have in the whole model, or merge without stages."
+        )
+    for place, (one, *_) in enumerate(groups):
+        for other, *_ in groups[place + 1 :]:
+            why = _why_no_stages(one, other)
+            if why:
+                raise RunError(f"{one} and {other} are not stages of one pipeline: {why}.")
+    return groups
+
+
+def _why_no_stages(one: Source, two: Source) -> str:
+    """Why two runs cannot be of two stages; empty where they can."""
+    first, second = one.meta.modules, two.meta.modules
+    measured = {site.path for source in (one, two) for site in source.run.sites}
+    for path in first:
+        is_compared = path and path in second and path in measured
+        if is_compared and first[path] != second[path]:
+            return f"the module {path!r} is {first[path][0]} and {second[path][0]}"
+    for source, others in ((one, second), (two, first)):
+        if not source.meta.modules.keys() - others.keys():
+            return f"{source} has no module that the other lacks"
+    return ""
+
+
+def _refuse_unlike(one: Source, two: Source) -> None:
+    why = unlike_models(one.meta, two.meta)
+    if not why:
+        return
+    way = ""
+    if not one.meta.stages and not _why_no_stages(one, two):
+        way = (
+            " Where they are stages of one pipeline, and torch.distributed.pipelining did not run "
+            "it while they were watched, say so by stages=True (--stages)."
+        )
+    raise RunError(f"{one} and {two} are not of one training: {why}.{way}")
