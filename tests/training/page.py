@@ -166,8 +166,8 @@ LINES = (
     Line(
         "pipelining",
         ("pipeline",),
-        "attach to the stage's module; its run for shapes has the phase `eval`; `tt.merge` makes one "
-        "run of all stages",
+        "attach to the stage's module; its run for shapes has the phase `eval`; `tt.merge` makes "
+        "one run of all stages",
     ),
     Line(
         "`torch.func`: `grad`, `vmap`",
