@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -351,3 +352,14 @@ def test_compiled_evaluations_are_kept_apart_from_compiled_training(kind: str) -
     assert last.num_tensors == 1
     assert last.l2 == pytest.approx(expected[0], rel=1e-6)
     assert w.run.stats("0:grad_output", step=3).num_tensors == 1
+
+
+@pytest.mark.parametrize("sink", [tt.Memory, tt.Stats])
+def test_a_run_without_evaluations_says_so(sink: Any) -> None:
+    model = mlp()
+    with tt.watch(model, "0", to=sink()) as w:
+        model(X[0])
+    for read in (w.run.stats, partial(w.run.over_steps, name="mean")):
+        with pytest.raises(tt.SiteError, match="Nothing was recorded in the phase 'eval'"):
+            read("0:output", phase="eval")
+    assert w.run.stats("0:output").num_tensors == 1

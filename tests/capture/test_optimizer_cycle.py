@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from functools import partial
 
 import pytest
@@ -10,7 +11,13 @@ import pytest
 from torchtap.capture.training.optimizer_cycle import ModelState, OptimizerCycle, OptimizerState
 
 
-def steps(events: str, *, trained_by: str = "", backwards: int | None = None) -> str:
+def steps(
+    events: str,
+    *,
+    trained_by: str = "",
+    backwards: int | None = None,
+    has_gradients: bool = False,
+) -> str:
     """The events with a bar where a step ends.
 
     Args:
@@ -18,6 +25,7 @@ def steps(events: str, *, trained_by: str = "", backwards: int | None = None) ->
             the optimizer that trains it, a hyphen a backward through the last model.
         trained_by: further optimizers, each followed by the model that it trains.
         backwards: as of ``OptimizerCycle``.
+        has_gradients: whether all parameters have gradients.
     """
     out: list[str] = []
     cycle = OptimizerCycle(lambda models: out.append("|"), backwards=backwards)
@@ -33,7 +41,9 @@ def steps(events: str, *, trained_by: str = "", backwards: int | None = None) ->
     for name, model in dict.fromkeys(
         [*pairs, *zip(trained_by[::2], trained_by[1::2], strict=True)]
     ):
-        optimizers[name] = state = OptimizerState(partial(_set_of, next(numbers)))
+        optimizers[name] = state = OptimizerState(
+            partial(_set_of, next(numbers)), lambda: has_gradients
+        )
         state.models.append(models.setdefault(model, ModelState()))
         models[model].optimizers.append(state)
         cycle.optimizers.append(state)
@@ -163,3 +173,60 @@ def test_a_skipped_step_counts_as_made_by_those_that_have_not_stepped() -> None:
     cycle.skip(model)
     cycle.enter(model)
     assert ended == [1]
+
+
+def test_optimizers_that_follow_each_other_take_no_turns() -> None:
+    # Both train the model of which "a" is a forward; C only after B.
+    assert steps("aBaBaBaCaCaC", trained_by="BaCa", has_gradients=True) == "aB|aB|aB|aC|aC|aC"
+
+
+def test_an_optimizer_without_gradients_is_waited_for_before_its_first_step() -> None:
+    assert steps("dgDdgGdgDdgG") == "dgDdgG|dgDdgG"
+
+
+def test_an_optimizer_that_is_no_more_is_not_waited_for() -> None:
+    ended: list[list[ModelState]] = []
+    cycle = OptimizerCycle(ended.append)
+    model = ModelState()
+    held = [{1}, {1}]
+    optimizers = [OptimizerState(partial(held.__getitem__, number)) for number in (0, 1)]
+    model.optimizers = optimizers
+    cycle.models.append(model)
+    cycle.optimizers.extend(optimizers)
+    for number in (0, 0, 1, 1):
+        cycle.enter(model)
+        cycle.begin(optimizers[number], has_closure=False)
+        cycle.finish(optimizers[number])
+        if number == 1:
+            held[0] = set()
+    cycle.enter(model)
+    assert len(ended) == 4
+
+
+def test_models_in_two_threads_have_steps_of_their_own() -> None:
+    ended: list[ModelState] = []
+    cycle = OptimizerCycle(ended.extend)
+    models = [ModelState(), ModelState()]
+    for number, model in enumerate(models):
+        optimizer = OptimizerState(partial(_set_of, number))
+        optimizer.models, model.optimizers = [model], [optimizer]
+        cycle.models.append(model)
+        cycle.optimizers.append(optimizer)
+
+    def train(number: int) -> None:
+        for _ in range(3):
+            barrier.wait(10)
+            with lock:
+                cycle.enter(models[number])
+            barrier.wait(10)
+            with lock:
+                cycle.begin(cycle.optimizers[number], has_closure=False)
+                cycle.finish(cycle.optimizers[number])
+
+    barrier, lock = threading.Barrier(2), threading.Lock()
+    threads = [threading.Thread(target=train, args=(number,)) for number in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [ended.count(model) for model in models] == [2, 2]

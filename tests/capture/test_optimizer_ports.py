@@ -136,11 +136,12 @@ def test_the_gradient_of_a_step_is_unscaled(fused: bool) -> None:
     assert said == (("divided by the grad_scale of the optimizer",) if fused else ())
 
 
-def test_a_step_that_a_scaler_skips_has_no_gradient_and_says_so() -> None:
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_step_that_a_scaler_skips_has_no_gradient_and_says_so(fused: bool) -> None:
     model = nn.Linear(3, 2)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=fused)
     scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
-    with tt.watch(model, ".:step_grad") as w:
+    with tt.watch(model, ".:step_grad,update") as w:
         scaler.scale(model(torch.full((1, 3), torch.inf)).sum()).backward()
         scaler.step(optimizer)
         scaler.update()

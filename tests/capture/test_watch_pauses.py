@@ -270,3 +270,51 @@ def test_nothing_is_logged_into_a_closed_watch() -> None:
         pass
     with pytest.raises(tt.CaptureError, match="closed"):
         w.log(loss=1.0)
+
+
+# --- what the sink held before --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [tt.Memory, tt.Stats])
+def test_a_sink_that_holds_the_steps_of_another_watch_is_named(kind: Any) -> None:
+    sink, model = kind(), mlp()
+    with tt.watch(model, "0", to=sink) as first:
+        model(X)
+        first.step()
+        model(X)
+    with tt.watch(model, "0", to=sink) as second:
+        second.step(1)
+        model(X)
+        second.step()
+        model(X)
+    assert first.absent == []
+    (entry,) = second.absent
+    assert "held values of another watch in step 1, and holds both now" in entry.reason
+
+
+@pytest.mark.parametrize("kind", [tt.Memory, tt.Stats])
+def test_a_sink_goes_on_with_later_steps(kind: Any) -> None:
+    sink, model = kind(), mlp()
+    for start in (0, 2):
+        with tt.watch(model, "0", to=sink) as w:
+            for step in (start, start + 1):
+                w.step(step)
+                model(X)
+        assert w.absent == []
+    assert w.run.over_steps("0:output", "num_tensors") == ([0, 1, 2, 3], [1, 1, 1, 1])
+
+
+def test_a_step_of_an_optimizer_in_a_pause_is_said_to_be_in_one() -> None:
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with tt.watch(model, "0:step_grad,update") as w:
+        model(X).sum().backward()
+        with w.pause():
+            optimizer.step()
+        w.step()
+        model(X).sum().backward()
+        optimizer.step()
+    assert w.run.steps == [1]
+    assert {entry.reason for entry in w.absent} == {
+        "no optimizer made a step with it in step 0: the watch was paused when one made it"
+    }

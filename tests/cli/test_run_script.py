@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -217,6 +218,8 @@ def test_what_was_recorded_is_saved_when_a_script_is_told_to_end(tmp_path: Path,
             stderr=subprocess.PIPE,
             text=True,
             env={**os.environ, "PYTHONPATH": str(Path(torchtap.__file__).parent.parent)},
+            # A process in the background, as of a server that runs tests, may ignore SIGINT.
+            preexec_fn=partial(signal.signal, number, signal.SIG_DFL),
         )
         assert script.stdout is not None
         while "ready" not in script.stdout.readline():
@@ -304,3 +307,62 @@ def test_bad_input_is_refused_before_anything_runs(
     done = run(tmp_path, *WATCHED, *words)
     assert done.returncode == 2
     assert says in done.stderr.decode()
+
+
+TRAIN = """
+import threading
+import torch
+from torch import nn
+
+def train(model, optimizer, num):
+    for _ in range(num):
+        model.zero_grad()
+        model(torch.randn(6, 4)).square().mean().backward()
+        optimizer.step()
+"""
+SUCCESSIVE = {
+    "another optimizer in the place of the first": """
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), 1e-4)
+train(model, optimizer, 5)
+optimizer = torch.optim.Adam(model.parameters(), 1e-2)
+train(model, optimizer, 20)
+""",
+    "an optimizer for each round": """
+model = nn.Linear(4, 1)
+for _ in range(5):
+    train(model, torch.optim.SGD(model.parameters(), 0.1), 5)
+""",
+    "an optimizer for each stage": """
+first, second = nn.Linear(4, 8), nn.Linear(8, 1)
+model = nn.Sequential(first, second)
+optimizers = [torch.optim.SGD(part.parameters(), 0.1) for part in (second, first)]
+train(model, optimizers[0], 12)
+train(model, optimizers[1], 13)
+""",
+    "a thread for each model": """
+models = [nn.Linear(4, 1), nn.Linear(4, 1)]
+threads = [
+    threading.Thread(target=train, args=(one, torch.optim.SGD(one.parameters(), 0.1), 25))
+    for one in models
+]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+""",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("which", SUCCESSIVE)
+def test_each_update_is_a_step_where_optimizers_take_no_turns(tmp_path: Path, which: str) -> None:
+    (tmp_path / "script.py").write_text(TRAIN + SUCCESSIVE[which])
+    command = [sys.executable, *WATCHED, "script.py"]
+    env = {**os.environ, "PYTHONPATH": str(Path(torchtap.__file__).parent.parent)}
+    subprocess.run(command, cwd=tmp_path, env=env, check=True, capture_output=True)
+    files = sorted(tmp_path.glob("*.safetensors"))
+    assert len(files) == (2 if "thread" in which else 1)
+    for file in files:
+        steps, calls = open_run(file).over_steps(".:output", "num_tensors")
+        assert (len(steps), set(calls)) == (25, {1})

@@ -332,3 +332,15 @@ def test_each_rank_of_ddp_saves_its_own(tmp_path: Path) -> None:
     for step in range(4):
         one, other = (run.get("net.body.0:step_grad[bias]", step=step) for run in runs)
         assert torch.equal(one, other)  # The average over both.
+
+
+def test_a_validation_before_any_training_is_as_without_us(tmp_path: Path) -> None:
+    callback = LightningWatch("*body.0")
+    found = []
+    for callbacks in ((), (callback,)):
+        torch.manual_seed(0)
+        trainer, model = trainer_of(tmp_path, *callbacks), Fitted()
+        found += trainer.validate(model, loader(6, 3), verbose=False)
+    assert found[0] == found[1]
+    trainer.fit(model, loader(), loader(6, 3))
+    assert callback.run.steps

@@ -6,6 +6,7 @@ Of a sink this room knows what :class:`~torchtap.core.record.Sink` says, and no 
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -22,6 +23,18 @@ from torchtap.hooks.taps import Meter
 from torchtap.runs.memory import Memory
 from torchtap.runs.records import LiveRecords
 from torchtap.stats.series import Series
+
+_used: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def _note_use(sink: Sink) -> bool:
+    """Whether a watch had this sink before."""
+    try:
+        was_used = sink in _used
+        _used.add(sink)
+    except TypeError:  # It has no hash, or takes no weak reference.
+        return False
+    return was_used
 
 
 class _Function:
@@ -47,6 +60,7 @@ class SinkDispatch:
     Attributes:
         busy: threads that are inside a sink now. What they run is not recorded.
         failure: the first exception that a sink raised.
+        steps_before: of which the sinks hold values already, of another watch.
     """
 
     def __init__(self, sinks: Sequence[Sink]) -> None:
@@ -56,6 +70,8 @@ class SinkDispatch:
         self._alive = list(sinks)
         self._unraised: Exception | None = None
         self._lock = threading.RLock()
+        was_used = [_note_use(sink) for sink in sinks]
+        self.steps_before = self._steps_now() if any(was_used) else set()
 
     @property
     def emit(self) -> Callable[[Record], None]:
@@ -95,6 +111,12 @@ class SinkDispatch:
         """What was given to sinks and is not in them."""
         for sink in self.sinks:
             yield from getattr(sink, "absent", ())
+
+    def _steps_now(self) -> set[int]:
+        """Steps of which the sinks hold something."""
+        records, measured = self.records, self.measured
+        steps = set() if measured is None else set(measured().steps)
+        return steps if records is None else steps | set(records.read().column("step").tolist())
 
     def _first(self, part: str) -> Any:
         return next((getattr(sink, part) for sink in self.sinks if hasattr(sink, part)), None)

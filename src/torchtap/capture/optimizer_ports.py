@@ -81,7 +81,7 @@ class OptimizerPorts:
         # Optimizers inside their step, the outermost first.
         self._running: list[_Step] = []
         self._skipped: dict[SiteState, list[int]] = {}
-        self._has_stepped = False
+        self._has_stepped = self._was_paused = False
 
     @property
     def is_wanted(self) -> bool:
@@ -100,6 +100,10 @@ class OptimizerPorts:
             if running.optimizer == id(optimizer):
                 del self._running[depth:]  # Its last step raised.
                 break
+        if _is_skipped(optimizer):
+            self._running.append(_Step(id(optimizer), {}, {}, False))
+            return
+        self._was_paused |= not self.recording
         known = {key for running in self._running for key in running.params}
         held = (param for group in optimizer.param_groups for param in group["params"])
         params = {id(param): param for param in held if id(param) not in known}
@@ -123,7 +127,7 @@ class OptimizerPorts:
                 break
         else:
             return
-        self._has_stepped = True
+        self._has_stepped |= not _is_skipped(optimizer)
         if done.computes_gradients and self.recording:
             self._take_gradients(optimizer, done.params, COMPUTED_INSIDE)
         states = self._states("update")
@@ -187,7 +191,7 @@ class OptimizerPorts:
                         self._note_skipped(state, param)
         self._calls.clear()
         self._running.clear()
-        self._has_stepped = False
+        self._has_stepped = self._was_paused = False
 
     def _note_skipped(self, state: SiteState, param: Tensor) -> None:
         skipped = self._skipped.setdefault(state, [])
@@ -198,7 +202,9 @@ class OptimizerPorts:
             return
         shown = ", ".join(map(str, skipped[:6])) + (" and more" if len(skipped) > 6 else "")
         state.reason = f"no optimizer made a step with it in step {shown}"
-        if param.grad is not None and not _is_finite(param.grad):
+        if self._was_paused:
+            state.reason += ": the watch was paused when one made it"
+        elif param.grad is not None and not _is_finite(param.grad):
             state.reason += ": its gradient was not finite, and GradScaler skips such steps"
         elif not self._has_stepped:
             state.reason += " (GradScaler skips steps whose gradients are not finite)"
@@ -223,6 +229,15 @@ class OptimizerPorts:
             for state, _, param in tapped_params(self._plan, self._taps, port)
             if obstacle(param) is None
         ]
+
+
+def _is_skipped(optimizer: Optimizer) -> bool:
+    """Whether a fused optimizer will leave out the step, since ``GradScaler`` found Inf or NaN.
+
+    On other devices than the CPU asking would wait for the device.
+    """
+    found = getattr(optimizer, "found_inf", None)
+    return isinstance(found, Tensor) and found.is_cpu and bool(found)
 
 
 def _is_finite(gradient: Tensor) -> bool:

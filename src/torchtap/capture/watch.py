@@ -97,6 +97,7 @@ class Watch(Closable):
         self._num_pauses = 0
         self._was_paused = False
         self._entries = 0
+        self._mixed_steps: set[int] = set()
         self._was_compiled = _is_compiled(model)
         modules, _ = modules_of(model)
         self._engine = Engine(
@@ -148,6 +149,7 @@ class Watch(Closable):
             [1000]
         """
         self._refuse_closed()
+        self._note_mixed()
         done = self._engine.step
         following = done + 1 if number is None else self._checked(number)
         if following == done:
@@ -335,7 +337,8 @@ class Watch(Closable):
             reason = _REPLACED if now is None else _MOVED.format(now or ".")
             for port in () if is_known else self._engine.taps[path].filters:
                 found.append(Absence(Site(path, port), reason))
-        return Absences([*found, *self._unmarked(), *self._lost(), *self._mixed()])
+        mixed = [*self._mixed(), *self._mixed_in_sinks()]
+        return Absences([*found, *self._unmarked(), *self._lost(), *mixed])
 
     def _absent_at(self, tap: Tap, port: str) -> Iterator[Absence]:
         wanted = (state for (one, _), state in tap.states.items() if state and one == port)
@@ -394,6 +397,22 @@ class Watch(Closable):
                 f"the first training forward came after {number} evaluation forwards of the same "
                 f"step ({step}), which are recorded with it. Call step() between them",
             )
+
+    def _mixed_in_sinks(self) -> Iterator[Absence]:
+        self._note_mixed()
+        if self._mixed_steps:
+            steps = sorted(self._mixed_steps)
+            shown = ", ".join(map(str, steps[:6])) + (" and more" if len(steps) > 6 else "")
+            yield Absence(
+                Site("", "output"),
+                f"the sink held values of another watch in step {shown}, and holds both now. Give "
+                f"each watch a sink of its own, or its steps numbers that go on",
+            )
+
+    def _note_mixed(self) -> None:
+        has_begun = self._engine.num_entries > self._entries
+        if has_begun and self.current_step in self._delivery.steps_before:
+            self._mixed_steps.add(self.current_step)
 
     def _lost(self) -> Iterator[Absence]:
         yield from self._delivery.absent

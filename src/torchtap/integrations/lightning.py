@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
+from types import MappingProxyType
 from typing import Any
 
 from torchtap.core.errors import MissingExtraError
@@ -23,7 +25,7 @@ class LightningEvents(WatchedTraining):
     kept with the step.
     """
 
-    _logged: dict[str, Any]
+    _logged: Mapping[str, Any] = MappingProxyType({})
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """The module is set up, and maybe wrapped for several ranks."""

@@ -131,10 +131,10 @@ class Contents:
             return self
         if phase not in PHASES:
             raise InputError(f"phase is {phase!r}; expected one of {', '.join(PHASES)}.")
-        series = self.series.evaluation if phase == EVAL else None
-        return Contents(
-            self._records, series or Series(1), self.meta, self.absent, self._expected, phase
-        )
+        series = (self.series.evaluation if phase == EVAL else None) or Series(1)
+        if not series.sites and not self._records.in_phase(phase).any() and self.sites:
+            raise SiteError(f"Nothing was recorded in the phase {phase!r}.")
+        return Contents(self._records, series, self.meta, self.absent, self._expected, phase)
 
     def is_of(self, records: Records, series: Series) -> bool:
         """Whether records and series are those of this moment still."""

@@ -23,7 +23,7 @@ from torch import Tensor
 from torchtap.core.absence import Absence
 from torchtap.core.distributed import readable
 from torchtap.core.errors import RunError
-from torchtap.core.record import EVAL, Record
+from torchtap.core.record import Record
 from torchtap.core.site import Site, nearest, one_of
 from torchtap.runs.contents import Contents, Meta
 from torchtap.runs.listing import FORMAT, PREFIX, check_format
@@ -75,7 +75,7 @@ def save_run(held: Contents, scalars: Scalars, path: Path) -> Path:
             }
         )
     measured, series, unwritten = pack(held.series)
-    evaluated, evaluation, more = pack(held.in_phase(EVAL).series)
+    evaluated, evaluation, more = pack(held.series.evaluation or Series(1))
     tensors.update(measured)
     tensors.update(_renamed(evaluated, PREFIX, EVALUATION))
     tensors.update(_packed_scalars(scalars))

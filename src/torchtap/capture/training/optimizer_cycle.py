@@ -4,11 +4,13 @@ A step ends where the next one begins: at the first training forward of a model 
 have made their step. So late gradients and updates are in it. Forwards and backwards before that
 belong together: an accumulation, the closures of one ``LBFGS`` step. Several optimizers make one
 step where they take turns, as those of a GAN do: a model that ran and whose optimizer did not step
-yet keeps the step open.
+yet keeps the step open. Optimizers that follow each other (in stages, or one in the place of
+another) take no turns.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 
 _PATIENCE = 16
@@ -20,19 +22,48 @@ class OptimizerState:
     """What one optimizer did since the step began.
 
     Args:
-        params: gives the ids of its parameters.
+        params: gives the ids of its parameters; none when it is no more.
+        has_gradients: whether any of them has a gradient.
 
     Attributes:
         models: that it trains.
         has_stepped: whether it made a step, or skipped one.
         waits: how often others stepped again while it was waited for.
+        num_steps: how many steps it ever made.
+        takes_turns: whether others stepped between its last two steps, or before its first.
+        is_passed: whether it had gradients before its first step, and another stepped without it.
+        thread: in which it stepped last.
     """
 
-    def __init__(self, params: Callable[[], set[int]]) -> None:
-        self.params = params
+    def __init__(
+        self, params: Callable[[], set[int]], has_gradients: Callable[[], bool] = lambda: False
+    ) -> None:
+        self._params = params
+        self._last_params: set[int] = set()
+        self.has_gradients = has_gradients
         self.models: list[ModelState] = []
-        self.has_stepped = False
-        self.waits = 0
+        self.has_stepped = self.takes_turns = self.is_passed = False
+        self.waits = self.num_steps = 0
+        self.num_others = 0
+        self.thread: int | None = None
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether it is no more."""
+        return not self._params()
+
+    def params(self) -> set[int]:
+        """The ids of its parameters; of one that is no more, those that it had."""
+        self._last_params = self._params() or self._last_params
+        return self._last_params
+
+    def step(self) -> None:
+        """It made a step."""
+        self.params()
+        self.has_stepped, self.waits, self.is_passed = True, 0, False
+        self.takes_turns, self.num_others = self.num_others > 0, 0
+        self.num_steps += 1
+        self.thread = threading.get_ident()
 
 
 class ModelState:
@@ -43,10 +74,12 @@ class ModelState:
         has_run: whether a training forward of it began.
         num_backwards: how many of its training forwards came after a backward.
         has_backward: whether a backward reached it since its last training forward.
+        thread: in which its last forward ran.
     """
 
     def __init__(self) -> None:
         self.optimizers: list[OptimizerState] = []
+        self.thread: int | None = None
         self.has_run = self.has_backward = False
         self.num_backwards = 0
 
@@ -86,6 +119,7 @@ class OptimizerCycle:
             model: which.
             is_training: whether the forward is itself trained, and not of a frozen part.
         """
+        model.thread = threading.get_ident()
         model.num_backwards += model.has_backward
         model.has_backward = False
         if self.has_ended(model):
@@ -124,9 +158,13 @@ class OptimizerCycle:
         """
         if optimizer in self._running:
             del self._running[self._running.index(optimizer) :]
-        is_again, optimizer.has_stepped, optimizer.waits = optimizer.has_stepped, True, 0
-        for other in self._awaited() if is_again else ():
-            other.waits += 1
+        is_again = optimizer.has_stepped
+        optimizer.step()
+        for other in self.optimizers:
+            other.num_others += other is not optimizer
+        for other in list(self._awaited()):
+            other.waits += is_again
+            other.is_passed = not other.num_steps and other.has_gradients()
         is_heard = any(model.has_run for model in optimizer.models)
         may_end = optimizer.models and not is_heard and self._backwards is None
         if may_end and not self._running and not any(self._awaited(unheard=True)):
@@ -149,7 +187,11 @@ class OptimizerCycle:
         """
         stepped: list[set[int]] | None = None
         for one in self.optimizers:
-            if one.has_stepped or one.waits > _PATIENCE:
+            if one.has_stepped or one.waits > _PATIENCE or one.is_passed or one.is_gone:
+                continue
+            if one.num_steps and not one.takes_turns:
+                continue
+            if not _is_of_this_thread(one, *one.models):
                 continue
             if not unheard and not any(model.has_run for model in one.models):
                 continue
@@ -159,10 +201,17 @@ class OptimizerCycle:
                 yield one
 
     def _close(self) -> None:
-        parts = [model for model in self.models if model.has_run or model.is_complete]
-        for model in self.models:
+        mine = [model for model in self.models if _is_of_this_thread(model)]
+        parts = [model for model in mine if model.has_run or model.is_complete]
+        for model in mine:
             model.has_run = model.has_backward = False
             model.num_backwards = 0
         for optimizer in self.optimizers:
-            optimizer.has_stepped = False
+            if _is_of_this_thread(optimizer):
+                optimizer.has_stepped = False
         self._end(parts)
+
+
+def _is_of_this_thread(*states: OptimizerState | ModelState) -> bool:
+    """Whether none of them was last used in another thread, which trains something else."""
+    return all(state.thread in (None, threading.get_ident()) for state in states)

@@ -168,7 +168,7 @@ class Stepping:
         """Know an optimizer, and watch the models that it trains."""
         self._forget_gone()
         ref = weakref.ref(optimizer)
-        state = OptimizerState(lambda: _params_of(ref()))
+        state = OptimizerState(lambda: _params_of(ref()), lambda: _has_gradients(ref()))
         self._optimizers[id(optimizer)] = ref, state
         self._cycle.optimizers.append(state)
         params = state.params()
@@ -195,7 +195,10 @@ class Stepping:
         """Optimizers that are no more, and whose number another one may have."""
         gone = [key for key, (ref, _) in self._optimizers.items() if ref() is None]
         for key in gone:
-            _, state = self._optimizers.pop(key)
+            _, state = self._optimizers[key]
+            if state.has_stepped:  # In the step that is running.
+                continue
+            del self._optimizers[key]
             self._cycle.optimizers.remove(state)
             for model in state.models:
                 model.optimizers.remove(state)
@@ -346,6 +349,11 @@ class Stepping:
 def _params_of(optimizer: Optimizer | None) -> set[int]:
     groups = () if optimizer is None else optimizer.param_groups
     return {id(param) for group in groups for param in group["params"]}
+
+
+def _has_gradients(optimizer: Optimizer | None) -> bool:
+    groups = () if optimizer is None else optimizer.param_groups
+    return any(param.grad is not None for group in groups for param in group["params"])
 
 
 def _variable_of(models: Sequence[nn.Module]) -> str:
