@@ -10,5 +10,6 @@ In the order in which it is read:
   (what was measured), with :mod:`~torchtap.runs.merging.rows`,
   :mod:`~torchtap.runs.merging.summary` and :mod:`~torchtap.runs.merging.states`.
 - :mod:`~torchtap.runs.merging.findings`: what is not as it should be.
-- :mod:`~torchtap.runs.merging.rank_numbers`: ``run.over_ranks``.
+- :mod:`~torchtap.runs.merging.gather_numbers`, :mod:`~torchtap.runs.merging.rank_numbers`:
+  ``run.over_ranks``.
 """

@@ -11,7 +11,7 @@ from typing import TypeVar
 from torchtap.core.absence import Absence
 from torchtap.runs.contents import Meta
 from torchtap.runs.merging.findings import RUN, Findings, said_steps
-from torchtap.runs.merging.rank_numbers import gather
+from torchtap.runs.merging.gather_numbers import gather
 from torchtap.runs.merging.records import RecordMerge
 from torchtap.runs.merging.rules import said_ranks
 from torchtap.runs.merging.series import SeriesMerge

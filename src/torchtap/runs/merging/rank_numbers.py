@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,14 +14,9 @@ from torch import Tensor
 from torchtap.core.errors import RunError, SiteError
 from torchtap.core.record import steps_there
 from torchtap.core.site import Site, did_you_mean
-from torchtap.runs.merging.rows import aligned
-from torchtap.stats.measure import measure_into
 from torchtap.stats.numbers import NAMES, value_of
 from torchtap.stats.series import Rows
-from torchtap.stats.statistics import NUM_TENSORS, ROW_WIDTH, SUM_SQUARES, empty_rows, from_row
-
-if TYPE_CHECKING:
-    from torchtap.runs.contents import Contents
+from torchtap.stats.statistics import NUM_TENSORS, SUM_SQUARES, from_row
 
 TENSOR = "torchtap.ranks"
 """Name of the rows in a file, ``float64[ranks, steps, sites, 16]``."""
@@ -104,35 +99,6 @@ class RankNumbers:
         sites = [Site(*parts) for parts in body["sites"]]
         numbers = (body["ranks"], body["steps"], body["common"])
         return RankNumbers(*numbers, sites, lambda: read(TENSOR).numpy())
-
-
-def gather(held: Mapping[int, Contents], common: Sequence[int]) -> RankNumbers:
-    """The numbers of some ranks: as they were measured, or of the values that were kept.
-
-    Args:
-        held: rank -> what it has.
-        common: steps that all have.
-    """
-    steps = sorted({step for one in held.values() for step in one.steps})
-    sites = list(dict.fromkeys(site for one in held.values() for site in one.sites))
-    rows = np.stack([_rows(one, steps, sites) for one in held.values()])
-    return RankNumbers(list(held), steps, common, sites, lambda: rows)
-
-
-def _rows(held: Contents, steps: Sequence[int], sites: Sequence[Site]) -> Rows:
-    """``float64[steps, sites, 16]`` of one rank."""
-    rows = empty_rows(len(steps) * len(sites)).reshape(len(steps), len(sites), ROW_WIDTH)
-    step_places = {step: place for place, step in enumerate(steps)}
-    places = {site: place for place, site in enumerate(sites) if site not in held.series}
-    for record in held.records():
-        if record.site in places and not record.overwritten:
-            measure_into(rows[step_places[record.step], places[record.site]], record.value)
-    found: Rows = rows.numpy()
-    measured = aligned(held.series, steps)
-    for place, site in enumerate(sites):
-        if site in held.series:
-            found[:, place] = measured[:, held.series.known_place(site)]
-    return found
 
 
 def _number(row: Rows, weight_l2: float, name: str) -> float:
