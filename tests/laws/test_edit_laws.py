@@ -319,6 +319,8 @@ def results(
         found[f"gradient of argument {leaf}"] = one.grad if one.is_leaf else None
     for name, param in model.named_parameters():
         found[f"gradient of {name}"] = param.grad
+    if isinstance(prepared, tt.Edit):
+        prepared.close()
     return found, prepared
 
 

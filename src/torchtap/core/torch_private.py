@@ -128,6 +128,22 @@ def keep_operator_in_order(operator: Any) -> None:
     _register_effectful_op(operator, _EffectType.ORDERED)
 
 
+def set_default(config: Any, name: str, value: Any) -> Any:
+    """Change the default of a setting of the compiler, for all threads; returns the former one.
+
+    Args:
+        config: ``torch._dynamo.config``, or another module of this kind. What is assigned to its
+            attributes is seen by the thread that assigns alone.
+        name: of the setting.
+        value: the new default.
+    """
+    entry = config._config[name]
+    before, entry.default = entry.default, value
+    if hasattr(config, "_mark_get_dict_dirty"):  # Copies of the settings are kept from 2.12 on.
+        config._mark_get_dict_dirty(name)
+    return before
+
+
 def is_backward_compiled() -> bool:
     """Whether compiled autograd is on, which traces backwards of compiled graphs once more."""
     dynamo: Any = sys.modules.get("torch._dynamo")

@@ -19,5 +19,6 @@ In the order in which it is read:
 - :mod:`~torchtap.hooks.optimizer_hooks`: steps of optimizers.
 - :mod:`~torchtap.hooks.saved_pairs`, :mod:`~torchtap.hooks.scope`: hooks on saved tensors, and the
   modules that they are on for.
+- :mod:`~torchtap.hooks.uncompiled`: lets what is compiled run as it is written.
 - :mod:`~torchtap.hooks.marks`: ``tt.mark``.
 """

@@ -15,50 +15,73 @@ from typing import Any
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
+from torchtap.core.torch_private import set_default
+
+_NAME = "skip_nnmodule_hook_guards"
+
 _lock = threading.RLock()  # The collector may finish a holder while another one is counted.
 _num_holders = 0
-_before: bool | None = None
+_before: Any = None
+_is_overridden = False
 _numbers: list[int] = []
 
 
 class HookGuards:
-    """One request that code compiled from now on is guarded on hook tables."""
+    """One request that code compiled from now on, in any thread, is guarded on hook tables."""
 
-    __slots__ = ("_is_held",)
+    __slots__ = ("_is_held", "_is_over")
 
     def __init__(self) -> None:
-        self._is_held = False
+        self._is_held = self._is_over = False
 
     def hold(self) -> None:
-        """Ask for guards on hook tables, if Dynamo is imported by now. Cheap to call again."""
-        if not self._is_held and "torch._dynamo" in sys.modules:
-            self._is_held = True
-            _count(1)
+        """Ask for guards on hook tables, if Dynamo is imported by now. Cheap to call again.
+
+        After :meth:`release` it does nothing: a call in another thread may still be running.
+        """
+        if self._is_held or "torch._dynamo" not in sys.modules:
+            return
+        with _lock:
+            if not (self._is_held or self._is_over):
+                self._is_held = True
+                _count(1)
 
     def release(self) -> None:
-        """Withdraw the request."""
-        if self._is_held:
-            self._is_held = False
-            _count(-1)
+        """Withdraw the request, for good."""
+        with _lock:
+            self._is_over = True
+            if self._is_held:
+                self._is_held = False
+                _count(-1)
 
     def __del__(self) -> None:
-        self.release()  # Of a watch that was never closed.
+        if self._is_held:  # By a watch that was never closed.
+            self.release()
 
 
 def _count(change: int) -> None:
-    """The first to come changes the setting, and the last to go changes it back."""
-    global _num_holders, _before
+    """The first to come changes the setting, and the last to go changes it back.
+
+    What a program sets in Dynamo's ``config`` is seen by the thread that set it and by no other,
+    while models run in any thread and the collector finishes holders in any: so the default is
+    changed, which all threads share. A value that the program itself has set goes before it, and
+    is set apart, in the thread that holds first.
+    """
+    global _num_holders, _before, _is_overridden
     dynamo: Any = sys.modules.get("torch._dynamo")
     if dynamo is None:  # The interpreter is shutting down.
         return
     config = dynamo.config
-    with _lock:
-        _num_holders += change
-        if _num_holders == 1 and change == 1:
-            _before = config.skip_nnmodule_hook_guards
-            config.skip_nnmodule_hook_guards = False
-        elif _num_holders == 0:
-            config.skip_nnmodule_hook_guards = _before
+    _num_holders += change
+    if _num_holders == 1 and change == 1:
+        _before = set_default(config, _NAME, False)
+        _is_overridden = bool(getattr(config, _NAME))
+        if _is_overridden:
+            setattr(config, _NAME, False)
+    elif _num_holders == 0:
+        set_default(config, _NAME, _before)
+        if _is_overridden:
+            setattr(config, _NAME, True)
 
 
 def shared_number(modules: Iterable[nn.Module]) -> int:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from torchtap.capture.watch import watch
@@ -20,6 +17,7 @@ from torchtap.core.plan import Plan, make_plan
 from torchtap.core.printed_page import Line, Listed, Page, Part, Printed
 from torchtap.core.record import BACKWARD, EVAL, FORWARD, Key, Record
 from torchtap.core.site import Site
+from torchtap.hooks.uncompiled import uncompiled
 from torchtap.runs.memory import Memory
 from torchtap.studies.trial import Loss, Outcome, Place, Trial, true_values
 from torchtap.studies.twin import Twin, make_twin
@@ -121,7 +119,7 @@ def verify(
         >>> bool(tt.verify(block, torch.ones(3, 2)))
         True
     """
-    with _uncompiled():
+    with uncompiled():
         return _verify(Trial(model, args, kwargs, loss), where)
 
 
@@ -210,16 +208,6 @@ def _hook_tables(trial: Trial) -> dict[str, list[int]]:
 
 
 # ---------------------------------------------------------------------- what is compiled
-
-
-@contextlib.contextmanager
-def _uncompiled() -> Iterator[None]:
-    """Let all that is compiled run as it is written: modules, parts of them, and functions."""
-    if "torch._dynamo" not in sys.modules:  # Nothing was compiled, and the import takes seconds.
-        yield
-        return
-    with torch.compiler.set_stance("force_eager"):
-        yield
 
 
 def _notes(model: nn.Module) -> Iterator[str]:

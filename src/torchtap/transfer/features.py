@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, cast
 
-import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
@@ -20,6 +17,7 @@ from torchtap.core.printed_page import Grid, Line, Page, Printed
 from torchtap.core.site import Site, did_you_mean
 from torchtap.core.tensors import kind_of
 from torchtap.core.text import plural
+from torchtap.hooks.uncompiled import uncompiled
 from torchtap.transfer.extractor import LAST, Extractor
 from torchtap.transfer.freeze import Freeze, freeze
 
@@ -119,10 +117,7 @@ class Features(nn.Module):
         """
         plan, modules = self._planned()
         extractor = Extractor(plan, self._call, may_stop=self._may_stop)
-        # Compiled code would ignore hooks.
-        is_compiled = "torch._dynamo" in sys.modules
-        eager = torch.compiler.set_stance("force_eager") if is_compiled else nullcontext()
-        with eager:
+        with uncompiled():  # Compiled code would ignore hooks.
             extractor.run(self.model, modules, args, kwargs)
         found = {str(site): extractor.found[site] for site in _in_order(plan, extractor)}
         self._check(plan, extractor)
