@@ -1,0 +1,8 @@
+"""What a network looked at: maps of what decided an output, and how far to trust them.
+
+In the order in which it is read:
+
+- :mod:`~torchtap.explain.subject`: a model and its inputs, run again and again without a trace.
+- :mod:`~torchtap.explain.target`: the number of each row that is explained.
+- :mod:`~torchtap.explain.map`: what comes out: raw values with their layer, target and method.
+"""
