@@ -22,6 +22,7 @@ from torchtap.hooks.guards import HookGuards
 from torchtap.hooks.uncompiled import uncompiled
 from torchtap.transfer.extractor import LAST, Extractor
 
+_OVER_THE_BATCH = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 _NO_INPUTS: Mapping[str, Tensor] = {}
 
 
@@ -141,9 +142,7 @@ class Subject:
 
 def _notes(modules: Mapping[str, nn.Module]) -> Iterator[str]:
     norms = [
-        path
-        for path, one in modules.items()
-        if isinstance(one, nn.modules.batchnorm._BatchNorm) and one.training
+        path for path, one in modules.items() if isinstance(one, _OVER_THE_BATCH) and one.training
     ]
     if norms:
         yield (
