@@ -127,7 +127,8 @@ class Engine:
         self._numbers_backwards = numbers_backwards
         self.borrows = copy == ALIAS
         copies = False if self.borrows else None
-        self._hooks = ModuleHooks[_Frame](plan, partial(Tap, copies=copies, meter=meter))
+        make_tap = partial(Tap, copies=copies, meter=meter)
+        self._hooks: ModuleHooks[_Frame] = ModuleHooks(plan, make_tap)
         self.taps, self.root = self._hooks.taps, self._hooks.root
         self.marks, self.namesakes = self._hooks.marks, self._hooks.namesakes
         self.keeper = CopyPolicy(copy)
