@@ -77,29 +77,38 @@ def _global_generators() -> Iterator[Access]:
 
 def _held_generators(values: Iterable[Any]) -> Iterator[Access]:
     """Of the generators in nested containers."""
-    numpy: Any = sys.modules.get("numpy")
     seen: set[int] = set()
+    others: set[type] = set()  # Classes of values that are neither: most are of a few.
     waiting = list(values)
     while waiting:
         value = waiting.pop()
-        if id(value) in seen:
+        if type(value) in others:
             continue
-        if isinstance(value, dict):
-            seen.add(id(value))
-            waiting += value.values()
-        elif isinstance(value, list | tuple | set):
-            seen.add(id(value))
-            waiting += value
-        elif isinstance(value, torch.Generator):
-            yield value.get_state, value.set_state
-        elif isinstance(value, random.Random) and not isinstance(value, random.SystemRandom):
-            yield value.getstate, value.setstate
-        elif numpy is None:
+        if isinstance(value, dict | list | tuple | set):
+            if value and id(value) not in seen:
+                seen.add(id(value))
+                waiting += value.values() if isinstance(value, dict) else value
             continue
-        elif isinstance(value, numpy.random.RandomState):
-            yield value.get_state, value.set_state
-        elif isinstance(value, numpy.random.Generator):
-            yield _of_bit_generator(value.bit_generator)
+        access = _access(value)
+        if access is None:
+            others.add(type(value))
+        elif id(value) not in seen:
+            seen.add(id(value))
+            yield access
+
+
+def _access(value: Any) -> Access | None:
+    """How the state of a generator is read and written; ``None`` for what is none."""
+    numpy: Any = sys.modules.get("numpy")
+    if isinstance(value, torch.Generator):
+        return value.get_state, value.set_state
+    if isinstance(value, random.Random) and not isinstance(value, random.SystemRandom):
+        return value.getstate, value.setstate
+    if numpy is not None and isinstance(value, numpy.random.RandomState):
+        return value.get_state, value.set_state
+    if numpy is not None and isinstance(value, numpy.random.Generator):
+        return _of_bit_generator(value.bit_generator)
+    return None
 
 
 def _of_bit_generator(bits: Any) -> Access:
