@@ -5,4 +5,5 @@ In the order in which it is read:
 - :mod:`~torchtap.explain.subject`: a model and its inputs, run again and again without a trace.
 - :mod:`~torchtap.explain.target`: the number of each row that is explained.
 - :mod:`~torchtap.explain.map`: what comes out: raw values with their layer, target and method.
+- :mod:`~torchtap.explain.again`: how a map is made anew, with another model or other inputs.
 """

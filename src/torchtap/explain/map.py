@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from torchtap.core.printed_page import Line, Page, Printed
 
 if TYPE_CHECKING:
     import torch
+
+    from torchtap.explain.again import Again
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -28,8 +29,14 @@ class Map(Printed):
         notes: what the reader should know.
         gap: completeness gap of each row, ``float[B]``, of methods that have one: the sum of the
             map less the difference of the scores at the input and the baseline.
-        size: height and width (or length) of what the map lies over, to resize it to.
-        again: makes the same map anew, of a model and inputs that were changed; for ``check``.
+        size: height and width (``(L,)``, ``(D, H, W)``) of what the map lies over, to resize it
+            to. Its length says how many of the last dimensions of ``values`` are space: what
+            stands between them and the rows are K stacked layers, or channels. ``(T,)`` for
+            tokens, where ``values`` are ``[B, T]``; ``()`` where nothing is space, as for
+            features ``[B, F]`` and embedded tokens ``[B, T, D]``.
+        again: makes the same map anew, for ``check``: an :class:`~torchtap.explain.again.Again`,
+            which says what ``tt.cam`` and ``tt.attribute`` must give. ``None`` of a map that was
+            read from a file.
     """
 
     values: torch.Tensor
@@ -41,7 +48,7 @@ class Map(Printed):
     notes: tuple[str, ...] = ()
     gap: torch.Tensor | None = None
     size: tuple[int, ...] = ()
-    again: Callable[..., Any] | None = field(default=None)
+    again: Again | None = None
 
     def _page(self) -> Page:
         where = self.layer or "input"

@@ -43,6 +43,7 @@ class Subject:
         inputs: name -> tensor of each tensor in the arguments, named as sites name leaves.
         num_rows: length of dimension 0 that all of them share, ``None`` where they do not.
         notes: what the reader of a map should know about these runs.
+        num_evals: how often the model was run so far; rows that are repeated count as often.
 
     Raises:
         InputError: the model is no module, or its arguments hold no tensor.
@@ -64,7 +65,25 @@ class Subject:
         lengths = {one.shape[0] if one.dim() else None for one in self.inputs.values()}
         self.num_rows = lengths.pop() if len(lengths) == 1 else None
         self.notes = tuple(_notes(self.modules))
+        self.num_evals = 0
         self._rewind: Callable[[], None] | None = None
+
+    def changed(
+        self, *, model: nn.Module | None = None, inputs: Mapping[str, Tensor] = _NO_INPUTS
+    ) -> Subject:
+        """The same call of another model, or with other tensors.
+
+        Args:
+            model: takes the place of the model.
+            inputs: name -> tensor, in place of some of :attr:`inputs`.
+        """
+        args, kwargs = replace_arguments(
+            self.args,
+            self.kwargs,
+            lambda name, tensor: inputs.get(name, tensor),
+            inside=lambda _, tensor, __: tensor,
+        )
+        return Subject(self.model if model is None else model, args, kwargs)
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -117,6 +136,7 @@ class Subject:
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         assert self._rewind is not None, "runs stand inside of held()"
         self._rewind()
+        self.num_evals += times
 
         def fresh(name: str, tensor: Tensor) -> Tensor:
             if name in inputs:
