@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from torchtap.explain.again import Again
+    from torchtap.explain.check import Check, Of
     from torchtap.plot.explained import Pane
 
 _MODES = {1: "linear", 2: "bilinear", 3: "trilinear"}
@@ -377,6 +378,76 @@ class Map(Printed):
             InputError: there is none, or it is something else.
         """
         return Map(**read_map(path))
+
+    # ------------------------------------------------------------------ trust
+
+    def check(
+        self,
+        *,
+        steps: int = 32,
+        of: Of = "probability",
+        num_controls: int = 2,
+        num_random: int = 2,
+        num_noise: int = 5,
+        noise: float = 0.02,
+        baseline: float | Tensor | None = None,
+        batch_size: int = 16,
+        max_evals: int | None = None,
+        seed: int = 0,
+    ) -> Check:
+        """How far to trust the map: what it says when it is put to the test.
+
+        Five things are measured: the completeness gap, where the method promises that the map adds
+        up; whether the map comes out the same again; the areas below the deletion and insertion
+        curves, beside those of random maps; the rank correlation with maps of a copy of the model
+        with random weights; and the largest change of the map under noise. Printing the result
+        says what each number means.
+
+        What is not possible, costs more than ``max_evals`` leaves, or comes after Ctrl-C, is
+        missing with its reason. The model, its buffers, ``.grad`` and the random state are not
+        touched; random weights are those of a deep copy.
+
+        Args:
+            steps: points of a curve after the first.
+            of: what the curves are of: the softmax ``probability`` of the class, where the target
+                is one, or the ``score``.
+            num_controls: random maps for each curve: the same values at random places.
+            num_random: copies of the model with random weights, normal with the mean and the
+                deviation of each parameter.
+            num_noise: noisy inputs.
+            noise: largest change of an input's element, as a share of the row's range.
+            baseline: what places are replaced by, a number or a tensor; by default the mean of
+                each channel over the places of its row (0 for features ``[B, F]``), and for the
+                start of insertion in pictures the blurred input.
+            batch_size: most rows in one run of the model for the curves; one call at a time where
+                a module is in training mode.
+            max_evals: most runs of the model, each on all rows.
+            seed: of the random numbers, which are not the global ones.
+
+        Raises:
+            InputError: an argument does not fit, or the map does not know its model: it was read
+                from a file, or is one row of several.
+        """
+        from torchtap.explain.check import Settings, check
+
+        if self.again is None:
+            raise InputError(
+                "This map does not know its model: it was read from a file, detached, or is one "
+                "row of several. Check the map that tt.cam or tt.attribute returned."
+            )
+        how = Settings(
+            steps,
+            of,
+            num_controls,
+            num_random,
+            num_noise,
+            noise,
+            baseline,
+            batch_size,
+            max_evals,
+            seed,
+        )
+        return check(self, self.again, how)
 
     # ------------------------------------------------------------------ text
 

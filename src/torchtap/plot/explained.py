@@ -60,13 +60,13 @@ def explained_figure(
     Raises:
         MissingExtraError: matplotlib is not installed.
     """
-    panels = [[one for pane in row for one in _panels(pane, len(row))] for row in rows]
+    panels = [_panels(row) for row in rows]
     cols = max(map(len, panels))
     width = max(cols * _INCHES + 0.3, 5.4)
     inches = _INCHES * max(map(_ratio, (one.values for row in rows for one in row)))
     said = _wrapped(notes, width)
     figure = figure_class()(
-        figsize=(width, len(rows) * (inches + 0.75) + 1.2 + 0.16 * len(said)),
+        figsize=(width, len(rows) * (inches + 0.42) + 0.95 + 0.16 * len(said)),
         dpi=110,
         layout="constrained",
     )
@@ -78,8 +78,7 @@ def explained_figure(
             else:
                 axes.set_axis_off()
     _bar(figure, [axes for row in grid for axes in row], limits)
-    lines = textwrap.wrap(printable(title), int(width / 0.105)) or [""]
-    figure.suptitle("\n".join(lines), fontsize=12, x=0.01, ha="left", parse_math=False)
+    write_title(figure, title, width)
     if said:
         figure.supxlabel("\n".join(said), fontsize=7.5, x=0.01, ha="left", parse_math=False)
     return figure
@@ -94,26 +93,44 @@ class _Panel:
 
     def draw(self, axes: Axes, limits: Limits, width: float) -> None:
         pane = self.pane
-        fault = fault_of(pane.values)
         if self.what == "picture":
             assert pane.picture is not None
             axes.imshow(pane.picture, interpolation="auto")
             axes.set_axis_off()
             _head(axes, ("input", _shape(pane.picture)), width)
-            return
-        _head(axes, pane.heading, width)
-        if fault:
-            _say(axes, fault, width)
-        elif self.what == "overlay":
+        elif self.what == "overlay" and pane.laid is not None:
             assert pane.picture is not None
-            assert pane.laid is not None
+            _head(axes, pane.heading, width)
             axes.imshow(blended(pane.picture, pane.laid, limits, ALPHA), interpolation="auto")
             axes.set_axis_off()
-        elif pane.values.ndim == 1:
-            _draw_line(axes, pane, limits)
         else:
-            axes.imshow(colored(plane_of(pane.values)[0], limits), interpolation="nearest")
-            axes.set_axis_off()
+            draw_map(axes, pane, limits, width)
+
+
+def draw_map(axes: Axes, pane: Pane, limits: Limits, width: float) -> None:
+    """A map at native resolution, or why it is not drawn.
+
+    Args:
+        axes: where.
+        pane: the map.
+        limits: of the first and the last colour.
+        width: of the panel in inches.
+    """
+    _head(axes, pane.heading, width)
+    fault = fault_of(pane.values)
+    if fault:
+        _say(axes, fault, width)
+    elif pane.values.ndim == 1:
+        _draw_line(axes, pane, limits)
+    else:
+        axes.imshow(colored(plane_of(pane.values)[0], limits), interpolation="nearest")
+        axes.set_axis_off()
+
+
+def write_title(figure: Figure, title: str, width: float) -> None:
+    """What stands above a figure of so many inches."""
+    lines = textwrap.wrap(printable(title), int(width / 0.105)) or [""]
+    figure.suptitle("\n".join(lines), fontsize=12, x=0.01, ha="left", parse_math=False)
 
 
 def plane_of(values: Array) -> tuple[Array, str]:
@@ -133,12 +150,12 @@ def heading_of(what: str, values: Array) -> tuple[str, ...]:
     return tuple(filter(None, (what, plane, f"{_shape(values)}, {range_of(values)}")))
 
 
-def _panels(pane: Pane, beside: int) -> list[_Panel]:
-    if pane.picture is None:
-        return [_Panel(pane, "map")]
-    if beside == 1:
-        return [_Panel(pane, "picture"), _Panel(pane, "map"), _Panel(pane, "overlay")]
-    return [_Panel(pane, "overlay")]
+def _panels(row: Sequence[Pane]) -> list[_Panel]:
+    """The picture, and each map; of one map alone both as it is and over the picture."""
+    if row[0].picture is None:
+        return [_Panel(pane, "map") for pane in row]
+    maps = [_Panel(row[0], "map")] if len(row) == 1 else []
+    return [_Panel(row[0], "picture"), *maps, *(_Panel(pane, "overlay") for pane in row)]
 
 
 def _shape(values: Any) -> str:
