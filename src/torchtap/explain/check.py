@@ -94,7 +94,7 @@ class Check(Printed):
             InputError: there is no such row.
             MissingExtraError: matplotlib is not installed.
         """
-        from torchtap.explain.map_page import row_title, title_of
+        from torchtap.explain.map_page import title_of
         from torchtap.plot.checked import checked_figure
 
         if not 0 <= row < len(self.map):
@@ -119,7 +119,9 @@ class Check(Printed):
             if one is not None
         }
         title = f"Check of {title_of(self.map)}"
-        return checked_figure(curves, maps, title=title, of=self.of, note=row_title(self.map, row))
+        return checked_figure(
+            curves, maps, title=title, of=self.of, note=f"row {row}" if len(self.map) > 1 else ""
+        )
 
     def _page(self) -> Page:
         return check_page(self)

@@ -255,7 +255,8 @@ class Map(Printed):
 
         Example:
             >>> values = torch.tensor([[[0.0, 1.0], [0.0, 1.0]]])
-            >>> found = Map(values, "gradcam", "conv", (3,), "class 3", torch.tensor([7.5]))
+            >>> score = torch.tensor([7.5])
+            >>> found = Map(values, "gradcam", "conv", (3,), "class 3", score, size=(8, 8))
             >>> found.overlay(torch.zeros(3, 8, 8)).size
             (8, 8)
         """

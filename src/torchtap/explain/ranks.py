@@ -37,7 +37,7 @@ def spearman(one: Tensor, two: Tensor) -> float:
         return float("nan")
     first, second = ranks(first), ranks(second)
     first, second = first - first.mean(), second - second.mean()
-    length = first.norm() * second.norm()
+    length = (first.square().sum() * second.square().sum()).sqrt()
     return float((first @ second / length).clamp(-1, 1)) if length > 0 else float("nan")
 
 

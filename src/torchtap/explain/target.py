@@ -78,7 +78,7 @@ class Target:
         _, logits = logits_of(output)
         if isinstance(self._given, tuple):
             logits = _indexed(logits, self._given[:-1], self._given)
-        logits = logits.detach().float()
+        logits = logits.detach().double()
         is_done = bool((logits >= 0).all()) and bool(((logits.sum(1) - 1).abs() < 1e-3).all())
         shares = logits if is_done else logits.softmax(1)
         places = torch.tensor(self.classes * (len(shares) // max(len(self.classes), 1)))

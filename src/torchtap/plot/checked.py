@@ -52,7 +52,7 @@ def checked_figure(
         draw_map(axes.pop(0), pane, limits_of([values]), width / cols)
     for rest in axes:
         rest.set_axis_off()
-    write_title(figure, f"{title}: {note}", width)
+    write_title(figure, f"{title}{f', {note}' if note else ''}", width)
     return figure
 
 
