@@ -287,7 +287,7 @@ def test_a_model_whose_copy_uses_the_parameters_of_the_original_is_found_out() -
 
 def test_a_model_that_cannot_be_copied_is_said() -> None:
     model = nn.Linear(6, 2)
-    model.kept = torch.ones(1, requires_grad=True) * 2  # type: ignore[assignment]
+    model.kept = torch.ones(1, requires_grad=True) * 2
     found = explained(model, torch.randn(1, 6), target=0).check(**FEW)
     assert "cannot be copied (RuntimeError" in dict(found.missing)["random weights"]
     assert found.deletion is not None
@@ -330,12 +330,13 @@ def test_a_check_leaves_the_model_as_it_was() -> None:
     map_ = explained(model, x)
     held = {name: one.clone() for name, one in model.state_dict().items()}
     own = {name: (id(one), one._version) for name, one in model.named_parameters()}
-    gradients = {name: one.grad.clone() for name, one in model.named_parameters()}
+    gradients: Any = {name: one.grad.clone() for name, one in model.named_parameters()}
     random = torch.get_rng_state()
     map_.check(**FEW)
     assert all(torch.equal(one, held[name]) for name, one in model.state_dict().items())
     assert own == {name: (id(one), one._version) for name, one in model.named_parameters()}
-    assert all(torch.equal(one.grad, gradients[n]) for n, one in model.named_parameters())
+    after: Any = dict(model.named_parameters())
+    assert all(torch.equal(after[name].grad, gradients[name]) for name in gradients)
     assert torch.equal(torch.get_rng_state(), random)
     assert all(module.training for module in model.modules())
     assert not any(module._forward_hooks for module in model.modules())

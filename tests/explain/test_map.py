@@ -38,6 +38,10 @@ def drawn_by_hand(name: str, unit: float) -> tuple[int, ...]:
     return tuple(round(255 * part) for part in colormaps[name](unit)[:3])
 
 
+def heights(figure: Any) -> list[float]:
+    return [float(bar.get_height()) for bar in figure.axes[0].patches]
+
+
 def is_near(pixel: Any, wanted: tuple[int, ...]) -> bool:
     return bool((abs(np.asarray(pixel)[:3].astype(int) - wanted) <= 1).all())
 
@@ -270,7 +274,7 @@ def test_more_rows_than_fit_are_counted() -> None:
 
 def test_lines_are_bars_and_volumes_the_plane_with_the_largest_magnitude() -> None:
     line = made(torch.tensor([[1.0, -2.0, 3.0]])).to_figure()
-    assert [bar.get_height() for bar in line.axes[0].patches] == [1.0, -2.0, 3.0]
+    assert heights(line) == [1.0, -2.0, 3.0]
     values = torch.rand(1, 5, 3, 3)
     values[0, 2, 1, 1] = -9
     volume = made(values).to_figure()
@@ -414,8 +418,7 @@ def test_tokens_in_html_are_text() -> None:
 def test_the_weights_of_embedded_tokens_are_summed_over_the_embedding() -> None:
     values = torch.randn(1, 3, 8)
     map_ = made(values, size=()).with_tokens(["a", "b", "c"])
-    line = [float(bar.get_height()) for bar in map_.to_figure().axes[0].patches]
-    assert line == pytest.approx(values[0].double().sum(1).tolist())
+    assert heights(map_.to_figure()) == pytest.approx(values[0].double().sum(1).tolist())
 
 
 def test_long_texts_are_broken_and_nan_is_magenta() -> None:
