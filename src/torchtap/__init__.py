@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from torchtap.core.site import Pattern as Pattern, Site as Site
     from torchtap.edits.edit import Edit as Edit, edit as edit
     from torchtap.edits.tensor import edit_tensor as edit_tensor
+    from torchtap.explain.cam import cam as cam
+    from torchtap.explain.map import Map as Map
     from torchtap.hooks.marks import mark as mark
     from torchtap.runs.memory import Memory as Memory
     from torchtap.runs.merging.merge import merge as merge
@@ -63,6 +65,7 @@ _HOMES = {
     "Histogram": "stats.histogram",
     "InputError": "core.errors",
     "Key": "core.record",
+    "Map": "explain.map",
     "Memory": "runs.memory",
     "MissingExtraError": "core.errors",
     "Offload": "saved.offload",
@@ -85,6 +88,7 @@ _HOMES = {
     "Verification": "studies.verify",
     "Watch": "capture.watch",
     "advise_offload": "saved.advise",
+    "cam": "explain.cam",
     "codecs": "saved.codecs",
     "edit": "edits.edit",
     "edit_tensor": "edits.tensor",
