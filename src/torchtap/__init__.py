@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from torchtap.core.site import Pattern as Pattern, Site as Site
     from torchtap.edits.edit import Edit as Edit, edit as edit
     from torchtap.edits.tensor import edit_tensor as edit_tensor
+    from torchtap.explain.attribute import attribute as attribute
     from torchtap.hooks.marks import mark as mark
     from torchtap.runs.memory import Memory as Memory
     from torchtap.runs.merging.merge import merge as merge
@@ -85,6 +86,7 @@ _HOMES = {
     "Verification": "studies.verify",
     "Watch": "capture.watch",
     "advise_offload": "saved.advise",
+    "attribute": "explain.attribute",
     "codecs": "saved.codecs",
     "edit": "edits.edit",
     "edit_tensor": "edits.tensor",
