@@ -16,6 +16,9 @@ from torchtap.explain.gradients import gradient, input_x_gradient
 from torchtap.explain.integrated import integrated_gradients
 from torchtap.explain.many import Batching
 from torchtap.explain.noise import smoothgrad, smoothgrad_sq, vargrad
+from torchtap.explain.perturbation import feature_permutation, occlusion
+from torchtap.explain.rectifiers import deconvolution, guided_backprop
+from torchtap.explain.shapley import shapley
 from torchtap.explain.variable import Variable
 
 Function = Callable[..., Found]
@@ -24,6 +27,11 @@ METHODS: Mapping[str, Function] = {
     "gradient": gradient,
     "input_x_gradient": input_x_gradient,
     "integrated_gradients": integrated_gradients,
+    "guided_backprop": guided_backprop,
+    "deconvolution": deconvolution,
+    "occlusion": occlusion,
+    "feature_permutation": feature_permutation,
+    "shapley": shapley,
 }
 """Each is called with a variable; its keyword-only parameters are its settings."""
 

@@ -140,20 +140,18 @@ class Variable:
         other._can_repeat, other.why_single = self._can_repeat, self.why_single
         return other
 
-    def per_row(self, values: Tensor, scores: Tensor) -> Tensor:
-        """The sum of a map for each score, ``float64[len(scores)]``.
-
-        Where the scores are not those of the rows, there is one sum, of all.
-        """
-        values = values.double()
-        if len(scores) == self.num_rows and values.dim():
-            return values.flatten(1).sum(1) if values.dim() > 1 else values
-        return values.sum().reshape(1)
+    @property
+    def is_per_row(self) -> bool:
+        """Whether there is one score for each row."""
+        return bool(self.value.dim()) and len(self.base_scores) == len(self.value)
 
     def gap(self, values: Tensor, difference: Tensor) -> Tensor:
-        """Completeness gap: the sum of a map less a difference of scores."""
-        if len(difference) == self.num_rows and values.dim():
-            return self.per_row(values, difference) - difference.double()
+        """Completeness gap: the sum of a map less a difference of scores, ``float64``.
+
+        Of each row; where the scores are not those of the rows, one of all.
+        """
+        if self.is_per_row:
+            return values.double().reshape(len(values), -1).sum(1) - difference.double()
         return values.double().sum().reshape(1) - difference.double().sum().reshape(1)
 
     def times_in(self, batch_size: int) -> int:
