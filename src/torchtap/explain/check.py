@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor
 
-from torchtap.core.errors import InputError
+from torchtap.core.errors import CaptureError, InputError
 from torchtap.core.printed_page import Page, Printed
 from torchtap.core.progress import Progress
 from torchtap.core.text import count
 from torchtap.explain.check_page import check_page
 from torchtap.explain.curves import Curve, Orders, curve, num_runs
-from torchtap.explain.perturb import Ground, Probe, blurred, ground_of, mean_fill
+from torchtap.explain.perturb import Ground, blurred, ground_of, mean_fill, varied
 from torchtap.explain.randomise import randomised
 from torchtap.explain.ranks import spearman
 
@@ -170,7 +170,7 @@ def check(map_: Map, again: Again, how: Settings) -> Check:
         raise InputError("The map has no row: there is nothing to check.")
     checking = _Checking(map_, again, how)
     runs = num_runs(1 + how.num_controls, how.steps)
-    chunks = -(-runs // max(1, checking.batch_size // len(map_)))
+    chunks = -(-runs // max(1, how.batch_size // len(map_)))
     total = 1 + 2 * chunks + how.num_random + how.num_noise
     with Progress("checking", total) as checking.progress:
         checking.part("repeat", checking.repeat, 1)
@@ -211,12 +211,7 @@ class _Checking:
         self.map = map_
         self.again = again
         self.how = how
-        subject = again.subject
-        is_training = any(module.training for module in subject.modules.values())
-        # Rows that depend on each other, or on random numbers, are not put together anew.
-        self.batch_size = 1 if is_training or subject.num_rows is None else how.batch_size
         self.progress: Progress | None = None
-        self._probe = Probe(again, how.of)
         self._generator = torch.Generator().manual_seed(how.seed)
         self._num_evals = 0
         self._cost = 1
@@ -246,7 +241,7 @@ class _Checking:
         else:
             try:
                 measure()
-            except InputError as error:
+            except (InputError, CaptureError) as error:
                 self._missing[name] = str(error).rstrip(".")
             except KeyboardInterrupt:
                 self._is_interrupted = True
@@ -265,20 +260,20 @@ class _Checking:
 
     def curve(self, name: str) -> None:
         """Deletion or insertion, over what the map lies over."""
-        if self._places is None:
-            self._places = self._ordered()
-        places = self._places
-        base = places.ground.base
-        start, end = (base, places.fill) if name == "deletion" else (places.blur, base)
-        with self._counted(), self.again.subject.held():
+        with self._counted(), varied(self.again, self.how.of) as variable:
+            if self._places is None:
+                self._places = self._ordered(variable.value)
+            places = self._places
+            base = variable.value
+            start, end = (base, places.fill) if name == "deletion" else (places.blur, base)
             found = curve(
-                self._probe,
+                variable,
                 places.ground,
                 places.orders,
                 start=start,
                 end=end,
                 steps=self.how.steps,
-                batch_size=self.batch_size,
+                batch_size=self.how.batch_size,
                 after_each=lambda: self._advance(name),
             )
         usable = places.usable
@@ -286,7 +281,7 @@ class _Checking:
         control = found.control.where(usable[None, :, None], torch.nan)
         self._found[name] = replace(found, scores=scores, control=control)
 
-    def _ordered(self) -> _Places:
+    def _ordered(self, base: Tensor) -> _Places:
         if self.map._num_stacked:
             raise InputError(
                 f"{self.map._num_stacked} layers are stacked, which give no one order; ask for one"
@@ -294,7 +289,7 @@ class _Checking:
         faults = self.map.faults
         if all(faults):
             raise InputError(f"the map gives no order of places ({faults[0]})")
-        ground = ground_of(self.map, self.again, self._probe.base())
+        ground = ground_of(self.map, self.again, base)
         fill, blur = _fills(ground, self.how.baseline)
         controls = [ground.weights(self._shuffled()) for _ in range(self.how.num_controls)]
         orders = Orders.of(ground.weights(self.map), controls, self._generator)

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from torchtap.explain.perturb import Ground, Probe
+from torchtap.explain.perturb import Ground
 from torchtap.explain.ranks import importance_order
+from torchtap.explain.variable import Variable
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -57,7 +58,7 @@ class Orders:
 
 
 def curve(
-    probe: Probe,
+    variable: Variable,
     ground: Ground,
     orders: Orders,
     *,
@@ -74,7 +75,7 @@ def curve(
     replaced at point ``k``.
 
     Args:
-        probe: scores.
+        variable: gives the scores.
         ground: which dimensions are places.
         orders: of the places.
         start: ``[B, ...]``.
@@ -87,14 +88,14 @@ def curve(
     num = ground.num_places
     counts = [round(step / steps * num) for step in range(steps + 1)]
     jobs = [(order, count) for order in range(len(orders.ranks)) for count in counts]
-    at_once = max(1, batch_size // rows) if batch_size else 1
+    at_once = variable.times_in(batch_size)
     found = []
     for first in range(0, len(jobs), at_once):
         part = jobs[first : first + at_once]
         values = torch.cat(
             [_mixed(ground, orders.ranks[order], count, start, end) for order, count in part]
         )
-        found.append(probe(values, len(part)))
+        found.append(variable.scores(values, len(part)).double().cpu())
         after_each()
     scores = torch.cat(found).reshape(len(orders.ranks), len(counts), rows).transpose(1, 2)
     shares = torch.tensor(counts, dtype=torch.float64) / num
@@ -102,8 +103,8 @@ def curve(
 
 
 def num_runs(orders: int, steps: int) -> int:
-    """How often the model runs for one curve."""
-    return orders * (steps + 1)
+    """How often the model runs for one curve; thrice to see whether it mixes rows."""
+    return orders * (steps + 1) + 3
 
 
 def _mixed(ground: Ground, ranks: Tensor, count: int, start: Tensor, end: Tensor) -> Tensor:

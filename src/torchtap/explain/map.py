@@ -420,8 +420,8 @@ class Map(Printed):
             baseline: what places are replaced by, a number or a tensor; by default the mean of
                 each channel over the places of its row (0 for features ``[B, F]``), and for the
                 start of insertion in pictures the blurred input.
-            batch_size: most rows in one run of the model for the curves; one call at a time where
-                a module is in training mode.
+            batch_size: most rows in one run of the model for the curves; where the model mixes
+                rows, which is tried first, each run has its own forward.
             max_evals: most runs of the model, each on all rows.
             seed: of the random numbers, which are not the global ones.
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -11,8 +11,10 @@ import torch
 from torch import Tensor
 
 from torchtap.core.errors import InputError
+from torchtap.core.site import Site
 from torchtap.core.tensors import kind_of
-from torchtap.edits.edit import edit
+from torchtap.explain.target import Target
+from torchtap.explain.variable import Variable, variable_of
 
 if TYPE_CHECKING:
     from torchtap.explain.again import Again
@@ -122,52 +124,26 @@ def blurred(ground: Ground) -> Tensor:
     return values.reshape(base.shape).to(base.dtype)
 
 
-class Probe:
-    """The explained number of each row, with other values in what the map lies over.
+@contextmanager
+def varied(again: Again, of: str) -> Iterator[Variable]:
+    """The explained number of each row as a function of what the map lies over.
 
     Args:
         again: model, inputs and target.
-        of: ``probability`` of the class, or the ``score``.
+        of: ``probability`` of the class, where the target is one, or the ``score``.
+
+    Raises:
+        InputError: it is not known what the map lies over, or nothing can be put there.
+        CaptureError: nothing comes by there.
     """
-
-    def __init__(self, again: Again, of: str) -> None:
-        self._again = again
-        self._of = of
-
-    def base(self) -> Tensor:
-        """What the map lies over.
-
-        Raises:
-            InputError: it is no tensor of the call.
-        """
-        again = self._again
-        if again.site is None:
-            found = again.subject.inputs.get(again.over)
-            if found is None:
-                raise InputError("it is not known which input the map lies over")
-            return found.detach()
-        with again.subject.held():
-            return again.subject.value(again.site).detach()
-
-    def __call__(self, values: Tensor, times: int) -> Tensor:
-        """``float64[times, B]`` of ``values[times * B, ...]``; inside of ``subject.held()``."""
-        again = self._again
-        inputs = {} if again.site is not None else {again.over: values}
-        with ExitStack() as stack:
-            stack.enter_context(torch.no_grad())
-            if again.site is not None:
-                put: Callable[..., Tensor] = lambda *_: values  # noqa: E731
-                stack.enter_context(edit(again.subject.model, str(again.site), put))
-            found = self._number(inputs, times)
-        return found.detach().double().cpu().reshape(times, -1)
-
-    def _number(self, inputs: dict[str, Tensor], times: int) -> Tensor:
-        subject, target = self._again.subject, self._again.target
-        if target.site is not None:
-            return subject.scores(target, inputs, times=times)
-        output = subject.run(inputs, times=times)
-        if self._of == "probability":
-            shares = target.probabilities(output)
-            if shares is not None:
-                return shares
-        return target.scores(output)
+    subject, target = again.subject, again.target
+    if again.site is None and again.over not in subject.inputs:
+        raise InputError("it is not known which input the map lies over")
+    site = again.site or Site("", "input", again.over)
+    if of == "probability" and target.classes is not None and target.site is None:
+        target = Target(target.probabilities)
+    with subject.held(), variable_of(subject, target, str(site), None, integers=True) as opened:
+        variable, _ = opened
+        if not variable.is_per_row:
+            raise InputError("the target is no number of each row")
+        yield variable

@@ -133,17 +133,6 @@ class Subject:
         args, kwargs = self._arguments(inputs, times)
         return target.scores(self._value(target.site, args, kwargs))
 
-    def value(self, site: Site) -> Tensor:
-        """The value at a site of the model.
-
-        Args:
-            site: with its port and, where there are several, its leaf.
-
-        Raises:
-            InputError: nothing was there, or several tensors were.
-        """
-        return self._value(site, *self._arguments(_NO_INPUTS, 1))
-
     def _arguments(
         self, inputs: Mapping[str, Tensor], times: int
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -65,16 +65,15 @@ class Target:
             return self._weighed(logits)
         return self._chosen(name, logits)
 
-    def probabilities(self, output: Any) -> Tensor | None:
-        """The softmax of each row at its class, ``float[rows]``; ``None`` where no class is meant.
+    def probabilities(self, output: Any) -> Tensor:
+        """The softmax of each row at its class, ``float64[rows]``.
 
         Logits that are probabilities already (from 0 to 1, with a sum of 1) are taken as they are.
 
         Args:
-            output: as of :meth:`scores`, of a target that has scored.
+            output: as of :meth:`scores`, of a target of :attr:`classes` that has scored.
         """
-        if self.classes is None or self.site is not None:
-            return None
+        assert self.classes is not None
         _, logits = logits_of(output)
         if isinstance(self._given, tuple):
             logits = _indexed(logits, self._given[:-1], self._given)
