@@ -66,7 +66,7 @@ def _sheet(demo: Demo, maps: list[Map]) -> Figure:
     }
     control = checks["integrated gradients"]
     assert control is not None
-    caption = "\n".join(f"{g.probability:.3f}  {g.index} {g.name}" for g in demo.guesses)
+    caption = "\n".join(f"{g.probability:.3f}  {g.index} {g.name}" for g in demo.guesses) + "\n"
     return explained_sheet(
         demo.picture,
         caption,

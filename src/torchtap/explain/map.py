@@ -16,7 +16,7 @@ from torchtap.core.errors import InputError, MissingExtraError
 from torchtap.core.printed_page import Page, Printed, wants_color
 from torchtap.core.text import typed
 from torchtap.explain.map_file import ENDINGS, read_map, write_array, write_map
-from torchtap.explain.map_page import map_page, row_title, title_of, token_weights
+from torchtap.explain.map_page import added_up, map_page, row_title, title_of, token_weights
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -191,7 +191,7 @@ class Map(Printed):
     def with_tokens(self, tokens: Sequence[str] | Sequence[Sequence[str]]) -> Map:
         """The map with the texts of its tokens: it prints as coloured tokens.
 
-        What follows the dimension of the tokens is summed for each of them. Colours stand on a
+        What follows the dimension of the tokens is added up for each of them. Colours stand on a
         terminal (not with ``NO_COLOR``) and in a notebook; elsewhere each weight stands behind
         its token.
 
@@ -235,7 +235,8 @@ class Map(Printed):
     ) -> Any:
         """The map over the picture that it explains, as a PIL image of the picture's size.
 
-        Values are resized, bilinear. Channels are summed. A map without meaning for the eye (see
+        Values are resized, bilinear. Channels are added up (where all are equal, as under a window
+        of occlusion over all of them, they count once). A map without meaning for the eye (see
         :attr:`faults`) is not laid over the picture: the reason stands on it in words. What is not
         finite is magenta.
 
@@ -307,8 +308,8 @@ class Map(Printed):
     ) -> Figure:
         """The maps as a matplotlib figure: up to 8 rows, each with its range, one bar of colours.
 
-        Maps are drawn at native resolution, and over the picture resized. Channels are summed. 1-d
-        maps are bars; of 3-d maps stands the plane with the largest magnitude. Maps with values
+        Maps are drawn at native resolution, and over the picture resized. Channels are added up.
+        1-d maps are bars; of 3-d maps stands the plane with the largest magnitude. Maps with values
         below 0 are red and blue, white at zero, symmetric; others viridis from 0.
 
         Args:
@@ -514,7 +515,7 @@ class Map(Printed):
         space = len(self.size) or min(values.dim(), 2)
         beside = values.dim() - space
         if beside > 0:
-            values = values.flatten(0, beside - 1).sum(0)
+            values = added_up(values.flatten(0, beside - 1), 0)
         return [(values if values.dim() else values[None]).numpy()]
 
     def _pictures(self, image: Any, rows: int, mean: Any, std: Any) -> list[Any]:

@@ -48,6 +48,7 @@ def explained_sheet(
     axes = [one for row in figure.subplots(2, cols, squeeze=False) for one in row]
     draw_picture(axes.pop(0), picture, caption, fontsize=7.5)
     for pane in panes:
+        axes[0].set_anchor("N")
         draw_overlay(axes.pop(0), pane, _INCHES, clip=clip)
     _draw_curves(axes.pop(0), curves, control)
     for rest in axes:
@@ -73,8 +74,8 @@ def _draw_curves(
     axes.set_xlabel("share of the pixels taken away", fontsize=7)
     axes.set_ylabel("probability", fontsize=7)
     axes.set_xlim(0, 1)
-    axes.set_ylim(bottom=0)
+    axes.set_ylim(0, 1.4 * axes.get_ylim()[1])  # Room for the legend.
     axes.set_box_aspect(0.8)
     axes.tick_params(labelsize=6, colors=GREY)
-    axes.legend(fontsize=6, frameon=False)
+    axes.legend(fontsize=6, frameon=False, loc="upper right")
     axes.spines[["top", "right"]].set_visible(False)
