@@ -50,6 +50,15 @@ class Check(Printed):
         noisy_map: the map that changed most.
         missing: part -> why it was not measured.
         num_evals: how often the model was run, on all rows.
+
+    Example:
+        >>> import torch, torchtap as tt
+        >>> model = torch.nn.Linear(3, 1, bias=False)
+        >>> _ = model.weight.data.copy_(torch.tensor([[3.0, 2.0, 1.0]]))
+        >>> found = tt.attribute(model, torch.ones(1, 3), method="input_x_gradient")
+        >>> check = found.check(steps=3, of="score")
+        >>> check.deletion.scores  # What is left of 6 without the largest, the two largest, all.
+        tensor([[6., 3., 1., 0.]], dtype=torch.float64)
     """
 
     map: Map
