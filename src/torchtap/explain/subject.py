@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from torchtap.core.errors import InputError
 from torchtap.core.modules import modules_of
@@ -53,6 +54,7 @@ class Subject:
         if not isinstance(model, nn.Module):
             raise InputError(f"The model is {kind_of(model)}; expected a torch.nn.Module.")
         self.model = model
+        self._called = _without_replicas(model)
         self.args = args
         self.kwargs = dict(kwargs)
         self.modules, _ = modules_of(model)
@@ -118,7 +120,7 @@ class Subject:
                 ``inputs`` hold so many times more rows than the originals.
         """
         args, kwargs = self._arguments(inputs, times)
-        return self.model(*args, **kwargs)
+        return self._called(*args, **kwargs)
 
     def scores(
         self, target: Target, inputs: Mapping[str, Tensor] = _NO_INPUTS, *, times: int = 1
@@ -162,13 +164,20 @@ class Subject:
 
     def _value(self, site: Site, args: Any, kwargs: Any) -> Tensor:
         extractor = Extractor(make_plan(self.model, str(site)), LAST, may_stop=False)
-        extractor.run(self.model, self.modules, args, kwargs)
+        extractor.run(self._called, self.modules, args, kwargs)
         if len(extractor.found) != 1:
             raise InputError(
-                f"The target {site} gave {len(extractor.found)} tensors; expected one: a module "
+                f"{site} gave {len(extractor.found)} tensors; expected one: a module "
                 f"that runs, and which of its outputs, as in 'fc:output[0]'."
             )
         return next(iter(extractor.found.values()))
+
+
+def _without_replicas(model: nn.Module) -> nn.Module:
+    """The model in DDP and DataParallel, which would wait for other ranks, or for a backward."""
+    while isinstance(model, DistributedDataParallel | DataParallel):
+        model = model.module
+    return model
 
 
 def _notes(modules: Mapping[str, nn.Module]) -> Iterator[str]:
