@@ -24,6 +24,8 @@ METHODS = (
     "integrated_gradients",
     "guided_backprop",
     "deconvolution",
+    "lrp",
+    "deeplift",
     "occlusion",
     "feature_permutation",
     "shapley",
@@ -558,11 +560,12 @@ def test_the_model_is_left_as_it_was(method: str, at: str | None) -> None:
     before = bits.state(model) | bits.hooks(model, [x]) | {"x": (bits.bits(x), x.grad)}
     tensors = [*model.parameters(), *model.buffers(), model.fc1.weight.grad]
     held = [id(one) for one in tensors]
-    if at == "fc2:input" and method in ("guided_backprop", "deconvolution"):
-        with pytest.raises(tt.InputError, match="met none"):
-            tt.attribute(model, x, target=1, method=method, at=at)
-    else:
+    is_rectified = method not in ("guided_backprop", "deconvolution") or at != "fc2:input"
+    if is_rectified and (method not in ("lrp", "deeplift") or at):
         tt.attribute(model, x, target=1, method=method, at=at)
+    else:  # No rectifier follows, or BatchNorm is in training mode.
+        with pytest.raises(tt.InputError, match=r"met none|training mode"):
+            tt.attribute(model, x, target=1, method=method, at=at)
     after = bits.state(model) | bits.hooks(model, [x]) | {"x": (bits.bits(x), x.grad)}
     assert bits.differences(before, after) == []
     now = [*model.parameters(), *model.buffers(), model.fc1.weight.grad]

@@ -22,6 +22,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "integrated_gradients": {"n_steps": 4},
     "guided_backprop": {},
     "deconvolution": {},
+    "lrp": {},
+    "deeplift": {},
     "occlusion": {"max_evals": 5},
     "feature_permutation": {"max_evals": 3},
     "shapley": {"n_samples": 2, "max_evals": 9},

@@ -17,6 +17,7 @@ from torchtap.explain.integrated import integrated_gradients
 from torchtap.explain.many import Batching
 from torchtap.explain.noise import smoothgrad, smoothgrad_sq, vargrad
 from torchtap.explain.perturbation import feature_permutation, occlusion
+from torchtap.explain.propagation import deeplift, lrp
 from torchtap.explain.rectifiers import deconvolution, guided_backprop
 from torchtap.explain.shapley import shapley
 from torchtap.explain.variable import Variable
@@ -29,6 +30,8 @@ METHODS: Mapping[str, Function] = {
     "integrated_gradients": integrated_gradients,
     "guided_backprop": guided_backprop,
     "deconvolution": deconvolution,
+    "lrp": lrp,
+    "deeplift": deeplift,
     "occlusion": occlusion,
     "feature_permutation": feature_permutation,
     "shapley": shapley,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -69,6 +69,7 @@ class Variable:
         times: int = 1,
         *,
         before_backward: Callable[[Tensor, Tensor], object] | None = None,
+        recorder: AbstractContextManager[Any] | None = None,
     ) -> Tensor:
         """The gradient of the sum of the scores.
 
@@ -76,6 +77,7 @@ class Variable:
             values: as of :meth:`scores`.
             times: likewise.
             before_backward: called with scores and values, which have a graph between them.
+            recorder: is on while the model runs forward.
 
         Raises:
             InputError: the scores do not depend on the values, as far as autograd can tell.
@@ -83,7 +85,8 @@ class Variable:
         self._check_differentiable()
         leaf = values.detach().requires_grad_()
         with torch.enable_grad():
-            scores = self._run(leaf, times)
+            with recorder or nullcontext():
+                scores = self._run(leaf, times)
             if not scores.requires_grad:
                 raise InputError(_NO_GRAPH)
             if before_backward is not None:
