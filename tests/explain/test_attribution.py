@@ -249,6 +249,17 @@ def test_the_gap_is_the_sum_of_the_map_less_the_rise_of_the_score() -> None:
     assert found.gap.abs().max() > 1e-5
 
 
+def test_a_gap_that_is_large_is_said_in_words() -> None:
+    model = Net(lambda m, x: nn.functional.layer_norm(x, (4,)) @ torch.arange(4.0)[:, None])
+    x = normal(2, 4, seed=6)
+    found = tt.attribute(model, x, target=0, n_steps=4)
+    assert found.gap is not None
+    share = float(found.gap.abs().max() / (model(x) - model(0 * x)).abs().max())
+    assert share > 0.05
+    assert f"the completeness gap is {100 * share:.2g}% of what the score rises" in found.notes[0]
+    assert tt.attribute(model, x, target=0, tolerance=1e-3).gap.abs().max() <= 1e-3
+
+
 @pytest.mark.parametrize("tolerance", [1e-2, 1e-5, 1e-8])
 def test_steps_are_added_until_the_gap_is_below_what_was_asked(tolerance: float) -> None:
     model, x = kinked(), normal(4, 6, seed=6).double()

@@ -27,6 +27,8 @@ _POINTS = 4
 """In each panel, where steps are added."""
 _LEVELS = 40
 _MOST_EVALS = 20_000
+_MUCH = 0.05
+"""Share of the rise of the score from which a gap is said in words."""
 
 
 def integrated_gradients(
@@ -122,7 +124,19 @@ def _by_rule(way: _Way, places: list[float], weights: list[float], batching: Bat
             share = [weights[one] for one in chosen]
             total, done = total + weighted_sum(gradients, share), done + sum(share)
     values = way.attributions(total if many.is_complete else total / done)
-    return Found(values, way.variable.gap(values, rise), many.notes)
+    gap = way.variable.gap(values, rise)
+    return Found(values, gap, (*_much(gap, rise), *many.notes))
+
+
+def _much(gap: Tensor, rise: Tensor) -> tuple[str, ...]:
+    """The note that the map is far from complete."""
+    share = float(gap.abs().max()) / max(float(rise.abs().max()), 1e-30)
+    if not share > _MUCH:
+        return ()
+    return (
+        f"the completeness gap is {100 * share:.2g}% of what the score rises from the baseline: "
+        f"give tolerance=, or more n_steps",
+    )
 
 
 def weighted_sum(tensors: Tensor, weights: Sequence[float]) -> Tensor:

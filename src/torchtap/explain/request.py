@@ -43,7 +43,7 @@ NOISY: Mapping[str, Function] = {
     "smoothgrad_sq": smoothgrad_sq,
     "vargrad": vargrad,
 }
-"""These are called with a method too, and made of its maps."""
+"""These are called with a method and its name too, and made of its maps."""
 
 WITHOUT_GRADIENT = frozenset({"occlusion", "feature_permutation", "shapley"})
 _BATCHING = "batching"
@@ -93,7 +93,7 @@ def request_of(model: nn.Module, method: str, kwargs: Mapping[str, Any]) -> Requ
         one = _prepared(METHODS[of], {**inner, "progress": False})
         for name in _settings_of(METHODS[of]):
             left.pop(name, None)
-        make = _prepared(NOISY[method], left, one)
+        make = _prepared(NOISY[method], left, one, of)
     _refuse_others(model, method, of, left)
     return Request(method, make, of in WITHOUT_GRADIENT, call, left)
 

@@ -180,17 +180,16 @@ def _without_replicas(model: nn.Module) -> nn.Module:
     return model
 
 
+_BATCH_NORMS = nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm
+
+
 def _notes(modules: Mapping[str, nn.Module]) -> Iterator[str]:
-    norms = [
-        path
-        for path, one in modules.items()
-        if isinstance(one, nn.modules.batchnorm._BatchNorm) and one.training
-    ]
-    if norms:
+    norms = [path for path, one in modules.items() if isinstance(one, _BATCH_NORMS)]
+    training = [path for path in norms if modules[path].training]
+    if training:
+        others = f" and {len(training) - 1} more modules" if len(training) > 1 else ""
+        verb = "normalise" if others else "normalises"
         yield (
-            f"{norms[0]} and {len(norms) - 1} more modules normalise over the batch (training "
-            f"mode): a row depends on the others. Call model.eval() for maps of single rows"
-            if len(norms) > 1
-            else f"{norms[0]} normalises over the batch (training mode): a row depends on the "
+            f"{training[0]}{others} {verb} over the batch (training mode): a row depends on the "
             f"others. Call model.eval() for maps of single rows"
         )
