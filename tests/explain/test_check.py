@@ -121,7 +121,7 @@ def test_areas_are_trapezoids() -> None:
     shares = torch.tensor([0.0, 0.5, 1.0], dtype=torch.float64)
     one = Curve(shares, torch.tensor([[1.0, 1.0, 0.0]]).double(), torch.zeros(2, 1, 3).double())
     assert one.area.tolist() == [0.75]
-    assert one.control_area.tolist() == [0.0]
+    assert one.control_areas.tolist() == [[0.0], [0.0]]
 
 
 def test_the_curves_of_a_linear_model_are_the_partial_sums() -> None:
@@ -282,14 +282,14 @@ def test_a_model_whose_copy_uses_the_parameters_of_the_original_is_found_out() -
             return self.call(x)
 
     found = explained(Closure(), torch.randn(1, 6), target=0).check(**FEW)
-    assert "does not use its own parameters" in dict(found.missing)["random weights"]
+    assert "does not use its own parameters" in dict(found.missing)["random_weights"]
 
 
 def test_a_model_that_cannot_be_copied_is_said() -> None:
     model = nn.Linear(6, 2)
     model.kept = torch.ones(1, requires_grad=True) * 2
     found = explained(model, torch.randn(1, 6), target=0).check(**FEW)
-    assert "cannot be copied (RuntimeError" in dict(found.missing)["random weights"]
+    assert "cannot be copied (RuntimeError" in dict(found.missing)["random_weights"]
     assert found.deletion is not None
 
 
@@ -384,7 +384,7 @@ def test_an_interrupted_check_gives_what_is_there() -> None:
     assert found.deletion is not None
     assert found.insertion is None
     assert dict(found.missing) == dict.fromkeys(
-        ("insertion", "random weights", "noise"), "interrupted"
+        ("insertion", "random_weights", "noise"), "interrupted"
     )
     assert "interrupted" in str(found)
 
@@ -394,7 +394,8 @@ def test_an_interrupted_check_gives_what_is_there() -> None:
     [
         ({"steps": 0}, "steps is 0; expected a whole number from 1"),
         ({"num_controls": 0}, "num_controls is 0"),
-        ({"num_noise": -1}, "num_noise is -1"),
+        ({"num_noise": 0}, "num_noise is 0"),
+        ({"parts": ["area"]}, "parts has 'area'; expected some of repeat, deletion"),
         ({"batch_size": 2.0}, "batch_size is 2.0"),
         ({"max_evals": 0}, "max_evals is 0"),
         ({"noise": math.nan}, "noise is nan"),

@@ -453,3 +453,15 @@ def test_without_matplotlib_maps_print_and_pictures_name_the_extra(
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(MissingExtraError, match=r"torchtap\[image\]"):
         map_.overlay(np.zeros((4, 4, 3), dtype="uint8"))
+
+
+# ---------------------------------------------------------------------- windows over all channels
+
+
+def test_a_window_over_all_channels_counts_once() -> None:
+    drops = torch.rand(1, 1, 4, 4)
+    whole = made(drops.expand(1, 3, 4, 4), layer="", size=(4, 4))
+    picture = np.zeros((4, 4, 3), dtype="uint8")
+    assert np.array_equal(whole.overlay(picture), made(drops[:, 0]).overlay(picture))
+    tokens = made(torch.tensor([[2.0, -1.0]])[..., None].expand(1, 2, 128), size=())
+    assert "a(2) b(-1)" in tokens.with_tokens(["a", "b"]).to_text(color=False)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from torchtap.explain.map import Map
 
 Of = Literal["probability", "score"]
-PARTS = ("repeat", "deletion", "insertion", "random weights", "noise")
+PARTS = ("repeat", "deletion", "insertion", "random_weights", "noise")
 """What is measured, in this order."""
 
 
@@ -70,7 +70,7 @@ class Check(Printed):
         curves = {
             f"{name}_{what}": None if one is None else getattr(one, what).tolist()
             for name, one in (("deletion", self.deletion), ("insertion", self.insertion))
-            for what in ("area", "control_area")
+            for what in ("area", "control_areas")
         }
         numbers = {
             name: None if value is None else value.tolist()
@@ -131,6 +131,7 @@ class Check(Printed):
 class Settings:
     """The arguments of ``Map.check``, which explains them."""
 
+    parts: tuple[str, ...]
     steps: int
     of: Of
     num_controls: int
@@ -143,7 +144,10 @@ class Settings:
     seed: int
 
     def __post_init__(self) -> None:
-        least = {"steps": 1, "num_controls": 1, "num_random": 0, "num_noise": 0, "batch_size": 1}
+        for part in self.parts:
+            if part not in PARTS:
+                raise InputError(f"parts has {part!r}; expected some of {', '.join(PARTS)}.")
+        least = dict.fromkeys(("steps", "num_controls", "num_random", "num_noise", "batch_size"), 1)
         if self.max_evals is not None:
             least["max_evals"] = 1
         for name, low in least.items():
@@ -176,7 +180,7 @@ def check(map_: Map, again: Again, how: Settings) -> Check:
         checking.part("repeat", checking.repeat, 1)
         checking.part("deletion", lambda: checking.curve("deletion"), runs)
         checking.part("insertion", lambda: checking.curve("insertion"), runs)
-        checking.part("random weights", checking.random, how.num_random)
+        checking.part("random_weights", checking.random, how.num_random)
         checking.part("noise", checking.noise, how.num_noise)
     return checking.result()
 
@@ -223,22 +227,21 @@ class _Checking:
 
     def part(self, name: str, measure: Callable[[], None], runs: int) -> None:
         """Measure one part, if it may be."""
+        if name not in self.how.parts:
+            return
         if self._is_interrupted:
             self._missing[name] = "interrupted"
-            return
-        if name in self._missing:
             return
         is_of_maps = name not in ("deletion", "insertion")
         cost = runs * (self._cost if is_of_maps else 1)
         left = None if self.how.max_evals is None else self.how.max_evals - self._num_evals
-        if not runs:
-            self._missing[name] = "not asked for"
-        elif left is not None and cost > left:
+        if left is not None and cost > left:
             self._missing[name] = (
                 f"needs {count(cost)} runs of the model, and max_evals={self.how.max_evals} leaves "
                 f"{count(max(left, 0))}"
             )
         else:
+            self._generator.manual_seed(self.how.seed)  # No part depends on those before it.
             try:
                 measure()
             except (InputError, CaptureError) as error:

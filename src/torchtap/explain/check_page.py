@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torchtap.explain.check import Check
     from torchtap.explain.curves import Curve
 
-SMALL_GAP = 0.05
+SMALL_GAP = 0.01
 LITTLE_CHANGE = 0.5
 _MEANINGS = {
     "completeness gap": "what the map adds up to, less the difference of the scores that it should "
@@ -68,7 +68,7 @@ def _gap(check: Check) -> _Row | None:
     if check.gap is None:
         return None
     value = _mean(check.gap)
-    verdict = Cell("complete", "good") if value <= SMALL_GAP else Cell("does not add up", "bad")
+    verdict = Cell("adds up", "good") if value <= SMALL_GAP else Cell("does not add up", "bad")
     return "completeness gap", number(value), _worst(check.gap), verdict
 
 
@@ -84,13 +84,14 @@ def _repeat(check: Check) -> _Row | None:
 def _area(name: str, curve: Curve | None, *, sign: int) -> _Row | None:
     if curve is None:
         return None
-    value, control = _mean(curve.area), _mean(curve.control_area)
-    beside = f"{number(control)} of random maps"
-    if not (math.isfinite(value) and math.isfinite(control)):
+    value, controls = _mean(curve.area), curve.control_areas.nanmean(1).tolist()
+    low, high = min(controls), max(controls)
+    beside = f"{number(low)} to {number(high)} of random maps"
+    if not (math.isfinite(value) and math.isfinite(low)):
         return name, number(value), beside, Cell("not known", "bad")
-    is_better = sign * (value - control) > 0
-    verdict = Cell("better than random", "good") if is_better else Cell("no better", "bad")
-    return name, number(value), beside, verdict
+    if sign * value > max(sign * one for one in controls):
+        return name, number(value), beside, Cell("better than random maps", "good")
+    return name, number(value), beside, Cell("no better than random maps", "bad")
 
 
 def _random(check: Check) -> _Row | None:
@@ -99,11 +100,11 @@ def _random(check: Check) -> _Row | None:
     value = _mean(check.random_weights)
     if math.isnan(value):
         verdict = Cell("with random weights the map is constant")
-    elif abs(value) < LITTLE_CHANGE:
+    elif value < LITTLE_CHANGE:
         verdict = Cell("depends on the weights", "good")
     else:
         verdict = Cell("hardly depends on the weights", "bad")
-    return "random weights", number(value), _worst(check.random_weights.abs()), verdict
+    return "random weights", number(value), _worst(check.random_weights), verdict
 
 
 def _noise(check: Check) -> _Row | None:

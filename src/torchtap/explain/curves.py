@@ -33,9 +33,9 @@ class Curve:
         return torch.trapezoid(self.scores, self.shares)
 
     @property
-    def control_area(self) -> Tensor:
-        """The mean over the random maps, ``float64[B]``."""
-        return torch.trapezoid(self.control, self.shares).mean(0)
+    def control_areas(self) -> Tensor:
+        """The same of each random map, ``float64[N, B]``."""
+        return torch.trapezoid(self.control, self.shares)
 
 
 @dataclass(frozen=True, eq=False, slots=True)

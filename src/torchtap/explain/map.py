@@ -16,7 +16,7 @@ from torchtap.core.errors import InputError, MissingExtraError
 from torchtap.core.printed_page import Page, Printed, wants_color
 from torchtap.core.text import typed
 from torchtap.explain.map_file import ENDINGS, read_map, write_array, write_map
-from torchtap.explain.map_page import map_page, row_title, title_of, token_weights
+from torchtap.explain.map_page import added_up, map_page, row_title, title_of, token_weights
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -191,7 +191,7 @@ class Map(Printed):
     def with_tokens(self, tokens: Sequence[str] | Sequence[Sequence[str]]) -> Map:
         """The map with the texts of its tokens: it prints as coloured tokens.
 
-        What follows the dimension of the tokens is summed for each of them. Colours stand on a
+        What follows the dimension of the tokens is added up for each of them. Colours stand on a
         terminal (not with ``NO_COLOR``) and in a notebook; elsewhere each weight stands behind
         its token.
 
@@ -227,6 +227,7 @@ class Map(Printed):
         image: Any,
         *,
         alpha: float = 0.5,
+        clip: float = 0.0,
         limits: tuple[float, float] | None = None,
         layer: int | None = None,
         mean: Sequence[float] | None = None,
@@ -234,7 +235,8 @@ class Map(Printed):
     ) -> Any:
         """The map over the picture that it explains, as a PIL image of the picture's size.
 
-        Values are resized, bilinear. Channels are summed. A map without meaning for the eye (see
+        Values are resized, bilinear. Channels are added up (where all are equal, as under a window
+        of occlusion over all of them, they count once). A map without meaning for the eye (see
         :attr:`faults`) is not laid over the picture: the reason stands on it in words. What is not
         finite is magenta.
 
@@ -242,6 +244,8 @@ class Map(Printed):
             image: a PIL image, an array ``[H, W, 3]`` or a tensor ``[3, H, W]``, of bytes or of
                 floats from 0 to 1, cut out as the model's input was.
             alpha: share of the map's colours.
+            clip: this share of the largest magnitudes gets the last colour, so that a few extremes
+                do not pale the rest.
             limits: what the first and the last colour stand for, to compare maps; by default from
                 0 to the largest value, or symmetric where any value is below 0.
             layer: which of several stacked layers.
@@ -270,6 +274,7 @@ class Map(Printed):
             )
         if not 0 <= alpha <= 1:
             raise InputError(f"alpha is {alpha!r}; expected a share from 0 to 1.")
+        _refuse_clip(clip)
         arrays = self._arrays(0)
         if layer is None and len(arrays) > 1:
             raise InputError(
@@ -289,7 +294,7 @@ class Map(Printed):
         if fault:
             return _worded(pillow().fromarray(pixels), fault)
         laid = _laid(values, pixels.shape[:2])
-        mixed = blended(pixels, laid, limits or limits_of([values]), alpha)
+        mixed = blended(pixels, laid, limits or limits_of([values], clip), alpha)
         return pillow().fromarray(mixed)
 
     def to_figure(
@@ -297,19 +302,21 @@ class Map(Printed):
         image: Any = None,
         *,
         scale: str = "shared",
+        clip: float = 0.0,
         mean: Sequence[float] | None = None,
         std: Sequence[float] | None = None,
     ) -> Figure:
         """The maps as a matplotlib figure: up to 8 rows, each with its range, one bar of colours.
 
-        Maps are drawn at native resolution, and over the picture resized. Channels are summed. 1-d
-        maps are bars; of 3-d maps stands the plane with the largest magnitude. Maps with values
+        Maps are drawn at native resolution, and over the picture resized. Channels are added up.
+        1-d maps are bars; of 3-d maps stands the plane with the largest magnitude. Maps with values
         below 0 are red and blue, white at zero, symmetric; others viridis from 0.
 
         Args:
             image: the picture, or one for each row, as :meth:`overlay` takes them.
-            scale: one scale of colours for all maps (``shared``), or one for each row (``each``),
-                whose maps are then given as shares of its largest magnitude.
+            scale: one scale of colours for all maps (``shared``), or one for each of them
+                (``each``), drawn as a share of its largest magnitude.
+            clip: as of :meth:`overlay`; the bar of colours then ends in arrows.
             mean: as of :meth:`overlay`.
             std: as of :meth:`overlay`.
 
@@ -322,6 +329,7 @@ class Map(Printed):
 
         if scale not in ("shared", "each"):
             raise InputError(f"scale is {scale!r}; expected 'shared' or 'each'.")
+        _refuse_clip(clip)
         if not len(self):
             raise InputError("The map has no row: there is nothing to draw.")
         shown = min(len(self), _MOST_ROWS)
@@ -329,12 +337,13 @@ class Map(Printed):
         rows = [self._panes(row, pictures[row], is_share=scale == "each") for row in range(shown)]
         notes = [f"{shown} of {len(self)} rows"] if shown < len(self) else []
         if scale == "each":
-            notes.append("each row is scaled by its largest magnitude: rows do not compare")
+            notes.append("each map is scaled by its largest magnitude: colours do not compare")
         return explained_figure(
             rows,
             title=title_of(self),
-            limits=limits_of([pane.values for row in rows for pane in row]),
+            limits=limits_of([pane.values for row in rows for pane in row], clip),
             notes=[*notes, *self.notes],
+            is_clipped=clip > 0,
         )
 
     def save(self, path: str | Path, image: Any = None) -> Path:
@@ -385,9 +394,10 @@ class Map(Printed):
     def check(
         self,
         *,
+        parts: Sequence[str] = ("repeat", "deletion", "insertion", "random_weights", "noise"),
         steps: int = 32,
         of: Of = "probability",
-        num_controls: int = 2,
+        num_controls: int = 3,
         num_random: int = 2,
         num_noise: int = 5,
         noise: float = 0.02,
@@ -409,6 +419,7 @@ class Map(Printed):
         touched; random weights are those of a deep copy.
 
         Args:
+            parts: what is measured, apart from the completeness gap, which is known.
             steps: points of a curve after the first.
             of: what the curves are of: the softmax ``probability`` of the class, where the target
                 is one, or the ``score``.
@@ -437,6 +448,7 @@ class Map(Printed):
                 "row of several. Check the map that tt.cam or tt.attribute returned."
             )
         how = Settings(
+            (parts,) if isinstance(parts, str) else tuple(parts),
             steps,
             of,
             num_controls,
@@ -503,7 +515,7 @@ class Map(Printed):
         space = len(self.size) or min(values.dim(), 2)
         beside = values.dim() - space
         if beside > 0:
-            values = values.flatten(0, beside - 1).sum(0)
+            values = added_up(values.flatten(0, beside - 1), 0)
         return [(values if values.dim() else values[None]).numpy()]
 
     def _pictures(self, image: Any, rows: int, mean: Any, std: Any) -> list[Any]:
@@ -528,13 +540,12 @@ class Map(Printed):
 
         layers = self.layer.split(", ") if self._num_stacked else [""]
         arrays = self._arrays(row)
-        reach = limits_of(arrays)[1]
         labels = self.tokens[row] if self.tokens else ()
         panes = []
         for layer, values in zip(layers, arrays, strict=True):
             what = f"{row_title(self, row)}{f', {layer}' if layer else ''}"
             heading = heading_of(what, values)
-            drawn = values / reach if is_share else values
+            drawn = values / limits_of([values])[1] if is_share else values
             laid = None
             if picture is not None and values.ndim == 2 and not fault_of(values):
                 laid = _laid(drawn, picture.shape[:2])
@@ -552,6 +563,11 @@ class Map(Printed):
                 f"{own_width}: the map would be stretched to where it does not belong. Cut the "
                 f"picture out as the model's input was."
             )
+
+
+def _refuse_clip(clip: float) -> None:
+    if not 0 <= clip < 1:
+        raise InputError(f"clip is {clip!r}; expected a share from 0 to below 1.")
 
 
 def _laid(values: Any, size: tuple[int, int]) -> Any:

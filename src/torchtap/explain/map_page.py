@@ -106,8 +106,20 @@ def finite_order(weights: Tensor) -> list[int]:
 
 
 def token_weights(values: Tensor) -> Tensor:
-    """One number for each token: what follows the tokens' dimension is summed."""
-    return values.double().flatten(1).sum(1) if values.dim() > 1 else values.double()
+    """One number for each token: what follows the tokens' dimension is added up."""
+    return added_up(values.double().flatten(1), 1) if values.dim() > 1 else values.double()
+
+
+def added_up(values: Tensor, dim: int) -> Tensor:
+    """The sum over a dimension, and where all numbers along it are the same, that number.
+
+    Perturbation gives each element of a window the change that the whole window makes: a window
+    over all channels has made it once and not once for each of them.
+    """
+    first = values.narrow(dim, 0, 1)
+    if values.shape[dim] and bool((values == first).all()):
+        return first.squeeze(dim)
+    return values.sum(dim)
 
 
 def _part(weight: Tensor, total: float) -> str:

@@ -159,7 +159,7 @@ def _extent(maps: Maps) -> tuple[float, float, float, float]:
     return -0.5, maps.values.shape[-1] - 0.5, len(maps.channels) - 0.5, -0.5
 
 
-def draw_picture(axes: Axes, picture: Any, caption: str) -> None:
+def draw_picture(axes: Axes, picture: Any, caption: str, *, fontsize: float = 10) -> None:
     axes.imshow(picture, interpolation="auto")
     axes.set_axis_off()
     axes.set_anchor("N")
@@ -170,7 +170,7 @@ def draw_picture(axes: Axes, picture: Any, caption: str) -> None:
         caption,
         transform=axes.transAxes,
         va="top",
-        fontsize=10,
+        fontsize=fontsize,
         family="monospace",
         parse_math=False,
     )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from torchtap.core.text import elide
 from torchtap.plot.draw import GREY, printable
 from torchtap.plot.extras import figure_class
-from torchtap.plot.heat import Limits, blended, color_name, colored, fault_of, range_of
+from torchtap.plot.heat import Limits, blended, color_name, colored, fault_of, limits_of, range_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -47,7 +47,12 @@ class Pane:
 
 
 def explained_figure(
-    rows: Sequence[Sequence[Pane]], *, title: str, limits: Limits, notes: Sequence[str] = ()
+    rows: Sequence[Sequence[Pane]],
+    *,
+    title: str,
+    limits: Limits,
+    notes: Sequence[str] = (),
+    is_clipped: bool = False,
 ) -> Figure:
     """Maps as a grid of panels, each with its range, and one scale of colours.
 
@@ -56,6 +61,7 @@ def explained_figure(
         title: stands above all.
         limits: of the first and the last colour, in all panels.
         notes: stand below.
+        is_clipped: whether values lie beyond the last colour.
 
     Raises:
         MissingExtraError: matplotlib is not installed.
@@ -66,7 +72,7 @@ def explained_figure(
     inches = _INCHES * max(map(_ratio, (one.values for row in rows for one in row)))
     said = _wrapped(notes, width)
     figure = figure_class()(
-        figsize=(width, len(rows) * (inches + 0.42) + 0.95 + 0.16 * len(said)),
+        figsize=(width, len(rows) * (inches + 0.36) + 0.85 + 0.16 * len(said)),
         dpi=110,
         layout="constrained",
     )
@@ -77,7 +83,7 @@ def explained_figure(
                 row[place].draw(axes, limits, width / cols)
             else:
                 axes.set_axis_off()
-    _bar(figure, [axes for row in grid for axes in row], limits)
+    _bar(figure, [axes for row in grid for axes in row], limits, is_clipped=is_clipped)
     write_title(figure, title, width)
     if said:
         figure.supxlabel("\n".join(said), fontsize=7.5, x=0.01, ha="left", parse_math=False)
@@ -99,10 +105,7 @@ class _Panel:
             axes.set_axis_off()
             _head(axes, ("input", _shape(pane.picture)), width)
         elif self.what == "overlay" and pane.laid is not None:
-            assert pane.picture is not None
-            _head(axes, pane.heading, width)
-            axes.imshow(blended(pane.picture, pane.laid, limits, ALPHA), interpolation="auto")
-            axes.set_axis_off()
+            _overlay(axes, pane, limits, width)
         else:
             draw_map(axes, pane, limits, width)
 
@@ -125,6 +128,30 @@ def draw_map(axes: Axes, pane: Pane, limits: Limits, width: float) -> None:
     else:
         axes.imshow(colored(plane_of(pane.values)[0], limits), interpolation="nearest")
         axes.set_axis_off()
+
+
+def draw_overlay(axes: Axes, pane: Pane, width: float, *, clip: float = 0.0) -> None:
+    """A map over its picture in colours of its own, or why it is not drawn.
+
+    Args:
+        axes: where.
+        pane: with a picture.
+        width: of the panel in inches.
+        clip: share of the largest magnitudes that get the last colour.
+    """
+    limits = limits_of([pane.values], clip)
+    if pane.laid is None:
+        draw_map(axes, pane, limits, width)
+    else:
+        _overlay(axes, pane, limits, width)
+
+
+def _overlay(axes: Axes, pane: Pane, limits: Limits, width: float) -> None:
+    assert pane.picture is not None
+    assert pane.laid is not None
+    _head(axes, pane.heading, width)
+    axes.imshow(blended(pane.picture, pane.laid, limits, ALPHA), interpolation="auto")
+    axes.set_axis_off()
 
 
 def write_title(figure: Figure, title: str, width: float) -> None:
@@ -213,11 +240,14 @@ def _draw_line(axes: Axes, pane: Pane, limits: Limits) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _bar(figure: Figure, axes: Sequence[Axes], limits: Limits) -> None:
+def _bar(figure: Figure, axes: Sequence[Axes], limits: Limits, *, is_clipped: bool) -> None:
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
 
     colors = ScalarMappable(Normalize(*limits), color_name(limits))
-    bar = figure.colorbar(colors, ax=list(axes), location="bottom", shrink=0.5, aspect=40, pad=0.02)
+    beyond: Any = ("both" if limits[0] < 0 else "max") if is_clipped else "neither"
+    bar = figure.colorbar(
+        colors, ax=list(axes), location="bottom", shrink=0.5, aspect=40, pad=0.02, extend=beyond
+    )
     bar.ax.tick_params(labelsize=7, colors=GREY)
     bar.outline.set_visible(False)

@@ -59,8 +59,12 @@ def range_of(values: Array) -> str:
     return f"{said}, {bad} (magenta)" if bad else said
 
 
-def limits_of(arrays: Iterable[Array]) -> Limits:
+def limits_of(arrays: Iterable[Array], clip: float = 0.0) -> Limits:
     """What the first and the last colour stand for: symmetric where any value is below zero.
+
+    Args:
+        arrays: of values.
+        clip: this share of the largest magnitudes is beyond the last colour.
 
     Example:
         >>> import numpy
@@ -71,7 +75,7 @@ def limits_of(arrays: Iterable[Array]) -> Limits:
 
     parts = [one[numpy.isfinite(one)].ravel() for one in arrays]
     finite = numpy.concatenate(parts) if parts else numpy.zeros(0)
-    reach = float(abs(finite).max()) if finite.size else 0.0
+    reach = float(numpy.quantile(abs(finite), 1 - clip)) if finite.size else 0.0
     reach = reach or 1.0
     return (-reach, reach) if (finite < 0).any() else (0.0, reach)
 
@@ -92,6 +96,7 @@ def colored(values: Array, limits: Limits) -> Array:
 
     finite = numpy.isfinite(values)
     unit = (numpy.where(finite, values, limits[0]) - limits[0]) / (limits[1] - limits[0])
+    unit = numpy.clip(unit, 0, 1)
     colors: Array = color_map(color_name(limits))(unit, bytes=True)
     colors[~finite] = [round(255 * part) for part in BAD]
     return colors
