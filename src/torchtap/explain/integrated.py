@@ -27,6 +27,8 @@ _POINTS = 4
 """In each panel, where steps are added."""
 _LEVELS = 40
 _MOST_EVALS = 20_000
+_MUCH = 0.05
+"""Share of the rise of the score from which a gap is said in words."""
 
 
 def integrated_gradients(
@@ -51,7 +53,7 @@ def integrated_gradients(
     check_count("n_steps", n_steps)
     if rule not in _RULES:
         raise InputError(f"rule is {rule!r}; expected one of {', '.join(_RULES)}.")
-    way = _Way(variable, variable.spread(baselines, "baselines"))
+    way = _Way(variable, variable.spread(baselines, "baselines"), batching)
     if tolerance is None:
         return _by_rule(way, *_points(rule, n_steps), batching)
     if isinstance(tolerance, bool) or not isinstance(tolerance, int | float) or tolerance <= 0:
@@ -75,8 +77,9 @@ def _points(rule: str, num: int) -> tuple[list[float], list[float]]:
 class _Way:
     """The straight way from the baseline to the value."""
 
-    def __init__(self, variable: Variable, baseline: Tensor) -> None:
+    def __init__(self, variable: Variable, baseline: Tensor, batching: Batching) -> None:
         self.variable = variable
+        self._rows = batching.rows(variable)
         self._baseline = baseline
         self._difference = wide(variable.value) - wide(baseline)
         self._rise: Tensor | None = None
@@ -97,7 +100,8 @@ class _Way:
     def rise(self) -> Tensor:
         """The score at the value less that at the baseline, ``float64[scores]``."""
         if self._rise is None:
-            self._rise = self.variable.base_scores.double() - self.scores([0.0])[0]
+            start = self.variable.scores_beside(self._baseline, self._rows)
+            self._rise = self.variable.base_scores.double() - start.double()
         return self._rise
 
     def _at(self, places: Sequence[float]) -> Tensor:
@@ -110,6 +114,7 @@ class _Way:
 
 
 def _by_rule(way: _Way, places: list[float], weights: list[float], batching: Batching) -> Found:
+    rise = way.rise()  # First: it tells whether steps can be run together.
     total, done = torch.zeros(()), 0.0
     order = spread_order(len(places))
     with Many(way.variable, len(places), batching, "integrating gradients") as many:
@@ -119,7 +124,19 @@ def _by_rule(way: _Way, places: list[float], weights: list[float], batching: Bat
             share = [weights[one] for one in chosen]
             total, done = total + weighted_sum(gradients, share), done + sum(share)
     values = way.attributions(total if many.is_complete else total / done)
-    return Found(values, way.variable.gap(values, way.rise()), many.notes)
+    gap = way.variable.gap(values, rise)
+    return Found(values, gap, (*_much(gap, rise), *many.notes))
+
+
+def _much(gap: Tensor, rise: Tensor) -> tuple[str, ...]:
+    """The note that the map is far from complete."""
+    share = float(gap.abs().max()) / max(float(rise.abs().max()), 1e-30)
+    if not share > _MUCH:
+        return ()
+    return (
+        f"the completeness gap is {100 * share:.2g}% of what the score rises from the baseline: "
+        f"give tolerance=, or more n_steps",
+    )
 
 
 def weighted_sum(tensors: Tensor, weights: Sequence[float]) -> Tensor:

@@ -37,11 +37,15 @@ class Batching:
             if number is not None or name == "batch_size":
                 check_count(name, number)
 
+    def rows(self, variable: Variable) -> int:
+        """Most rows of one forward."""
+        if self.perturbations_per_eval is None:
+            return self.batch_size
+        return self.perturbations_per_eval * variable.num_rows
+
     def times(self, variable: Variable) -> int:
         """How many copies of a variable's rows go into one forward."""
-        if self.perturbations_per_eval is None:
-            return variable.times_in(self.batch_size)
-        return variable.times_in(self.perturbations_per_eval * variable.num_rows)
+        return variable.times_in(self.rows(variable))
 
 
 def check_count(name: str, number: object) -> None:

@@ -37,6 +37,7 @@ def generator_of(seed: Seed) -> torch.Generator:
 def smoothgrad(
     variable: Variable,
     method: Method,
+    of: str,
     *,
     batching: Batching,
     n_samples: int = 25,
@@ -48,19 +49,21 @@ def smoothgrad(
     Args:
         variable: what it is made of.
         method: whose maps are taken.
+        of: its name.
         batching: how the samples are run.
         n_samples: how many noisy copies.
         stdevs: standard deviation of the noise; by default 15 percent of the range of the values,
             of each row its own.
         seed: of the noise.
     """
-    noisy = _Noisy(variable, method, batching, n_samples, stdevs, seed)
+    noisy = _Noisy(variable, method, of, batching, n_samples, stdevs, seed)
     return noisy.found(lambda mean, squares: mean)
 
 
 def smoothgrad_sq(
     variable: Variable,
     method: Method,
+    of: str,
     *,
     batching: Batching,
     n_samples: int = 25,
@@ -68,13 +71,14 @@ def smoothgrad_sq(
     seed: Seed = 0,
 ) -> Found:
     """Hooker et al., "A Benchmark for Interpretability Methods" (2019): the mean square."""
-    noisy = _Noisy(variable, method, batching, n_samples, stdevs, seed)
+    noisy = _Noisy(variable, method, of, batching, n_samples, stdevs, seed)
     return noisy.found(lambda mean, squares: squares + mean.square())
 
 
 def vargrad(
     variable: Variable,
     method: Method,
+    of: str,
     *,
     batching: Batching,
     n_samples: int = 25,
@@ -82,7 +86,7 @@ def vargrad(
     seed: Seed = 0,
 ) -> Found:
     """Adebayo et al., "Local Explanation Methods for Deep Neural Networks" (2018): the variance."""
-    noisy = _Noisy(variable, method, batching, n_samples, stdevs, seed)
+    noisy = _Noisy(variable, method, of, batching, n_samples, stdevs, seed)
     return noisy.found(lambda mean, squares: squares)
 
 
@@ -93,6 +97,7 @@ class _Noisy:
         self,
         variable: Variable,
         method: Method,
+        of: str,
         batching: Batching,
         n_samples: int,
         stdevs: float | None,
@@ -101,6 +106,7 @@ class _Noisy:
         check_count("n_samples", n_samples)
         self._variable = variable
         self._method = method
+        self._of = of
         self._batching = batching
         self._num = n_samples
         self._generator = generator_of(seed)
@@ -126,7 +132,7 @@ class _Noisy:
         scale = self._scale.flatten()
         low, high = float(scale.min()), float(scale.max())
         span = number(low) if low == high else f"{number(low)} to {number(high)}"
-        return f"{self._num} samples, noise of standard deviation {span}"
+        return f"{self._num} samples of {self._of}, noise of standard deviation {span}"
 
     def _copies(self, times: int) -> Variable:
         value = self._variable.value

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
-from torch.autograd.graph import get_gradient_edge
 
 from torchtap.core.errors import InputError
 from torchtap.edits.catalogue.rectifiers import judge_rectifier
 from torchtap.explain.found import Found, wide
+from torchtap.explain.operations import nodes_between
 from torchtap.explain.variable import Variable
 
 Hook = Callable[[Any], object]
@@ -44,7 +44,7 @@ def _deconvolved(grad_inputs: Gradients, grad_outputs: Gradients) -> Gradients:
 def _found(variable: Variable, method: str, hook: Hook) -> Found:
     def before_backward(scores: Tensor, values: Tensor) -> None:
         num = 0
-        for node in _nodes_between(scores, values):
+        for node in nodes_between(scores, values):
             verdict = judge_rectifier(node)
             if isinstance(verdict, str):
                 raise InputError(
@@ -61,27 +61,3 @@ def _found(variable: Variable, method: str, hook: Hook) -> Found:
 
     gradient = variable.gradient(variable.value, before_backward=before_backward)
     return Found(wide(gradient))
-
-
-def _nodes_between(scores: Tensor, values: Tensor) -> Iterator[Any]:
-    """The nodes on any way back from the scores to the values; others are of no account."""
-    end = get_gradient_edge(values).node
-    above: dict[Any, list[Any]] = {}
-    waiting = [scores.grad_fn]
-    known = set(waiting)
-    while waiting:
-        node: Any = waiting.pop()
-        for following, _ in node.next_functions:
-            if following is None:
-                continue
-            above.setdefault(following, []).append(node)
-            if following not in known:
-                known.add(following)
-                waiting.append(following)
-    waiting, found = [end], {end}
-    while waiting:
-        for node in above.get(waiting.pop(), ()):
-            if node not in found:
-                found.add(node)
-                waiting.append(node)
-                yield node

@@ -17,6 +17,7 @@ from torchtap.explain.integrated import integrated_gradients
 from torchtap.explain.many import Batching
 from torchtap.explain.noise import smoothgrad, smoothgrad_sq, vargrad
 from torchtap.explain.perturbation import feature_permutation, occlusion
+from torchtap.explain.propagation import deeplift, lrp
 from torchtap.explain.rectifiers import deconvolution, guided_backprop
 from torchtap.explain.shapley import shapley
 from torchtap.explain.variable import Variable
@@ -29,6 +30,8 @@ METHODS: Mapping[str, Function] = {
     "integrated_gradients": integrated_gradients,
     "guided_backprop": guided_backprop,
     "deconvolution": deconvolution,
+    "lrp": lrp,
+    "deeplift": deeplift,
     "occlusion": occlusion,
     "feature_permutation": feature_permutation,
     "shapley": shapley,
@@ -40,7 +43,7 @@ NOISY: Mapping[str, Function] = {
     "smoothgrad_sq": smoothgrad_sq,
     "vargrad": vargrad,
 }
-"""These are called with a method too, and made of its maps."""
+"""These are called with a method and its name too, and made of its maps."""
 
 WITHOUT_GRADIENT = frozenset({"occlusion", "feature_permutation", "shapley"})
 _BATCHING = "batching"
@@ -90,7 +93,7 @@ def request_of(model: nn.Module, method: str, kwargs: Mapping[str, Any]) -> Requ
         one = _prepared(METHODS[of], {**inner, "progress": False})
         for name in _settings_of(METHODS[of]):
             left.pop(name, None)
-        make = _prepared(NOISY[method], left, one)
+        make = _prepared(NOISY[method], left, one, of)
     _refuse_others(model, method, of, left)
     return Request(method, make, of in WITHOUT_GRADIENT, call, left)
 

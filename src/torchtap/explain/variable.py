@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -69,6 +69,7 @@ class Variable:
         times: int = 1,
         *,
         before_backward: Callable[[Tensor, Tensor], object] | None = None,
+        recorder: AbstractContextManager[Any] | None = None,
     ) -> Tensor:
         """The gradient of the sum of the scores.
 
@@ -76,6 +77,7 @@ class Variable:
             values: as of :meth:`scores`.
             times: likewise.
             before_backward: called with scores and values, which have a graph between them.
+            recorder: is on while the model runs forward.
 
         Raises:
             InputError: the scores do not depend on the values, as far as autograd can tell.
@@ -83,7 +85,8 @@ class Variable:
         self._check_differentiable()
         leaf = values.detach().requires_grad_()
         with torch.enable_grad():
-            scores = self._run(leaf, times)
+            with recorder or nullcontext():
+                scores = self._run(leaf, times)
             if not scores.requires_grad:
                 raise InputError(_NO_GRAPH)
             if before_backward is not None:
@@ -160,30 +163,48 @@ class Variable:
         if times < 2 or self.num_rows == 0:
             return 1
         if self._can_repeat is None:
-            self.why_single = self._why_single()
-            self._can_repeat = not self.why_single
+            # A copy would not do: the statistics of a batch twice are those of the batch once.
+            twice = torch.cat([self.value, self.value]) if self.value.dim() else self.value
+            self._try_beside(other_rows(twice, self.num_rows)[: self.num_rows])
         return times if self._can_repeat else 1
 
-    def _why_single(self) -> str:
-        """Why the rows cannot stand beside others in a batch; they are tried, after others."""
-        if not self.value.dim():
-            return "the value has no rows"
-        num = self.num_rows
-        # A copy would not do: the statistics of a batch twice are those of the batch once.
-        beside = other_rows(torch.cat([self.value, self.value]), num)
+    def scores_beside(self, values: Tensor, batch_size: int) -> Tensor:
+        """The scores at other values, in one forward with the value itself where that works.
+
+        So it is known from then on whether rows can be repeated, without a further forward.
+        """
+        fits = self.value.dim() and 2 * self.num_rows <= batch_size
+        if fits and self._can_repeat is None and not torch.equal(values, self.value):
+            found = self._try_beside(values)
+            if found is not None:
+                return found
+        return self.scores(values)
+
+    def _try_beside(self, values: Tensor) -> Tensor | None:
+        """Run other values and the value in one forward; the scores of the others if that works.
+
+        It works if the value has the same scores as by itself.
+        """
+        found = None
+        own = self.base_scores
         try:
-            found = self.scores(beside, 2)
+            found = self.scores(torch.cat([values, self.value]), 2)
+            self.why_single = _why_not_twice(found, own)
         except (RuntimeError, ValueError, LookupError, AssertionError) as error:
             line = str(error).strip().split("\n")[0]
-            return f"a forward of twice the rows raised {type(error).__name__} ({line})"
-        own = self.base_scores
-        if len(found) != 2 * len(own):
-            return f"twice the rows gave {plural(len(found), 'score')}, and once {len(own)}"
-        second = found[len(own) :].double()
-        wide = own.double()
-        if not torch.allclose(second, wide, rtol=1e-3, atol=_slack(wide, own), equal_nan=True):
-            return "the model mixes the rows of a batch"
+            self.why_single = f"a forward of twice the rows raised {type(error).__name__} ({line})"
+        self._can_repeat = not self.why_single
+        return None if found is None or self.why_single else found[: len(own)]
+
+
+def _why_not_twice(found: Tensor, own: Tensor) -> str:
+    """Why the second half of some scores are not those of the rows by themselves."""
+    if len(found) != 2 * len(own):
+        return f"twice the rows gave {plural(len(found), 'score')}, and once {len(own)}"
+    second, wide = found[len(own) :].double(), own.double()
+    if torch.allclose(second, wide, rtol=1e-3, atol=_slack(wide, own), equal_nan=True):
         return ""
+    return "the model mixes the rows of a batch"
 
 
 def _slack(wide: Tensor, own: Tensor) -> float:
