@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from torchtap.edits.edit import Edit as Edit, edit as edit
     from torchtap.edits.tensor import edit_tensor as edit_tensor
     from torchtap.explain.cam import cam as cam
-    from torchtap.explain.map import Map as Map
     from torchtap.hooks.marks import mark as mark
     from torchtap.runs.memory import Memory as Memory
     from torchtap.runs.merging.merge import merge as merge
@@ -65,7 +64,6 @@ _HOMES = {
     "Histogram": "stats.histogram",
     "InputError": "core.errors",
     "Key": "core.record",
-    "Map": "explain.map",
     "Memory": "runs.memory",
     "MissingExtraError": "core.errors",
     "Offload": "saved.offload",

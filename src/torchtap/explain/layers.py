@@ -176,8 +176,8 @@ def last_layer(subject: Subject, target: Target, layouts: Layouts) -> Candidate:
     """The layer of a map where none was asked for.
 
     The last with a map that the score depends on at more than one place: after the last attention
-    of a ViT only the class token counts, so the layer before that is found. Without any gradient
-    (the model runs under ``no_grad``) the last with a map.
+    of a ViT only the class token counts, so the layer before that is found. Where there is no
+    gradient at all (the model runs under ``no_grad``), the last with a map.
 
     Args:
         subject: the model and its inputs, held.
@@ -191,9 +191,7 @@ def last_layer(subject: Subject, target: Target, layouts: Layouts) -> Candidate:
     found = survey.last_with_gradient()
     if found is None and not all(one.edges for one in survey.fitting):
         survey = Survey(subject, target, layouts, begins=True)
-        found = survey.last_with_gradient()
-        if found is None and not survey.scores.requires_grad and survey.fitting:
-            found = survey.fitting[-1]
+        found = survey.last_with_gradient() or next(iter(survey.fitting[-1:]), None)
     if found is None:
         raise InputError(
             f"No layer has a map that the score depends on at more than one place. {survey.names()}"

@@ -24,6 +24,7 @@ from torchtap.hooks.uncompiled import uncompiled
 from torchtap.transfer.extractor import LAST, Extractor
 
 _NO_INPUTS: Mapping[str, Tensor] = {}
+_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
 class Subject:
@@ -170,9 +171,7 @@ def _without_replicas(model: nn.Module) -> nn.Module:
 
 def _notes(modules: Mapping[str, nn.Module]) -> Iterator[str]:
     norms = [
-        path
-        for path, one in modules.items()
-        if isinstance(one, nn.modules.batchnorm._BatchNorm) and one.training
+        path for path, one in modules.items() if isinstance(one, _BATCH_NORMS) and one.training
     ]
     if norms:
         yield (
