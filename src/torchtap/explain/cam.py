@@ -20,7 +20,7 @@ from torchtap.explain.again import Again
 from torchtap.explain.cam_forwards import Budget, ablationcam, resized, scorecam
 from torchtap.explain.cam_methods import GRADIENT_METHODS, RECTIFIED, eigencam, weighed
 from torchtap.explain.last_linear import class_weights
-from torchtap.explain.layers import Survey, asked_layers, last_layer
+from torchtap.explain.layers import asked_layers, last_layer, layers_with_maps
 from torchtap.explain.layout import CHANNELS_FIRST, TOKENS, Extent, Layout, Layouts, Wish, no_map
 from torchtap.explain.map import Map
 from torchtap.explain.subject import Subject
@@ -276,7 +276,7 @@ class _Making:
         layout = self._layouts.of(one.site.path, one.value)
         if isinstance(layout, Layout):
             return layout
-        names = Survey(self._subject, self._target, self._layouts).names()
+        names = layers_with_maps(self._subject, self._target, self._layouts)
         raise InputError(f"{no_map(one.site.path, one.value, layout)} {names}")
 
     def _over(self, layout: Layout) -> Extent | None:

@@ -27,7 +27,7 @@ _MOST_NAMES = 8
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One call of a layer that gave a map.
+    """One call of a layer that gave a map; its edges hold the graph.
 
     Attributes:
         site: of the map.
@@ -92,6 +92,8 @@ def _of_one(model: nn.Module, item: Any) -> Iterator[Site]:
 class Survey:
     """One forward, in which every layer that gives a map is noted.
 
+    A context manager, which lets the graph go at its end: edits are freed by the garbage collector.
+
     Args:
         subject: the model and its inputs, held.
         target: what is scored; its classes are those of this forward, where none are known.
@@ -113,6 +115,14 @@ class Survey:
         self._begins = begins
         with edit(subject.model, "*", _Noting(self._note), missing="ignore", name="layers"):
             self.scores = subject.scores(target, floating_leaves(subject))
+
+    def __enter__(self) -> Survey:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.candidates.clear()
+        self._root.clear()
+        del self.scores
 
     def _note(self, tensor: Tensor, record: Record) -> Tensor | None:
         new = None
@@ -176,8 +186,8 @@ def last_layer(subject: Subject, target: Target, layouts: Layouts) -> Candidate:
     """The layer of a map where none was asked for.
 
     The last with a map that the score depends on at more than one place: after the last attention
-    of a ViT only the class token counts, so the layer before that is found. Without any gradient
-    (the model runs under ``no_grad``) the last with a map.
+    of a ViT only the class token counts, so the layer before that is found. Where there is no
+    gradient at all (the model runs under ``no_grad``), the last with a map.
 
     Args:
         subject: the model and its inputs, held.
@@ -187,18 +197,24 @@ def last_layer(subject: Subject, target: Target, layouts: Layouts) -> Candidate:
     Raises:
         InputError: there is none.
     """
-    survey = Survey(subject, target, layouts)
-    found = survey.last_with_gradient()
-    if found is None and not all(one.edges for one in survey.fitting):
-        survey = Survey(subject, target, layouts, begins=True)
+    with Survey(subject, target, layouts) as survey:
         found = survey.last_with_gradient()
-        if found is None and not survey.scores.requires_grad and survey.fitting:
-            found = survey.fitting[-1]
+        has_graphs = all(one.edges for one in survey.fitting)
+        names = survey.names()
+    if found is None and not has_graphs:
+        with Survey(subject, target, layouts, begins=True) as survey:
+            found = survey.last_with_gradient() or next(iter(survey.fitting[-1:]), None)
     if found is None:
         raise InputError(
-            f"No layer has a map that the score depends on at more than one place. {survey.names()}"
+            f"No layer has a map that the score depends on at more than one place. {names}"
         )
     return found
+
+
+def layers_with_maps(subject: Subject, target: Target, layouts: Layouts) -> str:
+    """The layers that give a map, as the end of a message."""
+    with Survey(subject, target, layouts) as survey:
+        return survey.names()
 
 
 def _best_name(one: Candidate, fitting: Sequence[Candidate]) -> Candidate:

@@ -21,6 +21,23 @@ LAYOUTS = (CHANNELS_FIRST, CHANNELS_LAST, TOKENS, WINDOWS)
 _EXTRA_TOKENS = (0, 1, 2, 5)
 """None, a class token, one for distillation, and four registers."""
 _MOST_IMAGE_CHANNELS = 4
+_CONVOLUTIONS = (
+    nn.Conv1d,
+    nn.Conv2d,
+    nn.Conv3d,
+    nn.ConvTranspose1d,
+    nn.ConvTranspose2d,
+    nn.ConvTranspose3d,
+)
+_NORMS = (
+    nn.BatchNorm1d,
+    nn.BatchNorm2d,
+    nn.BatchNorm3d,
+    nn.SyncBatchNorm,
+    nn.InstanceNorm1d,
+    nn.InstanceNorm2d,
+    nn.InstanceNorm3d,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,14 +316,12 @@ class Layouts:
 
 def _widths(module: nn.Module, rank: int) -> Iterator[tuple[int, bool]]:
     """Numbers of channels that a module takes or gives, and whether they come first."""
-    if isinstance(module, nn.modules.conv._ConvNd):
+    if isinstance(module, _CONVOLUTIONS):
         if module.weight.dim() == rank:
             yield from ((module.in_channels, True), (module.out_channels, True))
-    elif isinstance(module, nn.modules.batchnorm._NormBase):
-        if (
-            type(module).__name__.endswith(f"{rank - 2}d")
-            or not type(module).__name__[-2].isdigit()
-        ):
+    elif isinstance(module, _NORMS):
+        suffix = type(module).__name__[-2:]  # "2d"; that of a SyncBatchNorm says nothing.
+        if suffix == f"{rank - 2}d" or not suffix[0].isdigit():
             yield module.num_features, True
     elif isinstance(module, nn.GroupNorm):
         yield module.num_channels, True
