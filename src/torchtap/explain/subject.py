@@ -24,7 +24,6 @@ from torchtap.hooks.uncompiled import uncompiled
 from torchtap.transfer.extractor import LAST, Extractor
 
 _NO_INPUTS: Mapping[str, Tensor] = {}
-_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
 class Subject:
