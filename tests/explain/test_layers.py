@@ -333,6 +333,59 @@ def test_a_layer_beside_the_way_to_the_score_is_not_chosen() -> None:
     assert tt.cam(Two(), random(1, 3, 8, 8), target=1).layer == "body"
 
 
+class Overwriting(nn.Module):
+    """What the last layer returned is overwritten by the caller, and is a view or not."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer, self.fc = layer, nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        value = self.layer(x)
+        value += 1.0
+        return self.fc(value.relu_().square().mean((2, 3)))
+
+
+@pytest.mark.parametrize("method", ["gradcam", "hirescam", "eigencam", "ablationcam"])
+@pytest.mark.parametrize("view", [False, True])
+def test_the_map_of_a_layer_that_was_chosen_is_that_of_the_layer_named(
+    method: str, view: bool
+) -> None:
+    layer: nn.Module = nn.Conv2d(3, 4, 3)
+    if view:
+        layer = nn.Sequential(nn.Conv2d(3, 4, 3), Swapped())
+    for model in (Overwriting(layer), small()):
+        x = random(2, 3, 8, 8)
+        chosen = tt.cam(model, x, target=1, method=method)
+        named = tt.cam(model, x, layer=chosen.layer, target=1, method=method)
+        assert torch.equal(chosen.values, named.values)
+        assert torch.equal(chosen.scores, named.scores)
+
+
+class Swapped(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.transpose(2, 3)
+
+
+def test_of_a_module_that_is_used_twice_the_last_call_that_gave_a_map_is_taken() -> None:
+    class Shared(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.fc, self.act = nn.Conv2d(3, 4, 3), nn.Linear(4, 3), nn.ReLU()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.fc(self.act(self.act(self.conv(x)).mean((2, 3)) - 0.1))
+
+    model, x = Shared(), random(2, 3, 8, 8)
+    found = tt.cam(model, x, target=1, method="hirescam")
+    assert found.layer == "act"
+    assert "called 2 times; this is call 0" in " ".join(found.notes)
+    named = tt.cam(model, x, layer="act", call=0, target=1, method="hirescam")
+    assert torch.equal(found.values, named.values)
+    assert found.again is not None
+    assert torch.equal(found.again(model=model).values, found.values)
+
+
 @pytest.mark.parametrize("frozen", [False, True])
 def test_a_language_model_has_maps_of_tokens(frozen: bool) -> None:
     config = transformers.GPT2Config(
