@@ -281,7 +281,9 @@ def last_layer(subject: Subject, target: Target, layouts: Layouts, *, call: int 
                 found = survey.chosen(last)
     if found is None:
         raise InputError(
-            f"No layer has a map that the score depends on at more than one place. {names}"
+            f"No layer has a map that the score depends on at more than one place, for the inputs "
+            f"{', '.join(map(kind_of, subject.inputs.values()))}; expected a batch, rows first. "
+            f"{names}"
         )
     return found
 
