@@ -249,6 +249,11 @@ class _Making:
                 f"{one.call}"
             )
         value = _wide(layout.maps(one.value))
+        if self._settings.method == "gradcam++" and bool((value < 0).any()):
+            self._notes.append(
+                f"layer {_name(one.site)!r} has negative values; the weights of gradcam++ were "
+                f"derived for what comes after a ReLU"
+            )
         found = self._signed(one, layout, value, scores)
         return found.relu() if self._settings.is_rectified else found
 

@@ -165,6 +165,8 @@ def _masked(source: Tensor, value: Tensor, over: Extent, channel: int | None) ->
     mask = torch.where(high > low, (mask - low) / (high - low), 0)
     if over.channel_dim != 1:
         mask = mask.movedim(1, -1)
+    if not source.is_floating_point():  # A picture of bytes, which the model itself scales.
+        return (source * mask).round().to(source.dtype)
     return source * mask.to(source)
 
 

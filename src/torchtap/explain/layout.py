@@ -122,7 +122,8 @@ def extent_of(subject: Subject) -> Extent | None:
     for name, one in subject.inputs.items():
         if one.is_nested or one.layout is not torch.strided:
             continue
-        if one.is_floating_point() and one.dim() in (3, 4, 5):
+        is_signal = one.is_floating_point() and one.dim() == 3
+        if is_signal or (not one.is_complex() and one.dim() in (4, 5)):
             last = one.dim() - 1
             is_last = one.shape[-1] <= _MOST_IMAGE_CHANNELS < one.shape[1] and one.dim() > 3
             spatial = one.shape[1:-1] if is_last else one.shape[2:]
