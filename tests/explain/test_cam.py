@@ -475,6 +475,14 @@ def test_the_class_that_won_is_explained_and_said() -> None:
     assert found.method == "gradcam"
 
 
+def test_gradcam_plus_plus_before_a_rectifier_is_said_to_be_out_of_its_domain() -> None:
+    net, x = Net(), pictures()
+    assert "derived for what comes after a ReLU" in " ".join(
+        tt.cam(net, x, layer="bn", method="gradcam++").notes
+    )
+    assert not tt.cam(net, x, layer="act", method="gradcam++").notes
+
+
 def test_a_map_that_the_final_relu_left_empty_is_said() -> None:
     net, x = Net(), pictures()
     with torch.no_grad():

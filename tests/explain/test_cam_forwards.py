@@ -244,6 +244,28 @@ def test_further_inputs_are_repeated_with_the_rows() -> None:
     assert 10 in model.rows
 
 
+def test_pictures_of_bytes_are_masked_and_rounded() -> None:
+    class Bytes(Net):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x.double() / 255)
+
+    model = Bytes().double()
+    x = torch.randint(0, 256, (1, 3, 10, 12), dtype=torch.uint8)
+    scores = torch.zeros(1, 5, dtype=torch.float64)
+    with torch.no_grad():
+        value = model.norm(model.conv(x.double() / 255))
+        for channel in range(5):
+            mask = functional.interpolate(
+                value[:, channel : channel + 1], size=(10, 12), mode="bilinear"
+            )
+            mask = (mask - mask.min()) / (mask.max() - mask.min())
+            scores[0, channel] = model((x * mask).round().to(torch.uint8))[0, 1]
+    found = tt.cam(model, x, layer="norm", target=1, method="scorecam")
+    torch.testing.assert_close(found.values, weighed(scores.softmax(1), value))
+    assert found.size == (10, 12)
+    assert tt.cam(model, x, layer="norm", target=1).values.shape == (1, 8, 10)
+
+
 def test_progress_is_shown_when_it_is_asked_for(capsys: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr("torchtap.core.progress._QUIET_SECONDS", 0.0)
 

@@ -147,13 +147,14 @@ def test_an_early_block_hardly_tells_the_classes_apart(lite0: nn.Module, collage
 
 @pytest.mark.parametrize("method", ["gradcam", "gradcam++", "hirescam", "xgradcam", "layercam"])
 def test_maps_depend_on_the_weights(lite0: nn.Module, collage: Tensor, method: str) -> None:
-    found = tt.cam(lite0, collage, layer="_bn1", target=285, method=method)
-    other = EfficientNet.from_name("efficientnet-lite0").eval()
+    found = tt.cam(lite0, collage, layer="_swish", target=285, method=method)
+    with fixed_seed():
+        other = EfficientNet.from_name("efficientnet-lite0").eval()
     assert found.again is not None
     again = found.again(model=other)
-    both = torch.stack([found.values.flatten(), again.values.flatten()])
+    both = torch.stack([found.values.flatten(), again.values.flatten()]).double()
     assert not torch.allclose(found.values, again.values)
-    assert abs(float(torch.corrcoef(both)[0, 1].nan_to_num(0.0))) < 0.9
+    assert abs(float(torch.corrcoef(both)[0, 1])) < 0.5
 
 
 def test_every_method_is_known() -> None:

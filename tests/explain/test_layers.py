@@ -315,6 +315,34 @@ def test_the_last_layer_with_a_map_is_chosen_and_named() -> None:
     assert "'1' (float32[1, 4, 6, 6]) was chosen" in " ".join(found.notes)
 
 
+class TorchViT(nn.Module):
+    """PyTorch's own encoder, of which a layer runs as one kernel where no gradient is wanted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, norm_first=True)
+        self.patches, self.token = nn.Conv2d(3, 16, 8, 8), nn.Parameter(torch.randn(1, 1, 16))
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.fc = nn.Linear(16, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = self.patches(x).flatten(2).mT
+        tokens = torch.cat([self.token.expand(len(x), 1, 16), tokens], 1)
+        return self.fc(self.encoder(tokens)[:, 0])
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_layer_inside_of_a_fused_encoder_is_seen_by_every_method(frozen: bool) -> None:
+    model, x = seeded(TorchViT).requires_grad_(not frozen), random(2, 3, 32, 32)
+    layer = "encoder.layers.1.norm1"
+    for method in ("gradcam", "eigencam", "ablationcam", "scorecam"):
+        chosen = tt.cam(model, x, target=1, method=method, relu=False)
+        named = tt.cam(model, x, layer=layer, target=1, method=method, relu=False)
+        assert chosen.layer == layer
+        assert named.values.any()
+        torch.testing.assert_close(chosen.values, named.values)
+
+
 def test_of_layers_that_return_one_tensor_the_outermost_is_named() -> None:
     body = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Sequential(nn.Conv2d(4, 4, 3), nn.ReLU()))
     model = nn.Sequential(body, Pool((2, 3)), nn.Linear(4, 3))
@@ -331,6 +359,59 @@ def test_a_layer_beside_the_way_to_the_score_is_not_chosen() -> None:
             return self.fc(self.body(x).mean((2, 3))), self.aside(x)
 
     assert tt.cam(Two(), random(1, 3, 8, 8), target=1).layer == "body"
+
+
+class Overwriting(nn.Module):
+    """What the last layer returned is overwritten by the caller, and is a view or not."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer, self.fc = layer, nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        value = self.layer(x)
+        value += 1.0
+        return self.fc(value.relu_().square().mean((2, 3)))
+
+
+@pytest.mark.parametrize("method", ["gradcam", "hirescam", "eigencam", "ablationcam"])
+@pytest.mark.parametrize("view", [False, True])
+def test_the_map_of_a_layer_that_was_chosen_is_that_of_the_layer_named(
+    method: str, view: bool
+) -> None:
+    layer: nn.Module = nn.Conv2d(3, 4, 3)
+    if view:
+        layer = nn.Sequential(nn.Conv2d(3, 4, 3), Swapped())
+    for model in (Overwriting(layer), small()):
+        x = random(2, 3, 8, 8)
+        chosen = tt.cam(model, x, target=1, method=method)
+        named = tt.cam(model, x, layer=chosen.layer, target=1, method=method)
+        assert torch.equal(chosen.values, named.values)
+        assert torch.equal(chosen.scores, named.scores)
+
+
+class Swapped(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.transpose(2, 3)
+
+
+def test_of_a_module_that_is_used_twice_the_last_call_that_gave_a_map_is_taken() -> None:
+    class Shared(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.fc, self.act = nn.Conv2d(3, 4, 3), nn.Linear(4, 3), nn.ReLU()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.fc(self.act(self.act(self.conv(x)).mean((2, 3)) - 0.1))
+
+    model, x = Shared(), random(2, 3, 8, 8)
+    found = tt.cam(model, x, target=1, method="hirescam")
+    assert found.layer == "act"
+    assert "called 2 times; this is call 0" in " ".join(found.notes)
+    named = tt.cam(model, x, layer="act", call=0, target=1, method="hirescam")
+    assert torch.equal(found.values, named.values)
+    assert found.again is not None
+    assert torch.equal(found.again(model=model).values, found.values)
 
 
 @pytest.mark.parametrize("frozen", [False, True])
@@ -358,7 +439,7 @@ def test_a_language_model_has_maps_of_tokens(frozen: bool) -> None:
 # --- layers that give no map ------------------------------------------------------------------
 
 
-def small() -> nn.Module:
+def small() -> nn.Sequential:
     return nn.Sequential(
         nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3)
     )
@@ -436,6 +517,7 @@ def test_maps_of_different_dimensions_are_not_averaged() -> None:
         tt.cam(model, random(1, 3, 8, 8), layer=["0", "2"], target=1)
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script")
 def test_other_bad_input_is_refused() -> None:
     model, x = small(), random(1, 3, 8, 8)
     with pytest.raises(tt.InputError, match="method is 'grad-cam'; expected one of cam, gradcam"):
@@ -446,6 +528,10 @@ def test_other_bad_input_is_refused() -> None:
         tt.cam("model", x)  # type: ignore[arg-type]
     with pytest.raises(tt.InputError, match="No tensor is among the inputs"):
         tt.cam(model)
+    with pytest.raises(tt.InputError, match=r"inputs float32\[3, 8, 8\]; expected a batch"):
+        tt.cam(nn.Sequential(model[0], model[1], nn.Flatten(0), nn.Linear(144, 3)), x[0])
+    with pytest.raises(tt.InputError, match=r"'0' is a ScriptModule, which takes no hooks"):
+        tt.cam(nn.Sequential(torch.jit.script(model[0]), model[1:]), x)
     with pytest.raises(tt.InputError, match=r"call is 1\.5"):
         tt.cam(model, x, call=1.5)  # type: ignore[arg-type]
     with pytest.raises(tt.InputError, match="max_evals is 0"):

@@ -125,7 +125,10 @@ def floating_leaves(subject: Subject) -> dict[str, Tensor]:
 def values_at(
     subject: Subject, target: Target, sites: Sequence[Site], *, call: int = LAST
 ) -> tuple[list[Activation], Tensor]:
-    """What layers return, and the scores, without a graph.
+    """What layers return, and the scores.
+
+    Grad mode stays on: without, PyTorch's encoder layers run as one kernel, with nothing to see
+    inside.
 
     Args:
         subject: the model and its inputs, held.
@@ -136,8 +139,8 @@ def values_at(
     kept: list[Record] = []
     where = _patterns(sites, "output")
     try:
-        with torch.no_grad(), watch(subject.model, where, to=kept.append, copy="always") as seen:
-            scores = subject.scores(target).detach()
+        with watch(subject.model, where, to=kept.append, copy="always") as seen:
+            scores = subject.scores(target, floating_leaves(subject)).detach()
         return [_activation(seen, kept, site, call, None) for site in sites], scores
     finally:
         kept.clear()  # A watch is freed by the garbage collector, and these are large.
