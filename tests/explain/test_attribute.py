@@ -617,13 +617,20 @@ def test_a_checkpoint_is_explained_as_what_it_computes() -> None:
             torch.testing.assert_close(found.values, expected.values)
 
 
-def test_a_map_that_is_let_go_holds_nothing() -> None:
-    model = relu_mlp()
-    found = tt.attribute(model, rows(), target=1, at="0")
-    reference = weakref.ref(model)
-    del model, found
+@pytest.mark.parametrize("at", [None, "0"])
+@pytest.mark.parametrize("method", METHODS)
+def test_model_and_map_are_freed_by_their_last_reference(method: str, at: str | None) -> None:
+    tt.attribute(relu_mlp(), rows(), target=1, method=method)  # What PyTorch keeps of first calls.
     gc.collect()
-    assert reference() is None
+    gc.disable()
+    try:
+        model = relu_mlp()
+        found = tt.attribute(model, rows(), target=1, at=at, method=method)
+        references = weakref.ref(model), weakref.ref(found.values)
+        del model, found
+        assert [reference() for reference in references] == [None, None]
+    finally:
+        gc.enable()
 
 
 def test_made_again_it_is_the_same_map_of_another_model() -> None:
