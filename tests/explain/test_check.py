@@ -17,6 +17,7 @@ from torchtap.explain.again import Again
 from torchtap.explain.check import Check
 from torchtap.explain.curves import Curve
 from torchtap.explain.map import Map
+from torchtap.explain.randomise import randomised
 from torchtap.explain.ranks import importance_order, ranks, spearman
 from torchtap.explain.subject import Subject
 from torchtap.explain.target import Target
@@ -268,6 +269,20 @@ def test_random_weights_change_a_map_that_depends_on_them_and_no_other() -> None
     assert input_alone.random_weights is not None
     assert input_alone.random_weights.tolist() == [1.0, 1.0]
     assert "hardly depends on the weights" in str(input_alone)
+
+
+def test_random_weights_have_the_mean_and_the_deviation_of_each_parameter() -> None:
+    model = nn.Sequential(nn.Linear(200, 200), nn.LSTM(8, 8))
+    with torch.no_grad():
+        model[0].weight.mul_(3).add_(5)
+    before = {name: one.clone() for name, one in model.named_parameters()}
+    twin = randomised(model, torch.Generator().manual_seed(0))
+    ours, theirs = model[0].weight.detach(), twin[0].weight.detach()
+    assert float(theirs.mean()) == pytest.approx(float(ours.mean()), abs=0.01)
+    assert float(theirs.std()) == pytest.approx(float(ours.std()), rel=0.02)
+    assert abs(spearman(ours, theirs)) < 0.05
+    assert twin[1]._flat_weights[0] is twin[1].weight_ih_l0
+    assert all(torch.equal(one, before[name]) for name, one in model.named_parameters())
 
 
 def test_a_model_whose_copy_uses_the_parameters_of_the_original_is_found_out() -> None:
