@@ -68,6 +68,7 @@ _HOMES = {
     "Histogram": "stats.histogram",
     "InputError": "core.errors",
     "Key": "core.record",
+    "Map": "explain.map",
     "Memory": "runs.memory",
     "MissingExtraError": "core.errors",
     "Offload": "saved.offload",
