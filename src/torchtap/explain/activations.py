@@ -195,13 +195,14 @@ def _watched(
 ) -> tuple[Watch, Tensor]:
     ports = ("input", "output") if spy.begins else ("output",)
     with ExitStack() as stack:
-        stack.enter_context(
-            edit(subject.model, _patterns(sites, *ports), spy, missing="ignore", name="layers")
-        )
+        spying = edit(subject.model, _patterns(sites, *ports), spy, missing="ignore", name="layers")
+        stack.enter_context(spying)
         where = _patterns(sites, "output", "grad_output")
         seen = stack.enter_context(watch(subject.model, where, to=kept.append, copy="always"))
         scores = subject.scores(target, floating_leaves(subject))
         if scores.requires_grad:
+            if not spy.begins:  # What checkpoints run again has to begin where it began before.
+                spying.close()
             edges = [edge for found in _chosen(spy, sites, call).values() for edge in found]
             gradients_of(scores, edges)
         elif spy.begins:
