@@ -54,6 +54,22 @@ def test_without_a_target_each_row_has_the_class_that_has_won() -> None:
     torch.testing.assert_close(found.values, expected)
 
 
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("batch_size", [1, 16])
+def test_the_class_that_has_won_is_that_of_the_input_and_of_no_other(
+    method: str, batch_size: int
+) -> None:
+    model, x = nn.Linear(2, 2, bias=False), torch.tensor([[1.0, 2.0], [2.0, 1.0]])
+    nn.init.eye_(model.weight)
+    model = nn.Sequential(model, nn.ReLU(), nn.Identity())
+    settings: dict[str, Any] = {"batch_size": batch_size} if method in MANY else {}
+    if method in ("integrated_gradients", "occlusion", "shapley", "deeplift"):
+        settings["baselines"] = torch.tensor([[9.0, 0.0]])  # Where class 0 wins.
+    if method == "smoothgrad":
+        settings |= {"stdevs": 9.0, "n_samples": 3}
+    assert tt.attribute(model, x, method=method, **settings).target == (1, 0)
+
+
 @pytest.mark.parametrize("method", MANY)
 def test_in_repeated_rows_each_row_keeps_its_own_target(method: str) -> None:
     model, x, target = relu_mlp(), rows(num=3), [0, 1, 0]

@@ -91,7 +91,7 @@ def attribute(
 def _attributed(request: Request, subject: Subject, target: Target, at: Any) -> Map:
     opened = variable_of(subject, target, at, request.call, integers=request.integers)
     with subject.held(), opened as (variable, place):
-        found = request.make(variable)
+        found, scores = request.make(variable), variable.base_scores
 
     def again(subject: Subject, target: Target) -> Map:
         # By its path: the model may be a copy, with other modules.
@@ -104,7 +104,7 @@ def _attributed(request: Request, subject: Subject, target: Target, at: Any) -> 
         layer=place.layer,
         target=target.classes,
         target_text=target.text,
-        scores=variable.base_scores.detach().float().cpu(),
+        scores=scores.detach().float().cpu(),
         notes=(*subject.notes, *place.notes, *found.notes, *_odd(found, variable)),
         gap=None if found.gap is None else found.gap.float().cpu(),
         size=_size(variable, place),
