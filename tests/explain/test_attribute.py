@@ -523,6 +523,26 @@ def test_an_interrupted_integral_is_one_of_fewer_steps() -> None:
     assert not torch.equal(found.values, whole.values)
 
 
+@pytest.mark.parametrize("last", [45, 60, 200])
+def test_an_interrupt_while_steps_are_added_gives_the_last_whole_round(last: int) -> None:
+    model, x = relu_mlp().double(), rows(num=1).double()
+    calls: list[int] = []
+
+    def interrupt(*_: Any) -> None:
+        calls.append(1)
+        if len(calls) == last:
+            raise KeyboardInterrupt
+
+    handle = model.register_forward_pre_hook(interrupt)
+    found = tt.attribute(model, x, target=1, tolerance=1e-12, n_steps=8, batch_size=1)
+    handle.remove()
+    assert len(calls) >= last
+    assert any("more than asked (interrupted)" in note for note in found.notes)
+    rise = (model(x) - model(torch.zeros_like(x)))[:, 1].detach()
+    assert found.gap is not None
+    torch.testing.assert_close(found.values.sum(1) - rise, found.gap.double(), atol=1e-7, rtol=0)
+
+
 def test_an_interrupt_before_anything_is_there_is_raised() -> None:
     model = relu_mlp()
     num_calls = 0
