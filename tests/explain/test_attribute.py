@@ -59,9 +59,9 @@ def test_without_a_target_each_row_has_the_class_that_has_won() -> None:
 def test_the_class_that_has_won_is_that_of_the_input_and_of_no_other(
     method: str, batch_size: int
 ) -> None:
-    model, x = nn.Linear(2, 2, bias=False), torch.tensor([[1.0, 2.0], [2.0, 1.0]])
-    nn.init.eye_(model.weight)
-    model = nn.Sequential(model, nn.ReLU(), nn.Identity())
+    first, x = nn.Linear(2, 2, bias=False), torch.tensor([[1.0, 2.0], [2.0, 1.0]])
+    nn.init.eye_(first.weight)
+    model = nn.Sequential(first, nn.ReLU())
     settings: dict[str, Any] = {"batch_size": batch_size} if method in MANY else {}
     if method in ("integrated_gradients", "occlusion", "shapley", "deeplift"):
         settings["baselines"] = torch.tensor([[9.0, 0.0]])  # Where class 0 wins.
