@@ -34,6 +34,7 @@ benchmark: $(VENV)/.test
 	$(BIN)/python benchmarks/offloading.py
 	$(BIN)/python benchmarks/runs.py
 	$(BIN)/python benchmarks/attribution.py
+	$(BIN)/python benchmarks/cams.py
 
 $(VENV)/.venv:
 	$(PYTHON) -m venv $(VENV)

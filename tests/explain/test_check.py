@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 from typing import Any
 
 import numpy as np
@@ -459,6 +460,28 @@ def test_a_check_says_what_each_number_means_and_shows_the_curves() -> None:
     assert body["deletion_area"] == found.deletion.area.tolist()
     with pytest.raises(InputError, match="row is 1"):
         found.to_figure(1)
+
+
+def test_a_check_in_inference_mode_is_that_outside() -> None:
+    model, x = deep().eval(), torch.randn(1, 40)
+    wanted = explained(model, x, target=0).check(**FEW)
+    with torch.inference_mode():
+        found = explained(model, x, target=0).check(**FEW)
+    assert found.missing == ()
+    assert found.as_dict() == wanted.as_dict()
+
+
+def test_a_check_in_a_notebook_has_the_table_and_the_pictures() -> None:
+    html = explained(deep(), torch.randn(1, 40), target=0).check(**FEW)._repr_html_()
+    assert "<table>" in html
+    assert html.count('src="data:image/png;base64,') == 1
+
+
+def test_a_map_that_holds_its_model_is_not_pickled_and_says_what_is() -> None:
+    map_ = explained(deep(), torch.randn(1, 40), target=0)
+    with pytest.raises(TypeError, match=r"Pickle map.detached\(\)"):
+        pickle.dumps(map_)
+    assert torch.equal(pickle.loads(pickle.dumps(map_.detached())).values, map_.values)
 
 
 def test_an_empty_check_prints() -> None:

@@ -119,3 +119,47 @@ def _with_clone(value: Any, leaf: Tensor) -> Any:
         lambda _, one: one.clone() if one is leaf else one,
         inside=lambda _, one, __: one,
     )
+
+
+# ---------------------------------------------------------------------- the check of a map
+
+
+def rows(output: Any) -> Tensor:
+    """One number of each row of the first floating tensor."""
+    found = [one for _, one in leaves(output) if one.is_floating_point() and one.dim()]
+    return found[0].double().flatten(1).sum(1) if found[0].dim() > 1 else found[0].double()
+
+
+def map_to_check(specimen: Specimen, target: Any) -> tuple[Map, torch.nn.Module, bits.Facts]:
+    """A map that was checked, its model, and the facts before."""
+    model = specimen.build()
+    args, kwargs = specimen.inputs()
+    for param in model.parameters():
+        param.grad = torch.ones_like(param)
+    try:
+        found = tt.attribute(model, *args, target=target, method="gradient", **kwargs)
+    except (tt.InputError, ValueError, RuntimeError, IndexError):
+        pytest.skip("there is no gradient to check")
+    return found, model, facts(model, args, kwargs)
+
+
+@every_specimen
+@pytest.mark.parametrize("target", [loss, rows], ids=["of all", "of each row"])
+def test_a_check_leaves_no_trace_and_says_what_it_has_not_measured(
+    specimen: Specimen, target: Any
+) -> None:
+    found, model, before = map_to_check(specimen, target)
+    assert found.again is not None
+    subject = found.again.subject
+    check = found.check(steps=2, num_controls=1, num_random=1, num_noise=1)
+    assert bits.differences(before, facts(model, subject.args, subject.kwargs)) == []
+    measured = {
+        "repeat": check.repeat,
+        "deletion": check.deletion,
+        "insertion": check.insertion,
+        "random_weights": check.random_weights,
+        "noise": check.noise,
+    }
+    missing = dict(check.missing)
+    assert missing.keys() == {name for name, value in measured.items() if value is None}
+    assert str(check)

@@ -57,6 +57,7 @@ class LayerSpy:
     Attributes:
         edges: (site, call) -> edges of the value, and of the tensor that it is a view of.
         seen: (site, call) -> whether the value required grad, in the order of the calls.
+        begins: as given.
     """
 
     writes_nothing = True
@@ -64,7 +65,7 @@ class LayerSpy:
     def __init__(self, *, begins: bool = False) -> None:
         self.edges: dict[tuple[Site, int], list[GradientEdge]] = {}
         self.seen: dict[tuple[Site, int], bool] = {}
-        self._begins = begins
+        self.begins = begins
         self._taken: dict[tuple[str, int], set[int]] = {}
 
     def __call__(self, tensor: Tensor, record: Record) -> Tensor | None:
@@ -76,7 +77,7 @@ class LayerSpy:
             return None
         place = record.site, record.call
         new = None
-        if self._begins and not tensor.requires_grad and tensor.is_floating_point():
+        if self.begins and not tensor.requires_grad and tensor.is_floating_point():
             self._refuse_shared(tensor, record)
             with torch.enable_grad():
                 new = tensor.detach().clone().requires_grad_().clone()
@@ -124,7 +125,10 @@ def floating_leaves(subject: Subject) -> dict[str, Tensor]:
 def values_at(
     subject: Subject, target: Target, sites: Sequence[Site], *, call: int = LAST
 ) -> tuple[list[Activation], Tensor]:
-    """What layers return, and the scores, without a graph.
+    """What layers return, and the scores.
+
+    Grad mode stays on: without, PyTorch's encoder layers run as one kernel, with nothing to see
+    inside.
 
     Args:
         subject: the model and its inputs, held.
@@ -132,9 +136,14 @@ def values_at(
         sites: outputs of layers, whole or one leaf.
         call: which call of each, :data:`LAST` for the last.
     """
-    with torch.no_grad(), watch(subject.model, _patterns(sites, "output"), copy="always") as seen:
-        scores = subject.scores(target).detach()
-    return [_activation(seen, site, call, None) for site in sites], scores
+    kept: list[Record] = []
+    where = _patterns(sites, "output")
+    try:
+        with watch(subject.model, where, to=kept.append, copy="always") as seen:
+            scores = subject.scores(target, floating_leaves(subject)).detach()
+        return [_activation(seen, kept, site, call, None) for site in sites], scores
+    finally:
+        kept.clear()  # A watch is freed by the garbage collector, and these are large.
 
 
 def gradients_at(
@@ -154,29 +163,48 @@ def gradients_at(
     Raises:
         InputError: there is no gradient.
     """
-    spy = LayerSpy()
-    seen, scores = _backward(subject, target, sites, spy, call)
-    if not all(_has_graph(spy, site, call) for site in sites):
-        spy = LayerSpy(begins=True)
-        seen, scores = _backward(subject, target, sites, spy, call)
-    return [_activation(seen, site, call, "grad_output") for site in sites], scores
+    found = _backward(subject, target, sites, LayerSpy(), call)
+    if found is None:
+        found = _backward(subject, target, sites, LayerSpy(begins=True), call)
+    assert found is not None
+    return found
 
 
 def _backward(
     subject: Subject, target: Target, sites: Sequence[Site], spy: LayerSpy, call: int
+) -> tuple[list[Activation], Tensor] | None:
+    """Values, gradients and scores; ``None`` if a value has no graph that could begin there."""
+    kept: list[Record] = []
+    try:
+        seen, scores = _watched(subject, target, sites, spy, call, kept)
+        if not spy.begins and not all(_has_graph(spy, site, call) for site in sites):
+            return None
+        return [_activation(seen, kept, site, call, "grad_output") for site in sites], scores
+    finally:
+        kept.clear()  # Watches and edits are freed by the garbage collector; graphs are large.
+        spy.edges.clear()
+
+
+def _watched(
+    subject: Subject,
+    target: Target,
+    sites: Sequence[Site],
+    spy: LayerSpy,
+    call: int,
+    kept: list[Record],
 ) -> tuple[Watch, Tensor]:
-    ports = ("input", "output") if spy._begins else ("output",)
+    ports = ("input", "output") if spy.begins else ("output",)
     with ExitStack() as stack:
         stack.enter_context(
             edit(subject.model, _patterns(sites, *ports), spy, missing="ignore", name="layers")
         )
         where = _patterns(sites, "output", "grad_output")
-        seen = stack.enter_context(watch(subject.model, where, copy="always"))
+        seen = stack.enter_context(watch(subject.model, where, to=kept.append, copy="always"))
         scores = subject.scores(target, floating_leaves(subject))
         if scores.requires_grad:
             edges = [edge for found in _chosen(spy, sites, call).values() for edge in found]
             gradients_of(scores, edges)
-        elif spy._begins:
+        elif spy.begins:
             _refuse_no_graph(subject, sites)
     return seen, scores.detach()
 
@@ -242,18 +270,17 @@ def _fits(found: Site, site: Site) -> bool:
     return found.path == site.path and (not site.leaf or found.leaf == site.leaf)
 
 
-def _activation(seen: Watch, site: Site, call: int, port: str | None) -> Activation:
-    records = [
-        one
-        for one in seen.run.records()
-        if one.site.port == "output" and _fits(one.site, site) and one.phase == FORWARD
-    ]
+def _activation(
+    seen: Watch, kept: Sequence[Record], site: Site, call: int, port: str | None
+) -> Activation:
+    kept = [one for one in kept if one.phase == FORWARD]
+    records = [one for one in kept if one.site.port == "output" and _fits(one.site, site)]
     value = _one(records, seen, site, call)
     num = len({one.call for one in records})
     if port is None:
         return Activation(value.site, value.value, None, value.call, num)
     where = Site(value.site.path, port, value.site.leaf)
-    for one in seen.run.records():
+    for one in kept:
         if one.site == where and one.call == value.call:
             return Activation(value.site, value.value, one.value, value.call, num)
     raise InputError(

@@ -9,7 +9,7 @@ from torch import nn
 from torchtap.core.text import count
 from torchtap.explain.again import Again
 from torchtap.explain.found import Found
-from torchtap.explain.map import Map
+from torchtap.explain.map import Map, is_channels_last
 from torchtap.explain.place import Place
 from torchtap.explain.request import Request, request_of
 from torchtap.explain.subject import Subject
@@ -141,6 +141,8 @@ def _odd(found: Found, variable: Variable) -> tuple[str, ...]:
 def _size(variable: Variable, place: Place) -> tuple[int, ...]:
     """What of the shape is space: of pictures and volumes, and of tokens; see ``Map.size``."""
     shape = tuple(variable.value.shape)
+    if is_channels_last(shape):
+        return ()  # Space is not last.
     if len(shape) > 3:
         return shape[2:]
     if len(shape) == 3 and place.site is None:

@@ -20,7 +20,7 @@ from torchtap.explain.again import Again
 from torchtap.explain.cam_forwards import Budget, ablationcam, resized, scorecam
 from torchtap.explain.cam_methods import GRADIENT_METHODS, RECTIFIED, eigencam, weighed
 from torchtap.explain.last_linear import class_weights
-from torchtap.explain.layers import Survey, asked_layers, last_layer
+from torchtap.explain.layers import asked_layers, last_layer, layers_with_maps
 from torchtap.explain.layout import CHANNELS_FIRST, TOKENS, Extent, Layout, Layouts, Wish, no_map
 from torchtap.explain.map import Map
 from torchtap.explain.subject import Subject
@@ -102,8 +102,8 @@ def cam(
             looked through and run uncompiled.
         inputs: what it is called with.
         layer: a path, a pattern, a module, a class, a ``tt.mark``, or a list; several are averaged.
-            By default the last layer whose map the score depends on at more than one place; two
-            forwards, then. ``map.layer`` and ``map.notes`` name it.
+            By default the last layer whose map the score depends on at more than one place.
+            ``map.layer`` and ``map.notes`` name it.
         target: class number, a list or tensor of one for each row, ``(position, class)``, weights
             of the logits, a function of the output, a site of the model; ``None`` for the class
             with the largest logit. Logits are explained, not probabilities.
@@ -165,14 +165,29 @@ def made(settings: Settings, subject: Subject, target: Target) -> Map:
     with subject.held():
         layouts = Layouts(subject, settings.wish)
         notes = list(subject.notes)
+        found: list[Activation] = []
         if not settings.sites:
-            last = last_layer(subject, target, layouts)
-            settings = replace(settings, sites=(last.site,))
+            last = last_layer(subject, target, layouts, call=settings.call)
+            settings = replace(settings, sites=(last.site,), call=last.call)
             notes.append(
                 f"layer {last.site.path!r} ({last.kind}) was chosen: the last with a map that the "
                 f"score depends on"
             )
-        return _Making(settings, subject, target, layouts, notes).map()
+            if last.activation is not None and _is_enough(settings, last.activation):
+                found, scores = [last.activation], last.scores
+        if not found:
+            found, scores = _found(settings, subject, target)
+        return _Making(settings, subject, target, layouts, notes).map(found, scores)
+
+
+def _is_enough(settings: Settings, one: Activation) -> bool:
+    return settings.method not in GRADIENT_METHODS or one.gradient is not None
+
+
+def _found(settings: Settings, subject: Subject, target: Target) -> tuple[list[Activation], Tensor]:
+    """What the layers return, with gradients where the method needs them, and the scores."""
+    find = gradients_at if settings.method in GRADIENT_METHODS else values_at
+    return find(subject, target, settings.sites, call=settings.call)
 
 
 class _Making:
@@ -200,11 +215,9 @@ class _Making:
         self._layouts = layouts
         self._notes = notes
 
-    def map(self) -> Map:
-        """Run the model and make the map."""
+    def map(self, found: Sequence[Activation], scores: Tensor) -> Map:
+        """The map of what the layers returned."""
         settings = self._settings
-        find = gradients_at if settings.method in GRADIENT_METHODS else values_at
-        found, scores = find(self._subject, self._target, settings.sites, call=settings.call)
         several = [self._of_layer(one, scores) for one in found]
         values = _joined(several, self._notes, stack=settings.stack)
         self._note_values(values)
@@ -236,6 +249,11 @@ class _Making:
                 f"{one.call}"
             )
         value = _wide(layout.maps(one.value))
+        if self._settings.method == "gradcam++" and bool((value < 0).any()):
+            self._notes.append(
+                f"layer {_name(one.site)!r} has negative values; the weights of gradcam++ were "
+                f"derived for what comes after a ReLU"
+            )
         found = self._signed(one, layout, value, scores)
         return found.relu() if self._settings.is_rectified else found
 
@@ -276,7 +294,7 @@ class _Making:
         layout = self._layouts.of(one.site.path, one.value)
         if isinstance(layout, Layout):
             return layout
-        names = Survey(self._subject, self._target, self._layouts).names()
+        names = layers_with_maps(self._subject, self._target, self._layouts)
         raise InputError(f"{no_map(one.site.path, one.value, layout)} {names}")
 
     def _over(self, layout: Layout) -> Extent | None:

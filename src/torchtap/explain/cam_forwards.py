@@ -165,6 +165,8 @@ def _masked(source: Tensor, value: Tensor, over: Extent, channel: int | None) ->
     mask = torch.where(high > low, (mask - low) / (high - low), 0)
     if over.channel_dim != 1:
         mask = mask.movedim(1, -1)
+    if not source.is_floating_point():  # A picture of bytes, which the model itself scales.
+        return (source * mask).round().to(source.dtype)
     return source * mask.to(source)
 
 
@@ -179,16 +181,24 @@ class _Ablation:
         self._site = site
         self._channel_dim = channel_dim
         self._channels: Channels = ()
+        self._has_worked = False
 
     def run(self, changing: Edit, subject: Subject, target: Target, channels: Channels) -> Tensor:
         """The scores of so many copies."""
-        self._channels = channels
+        self._channels, self._has_worked = channels, False
         changing.step()  # Calls are numbered anew.
-        return subject.scores(target, times=len(channels))
+        scores = subject.scores(target, times=len(channels))
+        if not self._has_worked:
+            raise InputError(
+                f"Layer {self._site.path or '.'!r} was not called under torch.no_grad, so none of "
+                f"its channels could be ablated. Use a method with gradients, as gradcam."
+            )
+        return scores
 
     def __call__(self, tensor: Tensor, record: Record) -> Tensor | None:
         if record.site.leaf != self._site.leaf or not self._channels:
             return None
+        self._has_worked = True
         new = tensor.clone()
         for part, channel in zip(new.chunk(len(self._channels)), self._channels, strict=True):
             if channel is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +19,7 @@ from torchtap.core.record import FORWARD, Record
 from torchtap.core.site import Site
 from torchtap.core.tensors import kind_of
 from torchtap.edits.edit import edit
-from torchtap.explain.activations import edges_of, floating_leaves, gradients_of
+from torchtap.explain.activations import LAST, Activation, edges_of, floating_leaves, gradients_of
 from torchtap.explain.layout import CHANNELS_FIRST, Layout, Layouts
 from torchtap.explain.subject import Subject
 from torchtap.explain.target import Target
@@ -27,19 +29,48 @@ _MOST_NAMES = 8
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One call of a layer that gave a map.
+    """One call of a layer that may have given a map; its edges hold the graph.
 
     Attributes:
-        site: of the map.
-        layout: of its value.
-        kind: how the value reads.
-        edges: where it stands in the graph; empty where it has none.
+        site: of the value.
+        call: which call of the layer it was, from 0.
+        alias: of the value, detached; it is what was returned while its version is the same.
+        version: of the value.
+        edges: where it stands in the graph; empty where it has none, two of a view.
     """
 
     site: Site
-    layout: Layout
-    kind: str
+    call: int
+    alias: Tensor
+    version: int
     edges: tuple[GradientEdge, ...]
+
+    @property
+    def value(self) -> Tensor | None:
+        """What the layer returned, unless it was overwritten, or may be elsewhere in the graph."""
+        if self.alias.is_inference() or len(self.edges) > 1:
+            return None
+        return self.alias if self.alias._version == self.version else None
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The layer of a map where none was asked for.
+
+    Attributes:
+        site: of the value.
+        call: which call of the layer.
+        kind: how the value reads.
+        activation: what the layer returned, with its gradient, where the forward that chose the
+            layer has shown it; the gradient is ``None`` where there is none.
+        scores: of that forward, detached.
+    """
+
+    site: Site
+    call: int
+    kind: str
+    activation: Activation | None
+    scores: Tensor
 
 
 def asked_layers(model: nn.Module, layer: Where | Site) -> list[Site]:
@@ -92,27 +123,47 @@ def _of_one(model: nn.Module, item: Any) -> Iterator[Site]:
 class Survey:
     """One forward, in which every layer that gives a map is noted.
 
+    A context manager, which lets the graph go at its end: edits are freed by the garbage collector.
+
     Args:
         subject: the model and its inputs, held.
         target: what is scored; its classes are those of this forward, where none are known.
         layouts: tells maps from other values.
+        call: which call of a layer may be chosen; :data:`LAST` for any.
         begins: let a graph begin at values that have none.
 
     Attributes:
-        candidates: in the order in which the layers returned; the model itself is none.
+        returned: what may be maps, in the order in which the layers returned it; what the model
+            itself returns is left out.
         scores: with their graph, if there is one.
     """
 
     def __init__(
-        self, subject: Subject, target: Target, layouts: Layouts, *, begins: bool = False
+        self,
+        subject: Subject,
+        target: Target,
+        layouts: Layouts,
+        *,
+        call: int = LAST,
+        begins: bool = False,
     ) -> None:
-        self.candidates: list[Candidate] = []
+        self.returned: list[Candidate] = []
         self._layouts = layouts
+        self._call = call
+        self._num_calls: Counter[Site] = Counter()
         self._root: set[Any] = set()
         self._modules = subject.modules
         self._begins = begins
         with edit(subject.model, "*", _Noting(self._note), missing="ignore", name="layers"):
             self.scores = subject.scores(target, floating_leaves(subject))
+
+    def __enter__(self) -> Survey:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.returned.clear()
+        self._root.clear()
+        del self.scores
 
     def _note(self, tensor: Tensor, record: Record) -> Tensor | None:
         new = None
@@ -127,13 +178,21 @@ class Survey:
         if not record.site.path:
             self._root.add(_key(edges))
             return
-        layout = self._layouts.of(record.site.path, tensor)
-        if isinstance(layout, Layout):
-            self.candidates.append(Candidate(record.site, layout, kind_of(tensor), edges))
+        self._num_calls[record.site] += 1
+        is_dense = tensor.layout is torch.strided and not tensor.is_nested
+        if is_dense and tensor.dim() > 2 and tensor.is_floating_point():
+            version = 0 if tensor.is_inference() else tensor._version
+            one = Candidate(record.site, record.call, tensor.detach(), version, edges)
+            self.returned.append(one)
+
+    def layout(self, one: Candidate) -> Layout | None:
+        """The layout of a value, if it is a map."""
+        found = self._layouts.of(one.site.path, one.alias)
+        return found if isinstance(found, Layout) else None
 
     def names(self) -> str:
         """The layers that give a map, as the end of a message."""
-        found = {one.site.path: one.kind for one in self.candidates}
+        found = {one.site.path: kind_of(one.alias) for one in self.returned if self.layout(one)}
         if not found:
             return "No layer of this model gives one; layout= and grid= say what cannot be told."
         last = list(found.items())[-_MOST_NAMES:]
@@ -141,71 +200,98 @@ class Survey:
         more = f", and {len(found) - len(last)} before" if len(found) > len(last) else ""
         return f"Layers that give one, from the last: {shown}{more}."
 
-    @property
-    def fitting(self) -> list[Candidate]:
-        """Those that may be chosen: no projections of tokens, and not what the model returns."""
-        return [one for one in self.candidates if self._may_be_chosen(one)]
+    def fitting(self) -> Iterator[Candidate]:
+        """Those that may be chosen, from the last.
+
+        They are maps, no projections of tokens, and not what the model returns.
+        """
+        return (one for one in reversed(self.returned) if self._may_be_chosen(one))
 
     def _may_be_chosen(self, one: Candidate) -> bool:
+        if self._call not in (LAST, one.call):
+            return False
+        layout = self.layout(one)
         weight = getattr(self._modules.get(one.site.path), "weight", None)
         is_matrix = isinstance(weight, Tensor) and weight.dim() == 2
-        if is_matrix and one.layout.name != CHANNELS_FIRST:
+        if layout is None or (is_matrix and layout.name != CHANNELS_FIRST):
             return False
         return not one.edges or _key(one.edges) not in self._root
 
-    def last_with_gradient(self) -> Candidate | None:
+    def last_with_gradient(self) -> Chosen | None:
         """The last layer with a map that the score depends on at more than one place.
 
         Asked in growing groups from the end: the first is mostly the one.
         """
         if not self.scores.requires_grad:
             return None
-        fitting = self.fitting
-        width, waiting = 1, [one for one in fitting if one.edges]
-        while waiting:
-            group, waiting = waiting[-width:], waiting[:-width]
+        width, waiting = 1, (one for one in self.fitting() if one.edges)
+        while group := list(itertools.islice(waiting, width)):
             gradients = gradients_of(self.scores, [one.edges[0] for one in group], again=True)
-            for one, gradient in reversed(list(zip(group, gradients, strict=True))):
-                if gradient is not None and _num_places(one.layout.maps(gradient)) > 1:
-                    return _best_name(one, fitting)
+            for one, gradient in zip(group, gradients, strict=True):
+                layout = self.layout(one)
+                if gradient is None or layout is None:
+                    continue
+                if _num_places(layout.maps(gradient)) > 1:
+                    return self.chosen(self._best_name(one), gradient)
             width *= 4
         return None
 
+    def chosen(self, one: Candidate, gradient: Tensor | None = None) -> Chosen:
+        """A candidate without its graph."""
+        activation, value = None, one.value
+        if value is not None and not self._begins:
+            num = self._num_calls[one.site]
+            activation = Activation(one.site, value, gradient, one.call, num)
+        kind, scores = kind_of(one.alias), self.scores.detach()
+        return Chosen(one.site, one.call, kind, activation, scores)
 
-def last_layer(subject: Subject, target: Target, layouts: Layouts) -> Candidate:
+    def _best_name(self, one: Candidate) -> Candidate:
+        """Of the layers that returned this very tensor the outermost that returned nothing else."""
+        key = _key(one.edges)
+        same = (other for other in self.returned if other.edges and _key(other.edges) == key)
+        bare = [other for other in same if not other.site.leaf]
+        return bare[-1] if bare else one
+
+
+def last_layer(subject: Subject, target: Target, layouts: Layouts, *, call: int = LAST) -> Chosen:
     """The layer of a map where none was asked for.
 
     The last with a map that the score depends on at more than one place: after the last attention
-    of a ViT only the class token counts, so the layer before that is found. Without any gradient
-    (the model runs under ``no_grad``) the last with a map.
+    of a ViT only the class token counts, so the layer before that is found. Where there is no
+    gradient at all (the model runs under ``no_grad``), the last with a map.
 
     Args:
         subject: the model and its inputs, held.
         target: what is scored.
         layouts: tells maps from other values.
+        call: which call of a layer may be chosen; :data:`LAST` for any.
 
     Raises:
         InputError: there is none.
     """
-    survey = Survey(subject, target, layouts)
-    found = survey.last_with_gradient()
-    if found is None and not all(one.edges for one in survey.fitting):
-        survey = Survey(subject, target, layouts, begins=True)
+    with Survey(subject, target, layouts, call=call) as survey:
         found = survey.last_with_gradient()
-        if found is None and not survey.scores.requires_grad and survey.fitting:
-            found = survey.fitting[-1]
+        has_graphs = found is not None or all(one.edges for one in survey.fitting())
+        names = "" if found else survey.names()
+    if found is None and not has_graphs:
+        with Survey(subject, target, layouts, call=call, begins=True) as survey:
+            found = survey.last_with_gradient()
+            last = next(survey.fitting(), None)
+            if found is None and last is not None:
+                found = survey.chosen(last)
     if found is None:
         raise InputError(
-            f"No layer has a map that the score depends on at more than one place. {survey.names()}"
+            f"No layer has a map that the score depends on at more than one place, for the inputs "
+            f"{', '.join(map(kind_of, subject.inputs.values()))}; expected a batch, rows first. "
+            f"{names}"
         )
     return found
 
 
-def _best_name(one: Candidate, fitting: Sequence[Candidate]) -> Candidate:
-    """Of the layers that returned this very tensor the outermost that returned nothing else."""
-    same = [other for other in fitting if other.edges and _key(other.edges) == _key(one.edges)]
-    bare = [other for other in same if not other.site.leaf]
-    return bare[-1] if bare else one
+def layers_with_maps(subject: Subject, target: Target, layouts: Layouts) -> str:
+    """The layers that give a map, as the end of a message."""
+    with Survey(subject, target, layouts) as survey:
+        return survey.names()
 
 
 def _with_graph(tensor: Tensor) -> Tensor:

@@ -21,6 +21,23 @@ LAYOUTS = (CHANNELS_FIRST, CHANNELS_LAST, TOKENS, WINDOWS)
 _EXTRA_TOKENS = (0, 1, 2, 5)
 """None, a class token, one for distillation, and four registers."""
 _MOST_IMAGE_CHANNELS = 4
+_CONVOLUTIONS = (
+    nn.Conv1d,
+    nn.Conv2d,
+    nn.Conv3d,
+    nn.ConvTranspose1d,
+    nn.ConvTranspose2d,
+    nn.ConvTranspose3d,
+)
+_NORMS = (
+    nn.BatchNorm1d,
+    nn.BatchNorm2d,
+    nn.BatchNorm3d,
+    nn.SyncBatchNorm,
+    nn.InstanceNorm1d,
+    nn.InstanceNorm2d,
+    nn.InstanceNorm3d,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +122,8 @@ def extent_of(subject: Subject) -> Extent | None:
     for name, one in subject.inputs.items():
         if one.is_nested or one.layout is not torch.strided:
             continue
-        if one.is_floating_point() and one.dim() in (3, 4, 5):
+        is_signal = one.is_floating_point() and one.dim() == 3
+        if is_signal or (not one.is_complex() and one.dim() in (4, 5)):
             last = one.dim() - 1
             is_last = one.shape[-1] <= _MOST_IMAGE_CHANNELS < one.shape[1] and one.dim() > 3
             spatial = one.shape[1:-1] if is_last else one.shape[2:]
@@ -167,10 +185,13 @@ class Layouts:
             return "it is no dense tensor"
         if not value.is_floating_point():
             return "it is not floating"
-        shape = tuple(value.shape)
+        return self.of_shape(path, tuple(value.shape))
+
+    def of_shape(self, path: str, shape: tuple[int, ...]) -> Layout | str:
+        """The same of a dense floating value of a shape."""
         if len(shape) not in (3, 4, 5):
             return "a map has 3 dimensions (1-d, tokens), 4 (pictures) or 5 (volumes)"
-        if not value.numel():
+        if not math.prod(shape):
             return "it is empty"
         found = self._found(path, shape)
         if isinstance(found, Layout) and math.prod(found.grid) == 1:
@@ -299,14 +320,12 @@ class Layouts:
 
 def _widths(module: nn.Module, rank: int) -> Iterator[tuple[int, bool]]:
     """Numbers of channels that a module takes or gives, and whether they come first."""
-    if isinstance(module, nn.modules.conv._ConvNd):
+    if isinstance(module, _CONVOLUTIONS):
         if module.weight.dim() == rank:
             yield from ((module.in_channels, True), (module.out_channels, True))
-    elif isinstance(module, nn.modules.batchnorm._NormBase):
-        if (
-            type(module).__name__.endswith(f"{rank - 2}d")
-            or not type(module).__name__[-2].isdigit()
-        ):
+    elif isinstance(module, _NORMS):
+        suffix = type(module).__name__[-2:]  # "2d"; that of a SyncBatchNorm says nothing.
+        if suffix == f"{rank - 2}d" or not suffix[0].isdigit():
             yield module.num_features, True
     elif isinstance(module, nn.GroupNorm):
         yield module.num_channels, True
@@ -329,11 +348,10 @@ def _is_like(grid: Iterable[int], size: Sequence[int]) -> bool:
 
 def _patches(num: int, size: Sequence[int]) -> tuple[int, ...] | None:
     """The grid of so many equal square patches that fill a picture, if there is one."""
-    for side in range(1, min(size) + 1):
-        if all(one % side == 0 for one in size):
-            grid = tuple(one // side for one in size)
-            if math.prod(grid) == num:
-                return grid
+    common = math.gcd(*size)
+    for side in range(1, common + 1):
+        if common % side == 0 and math.prod(size) == num * side ** len(size):
+            return tuple(one // side for one in size)
     return None
 
 

@@ -47,7 +47,7 @@ class Subject:
         num_evals: how often the model was run so far; rows that are repeated count as often.
 
     Raises:
-        InputError: the model is no module, or its arguments hold no tensor.
+        InputError: the model is no module or holds a ScriptModule, or its arguments hold no tensor.
     """
 
     def __init__(self, model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
@@ -58,6 +58,7 @@ class Subject:
         self.args = args
         self.kwargs = dict(kwargs)
         self.modules, _ = modules_of(model)
+        _refuse_scripted(self.modules)
         self.inputs = dict(argument_leaves(args, self.kwargs))
         if not self.inputs:
             raise InputError(
@@ -171,6 +172,15 @@ class Subject:
                 f"that runs, and which of its outputs, as in 'fc:output[0]'."
             )
         return next(iter(extractor.found.values()))
+
+
+def _refuse_scripted(modules: Mapping[str, nn.Module]) -> None:
+    for path, one in modules.items():
+        if isinstance(one, torch.jit.ScriptModule):
+            raise InputError(
+                f"Module {path or '.'!r} is a ScriptModule, which takes no hooks and gives its "
+                f"buffers to none but itself. Explain the module that it was scripted from."
+            )
 
 
 def _without_replicas(model: nn.Module) -> nn.Module:
