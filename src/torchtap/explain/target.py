@@ -65,6 +65,24 @@ class Target:
             return self._weighed(logits)
         return self._chosen(name, logits)
 
+    def probabilities(self, output: Any) -> Tensor:
+        """The softmax of each row at its class, ``float64[rows]``.
+
+        Logits that are probabilities already (from 0 to 1, with a sum of 1) are taken as they are.
+
+        Args:
+            output: as of :meth:`scores`, of a target of :attr:`classes` that has scored.
+        """
+        assert self.classes is not None
+        _, logits = logits_of(output)
+        if isinstance(self._given, tuple):
+            logits = _indexed(logits, self._given[:-1], self._given)
+        logits = logits.detach().double()
+        is_done = bool((logits >= 0).all()) and bool(((logits.sum(1) - 1).abs() < 1e-3).all())
+        shares = logits if is_done else logits.softmax(1)
+        places = torch.tensor(self.classes * (len(shares) // max(len(self.classes), 1)))
+        return shares.gather(1, places.to(shares.device)[:, None])[:, 0]
+
     def _called(self, output: Any) -> Tensor:
         found = self._given(output)
         if not isinstance(found, Tensor) or not found.is_floating_point() or found.dim() > 1:
