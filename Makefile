@@ -33,6 +33,7 @@ benchmark: $(VENV)/.test
 	$(BIN)/python benchmarks/editing.py
 	$(BIN)/python benchmarks/offloading.py
 	$(BIN)/python benchmarks/runs.py
+	$(BIN)/python benchmarks/attribution.py
 	$(BIN)/python benchmarks/cams.py
 
 $(VENV)/.venv:

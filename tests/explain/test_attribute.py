@@ -54,6 +54,22 @@ def test_without_a_target_each_row_has_the_class_that_has_won() -> None:
     torch.testing.assert_close(found.values, expected)
 
 
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("batch_size", [1, 16])
+def test_the_class_that_has_won_is_that_of_the_input_and_of_no_other(
+    method: str, batch_size: int
+) -> None:
+    first, x = nn.Linear(2, 2, bias=False), torch.tensor([[1.0, 2.0], [2.0, 1.0]])
+    nn.init.eye_(first.weight)
+    model = nn.Sequential(first, nn.ReLU())
+    settings: dict[str, Any] = {"batch_size": batch_size} if method in MANY else {}
+    if method in ("integrated_gradients", "occlusion", "shapley", "deeplift"):
+        settings["baselines"] = torch.tensor([[9.0, 0.0]])  # Where class 0 wins.
+    if method == "smoothgrad":
+        settings |= {"stdevs": 9.0, "n_samples": 3}
+    assert tt.attribute(model, x, method=method, **settings).target == (1, 0)
+
+
 @pytest.mark.parametrize("method", MANY)
 def test_in_repeated_rows_each_row_keeps_its_own_target(method: str) -> None:
     model, x, target = relu_mlp(), rows(num=3), [0, 1, 0]
@@ -507,6 +523,26 @@ def test_an_interrupted_integral_is_one_of_fewer_steps() -> None:
     assert not torch.equal(found.values, whole.values)
 
 
+@pytest.mark.parametrize("last", [45, 60, 200])
+def test_an_interrupt_while_steps_are_added_gives_the_last_whole_round(last: int) -> None:
+    model, x = relu_mlp().double(), rows(num=1).double()
+    calls: list[int] = []
+
+    def interrupt(*_: Any) -> None:
+        calls.append(1)
+        if len(calls) == last:
+            raise KeyboardInterrupt
+
+    handle = model.register_forward_pre_hook(interrupt)
+    found = tt.attribute(model, x, target=1, tolerance=1e-12, n_steps=8, batch_size=1)
+    handle.remove()
+    assert len(calls) >= last
+    assert any("more than asked (interrupted)" in note for note in found.notes)
+    rise = (model(x) - model(torch.zeros_like(x)))[:, 1].detach()
+    assert found.gap is not None
+    torch.testing.assert_close(found.values.sum(1) - rise, found.gap.double(), atol=1e-7, rtol=0)
+
+
 def test_an_interrupt_before_anything_is_there_is_raised() -> None:
     model = relu_mlp()
     num_calls = 0
@@ -617,13 +653,20 @@ def test_a_checkpoint_is_explained_as_what_it_computes() -> None:
             torch.testing.assert_close(found.values, expected.values)
 
 
-def test_a_map_that_is_let_go_holds_nothing() -> None:
-    model = relu_mlp()
-    found = tt.attribute(model, rows(), target=1, at="0")
-    reference = weakref.ref(model)
-    del model, found
+@pytest.mark.parametrize("at", [None, "0"])
+@pytest.mark.parametrize("method", METHODS)
+def test_model_and_map_are_freed_by_their_last_reference(method: str, at: str | None) -> None:
+    tt.attribute(relu_mlp(), rows(), target=1, method=method)  # What PyTorch keeps of first calls.
     gc.collect()
-    assert reference() is None
+    gc.disable()
+    try:
+        model = relu_mlp()
+        found = tt.attribute(model, rows(), target=1, at=at, method=method)
+        references = weakref.ref(model), weakref.ref(found.values)
+        del model, found
+        assert [reference() for reference in references] == [None, None]
+    finally:
+        gc.enable()
 
 
 def test_made_again_it_is_the_same_map_of_another_model() -> None:

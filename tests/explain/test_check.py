@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from torchtap.explain.again import Again
 from torchtap.explain.check import Check
 from torchtap.explain.curves import Curve
 from torchtap.explain.map import Map
+from torchtap.explain.randomise import randomised
 from torchtap.explain.ranks import importance_order, ranks, spearman
 from torchtap.explain.subject import Subject
 from torchtap.explain.target import Target
@@ -269,6 +271,20 @@ def test_random_weights_change_a_map_that_depends_on_them_and_no_other() -> None
     assert "hardly depends on the weights" in str(input_alone)
 
 
+def test_random_weights_have_the_mean_and_the_deviation_of_each_parameter() -> None:
+    model = nn.Sequential(nn.Linear(200, 200), nn.LSTM(8, 8))
+    with torch.no_grad():
+        model[0].weight.mul_(3).add_(5)
+    before = {name: one.clone() for name, one in model.named_parameters()}
+    twin = randomised(model, torch.Generator().manual_seed(0))
+    ours, theirs = model[0].weight.detach(), twin[0].weight.detach()
+    assert float(theirs.mean()) == pytest.approx(float(ours.mean()), abs=0.01)
+    assert float(theirs.std()) == pytest.approx(float(ours.std()), rel=0.02)
+    assert abs(spearman(ours, theirs)) < 0.05
+    assert twin[1]._flat_weights[0] is twin[1].weight_ih_l0
+    assert all(torch.equal(one, before[name]) for name, one in model.named_parameters())
+
+
 def test_a_model_whose_copy_uses_the_parameters_of_the_original_is_found_out() -> None:
     original = nn.Linear(6, 2)
 
@@ -459,6 +475,28 @@ def test_a_check_says_what_each_number_means_and_shows_the_curves() -> None:
     assert body["deletion_area"] == found.deletion.area.tolist()
     with pytest.raises(InputError, match="row is 1"):
         found.to_figure(1)
+
+
+def test_a_check_in_inference_mode_is_that_outside() -> None:
+    model, x = deep().eval(), torch.randn(1, 40)
+    wanted = explained(model, x, target=0).check(**FEW)
+    with torch.inference_mode():
+        found = explained(model, x, target=0).check(**FEW)
+    assert found.missing == ()
+    assert found.as_dict() == wanted.as_dict()
+
+
+def test_a_check_in_a_notebook_has_the_table_and_the_pictures() -> None:
+    html = explained(deep(), torch.randn(1, 40), target=0).check(**FEW)._repr_html_()
+    assert "<table>" in html
+    assert html.count('src="data:image/png;base64,') == 1
+
+
+def test_a_map_that_holds_its_model_is_not_pickled_and_says_what_is() -> None:
+    map_ = explained(deep(), torch.randn(1, 40), target=0)
+    with pytest.raises(TypeError, match=r"Pickle map.detached\(\)"):
+        pickle.dumps(map_)
+    assert torch.equal(pickle.loads(pickle.dumps(map_.detached())).values, map_.values)
 
 
 def test_an_empty_check_prints() -> None:

@@ -14,6 +14,7 @@ import pytest
 import torch
 from PIL import Image
 
+import torchtap as tt
 from torchtap.core.errors import InputError, MissingExtraError
 from torchtap.explain.map import Map
 
@@ -456,6 +457,27 @@ def test_without_matplotlib_maps_print_and_pictures_name_the_extra(
 
 
 # ---------------------------------------------------------------------- windows over all channels
+
+
+def test_pictures_with_their_channels_last_are_drawn_as_pictures() -> None:
+    class Last(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = torch.nn.Linear(6 * 8 * 3, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            scores: torch.Tensor = self.head(x.flatten(1))
+            return scores
+
+    found = tt.attribute(Last(), torch.rand(1, 6, 8, 3), target=0, method="gradient")
+    picture = np.zeros((6, 8, 3), dtype="uint8")
+    wanted = made(found.values.sum(-1), layer="").overlay(picture)
+    assert np.array_equal(found.overlay(picture), wanted)
+    with pytest.raises(InputError, match="with its channels last"):
+        found.resize((12, 16))
+    check = found.check(parts=["deletion"], steps=48, of="score", num_controls=1)
+    assert check.deletion is not None
+    assert len(check.deletion.shares) == 49  # A pixel for each point.
 
 
 def test_a_window_over_all_channels_counts_once() -> None:

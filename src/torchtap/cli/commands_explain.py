@@ -97,10 +97,10 @@ def _explain(model: str, make: Callable[..., Map], options: dict[str, Any]) -> i
     target, names = classes_of(options.pop("target")), options.pop("names")
     settings = parse_args(options.pop("given"), option="--set")
     refuse_target(out, (".png", ".npy", ".safetensors"))
-    with Progress("explaining"):
+    with Progress("building the model"):
         built, batch, picture, known = _subject(model, options)
-        with explained(model, built, batch, options):
-            found = make(built, batch, target, settings)
+    with explained(model, built, batch, options):
+        found = make(built, batch, target, settings)  # With progress of its own.
     found = _named(found, names, known)
     checked = found.check() if is_checked else None
     written = _write(found, checked, picture, out)

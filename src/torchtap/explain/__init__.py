@@ -15,4 +15,10 @@ In the order in which it is read:
   :mod:`~torchtap.explain.site_value` where it looks, :mod:`~torchtap.explain.variable` the score
   as a function of what is there.
 - :mod:`~torchtap.explain.again`: how a map is made anew, with another model or other inputs.
+- :mod:`~torchtap.explain.check`: how far to trust a map. :mod:`~torchtap.explain.curves` are
+  deletion and insertion over the places that :mod:`~torchtap.explain.perturb` finds,
+  :mod:`~torchtap.explain.randomise` makes the copy with random weights, and
+  :mod:`~torchtap.explain.ranks` compares orders.
+- :mod:`~torchtap.explain.map_page`, :mod:`~torchtap.explain.check_page` and
+  :mod:`~torchtap.explain.map_file`: maps and checks in words, and maps in files.
 """

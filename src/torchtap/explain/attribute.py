@@ -9,7 +9,7 @@ from torch import nn
 from torchtap.core.text import count
 from torchtap.explain.again import Again
 from torchtap.explain.found import Found
-from torchtap.explain.map import Map
+from torchtap.explain.map import Map, is_channels_last
 from torchtap.explain.place import Place
 from torchtap.explain.request import Request, request_of
 from torchtap.explain.subject import Subject
@@ -60,13 +60,28 @@ def attribute(
     - ``smoothgrad``, ``smoothgrad_sq``, ``vargrad``: mean, mean square and variance of the maps of
       noisy copies: ``of`` (the method that makes them, ``gradient``; its settings are taken too),
       ``n_samples`` (25), ``stdevs`` (of the noise; 15 percent of the range of each row), ``seed``.
+    - ``guided_backprop``, ``deconvolution``: none. They change what rectifiers hand back, whatever
+      these are called in the model, and are refused where one cannot be seen, or there is none.
+    - ``lrp`` (``epsilon``, 1e-9) and ``deeplift`` (``baselines``): relevance propagation by the
+      epsilon rule, and the rescale rule. Refused where an operation on the way has no rule, by its
+      name (attention, softmax, layer norm; maxima for ``deeplift``).
+    - ``occlusion``: ``sliding_window_shapes`` (without the rows; an eighth of a picture, all
+      channels; one token), ``strides`` (half of a picture's window, else 1), ``baselines`` (0).
+    - ``feature_permutation``: ``feature_mask`` (integers that broadcast to the value; elements of
+      one number are one feature), ``n_samples`` (1), ``seed``, ``perm_func(value, mask)``.
+    - ``shapley``: ``baselines`` (0), ``feature_mask``, ``n_samples`` (25 orders; where there are no
+      more, all are taken, and the values are exact), ``seed``.
 
-    Further settings of all of these that run the model often: ``batch_size`` (most rows of one
-    forward, 16; ``internal_batch_size`` too), ``max_evals`` (most runs on a copy of the inputs),
-    ``progress`` (shown on stderr after two seconds; by default if that is a terminal). They can be
-    interrupted, and give what there is by then, as ``notes`` tell. Where the model mixes rows,
-    which is tried first, each run has its own forward. Random methods draw from numbers of their
-    own: ``seed`` is a number (0), or a ``torch.Generator``.
+    The last three need no gradients, and explain integers too. Formulas and their sources stand at
+    the functions of these names in ``torchtap.explain``.
+
+    Methods that run the model often have further settings: ``batch_size`` (most rows of one
+    forward, 16; or ``perturbations_per_eval`` copies of the inputs), ``max_evals`` (most runs on a
+    copy of the inputs), ``progress`` (shown on stderr after two seconds; by default if that is a
+    terminal). They can be interrupted, and give what there is by then (NaN where there is nothing),
+    as ``notes`` tell. Where the model mixes rows, which is tried first, each run has its own
+    forward. Random methods draw from numbers of their own: ``seed`` is a number (0), or a
+    ``torch.Generator``.
 
     ``call`` says which call of the module at a site, from 0, where it is called several times.
 
@@ -91,7 +106,7 @@ def attribute(
 def _attributed(request: Request, subject: Subject, target: Target, at: Any) -> Map:
     opened = variable_of(subject, target, at, request.call, integers=request.integers)
     with subject.held(), opened as (variable, place):
-        found = request.make(variable)
+        found, scores = request.make(variable), variable.base_scores
 
     def again(subject: Subject, target: Target) -> Map:
         # By its path: the model may be a copy, with other modules.
@@ -104,7 +119,7 @@ def _attributed(request: Request, subject: Subject, target: Target, at: Any) -> 
         layer=place.layer,
         target=target.classes,
         target_text=target.text,
-        scores=variable.base_scores.detach().float().cpu(),
+        scores=scores.detach().float().cpu(),
         notes=(*subject.notes, *place.notes, *found.notes, *_odd(found, variable)),
         gap=None if found.gap is None else found.gap.float().cpu(),
         size=_size(variable, place),
@@ -126,6 +141,8 @@ def _odd(found: Found, variable: Variable) -> tuple[str, ...]:
 def _size(variable: Variable, place: Place) -> tuple[int, ...]:
     """What of the shape is space: of pictures and volumes, and of tokens; see ``Map.size``."""
     shape = tuple(variable.value.shape)
+    if is_channels_last(shape):
+        return ()  # Space is not last.
     if len(shape) > 3:
         return shape[2:]
     if len(shape) == 3 and place.site is None:

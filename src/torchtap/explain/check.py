@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor
 
-from torchtap.core.errors import CaptureError, InputError
+from torchtap.core.errors import CaptureError, InputError, MissingExtraError
 from torchtap.core.printed_page import Page, Printed
 from torchtap.core.progress import Progress
 from torchtap.core.text import count
@@ -135,6 +135,17 @@ class Check(Printed):
     def _page(self) -> Page:
         return check_page(self)
 
+    def _repr_html_(self) -> str:
+        from torchtap.plot.extras import drawn_tag
+
+        said = super()._repr_html_()
+        if not len(self.map):
+            return said
+        try:
+            return said + drawn_tag(self.to_figure(), "curves and maps")
+        except MissingExtraError:
+            return said
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -185,7 +196,8 @@ def check(map_: Map, again: Again, how: Settings) -> Check:
     runs = num_runs(1 + how.num_controls, how.steps)
     chunks = -(-runs // max(1, how.batch_size // len(map_)))
     total = 1 + 2 * chunks + how.num_random + how.num_noise
-    with Progress("checking", total) as checking.progress:
+    # A copy that is made in inference mode could not be differentiated.
+    with torch.inference_mode(False), Progress("checking", total) as checking.progress:
         checking.part("repeat", checking.repeat, 1)
         checking.part("deletion", lambda: checking.curve("deletion"), runs)
         checking.part("insertion", lambda: checking.curve("insertion"), runs)
@@ -269,6 +281,7 @@ class _Checking:
         )
         if same:
             self._found["repeat"] = torch.ones(len(self.map), dtype=torch.float64)
+        self._advance("repeat")
 
     def curve(self, name: str) -> None:
         """Deletion or insertion, over what the map lies over."""

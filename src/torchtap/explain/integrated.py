@@ -192,13 +192,17 @@ class _Refined:
 
     def found(self, n_steps: int) -> Found:
         """The map, with at least so many steps."""
+        self._way.rise()  # First: it tells whether steps can be run together.
         num = max(1, -(-n_steps // _POINTS))
         ends = [place / num for place in range(num + 1)]
         panels = self._panels(list(pairwise(ends)))
         kept = integral = torch.zeros(())
+        worst: list[_Panel] = []
         why = ""
         for level in range(_LEVELS):
             try:
+                if level:
+                    panels = self._halves(worst)
                 done, left, worst = self._round(panels, level)
             except KeyboardInterrupt:
                 if not level:
@@ -211,7 +215,6 @@ class _Refined:
             if self._num_evals + 2 * _POINTS * len(worst) > self._most:
                 why = f"stopped after {count(self._num_evals)} steps"
                 break
-            panels = self._halves(worst)
         return self._result(integral, why)
 
     def _result(self, integral: Tensor, why: str) -> Found:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,6 +25,7 @@ if TYPE_CHECKING:
 
 _MODES = {1: "linear", 2: "bilinear", 3: "trilinear"}
 _MOST_ROWS = 8
+_COLORS = (1, 3, 4)
 _ASPECT = 0.02
 """How far the sides of a picture may be off those of the input, as a share: rounding, no more."""
 
@@ -54,7 +53,8 @@ class Map(Printed):
             to. Its length says how many of the last dimensions of ``values`` are space: what
             stands between them and the rows are K stacked layers, or channels. ``(T,)`` for
             tokens, where ``values`` are ``[B, T]``; ``()`` where nothing is space, as for
-            features ``[B, F]`` and embedded tokens ``[B, T, D]``.
+            features ``[B, F]`` and embedded tokens ``[B, T, D]``, or where space is not last, as
+            in pictures ``[B, H, W, C]``.
         again: makes the same map anew, for ``check``: an :class:`~torchtap.explain.again.Again`,
             which says what ``tt.cam`` and ``tt.attribute`` must give. ``None`` of a map that was
             read from a file.
@@ -151,6 +151,11 @@ class Map(Printed):
         Raises:
             InputError: the map has no such dimensions.
         """
+        if not self.size and is_channels_last(self.values.shape):
+            raise InputError(
+                f"The map is {self._typed} with its channels last; resize a map of one number for "
+                f"each pixel, such as dataclasses.replace(found, values=found.values.sum(-1))."
+            )
         num = len(self.size) or min(max(self.values.dim() - 1, 1), 3)
         wanted = self.size if size is None else (size,) * num if isinstance(size, int) else size
         target = tuple(int(one) for one in wanted)
@@ -479,17 +484,15 @@ class Map(Printed):
         return map_page(self)
 
     def _repr_html_(self) -> str:
+        from torchtap.plot.extras import drawn_tag
+
         said = super()._repr_html_()
         if self.tokens or not len(self):
             return said
         try:
-            figure = self.to_figure()
+            return said + drawn_tag(self.to_figure(), "the map")
         except MissingExtraError:
             return said
-        drawn = io.BytesIO()
-        figure.savefig(drawn, format="png", dpi=80)
-        data = base64.b64encode(drawn.getvalue()).decode()
-        return f'{said}<img alt="the map" src="data:image/png;base64,{data}">'
 
     # ------------------------------------------------------------------ inside
 
@@ -512,6 +515,8 @@ class Map(Printed):
             return [one.numpy() for one in values]
         if self.tokens or (not self.size and values.dim() == 2):
             return [token_weights(values).numpy()]
+        if not self.size and is_channels_last(self.values.shape):
+            values = values.movedim(-1, 0)
         space = len(self.size) or min(values.dim(), 2)
         beside = values.dim() - space
         if beside > 0:
@@ -563,6 +568,16 @@ class Map(Printed):
                 f"{own_width}: the map would be stretched to where it does not belong. Cut the "
                 f"picture out as the model's input was."
             )
+
+
+def is_channels_last(shape: Sequence[int]) -> bool:
+    """Whether it is that of pictures ``[B, H, W, C]`` and can be no other.
+
+    Example:
+        >>> is_channels_last((2, 224, 224, 3)), is_channels_last((2, 3, 224, 224))
+        (True, False)
+    """
+    return len(shape) == 4 and shape[3] in _COLORS and shape[1] not in _COLORS and shape[2] > 4
 
 
 def _refuse_clip(clip: float) -> None:

@@ -13,6 +13,7 @@ from torch import Tensor
 from torchtap.core.errors import InputError
 from torchtap.core.site import Site
 from torchtap.core.tensors import kind_of
+from torchtap.explain.map import is_channels_last
 from torchtap.explain.target import Target
 from torchtap.explain.variable import Variable, variable_of
 
@@ -81,6 +82,8 @@ def ground_of(map_: Map, again: Again, base: Tensor) -> Ground:
             return Ground(base, last, _noun(len(size)))
         if base.dim() == 3:
             return Ground(base, (1,), "token")
+        if is_channels_last(base.shape):
+            return Ground(base, (1, 2), "pixel")
         return Ground(base, tuple(range(1, base.dim())), "feature")
     if size and values.dim() == 1 + len(size):
         if tuple(base.shape[1 - base.dim() :])[-len(size) :] == size and base.dim() > len(size):

@@ -37,5 +37,5 @@ def randomised(model: nn.Module, generator: torch.Generator) -> nn.Module:
             mean = values.mean() if values.numel() > 1 else torch.zeros_like(values.mean())
             deviation = values.std() if values.numel() > 1 else values.abs().mean()
             drawn = torch.randn(values.shape, generator=generator, dtype=torch.float64)
-            param.data = (mean + deviation * drawn.to(values.device)).to(param.dtype)
+            param.copy_(mean + deviation * drawn.to(values.device))
     return twin

@@ -51,7 +51,7 @@ class SiteValue:
 
     def __exit__(self, *_: object) -> None:
         self._editor.detach()
-        self._new = None
+        del self._editor, self._subject, self._new  # The edit refers to this, and back.
 
     def settle(self) -> Tensor:
         """The value that the first forward had at the site, detached.

@@ -30,21 +30,22 @@ class Variable:
     Args:
         value: the tensor as it was found.
         run: the scores at other values of it.
-        scores: those at the value.
+        scores: those at the value, if they are known.
         copies: how many times the rows of the call stand in the value.
 
     Attributes:
         value: the tensor as it was found, detached.
-        base_scores: the explained number of each row there, detached.
         why_single: why its rows cannot be repeated within one forward; empty where they can, and
             as long as nothing has asked.
     """
 
-    def __init__(self, value: Tensor, run: Run, scores: Tensor, *, copies: int = 1) -> None:
+    def __init__(
+        self, value: Tensor, run: Run, scores: Tensor | None = None, *, copies: int = 1
+    ) -> None:
         self.value = value
-        self.base_scores = scores
         self.why_single = ""
         self._run = run
+        self._base_scores = scores
         self._copies = copies
         self._can_repeat: bool | None = None
 
@@ -53,6 +54,14 @@ class Variable:
         """Length of dimension 0; 1 for a tensor without dimensions."""
         return self.value.shape[0] if self.value.dim() else 1
 
+    @property
+    def base_scores(self) -> Tensor:
+        """The explained number of each row at the value, detached."""
+        if self._base_scores is None:
+            with torch.no_grad():
+                self._base_scores = self._run(self.value, 1).detach()
+        return self._base_scores
+
     def scores(self, values: Tensor, times: int = 1) -> Tensor:
         """The explained number of each row, without a graph.
 
@@ -60,6 +69,8 @@ class Variable:
             values: ``times`` copies of the rows, one after the other as of ``Tensor.repeat``.
             times: how many.
         """
+        if self._base_scores is None and values is not self.value:
+            _ = self.base_scores  # They settle the classes that have won.
         with torch.no_grad():
             return self._run(values, times)
 
@@ -83,10 +94,15 @@ class Variable:
             InputError: the scores do not depend on the values, as far as autograd can tell.
         """
         self._check_differentiable()
+        is_base = values is self.value and times == 1
+        if not is_base:
+            _ = self.base_scores  # They settle the classes that have won.
         leaf = values.detach().requires_grad_()
         with torch.enable_grad():
             with recorder or nullcontext():
                 scores = self._run(leaf, times)
+            if is_base and self._base_scores is None:
+                self._base_scores = scores.detach()
             if not scores.requires_grad:
                 raise InputError(_NO_GRAPH)
             if before_backward is not None:
@@ -134,12 +150,9 @@ class Variable:
 
     def around(self, values: Tensor, times: int) -> Variable:
         """The same function at other values, whose rows are ``times`` those of this one."""
-        other = Variable(
-            values,
-            lambda new, more: self._run(new, more * times),
-            self.scores(values, times),
-            copies=self._copies * times,
-        )
+        _ = self.base_scores  # They settle the classes that have won.
+        copies = self._copies * times
+        other = Variable(values, lambda new, more: self._run(new, more * times), copies=copies)
         other._can_repeat, other.why_single = self._can_repeat, self.why_single
         return other
 
@@ -251,13 +264,11 @@ def variable_of(
     name = place.name
     value = subject.inputs[name].detach().clone()
     _check(value, place.text, subject, integers=integers)
-    with torch.no_grad():
-        scores = subject.scores(target).detach()
 
     def run(values: Tensor, times: int) -> Tensor:
         return subject.scores(target, {name: values}, times=times)
 
-    yield Variable(value, run, scores), place
+    yield Variable(value, run), place
 
 
 def _check(value: Tensor, what: str, subject: Subject, *, integers: bool) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import io
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 from torchtap.core.errors import MissingExtraError
@@ -38,6 +41,19 @@ def pillow() -> Any:
             "Overlays need Pillow. Install it: pip install 'torchtap[image]'."
         ) from error
     return Image
+
+
+def drawn_tag(figure: Figure, name: str) -> str:
+    """A figure in HTML, as part of the page.
+
+    Args:
+        figure: is drawn.
+        name: of the picture, for who does not see it.
+    """
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format="png", dpi=80)
+    data = base64.b64encode(drawn.getvalue()).decode()
+    return f'<img alt="{escape(name)}" src="data:image/png;base64,{data}">'
 
 
 def _no_matplotlib() -> MissingExtraError:
