@@ -120,9 +120,12 @@ def make_plan(model: nn.Module, where: Where) -> Plan:
     fitting = _Fitting(patterns).of(paths, types)
     unmatched = _unmatched(model, patterns, fitting, paths, types)
     choosers = [_chooser(item, modules) for item in others]
+    assume_all = not others and _only_takes_away(patterns)
     taps = []
     for path, module in modules.items():
-        filters = _ports_of(fitting[path], assume_all=not others and _only_takes_away(patterns))
+        if not (fitting[path] or choosers or assume_all):
+            continue
+        filters = _ports_of(fitting[path], assume_all=assume_all)
         for chooser in choosers:
             _choose(chooser, path, module, filters)
         filters = _without_empty(filters, module)

@@ -12,9 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from torchtap.core.equality import same
+from torchtap.core.tree import ATOMS
 
 Access = tuple[Callable[[], Any], Callable[[Any], object]]
 """How the state of one generator is read, and how it is written."""
+
+
+_OF_EVERY_MODULE = frozenset(vars(nn.Module()))
+"""Tables that hold no generators; to look into those of all modules takes milliseconds."""
 
 
 class RandomState:
@@ -31,7 +36,12 @@ class RandomState:
     """
 
     def __init__(self, modules: Iterable[nn.Module], *held: Any) -> None:
-        attributes = [vars(module) for module in modules]
+        attributes = [
+            value
+            for module in modules
+            for name, value in vars(module).items()
+            if name not in _OF_EVERY_MODULE
+        ]
         self._generators = [*_global_generators(), *_held_generators([attributes, held])]
         self._states = self.read()
 

@@ -5,6 +5,11 @@ In the order in which it is read:
 - :mod:`~torchtap.explain.subject`: a model and its inputs, run again and again without a trace.
 - :mod:`~torchtap.explain.target`: the number of each row that is explained.
 - :mod:`~torchtap.explain.map`: what comes out: raw values with their layer, target and method.
+- :mod:`~torchtap.explain.cam`: the door of class activation maps.
+  :mod:`~torchtap.explain.layers` chooses where, :mod:`~torchtap.explain.activations` reads value
+  and gradient there, :mod:`~torchtap.explain.layout` tells channels from places, and
+  :mod:`~torchtap.explain.cam_methods`, :mod:`~torchtap.explain.cam_forwards` and
+  :mod:`~torchtap.explain.last_linear` are the formulas.
 - :mod:`~torchtap.explain.attribute`: the door of attribution; :mod:`~torchtap.explain.request` are
   its methods and their settings, :mod:`~torchtap.explain.place` and
   :mod:`~torchtap.explain.site_value` where it looks, :mod:`~torchtap.explain.variable` the score
