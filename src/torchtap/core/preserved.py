@@ -75,6 +75,10 @@ def _global_generators() -> Iterator[Access]:
         yield torch.mps.get_rng_state, torch.mps.set_rng_state
 
 
+_PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None), Tensor, nn.Parameter})
+"""Types of most attributes, of which none holds a generator."""
+
+
 def _held_generators(values: Iterable[Any]) -> Iterator[Access]:
     """Of the generators in nested containers."""
     numpy: Any = sys.modules.get("numpy")
@@ -82,7 +86,7 @@ def _held_generators(values: Iterable[Any]) -> Iterator[Access]:
     waiting = list(values)
     while waiting:
         value = waiting.pop()
-        if id(value) in seen:
+        if type(value) in _PLAIN or id(value) in seen:
             continue
         if isinstance(value, dict):
             seen.add(id(value))
