@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from torchtap.core.equality import same
-from torchtap.core.tree import ATOMS
 
 Access = tuple[Callable[[], Any], Callable[[Any], object]]
 """How the state of one generator is read, and how it is written."""
