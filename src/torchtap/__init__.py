@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from torchtap.core.site import Pattern as Pattern, Site as Site
     from torchtap.edits.edit import Edit as Edit, edit as edit
     from torchtap.edits.tensor import edit_tensor as edit_tensor
+    from torchtap.failures.explain_errors import explain_errors as explain_errors
     from torchtap.hooks.marks import mark as mark
     from torchtap.runs.memory import Memory as Memory
     from torchtap.runs.merging.merge import merge as merge
@@ -89,6 +90,7 @@ _HOMES = {
     "edit": "edits.edit",
     "edit_tensor": "edits.tensor",
     "edits": "edits",
+    "explain_errors": "failures.explain_errors",
     "features": "transfer.features",
     "freeze": "transfer.freeze",
     "mark": "hooks.marks",

@@ -1,0 +1,170 @@
+"""Where the source of a program writes into tensors in place."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from torch import Tensor
+
+from torchtap.failures.frame import Frame, shown_file, source_tree, written
+from torchtap.failures.graph_reading import Node, operation, place_of, shares_memory
+from torchtap.failures.names import Names
+
+_OPERATORS = {
+    ast.Add: "Add",
+    ast.Sub: "Sub",
+    ast.Mult: "Mul",
+    ast.Div: "Div",
+    ast.Pow: "Pow",
+    ast.MatMult: "Mm",
+}
+_ANY_WRITE = "CopySlices"
+"""What autograd calls every write into a view."""
+
+
+class Write(NamedTuple):
+    """A place that writes in place.
+
+    Attributes:
+        text: file, line and source; or the module that does it.
+        operation: as autograd would name it, such as ``Add``.
+        target: what is written into.
+        file: of the source; empty of a module.
+        line: of the source.
+    """
+
+    text: str
+    operation: str
+    target: ast.expr | None
+    file: str
+    line: int
+
+
+def writes_in(file: str) -> Iterator[Write]:
+    """All places of a file that look as if they wrote into a tensor."""
+    tree = source_tree(file)
+    for node in ast.walk(tree) if tree is not None else ():
+        found = _written(node)
+        if found is not None and isinstance(node, ast.stmt | ast.expr):
+            kind, target = found
+            text = f"{shown_file(file)}:{node.lineno}: {written(node)}"
+            yield Write(text, kind, target, file, node.lineno)
+
+
+def _written(node: ast.AST) -> tuple[str, ast.expr] | None:
+    if isinstance(node, ast.AugAssign):
+        kind = _OPERATORS.get(type(node.op))
+        return None if kind is None else (kind, node.target)
+    if isinstance(node, ast.Assign):
+        inner = [one for one in node.targets if isinstance(one, ast.Subscript)]
+        return (_ANY_WRITE, inner[0].value) if inner else None
+    if isinstance(node, ast.Call):
+        return _written_by_call(node)
+    return None
+
+
+def _written_by_call(node: ast.Call) -> tuple[str, ast.expr] | None:
+    name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+    in_place = [one for one in node.keywords if one.arg == "inplace"]
+    is_on = bool(in_place) and getattr(in_place[0].value, "value", False) is True
+    if is_on and node.args and name[:1].islower():  # nn.ReLU(inplace=True) writes when called.
+        return _camel(name), node.args[0]
+    if not name.endswith("_") or name.endswith("__") or name == "requires_grad_":
+        return None
+    target = node.func.value if isinstance(node.func, ast.Attribute) else None
+    is_function = isinstance(target, ast.Name) and target.id in ("torch", "F", "nn", "init")
+    if target is None or is_function:
+        target = node.args[0] if node.args else None
+    return None if target is None else (_camel(name.rstrip("_")), target)
+
+
+def _camel(name: str) -> str:
+    return "".join(part.capitalize() for part in name.split("_"))
+
+
+def writer_of(
+    tensor: Tensor | None, writer: Node | None, frames: Sequence[Frame], names: Names
+) -> list[str]:
+    """The places that may have overwritten a tensor, in words; one alone is the only one.
+
+    Args:
+        tensor: what was overwritten, if it is still there.
+        writer: the node of the write, if autograd saw it.
+        frames: of the exception.
+        names: of the modules.
+    """
+    modules = list(_writing_modules(writer, names)) if writer is not None else []
+    if len(modules) == 1:
+        return modules
+    known = list(_known_writes(tensor, frames)) if tensor is not None else []
+    if known:
+        return [known[-1].text]
+    kind = None if writer is None else operation(writer)
+    fitting = [
+        one.text
+        for file in _files(frames, names)
+        for one in writes_in(file)
+        if kind is None or kind in (one.operation, _ANY_WRITE) or one.operation == _ANY_WRITE
+        if not _is_no_tensor(one, frames)
+    ]
+    return [*modules, *dict.fromkeys(fitting)]
+
+
+def _known_writes(tensor: Tensor, frames: Sequence[Frame]) -> Iterator[Write]:
+    """Writes of running functions into a variable that stands in the memory of the tensor."""
+    for frame in frames:
+        if frame.is_torch or frame.function is None:
+            continue
+        first = getattr(frame.function, "lineno", 1)
+        last = getattr(frame.function, "end_lineno", None) or frame.line
+        for one in writes_in(frame.file):
+            if one.target is None or not first <= one.line <= last:
+                continue
+            value = frame.value_of(_base(one.target))
+            if isinstance(value, Tensor) and shares_memory(value, tensor):
+                yield one
+
+
+def _is_no_tensor(write: Write, frames: Sequence[Frame]) -> bool:
+    """Whether what is written into is seen to be a number, a list or the like."""
+    for frame in frames:
+        if frame.file == write.file and write.target is not None and frame.function is not None:
+            first = getattr(frame.function, "lineno", 1)
+            last = getattr(frame.function, "end_lineno", None) or write.line
+            value = frame.value_of(write.target)
+            if first <= write.line <= last and isinstance(value, int | float | str | list | dict):
+                return True
+    return False
+
+
+def _base(target: ast.expr) -> ast.expr:
+    while isinstance(target, ast.Subscript):
+        target = target.value
+    return target
+
+
+def _writing_modules(writer: Node, names: Names) -> Iterator[str]:
+    """Modules with ``inplace=True`` of the kind of a write, at the place of the node if it fits."""
+    kind = operation(writer).lower()
+    _, module = place_of(writer, names)
+    if module is not None and getattr(module, "inplace", False) is True:
+        yield f"{names.module(module)}, which has inplace=True"
+        return
+    for _, one in names.modules():
+        if getattr(one, "inplace", False) is True and type(one).__name__.lower() == kind:
+            yield f"{names.module(one)}, which has inplace=True"
+
+
+def _files(frames: Sequence[Frame], names: Names) -> Iterable[str]:
+    """Files of the program: those of its running functions, and of its modules."""
+    found = {frame.file: None for frame in frames if not frame.is_torch and not frame.is_ours}
+    for _, module in names.modules():
+        if not type(module).__module__.startswith("torch."):
+            try:
+                found[inspect.getfile(type(module))] = None
+            except (TypeError, OSError):  # Of a notebook, or of no file.
+                continue
+    return found
