@@ -61,7 +61,7 @@ def assignments_of(frame: Frame, name: str) -> list[Assignment]:
         again = []  # Within the loop it is assigned anew before the line.
     chosen = sorted({*_places(found), *_places(again)})
     by_line = {one.statement.lineno: one for one in every}
-    return [_as_assignment(by_line[line]) for line in chosen]
+    return [_as_assignment(by_line[line], frame.file) for line in chosen]
 
 
 def _places(found: list[_Found]) -> Iterator[int]:
@@ -76,8 +76,8 @@ def _key(block: tuple[ast.AST, str]) -> tuple[int, str]:
     return id(block[0]), block[1]
 
 
-def _as_assignment(found: _Found) -> Assignment:
-    text = written(found.statement).partition(":" if found.value is None else "\0")[0]
+def _as_assignment(found: _Found, file: str) -> Assignment:
+    text = written(found.statement, file).partition(":" if found.value is None else "\0")[0]
     if len(text) > _MOST_CHARACTERS:
         text = f"{text[: _MOST_CHARACTERS - 1]}…"
     return Assignment(found.statement.lineno, text, found.value)

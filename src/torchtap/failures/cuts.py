@@ -57,7 +57,7 @@ def cuts_in(failure: Failure) -> list[Cut]:
             line = getattr(node, "lineno", 0)
             if not first <= line <= last or (file, line) in seen:
                 continue
-            cut = _cut(node)
+            cut = _cut(node, file)
             if cut is not None:
                 seen.add((file, line))
                 text = f"{shown_file(file)}:{line}: {cut[0]}"
@@ -75,21 +75,42 @@ def without_grad(failure: Failure) -> str:
     return ", ".join(f"{label} ({type(one).__name__})".strip() for label, one in trained)
 
 
-def _ranges(failure: Failure) -> Iterator[tuple[str, int, int, str]]:
-    """File, first and last line, and module, of code that took part."""
-    classes: dict[type[nn.Module], list[nn.Module]] = {}
+def modules_at(failure: Failure, file: str, line: int) -> list[nn.Module]:
+    """The modules whose forward holds a line."""
+    return [
+        one
+        for kind, modules in _classes(failure).items()
+        for where, first, last in [_lines_of(kind)]
+        if where == file and first <= line <= last
+        for one in modules
+    ]
+
+
+def _classes(failure: Failure) -> dict[type[nn.Module], list[nn.Module]]:
+    """The classes of modules that the program wrote itself, with their modules."""
+    found: dict[type[nn.Module], list[nn.Module]] = {}
     for _, module in failure.names.modules():
         if not type(module).__module__.startswith("torch."):
-            classes.setdefault(type(module), []).append(module)
-    for kind, modules in classes.items():
-        forward = inspect.unwrap(kind.forward)
-        try:
-            lines, first = inspect.getsourcelines(forward)
-            file = inspect.getsourcefile(forward) or ""
-        except (OSError, TypeError):
-            continue
-        text = ", ".join(failure.names.module(one) for one in modules[:3])
-        yield file, first, first + len(lines) - 1, text
+            found.setdefault(type(module), []).append(module)
+    return found
+
+
+def _lines_of(kind: type[nn.Module]) -> tuple[str, int, int]:
+    """File, first and last line of the forward of a class; no file where it is not known."""
+    forward = inspect.unwrap(kind.forward)
+    try:
+        lines, first = inspect.getsourcelines(forward)
+        return inspect.getsourcefile(forward) or "", first, first + len(lines) - 1
+    except (OSError, TypeError):
+        return "", 0, 0
+
+
+def _ranges(failure: Failure) -> Iterator[tuple[str, int, int, str]]:
+    """File, first and last line, and module, of code that took part."""
+    for kind, modules in _classes(failure).items():
+        file, first, last = _lines_of(kind)
+        if file:
+            yield file, first, last, ", ".join(failure.names.module(one) for one in modules[:3])
     for frame in reversed(failure.frames):
         if not frame.is_torch and frame.function is not None:
             first = getattr(frame.function, "lineno", 1)
@@ -98,30 +119,30 @@ def _ranges(failure: Failure) -> Iterator[tuple[str, int, int, str]]:
             yield frame.file, first, frame.line, ""
 
 
-def _cut(node: ast.AST) -> tuple[str, str, bool] | None:
+def _cut(node: ast.AST, file: str) -> tuple[str, str, bool] | None:
     """What cuts, the way out, and whether it is a mode."""
     if isinstance(node, ast.With | ast.AsyncWith):
         for one in node.items:
             mode = _mode(one.context_expr)
             if mode:
-                return f"with {written(one.context_expr)}", _MODES[mode], True
+                return f"with {written(one.context_expr, file)}", _MODES[mode], True
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
         for decorator in node.decorator_list:
             mode = _mode(decorator)
             if mode:
-                return f"@{written(decorator)}", _MODES[mode], True
+                return f"@{written(decorator, file)}", _MODES[mode], True
     if isinstance(node, ast.Attribute) and node.attr == "data":
-        return written(node), "Take the .data away: it is a tensor without a graph.", False
+        return written(node, file), "Take the .data away: it is a tensor without a graph.", False
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         name, base = node.func.attr, node.func.value
         is_made = isinstance(base, ast.Name) and base.id == "torch" and name in _MAKERS
         if is_made and node.args and not isinstance(node.args[0], ast.Constant | ast.List):
-            return written(node), _MAKERS[name], False
+            return written(node, file), _MAKERS[name], False
         if name in _METHODS:
-            return written(node), _METHODS[name], False
+            return written(node, file), _METHODS[name], False
         given = {one.arg for one in node.keywords}
         if name == "grad" and written(base).endswith("autograd") and "create_graph" not in given:
-            return written(node), _FIRST, False
+            return written(node, file), _FIRST, False
     return None
 
 

@@ -97,7 +97,7 @@ class Failure:
             if frame.module is module or frame.is_torch:
                 continue
             node = frame.expression
-            return _short(written(node)) if isinstance(node, ast.Call) else ""
+            return _short(written(node, frame.file)) if isinstance(node, ast.Call) else ""
         return ""
 
     @property
@@ -110,8 +110,9 @@ class Failure:
         """The operation that failed, as it stands in the source; empty if it is not known."""
         if not self.tensors:
             return ""
-        node = self.frames[self.tensors[0].depth].expression
-        return "" if node is None else _short(written(node))
+        frame = self.frames[self.tensors[0].depth]
+        node = frame.expression
+        return "" if node is None else _short(written(node, frame.file))
 
     def place(self, frame: Frame) -> str:
         """A frame as ``net.py:12, in forward: return self.fc(x)``."""

@@ -176,9 +176,17 @@ def source_tree(file: str) -> ast.AST | None:
     return _parsed(source) if source else None
 
 
-def written(node: ast.AST) -> str:
-    """An expression as source, in one line."""
-    return " ".join(ast.unparse(node).split())
+def written(node: ast.AST, file: str = "") -> str:
+    """An expression or statement as source, in one line: as the file has it, if that is given."""
+    place = _position(node)
+    lines = linecache.getlines(file) if file and place is not None else []
+    if place is None or len(lines) < place[1]:
+        return " ".join(ast.unparse(node).split())
+    first, last, start, end = place
+    parts = [line.encode() for line in lines[first - 1 : last]]
+    parts[-1] = parts[-1][:end]
+    parts[0] = parts[0][start:]
+    return " ".join(b"".join(parts).decode().split())
 
 
 def _position(node: ast.AST) -> tuple[int, ...] | None:

@@ -183,9 +183,7 @@ PATTERNS: dict[str, str] = {
     "argument that is no tensor": r"(?P<op>\w+)\(\): argument '(?P<name>\w+)' \(position "
     r"(?P<at>\d+)\)"
     r" must be Tensor, not (?P<given>[\w.]+)",
-    "arguments of forward": r"\w+\.forward\(\) (?P<what>missing \d+ required|takes .* were "
-    r"given|got "
-    r"an unexpected keyword)",
+    "arguments of forward": r"[\w.]*\bforward\(\) (?P<what>(missing|takes|got) .*)",
     "no forward": r'Module \[(?P<kind>\w+)\] is missing the required "forward" function',
     "before init": r"cannot assign (?P<what>module|parameters?) before Module\.__init__\(\) call",
     "no such attribute": r"'(?P<kind>(?!NoneType)\w+)' object has no attribute '(?P<name>\w+)'",

@@ -16,6 +16,17 @@ from torchtap.failures.frame import MISSING, Frame, shown_file, written
 from torchtap.failures.graph_reading import place_of
 from torchtap.failures.names import Names
 
+_DTYPES = {
+    "float": "float32",
+    "double": "float64",
+    "half": "float16",
+    "byte": "uint8",
+    "char": "int8",
+    "short": "int16",
+    "int": "int32",
+    "long": "int64",
+}
+
 
 class Operand(NamedTuple):
     """A value that an operation took.
@@ -69,16 +80,18 @@ def _has_tensor(value: Any) -> bool:
 def _operands(frame: Frame, depth: int) -> Iterator[Operand]:
     for node in parts_of(frame.expression):
         if isinstance(node, ast.List | ast.Tuple):
-            yield from (Operand(written(one), frame.value_of(one), depth) for one in node.elts)
+            yield from (
+                Operand(written(one, frame.file), frame.value_of(one), depth) for one in node.elts
+            )
             continue
         value = frame.value_of(node)
         if inspect.ismodule(value):
             continue
         if type(value) in (list, tuple) and _has_tensor(value):
-            text = written(node)
+            text = written(node, frame.file)
             yield from (Operand(f"{text}[{at}]", one, depth) for at, one in enumerate(value))
         else:
-            yield Operand(written(node), value, depth)
+            yield Operand(written(node, frame.file), value, depth)
 
 
 def parts_of(node: ast.AST | None) -> list[ast.expr]:
@@ -111,10 +124,15 @@ def shape_of(value: Any) -> str:
     return text if value.device.type == "cpu" else f"{text} on {value.device}"
 
 
+def dtype_word(name: str) -> str:
+    """PyTorch's older name of a dtype, such as ``Long``, as it is written today: ``int64``."""
+    return _DTYPES.get(name.lower(), name.lower())
+
+
 def origin_of(operand: Operand, frames: Sequence[Frame], names: Names) -> Origin:
     """What made the tensor of an operand: from the frames outwards, then from its graph."""
     value = operand.value
-    if value is MISSING or value is None or isinstance(value, bool | int | float | str):
+    if value is MISSING or isinstance(value, bool | int | float | str):
         return Origin("", operand.text)
     tensor = value if isinstance(value, Tensor) else None
     state = None if tensor is None else names.tensor(tensor)
@@ -122,15 +140,15 @@ def origin_of(operand: Operand, frames: Sequence[Frame], names: Names) -> Origin
     if state is not None and holder is not None:
         kind = "parameter" if isinstance(tensor, nn.Parameter) else "parameter or buffer"
         return Origin(f"the {kind} {state}", operand.text, holder, is_state=True)
-    name = operand.text
+    name, argument = operand.text, ""
     for depth in range(operand.depth, -1, -1):
         frame = frames[depth]
         if isinstance(frame.owner, nn.Sequential) and frame.is_torch:
             before = _before_in(frame)
-            if before is not None:
+            if before is not None and frame.names.get("input", MISSING) is value:
                 return Origin(f"made by {names.module(before)}", name, before)
             continue
-        if frame.is_torch or frame.is_ours:
+        if frame.is_torch or frame.is_ours or value is None:
             continue
         held = [key for key, one in frame.names.items() if one is value]
         if not held:
@@ -138,11 +156,13 @@ def origin_of(operand: Operand, frames: Sequence[Frame], names: Names) -> Origin
         name = name if name in held else held[0]
         made = [one for key in held for one in assignments_of(frame, key)]
         if made:
-            return _from_assignments(made, frame, name, names)
+            return _from_assignments(made, frame, name, names, tensor)
+        if held[0] in frame.code.co_varnames[: frame.code.co_argcount]:
+            argument = f"an argument of {frame.code.co_name}"
     if tensor is not None and tensor.grad_fn is not None:
         text, module = place_of(tensor.grad_fn, names)
         return Origin(f"made by {text}", name, module)
-    return Origin("", name)
+    return Origin(argument, name)
 
 
 def _before_in(frame: Frame) -> nn.Module | None:
@@ -153,7 +173,9 @@ def _before_in(frame: Frame) -> nn.Module | None:
     return children[at[0] - 1] if len(at) == 1 and at[0] > 0 else None
 
 
-def _from_assignments(made: list[Assignment], frame: Frame, name: str, names: Names) -> Origin:
+def _from_assignments(
+    made: list[Assignment], frame: Frame, name: str, names: Names, tensor: Tensor | None
+) -> Origin:
     place = f"{shown_file(frame.file)}:" + " or ".join(str(one.line) for one in made)
     if len(made) > 1:
         return Origin(f"assigned at {place}", name)
@@ -165,4 +187,6 @@ def _from_assignments(made: list[Assignment], frame: Frame, name: str, names: Na
     text = f"made at {place}: {made[0].text}"
     if module is not None:
         text = f"made by {names.module(module)} at {place}: {made[0].text}"
+    elif tensor is not None and tensor.grad_fn is not None:
+        text = f"{text}, by {place_of(tensor.grad_fn, names)[0]}"
     return Origin(text, name, module)

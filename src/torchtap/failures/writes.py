@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from torchtap.failures.frame import Frame, shown_file, source_tree, written
 from torchtap.failures.graph_reading import Node, operation, place_of, shares_memory
@@ -50,7 +50,7 @@ def writes_in(file: str) -> Iterator[Write]:
         found = _written(node)
         if found is not None and isinstance(node, ast.stmt | ast.expr):
             kind, target = found
-            text = f"{shown_file(file)}:{node.lineno}: {written(node)}"
+            text = f"{shown_file(file)}:{node.lineno}: {written(node, file)}"
             yield Write(text, kind, target, file, node.lineno)
 
 
@@ -87,7 +87,7 @@ def _camel(name: str) -> str:
 
 def writer_of(
     tensor: Tensor | None, writer: Node | None, frames: Sequence[Frame], names: Names
-) -> list[str]:
+) -> list[Write]:
     """The places that may have overwritten a tensor, in words; one alone is the only one.
 
     Args:
@@ -101,16 +101,16 @@ def writer_of(
         return modules
     known = list(_known_writes(tensor, frames)) if tensor is not None else []
     if known:
-        return [known[-1].text]
+        return [known[-1]]
     kind = None if writer is None else operation(writer)
     fitting = [
-        one.text
+        one
         for file in _files(frames, names)
         for one in writes_in(file)
         if kind is None or kind in (one.operation, _ANY_WRITE) or one.operation == _ANY_WRITE
         if not _is_no_tensor(one, frames)
     ]
-    return [*modules, *dict.fromkeys(fitting)]
+    return [*modules, *fitting]
 
 
 def _known_writes(tensor: Tensor, frames: Sequence[Frame]) -> Iterator[Write]:
@@ -146,16 +146,20 @@ def _base(target: ast.expr) -> ast.expr:
     return target
 
 
-def _writing_modules(writer: Node, names: Names) -> Iterator[str]:
+def _writing_modules(writer: Node, names: Names) -> Iterator[Write]:
     """Modules with ``inplace=True`` of the kind of a write, at the place of the node if it fits."""
     kind = operation(writer).lower()
     _, module = place_of(writer, names)
     if module is not None and getattr(module, "inplace", False) is True:
-        yield f"{names.module(module)}, which has inplace=True"
+        yield _of_module(module, names)
         return
     for _, one in names.modules():
         if getattr(one, "inplace", False) is True and type(one).__name__.lower() == kind:
-            yield f"{names.module(one)}, which has inplace=True"
+            yield _of_module(one, names)
+
+
+def _of_module(module: nn.Module, names: Names) -> Write:
+    return Write(f"{names.module(module)}, which has inplace=True", "", None, "", 0)
 
 
 def _files(frames: Sequence[Frame], names: Names) -> Iterable[str]:

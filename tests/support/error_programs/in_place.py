@@ -48,7 +48,7 @@ PROGRAMS = [
         net = Block()
         net(torch.randn(2, 4)).sum().backward()  # raises
         """,
-        "",
+        "net (Block)",
         "x = x + y for x += y",
         (("out += x", "out = out + x"),),
         ("TanhBackward0, after fc (Linear)",),

@@ -160,7 +160,7 @@ PROGRAMS = [
         "",
         "labels.long()",
         (("4)), labels)", "4)), labels.long())"),),
-        ("labels, float32[2], made at train.py:8",),
+        ("labels holds float32", "labels, float32[2], made at train.py:8"),
     ),
     Program(
         "A column of class numbers",

@@ -25,7 +25,11 @@ PROGRAMS = [
         "fc2 (Linear)",
         "net.fc2 = nn.Linear(3, 2)",
         (("nn.Linear(8, 2)", "nn.Linear(3, 2)"),),
-        ("input is h, float32[5, 3]", "train.py:14: h = self.fc1(x).relu()", "takes 8 features"),
+        (
+            "input is h, float32[5, 3]",
+            "train.py:14: h = self.fc1(x).relu(), by ReluBackward0, after fc1 (Linear)",
+            "takes 8 features",
+        ),
     ),
     Program(
         "A Linear inside a Sequential of Sequentials",

@@ -172,6 +172,7 @@ PROGRAMS = [
         "1 (Linear)",
         "a function without return gives None",
         (("x = x.relu()", "return x.relu()"),),
+        ("which 0 (Block) returned",),
     ),
     Program(
         "A forward without one of its arguments",
@@ -187,7 +188,7 @@ PROGRAMS = [
         "net (Decoder)",
         "Call it with the arguments of its forward",
         (("net(torch.rand(2))", "net(torch.rand(2), torch.rand(2))"),),
-        ("(x, memory)",),
+        ("missing 1 required positional argument: 'memory'", "(x, memory)"),
     ),
     Program(
         "A forward that is spelt otherwise",

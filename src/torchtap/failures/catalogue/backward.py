@@ -275,7 +275,10 @@ def _backwards(frame: Frame) -> Iterator[tuple[int, str]]:
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
             continue
         if node.func.attr == "backward" or written(node.func).endswith("autograd.grad"):
-            yield node.lineno, f"{shown_file(frame.file)}:{node.lineno}: {written(node)}"
+            yield (
+                node.lineno,
+                f"{shown_file(frame.file)}:{node.lineno}: {written(node, frame.file)}",
+            )
 
 
 def _loop_at(frame: Frame) -> tuple[int, int] | None:

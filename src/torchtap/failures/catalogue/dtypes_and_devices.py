@@ -7,7 +7,7 @@ import re
 from torch import Tensor, nn
 
 from torchtap.failures.failure import Explanation, Failure
-from torchtap.failures.operands import Operand
+from torchtap.failures.operands import Operand, dtype_word
 
 _WHOLE = ("int8", "int16", "int32", "int64", "uint8", "bool")
 
@@ -160,8 +160,8 @@ def _result(failure: Failure, found: re.Match[str]) -> Explanation:
     first = failure.tensors[0] if failure.tensors else None
     name = "x" if first is None else failure.name_of(first)
     return Explanation(
-        f"The result is {found['given'].lower()}, and {name}, which is written into, holds "
-        f"{found['wanted'].lower()}.",
+        f"The result is {dtype_word(found['given'])}, and {name}, which is written into, holds "
+        f"{dtype_word(found['wanted'])}.",
         (
             f"Make {name} a tensor of floats where it is made: {name} = {name}.float().",
             "Compute out of place: x = x + y for x += y.",
@@ -183,7 +183,7 @@ def _mean(failure: Failure, found: re.Match[str]) -> Explanation:
 def _kernel(failure: Failure, found: re.Match[str]) -> Explanation:
     operand = failure.argument()
     name = "x" if operand is None else failure.name_of(operand)
-    kind = found["dtype"]
+    kind = dtype_word(found["dtype"])
     return Explanation(
         f"{found['kernel']} is not there for {kind}, which {name} holds, on this device.",
         (f"Convert it first: {name}.float().",),

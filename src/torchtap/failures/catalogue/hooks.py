@@ -67,7 +67,7 @@ def _lines(failure: Failure, methods: tuple[str, ...]) -> Iterator[str]:
             if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
                 continue
             if node.func.attr in methods:
-                yield f"{shown_file(frame.file)}:{node.lineno}: {written(node)}"
+                yield f"{shown_file(frame.file)}:{node.lineno}: {written(node, frame.file)}"
 
 
 def _hooked(failure: Failure) -> nn.Module | None:

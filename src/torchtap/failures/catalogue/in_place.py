@@ -6,18 +6,20 @@ import re
 
 from torch import Tensor, nn
 
+from torchtap.failures.cuts import modules_at
 from torchtap.failures.failure import Explanation, Failure
 from torchtap.failures.graph_reading import (
     OVERWRITTEN,
     Node,
     Saved,
+    module_before,
     parameters_at,
     place_of,
     saved_by,
     shares_memory,
 )
 from torchtap.failures.operands import Operand
-from torchtap.failures.writes import writer_of
+from torchtap.failures.writes import Write, writer_of
 
 Details = tuple[tuple[str, str], ...]
 
@@ -37,9 +39,12 @@ def _overwritten(failure: Failure, found: re.Match[str]) -> Explanation:
     place, module = place_of(needed.node, failure.names)
     writer = _writer(failure, needed)
     written = writer_of(needed.tensor, writer, failure.frames, failure.names)
+    texts = list(dict.fromkeys(one.text for one in written))
     if writer is not None:
-        written = written or [place_of(writer, failure.names)[0]]
-    label = "written by" if len(written) == 1 else "one of"
+        texts = texts or [place_of(writer, failure.names)[0]]
+    label = "written by" if len(texts) == 1 else "one of"
+    if module is None and len(written) == 1:
+        module = _around(failure, needed.node, written[0])
     return Explanation(
         f"Backward of {place} needs {_what(needed)}, which was overwritten in place after the "
         f"forward "
@@ -52,11 +57,20 @@ def _overwritten(failure: Failure, found: re.Match[str]) -> Explanation:
         ),
         (
             ("needed by", place),
-            *((label, text) for text in written[:6]),
+            *((label, text) for text in texts[:6]),
             ("versions", f"saved at {found['then']}, now at {found['now']}"),
         ),
         "" if module is None else failure.names.module(module),
     )
+
+
+def _around(failure: Failure, node: Node, write: Write) -> nn.Module | None:
+    """The module in whose forward the write stands, and that holds what stands before the node."""
+    before = module_before(node, failure.names)
+    found = modules_at(failure, write.file, write.line)
+    holding = [one for one in found if any(inner is before for inner in one.modules())]
+    chosen = holding or found
+    return chosen[0] if len(chosen) == 1 else None
 
 
 def _what(saved: Saved) -> str:
@@ -112,7 +126,7 @@ def _changed_weight(failure: Failure, needed: Saved, name: str, holder: nn.Modul
         (
             ("needed by", place_of(needed.node, failure.names)[0]),
             *(("step at", text) for text in steps[:3]),
-            *(("written by", text) for text in written[:3]),
+            *(("written by", one.text) for one in written[:3]),
         ),
         failure.names.module(holder),
     )
@@ -134,7 +148,9 @@ def _steps(failure: Failure) -> list[str]:
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
                 owner = frame.value_of(node.func.value)
                 if node.func.attr == "step" and isinstance(owner, Optimizer):
-                    found.append(f"{shown_file(frame.file)}:{node.lineno}: {written(node)}")
+                    found.append(
+                        f"{shown_file(frame.file)}:{node.lineno}: {written(node, frame.file)}"
+                    )
     return found
 
 

@@ -20,8 +20,10 @@ def _inference(failure: Failure) -> tuple[str, tuple[tuple[str, str], ...]]:
     )
 
 
-_KEEP = "Make it outside of torch.inference_mode(), or under torch.no_grad(), whose tensors can "
-"be used."
+_KEEP = (
+    "Make it outside of torch.inference_mode(), or under torch.no_grad(), whose tensors can be "
+    "used."
+)
 
 
 def _saved(failure: Failure, found: re.Match[str]) -> Explanation:

@@ -101,11 +101,10 @@ def _copy(failure: Failure, found: re.Match[str]) -> Explanation:
 
 def _attribute(failure: Failure, wanted: Tensor | None) -> tuple[str, str] | None:
     """The module that keeps a tensor in a plain attribute: the attribute, and the module."""
-    for path, module in failure.names.modules():
+    for _, module in failure.names.modules():
         for name, value in vars(module).items():
             if value is wanted and wanted is not None:
-                full = f"{path}.{name}" if path else f"{type(module).__name__}'s {name}"
-                return full, failure.names.module(module)
+                return f"{failure.names.variable(module)}.{name}", failure.names.module(module)
     return None
 
 

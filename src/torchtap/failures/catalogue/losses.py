@@ -7,7 +7,7 @@ import re
 from torch import Tensor
 
 from torchtap.failures.failure import Explanation, Failure
-from torchtap.failures.operands import Operand, shape_of
+from torchtap.failures.operands import Operand, dtype_word, shape_of
 
 
 def _pair(failure: Failure) -> tuple[Operand | None, Operand | None, str, str]:
@@ -32,7 +32,7 @@ def _classes(given: Operand | None) -> int | None:
 
 def _dtype(failure: Failure, found: re.Match[str]) -> Explanation:
     given, target, _, name = _pair(failure)
-    kind = (found["given"] or found["other"]).lower()
+    kind = dtype_word(found["given"] or found["other"])
     return Explanation(
         f"The loss takes class numbers (int64) as its target, and {name} holds {kind}.",
         (
@@ -99,7 +99,7 @@ def _one_hot(failure: Failure, found: re.Match[str]) -> Explanation:
     return Explanation(
         f"{name} has the shape of the input, so the loss reads it as class probabilities, which "
         f"are "
-        f"floats; it holds {found['given'].lower()}.",
+        f"floats; it holds {dtype_word(found['given'])}.",
         (
             f"Give class numbers: {name}.argmax(1).",
             f"Give floats: {name}.float().",
@@ -125,8 +125,8 @@ def _size(failure: Failure, found: re.Match[str]) -> Explanation:
 def _binary_dtype(failure: Failure, found: re.Match[str]) -> Explanation:
     given, target, _, name = _pair(failure)
     return Explanation(
-        f"The loss takes a target of {found['wanted'].lower()}, and {name} holds "
-        f"{found['given'].lower()}.",
+        f"The loss takes a target of {dtype_word(found['wanted'])}, and {name} holds "
+        f"{dtype_word(found['given'])}.",
         (f"Convert it: {name}.to(torch.float32), or to the dtype of the input.",),
         _details(failure, target, given),
     )

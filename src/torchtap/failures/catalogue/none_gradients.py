@@ -50,7 +50,7 @@ def _reads(frame: Frame, expression: ast.AST) -> list[Read]:
             if (isinstance(owner, Tensor) and owner.is_leaf and owner.grad is None) or (
                 isinstance(owner, Tensor) and not owner.is_leaf and not owner.retains_grad
             ):
-                found.append(Read(written(node.value), owner))
+                found.append(Read(written(node.value, frame.file), owner))
         elif isinstance(node, ast.ListComp | ast.GeneratorExp) and _is_over_gradients(node):
             found += list(_of_parameters(frame, node))
     return found

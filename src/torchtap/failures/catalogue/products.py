@@ -32,15 +32,29 @@ def _matrices(failure: Failure, found: re.Match[str]) -> Explanation:
     names += ["the first", "the second"][len(names) :]
     groups = found.groupdict()
     a, b = groups["left"], groups["right"]
+    values = [one.value for one in failure.operands[:2]]
     return Explanation(
         f"A product sums over the last dimension of {names[0]}, which is {a}, and the first (of "
         f"matrices: the last but one) of {names[1]}, which is {b}.",
         (
-            f"Transpose the one that lies the other way: {names[1]}.mT, or {names[0]}.mT.",
+            *_transposed(names, values),
             f"Make what produces {names[0]} or {names[1]} so wide that the two numbers are equal.",
         ),
         failure.details(),
     )
+
+
+def _transposed(names: list[str], values: list[object]) -> list[str]:
+    """Which operand would fit if it were transposed."""
+    ways = []
+    if len(values) == 2 and all(isinstance(one, Tensor) for one in values):
+        left, right = (tuple(one.shape) for one in values)  # type: ignore[attr-defined]
+        inner = right[-2] if len(right) > 1 else right[-1]
+        if len(right) > 1 and right[-1] == left[-1]:
+            ways.append(f"Transpose {names[1]}: {names[1]}.mT.")
+        if len(left) > 1 and left[-2] == inner:
+            ways.append(f"Transpose {names[0]}: {names[0]}.mT.")
+    return ways
 
 
 def _linear(failure: Failure, module: nn.Linear) -> Explanation:
