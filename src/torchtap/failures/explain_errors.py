@@ -14,7 +14,7 @@ from torch import nn
 from torchtap.core.errors import InputError, TorchtapError
 from torchtap.failures.catalogue import explanation_of
 from torchtap.failures.failure import Explanation, Failure
-from torchtap.failures.frame import is_interpreter_ending
+from torchtap.failures.frame import forget, is_interpreter_ending
 from torchtap.failures.messages import Found, is_from_torch, recognise
 from torchtap.failures.note import HEAD, has_note, note_of
 
@@ -97,6 +97,7 @@ def add_notes(
     for one in _chain(error, before):
         if not has_note(one):
             note = _note(one, model)
+            forget(one)
             if note:
                 one.add_note(note)
 

@@ -54,6 +54,16 @@ class Failure:
 
     # ------------------------------------------------------------------ where
 
+    @property
+    def is_of_torchtap(self) -> bool:
+        """Whether it came out of a hook of torchtap, inside the innermost module that ran."""
+        found, trace = False, self.error.__traceback__
+        while trace is not None:
+            frame = Frame(trace)
+            found = (found or frame.is_our_hook) and frame.module is None
+            trace = trace.tb_next
+        return found
+
     @cached_property
     def depth(self) -> int | None:
         """Number of the frame of the innermost module that was running."""

@@ -59,6 +59,11 @@ class Frame:
         return self.file.startswith(_OURS)
 
     @property
+    def is_our_hook(self) -> bool:
+        """Whether it runs a hook of torchtap."""
+        return self.file.startswith(os.path.join(_OURS, "hooks"))
+
+    @property
     def is_inner(self) -> bool:
         """Whether it runs code that PyTorch's own operations are made of."""
         below = self.file.removeprefix(_TORCH) if self.is_torch else ""
@@ -236,6 +241,22 @@ def frames_of(error: BaseException) -> tuple[Frame, ...]:
             frames.append(Frame(trace))
         trace = trace.tb_next
     return tuple(frames)
+
+
+def forget(error: BaseException) -> None:
+    """Drop the copies of local variables that looking at frames has made.
+
+    CPython before 3.13 keeps such a copy with the frame. The function that the block stands in goes
+    on, so what it deletes or assigns anew would live on in the copy. A function that asks for its
+    own ``locals()`` may be using it.
+    """
+    trace = error.__traceback__
+    while trace is not None:
+        code, held = trace.tb_frame.f_code, trace.tb_frame.f_locals
+        is_copy = bool(code.co_flags & inspect.CO_OPTIMIZED) and type(held) is dict
+        if is_copy and not {"locals", "vars", "dir", "eval", "exec"} & set(code.co_names):
+            held.clear()
+        trace = trace.tb_next
 
 
 def values_of(frame: Frame) -> Iterator[tuple[str, Any]]:
