@@ -53,4 +53,4 @@ def test_every_pattern_is_raised_by_a_program_with_the_real_pytorch() -> None:
     assert raised <= set(PATTERNS)
 
 
-NOT_RAISED_HERE: set[str] = set()
+NOT_RAISED_HERE = {"out of memory", "fault of a kernel"}  # Of GPUs.

@@ -12,6 +12,7 @@ from types import TracebackType
 from torch import nn
 
 from torchtap.core.errors import InputError, TorchtapError
+from torchtap.core.torch_private import without_torch_functions
 from torchtap.failures.catalogue import explanation_of
 from torchtap.failures.failure import Explanation, Failure
 from torchtap.failures.frame import forget, is_interpreter_ending
@@ -116,10 +117,11 @@ def _note(error: BaseException, model: nn.Module | None) -> str:
     if not isinstance(error, Exception) or isinstance(error, TorchtapError):
         return ""
     try:
-        failure, found, explanation = explain(error, model)
-        if found is None and not is_from_torch(failure):
-            return ""
-        return note_of(failure, explanation)
+        with without_torch_functions():  # Reading a tensor is to run no code of its class.
+            failure, found, explanation = explain(error, model)
+            if found is None and not is_from_torch(failure):
+                return ""
+            return note_of(failure, explanation)
     except Exception as fault:  # noqa: BLE001 - the user's exception goes on, and this is said in it
         at = traceback.extract_tb(fault.__traceback__)[-1]
         return (

@@ -193,6 +193,8 @@ PATTERNS: dict[str, str] = {
     # ------------------------------------------------------------------ the rest
     "truth of many": r"Boolean value of Tensor with more than one value is ambiguous",
     "number of many": r"a Tensor with (?P<numel>\d+) elements cannot be converted to Scalar",
+    "out of memory": r"(CUDA|MPS|XPU) out of memory",
+    "fault of a kernel": r"CUDA error: device-side assert triggered",
     "item of meta": r"Tensor\.item\(\) cannot be called on meta tensors",
     "checkpoint": r"torch\.utils\.checkpoint: (A different number of tensors was saved|Recomputed "
     r"values for the following tensors have different metadata)",

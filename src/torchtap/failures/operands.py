@@ -7,10 +7,12 @@ import inspect
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from torchtap.core.text import typed
+from torchtap.core.torch_private import is_of_transform, num_dispatch_modes
 from torchtap.failures.assignments import Assignment, assignments_of
 from torchtap.failures.frame import MISSING, Frame, shown_file, written
 from torchtap.failures.graph_reading import place_of
@@ -118,10 +120,27 @@ def shape_of(value: Any) -> str:
         return ""
     if not isinstance(value, Tensor):
         return type(value).__name__
-    if is_lazy(value):
-        return "without a shape"
+    if is_lazy(value) or value.is_nested:
+        return "without one shape"
     text = typed(str(value.dtype).removeprefix("torch."), tuple(value.shape))
     return text if value.device.type == "cpu" else f"{text} on {value.device}"
+
+
+def bounds_of(value: object) -> tuple[float, float] | None:
+    """The least and the greatest element; ``None`` where they cannot be read at once.
+
+    On a GPU reading would wait for it, and fail after an error of a kernel. Inside a transform, or
+    a mode of the program, it would not run by itself.
+    """
+    if type(value) not in (Tensor, nn.Parameter) or not isinstance(value, Tensor):
+        return None
+    is_plain = value.device.type == "cpu" and value.layout is torch.strided and not value.is_nested
+    if not is_plain or num_dispatch_modes() or is_of_transform(value) or not value.numel():
+        return None
+    if value.is_complex() or value.dtype is torch.bool:
+        return None
+    low, high = value.detach().aminmax()
+    return float(low), float(high)
 
 
 def dtype_word(name: str) -> str:

@@ -167,8 +167,7 @@ def _files(frames: Sequence[Frame], names: Names) -> Iterable[str]:
     found = {frame.file: None for frame in frames if not frame.is_torch and not frame.is_ours}
     for _, module in names.modules():
         if not type(module).__module__.startswith("torch."):
-            try:
-                found[inspect.getfile(type(module))] = None
-            except (TypeError, OSError):  # Of a notebook, or of no file.
-                continue
+            code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
+            if code is not None:
+                found[code.co_filename] = None
     return found

@@ -271,6 +271,9 @@ PROGRAMS = [
         """
         from torch.nn.utils.rnn import pad_sequence
 
+        def joined(samples):
+            return pad_sequence(samples, batch_first=True)
+
         data = [torch.rand(3), torch.rand(5)]
         loader = torch.utils.data.DataLoader(data, batch_size=2)
         for batch in loader:  # raises
@@ -278,7 +281,7 @@ PROGRAMS = [
         """,
         "",
         "torch.nn.utils.rnn.pad_sequence(samples, batch_first=True)",
-        (("batch_size=2", "batch_size=2, collate_fn=lambda s: pad_sequence(s, batch_first=True)"),),
+        (("batch_size=2", "batch_size=2, collate_fn=joined"),),
     ),
     Program(
         "A stack of different shapes",

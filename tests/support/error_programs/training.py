@@ -85,7 +85,7 @@ PROGRAMS = [
             return args[0] * 2
 
         net[0].register_forward_pre_hook(scale, with_kwargs=True)
-        net(torch.randn(2, 4))  # raises
+        net(torch.ones(1, 4))  # raises
         """,
         "0 (Linear)",
         "return (new_input,), kwargs",

@@ -81,6 +81,8 @@ def _product(failure: Failure, found: re.Match[str]) -> Explanation:
     name = "x" if operand is None else failure.name_of(operand)
     weight = next((one.value for one in failure.tensors if failure.origin(one).is_state), None)
     if isinstance(weight, Tensor) and isinstance(value, Tensor):
+        if weight.device != value.device:  # Of convolutions, the message speaks of types alone.
+            return _devices(failure, found)
         return _weighted(failure, name, value, weight)
     chosen = failure.operands[:2]
     names = [failure.name_of(one) for one in chosen]

@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import re
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from torchtap.failures.failure import Explanation, Failure
-from torchtap.failures.operands import Operand
+from torchtap.failures.operands import Operand, bounds_of
 
 
 def _span(operand: Operand | None) -> str:
     """``from 1 to 9``, of indices that can be read."""
-    value = None if operand is None else operand.value
-    if not isinstance(value, Tensor) or not value.numel() or value.device.type == "meta":
-        return ""
-    if value.is_floating_point() or value.is_complex() or value.dtype is torch.bool:
-        return ""
-    low, high = value.detach().aminmax()
-    return f"from {int(low)} to {int(high)}"
+    bounds = None if operand is None else bounds_of(operand.value)
+    return "" if bounds is None else f"from {int(bounds[0])} to {int(bounds[1])}"
 
 
 def _embedding(failure: Failure, found: re.Match[str]) -> Explanation:

@@ -7,7 +7,7 @@ import re
 from torch import Tensor
 
 from torchtap.failures.failure import Explanation, Failure
-from torchtap.failures.operands import Operand, dtype_word, shape_of
+from torchtap.failures.operands import Operand, bounds_of, dtype_word, shape_of
 
 
 def _pair(failure: Failure) -> tuple[Operand | None, Operand | None, str, str]:
@@ -66,8 +66,8 @@ def _range(failure: Failure, found: re.Match[str]) -> Explanation:
     value = int(found["value"])
     known = "" if num is None else f" from 0 to {num - 1}"
     ways = [f"Make the last layer give {value + 1} classes or more, if {value} is a class."]
-    lowest = target.value.min() if target is not None and isinstance(target.value, Tensor) else None
-    if num is not None and value == num and lowest is not None and int(lowest) >= 1:
+    span = None if target is None else bounds_of(target.value)
+    if num is not None and value == num and span is not None and span[0] >= 1:
         ways.insert(0, f"Count the classes from 0: {name} - 1.")
     if value < 0:
         ways = []
@@ -146,10 +146,8 @@ def _probabilities(failure: Failure, found: re.Match[str]) -> Explanation:
     given, target, source, name = _pair(failure)
     wrong, which = (target, name) if found["which"] == "target" else (given, source)
     value = None if wrong is None else wrong.value
-    bounds = ""
-    if isinstance(value, Tensor) and value.numel() and value.device.type != "meta":
-        low, high = value.detach().aminmax()
-        bounds = f", from {float(low):.4g} to {float(high):.4g}"
+    span = bounds_of(value)
+    bounds = "" if span is None else f", from {span[0]:.4g} to {span[1]:.4g}"
     ways = (
         f"Give logits to F.binary_cross_entropy_with_logits, or nn.BCEWithLogitsLoss, with "
         f"{which} as "

@@ -57,6 +57,33 @@ def _unused(failure: Failure, found: re.Match[str]) -> Explanation:
     )
 
 
+def _memory(failure: Failure, found: re.Match[str]) -> Explanation:
+    return Explanation(
+        "The memory of the device is full, at this operation.",
+        (
+            "Give smaller batches, and add up the gradients of several before a step.",
+            "See what autograd keeps: tt.saved_report(model, batch). Move it away: "
+            "tt.offload(...), "
+            "or torch.utils.checkpoint.",
+            "Keep numbers and not graphs of former steps: losses.append(loss.item()).",
+            "Run what is not trained under torch.no_grad().",
+        ),
+        failure.details(),
+    )
+
+
+def _kernel(failure: Failure, found: re.Match[str]) -> Explanation:
+    return Explanation(
+        "A kernel on the GPU found an index out of range, here or in an earlier line: kernels run "
+        "behind the program.",
+        (
+            "Run it with the environment variable CUDA_LAUNCH_BLOCKING=1: the line is then the "
+            "one.",
+            "Run the batch on the CPU, which says which index it is: model.cpu()(batch.cpu()).",
+        ),
+    )
+
+
 def _scaler(failure: Failure, found: re.Match[str]) -> Explanation:
     return Explanation(
         "The GradScaler was asked to step or unscale without gradients of a loss that it had "
@@ -70,6 +97,8 @@ def _scaler(failure: Failure, found: re.Match[str]) -> Explanation:
 
 SITUATIONS = {
     "checkpoint": _checkpoint,
+    "fault of a kernel": _kernel,
+    "out of memory": _memory,
     "unused parameters": _unused,
     "scaler without scale": _scaler,
 }
