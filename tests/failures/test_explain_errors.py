@@ -249,6 +249,74 @@ def test_a_fault_of_ours_is_said_and_hides_nothing(monkeypatch: pytest.MonkeyPat
     assert "a fault of torchtap itself: ZeroDivisionError: broken" in note
 
 
+# --- recording --------------------------------------------------------------------------------
+
+
+class Deep(nn.Module):
+    """Which of several lines wrote can be told neither from the source nor from the graph."""
+
+    def __init__(self, which: int) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+        self.which = which
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.fc(x).sigmoid()
+        if self.which == 0:
+            out += 1
+        elif self.which == 1:
+            out += 2
+        else:
+            nn.functional.relu(out, inplace=True)
+        return out
+
+
+@pytest.mark.parametrize("which", [0, 1, 2])
+def test_recorded_writes_are_told_by_their_line_and_module(which: int) -> None:
+    net = nn.Sequential(Deep(which))
+    line = Deep.forward.__code__.co_firstlineno + (3, 5, 7)[which]
+    with pytest.raises(RuntimeError) as caught, tt.explain_errors(record=True):
+        net(torch.ones(2, 4)).sum().backward()
+    text = " ".join(notes(caught.value)[0].split())
+    assert "written by" in text
+    assert f"test_explain_errors.py:{line}, in 0 (Deep)" in text
+
+
+def test_without_recording_the_lines_that_fit_are_given_as_a_choice() -> None:
+    net = nn.Sequential(Deep(1))
+    (note,) = notes(raised(lambda: net(torch.ones(2, 4)).sum().backward()))
+    first = Deep.forward.__code__.co_firstlineno
+    assert "written by" not in note
+    assert all(f"test_explain_errors.py:{first + at}" in note for at in (3, 5))
+    assert note.count("one of") >= 2
+
+
+def test_recording_changes_no_value_and_no_gradient_and_ends_with_the_block() -> None:
+    def train() -> list[Tensor]:
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(4, 3), nn.ReLU(inplace=True), nn.Dropout(0.5))
+        out = net(torch.randn(5, 4))
+        out.sum().backward()
+        return [out.detach(), *(p.grad for p in net.parameters()), torch.get_rng_state()]
+
+    plain = train()
+    with tt.explain_errors(record=True):
+        recorded = train()
+        assert torch.overrides.has_torch_function((torch.ones(1),))
+    assert all(torch.equal(a, b) for a, b in zip(plain, recorded, strict=True))
+    assert not torch.overrides.has_torch_function((torch.ones(1),))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_compiled_functions_run_while_writes_are_recorded() -> None:
+    net = nn.Sequential(nn.Linear(4, 3), nn.ReLU(inplace=True))
+    compiled = torch.compile(net, backend="eager")
+    x = torch.ones(2, 4)
+    with tt.explain_errors(record=True):
+        out = compiled(x)
+    assert torch.equal(out, net(x))
+
+
 # --- wherever it stands -----------------------------------------------------------------------
 
 

@@ -44,7 +44,7 @@ def assignments_of(frame: Frame, name: str) -> list[Assignment]:
         return []
     every = list(_statements(function, name, ()))
     here = _blocks_at(function, frame.line)
-    before = [one for one in every if (one.statement.end_lineno or 0) < frame.line]
+    before = [one for one in every if _end(one.statement) < frame.line]
     # The statement itself: of ``x = f(x)``, the name had its value before it.
     loops = [node for node, _ in here if isinstance(node, ast.For | ast.While | ast.AsyncFor)]
     again = [
@@ -62,6 +62,14 @@ def assignments_of(frame: Frame, name: str) -> list[Assignment]:
     chosen = sorted({*_places(found), *_places(again)})
     by_line = {one.statement.lineno: one for one in every}
     return [_as_assignment(by_line[line], frame.file) for line in chosen]
+
+
+def _end(statement: ast.stmt) -> int:
+    """The last line of a statement; of one with a block of others, of its head."""
+    body = getattr(statement, "body", None)
+    if isinstance(body, list) and body:
+        return max(statement.lineno, body[0].lineno - 1)
+    return statement.end_lineno or statement.lineno
 
 
 def _places(found: list[_Found]) -> Iterator[int]:
@@ -94,7 +102,9 @@ def _statements(
                 continue
             found = _assigned(statement, name)
             if found is not None:
-                yield _Found(statement, found[0], inside)
+                is_loop = isinstance(statement, ast.For | ast.AsyncFor)
+                within = (*inside, (statement, "body")) if is_loop else inside
+                yield _Found(statement, found[0], within)
             yield from _statements(statement, name, inside)
 
 

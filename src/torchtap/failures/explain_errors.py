@@ -18,9 +18,12 @@ from torchtap.failures.failure import Explanation, Failure
 from torchtap.failures.frame import forget, is_interpreter_ending
 from torchtap.failures.messages import Found, is_from_torch, recognise
 from torchtap.failures.note import HEAD, has_note, note_of
+from torchtap.failures.recording import Recording, start_recording
 
 
-def explain_errors(model: nn.Module | None = None) -> AbstractContextManager[None]:
+def explain_errors(
+    model: nn.Module | None = None, *, record: bool = False
+) -> AbstractContextManager[None]:
     """Add a note to the exceptions that PyTorch raises inside the block, and change nothing else.
 
     The exception keeps its type and its message and goes on as without the block. Its note, which
@@ -32,13 +35,17 @@ def explain_errors(model: nn.Module | None = None) -> AbstractContextManager[Non
 
     Nothing is attached to the model and nothing runs until something is raised: the note is read
     from the frames of the traceback, the source, and the autograd graph. No code of the program
-    runs for it. What the source alone cannot tell is said as a choice ("one of"). An error that is
-    not known gets a note with its place and no more. What a compiled function raises is explained
-    by its line alone, since its frames hold no modules.
+    runs for it. Where the source alone does not decide, the note says so ("perhaps by", "one of").
+    An error that is not known gets a note with its place and no more. What a compiled function
+    raises is explained by its line alone, since its frames hold no modules.
 
     Args:
         model: whose modules are named; by default all modules that the frames hold, with the name
             of their variable before the path where there are several.
+        record: note at each write in place which line made it, for errors of backward that need
+            what was overwritten. Each operation of this thread then takes some microseconds more,
+            and PyTorch's fused encoder kernel is not used. For looking for an error, not for
+            training. What runs inside compiled functions is not noted.
 
     Raises:
         InputError: ``model`` is no module.
@@ -56,21 +63,22 @@ def explain_errors(model: nn.Module | None = None) -> AbstractContextManager[Non
     if model is not None and not isinstance(model, nn.Module):
         raise InputError(
             f"model is {type(model).__name__}; expected an nn.Module whose modules are to be "
-            f"named, "
-            f"or nothing."
+            f"named, or nothing."
         )
-    return _Block(model)
+    return _Block(model, record)
 
 
 class _Block:
     """The block of one ``with``."""
 
-    def __init__(self, model: nn.Module | None) -> None:
+    def __init__(self, model: nn.Module | None, record: bool) -> None:
         self._model = model
-        self._handled: list[BaseException | None] = []  # Of each time it was entered.
+        self._record = record
+        self._entered: list[tuple[BaseException | None, Recording | None]] = []
 
     def __enter__(self) -> None:
-        self._handled.append(sys.exception())
+        recording = start_recording() if self._record else None
+        self._entered.append((sys.exception(), recording))
 
     def __exit__(
         self,
@@ -78,9 +86,13 @@ class _Block:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        handled = self._handled.pop()
+        handled, recording = self._entered.pop()
+        if recording is not None:
+            recording.stop()
         if error is not None:
             add_notes(error, self._model, before=handled)
+        if recording is not None:
+            recording.forget()
 
 
 def add_notes(

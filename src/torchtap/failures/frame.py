@@ -78,10 +78,7 @@ class Frame:
     @property
     def is_user(self) -> bool:
         """Whether it runs code of the program itself: of no library."""
-        if self.is_torch or self.is_ours or self.file.startswith("<frozen"):
-            return False
-        is_package = any(f"{os.sep}{name}{os.sep}" in self.file for name in _PACKAGES)
-        return not is_package and not self.file.startswith(_STANDARD)
+        return not is_of_library(self.file)
 
     @property
     def owner(self) -> Any:
@@ -165,6 +162,13 @@ class Frame:
         if isinstance(node, ast.List | ast.Tuple):
             return [self.value_of(one) for one in node.elts]
         return MISSING
+
+
+def is_of_library(file: str) -> bool:
+    """Whether code is of PyTorch, torchtap, the standard library, or an installed package."""
+    if file.startswith((_TORCH, _OURS, _STANDARD, "<frozen")):
+        return True
+    return any(f"{os.sep}{name}{os.sep}" in file for name in _PACKAGES)
 
 
 @lru_cache(maxsize=64)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import linecache
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from torchtap.failures.frame import Frame, shown_file, source_tree, written
 from torchtap.failures.graph_reading import Node, operation, place_of, shares_memory
 from torchtap.failures.names import Names
+from torchtap.failures.recording import WriteAt, recorded_writes
 
 _OPERATORS = {
     ast.Add: "Add",
@@ -21,6 +23,7 @@ _OPERATORS = {
     ast.Pow: "Pow",
     ast.MatMult: "Mm",
 }
+CERTAIN = "written by"
 _ANY_WRITE = "CopySlices"
 """What autograd calls every write into a view."""
 
@@ -86,31 +89,50 @@ def _camel(name: str) -> str:
 
 
 def writer_of(
-    tensor: Tensor | None, writer: Node | None, frames: Sequence[Frame], names: Names
-) -> list[Write]:
-    """The places that may have overwritten a tensor, in words; one alone is the only one.
+    tensor: Tensor | None, writer: Node | None, frames: Sequence[Frame], names: Names, since: int
+) -> tuple[str, list[Write]]:
+    """The places that have overwritten a tensor, or may have.
 
     Args:
         tensor: what was overwritten, if it is still there.
         writer: the node of the write, if autograd saw it.
         frames: of the exception.
         names: of the modules.
+        since: the version that the tensor was saved at.
+
+    Returns:
+        how certain it is (``written by``, ``perhaps by`` or ``one of``), and the places.
     """
-    modules = list(_writing_modules(writer, names)) if writer is not None else []
-    if len(modules) == 1:
-        return modules
+    if tensor is not None:
+        seen = [_seen(one, names) for one in recorded_writes(tensor, since=since)]
+        if seen:
+            return CERTAIN, seen
+    placed = None if writer is None else place_of(writer, names)[1]
+    if placed is not None and getattr(placed, "inplace", False) is True:
+        return CERTAIN, [_of_module(placed, names)]
     known = list(_known_writes(tensor, frames)) if tensor is not None else []
     if known:
-        return [known[-1]]
+        return CERTAIN, known
+    modules = list(_writing_modules(writer, names)) if writer is not None else []
     kind = None if writer is None else operation(writer)
     fitting = [
         one
         for file in _files(frames, names)
         for one in writes_in(file)
         if kind is None or kind in (one.operation, _ANY_WRITE) or one.operation == _ANY_WRITE
-        if not _is_no_tensor(one, frames)
+        if not _is_no_tensor(one, frames, names)
     ]
-    return [*modules, *fitting]
+    found = [*modules, *fitting]
+    return "perhaps by" if len(found) == 1 else "one of", found
+
+
+def _seen(write: WriteAt, names: Names) -> Write:
+    """A write that was recorded, in words."""
+    source = linecache.getline(write.file, write.line).strip()
+    inside = [one for _, one in names.modules() if id(one) == write.module]
+    where = f", in {names.module(inside[0])}" if inside else ""
+    text = f"{shown_file(write.file)}:{write.line}{where}: {source}"
+    return Write(text, "", None, write.file, write.line)
 
 
 def _known_writes(tensor: Tensor, frames: Sequence[Frame]) -> Iterator[Write]:
@@ -128,14 +150,23 @@ def _known_writes(tensor: Tensor, frames: Sequence[Frame]) -> Iterator[Write]:
                 yield one
 
 
-def _is_no_tensor(write: Write, frames: Sequence[Frame]) -> bool:
+_NO_TENSORS = (int, float, str, list, dict)
+
+
+def _is_no_tensor(write: Write, frames: Sequence[Frame], names: Names) -> bool:
     """Whether what is written into is seen to be a number, a list or the like."""
+    target = write.target
+    if isinstance(target, ast.Attribute) and getattr(target.value, "id", "") == "self":
+        held = [vars(one).get(target.attr) for _, one in names.modules()]
+        held = [one for one in held if one is not None]
+        if held and all(isinstance(one, _NO_TENSORS) for one in held):
+            return True
     for frame in frames:
         if frame.file == write.file and write.target is not None and frame.function is not None:
             first = getattr(frame.function, "lineno", 1)
             last = getattr(frame.function, "end_lineno", None) or write.line
             value = frame.value_of(write.target)
-            if first <= write.line <= last and isinstance(value, int | float | str | list | dict):
+            if first <= write.line <= last and isinstance(value, _NO_TENSORS):
                 return True
     return False
 
@@ -147,12 +178,8 @@ def _base(target: ast.expr) -> ast.expr:
 
 
 def _writing_modules(writer: Node, names: Names) -> Iterator[Write]:
-    """Modules with ``inplace=True`` of the kind of a write, at the place of the node if it fits."""
+    """Modules with ``inplace=True`` of the kind of a write."""
     kind = operation(writer).lower()
-    _, module = place_of(writer, names)
-    if module is not None and getattr(module, "inplace", False) is True:
-        yield _of_module(module, names)
-        return
     for _, one in names.modules():
         if getattr(one, "inplace", False) is True and type(one).__name__.lower() == kind:
             yield _of_module(one, names)

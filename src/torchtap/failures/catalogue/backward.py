@@ -45,8 +45,7 @@ def _no_graph(failure: Failure, found: re.Match[str]) -> Explanation:
     if "autograd.grad(" in made and "create_graph" in made:
         return Explanation(
             f"{name} is a gradient that depends on nothing that requires grad: what was "
-            f"differentiated "
-            f"is linear in it.",
+            "differentiated is linear in it.",
             (
                 "Set requires_grad_(True) on the parameters that the gradient depends on.",
                 "Leave the second backward out: this derivative is zero.",
@@ -138,8 +137,7 @@ def _input_not_used(failure: Failure, found: re.Match[str]) -> Explanation:
         f"it.",
         (
             "Give allow_unused=True to torch.autograd.grad: its gradient is then None (or zeros "
-            "with "
-            "materialize_grads=True).",
+            "with materialize_grads=True).",
             f"Compute the output from the very tensor {name}, and not from a copy or a detached "
             f"one.",
         ),
@@ -165,8 +163,7 @@ def _twice(failure: Failure, found: re.Match[str]) -> Explanation:
             (
                 "Detach what was computed before that backward and is used again: x = x.detach().",
                 "Give retain_graph=True to the earlier backward, or add the losses and call "
-                "backward "
-                "once.",
+                "backward once.",
             ),
             *_freed_in(failure, failure.nodes),
         )
@@ -176,8 +173,7 @@ def _twice(failure: Failure, found: re.Match[str]) -> Explanation:
     short = carrier.name
     return Explanation(
         f"The graph of {name} goes on into that of an earlier backward, which freed it: {short} "
-        f"carries "
-        f"it over.",
+        "carries it over.",
         (
             f"Detach {short} before it is used again: {short} = {short}.detach().",
             "Give retain_graph=True to the earlier backward, if its graph is really to be part of "
@@ -191,8 +187,7 @@ def _same_loss(failure: Failure, name: str, again: str) -> Explanation:
     details, module = _freed_in(failure, failure.nodes)
     return Explanation(
         f"backward goes through the graph of {name} a second time, and the first time freed what "
-        f"it "
-        f"needs.",
+        "it needs.",
         (
             "Give retain_graph=True to the first backward.",
             "Add the losses and call backward once.",
@@ -356,8 +351,7 @@ def _nan(failure: Failure, found: re.Match[str]) -> Explanation:
         f"The backward of {kind} computed NaN (anomaly detection is on).",
         (
             "Keep the input of that operation away from where its derivative is infinite: for "
-            "example "
-            "(x + 1e-6).sqrt(), or x.clamp(min=1e-6).",
+            "example (x + 1e-6).sqrt(), or x.clamp(min=1e-6).",
             "Look at the values that arrive there: tt.watch with to=tt.Stats().",
         ),
         tuple(("node", one) for one in places[:3]),

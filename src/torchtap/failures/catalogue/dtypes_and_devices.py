@@ -38,9 +38,8 @@ def _devices(failure: Failure, found: re.Match[str]) -> Explanation:
         name, device = failure.name_of(inputs[-1]), inputs[0].value.device
         ways = [
             f"Bring them to one device: {name} = {name}.to('{device}').",
-            f"Make new tensors where the others are: torch.zeros(..., "
-            f"device={failure.name_of(inputs[0])}"
-            f".device).",
+            "Make new tensors where the others are: torch.zeros(..., "
+            f"device={failure.name_of(inputs[0])}.device).",
         ]
     hidden = _unregistered(failure, tensors)
     if hidden:

@@ -33,12 +33,10 @@ def _shape(failure: Failure, found: re.Match[str]) -> Explanation:
     kind = found["node"].removesuffix("Backward")
     return Explanation(
         f"{kind}.backward returned a gradient of shape {found['given']} for argument "
-        f"{found['at']} of "
-        f"its forward, which has shape {found['wanted']}.",
+        f"{found['at']} of its forward, which has shape {found['wanted']}.",
         (
             "Return a gradient of the shape of the argument; one that was broadcast in the "
-            "forward is "
-            "summed over: grad.sum_to_size(shape).",
+            "forward is summed over: grad.sum_to_size(shape).",
         ),
         _backward_of(failure, found["node"]),
     )
@@ -86,12 +84,10 @@ def _no_backward(failure: Failure, found: re.Match[str]) -> Explanation:
 def _once(failure: Failure, found: re.Match[str]) -> Explanation:
     return Explanation(
         "A gradient was differentiated again, through a custom function whose backward is marked "
-        "with "
-        "@once_differentiable.",
+        "with @once_differentiable.",
         (
-            "Take @once_differentiable away, and write the backward in operations of PyTorch "
-            "that have "
-            "derivatives themselves.",
+            "Take @once_differentiable away, and write the backward in operations of PyTorch that "
+            "have derivatives themselves.",
             "Leave out create_graph=True, if no second derivative is wanted.",
         ),
         tuple(("function", text) for text in _marked_once(failure)),

@@ -103,8 +103,7 @@ def _size(failure: Failure, found: re.Match[str]) -> Explanation:
         f"given.",
         (
             "Return a tensor of the same shape, or None to keep the gradient: a hook that only "
-            "reads "
-            "must not return what it computed.",
+            "reads must not return what it computed.",
         ),
         _functions(failure, found["hook"]),
     )
@@ -130,8 +129,7 @@ def _no_tensor(failure: Failure, found: re.Match[str]) -> Explanation:
 def _no_tuple(failure: Failure, found: re.Match[str]) -> Explanation:
     return Explanation(
         f"A hook of a node of the graph returned {found['given']}, where a tuple of all its "
-        f"gradients, "
-        f"or None, is expected.",
+        "gradients, or None, is expected.",
         (
             "Return a tuple, also of one: return (gradient,).",
             "Return None from a hook that only reads.",
@@ -146,8 +144,7 @@ def _number(failure: Failure, found: re.Match[str]) -> Explanation:
         f"{found['wanted']}.",
         (
             f"Return a tuple of {found['wanted']}, in the order of {found['which']}; a tensor "
-            f"alone "
-            f"counts by its rows.",
+            "alone counts by its rows.",
             "Return None from a hook that only reads.",
         ),
         _of_module(_hooked(failure), *_FULL),
@@ -158,8 +155,7 @@ def _number(failure: Failure, found: re.Match[str]) -> Explanation:
 def _pre_hook(failure: Failure, found: re.Match[str]) -> Explanation:
     return Explanation(
         f"A forward pre-hook of {failure.module_text} with with_kwargs=True returned something "
-        f"other "
-        f"than None or (args, kwargs).",
+        "other than None or (args, kwargs).",
         ("Return both: return (new_input,), kwargs.", "Return None from a hook that only reads."),
         _of_module(failure.module, "_forward_pre_hooks"),
     )
@@ -168,8 +164,7 @@ def _pre_hook(failure: Failure, found: re.Match[str]) -> Explanation:
 def _two_kinds(failure: Failure, found: re.Match[str]) -> Explanation:
     return Explanation(
         f"{failure.module_text} has a backward hook of the old kind, and cannot take a full one "
-        f"beside "
-        f"it.",
+        "beside it.",
         ("Use register_full_backward_hook in place of register_backward_hook, everywhere.",),
         _of_module(failure.module, *_FULL),
     )

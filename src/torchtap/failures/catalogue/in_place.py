@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import re
 
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from torchtap.failures.cuts import modules_at
 from torchtap.failures.failure import Explanation, Failure
+from torchtap.failures.frame import shown_file, written as as_source
 from torchtap.failures.graph_reading import (
     OVERWRITTEN,
     Node,
@@ -19,6 +22,7 @@ from torchtap.failures.graph_reading import (
     shares_memory,
 )
 from torchtap.failures.operands import Operand
+from torchtap.failures.recording import recorded_writes
 from torchtap.failures.writes import Write, writer_of
 
 Details = tuple[tuple[str, str], ...]
@@ -35,24 +39,22 @@ def _overwritten(failure: Failure, found: re.Match[str]) -> Explanation:
     needed = stale[0]
     weight = _weight(failure, needed)
     if weight is not None:
-        return _changed_weight(failure, needed, *weight)
+        return _changed_weight(failure, needed, *weight, int(found["then"]))
     place, module = place_of(needed.node, failure.names)
     writer = _writer(failure, needed)
-    written = writer_of(needed.tensor, writer, failure.frames, failure.names)
+    since = int(found["then"])
+    label, written = writer_of(needed.tensor, writer, failure.frames, failure.names, since)
     texts = list(dict.fromkeys(one.text for one in written))
     if writer is not None:
         texts = texts or [place_of(writer, failure.names)[0]]
-    label = "written by" if len(texts) == 1 else "one of"
     if module is None and len(written) == 1:
         module = _around(failure, needed.node, written[0])
     return Explanation(
         f"Backward of {place} needs {_what(needed)}, which was overwritten in place after the "
-        f"forward "
-        f"had saved it.",
+        "forward had saved it.",
         (
             "Replace the write by an operation out of place: x = x + y for x += y, inplace=False "
-            "for "
-            "inplace=True, torch.where for x[mask] = y.",
+            "for inplace=True, torch.where for x[mask] = y.",
             "Write into a clone: x = x.clone() before the write.",
         ),
         (
@@ -112,8 +114,10 @@ def _weight(failure: Failure, needed: Saved) -> tuple[str, nn.Module] | None:
     return None
 
 
-def _changed_weight(failure: Failure, needed: Saved, name: str, holder: nn.Module) -> Explanation:
-    written = writer_of(None, None, failure.frames, failure.names) if needed.tensor is None else []
+def _changed_weight(
+    failure: Failure, needed: Saved, name: str, holder: nn.Module, since: int
+) -> Explanation:
+    seen = [] if needed.tensor is None else recorded_writes(needed.tensor, since=since)
     steps = list(_steps(failure))
     return Explanation(
         f"The parameter {name} was changed between the forward and this backward, which needs its "
@@ -126,7 +130,7 @@ def _changed_weight(failure: Failure, needed: Saved, name: str, holder: nn.Modul
         (
             ("needed by", place_of(needed.node, failure.names)[0]),
             *(("step at", text) for text in steps[:3]),
-            *(("written by", one.text) for one in written[:3]),
+            *(("written by", f"{shown_file(one.file)}:{one.line}") for one in seen[:3]),
         ),
         failure.names.module(holder),
     )
@@ -134,12 +138,6 @@ def _changed_weight(failure: Failure, needed: Saved, name: str, holder: nn.Modul
 
 def _steps(failure: Failure) -> list[str]:
     """Lines of the running functions that call the step of an optimizer."""
-    import ast
-
-    from torch.optim import Optimizer
-
-    from torchtap.failures.frame import shown_file, written
-
     found = []
     for frame in failure.frames:
         if frame.is_torch or frame.function is None:
@@ -149,7 +147,7 @@ def _steps(failure: Failure) -> list[str]:
                 owner = frame.value_of(node.func.value)
                 if node.func.attr == "step" and isinstance(owner, Optimizer):
                     found.append(
-                        f"{shown_file(frame.file)}:{node.lineno}: {written(node, frame.file)}"
+                        f"{shown_file(frame.file)}:{node.lineno}: {as_source(node, frame.file)}"
                     )
     return found
 
@@ -172,13 +170,11 @@ def _leaf(failure: Failure, found: re.Match[str]) -> Explanation:
     part = "a part of " if found["view"] else ""
     return Explanation(
         f"The program writes in place into {part}{kind}, while grad mode is on: its gradient "
-        f"would be "
-        f"that of a value that is gone.",
+        "would be that of a value that is gone.",
         (
             "Put the write inside torch.no_grad(): to initialise or update it.",
             f"Compute a new tensor, if the write is part of the forward: y = {name}.clone() and "
-            f"write "
-            f"into y.",
+            "write into y.",
         ),
         failure.details(),
         "" if holder is None else failure.names.module(holder),
@@ -193,8 +189,7 @@ def _backward_hook(failure: Failure, found: re.Match[str]) -> Explanation:
     ]
     return Explanation(
         f"{failure.module_text} writes in place into what a module with a full backward hook "
-        f"returned "
-        f"or takes: the hook made a view of it, which cannot be written into.",
+        "returned or takes: the hook made a view of it, which cannot be written into.",
         (
             f"Set inplace=False: {failure.variable}.inplace = False, or x + y for x += y.",
             "Watch the gradient without such a hook: tt.watch(model, '...:grad_output') or "
@@ -207,9 +202,8 @@ def _backward_hook(failure: Failure, found: re.Match[str]) -> Explanation:
 def _function_view(failure: Failure, found: re.Match[str]) -> Explanation:
     name, _ = _target(failure)
     return Explanation(
-        f"{name} is a view that the custom function {found['node']} returned, and is written "
-        f"into in "
-        f"place: the backward of {found['node']} would be passed over.",
+        f"{name} is a view that the custom function {found['node']} returned, and is written into "
+        f"in place: the backward of {found['node']} would be passed over.",
         (
             f"Write into a clone: {name} = {name}.clone().",
             f"Return a tensor of its own from {found['node']}.forward: x.view(...).clone(), or "
@@ -224,8 +218,7 @@ def _several(failure: Failure, found: re.Match[str]) -> Explanation:
     name, _ = _target(failure)
     return Explanation(
         f"{name} is one of several views that {found['node'].lower()} made of one tensor, and "
-        f"such a "
-        f"view cannot be written into in place.",
+        "such a view cannot be written into in place.",
         (
             f"Compute out of place: {name} = {name} + y for {name} += y.",
             "Take the view by an index (x[0], x[:, :4]), which can be written into.",

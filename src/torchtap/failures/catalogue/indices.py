@@ -42,8 +42,7 @@ def _index(failure: Failure, found: re.Match[str]) -> Explanation:
     name = failure.name_of(tensors[0]) if tensors else "the tensor"
     return Explanation(
         f"Index {value} was asked of dimension {dim} of {name}, which has {size} elements there, "
-        f"from 0 "
-        f"to {size - 1}.",
+        f"from 0 to {size - 1}.",
         (
             f"Give indices below {size}: .clamp(max={size - 1}), or check where they come from.",
             f"Check that dimension {dim} is the one that is meant.",
@@ -57,8 +56,7 @@ def _mask(failure: Failure, found: re.Match[str]) -> Explanation:
     name = failure.name_of(tensors[-1]) if tensors else "mask"
     return Explanation(
         f"A mask {found['given']} was used on a tensor {found['wanted']}: a mask stands for the "
-        f"first "
-        f"dimensions.",
+        "first dimensions.",
         (
             f"Put it at the dimension that it belongs to: x[:, {name}].",
             f"Make it from the tensor itself: {name} = x > 0.",

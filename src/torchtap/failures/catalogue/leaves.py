@@ -26,8 +26,7 @@ def _integer(failure: Failure, found: re.Match[str]) -> Explanation:
     name, details = _tensor(failure)
     return Explanation(
         "Gradients exist of floats and complex numbers alone, and requires_grad was asked of a "
-        "tensor "
-        "of whole numbers.",
+        "tensor of whole numbers.",
         (
             f"Make it a tensor of floats: {name}.float().requires_grad_(), or dtype=torch.float32 "
             f"where it is made.",
@@ -42,8 +41,7 @@ def _flag(failure: Failure, found: re.Match[str]) -> Explanation:
     name = written(node.value) if isinstance(node, ast.Attribute) else "x"
     return Explanation(
         f"requires_grad was set on {name}, which is no leaf: it was computed, and requires grad "
-        f"because "
-        f"of what it was computed from.",
+        "because of what it was computed from.",
         (
             f"Use {name}.detach() where it is to have no graph.",
             "Set requires_grad on the parameter or input that it is computed from.",

@@ -98,8 +98,7 @@ def _one_hot(failure: Failure, found: re.Match[str]) -> Explanation:
     given, target, _, name = _pair(failure)
     return Explanation(
         f"{name} has the shape of the input, so the loss reads it as class probabilities, which "
-        f"are "
-        f"floats; it holds {dtype_word(found['given'])}.",
+        f"are floats; it holds {dtype_word(found['given'])}.",
         (
             f"Give class numbers: {name}.argmax(1).",
             f"Give floats: {name}.float().",
@@ -112,8 +111,7 @@ def _size(failure: Failure, found: re.Match[str]) -> Explanation:
     given, target, source, name = _pair(failure)
     return Explanation(
         f"The loss takes the classes of {source} in dimension 1, so a target of "
-        f"{found['wanted']}, and "
-        f"{name} is {found['given']}.",
+        f"{found['wanted']}, and {name} is {found['given']}.",
         (
             f"Move the classes behind the batch: {source}.movedim(-1, 1).",
             f"Flatten both: {source}.flatten(0, -2) against {name}.flatten().",
@@ -149,9 +147,8 @@ def _probabilities(failure: Failure, found: re.Match[str]) -> Explanation:
     span = bounds_of(value)
     bounds = "" if span is None else f", from {span[0]:.4g} to {span[1]:.4g}"
     ways = (
-        f"Give logits to F.binary_cross_entropy_with_logits, or nn.BCEWithLogitsLoss, with "
-        f"{which} as "
-        f"it is.",
+        "Give logits to F.binary_cross_entropy_with_logits, or nn.BCEWithLogitsLoss, with "
+        f"{which} as it is.",
         f"Make probabilities of them: {which}.sigmoid().",
     )
     if found["which"] == "target":

@@ -87,7 +87,7 @@ def _state_dict(failure: Failure, found: re.Match[str]) -> Explanation:
         what = f"all its names {'begin' if kind == 'more' else 'do not begin'} with {front!r}"
         if kind == "more":
             ways.append(
-                f"Take it off: "
+                "Take it off: "
                 f"{{key.removeprefix({front!r}): value for key, value in state.items()}}."
             )
         else:
@@ -153,8 +153,7 @@ def _truth(failure: Failure, found: re.Match[str]) -> Explanation:
     given = "" if operand is None else f" ({shape_of(operand.value)})"
     return Explanation(
         f"A tensor with several elements{given} was used where one answer, yes or no, is needed: "
-        f"if, "
-        f"and, or, not.",
+        "if, and, or, not.",
         (
             f"Say which is meant: ({_condition(failure) or name}).all(), or .any().",
             "Compute element by element: torch.where(condition, a, b), and & | ~ for and or not.",

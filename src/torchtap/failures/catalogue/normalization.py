@@ -27,8 +27,7 @@ def _group(failure: Failure, found: re.Match[str]) -> Explanation:
     channels = given[1] if len(given) > 1 else "?"
     return Explanation(
         f"{failure.module_text} takes {found['wanted']} channels, and its input {found['given']} "
-        f"has "
-        f"{channels}.",
+        f"has {channels}.",
         (f"Make it take that many: {failure.variable} = nn.GroupNorm(groups, {channels}).",),
         failure.details(failure.argument()),
     )
@@ -38,8 +37,7 @@ def _features(failure: Failure, found: re.Match[str]) -> Explanation:
     kind = type(failure.module).__name__ if failure.module is not None else "BatchNorm1d"
     return Explanation(
         f"{failure.module_text} takes {found['wanted']} channels, and its input has "
-        f"{found['given']} "
-        f"in dimension 1.",
+        f"{found['given']} in dimension 1.",
         (
             f"Make it take that many: {failure.variable} = nn.{kind}({found['given']}).",
             "Put the channels behind the batch: x.movedim(-1, 1).",
@@ -51,12 +49,10 @@ def _features(failure: Failure, found: re.Match[str]) -> Explanation:
 def _one_value(failure: Failure, found: re.Match[str]) -> Explanation:
     return Explanation(
         f"{failure.module_text} is in training mode and its input {found['given']} has one value "
-        f"per "
-        f"channel: a variance needs two.",
+        "per channel: a variance needs two.",
         (
             "Give batches of more than one: drop_last=True of the DataLoader leaves out a last "
-            "batch "
-            "of one.",
+            "batch of one.",
             "Call model.eval() before the forward, if it is not to train: it then uses the running "
             "statistics.",
             f"Use a norm over the features of one sample: {failure.variable} = nn.LayerNorm or "
@@ -85,8 +81,7 @@ def _recurrence(failure: Failure, found: re.Match[str]) -> Explanation:
     kind = type(failure.module).__name__ if failure.module is not None else "LSTM"
     return Explanation(
         f"{failure.module_text} takes {found['wanted']} features in the last dimension, and its "
-        f"input "
-        f"has {found['given']}.",
+        f"input has {found['given']}.",
         (
             f"Make it take that many: {failure.variable} = nn.{kind}({found['given']}, ...).",
             "Check the order: [time, batch, features], or [batch, time, features] with "
@@ -98,9 +93,8 @@ def _recurrence(failure: Failure, found: re.Match[str]) -> Explanation:
 
 def _state(failure: Failure, found: re.Match[str]) -> Explanation:
     return Explanation(
-        f"{failure.module_text} takes a hidden state of shape ({found['wanted']}) for this "
-        f"input, and "
-        f"got ({found['given']}).",
+        f"{failure.module_text} takes a hidden state of shape ({found['wanted']}) for this input, "
+        f"and got ({found['given']}).",
         (
             f"Make the state [layers * directions, batch, hidden]: torch.zeros({found['wanted']}).",
             "Leave the state out: it is zeros then.",

@@ -129,8 +129,7 @@ def _dimensions(failure: Failure, found: re.Match[str]) -> Explanation:
     )
     return Explanation(
         f"{failure.module_text} takes [batch, channels, ...] in {high} dimensions (or {low} "
-        f"without "
-        f"batch), and its input {found['given']} has {num}.",
+        f"without batch), and its input {found['given']} has {num}.",
         (way,),
         failure.details(operand),
     )
@@ -140,8 +139,7 @@ def _kernel(failure: Failure, found: re.Match[str]) -> Explanation:
     operand = failure.argument()
     return Explanation(
         f"{failure.module_text} has a kernel of {found['kernel']}, and its input with padding is "
-        f"only "
-        f"{found['given']}.",
+        f"only {found['given']}.",
         (
             "Give a larger input, or fewer pools and strides before it.",
             f"Pad it: {failure.variable} with padding=1, or a smaller kernel.",
@@ -154,8 +152,7 @@ def _pooled(failure: Failure, found: re.Match[str]) -> Explanation:
     operand = failure.argument()
     return Explanation(
         f"{failure.module_text} would leave nothing of its input ({found['given']}): its output "
-        f"would "
-        f"be {found['out']}.",
+        f"would be {found['out']}.",
         (
             "Give a larger input, or fewer pools and strides before it.",
             "Pool to a size and not by a factor: nn.AdaptiveAvgPool2d(1), nn.AdaptiveMaxPool2d(1).",

@@ -29,8 +29,7 @@ def _broadcast(failure: Failure, found: re.Match[str]) -> Explanation:
             ways.insert(0, f"Bring them into one order: {b}.mT, or {b}.reshape({a}.shape).")
     return Explanation(
         f"{a} and {b} have {found['a']} and {found['b']} elements in dimension {found['dim']} of "
-        f"the "
-        f"result, and only a size of 1 is repeated{f' ({shapes})' if shapes else ''}.",
+        f"the result, and only a size of 1 is repeated{f' ({shapes})' if shapes else ''}.",
         tuple(ways),
         failure.details(),
     )
@@ -43,12 +42,10 @@ def _concatenation(failure: Failure, found: re.Match[str]) -> Explanation:
     other = failure.name_of(tensors[at]) if at < len(tensors) else f"tensor {at}"
     return Explanation(
         f"{other} has {found['given']} where {first} has {found['wanted']}, in a dimension other "
-        f"than "
-        f"{found['dim']}, along which they are concatenated.",
+        f"than {found['dim']}, along which they are concatenated.",
         (
             f"Make what produces {other} give {found['wanted']} there (padding, stride, "
-            f"interpolate), "
-            f"or cut it.",
+            "interpolate), or cut it.",
             "Concatenate along the dimension in which they differ: dim=...",
         ),
         failure.details(),
@@ -62,8 +59,7 @@ def _concatenation_dims(failure: Failure, found: re.Match[str]) -> Explanation:
     way = "unsqueeze(-1)" if given < wanted else f"flatten({wanted - 1})"
     return Explanation(
         f"Tensors that are concatenated have one number of dimensions; these have {wanted} and "
-        f"{given} "
-        f"({name}).",
+        f"{given} ({name}).",
         (f"Give it as many: {name}.{way}.",),
         failure.details(),
     )
@@ -82,8 +78,7 @@ def _stack(failure: Failure, found: re.Match[str]) -> Explanation:
         )
     return Explanation(
         f"torch.stack takes tensors of one shape, and got {found['wanted']} at 0 and "
-        f"{found['given']} "
-        f"at {found['at']}.",
+        f"{found['given']} at {found['at']}.",
         (
             "Concatenate them along an existing dimension: torch.cat.",
             "Pad them first: torch.nn.utils.rnn.pad_sequence.",
@@ -135,8 +130,7 @@ def _expand(failure: Failure, found: re.Match[str]) -> Explanation:
     name = "x" if operand is None else failure.name_of(operand)
     return Explanation(
         f"{name} has {found['given']} in dimension {found['dim']}, which was to be "
-        f"{found['wanted']}: "
-        f"expand repeats a size of 1 alone.",
+        f"{found['wanted']}: expand repeats a size of 1 alone.",
         (
             f"Give a size that is there, or -1 to keep it: {name}.expand(-1, ...).",
             f"Copy it several times: {name}.repeat(...), or repeat_interleave.",

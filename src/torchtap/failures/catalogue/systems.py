@@ -45,11 +45,9 @@ def _unused(failure: Failure, found: re.Match[str]) -> Explanation:
         f"The last backward gave no gradient to {said}, and DistributedDataParallel waits for all.",
         (
             "Give find_unused_parameters=True to DistributedDataParallel, if a forward may leave "
-            "out "
-            "parts of the model.",
+            "out parts of the model.",
             "Use these parameters on the way to the loss, or set requires_grad_(False) on them "
-            "before "
-            "the model is wrapped.",
+            "before the model is wrapped.",
             "Call backward on all outputs of each forward, once, before the next forward.",
         ),
         (("unused", said),) if named else (),
@@ -63,8 +61,7 @@ def _memory(failure: Failure, found: re.Match[str]) -> Explanation:
         (
             "Give smaller batches, and add up the gradients of several before a step.",
             "See what autograd keeps: tt.saved_report(model, batch). Move it away: "
-            "tt.offload(...), "
-            "or torch.utils.checkpoint.",
+            "tt.offload(...), or torch.utils.checkpoint.",
             "Keep numbers and not graphs of former steps: losses.append(loss.item()).",
             "Run what is not trained under torch.no_grad().",
         ),
