@@ -385,6 +385,41 @@ def test_a_module_outside_of_the_model_is_said_to_be() -> None:
     assert "a Linear that is no submodule of the model takes 8 features" in note
 
 
+def test_indices_are_told_from_the_table_that_they_index() -> None:
+    table, tokens = torch.ones(3, 2), torch.tensor([1, 7])
+    (note,) = notes(raised(lambda: nn.functional.embedding(tokens, table)))
+    assert (
+        "The table has 3 rows, for indices from 0 to 2, and tokens holds indices from 1 to 7"
+        in (" ".join(note.split()))
+    )
+
+
+def test_tensors_inside_of_transforms_and_of_other_classes_are_described() -> None:
+    class Sub(Tensor):
+        pass
+
+    actions: list[Callable[[], Any]] = [
+        lambda: torch.vmap(nn.Linear(4, 3))(torch.ones(2, 5)),
+        lambda: torch.ones(2, 3).as_subclass(Sub) @ torch.ones(4, 5),
+        lambda: torch.eye(3).to_sparse() @ torch.ones(4, 2),
+        lambda: torch.nested.nested_tensor([torch.ones(2, 3)]) @ torch.ones(4, 5),
+        lambda: torch.vmap(lambda x: nn.functional.one_hot(x, 2))(torch.tensor([5, 1])),
+    ]
+    for action in actions:
+        (note,) = notes(raised(action))
+        assert "fault of torchtap" not in note
+        assert "test_explain_errors.py" in note
+
+
+def test_long_paths_are_shortened_in_the_middle() -> None:
+    net: nn.Module = nn.Linear(3, 3)
+    for _ in range(40):
+        net = nn.Sequential(net)
+    (note,) = notes(raised(lambda: net(torch.ones(2, 4))))
+    assert "…" in note.splitlines()[0]
+    assert len(note) < 1500
+
+
 def test_what_is_no_model_is_refused() -> None:
     with pytest.raises(InputError, match=r"model is int; expected an nn\.Module"):
         tt.explain_errors(3)  # type: ignore[arg-type]

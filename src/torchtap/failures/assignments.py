@@ -68,7 +68,8 @@ def _end(statement: ast.stmt) -> int:
     """The last line of a statement; of one with a block of others, of its head."""
     body = getattr(statement, "body", None)
     if isinstance(body, list) and body:
-        return max(statement.lineno, body[0].lineno - 1)
+        first: int = body[0].lineno
+        return max(statement.lineno, first - 1)
     return statement.end_lineno or statement.lineno
 
 

@@ -172,6 +172,11 @@ class Failure:
             name = f"{operand.text} is {name}"
         return ", ".join(one for one in (name, shape_of(operand.value), origin.text) if one)
 
+    @property
+    def pair(self) -> list[Operand]:
+        """The two operands of an operator: its tensors, or else its expressions."""
+        return (self.tensors if len(self.tensors) > 1 else self.operands)[:2]
+
     def details(self, *chosen: Operand | None) -> tuple[tuple[str, str], ...]:
         """Lines that describe operands; all tensors of the operation by default."""
         found = [one for one in chosen if one is not None] if chosen else self.tensors

@@ -276,7 +276,11 @@ def values_of(frame: Frame) -> Iterator[tuple[str, Any]]:
 
 
 def shown_file(file: str) -> str:
-    """A file as it is named in a note: relative to the current folder where it is below it."""
+    """A file as it is named in a note: below the current folder, or below those of packages."""
+    for name in _PACKAGES:
+        _, found, below = file.rpartition(f"{os.sep}{name}{os.sep}")
+        if found:
+            return below
     try:
         return str(Path(file).relative_to(Path.cwd()))
     except (ValueError, OSError):

@@ -289,8 +289,10 @@ def _is_of_torch(called: Any) -> bool:
 
 def _holds_tensor(frame: Frame, node: ast.AST) -> bool:
     """Whether an expression is a tensor, or is computed from one."""
-    return any(
-        isinstance(frame.value_of(inner), Tensor)
-        for inner in ast.walk(node)
-        if isinstance(inner, ast.Name | ast.Attribute | ast.Subscript)
-    )
+    for inner in ast.walk(node):
+        if isinstance(inner, ast.Call) and _is_of_torch(frame.value_of(inner.func)):
+            return True
+        is_named = isinstance(inner, ast.Name | ast.Attribute | ast.Subscript)
+        if is_named and isinstance(frame.value_of(inner), Tensor):
+            return True
+    return False

@@ -8,9 +8,11 @@ from typing import Any
 from torch import Tensor, nn
 
 from torchtap.core.modules import modules_of, unwrapped
+from torchtap.core.text import elide
 from torchtap.failures.frame import Frame, values_of
 
 _MOST_MODELS = 32
+_MOST_CHARACTERS = 70
 
 
 class Names:
@@ -54,7 +56,7 @@ class Names:
         if path is None:
             return f"a {kind} that is no submodule of the model"
         if path:
-            return f"{path} ({kind})"
+            return f"{elide(path, _MOST_CHARACTERS)} ({kind})"
         variable = self._variables[id(module)]
         return f"the {kind} itself" if variable == "model" else f"{variable} ({kind})"
 

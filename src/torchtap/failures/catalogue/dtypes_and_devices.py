@@ -83,7 +83,7 @@ def _product(failure: Failure, found: re.Match[str]) -> Explanation:
         if weight.device != value.device:  # Of convolutions, the message speaks of types alone.
             return _devices(failure, found)
         return _weighted(failure, name, value, weight)
-    chosen = failure.operands[:2]
+    chosen = failure.pair
     names = [failure.name_of(one) for one in chosen]
     said = " and ".join(f"{a} ({_dtype(b.value)})" for a, b in zip(names, chosen, strict=True))
     said = said or failure.text
@@ -124,7 +124,7 @@ def _mixed(failure: Failure, found: re.Match[str]) -> Explanation:
 
 
 def _index(failure: Failure, found: re.Match[str]) -> Explanation:
-    operand = failure.argument()
+    operand = failure.operand("input")
     name = "x" if operand is None else failure.name_of(operand)
     ways = [f"Convert it: {name}.long()."]
     if isinstance(failure.module, nn.Embedding | nn.EmbeddingBag):

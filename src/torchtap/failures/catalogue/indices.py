@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from torch import nn
+from torch import Tensor, nn
 
 from torchtap.failures.failure import Explanation, Failure
 from torchtap.failures.operands import Operand, bounds_of
@@ -17,20 +17,23 @@ def _span(operand: Operand | None) -> str:
 
 
 def _embedding(failure: Failure, found: re.Match[str]) -> Explanation:
-    operand = failure.argument()
+    operand, weight = failure.operand("input"), failure.operand("weight")
     name = "x" if operand is None else failure.name_of(operand)
     module = failure.module
     rows = module.num_embeddings if isinstance(module, nn.Embedding | nn.EmbeddingBag) else None
+    if rows is None and weight is not None and isinstance(weight.value, Tensor):
+        rows = len(weight.value)
     span = _span(operand)
     short = failure.variable
     high = int(span.rpartition(" ")[2]) + 1 if span else "N"
+    table = failure.module_text if isinstance(module, nn.Embedding) else "The table"
     has = f"has {rows} rows, for indices from 0 to {rows - 1}" if rows else "was indexed"
     ways = [f"Give it a row for each: {short} = nn.Embedding({high}, ...)."]
     if span.startswith("from -"):
         ways.insert(0, f"Replace the negative ones, which stand for padding: {name}.clamp(min=0).")
     ways.append("Check the vocabulary of the tokenizer against that of the model.")
     return Explanation(
-        f"{failure.module_text} {has}, and {name} holds indices {span or 'beyond them'}.",
+        f"{table} {has}, and {name} holds indices {span or 'beyond them'}.",
         tuple(ways),
         failure.details(operand),
     )

@@ -28,11 +28,11 @@ def _matrices(failure: Failure, found: re.Match[str]) -> Explanation:
     module = failure.module
     if isinstance(module, nn.Linear) and failure.frames[failure.depth or 0].is_torch:
         return _linear(failure, module)
-    names = [failure.name_of(one) for one in failure.operands[:2]]
+    names = [failure.name_of(one) for one in failure.pair]
     names += ["the first", "the second"][len(names) :]
     groups = found.groupdict()
     a, b = groups["left"], groups["right"]
-    values = [one.value for one in failure.operands[:2]]
+    values = [one.value for one in failure.pair]
     return Explanation(
         f"A product sums over the last dimension of {names[0]}, which is {a}, and the first (of "
         f"matrices: the last but one) of {names[1]}, which is {b}.",

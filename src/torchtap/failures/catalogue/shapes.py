@@ -11,7 +11,7 @@ from torchtap.failures.operands import shape_of
 
 
 def _broadcast(failure: Failure, found: re.Match[str]) -> Explanation:
-    chosen = failure.operands[:2]
+    chosen = failure.pair
     names = [failure.name_of(one) for one in chosen]
     a, b = (names + ["the first", "the second"][len(names) :])[:2]
     shapes = " and ".join(filter(None, (shape_of(one.value) for one in chosen)))
