@@ -1,5 +1,4 @@
-"""``tt.explain_errors``: PyTorch's exceptions get a note that says where and why, and what to "
-"do."""
+"""``tt.explain_errors``: PyTorch's exceptions get a note: where, why, and what to do."""
 
 from __future__ import annotations
 
