@@ -160,11 +160,46 @@ def _raise(error: BaseException) -> Any:
         lambda x: _raise(SystemExit(3)),
         lambda x: _raise(InputError("ours")),
         lambda x: _raise(StopIteration()),
+        lambda x: {"a": 1}[x],
+        lambda x: torch.load("nowhere"),
+        lambda x: nn.Sequential(Own(lambda y: {}["k"]))(x),
+        lambda x: hooked(lambda module: None)(x),
+        lambda x: hooked(lambda module, args, out: {}["k"])(x),
     ],
 )
 def test_what_is_not_raised_by_pytorch_stays_untouched(action: Callable[[Tensor], Any]) -> None:
     net = nn.Sequential(Own(action))
     assert notes(raised(lambda: net(torch.ones(2)))) == []
+
+
+def hooked(hook: Callable[..., Any]) -> nn.Module:
+    net = nn.Linear(2, 2)
+    net.register_forward_hook(hook)
+    return net
+
+
+class Samples(torch.utils.data.Dataset[Tensor]):
+    def __init__(self, action: Callable[[int], Any]) -> None:
+        self.action = action
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, at: int) -> Any:
+        return self.action(at)
+
+
+@pytest.mark.parametrize(
+    ("action", "told"),
+    [(lambda at: torch.ones(at + 1), True), (lambda at: _raise(ValueError("bad")), False)],
+)
+def test_what_a_worker_raised_is_told_apart_by_where_it_was_raised(
+    action: Callable[[int], Any], told: bool
+) -> None:
+    loader = torch.utils.data.DataLoader(Samples(action), batch_size=2, num_workers=1)
+    found = notes(raised(lambda: list(loader)))
+    assert bool(found) is told
+    assert not told or "The samples of a batch have different shapes" in found[0]
 
 
 def test_an_assertion_of_the_program_stays_untouched() -> None:

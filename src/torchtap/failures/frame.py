@@ -7,6 +7,7 @@ the frame, and attributes in the dictionaries of objects.
 from __future__ import annotations
 
 import ast
+import builtins
 import inspect
 import linecache
 import os
@@ -151,7 +152,7 @@ class Frame:
         if isinstance(node, ast.Constant):
             return node.value
         if isinstance(node, ast.Name):
-            return self.names.get(node.id, MISSING)
+            return self.names.get(node.id, vars(builtins).get(node.id, MISSING))
         if isinstance(node, ast.Attribute):
             return attribute_of(self.value_of(node.value), node.attr)
         if isinstance(node, ast.Subscript):

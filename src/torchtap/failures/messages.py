@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import ast
 import inspect
+import os
 import re
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from torchtap.failures.failure import Failure
-from torchtap.failures.frame import Frame
+from torchtap.failures.frame import MISSING, Frame
 from torchtap.failures.operands import parts_of
 
 PATTERNS: dict[str, str] = {
@@ -215,6 +217,11 @@ _ABOUT_NONE = ("attribute of None", "item of None", "operator on None", "None am
 """Messages that mean something of PyTorch only where what is ``None`` is a gradient."""
 _OF_PYTHON = ("arguments of forward", "no such attribute")
 """Messages that Python itself has for other things too."""
+_IN_WORKER = re.compile(
+    r"Caught \w+ in DataLoader worker process \d+\.\nOriginal Traceback[\s\S]*"
+    r'File "(?P<file>[^"]+)"[\s\S]*?\n\w+: (?P<text>[\s\S]+)'
+)
+"""What a worker of a DataLoader raised, with its traceback as text."""
 _KINDS = (RuntimeError, ValueError, TypeError, IndexError, AttributeError, AssertionError)
 _COMPILED = {name: re.compile(pattern) for name, pattern in PATTERNS.items()}
 
@@ -230,9 +237,17 @@ def recognise(failure: Failure) -> Found | None:
     """The message of an exception, if it is PyTorch's and known."""
     if not isinstance(failure.error, _KINDS) or not failure.frames:
         return None
+    worker = _IN_WORKER.match(failure.text)
+    if worker is not None:
+        is_torch = f"{os.sep}torch{os.sep}" in worker["file"]
+        return _fitting(worker["text"], lambda name: is_torch and name not in _OF_PYTHON)
+    return _fitting(failure.text, lambda name: _means_torch(name, failure))
+
+
+def _fitting(text: str, is_meant: Callable[[str], bool]) -> Found | None:
     for name, pattern in _COMPILED.items():
-        match = pattern.match(failure.text)
-        if match is not None and _means_torch(name, failure):
+        match = pattern.match(text)
+        if match is not None and is_meant(name):
             return Found(name, match)
     return None
 
@@ -243,7 +258,9 @@ def _means_torch(name: str, failure: Failure) -> bool:
         from torchtap.failures.catalogue.none_gradients import gradients_read
 
         return bool(gradients_read(failure))
-    if name in _OF_PYTHON:
+    if name == "arguments of forward":  # Of a call by PyTorch: it is what calls forwards.
+        return failure.frames[-1].is_torch and failure.frames[-1].module is not None
+    if name == "no such attribute":
         return is_from_torch(failure)
     last = failure.frames[-1]
     return not _is_passed_on(last) if last.is_torch else not last.raises_itself
@@ -255,8 +272,20 @@ def is_from_torch(failure: Failure) -> bool:
         return False
     last = failure.frames[-1]
     if last.is_torch:
-        return not _is_passed_on(last)
+        return not _is_passed_on(last) and (
+            last.raises_itself or not _calls_others(last, failure.error)
+        )
     return not last.raises_itself and _computes(last, failure.error)
+
+
+def _calls_others(frame: Frame, error: BaseException) -> bool:
+    """Whether it called a function that is not PyTorch's, which failed without a frame."""
+    node = frame.expression
+    called = frame.value_of(node.func) if isinstance(node, ast.Call) else MISSING
+    if called is MISSING or isinstance(called, nn.Module) or isinstance(error, RuntimeError):
+        return False
+    home = getattr(called, "__module__", None)
+    return isinstance(home, str) and home.split(".")[0] != "torch"
 
 
 def _is_passed_on(frame: Frame) -> bool:

@@ -148,7 +148,7 @@ def _lazy(failure: Failure, found: re.Match[str]) -> Explanation:
 
 
 def _truth(failure: Failure, found: re.Match[str]) -> Explanation:
-    operand = failure.argument()
+    operand = failure.tensors[0] if failure.tensors else None
     name = "x" if operand is None else failure.name_of(operand)
     given = "" if operand is None else f" ({shape_of(operand.value)})"
     return Explanation(

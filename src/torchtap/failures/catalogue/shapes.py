@@ -66,7 +66,7 @@ def _concatenation_dims(failure: Failure, found: re.Match[str]) -> Explanation:
 
 
 def _stack(failure: Failure, found: re.Match[str]) -> Explanation:
-    if any("collate" in frame.file for frame in failure.frames):
+    if "collate" in failure.text or any("collate" in one.file for one in failure.frames):
         return Explanation(
             f"The samples of a batch have different shapes: {found['wanted']} at 0 and "
             f"{found['given']} at {found['at']}, and the DataLoader stacks them.",
