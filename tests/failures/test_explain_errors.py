@@ -326,6 +326,19 @@ def test_without_recording_the_lines_that_fit_are_given_as_a_choice() -> None:
     assert note.count("one of") >= 2
 
 
+def test_a_write_in_a_branch_is_not_said_to_have_run() -> None:
+    def wrong() -> None:
+        y = torch.ones(3, requires_grad=True).exp()
+        if y.sum() < 0:
+            y += 1
+        vars(Tensor).get("add_", Tensor.add_)(y, 1)
+        y.sum().backward()
+
+    (note,) = notes(raised(wrong))
+    assert "written by" not in note
+    assert "y += 1" in note
+
+
 def test_recording_changes_no_value_and_no_gradient_and_ends_with_the_block() -> None:
     def train() -> list[Tensor]:
         torch.manual_seed(0)

@@ -11,6 +11,7 @@ In the order in which it is read:
 - :mod:`~torchtap.failures.graph_reading`, :mod:`~torchtap.failures.writes`,
   :mod:`~torchtap.failures.cuts`: what the autograd graph and the source say of a backward that
   failed: what is freed or overwritten, which line wrote, where the graph was cut.
+- :mod:`~torchtap.failures.gradients_read`: the gradients in an expression that are ``None``.
 - :mod:`~torchtap.failures.recording`: what ``record=True`` notes of writes in place.
 - :mod:`~torchtap.failures.catalogue`: the situations, by topic.
 - :mod:`~torchtap.failures.note`: the note as text.

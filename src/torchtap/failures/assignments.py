@@ -43,7 +43,7 @@ def assignments_of(frame: Frame, name: str) -> list[Assignment]:
     if function is None or isinstance(function, ast.Lambda):
         return []
     every = list(_statements(function, name, ()))
-    here = _blocks_at(function, frame.line)
+    here = blocks_at(function, frame.line)
     before = [one for one in every if _end(one.statement) < frame.line]
     # The statement itself: of ``x = f(x)``, the name had its value before it.
     loops = [node for node, _ in here if isinstance(node, ast.For | ast.While | ast.AsyncFor)]
@@ -62,6 +62,19 @@ def assignments_of(frame: Frame, name: str) -> list[Assignment]:
     chosen = sorted({*_places(found), *_places(again)})
     by_line = {one.statement.lineno: one for one in every}
     return [_as_assignment(by_line[line], frame.file) for line in chosen]
+
+
+def runs_before(function: ast.AST, line: int, here: int) -> bool | None:
+    """Whether a line of a function ran before another one that is running.
+
+    Returns:
+        ``None`` where it may have run, or not: it stands in a branch, or below in a loop.
+    """
+    around, at = blocks_at(function, here), blocks_at(function, line)
+    loops = [node for node, _ in around if isinstance(node, ast.For | ast.While | ast.AsyncFor)]
+    if line >= here:
+        return None if any(node is loop for node, _ in at for loop in loops) else False
+    return True if set(map(_key, at)) <= set(map(_key, around)) else None
 
 
 def _end(statement: ast.stmt) -> int:
@@ -155,7 +168,7 @@ def _matching(target: ast.expr, value: ast.expr, name: str) -> ast.expr:
     return value
 
 
-def _blocks_at(function: ast.AST, line: int) -> tuple[tuple[ast.AST, str], ...]:
+def blocks_at(function: ast.AST, line: int) -> tuple[tuple[ast.AST, str], ...]:
     """The blocks of statements that a line stands in, outermost first."""
     node, blocks = function, []
     while True:

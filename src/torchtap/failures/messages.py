@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from torchtap.failures.failure import Failure
 from torchtap.failures.frame import MISSING, Frame
+from torchtap.failures.gradients_read import gradients_read
 from torchtap.failures.operands import parts_of
 
 PATTERNS: dict[str, str] = {
@@ -240,7 +241,9 @@ def recognise(failure: Failure) -> Found | None:
     worker = _IN_WORKER.match(failure.text)
     if worker is not None:
         is_torch = f"{os.sep}torch{os.sep}" in worker["file"]
-        return _fitting(worker["text"], lambda name: is_torch and name not in _OF_PYTHON)
+        return _fitting(
+            worker["text"], lambda name: is_torch and name not in (*_OF_PYTHON, *_ABOUT_NONE)
+        )
     return _fitting(failure.text, lambda name: _means_torch(name, failure))
 
 
@@ -255,8 +258,6 @@ def _fitting(text: str, is_meant: Callable[[str], bool]) -> Found | None:
 def _means_torch(name: str, failure: Failure) -> bool:
     """Whether a text that fits was PyTorch's, and not that of a program that says the same."""
     if name in _ABOUT_NONE:
-        from torchtap.failures.catalogue.none_gradients import gradients_read
-
         return bool(gradients_read(failure))
     if name == "arguments of forward":  # Of a call by PyTorch: it is what calls forwards.
         return failure.frames[-1].is_torch and failure.frames[-1].module is not None

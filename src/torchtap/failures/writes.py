@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from torch import Tensor, nn
 
+from torchtap.failures.assignments import runs_before
 from torchtap.failures.frame import Frame, shown_file, source_tree, written
 from torchtap.failures.graph_reading import Node, operation, place_of, shares_memory
 from torchtap.failures.names import Names
@@ -111,8 +112,9 @@ def writer_of(
     if placed is not None and getattr(placed, "inplace", False) is True:
         return CERTAIN, [_of_module(placed, names)]
     known = list(_known_writes(tensor, frames)) if tensor is not None else []
-    if known:
-        return CERTAIN, known
+    certain = [write for write, ran in known if ran]
+    if certain:
+        return CERTAIN, certain
     modules = list(_writing_modules(writer, names)) if writer is not None else []
     kind = None if writer is None else operation(writer)
     fitting = [
@@ -122,7 +124,8 @@ def writer_of(
         if kind is None or kind in (one.operation, _ANY_WRITE) or one.operation == _ANY_WRITE
         if not _is_no_tensor(one, frames, names)
     ]
-    found = [*modules, *fitting]
+    found = [*modules, *(write for write, _ in known), *fitting]
+    found = list({one.text: one for one in found}.values())
     return "perhaps by" if len(found) == 1 else "one of", found
 
 
@@ -135,8 +138,8 @@ def _seen(write: WriteAt, names: Names) -> Write:
     return Write(text, "", None, write.file, write.line)
 
 
-def _known_writes(tensor: Tensor, frames: Sequence[Frame]) -> Iterator[Write]:
-    """Writes of running functions into a variable that stands in the memory of the tensor."""
+def _known_writes(tensor: Tensor, frames: Sequence[Frame]) -> Iterator[tuple[Write, bool | None]]:
+    """Writes of running functions into the memory of the tensor, and whether they ran."""
     for frame in frames:
         if frame.is_torch or frame.function is None:
             continue
@@ -146,8 +149,10 @@ def _known_writes(tensor: Tensor, frames: Sequence[Frame]) -> Iterator[Write]:
             if one.target is None or not first <= one.line <= last:
                 continue
             value = frame.value_of(_base(one.target))
-            if isinstance(value, Tensor) and shares_memory(value, tensor):
-                yield one
+            ran = runs_before(frame.function, one.line, frame.line)
+            is_same = isinstance(value, Tensor) and shares_memory(value, tensor)
+            if is_same and ran is not False:
+                yield one, ran
 
 
 _NO_TENSORS = (int, float, str, list, dict)
