@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from torchtap.explain.cam import cam as cam
     from torchtap.explain.check import Check as Check
     from torchtap.explain.map import Map as Map
+    from torchtap.failures.explain_errors import explain_errors as explain_errors
     from torchtap.hooks.marks import mark as mark
     from torchtap.runs.memory import Memory as Memory
     from torchtap.runs.merging.merge import merge as merge
@@ -97,6 +98,7 @@ _HOMES = {
     "edit": "edits.edit",
     "edit_tensor": "edits.tensor",
     "edits": "edits",
+    "explain_errors": "failures.explain_errors",
     "features": "transfer.features",
     "freeze": "transfer.freeze",
     "mark": "hooks.marks",

@@ -283,6 +283,37 @@ def test_a_script_sees_what_it_sees_without_torchtap(tmp_path: Path) -> None:
         )
 
 
+FAILING = """
+import torch
+from torch import nn
+
+net = nn.Sequential(nn.Linear(4, 3), nn.Linear(8, 2))
+net(torch.ones(5, 4))
+"""
+
+
+def test_an_error_is_explained_where_that_is_asked_for(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(FAILING)
+    plain = run(tmp_path, script)
+    without = run(tmp_path, *WATCHED, script)
+    explained = run(tmp_path, *WATCHED, "--explain", script)
+    assert plain.returncode == without.returncode == explained.returncode == 1
+    assert b"torchtap: 1 (Linear)" not in without.stderr
+    assert b"torchtap: 1 (Linear) takes 8 features" in explained.stderr
+    assert b"train.py:6: net(torch.ones(5, 4))" in explained.stderr
+    message = plain.stderr.decode().splitlines()[-1]
+    assert message in explained.stderr.decode().splitlines()
+
+
+def test_an_error_of_the_script_itself_is_left_alone(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import torch\n\nraise ValueError('mine')\n")
+    plain, explained = run(tmp_path, script), run(tmp_path, *WATCHED, "--explain", script)
+    head = explained.stderr.decode().split("torchtap: ")[0]
+    assert head == plain.stderr.decode()
+
+
 def test_a_syntax_error_is_shown_as_python_shows_it(tmp_path: Path) -> None:
     (tmp_path / "odd.py").write_text("import os\nx = = 2\n")
     alone, watched = (run(tmp_path, *words, "odd.py") for words in ((), WATCHED))

@@ -44,6 +44,11 @@ _WHERE = "*:output,grad_output,param,param_grad,update"
     help="A step is N backwards. By default it ends with the optimizers' steps, and without "
     "optimizers after each backward.",
 )
+@click.option(
+    "--explain",
+    is_flag=True,
+    help="Say below an error of PyTorch at which module and line it came, and what to do.",
+)
 @click.argument("script")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 def run(
@@ -51,6 +56,7 @@ def run(
     every: int,
     to: str,
     step_every: int | None,
+    explain: bool,
     script: str,
     args: tuple[str, ...],
 ) -> Launch:
@@ -68,4 +74,4 @@ def run(
     for pattern in patterns:
         Pattern.parse(pattern)
     target = Path(os.path.abspath(to))
-    return Launch(readable_script(script), args, patterns, every, step_every, target)
+    return Launch(readable_script(script), args, patterns, every, step_every, target, explain)

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import re
-import traceback
 from collections.abc import Iterator, Mapping
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from torchtap.core.errors import InputError, TorchtapError
 
@@ -16,18 +13,10 @@ if TYPE_CHECKING:
     from torch import nn
 
     from torchtap.cli.batch import Batch
+    from torchtap.failures.failure import Failure
 
 _MOST_CHARACTERS = 600
-# What embeddings, one_hot, gather and indexing say of numbers that are not whole.
-_WANTS_WHOLE_NUMBERS = re.compile(
-    r"scalar types: Long|index tensor of type Long|Expected dtype int(32/int)?64 for index"
-    r"|used as indices must be long"
-)
-
-
-class _Place(NamedTuple):
-    path: str
-    module: nn.Module
+_WANTS_WHOLE_NUMBERS = ("index dtype", "index of floats")
 
 
 @contextlib.contextmanager
@@ -36,7 +25,8 @@ def explained(
 ) -> Iterator[None]:
     """Turn what the model raises into one error that says what it was given.
 
-    What was not raised inside the model, and all with ``--traceback``, comes through as it is.
+    What was not raised inside the model, and all with ``--traceback``, comes through with the note
+    of ``tt.explain_errors`` and is otherwise as it is.
 
     Raises:
         InputError: the model raised something.
@@ -46,28 +36,29 @@ def explained(
     except TorchtapError:
         raise
     except Exception as error:
-        place = _place(model, error.__traceback__)
-        if options["traceback"] or place is None:
+        from torchtap.failures.explain_errors import add_notes, explain
+
+        failure, found, explanation = explain(error, model)
+        module = _running(failure)
+        if options["traceback"] or module is None:
+            add_notes(error, model)
             raise
+        what = f" {explanation.what}" if explanation is not None else ""
+        message = "" if found is None else found.name
         raise InputError(
             f"{target} was given {_given(batch)} and raised {type(error).__name__} in "
-            f"{_named(place)}{_said(error)}. {_way_out(model, batch, place, error, options)}; "
+            f"{_named(failure, module)}{_said(error)}.{what} "
+            f"{_way_out(model, batch, module, error, message, options)}; "
             f"--traceback shows where it was raised."
         ) from error
 
 
-def _place(model: nn.Module, trace: TracebackType | None) -> _Place | None:
+def _running(failure: Failure) -> nn.Module | None:
     """The innermost module of the model that was running; ``None`` if none, or a hook of ours."""
-    from torchtap.core.modules import modules_of
-
-    found = None
-    by_id = {id(module): _Place(path, module) for path, module in modules_of(model)[0].items()}
-    for frame, _ in traceback.walk_tb(trace):
-        if str(frame.f_globals.get("__name__")).startswith("torchtap.hooks"):
-            found = None
-        else:
-            found = by_id.get(id(frame.f_locals.get("self")), found)
-    return found
+    if failure.is_of_torchtap:
+        return None
+    running = (one.module for one in reversed(failure.frames))
+    return next((one for one in running if one is not None and one in failure.names), None)
 
 
 def _given(batch: Batch) -> str:
@@ -81,9 +72,9 @@ def _given(batch: Batch) -> str:
     return ", ".join(tensors)
 
 
-def _named(place: _Place) -> str:
-    kind = type(place.module).__name__
-    return f"{place.path} ({kind})" if place.path else f"{kind} itself"
+def _named(failure: Failure, module: nn.Module) -> str:
+    kind, path = type(module).__name__, failure.names.path(module)
+    return f"{path} ({kind})" if path else f"{kind} itself"
 
 
 def _said(error: Exception) -> str:
@@ -96,22 +87,23 @@ def _said(error: Exception) -> str:
 def _way_out(
     model: nn.Module,
     batch: Batch,
-    place: _Place,
+    module: nn.Module,
     error: Exception,
+    message: str,
     options: Mapping[str, Any],
 ) -> str:
     from torch import nn
 
-    is_embedding = isinstance(place.module, nn.Embedding | nn.EmbeddingBag)
+    is_embedding = isinstance(module, nn.Embedding | nn.EmbeddingBag)
     values = [*batch.args, *batch.kwargs.values()]
     has_fractions = any(value.is_floating_point() or value.is_complex() for value in values)
-    if has_fractions and (is_embedding or _WANTS_WHOLE_NUMBERS.search(str(error))):
-        most = str(place.module.num_embeddings) if is_embedding else "N"
+    if has_fractions and (is_embedding or message in _WANTS_WHOLE_NUMBERS):
+        most = str(module.num_embeddings) if is_embedding else "N"
         size = "" if is_embedding else ", with N the size of its vocabulary"
         start = "" if options["shape"] is not None else "--shape and "
         return f"It wants whole numbers: give {start}--dtype int64 --high {most}{size}"
     if is_embedding and isinstance(error, IndexError):
-        most = str(place.module.num_embeddings)
+        most = str(module.num_embeddings)
         return f"It has {most} rows, for numbers from 0: give --high {most}"
     if isinstance(error, TypeError) and not _fits(model, batch):
         takes = inspect.signature(model.forward).replace(return_annotation=inspect.Signature.empty)

@@ -71,6 +71,9 @@ num_dispatch_modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
 without_torch_function = torch._C.DisableTorchFunctionSubclass
 """Context in which operators do not call ``__torch_function__`` of tensor subclasses."""
 
+without_torch_functions = torch._C.DisableTorchFunction
+"""Context in which operators call neither those nor modes of ``__torch_function__``."""
+
 NO_DISPATCH: Any = torch._C._disabled_torch_dispatch_impl
 """``__torch_dispatch__`` of classes that do not override it."""
 

@@ -41,8 +41,13 @@ def readable_script(script: str) -> str:
     return script
 
 
-def run_as_main(script: str, args: Sequence[str]) -> None:
+def run_as_main(script: str, args: Sequence[str], *, explain: bool = False) -> None:
     """Run a script in this process, in the place of the program that is running.
+
+    Args:
+        script: the file.
+        args: its arguments.
+        explain: add the note of ``tt.explain_errors`` to what PyTorch raises.
 
     Raises:
         BaseException: what the script raised. It has been printed as Python prints it, and what
@@ -68,6 +73,10 @@ def run_as_main(script: str, args: Sequence[str]) -> None:
     except SystemExit:
         raise
     except BaseException as error:
+        if explain and "torch" in sys.modules:
+            from torchtap.failures.explain_errors import add_notes
+
+            add_notes(error)
         _print(error)
         sys.excepthook = _print_nothing
         raise

@@ -35,6 +35,7 @@ class Launch:
         every: record every so many steps.
         backwards: end a step after so many backwards.
         to: where the run goes.
+        explain: add a note to what PyTorch raises.
     """
 
     script: str
@@ -43,6 +44,7 @@ class Launch:
     every: int
     backwards: int | None
     to: Path
+    explain: bool = False
 
     def start(self) -> None:
         """Run the script.
@@ -52,7 +54,7 @@ class Launch:
         """
         watching = Watching(self)
         watching.attach()
-        run_as_main(self.script, self.args)
+        run_as_main(self.script, self.args, explain=self.explain)
 
 
 class Watching:

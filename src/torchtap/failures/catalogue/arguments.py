@@ -1,0 +1,74 @@
+"""Arguments of operations and of forwards: None, tuples, and the wrong number."""
+
+from __future__ import annotations
+
+import inspect
+import re
+
+from torch import nn
+
+from torchtap.failures.failure import Explanation, Failure
+from torchtap.failures.operands import Operand
+
+
+def _argument(failure: Failure, found: re.Match[str]) -> Explanation:
+    given, name = found["given"], found["name"]
+    operand = next(
+        (one for one in failure.operands if type(one.value).__name__ == given.split(".")[-1]), None
+    )
+    operand = failure.operand(name) or operand
+    text = name if operand is None else failure.name_of(operand)
+    origin = None if operand is None else failure.origin(operand)
+    hooked = origin.module if origin is not None else None
+    ways = _ways(given, text, hooked)
+    return Explanation(
+        f"{failure.module_text} takes a tensor as {name!r}, and got {given}"
+        f"{f', which {failure.names.module(hooked)} returned' if hooked is not None else ''}.",
+        ways,
+        () if operand is None else _details(failure, operand),
+    )
+
+
+def _details(failure: Failure, operand: Operand) -> tuple[tuple[str, str], ...]:
+    return (("operand", failure.described(operand)),)
+
+
+def _ways(given: str, text: str, maker: nn.Module | None) -> tuple[str, ...]:
+    if given in ("tuple", "list"):
+        ways = [f"Take the tensor out of it: {text}[0]."]
+        if isinstance(maker, nn.LSTM | nn.GRU | nn.RNN | nn.MultiheadAttention):
+            ways.append(
+                "It returns (output, state): output, _ = module(x), also inside a Sequential."
+            )
+        elif maker is not None and maker._forward_hooks:
+            ways.append(
+                "A forward hook of it returned that: return the tensor, or None to keep it."
+            )
+        return (*ways, f"Make a tensor of it: torch.tensor({text}), or torch.stack({text}).")
+    if given == "NoneType":
+        return (
+            f"Return a value from what makes {text}: a function without return gives None.",
+            f"Guard it: if {text} is not None.",
+        )
+    if "ndarray" in given:
+        return (f"Convert it: torch.from_numpy({text}).float().",)
+    return (f"Give a tensor: torch.as_tensor({text}).",)
+
+
+def _forward(failure: Failure, found: re.Match[str]) -> Explanation:
+    module = failure.module
+    takes = ""
+    if module is not None:
+        signature = inspect.signature(module.forward)
+        takes = f" It takes {signature.replace(return_annotation=inspect.Signature.empty)}."
+    return Explanation(
+        f"{failure.module_text} was called with arguments that its forward does not take: "
+        f"{found['what']}.{takes}",
+        (
+            "Call it with the arguments of its forward, by name where they are many.",
+            "Unpack a batch that is a dict or tuple: model(**batch), model(*batch).",
+        ),
+    )
+
+
+SITUATIONS = {"argument that is no tensor": _argument, "arguments of forward": _forward}

@@ -1,0 +1,369 @@
+"""A backward that cannot run: no graph, a graph that is freed, no number to begin at."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from torch import Tensor
+
+from torchtap.failures.assignments import assignments_of
+from torchtap.failures.cuts import cuts_in, without_grad
+from torchtap.failures.failure import Explanation, Failure
+from torchtap.failures.frame import Frame, shown_file, written
+from torchtap.failures.graph_reading import FREED, Node, nodes_of, place_of, saved_by
+from torchtap.failures.operands import Operand, shape_of
+
+Details = tuple[tuple[str, str], ...]
+
+
+def _name(failure: Failure, tensor: Tensor | None, otherwise: str) -> str:
+    held = [] if tensor is None else failure.holders(tensor)
+    return held[-1] if held else otherwise
+
+
+def _made(failure: Failure, tensor: Tensor | None) -> str:
+    if tensor is None:
+        return ""
+    return failure.origin(Operand("it", tensor, len(failure.frames) - 1)).text
+
+
+def _no_graph(failure: Failure, found: re.Match[str]) -> Explanation:
+    at = int(found["at"])
+    tensor = failure.differentiated[at] if at < len(failure.differentiated) else None
+    name, made = _name(failure, tensor, "the loss"), _made(failure, tensor)
+    details: Details = (("tensor", f"{name}, {shape_of(tensor)}, {made}".rstrip(", ")),)
+    if tensor is not None and not tensor.is_inference() and _is_whole(tensor):
+        return Explanation(
+            f"backward was called on {name}, which holds whole numbers ({shape_of(tensor)}) and "
+            f"has no gradient.",
+            ("Compute the loss from floats: from logits, and not from argmax or counts.",),
+            details,
+        )
+    if "autograd.grad(" in made and "create_graph" in made:
+        return Explanation(
+            f"{name} is a gradient that depends on nothing that requires grad: what was "
+            "differentiated is linear in it.",
+            (
+                "Set requires_grad_(True) on the parameters that the gradient depends on.",
+                "Leave the second backward out: this derivative is zero.",
+            ),
+            details,
+        )
+    if "autograd.grad(" in made:
+        return Explanation(
+            f"{name} is a gradient without a graph of its own: torch.autograd.grad made it without "
+            f"create_graph.",
+            ("Give create_graph=True to the torch.autograd.grad that makes it.",),
+            details,
+        )
+    return _cut(failure, tensor, name, details)
+
+
+def _is_whole(tensor: Tensor) -> bool:
+    return not (tensor.is_floating_point() or tensor.is_complex())
+
+
+def _cut(failure: Failure, tensor: Tensor | None, name: str, details: Details) -> Explanation:
+    """Nothing that requires grad leads to the tensor: why."""
+    if tensor is not None and tensor.is_inference():
+        return Explanation(
+            f"{name} was computed in inference mode, so there is no graph to go back through.",
+            (
+                "Compute what is trained outside of torch.inference_mode().",
+                "Where only some of it must have no graph, put torch.no_grad() around that part.",
+            ),
+            (*details, *(("cut", one.text) for one in cuts_in(failure) if one.is_mode)),
+        )
+    frozen = without_grad(failure)
+    if frozen:
+        return Explanation(
+            f"{name} has no graph: no parameter of {frozen} requires grad.",
+            (
+                "Set requires_grad_(True) on the parameters that are to be trained.",
+                "Where gradients of the input are wanted, set requires_grad_(True) on the input "
+                "before the forward.",
+            ),
+            details,
+        )
+    cuts = cuts_in(failure)
+    what = f"{name} has no graph: nothing that requires grad leads to it."
+    modules = ", ".join(dict.fromkeys(one.module for one in cuts if one.module))
+    ways = tuple(dict.fromkeys(one.way for one in cuts[:3]))
+    if not cuts:
+        ways = (
+            "Compute it from parameters, or from inputs with requires_grad_(True), with grad "
+            "mode on.",
+        )
+    return Explanation(what, ways, (*details, *(("cut", one.text) for one in cuts[:4])), modules)
+
+
+def _input_without_grad(failure: Failure, found: re.Match[str]) -> Explanation:
+    inputs = _inputs(failure)
+    without = [name for name, one in inputs if not one.requires_grad]
+    name = without[0] if without else "one of the inputs"
+    return Explanation(
+        f"A gradient with respect to {name} was asked for, which does not require grad.",
+        (
+            f"Call {name}.requires_grad_() before the forward that computes the output.",
+            f"Leave {name} out of the inputs.",
+        ),
+        tuple(("input", f"{name}, {shape_of(one)}") for name, one in inputs[:4]),
+    )
+
+
+def _inputs(failure: Failure) -> list[tuple[str, Tensor]]:
+    for frame in failure.frames:
+        if frame.is_torch and frame.code.co_name == "grad":
+            given = frame.frame.f_locals.get("inputs")
+            tensors = given if isinstance(given, tuple | list) else (given,)
+            return [
+                (failure.names.tensor(one) or _name(failure, one, f"input {at}"), one)
+                for at, one in enumerate(tensors)
+                if isinstance(one, Tensor)
+            ]
+    return []
+
+
+def _input_not_used(failure: Failure, found: re.Match[str]) -> Explanation:
+    inputs = _inputs(failure)
+    at = int(found["at"] or 0)
+    name = inputs[at][0] if at < len(inputs) else "an input"
+    holder = failure.names.holder(inputs[at][1]) if at < len(inputs) else None
+    return Explanation(
+        f"A gradient with respect to {name} was asked for, and no path leads from the output to "
+        f"it.",
+        (
+            "Give allow_unused=True to torch.autograd.grad: its gradient is then None (or zeros "
+            "with materialize_grads=True).",
+            f"Compute the output from the very tensor {name}, and not from a copy or a detached "
+            f"one.",
+        ),
+        (),
+        "" if holder is None else failure.names.module(holder),
+    )
+
+
+def _twice(failure: Failure, found: re.Match[str]) -> Explanation:
+    if not failure.differentiated:
+        return Explanation(
+            "A saved tensor of a node was read after a backward had freed it.",
+            ("Give retain_graph=True to that backward, or read it before.",),
+        )
+    root = failure.differentiated[0]
+    name = _name(failure, root, "the loss")
+    again, carrier = _earlier_backward(failure, root)
+    if again:
+        return _same_loss(failure, name, again)
+    if carrier is None:
+        return Explanation(
+            f"backward goes through a part of the graph of {name} that an earlier backward freed.",
+            (
+                "Detach what was computed before that backward and is used again: x = x.detach().",
+                "Give retain_graph=True to the earlier backward, or add the losses and call "
+                "backward once.",
+            ),
+            *_freed_in(failure, failure.nodes),
+        )
+    nodes = failure.nodes
+    if carrier.tensor is not None and carrier.tensor is not root:
+        nodes = nodes_of([carrier.tensor])
+    short = carrier.name
+    return Explanation(
+        f"The graph of {name} goes on into that of an earlier backward, which freed it: {short} "
+        "carries it over.",
+        (
+            f"Detach {short} before it is used again: {short} = {short}.detach().",
+            "Give retain_graph=True to the earlier backward, if its graph is really to be part of "
+            "this one; memory then grows with each step.",
+        ),
+        *_freed_in(failure, nodes),
+    )
+
+
+def _same_loss(failure: Failure, name: str, again: str) -> Explanation:
+    details, module = _freed_in(failure, failure.nodes)
+    return Explanation(
+        f"backward goes through the graph of {name} a second time, and the first time freed what "
+        "it needs.",
+        (
+            "Give retain_graph=True to the first backward.",
+            "Add the losses and call backward once.",
+            "Run the forward again before the second backward.",
+        ),
+        (("first", again), *details),
+        module,
+    )
+
+
+def _freed_in(failure: Failure, nodes: list[Node]) -> tuple[Details, str]:
+    """The first node that is freed, and the first module whose node is."""
+    freed = [node for node in nodes if any(one.state == FREED for one in saved_by(node))]
+    places = [place_of(node, failure.names) for node in freed[:200]]
+    module = next((one for _, one in places if one is not None), None)
+    details = (("freed", places[0][0]),) if places else ()
+    return details, "" if module is None else failure.names.module(module)
+
+
+class _Carrier(NamedTuple):
+    name: str
+    tensor: Tensor | None
+
+
+def _earlier_backward(failure: Failure, root: Tensor) -> tuple[str, _Carrier | None]:
+    """From the source: the line that went through this loss before, or what else brings it in.
+
+    What is freed cannot tell: the backward that failed has freed what it had passed.
+    """
+    for frame in failure.frames:
+        names = [key for key, value in frame.names.items() if value is root]
+        if frame.is_torch or not names:
+            continue
+        made = [one for key in names for one in assignments_of(frame, key)]
+        if len(made) != 1:
+            continue
+        loop = _loop_at(frame)
+        first, last = made[0].line, frame.line
+        calls = list(_backwards(frame))
+        between = [text for line, text in calls if first < line < last]
+        if between:
+            return between[-1], None
+        if loop is not None and not loop[0] <= first <= loop[1]:
+            return f"{shown_file(frame.file)}:{last}, in an earlier round of the loop", None
+        return "", _carrier(failure, frame, first, calls, loop)
+    return "", None
+
+
+def _carrier(
+    failure: Failure,
+    frame: Frame,
+    made: int,
+    calls: list[tuple[int, str]],
+    loop: tuple[int, int] | None,
+) -> _Carrier | None:
+    """The variable of the graph that is older than an earlier backward."""
+    inside = set(failure.nodes)
+    before = max((line for line, _ in calls if line < made), default=0)
+    for name, value in [*frame.names.items(), *_attributes(frame.owner)]:
+        for one in value if type(value) in (tuple, list) else (value,):
+            if not isinstance(one, Tensor) or one.grad_fn not in inside:
+                continue
+            lines = [given.line for given in assignments_of(frame, name)]
+            is_outside = loop is not None and bool(lines) and max(lines) < loop[0]
+            if is_outside or (lines and max(lines) < before) or name.startswith("self."):
+                return _Carrier(name, one)
+    found = next(_of_loops(frame, inside), "")
+    if found:
+        return _Carrier(found, None)
+    for _, module in failure.names.modules():
+        for name, value in vars(module).items():
+            if isinstance(value, Tensor) and value.grad_fn in inside:
+                return _Carrier(f"{failure.names.variable(module)}.{name}", None)
+    return None
+
+
+def _backwards(frame: Frame) -> Iterator[tuple[int, str]]:
+    """Lines of a running function that call a backward."""
+    for node in ast.walk(frame.function) if frame.function is not None else ():
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+            continue
+        if node.func.attr == "backward" or written(node.func).endswith("autograd.grad"):
+            yield (
+                node.lineno,
+                f"{shown_file(frame.file)}:{node.lineno}: {written(node, frame.file)}",
+            )
+
+
+def _loop_at(frame: Frame) -> tuple[int, int] | None:
+    """First and last line of the innermost loop around the line of a frame."""
+    loops = [node for node in ast.walk(frame.function or ast.Module([], [])) if _is_loop(node)]
+    spans = [(node.lineno, node.end_lineno or 0) for node in loops]  # type: ignore[attr-defined]
+    around = [span for span in spans if span[0] <= frame.line <= span[1]]
+    return around[-1] if around else None
+
+
+def _of_loops(frame: Frame, inside: set[Node]) -> Iterator[str]:
+    """Variables of the graph that a loop assigns from their own last value."""
+    loop = _loop_at(frame)
+    for node in ast.walk(frame.function or ast.Module([], [])):
+        if (
+            loop is None
+            or not isinstance(node, ast.Assign)
+            or not loop[0] <= node.lineno <= loop[1]
+        ):
+            continue
+        read = {one.id for one in ast.walk(node.value) if isinstance(one, ast.Name)}
+        given = {one.id for at in node.targets for one in ast.walk(at) if isinstance(one, ast.Name)}
+        yield from (name for name in sorted(read & given) if _is_of(frame, name, inside))
+
+
+def _is_loop(node: ast.AST) -> bool:
+    return isinstance(node, ast.For | ast.While | ast.AsyncFor)
+
+
+def _is_of(frame: Frame, name: str, inside: set[Node]) -> bool:
+    value = frame.names.get(name)
+    parts = value if isinstance(value, tuple | list) else (value,)
+    return any(isinstance(one, Tensor) and one.grad_fn in inside for one in parts)
+
+
+def _attributes(owner: object) -> list[tuple[str, object]]:
+    if owner is None or isinstance(owner, Tensor):
+        return []
+    return [(f"self.{name}", value) for name, value in getattr(owner, "__dict__", {}).items()]
+
+
+def _no_scalar(failure: Failure, found: re.Match[str]) -> Explanation:
+    root = next((one for one in failure.differentiated if one.numel() != 1), None)
+    name = _name(failure, root, "x")
+    return Explanation(
+        f"backward was called on {name}, which is {shape_of(root)} and not one number.",
+        (
+            f"Reduce it to one number: {name}.mean().backward(), or .sum().",
+            f"Give the gradient to begin with: {name}.backward(torch.ones_like({name})).",
+        ),
+        (("tensor", f"{name}, {shape_of(root)}, {_made(failure, root)}".rstrip(", ")),),
+    )
+
+
+def _gradient_shape(failure: Failure, found: re.Match[str]) -> Explanation:
+    at = int(found["at"])
+    root = failure.differentiated[at] if at < len(failure.differentiated) else None
+    name = _name(failure, root, "x")
+    return Explanation(
+        f"The gradient given for {name} has shape {found['given']}, and {name} has "
+        f"{found['wanted']}.",
+        (
+            f"Give a gradient of the shape of the output: torch.ones_like({name}).",
+            f"Reduce {name} to one number first: {name}.sum().backward().",
+        ),
+        (("tensor", f"{name}, {shape_of(root)}, {_made(failure, root)}".rstrip(", ")),),
+    )
+
+
+def _nan(failure: Failure, found: re.Match[str]) -> Explanation:
+    kind = found["node"]
+    nodes = [node for node in failure.nodes if node.name() == kind]
+    places = list(dict.fromkeys(place_of(node, failure.names)[0] for node in nodes))
+    return Explanation(
+        f"The backward of {kind} computed NaN (anomaly detection is on).",
+        (
+            "Keep the input of that operation away from where its derivative is infinite: for "
+            "example (x + 1e-6).sqrt(), or x.clamp(min=1e-6).",
+            "Look at the values that arrive there: tt.watch with to=tt.Stats().",
+        ),
+        tuple(("node", one) for one in places[:3]),
+    )
+
+
+SITUATIONS = {
+    "no graph": _no_graph,
+    "input without grad": _input_without_grad,
+    "input not used": _input_not_used,
+    "backward twice": _twice,
+    "no scalar": _no_scalar,
+    "gradient of another shape": _gradient_shape,
+    "nan in backward": _nan,
+}

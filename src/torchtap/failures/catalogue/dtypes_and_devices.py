@@ -1,0 +1,205 @@
+"""Tensors of different dtypes or on different devices in one operation."""
+
+from __future__ import annotations
+
+import re
+
+from torch import Tensor, nn
+
+from torchtap.failures.failure import Explanation, Failure
+from torchtap.failures.operands import Operand, dtype_word
+
+_WHOLE = ("int8", "int16", "int32", "int64", "uint8", "bool")
+
+
+def _dtype(value: object) -> str:
+    return str(value.dtype).removeprefix("torch.") if isinstance(value, Tensor) else "?"
+
+
+def _devices(failure: Failure, found: re.Match[str]) -> Explanation:
+    tensors = failure.tensors
+    if len({one.value.device for one in tensors}) < 2:
+        tensors = _of_user(failure) or tensors
+    by_device: dict[str, list[str]] = {}
+    for one in tensors:
+        state = failure.names.tensor(one.value)
+        by_device.setdefault(str(one.value.device), []).append(state or failure.name_of(one))
+    said = ", and ".join(f"{', '.join(names)} on {device}" for device, names in by_device.items())
+    inputs = [one for one in tensors if failure.names.tensor(one.value) is None]
+    states = [one for one in tensors if failure.names.tensor(one.value) is not None]
+    ways = []
+    if inputs and states:
+        name, device = failure.name_of(inputs[0]), states[0].value.device
+        ways = [
+            f"Move the input to the module: {name} = {name}.to('{device}').",
+            f"Move the model before its optimizer is made: model.to('{inputs[0].value.device}').",
+        ]
+    elif len(inputs) > 1:
+        name, device = failure.name_of(inputs[-1]), inputs[0].value.device
+        ways = [
+            f"Bring them to one device: {name} = {name}.to('{device}').",
+            "Make new tensors where the others are: torch.zeros(..., "
+            f"device={failure.name_of(inputs[0])}.device).",
+        ]
+    hidden = _unregistered(failure, tensors)
+    if hidden:
+        ways.insert(0, hidden)
+    return Explanation(
+        f"The operands are on different devices: {said or failure.text}.",
+        tuple(ways) or ("Bring all operands to one device by .to(device).",),
+        tuple(("operand", failure.described(one)) for one in tensors[:6]),
+    )
+
+
+def _unregistered(failure: Failure, tensors: list[Operand]) -> str:
+    """What a module keeps in a plain attribute, which ``.to`` does not move."""
+    for _, module in failure.names.modules():
+        for name, value in vars(module).items():
+            if isinstance(value, Tensor) and any(one.value is value for one in tensors):
+                where = failure.names.module(module)
+                return (
+                    f"Register the tensor {name!r} of {where}, so that .to(device) moves it: "
+                    f"self.register_buffer({name!r}, ...)."
+                )
+    return ""
+
+
+def _of_user(failure: Failure) -> list[Operand]:
+    from torchtap.failures.operands import operands_of
+
+    depth = failure.user_depth
+    if depth is None:
+        return []
+    found = operands_of(failure.frames[: depth + 1])
+    return [one for one in found if isinstance(one.value, Tensor)]
+
+
+def _product(failure: Failure, found: re.Match[str]) -> Explanation:
+    operand = failure.argument()
+    value = None if operand is None else operand.value
+    name = "x" if operand is None else failure.name_of(operand)
+    weight = next((one.value for one in failure.tensors if failure.origin(one).is_state), None)
+    if isinstance(weight, Tensor) and isinstance(value, Tensor):
+        if weight.device != value.device:  # Of convolutions, the message speaks of types alone.
+            return _devices(failure, found)
+        return _weighted(failure, name, value, weight)
+    chosen = failure.pair
+    names = [failure.name_of(one) for one in chosen]
+    said = " and ".join(f"{a} ({_dtype(b.value)})" for a, b in zip(names, chosen, strict=True))
+    said = said or failure.text
+    other = names[1] if len(names) > 1 else "the other"
+    return Explanation(
+        f"A product takes operands of one dtype, and these have two: {said}.",
+        (
+            f"Convert one: {other}.to({names[0] if names else 'x'}.dtype).",
+            "Run it under torch.autocast, which converts them.",
+        ),
+        failure.details(),
+    )
+
+
+def _weighted(failure: Failure, name: str, value: Tensor, weight: Tensor) -> Explanation:
+    mine, theirs = _dtype(value), _dtype(weight)
+    ways = [f"Convert the input: {name} = {name}.to(torch.{theirs})."]
+    if mine == "float64":
+        ways.append(
+            "Make it float32 where it is made: numpy's floats are float64, so torch.from_numpy(a)"
+            ".float()."
+        )
+    if mine not in _WHOLE:
+        ways.append(f"Convert the model: model.to(torch.{mine}).")
+    if {"float16", "bfloat16"} & {mine, theirs}:
+        ways.append(
+            "Run the forward under torch.autocast, which converts what each operation needs."
+        )
+    return Explanation(
+        f"{failure.module_text} has parameters of {theirs}, and its input is {mine}.",
+        tuple(ways),
+        failure.details(),
+    )
+
+
+def _mixed(failure: Failure, found: re.Match[str]) -> Explanation:
+    return _product(failure, found)
+
+
+def _index(failure: Failure, found: re.Match[str]) -> Explanation:
+    operand = failure.operand("input")
+    name = "x" if operand is None else failure.name_of(operand)
+    ways = [f"Convert it: {name}.long()."]
+    if isinstance(failure.module, nn.Embedding | nn.EmbeddingBag):
+        ways.append("Where the input is floats by nature, use nn.Linear in place of the embedding.")
+    return Explanation(
+        f"{failure.module_text} takes whole numbers as indices, and got "
+        f"{_dtype(None if operand is None else operand.value)}.",
+        tuple(ways),
+        failure.details(operand),
+    )
+
+
+def _float_index(failure: Failure, found: re.Match[str]) -> Explanation:
+    wrong = [one for one in failure.operands if _dtype(one.value) not in _WHOLE]
+    name = failure.name_of(wrong[-1]) if wrong else "index"
+    kind = _dtype(wrong[-1].value).replace("?", "floats") if wrong else "floats"
+    return Explanation(
+        f"{name} is used as an index and holds {kind}; expected whole numbers or a mask of bool.",
+        (f"Convert it: {name}.long().", f"Compare, if it is to be a mask: {name} > 0."),
+        failure.details(),
+    )
+
+
+def _result(failure: Failure, found: re.Match[str]) -> Explanation:
+    if any(one.code.co_name.startswith("binary_cross_entropy") for one in failure.frames):
+        target = failure.operand("target")
+        name = "the target" if target is None else failure.name_of(target)
+        return Explanation(
+            f"The target of a binary cross-entropy is a probability, and {name} holds "
+            f"{_dtype(None if target is None else target.value)}.",
+            (f"Convert it: {name}.float().",),
+            failure.details(target),
+        )
+    first = failure.tensors[0] if failure.tensors else None
+    name = "x" if first is None else failure.name_of(first)
+    return Explanation(
+        f"The result is {dtype_word(found['given'])}, and {name}, which is written into, holds "
+        f"{dtype_word(found['wanted'])}.",
+        (
+            f"Make {name} a tensor of floats where it is made: {name} = {name}.float().",
+            "Compute out of place: x = x + y for x += y.",
+        ),
+        failure.details(),
+    )
+
+
+def _mean(failure: Failure, found: re.Match[str]) -> Explanation:
+    operand = failure.argument()
+    name = "x" if operand is None else failure.name_of(operand)
+    return Explanation(
+        f"A mean of whole numbers has no dtype of its own, and {name} holds whole numbers.",
+        (f"Convert it first: {name}.float().mean(), or {name}.mean(dtype=torch.float32).",),
+        failure.details(operand),
+    )
+
+
+def _kernel(failure: Failure, found: re.Match[str]) -> Explanation:
+    operand = failure.argument()
+    name = "x" if operand is None else failure.name_of(operand)
+    kind = dtype_word(found["dtype"])
+    return Explanation(
+        f"{found['kernel']} is not there for {kind}, which {name} holds, on this device.",
+        (f"Convert it first: {name}.float().",),
+        failure.details(),
+    )
+
+
+SITUATIONS = {
+    "devices": _devices,
+    "dtypes of a product": _product,
+    "dtypes of a convolution": _product,
+    "mixed dtypes": _mixed,
+    "index dtype": _index,
+    "index of floats": _float_index,
+    "result dtype": _result,
+    "mean of integers": _mean,
+    "kernel not implemented": _kernel,
+}

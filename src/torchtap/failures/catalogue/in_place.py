@@ -1,0 +1,252 @@
+"""Writes in place that autograd cannot bear."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from torchtap.failures.cuts import modules_at
+from torchtap.failures.failure import Explanation, Failure
+from torchtap.failures.frame import shown_file, written as as_source
+from torchtap.failures.graph_reading import (
+    OVERWRITTEN,
+    Node,
+    Saved,
+    module_before,
+    parameters_at,
+    place_of,
+    saved_by,
+    shares_memory,
+)
+from torchtap.failures.operands import Operand
+from torchtap.failures.recording import recorded_writes
+from torchtap.failures.writes import Write, writer_of
+
+Details = tuple[tuple[str, str], ...]
+
+
+def _overwritten(failure: Failure, found: re.Match[str]) -> Explanation:
+    stale = [one for node in failure.nodes for one in saved_by(node) if one.state == OVERWRITTEN]
+    if not stale:
+        return Explanation(
+            f"A tensor that backward needs ({found['tensor']}) was overwritten in place after the "
+            f"forward had saved it.",
+            ("Replace the operation in place by one out of place: x = x + y for x += y.",),
+        )
+    needed = stale[0]
+    weight = _weight(failure, needed)
+    if weight is not None:
+        return _changed_weight(failure, needed, *weight, int(found["then"]))
+    place, module = place_of(needed.node, failure.names)
+    writer = _writer(failure, needed)
+    since = int(found["then"])
+    label, written = writer_of(needed.tensor, writer, failure.frames, failure.names, since)
+    texts = list(dict.fromkeys(one.text for one in written))
+    if writer is not None:
+        texts = texts or [place_of(writer, failure.names)[0]]
+    if module is None and len(written) == 1:
+        module = _around(failure, needed.node, written[0])
+    return Explanation(
+        f"Backward of {place} needs {_what(needed)}, which was overwritten in place after the "
+        "forward had saved it.",
+        (
+            "Replace the write by an operation out of place: x = x + y for x += y, inplace=False "
+            "for inplace=True, torch.where for x[mask] = y.",
+            "Write into a clone: x = x.clone() before the write.",
+        ),
+        (
+            ("needed by", place),
+            *((label, text) for text in texts[:6]),
+            ("versions", f"saved at {found['then']}, now at {found['now']}"),
+        ),
+        "" if module is None else failure.names.module(module),
+    )
+
+
+def _around(failure: Failure, node: Node, write: Write) -> nn.Module | None:
+    """The module in whose forward the write stands, and that holds what stands before the node."""
+    before = module_before(node, failure.names)
+    found = modules_at(failure, write.file, write.line)
+    holding = [one for one in found if any(inner is before for inner in one.modules())]
+    chosen = holding or found
+    return chosen[0] if len(chosen) == 1 else None
+
+
+def _what(saved: Saved) -> str:
+    return "its own result" if saved.name.startswith("result") else f"its operand ({saved.name!r})"
+
+
+def _writer(failure: Failure, needed: Saved) -> Node | None:
+    """The node of the last write, if autograd recorded it."""
+    tensor = needed.tensor
+    if tensor is not None and tensor.grad_fn is not None and tensor.grad_fn is not needed.node:
+        return tensor.grad_fn
+    takes = [
+        node
+        for node in failure.nodes
+        if any(following is needed.node for following, _ in node.next_functions)
+    ]
+    for node in takes:
+        kept = [one.tensor for one in saved_by(node) if one.tensor is not None]
+        if tensor is not None and any(
+            one.name.startswith("result")
+            and one.tensor is not None
+            and shares_memory(one.tensor, tensor)
+            for one in saved_by(node)
+        ):
+            return node  # Its result stands in the memory of what it took.
+        if "CopySlices" in node.name() or not kept:
+            return node
+    return takes[0] if len(takes) == 1 else None
+
+
+def _weight(failure: Failure, needed: Saved) -> tuple[str, nn.Module] | None:
+    """The parameter whose memory was overwritten, with its module."""
+    for parameter in parameters_at(needed.node):
+        if needed.tensor is not None and not shares_memory(parameter, needed.tensor):
+            continue
+        name, holder = failure.names.tensor(parameter), failure.names.holder(parameter)
+        if name is not None and holder is not None:
+            return name, holder
+    return None
+
+
+def _changed_weight(
+    failure: Failure, needed: Saved, name: str, holder: nn.Module, since: int
+) -> Explanation:
+    seen = [] if needed.tensor is None else recorded_writes(needed.tensor, since=since)
+    steps = list(_steps(failure))
+    return Explanation(
+        f"The parameter {name} was changed between the forward and this backward, which needs its "
+        f"value of then.",
+        (
+            "Call all backwards before optimizer.step(), or run the forward again after it.",
+            "Detach what the earlier part computed, if its gradient is not wanted: for a GAN, "
+            "discriminator(fake.detach()).",
+        ),
+        (
+            ("needed by", place_of(needed.node, failure.names)[0]),
+            *(("step at", text) for text in steps[:3]),
+            *(("written by", f"{shown_file(one.file)}:{one.line}") for one in seen[:3]),
+        ),
+        failure.names.module(holder),
+    )
+
+
+def _steps(failure: Failure) -> list[str]:
+    """Lines of the running functions that call the step of an optimizer."""
+    found = []
+    for frame in failure.frames:
+        if frame.is_torch or frame.function is None:
+            continue
+        for node in ast.walk(frame.function):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                owner = frame.value_of(node.func.value)
+                if node.func.attr == "step" and isinstance(owner, Optimizer):
+                    found.append(
+                        f"{shown_file(frame.file)}:{node.lineno}: {as_source(node, frame.file)}"
+                    )
+    return found
+
+
+# ---------------------------------------------------------------------- refused at once
+
+
+def _target(failure: Failure) -> tuple[str, Operand | None]:
+    """What is written into: the first tensor of the operation."""
+    found = failure.operands
+    return (failure.name_of(found[0]), found[0]) if found else ("x", None)
+
+
+def _leaf(failure: Failure, found: re.Match[str]) -> Explanation:
+    name, operand = _target(failure)
+    value = None if operand is None else operand.value
+    state = failure.names.tensor(value) if isinstance(value, Tensor) else None
+    holder = failure.names.holder(value) if isinstance(value, Tensor) else None
+    kind = f"the parameter {state}" if state else f"{name}, a leaf that requires grad"
+    part = "a part of " if found["view"] else ""
+    return Explanation(
+        f"The program writes in place into {part}{kind}, while grad mode is on: its gradient "
+        "would be that of a value that is gone.",
+        (
+            "Put the write inside torch.no_grad(): to initialise or update it.",
+            f"Compute a new tensor, if the write is part of the forward: y = {name}.clone() and "
+            "write into y.",
+        ),
+        failure.details(),
+        "" if holder is None else failure.names.module(holder),
+    )
+
+
+def _backward_hook(failure: Failure, found: re.Match[str]) -> Explanation:
+    hooked = [
+        failure.names.module(one)
+        for _, one in failure.names.modules()
+        if one._backward_hooks or one._backward_pre_hooks
+    ]
+    return Explanation(
+        f"{failure.module_text} writes in place into what a module with a full backward hook "
+        "returned or takes: the hook made a view of it, which cannot be written into.",
+        (
+            f"Set inplace=False: {failure.variable}.inplace = False, or x + y for x += y.",
+            "Watch the gradient without such a hook: tt.watch(model, '...:grad_output') or "
+            "tensor.register_hook bear writes in place.",
+        ),
+        (*(("hooked", one) for one in hooked[:4]), *failure.details()),
+    )
+
+
+def _function_view(failure: Failure, found: re.Match[str]) -> Explanation:
+    name, _ = _target(failure)
+    return Explanation(
+        f"{name} is a view that the custom function {found['node']} returned, and is written into "
+        f"in place: the backward of {found['node']} would be passed over.",
+        (
+            f"Write into a clone: {name} = {name}.clone().",
+            f"Return a tensor of its own from {found['node']}.forward: x.view(...).clone(), or "
+            f"no view.",
+            "Compute out of place: x = x + y for x += y.",
+        ),
+        failure.details(),
+    )
+
+
+def _several(failure: Failure, found: re.Match[str]) -> Explanation:
+    name, _ = _target(failure)
+    return Explanation(
+        f"{name} is one of several views that {found['node'].lower()} made of one tensor, and "
+        "such a view cannot be written into in place.",
+        (
+            f"Compute out of place: {name} = {name} + y for {name} += y.",
+            "Take the view by an index (x[0], x[:, :4]), which can be written into.",
+        ),
+        failure.details(),
+    )
+
+
+def _mode_view(failure: Failure, found: re.Match[str]) -> Explanation:
+    name, _ = _target(failure)
+    mode = "inference_mode" if "inference" in failure.text[:40] else "no_grad"
+    return Explanation(
+        f"{name} is a view that was taken under torch.{mode}(), and is written into with grad "
+        f"mode on.",
+        (
+            "Take the view and write into it in the same mode: both outside of it, or both inside.",
+            f"Write into a clone: {name} = {name}.clone().",
+        ),
+        failure.details(),
+    )
+
+
+SITUATIONS = {
+    "overwritten": _overwritten,
+    "leaf in place": _leaf,
+    "view of a backward hook": _backward_hook,
+    "view of a function": _function_view,
+    "one of several views": _several,
+    "view of no_grad": _mode_view,
+    "view of inference": _mode_view,
+}

@@ -1,0 +1,58 @@
+"""A gradient that is ``None`` and was read as if it were a tensor."""
+
+from __future__ import annotations
+
+import re
+
+from torchtap.failures.failure import Explanation, Failure
+from torchtap.failures.gradients_read import gradients_read
+from torchtap.hooks.no_grad import why_no_grad
+
+
+def _none(failure: Failure, found: re.Match[str]) -> Explanation:
+    reads = gradients_read(failure)
+    read = reads[0]
+    tensor = read.tensor
+    state = None if tensor is None else failure.names.tensor(tensor)
+    holder = None if tensor is None else failure.names.holder(tensor)
+    name = state or read.text
+    module = "" if holder is None else failure.names.module(holder)
+    others = f" (and of {len(reads) - 1} more)" if len(reads) > 1 else ""
+    what = f"The gradient of {name}{others} is None and was used as a tensor: "
+    guard = f"Leave out what has none: if {read.text}.grad is not None."
+    if tensor is not None and not tensor.is_leaf:
+        return Explanation(
+            f"{what}it was computed, and keeps no gradient unless it is asked to.",
+            (
+                f"Call {read.text}.retain_grad() before the backward.",
+                f"Take it from torch.autograd.grad(loss, {read.text}).",
+            ),
+            (),
+            module,
+        )
+    if tensor is not None and not tensor.requires_grad:
+        why = why_no_grad(tensor) if tensor.is_inference() else "it does not require grad"
+        return Explanation(
+            f"{what}{why}.",
+            (guard, f"Set {read.text}.requires_grad_() before the forward, if it is to have one."),
+            (),
+            module,
+        )
+    return Explanation(
+        f"{what}no backward has reached it since it was made or zero_grad() was called.",
+        (
+            guard,
+            "Call backward() before its gradient is read, and zero_grad() after.",
+            f"Use {name} in the forward on the way to the loss, if it is to be trained.",
+        ),
+        (),
+        module,
+    )
+
+
+SITUATIONS = {
+    "attribute of None": _none,
+    "item of None": _none,
+    "operator on None": _none,
+    "None among tensors": _none,
+}

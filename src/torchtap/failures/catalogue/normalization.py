@@ -1,0 +1,128 @@
+"""Normalization, recurrence and attention: inputs of the wrong width."""
+
+from __future__ import annotations
+
+import re
+
+from torchtap.failures.failure import Explanation, Failure
+
+
+def _layer(failure: Failure, found: re.Match[str]) -> Explanation:
+    given = re.findall(r"\d+", found["given"])
+    num = len(re.findall(r"\d+", found["wanted"]))
+    last = ", ".join(given[-num:])
+    return Explanation(
+        f"{failure.module_text} normalizes the last dimensions {found['wanted']}, and its input is "
+        f"{found['given']}.",
+        (
+            f"Make it take that width: {failure.variable} = nn.LayerNorm([{last}]).",
+            "Move the dimension to the end, normalize, and move it back: x.movedim(1, -1).",
+        ),
+        failure.details(failure.argument()),
+    )
+
+
+def _group(failure: Failure, found: re.Match[str]) -> Explanation:
+    given = re.findall(r"\d+", found["given"])
+    channels = given[1] if len(given) > 1 else "?"
+    return Explanation(
+        f"{failure.module_text} takes {found['wanted']} channels, and its input {found['given']} "
+        f"has {channels}.",
+        (f"Make it take that many: {failure.variable} = nn.GroupNorm(groups, {channels}).",),
+        failure.details(failure.argument()),
+    )
+
+
+def _features(failure: Failure, found: re.Match[str]) -> Explanation:
+    kind = type(failure.module).__name__ if failure.module is not None else "BatchNorm1d"
+    return Explanation(
+        f"{failure.module_text} takes {found['wanted']} channels, and its input has "
+        f"{found['given']} in dimension 1.",
+        (
+            f"Make it take that many: {failure.variable} = nn.{kind}({found['given']}).",
+            "Put the channels behind the batch: x.movedim(-1, 1).",
+        ),
+        failure.details(failure.argument()),
+    )
+
+
+def _one_value(failure: Failure, found: re.Match[str]) -> Explanation:
+    return Explanation(
+        f"{failure.module_text} is in training mode and its input {found['given']} has one value "
+        "per channel: a variance needs two.",
+        (
+            "Give batches of more than one: drop_last=True of the DataLoader leaves out a last "
+            "batch of one.",
+            "Call model.eval() before the forward, if it is not to train: it then uses the running "
+            "statistics.",
+            f"Use a norm over the features of one sample: {failure.variable} = nn.LayerNorm or "
+            f"nn.GroupNorm.",
+        ),
+        failure.details(failure.argument()),
+    )
+
+
+def _dimensions(failure: Failure, found: re.Match[str]) -> Explanation:
+    given = int(found["given"])
+    fitting = {2: "BatchNorm1d", 3: "BatchNorm1d", 4: "BatchNorm2d", 5: "BatchNorm3d"}.get(given)
+    ways = ["Give the input the dimensions [batch, channels, ...] that it takes."]
+    if fitting:
+        ways.insert(
+            0, f"Use the class for {given} dimensions: {failure.variable} = nn.{fitting}(...)."
+        )
+    return Explanation(
+        f"{failure.module_text} takes an input of {found['wanted']}, and got one of {given}D.",
+        tuple(ways),
+        failure.details(failure.argument()),
+    )
+
+
+def _recurrence(failure: Failure, found: re.Match[str]) -> Explanation:
+    kind = type(failure.module).__name__ if failure.module is not None else "LSTM"
+    return Explanation(
+        f"{failure.module_text} takes {found['wanted']} features in the last dimension, and its "
+        f"input has {found['given']}.",
+        (
+            f"Make it take that many: {failure.variable} = nn.{kind}({found['given']}, ...).",
+            "Check the order: [time, batch, features], or [batch, time, features] with "
+            "batch_first=True.",
+        ),
+        failure.details(failure.operand("input")),
+    )
+
+
+def _state(failure: Failure, found: re.Match[str]) -> Explanation:
+    return Explanation(
+        f"{failure.module_text} takes a hidden state of shape ({found['wanted']}) for this input, "
+        f"and got ({found['given']}).",
+        (
+            f"Make the state [layers * directions, batch, hidden]: torch.zeros({found['wanted']}).",
+            "Leave the state out: it is zeros then.",
+            "If the batch stands first in the input, set batch_first=True.",
+        ),
+        failure.details(failure.operand("input")),
+    )
+
+
+def _embedding(failure: Failure, found: re.Match[str]) -> Explanation:
+    return Explanation(
+        f"{failure.module_text} takes vectors of {found['wanted']}, and the query has "
+        f"{found['given']} in its last dimension.",
+        (
+            f"Make it take that many: embed_dim={found['given']}, which num_heads must divide.",
+            f"Project the input first: nn.Linear({found['given']}, {found['wanted']}).",
+        ),
+        failure.details(failure.operand("query")),
+    )
+
+
+SITUATIONS = {
+    "layer norm": _layer,
+    "group norm": _group,
+    "features of a batch norm": _features,
+    "one value per channel": _one_value,
+    "dimensions of a norm": _dimensions,
+    "input of a recurrence": _recurrence,
+    "state of a recurrence": _state,
+    "embedding dimension": _embedding,
+}

@@ -1,0 +1,174 @@
+"""Products of matrices and convolutions whose operands do not fit."""
+
+from __future__ import annotations
+
+import re
+
+from torch import Tensor, nn
+
+from torchtap.failures.failure import Explanation, Failure
+from torchtap.failures.operands import Operand
+
+
+def _given(failure: Failure) -> tuple[str, Operand | None]:
+    """The name of what came in, in the program, and it."""
+    operand = failure.argument()
+    return ("its input" if operand is None else failure.name_of(operand)), operand
+
+
+def _maker(failure: Failure, operand: Operand | None) -> str:
+    """The module that made what came in, with a comma; else nothing."""
+    if operand is None:
+        return ""
+    module = failure.origin(operand).module
+    return "" if module is None else failure.names.module(module)
+
+
+def _matrices(failure: Failure, found: re.Match[str]) -> Explanation:
+    module = failure.module
+    if isinstance(module, nn.Linear) and failure.frames[failure.depth or 0].is_torch:
+        return _linear(failure, module)
+    names = [failure.name_of(one) for one in failure.pair]
+    names += ["the first", "the second"][len(names) :]
+    groups = found.groupdict()
+    a, b = groups["left"], groups["right"]
+    values = [one.value for one in failure.pair]
+    return Explanation(
+        f"A product sums over the last dimension of {names[0]}, which is {a}, and the first (of "
+        f"matrices: the last but one) of {names[1]}, which is {b}.",
+        (
+            *_transposed(names, values),
+            f"Make what produces {names[0]} or {names[1]} so wide that the two numbers are equal.",
+        ),
+        failure.details(),
+    )
+
+
+def _transposed(names: list[str], values: list[object]) -> list[str]:
+    """Which operand would fit if it were transposed."""
+    ways = []
+    if len(values) == 2 and all(isinstance(one, Tensor) for one in values):
+        left, right = (tuple(one.shape) for one in values)  # type: ignore[attr-defined]
+        inner = right[-2] if len(right) > 1 else right[-1]
+        if len(right) > 1 and right[-1] == left[-1]:
+            ways.append(f"Transpose {names[1]}: {names[1]}.mT.")
+        if len(left) > 1 and left[-2] == inner:
+            ways.append(f"Transpose {names[0]}: {names[0]}.mT.")
+    return ways
+
+
+def _linear(failure: Failure, module: nn.Linear) -> Explanation:
+    operand = failure.argument()
+    value = None if operand is None else operand.value
+    given = value.shape[-1] if isinstance(value, Tensor) and value.dim() else "none"
+    name = failure.module_text
+    short = failure.variable
+    ways = [f"Make it take {given}: {short} = nn.Linear({given}, {module.out_features})."]
+    maker = _maker(failure, operand)
+    if maker:
+        ways.append(f"Make {maker} return {module.in_features} features.")
+    if isinstance(value, Tensor) and value.dim() > 2:
+        flat = int(value[0].numel()) if value.shape[0] else 0
+        if flat == module.in_features:
+            ways.insert(0, "Flatten it: x.flatten(1), or nn.Flatten() before the module.")
+    if isinstance(value, Tensor) and value.dim() >= 2 and value.shape[-2] == module.in_features:
+        ways.append("Transpose it: the features stand in the last dimension but one.")
+    return Explanation(
+        f"{name} takes {module.in_features} features in the last dimension of its input, which has "
+        f"{given}.",
+        tuple(ways),
+        failure.details(operand),
+    )
+
+
+def _einsum(failure: Failure, found: re.Match[str]) -> Explanation:
+    return Explanation(
+        f"einsum was given the letter {found['letter']!r} for two sizes: {found['wanted']}, and "
+        f"{found['given']} in operand {found['at']}.",
+        (
+            "Give the two dimensions letters of their own, or the tensors one size.",
+            "Check the order of the letters against the shapes below.",
+        ),
+        failure.details(),
+    )
+
+
+def _channels(failure: Failure, found: re.Match[str]) -> Explanation:
+    operand = failure.argument()
+    name, module = failure.module_text, failure.module
+    short = failure.variable
+    wanted, given = found["wanted"], found["given"]
+    ways = []
+    shape = [int(one) for one in re.findall(r"\d+", found["input"])]
+    weight = [int(one) for one in re.findall(r"\d+", found["weight"])]
+    if len(shape) == len(weight) and int(wanted) in shape[2:]:
+        ways.append("Put the channels behind the batch: x.movedim(-1, 1), of a batch in NHWC.")
+    if len(shape) == len(weight) and shape[0] == int(wanted):
+        ways.append("Give it a batch: x.unsqueeze(0), and not x.unsqueeze(1).")
+    kind = type(module).__name__ if module is not None else "Conv2d"
+    ways.append(f"Make it take {given} channels: {short} = nn.{kind}({given}, ...).")
+    maker = _maker(failure, operand)
+    if maker:
+        ways.append(f"Make {maker} return {wanted} channels.")
+    return Explanation(
+        f"{name} takes {wanted} channels, and its input {found['input']} has {given}.",
+        tuple(ways),
+        failure.details(operand),
+    )
+
+
+def _dimensions(failure: Failure, found: re.Match[str]) -> Explanation:
+    operand = failure.argument()
+    low, high = int(found["low"]), int(found["high"])
+    num = len(re.findall(r"\d+", found["given"]))
+    short = "x" if operand is None else failure.name_of(operand)
+    way = (
+        f"Add the channel: {short}.unsqueeze(0), or the batch and the channel: {short}[None, None]."
+        if num < low
+        else f"Join dimensions: {short}.flatten(0, {num - high}), or take one: {short}[0]."
+    )
+    return Explanation(
+        f"{failure.module_text} takes [batch, channels, ...] in {high} dimensions (or {low} "
+        f"without batch), and its input {found['given']} has {num}.",
+        (way,),
+        failure.details(operand),
+    )
+
+
+def _kernel(failure: Failure, found: re.Match[str]) -> Explanation:
+    operand = failure.argument()
+    return Explanation(
+        f"{failure.module_text} has a kernel of {found['kernel']}, and its input with padding is "
+        f"only {found['given']}.",
+        (
+            "Give a larger input, or fewer pools and strides before it.",
+            f"Pad it: {failure.variable} with padding=1, or a smaller kernel.",
+        ),
+        failure.details(operand),
+    )
+
+
+def _pooled(failure: Failure, found: re.Match[str]) -> Explanation:
+    operand = failure.argument()
+    return Explanation(
+        f"{failure.module_text} would leave nothing of its input ({found['given']}): its output "
+        f"would be {found['out']}.",
+        (
+            "Give a larger input, or fewer pools and strides before it.",
+            "Pool to a size and not by a factor: nn.AdaptiveAvgPool2d(1), nn.AdaptiveMaxPool2d(1).",
+        ),
+        failure.details(operand),
+    )
+
+
+SITUATIONS = {
+    "matrix product": _matrices,
+    "matrix and vector": _matrices,
+    "dot product": _matrices,
+    "batched product": _matrices,
+    "einsum": _einsum,
+    "channels": _channels,
+    "dimensions of a convolution": _dimensions,
+    "kernel too large": _kernel,
+    "pooled away": _pooled,
+}

@@ -1,0 +1,155 @@
+"""``tt.explain_errors``: PyTorch's exceptions get a note: where, why, and what to do."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from types import TracebackType
+
+from torch import nn
+
+from torchtap.core.errors import InputError, TorchtapError
+from torchtap.core.torch_private import without_torch_functions
+from torchtap.failures.catalogue import explanation_of
+from torchtap.failures.failure import Explanation, Failure
+from torchtap.failures.frame import forget, is_interpreter_ending
+from torchtap.failures.messages import Found, is_from_torch, recognise
+from torchtap.failures.note import HEAD, has_note, note_of
+from torchtap.failures.recording import Recording, start_recording
+
+
+def explain_errors(
+    model: nn.Module | None = None, *, record: bool = False
+) -> AbstractContextManager[None]:
+    """Add a note to the exceptions that PyTorch raises inside the block, and change nothing else.
+
+    The exception keeps its type and its message and goes on as without the block. Its note, which
+    Python prints below the message, says in one sentence what happened, at which module, call and
+    source line, with which tensors and what made them, and the ways out, best first. Exceptions
+    that are not PyTorch's get no note, nor do those that were raised before the block began. Of an
+    exception that was raised from another one, or while another one was handled, both are looked
+    at. Of blocks inside each other, the innermost adds the note.
+
+    Nothing is attached to the model and nothing runs until something is raised: the note is read
+    from the frames of the traceback, the source, and the autograd graph. No code of the program
+    runs for it. Where the source alone does not decide, the note says so ("perhaps by", "one of").
+    An error that is not known gets a note with its place and no more. What a compiled function
+    raises is explained by its line alone, since its frames hold no modules.
+
+    Args:
+        model: whose modules are named; by default all modules that the frames hold, with the name
+            of their variable before the path where there are several.
+        record: note at each write in place which line made it, for errors of backward that need
+            what was overwritten. Each operation of this thread then takes some microseconds more,
+            and PyTorch's fused encoder kernel is not used. For looking for an error, not for
+            training. What runs inside compiled functions is not noted.
+
+    Raises:
+        InputError: ``model`` is no module.
+
+    Example:
+        >>> import torch, torchtap as tt
+        >>> net = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Linear(8, 2))
+        >>> try:
+        ...     with tt.explain_errors(net):
+        ...         net(torch.ones(5, 4))
+        ... except RuntimeError as error:
+        ...     print(error.__notes__[0].splitlines()[0])
+        torchtap: 1 (Linear) takes 8 features in the last dimension of its input, which has 3.
+    """
+    if model is not None and not isinstance(model, nn.Module):
+        raise InputError(
+            f"model is {type(model).__name__}; expected an nn.Module whose modules are to be "
+            f"named, or nothing."
+        )
+    return _Block(model, record)
+
+
+class _Block:
+    """The block of one ``with``."""
+
+    def __init__(self, model: nn.Module | None, record: bool) -> None:
+        self._model = model
+        self._record = record
+        self._entered: list[tuple[BaseException | None, Recording | None]] = []
+
+    def __enter__(self) -> None:
+        recording = start_recording() if self._record else None
+        self._entered.append((sys.exception(), recording))
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        handled, recording = self._entered.pop()
+        if recording is not None:
+            recording.stop()
+        if error is not None:
+            add_notes(error, self._model, before=handled)
+        if recording is not None:
+            recording.forget()
+
+
+def add_notes(
+    error: BaseException, model: nn.Module | None = None, *, before: BaseException | None = None
+) -> None:
+    """Add the note to an exception and to those that led to it, where they are PyTorch's.
+
+    Args:
+        error: the exception.
+        model: as of :func:`explain_errors`.
+        before: the exception that was being handled when the block began.
+    """
+    if is_interpreter_ending():
+        return
+    for one in _chain(error, before):
+        if not has_note(one):
+            note = _note(one, model)
+            forget(one)
+            if note:
+                one.add_note(note)
+
+
+def explain(
+    error: BaseException, model: nn.Module | None = None
+) -> tuple[Failure, Found | None, Explanation | None]:
+    """What is known of an exception: where, the message that was recognised, and what it means."""
+    failure = Failure(error, model)
+    found = recognise(failure)
+    return failure, found, None if found is None else explanation_of(failure, found)
+
+
+def _note(error: BaseException, model: nn.Module | None) -> str:
+    """The note of one exception; empty if it gets none."""
+    if not isinstance(error, Exception) or isinstance(error, TorchtapError):
+        return ""
+    try:
+        with without_torch_functions():  # Reading a tensor is to run no code of its class.
+            failure, found, explanation = explain(error, model)
+            if found is None and not is_from_torch(failure):
+                return ""
+            return note_of(failure, explanation)
+    except Exception as fault:  # noqa: BLE001 - the user's exception goes on, and this is said in it
+        at = traceback.extract_tb(fault.__traceback__)[-1]
+        return (
+            f"{HEAD} no explanation, because of a fault of torchtap itself: "
+            f"{type(fault).__name__}: {fault} ({at.filename}:{at.lineno})"
+        )
+
+
+def _chain(error: BaseException, before: BaseException | None) -> Iterator[BaseException]:
+    """An exception, its causes and contexts, and the members of groups, each once."""
+    seen: set[int] = {id(before)}
+    waiting: list[BaseException | None] = [error]
+    while waiting:
+        one = waiting.pop()
+        if one is None or id(one) in seen:
+            continue
+        seen.add(id(one))
+        yield one
+        waiting += [one.__cause__, one.__context__]
+        waiting += one.exceptions if isinstance(one, BaseExceptionGroup) else ()

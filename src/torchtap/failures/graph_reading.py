@@ -1,0 +1,161 @@
+"""Reads the autograd graph that an error left behind: what is freed, overwritten, and whose."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+
+from torchtap.failures.names import Names
+
+Node = Any
+_MOST_NODES = 100_000
+_VIEWS = re.compile(
+    r"(T|AsStrided|Transpose|View|UnsafeView|ReshapeAlias|Permute|Expand|Squeeze|Unsqueeze|ToCopy"
+    r"|Alias|Slice|Select)Backward\d+$"
+)
+FREED, OVERWRITTEN, HELD = "freed", "overwritten", "held"
+
+
+class Saved(NamedTuple):
+    """A tensor that a node keeps for backward.
+
+    Attributes:
+        node: that keeps it.
+        name: by which it keeps it, such as ``self`` or ``result``.
+        state: ``freed``, ``overwritten`` or ``held``.
+        tensor: it, also where it was overwritten; ``None`` if it was freed, or packed by a hook.
+    """
+
+    node: Node
+    name: str
+    state: str
+    tensor: Tensor | None
+
+
+def nodes_of(tensors: Iterable[Tensor]) -> list[Node]:
+    """All nodes that lead to these tensors, those next to them first."""
+    todo = deque(one.grad_fn for one in tensors if one.grad_fn is not None)
+    seen = set(todo)
+    found: list[Node] = []
+    while todo and len(found) < _MOST_NODES:
+        node = todo.popleft()
+        found.append(node)
+        for following, _ in node.next_functions:
+            if following is not None and following not in seen:
+                seen.add(following)
+                todo.append(following)
+    return found
+
+
+def saved_by(node: Node) -> Iterator[Saved]:
+    """What a node keeps. Runs no hooks on saved tensors."""
+    for attribute in dir(node):
+        if attribute.startswith("_raw_saved_"):
+            name = attribute.removeprefix("_raw_saved_")
+            raw = getattr(node, attribute)
+            for one in raw if isinstance(raw, tuple | list) else (raw,):
+                yield from _saved(node, name, one)
+
+
+def _saved(node: Node, name: str, raw: Any) -> Iterator[Saved]:
+    if raw.unpack_hook is not None:
+        return
+    tensor = raw.data
+    # Nodes of functions that were written in Python have no underscore before the name.
+    attribute = "saved_tensors" if name == "tensors" else f"_saved_{name}"
+    try:
+        unpacked = getattr(node, attribute)
+    except RuntimeError as error:
+        state = FREED if "second time" in str(error) else OVERWRITTEN
+        yield Saved(node, name, state, tensor)
+        return
+    if tensor is not None and unpacked is not None:
+        yield Saved(node, name, HELD, tensor)
+
+
+def operation(node: Node) -> str:
+    """The name of a node without its ending: ``Sigmoid`` of ``SigmoidBackward0``."""
+    return re.sub(r"Backward\d*$", "", str(node.name()).rpartition("::")[2])
+
+
+def parameters_at(node: Node) -> list[Tensor]:
+    """The leaves that a node takes, at once or as views."""
+    found: list[Tensor] = []
+    for following, _ in getattr(node, "next_functions", ()):
+        while following is not None:
+            variable = getattr(following, "variable", None)
+            if isinstance(variable, Tensor):
+                found.append(variable)
+                break
+            if not _VIEWS.match(following.name()):
+                break
+            following = following.next_functions[0][0] if following.next_functions else None
+    return found
+
+
+def module_of(node: Node, names: Names) -> nn.Module | None:
+    """The module whose parameters a node takes."""
+    for variable in parameters_at(node):
+        holder = names.holder(variable)
+        if holder is not None:
+            return holder
+    return None
+
+
+def module_before(node: Node, names: Names) -> nn.Module | None:
+    """The nearest module with parameters on the way from a node towards the inputs."""
+    todo, seen = deque([node]), {node}
+    while todo and len(seen) < 1000:
+        one = todo.popleft()
+        found = module_of(one, names)
+        if found is not None:
+            return found
+        for following, _ in one.next_functions:
+            if following is not None and following not in seen:
+                seen.add(following)
+                todo.append(following)
+    return None
+
+
+def place_of(node: Node, names: Names) -> tuple[str, nn.Module | None]:
+    """Where a node was made, in words, and the module if it is certain."""
+    own = module_of(node, names)
+    if own is not None:
+        return f"{node.name()} of {names.module(own)}", own
+    before = module_before(node, names)
+    if before is None:
+        return str(node.name()), None
+    by_class = _following(before, operation(node), names)
+    if by_class is not None:
+        return f"{node.name()} of {names.module(by_class)}", by_class
+    return f"{node.name()}, after {names.module(before)}", None
+
+
+def _following(before: nn.Module, kind: str, names: Names) -> nn.Module | None:
+    """The module of a class that stands behind another one in a Sequential."""
+    wanted = kind.lower()
+    for _, parent in names.modules():
+        if not isinstance(parent, nn.Sequential):
+            continue
+        children = list(parent)
+        if not any(one is before for one in children):
+            continue
+        at = next(number for number, one in enumerate(children) if one is before)
+        for child in children[at + 1 :]:
+            if type(child).__name__.lower() == wanted:
+                return child
+            if any(True for _ in child.parameters()):
+                break
+    return None
+
+
+def shares_memory(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors stand in one storage."""
+    try:
+        return a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr() != 0
+    except (RuntimeError, NotImplementedError):  # Of sparse tensors, for instance.
+        return a is b

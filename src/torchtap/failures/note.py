@@ -1,0 +1,66 @@
+"""The note that is added to an exception, as text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from torchtap.core.text import clean, wrap
+from torchtap.failures.failure import Explanation, Failure
+
+HEAD = "torchtap:"
+"""How every note of ours begins."""
+_LABEL = 11
+_FROM_USER = re.compile(r'from user code:\s+File "(?P<file>[^"]+)", line (?P<line>\d+), in (\S+)')
+
+
+def note_of(failure: Failure, explanation: Explanation | None) -> str:
+    """The note: what happened, where, with what, and the ways out."""
+    if explanation is None:
+        explanation = Explanation(
+            "this error of PyTorch is not in the catalogue; below is where it was raised.", ()
+        )
+    lines = wrap(explanation.what, first=HEAD, rest="  ")
+    for label, text in _rows(failure, explanation):
+        lines += wrap(clean(text), first=f"  {label:<{_LABEL}}", rest=" " * (_LABEL + 2))
+    if explanation.ways:
+        lines.append("  ways out")
+    for number, way in enumerate(explanation.ways, 1):
+        lines += wrap(way, first=f"    {number}.", rest="       ")
+    return "\n".join(lines)
+
+
+def _rows(failure: Failure, explanation: Explanation) -> Iterator[tuple[str, str]]:
+    """The place: module, call, operation and line, as far as they are known."""
+    if explanation.module:
+        yield "module", explanation.module
+    elif failure.module is not None:
+        yield "module", failure.module_text
+    if failure.module is not None and failure.call:
+        yield "call", failure.call
+    compiled = _FROM_USER.search(failure.text)
+    if compiled is not None:
+        yield "line", f"{compiled['file']}:{compiled['line']}, compiled: modules are not known"
+    elif failure.user is not None:
+        yield "line", failure.place(failure.user)
+    caller = _caller(failure)
+    if caller:
+        yield "from", caller
+    if failure.operation and (failure.user is None or failure.operation not in failure.user.text):
+        yield "operation", failure.operation
+    yield from explanation.details
+
+
+def _caller(failure: Failure) -> str:
+    """The outermost line of the program, where that is not the one that is shown."""
+    first = next((one for one in failure.frames if one.is_user), None)
+    if first is None or first is failure.user:
+        return ""
+    return failure.place(first)
+
+
+def has_note(error: BaseException) -> bool:
+    """Whether a note of ours stands on an exception."""
+    return any(
+        isinstance(one, str) and one.startswith(HEAD) for one in getattr(error, "__notes__", ())
+    )

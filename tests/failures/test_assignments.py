@@ -1,0 +1,52 @@
+"""Which line gave a variable its value: from the source, and never more than is certain."""
+
+from __future__ import annotations
+
+import linecache
+from pathlib import Path
+
+import pytest
+
+from torchtap.failures.assignments import assignments_of
+from torchtap.failures.frame import frames_of
+
+
+def lines_for(source: str, folder: Path) -> list[int]:
+    """The lines that may have assigned ``h`` when line ``1 / 0`` raised, inside of ``f``."""
+    file = folder / "f.py"
+    file.write_text(source)
+    linecache.checkcache(str(file))
+    names: dict[str, object] = {"__name__": "f"}
+    with pytest.raises(ZeroDivisionError) as caught:
+        exec(compile(source, str(file), "exec"), names)
+    frame = frames_of(caught.value)[-1]
+    return [one.line for one in assignments_of(frame, "h")]
+
+
+@pytest.mark.parametrize(
+    ("source", "lines"),
+    [
+        ("h = 1\nh = 2\n1 / 0\n", [2]),
+        ("h = 1\nif h:\n    h = 2\n1 / 0\n", [1, 3]),
+        ("if 1:\n    h = 1\nelse:\n    h = 2\n1 / 0\n", [2, 4]),
+        ("h = 1\nif h:\n    h = 2\n    1 / 0\n", [3]),
+        ("for h in (1, 2):\n    1 / 0\n", [1]),
+        ("h = 1\nfor i in (1, 2):\n    if i > 1:\n        1 / 0\n    h = 2\n", [1, 5]),
+        ("for i in (1, 2):\n    h = i\n    if i > 1:\n        1 / 0\n    h = 3\n", [2]),
+        ("h = 0\nfor h in ():\n    pass\n1 / 0\n", [1, 2]),
+        ("h = 0\nwhile (h := h + 1) < 3:\n    pass\n1 / 0\n", [2]),
+        ("a, h = 1, 2\n1 / 0\n", [1]),
+        ("a, *h = 1, 2\n1 / 0\n", [1]),
+        ("with open(__import__('os').devnull) as h:\n    1 / 0\n", [1]),
+        ("if (h := 1):\n    1 / 0\n", [1]),
+        ("h: int = 1\n1 / 0\n", [1]),
+        ("try:\n    h = 1\nexcept ValueError:\n    h = 2\n1 / 0\n", [2, 4]),
+        ("h = 1\ndef g():\n    h = 2\ng()\n1 / 0\n", [1]),
+        ("def f(h):\n    1 / 0\nf(1)\n", []),
+        ("def f(h):\n    h = h + 1\n    1 / 0\nf(1)\n", [2]),
+    ],
+)
+def test_all_lines_that_may_have_assigned_a_variable_are_named(
+    source: str, lines: list[int], tmp_path: Path
+) -> None:
+    assert lines_for(source, tmp_path) == lines

@@ -1,0 +1,56 @@
+"""Each of the programs: the note names the right module and line, and a way out makes it run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from error_programs import EVERY
+from error_programs.program import WROTE, Program, error_of, run
+
+from torchtap.failures.failure import Failure
+from torchtap.failures.messages import PATTERNS, recognise
+
+every_program = pytest.mark.parametrize("program", EVERY, ids=lambda one: one.title)
+pytestmark = pytest.mark.filterwarnings("ignore")  # Those of PyTorch, of what the programs do.
+
+
+def flat(note: str) -> str:
+    return " ".join(note.split())
+
+
+@every_program
+def test_the_note_names_module_and_line_and_the_way_out(program: Program, tmp_path: Path) -> None:
+    error = error_of(program, tmp_path)
+    (note,) = error.__notes__
+    text = flat(note)
+    recognised = recognise(Failure(error))
+    assert recognised is not None
+    assert recognised.name == program.message
+    assert f"line train.py:{program.line()}" in text
+    assert ("module " + program.module in text) if program.module else "\n  module" not in note
+    assert flat(program.way) in text
+    for part in program.says:
+        assert flat(part) in text
+    if WROTE in program.text:
+        assert f"train.py:{program.line(WROTE)}" in text
+    assert "fault of torchtap" not in note
+
+
+@every_program
+def test_the_way_out_makes_the_program_run(program: Program, tmp_path: Path) -> None:
+    run(program.fixed, tmp_path)
+
+
+def test_there_are_many_and_each_is_named_once() -> None:
+    titles = [one.title for one in EVERY]
+    assert len(set(titles)) == len(titles) >= 40
+
+
+def test_every_pattern_is_raised_by_a_program_with_the_real_pytorch() -> None:
+    raised = {one.message for one in EVERY}
+    assert set(PATTERNS) - raised == NOT_RAISED_HERE
+    assert raised <= set(PATTERNS)
+
+
+NOT_RAISED_HERE = {"out of memory", "fault of a kernel"}  # Of GPUs.

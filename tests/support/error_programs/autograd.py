@@ -1,0 +1,560 @@
+"""A backward that cannot run, and what is done with gradients."""
+
+from __future__ import annotations
+
+from error_programs.program import Program
+
+PROGRAMS = [
+    Program(
+        "A hidden state is detached inside the forward",
+        "no graph",
+        """
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.fc = nn.Linear(4, 3)
+
+            def forward(self, x):
+                return self.fc(x).detach()  # writes
+
+        net = Net()
+        loss = net(torch.randn(2, 4)).sum()
+        loss.backward()  # raises
+        """,
+        "net (Net)",
+        "Take the .detach() away",
+        ((".detach()", ""),),
+    ),
+    Program(
+        "A loss is made of numbers of Python",
+        "no graph",
+        """
+        net = nn.Linear(4, 3)
+        total = 0.0
+        for _ in range(2):
+            total += net(torch.randn(2, 4)).sum().item()  # writes
+        loss = torch.tensor(total)
+        loss.backward()  # raises
+        """,
+        "",
+        "Take the .item() away",
+        ((".item()", ""), ("torch.tensor(total)", "total")),
+    ),
+    Program(
+        "All parameters are frozen",
+        "no graph",
+        """
+        net = nn.Sequential(nn.Linear(4, 3), nn.ReLU())
+        net.requires_grad_(False)
+        net(torch.randn(2, 4)).sum().backward()  # raises
+        """,
+        "",
+        "Set requires_grad_(True) on the parameters",
+        (("net.requires_grad_(False)", "net[0].weight.requires_grad_(True)"),),
+        ("no parameter of net (Sequential) requires grad",),
+    ),
+    Program(
+        "A forward runs under no_grad",
+        "no graph",
+        """
+        net = nn.Linear(4, 3)
+        with torch.no_grad():  # writes
+            loss = net(torch.randn(2, 4)).sum()
+        loss.backward()  # raises
+        """,
+        "",
+        "Take torch.no_grad() away",
+        (("with torch.no_grad():", "if True:"),),
+    ),
+    Program(
+        "A loss of class numbers",
+        "no graph",
+        """
+        net = nn.Linear(4, 3)
+        right = net(torch.randn(2, 4)).argmax(1) == 1
+        loss = right.sum()
+        loss.backward()  # raises
+        """,
+        "",
+        "Compute the loss from floats",
+        (
+            (
+                "right = net(torch.randn(2, 4)).argmax(1) == 1",
+                "right = net(torch.randn(2, 4))[:, 1]",
+            ),
+        ),
+        ("int64[]",),
+    ),
+    Program(
+        "A gradient penalty without create_graph",
+        "no graph",
+        """
+        critic = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 1))
+        x = torch.randn(2, 4, requires_grad=True)
+        grad, = torch.autograd.grad(critic(x).sum(), x)
+        penalty = grad.norm(2, dim=1).sub(1).pow(2).mean()
+        penalty.backward()  # raises
+        """,
+        "",
+        "create_graph=True",
+        (("critic(x).sum(), x)", "critic(x).sum(), x, create_graph=True)"),),
+    ),
+    Program(
+        "A forward in inference mode",
+        "no graph",
+        """
+        net = nn.Linear(4, 3)
+        with torch.inference_mode():  # writes
+            loss = net(torch.randn(2, 4)).sum()
+        loss.backward()  # raises
+        """,
+        "",
+        "outside of torch.inference_mode()",
+        (("with torch.inference_mode():", "if True:"),),
+    ),
+    Program(
+        "Backward twice through one loss",
+        "backward twice",
+        """
+        net = nn.Sequential(nn.Linear(4, 3), nn.Sigmoid())
+        loss = net(torch.randn(2, 4)).sum()
+        loss.backward()
+        loss.backward()  # raises
+        """,
+        "1 (Sigmoid)",
+        "Give retain_graph=True to the first backward",
+        (("loss.backward()\nloss", "loss.backward(retain_graph=True)\nloss"),),
+    ),
+    Program(
+        "A hidden state is carried from batch to batch",
+        "backward twice",
+        """
+        rnn = nn.GRUCell(4, 3)
+        state = torch.zeros(2, 3)
+        for _ in range(2):
+            state = rnn(torch.randn(2, 4), state)
+            loss = state.sum()
+            loss.backward()  # raises
+        """,
+        "rnn (GRUCell)",
+        "state = state.detach()",
+        (("rnn(torch.randn(2, 4), state)", "rnn(torch.randn(2, 4), state.detach())"),),
+    ),
+    Program(
+        "Two losses share a part that is freed",
+        "backward twice",
+        """
+        trunk, head = nn.Linear(4, 3), nn.Linear(3, 1)
+        shared = trunk(torch.randn(2, 4)).tanh()
+        shared.sum().backward()
+        loss = head(shared).sum()
+        loss.backward()  # raises
+        """,
+        "trunk (Linear)",
+        "Detach shared before it is used again",
+        (("head(shared)", "head(shared.detach())"),),
+        ("shared carries it over",),
+    ),
+    Program(
+        "Backward from a loss per sample",
+        "no scalar",
+        """
+        net = nn.Linear(4, 1)
+        loss = F.mse_loss(net(torch.randn(8, 4)), torch.randn(8, 1), reduction="none")
+        loss.backward()  # raises
+        """,
+        "",
+        "loss.mean().backward()",
+        (("loss.backward()", "loss.mean().backward()"),),
+        ("float32[8, 1]",),
+    ),
+    Program(
+        "A gradient of another shape is handed to backward",
+        "gradient of another shape",
+        """
+        net = nn.Linear(4, 3)
+        out = net(torch.randn(2, 4))
+        out.backward(torch.ones(3))  # raises
+        """,
+        "",
+        "torch.ones_like(out)",
+        (("torch.ones(3)", "torch.ones_like(out)"),),
+    ),
+    Program(
+        "A gradient with respect to an input that does not require grad",
+        "input without grad",
+        """
+        net = nn.Linear(4, 1)
+        image = torch.randn(2, 4)
+        saliency, = torch.autograd.grad(net(image).sum(), image)  # raises
+        """,
+        "",
+        "image.requires_grad_()",
+        (("torch.randn(2, 4)", "torch.randn(2, 4).requires_grad_()"),),
+    ),
+    Program(
+        "A gradient with respect to a parameter that was not used",
+        "input not used",
+        """
+        net = nn.ModuleDict({"used": nn.Linear(4, 1), "spare": nn.Linear(4, 1)})
+        loss = net["used"](torch.randn(2, 4)).sum()
+        torch.autograd.grad(loss, list(net.parameters()))  # raises
+        """,
+        "spare (Linear)",
+        "allow_unused=True",
+        (("list(net.parameters())", "list(net.parameters()), allow_unused=True"),),
+        ("spare.weight",),
+    ),
+    Program(
+        "A second derivative through a function that has none",
+        "differentiated once",
+        """
+        from torch.autograd.function import once_differentiable
+
+        class Square(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                ctx.save_for_backward(x)
+                return x * x
+
+            @staticmethod
+            @once_differentiable
+            def backward(ctx, grad):
+                return 2 * ctx.saved_tensors[0] * grad
+
+        x = torch.randn(3, requires_grad=True)
+        grad, = torch.autograd.grad(Square.apply(x).pow(2).sum(), x, create_graph=True)
+        grad.sum().backward()  # raises
+        """,
+        "",
+        "Take @once_differentiable away",
+        (("    @once_differentiable\n", ""),),
+    ),
+    Program(
+        "A custom function returns a gradient of the wrong shape",
+        "function gave another shape",
+        """
+        class Scale(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x, factor):
+                ctx.save_for_backward(x, factor)
+                return x * factor
+
+            @staticmethod
+            def backward(ctx, grad):
+                x, factor = ctx.saved_tensors
+                return grad * factor, (grad * x).sum()
+
+        x, factor = torch.randn(2, 3), torch.ones(3, requires_grad=True)
+        Scale.apply(x, factor).sum().backward()  # raises
+        """,
+        "",
+        "grad.sum_to_size(shape)",
+        (("(grad * x).sum()", "(grad * x).sum_to_size(factor.shape)"),),
+        ("Scale.backward", "argument 1"),
+    ),
+    Program(
+        "A custom function returns too few gradients",
+        "function gave another number",
+        """
+        class Scale(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x, factor):
+                ctx.factor = factor
+                return x * factor
+
+            @staticmethod
+            def backward(ctx, grad):  # writes
+                return grad * ctx.factor
+
+        x = torch.randn(2, 3, requires_grad=True)
+        Scale.apply(x, 2.0).sum().backward()  # raises
+        """,
+        "",
+        "None for those that have none",
+        (("return grad * ctx.factor", "return grad * ctx.factor, None"),),
+        ("Scale.backward returned 1 gradients",),
+    ),
+    Program(
+        "A custom function returns a number",
+        "function gave no tensor",
+        """
+        class Double(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                return x * 2
+
+            @staticmethod
+            def backward(ctx, grad):  # writes
+                return 2
+
+        x = torch.randn(3, requires_grad=True)
+        Double.apply(x).sum().backward()  # raises
+        """,
+        "",
+        "Return a tensor of the shape of the argument",
+        (("return 2\n", "return 2 * grad\n"),),
+    ),
+    Program(
+        "A second derivative of fused attention",
+        "no derivative",
+        """
+        q = torch.randn(1, 1, 4, 8, requires_grad=True)
+        out = F.scaled_dot_product_attention(q, q, q)
+        grad, = torch.autograd.grad(out.pow(2).sum(), q, create_graph=True)
+        grad.sum().backward()  # raises
+        """,
+        "",
+        "torch.nn.attention.sdpa_kernel(SDPBackend.MATH)",
+        (
+            (
+                "out = F",
+                "from torch.nn.attention import SDPBackend, sdpa_kernel\n"
+                "with sdpa_kernel(SDPBackend.MATH): out = F",
+            ),
+        ),
+    ),
+    Program(
+        "A second derivative of what is linear",
+        "no graph",
+        """
+        net = nn.Linear(4, 3)
+        x = torch.randn(2, 4, requires_grad=True)
+        net.requires_grad_(False)
+        grad, = torch.autograd.grad(net(x).sum(), x, create_graph=True)
+        grad.sum().backward()  # raises
+        """,
+        "",
+        "Set requires_grad_(True) on the parameters",
+        (("requires_grad_(False)", "requires_grad_(True)"),),
+    ),
+    Program(
+        "A row of a gradient that is None",
+        "item of None",
+        """
+        table = nn.Embedding(5, 3)
+        first = table.weight.grad[0]  # raises
+        """,
+        "table (Embedding)",
+        "Call backward() before its gradient is read",
+        (("first =", "table(torch.tensor([0])).sum().backward()\nfirst ="),),
+    ),
+    Program(
+        "A custom function without backward",
+        "function without backward",
+        """
+        class Round(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                return x.round()
+
+        x = torch.randn(3, requires_grad=True)
+        Round.apply(x).sum().backward()  # raises
+        """,
+        "",
+        "Write a static method backward(ctx, grad_output)",
+        (
+            (
+                "        return x.round()\n",
+                "        return x.round()\n\n    @staticmethod\n    def backward(ctx, grad):\n"
+                "        return grad\n",
+            ),
+        ),
+    ),
+    Program(
+        "A root of zero, with anomaly detection",
+        "nan in backward",
+        """
+        x = torch.zeros(3, requires_grad=True)
+        with torch.autograd.set_detect_anomaly(True):
+            (x.sqrt() * 0).sum().backward()  # raises
+        """,
+        "",
+        "(x + 1e-6).sqrt()",
+        (("(x.sqrt() * 0)", "((x + 1e-6).sqrt() * 0)"),),
+        ("SqrtBackward0",),
+    ),
+    Program(
+        "The gradient of a parameter before any backward",
+        "attribute of None",
+        """
+        net = nn.Sequential(nn.Linear(4, 3), nn.ReLU())
+        net(torch.randn(2, 4)).sum()
+        norm = net[0].weight.grad.norm()  # raises
+        """,
+        "0 (Linear)",
+        "Call backward() before its gradient is read",
+        ((".sum()\n", ".sum().backward()\n"),),
+        ("The gradient of 0.weight is None",),
+    ),
+    Program(
+        "The gradient of a tensor that was computed",
+        "attribute of None",
+        """
+        net = nn.Linear(4, 3)
+        hidden = net(torch.randn(2, 4))
+        hidden.pow(2).sum().backward()
+        print(hidden.grad.shape)  # raises
+        """,
+        "",
+        "Call hidden.retain_grad() before the backward",
+        (("hidden.pow", "hidden.retain_grad()\nhidden.pow"),),
+    ),
+    Program(
+        "Clipping by hand, where a parameter has no gradient",
+        "attribute of None",
+        """
+        net = nn.ModuleDict({"used": nn.Linear(4, 1), "spare": nn.Linear(4, 1)})
+        net["used"](torch.randn(2, 4)).sum().backward()
+        for p in net.parameters():
+            p.grad.clamp_(-1, 1)  # raises
+        """,
+        "spare (Linear)",
+        "if p.grad is not None",
+        (("    p.grad.clamp_", "    if p.grad is not None: p.grad.clamp_"),),
+        ("spare.weight",),
+    ),
+    Program(
+        "A norm over all gradients, where one is None",
+        "None among tensors",
+        """
+        net = nn.ModuleDict({"used": nn.Linear(4, 1), "spare": nn.Linear(4, 1)})
+        net["used"](torch.randn(2, 4)).sum().backward()
+        bias = [p.grad for p in net.parameters() if p.dim() == 1]
+        norm = torch.stack([p.grad for p in net.parameters()][1::2])  # raises
+        """,
+        "spare (Linear)",
+        "Leave out what has none",
+        (
+            (
+                "for p in net.parameters()][1::2]",
+                "for p in net.parameters() if p.grad is not None][1::2]",
+            ),
+        ),
+    ),
+    Program(
+        "A step of gradient descent by hand, without a gradient",
+        "operator on None",
+        """
+        w = torch.randn(3, requires_grad=True)
+        with torch.no_grad():
+            w -= 0.1 * w.grad  # raises
+        """,
+        "",
+        "Call backward() before its gradient is read",
+        (("with torch.no_grad():", "w.sum().backward()\nwith torch.no_grad():"),),
+    ),
+    Program(
+        "requires_grad of whole numbers",
+        "integer with grad",
+        """
+        x = torch.arange(3)
+        x.requires_grad_()  # raises
+        """,
+        "",
+        "x.float().requires_grad_()",
+        (("x.requires_grad_()", "x.float().requires_grad_()"),),
+    ),
+    Program(
+        "requires_grad is switched off on a result",
+        "flag of a non-leaf",
+        """
+        net = nn.Linear(4, 3)
+        out = net(torch.randn(2, 4))
+        out.requires_grad = False  # raises
+        """,
+        "",
+        "out.detach()",
+        (("out.requires_grad = False", "out = out.detach()"),),
+    ),
+    Program(
+        "An output as an array of numpy",
+        "numpy of a graph",
+        """
+        net = nn.Linear(4, 3)
+        out = net(torch.randn(2, 4))
+        values = out.numpy()  # raises
+        """,
+        "",
+        "out.detach().numpy()",
+        (("out.numpy()", "out.detach().numpy()"),),
+        ("made by net (Linear)",),
+    ),
+    Program(
+        "A copy of a model that keeps an activation",
+        "copy of a non-leaf",
+        """
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.fc = nn.Linear(4, 3)
+
+            def forward(self, x):
+                self.hidden = self.fc(x)
+                return self.hidden.sum()
+
+        net = Net()
+        net(torch.randn(2, 4))
+        best = copy.deepcopy(net)  # raises
+        """,
+        "net (Net)",
+        "Keep it without its graph",
+        (
+            (
+                "self.hidden = self.fc(x)\n        return self.hidden.sum()",
+                "hidden = self.fc(x)\n        self.hidden = hidden.detach()\n        return "
+                "hidden.sum()",
+            ),
+        ),
+        ("hidden",),
+    ),
+    Program(
+        "An optimizer of a model whose layers are in a list",
+        "optimizer without parameters",
+        """
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.layers = [nn.Linear(4, 4) for _ in range(2)]
+
+        net = Net()
+        torch.optim.SGD(net.parameters(), lr=0.1)  # raises
+        """,
+        "",
+        "nn.ModuleList",
+        (
+            (
+                "[nn.Linear(4, 4) for _ in range(2)]",
+                "nn.ModuleList(nn.Linear(4, 4) for _ in range(2))",
+            ),
+        ),
+        ("keeps modules in a plain list or dict, 'layers'",),
+    ),
+    Program(
+        "An optimizer of a tensor that was moved after requires_grad",
+        "optimizer of a non-leaf",
+        """
+        w = torch.zeros(3, requires_grad=True).to(torch.float64)
+        torch.optim.SGD([w], lr=0.1)  # raises
+        """,
+        "",
+        "Move or convert before requires_grad_()",
+        (
+            (
+                "torch.zeros(3, requires_grad=True).to(torch.float64)",
+                "torch.zeros(3, dtype=torch.float64, requires_grad=True)",
+            ),
+        ),
+    ),
+    Program(
+        "A result is written with out=",
+        "out with grad",
+        """
+        w, buffer = torch.randn(3, requires_grad=True), torch.empty(3)
+        torch.mul(w, 2.0, out=buffer)  # raises
+        """,
+        "",
+        "Take the result instead of out=",
+        (("torch.mul(w, 2.0, out=buffer)", "buffer = torch.mul(w, 2.0)"),),
+    ),
+]

@@ -1,0 +1,243 @@
+"""Writes in place, and inference tensors."""
+
+from __future__ import annotations
+
+from error_programs.program import Program
+
+PROGRAMS = [
+    Program(
+        "A result that backward needs is overwritten",
+        "overwritten",
+        """
+        x = torch.randn(3, requires_grad=True)
+        y = x.exp()
+        y += 1  # writes
+        y.sum().backward()  # raises
+        """,
+        "",
+        "x = x + y for x += y",
+        (("y += 1", "y = y + 1"),),
+        ("ExpBackward0",),
+    ),
+    Program(
+        "An in-place ReLU behind a Sigmoid",
+        "overwritten",
+        """
+        net = nn.Sequential(nn.Linear(4, 3), nn.Sigmoid(), nn.ReLU(inplace=True))
+        net(torch.randn(2, 4)).sum().backward()  # raises
+        """,
+        "1 (Sigmoid)",
+        "inplace=False for inplace=True",
+        (("inplace=True", "inplace=False"),),
+        ("2 (ReLU), which has inplace=True",),
+    ),
+    Program(
+        "A residual is added in place to what tanh returned",
+        "overwritten",
+        """
+        class Block(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.fc = nn.Linear(4, 4)
+
+            def forward(self, x):
+                out = torch.tanh(self.fc(x))
+                out += x  # writes
+                return out
+
+        net = Block()
+        net(torch.randn(2, 4)).sum().backward()  # raises
+        """,
+        "net (Block)",
+        "x = x + y for x += y",
+        (("out += x", "out = out + x"),),
+        ("TanhBackward0, after fc (Linear)",),
+    ),
+    Program(
+        "A mask is written into what softmax returned",
+        "overwritten",
+        """
+        net = nn.Linear(4, 4)
+        weights = net(torch.randn(2, 4)).softmax(-1)
+        weights[:, 0] = 0  # writes
+        weights.sum().backward()  # raises
+        """,
+        "",
+        "torch.where for x[mask] = y",
+        (("weights[:, 0] = 0", "weights = torch.where(torch.arange(4) == 0, 0, weights)"),),
+        ("SoftmaxBackward0, after net (Linear)",),
+    ),
+    Program(
+        "Weights are changed between the forward and the backward",
+        "overwritten",
+        """
+        net = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 1))
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        loss = net(torch.randn(2, 4)).sum()
+        loss.backward(retain_graph=True)
+        optimizer.step()  # writes
+        loss.backward()  # raises
+        """,
+        "1 (Linear)",
+        "Call all backwards before optimizer.step()",
+        (("optimizer.step()", "pass"),),
+        ("1.weight",),
+    ),
+    Program(
+        "A GAN trains its generator through a discriminator that has stepped",
+        "overwritten",
+        """
+        generator, critic = nn.Linear(2, 4), nn.Linear(4, 1)
+        step = torch.optim.SGD(critic.parameters(), lr=0.1)
+        fake = generator(torch.randn(8, 2))
+        score = critic(fake)
+        score.mean().backward(retain_graph=True)
+        step.step()  # writes
+        (-score.mean()).backward()  # raises
+        """,
+        "critic (Linear)",
+        "run the forward again after it",
+        (("(-score.mean())", "(-critic(fake).mean())"),),
+        ("critic.weight",),
+    ),
+    Program(
+        "A parameter is written in place",
+        "leaf in place",
+        """
+        net = nn.Linear(4, 3)
+        net.weight.mul_(0.5)  # raises
+        """,
+        "net (Linear)",
+        "Put the write inside torch.no_grad()",
+        (("net.weight.mul_(0.5)", "torch.no_grad()(lambda: net.weight.mul_(0.5))()"),),
+        ("the parameter weight",),
+    ),
+    Program(
+        "A row of a parameter is set to zero",
+        "leaf in place",
+        """
+        net = nn.ModuleDict({"emb": nn.Embedding(5, 3)})
+        net["emb"].weight[0] = 0.0  # raises
+        """,
+        "emb (Embedding)",
+        "Put the write inside torch.no_grad()",
+        (('net["emb"].weight[0] = 0.0', 'with torch.no_grad(): net["emb"].weight[0] = 0.0'),),
+        ("a part of the parameter emb.weight",),
+    ),
+    Program(
+        "A view of a custom function is written into",
+        "view of a function",
+        """
+        class Flat(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                ctx.shape = x.shape
+                return x.view(-1)
+
+            @staticmethod
+            def backward(ctx, grad):
+                return grad.view(ctx.shape)
+
+        flat = Flat.apply(torch.randn(2, 3, requires_grad=True) * 1)
+        flat += 1  # raises
+        """,
+        "",
+        "Compute out of place",
+        (("flat += 1", "flat = flat + 1"),),
+        ("custom function Flat",),
+    ),
+    Program(
+        "One of several chunks is written into",
+        "one of several views",
+        """
+        net = nn.Linear(4, 6)
+        gate, value = net(torch.randn(2, 4)).chunk(2, dim=-1)
+        gate.sigmoid_()  # raises
+        """,
+        "",
+        "Compute out of place",
+        (("gate.sigmoid_()", "gate = gate.sigmoid()"),),
+        ("gate, float32[2, 3]",),
+    ),
+    Program(
+        "A full backward hook in front of an in-place ReLU",
+        "view of a backward hook",
+        """
+        net = nn.Sequential(nn.Linear(4, 3), nn.ReLU(inplace=True))
+        net[0].register_full_backward_hook(lambda module, grad_in, grad_out: None)
+        net(torch.randn(2, 4))  # raises
+        """,
+        "1 (ReLU)",
+        "net[1].inplace = False",
+        (("net(torch", "net[1].inplace = False\nnet(torch"),),
+        ("hooked      0 (Linear)", "made by 0 (Linear)"),
+    ),
+    Program(
+        "A view is taken under no_grad and written into outside",
+        "view of no_grad",
+        """
+        table = torch.zeros(4, 3, requires_grad=True) * 1
+        with torch.no_grad():
+            row = table[0]
+        row.add_(1)  # raises
+        """,
+        "",
+        "Write into a clone: row = row.clone()",
+        (("row.add_(1)", "row = row.clone().add_(1)"),),
+        ("train.py:9: row = table[0]",),
+    ),
+    Program(
+        "A view is taken in inference mode and written into outside",
+        "view of inference",
+        """
+        table = torch.zeros(4, 3, requires_grad=True) * 1
+        with torch.inference_mode():
+            row = table[0]
+        row.add_(1)  # raises
+        """,
+        "",
+        "Write into a clone: row = row.clone()",
+        (("row.add_(1)", "row = row.clone().add_(1)"),),
+        ("train.py:9: row = table[0]",),
+    ),
+    Program(
+        "Features of inference mode are trained on",
+        "inference saved",
+        """
+        backbone, head = nn.Linear(4, 3), nn.Linear(3, 2)
+        with torch.inference_mode():
+            features = backbone(torch.randn(8, 4))
+        head(features).sum().backward()  # raises
+        """,
+        "head (Linear)",
+        "features.clone()",
+        (("head(features)", "head(features.clone())"),),
+        ("features, float32[8, 3], made by backbone (Linear) at train.py:9",),
+    ),
+    Program(
+        "An inference tensor is written into",
+        "inference in place",
+        """
+        net = nn.Linear(4, 3)
+        with torch.inference_mode():
+            out = net(torch.randn(2, 4))
+        out += 1  # raises
+        """,
+        "",
+        "out = out.clone()",
+        (("out += 1", "out = out.clone()\nout += 1"),),
+        ("made by net (Linear)",),
+    ),
+    Program(
+        "An inference tensor is to require grad",
+        "inference with grad",
+        """
+        with torch.inference_mode():
+            noise = torch.randn(3)
+        noise.requires_grad_()  # raises
+        """,
+        "",
+        "noise.clone().requires_grad_()",
+        (("noise.requires_grad_()", "noise.clone().requires_grad_()"),),
+    ),
+]

@@ -1,0 +1,348 @@
+"""Dtypes, devices, targets of losses, and indices."""
+
+from __future__ import annotations
+
+from error_programs.program import Program
+
+PROGRAMS = [
+    Program(
+        "An array of numpy as the input of a Linear",
+        "dtypes of a product",
+        """
+        import numpy
+
+        net = nn.Sequential(nn.Linear(4, 3), nn.ReLU())
+        rows = torch.from_numpy(numpy.ones((2, 4)))
+        net(rows)  # raises
+        """,
+        "0 (Linear)",
+        "rows = rows.to(torch.float32)",
+        (("net(rows)", "net(rows.to(torch.float32))"),),
+        ("rows, float64[2, 4], made at train.py:10", "the parameter 0.weight"),
+    ),
+    Program(
+        "Pictures of bytes in a convolution",
+        "dtypes of a convolution",
+        """
+        net = nn.Conv2d(3, 4, 3)
+        picture = torch.zeros(1, 3, 8, 8, dtype=torch.uint8)
+        net(picture)  # raises
+        """,
+        "net (Conv2d)",
+        "picture = picture.to(torch.float32)",
+        (("net(picture)", "net(picture.to(torch.float32))"),),
+    ),
+    Program(
+        "Half precision against single",
+        "dtypes of a product",
+        """
+        q, k = torch.rand(2, 3).half(), torch.rand(3, 2)
+        q @ k  # raises
+        """,
+        "",
+        "k.to(q.dtype)",
+        (("q @ k", "q @ k.to(q.dtype)"),),
+        ("q (float16) and k (float32)",),
+    ),
+    Program(
+        "A LayerNorm of whole numbers",
+        "mixed dtypes",
+        """
+        net = nn.LayerNorm(3)
+        counts = torch.ones(2, 3, dtype=torch.int64)
+        net(counts)  # raises
+        """,
+        "net (LayerNorm)",
+        "counts = counts.to(torch.float32)",
+        (("net(counts)", "net(counts.to(torch.float32))"),),
+    ),
+    Program(
+        "An input on another device than the model",
+        "devices",
+        """
+        net = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2)).to("meta")
+        batch = torch.rand(2, 4)
+        net(batch)  # raises
+        """,
+        "0 (Linear)",
+        "batch = batch.to('meta')",
+        (("net(batch)", "net(batch.to('meta'))"),),
+        ("batch, float32[2, 4], made at train.py:8", "0.weight, 0.bias on meta"),
+    ),
+    Program(
+        "A mask that is no buffer stays behind",
+        "devices",
+        """
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.fc = nn.Linear(4, 4)
+                self.mask = torch.ones(4)
+
+            def forward(self, x):
+                out = self.fc(x)
+                return out * self.mask  # raises
+
+        net = Net().to("meta")
+        net(torch.rand(2, 4, device="meta"))
+        """,
+        "net (Net)",
+        "self.register_buffer('mask', ...)",
+        (("self.mask = torch.ones(4)", "self.register_buffer('mask', torch.ones(4))"),),
+        ("made by fc (Linear) at train.py:14",),
+    ),
+    Program(
+        "Floats as tokens",
+        "index dtype",
+        """
+        net = nn.Sequential(nn.Embedding(10, 4), nn.Linear(4, 2))
+        tokens = torch.rand(2, 3)
+        net(tokens)  # raises
+        """,
+        "0 (Embedding)",
+        "tokens.long()",
+        (("net(tokens)", "net(tokens.long())"),),
+    ),
+    Program(
+        "Floats as an index",
+        "index of floats",
+        """
+        table, order = torch.rand(4, 3), torch.tensor([2.0, 0.0])
+        table[order]  # raises
+        """,
+        "",
+        "order.long()",
+        (("table[order]", "table[order.long()]"),),
+    ),
+    Program(
+        "Floats added in place to whole numbers",
+        "result dtype",
+        """
+        counts = torch.zeros(3, dtype=torch.int64)
+        counts += torch.rand(3)  # raises
+        """,
+        "",
+        "Compute out of place",
+        (("counts += torch.rand(3)", "counts = counts + torch.rand(3)"),),
+        ("counts, int64[3]",),
+    ),
+    Program(
+        "The mean of whole numbers",
+        "mean of integers",
+        """
+        ages = torch.tensor([3, 5])
+        ages.mean()  # raises
+        """,
+        "",
+        "ages.float().mean()",
+        (("ages.mean()", "ages.float().mean()"),),
+    ),
+    Program(
+        "A softmax of whole numbers",
+        "kernel not implemented",
+        """
+        scores = torch.tensor([3, 5])
+        scores.softmax(0)  # raises
+        """,
+        "",
+        "scores.float()",
+        (("scores.softmax", "scores.float().softmax"),),
+        ("scores, int64[2]",),
+    ),
+    Program(
+        "Floats as class numbers",
+        "class dtype",
+        """
+        net = nn.Linear(4, 3)
+        labels = torch.tensor([0.0, 2.0])
+        loss = F.cross_entropy(net(torch.rand(2, 4)), labels)  # raises
+        """,
+        "",
+        "labels.long()",
+        (("4)), labels)", "4)), labels.long())"),),
+        ("labels holds float32", "labels, float32[2], made at train.py:8"),
+    ),
+    Program(
+        "A column of class numbers",
+        "class column",
+        """
+        net, criterion = nn.Linear(4, 3), nn.CrossEntropyLoss()
+        labels = torch.tensor([[0], [2]])
+        criterion(net(torch.rand(2, 4)), labels)  # raises
+        """,
+        "criterion (CrossEntropyLoss)",
+        "labels.squeeze(1)",
+        (("4)), labels)", "4)), labels.squeeze(1))"),),
+        ("labels, int64[2, 1]",),
+    ),
+    Program(
+        "Classes that are counted from 1",
+        "class range",
+        """
+        net = nn.Linear(4, 3)
+        labels = torch.tensor([1, 3])
+        scores = net(torch.rand(2, 4))
+        F.cross_entropy(scores, labels)  # raises
+        """,
+        "",
+        "labels - 1",
+        (("(scores, labels)", "(scores, labels - 1)"),),
+        ("scores has 3 classes from 0 to 2", "scores, float32[2, 3], made by net (Linear) at"),
+    ),
+    Program(
+        "A language model against its tokens",
+        "batch of a loss",
+        """
+        net = nn.Linear(4, 10)
+        logits = net(torch.rand(2, 5, 4))
+        tokens = torch.zeros(2, 5, dtype=torch.int64)
+        F.cross_entropy(logits.view(-1, 10), tokens.view(-1)[1:])  # raises
+        """,
+        "",
+        "Give input and target of one batch",
+        (("logits.view(-1, 10)", "logits.view(-1, 10)[1:]"),),
+        ("has 10 rows and",),
+    ),
+    Program(
+        "Whole numbers as one-hot targets",
+        "one-hot of integers",
+        """
+        scores = nn.Linear(4, 3)(torch.rand(2, 4))
+        hot = F.one_hot(torch.tensor([0, 2]), 3)
+        F.cross_entropy(scores, hot)  # raises
+        """,
+        "",
+        "hot.argmax(1)",
+        (("(scores, hot)", "(scores, hot.argmax(1))"),),
+        ("hot, int64[2, 3], made at train.py:8",),
+    ),
+    Program(
+        "Classes in the last dimension",
+        "target of another size",
+        """
+        logits = nn.Linear(4, 7)(torch.rand(2, 5, 4))
+        tokens = torch.zeros(2, 5, dtype=torch.int64)
+        F.cross_entropy(logits, tokens)  # raises
+        """,
+        "",
+        "logits.movedim(-1, 1)",
+        (("(logits, tokens)", "(logits.movedim(-1, 1), tokens)"),),
+    ),
+    Program(
+        "Class numbers for a binary cross-entropy",
+        "result dtype",
+        """
+        logits = nn.Linear(4, 1)(torch.rand(2, 4)).squeeze(1)
+        labels = torch.tensor([0, 1])
+        F.binary_cross_entropy_with_logits(logits, labels)  # raises
+        """,
+        "",
+        "labels.float()",
+        (("(logits, labels)", "(logits, labels.float())"),),
+        ("labels, int64[2]",),
+    ),
+    Program(
+        "Class numbers for a binary cross-entropy of probabilities",
+        "binary dtype",
+        """
+        p = nn.Linear(4, 1)(torch.rand(2, 4)).squeeze(1).sigmoid()
+        labels = torch.tensor([0, 1])
+        F.binary_cross_entropy(p, labels)  # raises
+        """,
+        "",
+        "labels.to(torch.float32)",
+        (("(p, labels)", "(p, labels.to(torch.float32))"),),
+    ),
+    Program(
+        "A column of logits against a row of labels",
+        "binary size",
+        """
+        net, criterion = nn.Linear(4, 1), nn.BCEWithLogitsLoss()
+        logits = net(torch.rand(2, 4))
+        labels = torch.tensor([0.0, 1.0])
+        criterion(logits, labels)  # raises
+        """,
+        "criterion (BCEWithLogitsLoss)",
+        "logits.squeeze(1)",
+        (("criterion(logits, labels)", "criterion(logits.squeeze(1), labels)"),),
+        ("made by net (Linear) at train.py:8",),
+    ),
+    Program(
+        "Logits for a loss of probabilities",
+        "probabilities",
+        """
+        logits = torch.tensor([3.0, -2.0])
+        F.binary_cross_entropy(logits, torch.ones(2))  # raises
+        """,
+        "",
+        "F.binary_cross_entropy_with_logits",
+        (("F.binary_cross_entropy(", "F.binary_cross_entropy_with_logits("),),
+        ("from -2 to 3",),
+    ),
+    Program(
+        "Too few classes for one_hot",
+        "one-hot range",
+        """
+        labels = torch.tensor([0, 4])
+        F.one_hot(labels, num_classes=3)  # raises
+        """,
+        "",
+        "num_classes=5",
+        (("num_classes=3", "num_classes=5"),),
+    ),
+    Program(
+        "A token beyond the vocabulary",
+        "index of an embedding",
+        """
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.embed = nn.Embedding(10, 4)
+
+            def forward(self, tokens):
+                return self.embed(tokens)  # raises
+
+        net = Net()
+        net(torch.tensor([[3, 10]]))
+        """,
+        "embed (Embedding)",
+        "net.embed = nn.Embedding(11, ...)",
+        (("nn.Embedding(10, 4)", "nn.Embedding(11, 4)"),),
+        ("has 10 rows, for indices from 0 to 9", "from 3 to 10"),
+    ),
+    Program(
+        "A negative token for padding",
+        "index of an embedding",
+        """
+        net = nn.Sequential(nn.Embedding(10, 4))
+        tokens = torch.tensor([[3, -1]])
+        net(tokens)  # raises
+        """,
+        "0 (Embedding)",
+        "tokens.clamp(min=0)",
+        (("net(tokens)", "net(tokens.clamp(min=0))"),),
+    ),
+    Program(
+        "A position beyond the end",
+        "index",
+        """
+        positions, at = torch.rand(4, 3), torch.tensor([1, 4])
+        positions[at]  # raises
+        """,
+        "",
+        ".clamp(max=3)",
+        (("positions[at]", "positions[at.clamp(max=3)]"),),
+        ("Index 4 was asked of dimension 0 of positions",),
+    ),
+    Program(
+        "A mask of columns on rows",
+        "mask",
+        """
+        x, keep = torch.rand(2, 3), torch.tensor([True, False, True])
+        x[keep]  # raises
+        """,
+        "",
+        "x[:, keep]",
+        (("x[keep]", "x[:, keep]"),),
+    ),
+]

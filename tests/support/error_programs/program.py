@@ -1,0 +1,89 @@
+"""One program: its source, the line that raises, the module, and a way out."""
+
+from __future__ import annotations
+
+import contextlib
+import linecache
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from torchtap.failures.explain_errors import add_notes
+
+PRELUDE = "import copy\n\nimport torch\nimport torch.nn.functional as F\nfrom torch import nn\n\n"
+RAISES, WROTE = "  # raises", "  # writes"
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A program that PyTorch refuses.
+
+    Attributes:
+        title: the situation, in a few words.
+        message: the name of PyTorch's message (``torchtap.failures.messages``).
+        source: the program; the line that raises ends in ``# raises``, and one that the note must
+            name besides in ``# writes``.
+        module: how the note names the module; empty where none took part.
+        way: a part of the way out that is applied.
+        changes: what is replaced in the source, to apply it.
+        says: what else the note must say.
+    """
+
+    title: str
+    message: str
+    source: str
+    module: str
+    way: str
+    changes: tuple[tuple[str, str], ...]
+    says: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The whole file, with its imports."""
+        return PRELUDE + textwrap.dedent(self.source).lstrip("\n")
+
+    @property
+    def fixed(self) -> str:
+        """The file with the way out applied."""
+        text = self.text
+        for old, new in self.changes:
+            assert old in text, (self.title, old)
+            text = text.replace(old, new)
+        return text
+
+    def line(self, mark: str = RAISES) -> int:
+        """Number of the line that is marked."""
+        found = [at for at, one in enumerate(self.text.splitlines(), 1) if one.endswith(mark)]
+        assert len(found) == 1, (self.title, mark)
+        return found[0]
+
+
+def run(text: str, folder: Path) -> dict[str, Any]:
+    """Run a file as a program."""
+    file = folder / "train.py"
+    file.write_text(text)
+    linecache.checkcache(str(file))
+    names: dict[str, Any] = {"__name__": "__main__", "__file__": str(file)}
+    exec(compile(text, str(file), "exec"), names)
+    return names
+
+
+def error_of(program: Program, folder: Path) -> Exception:
+    """What a program raises, with its note, and without the frames of the test."""
+    try:
+        run(program.text, folder)
+    except Exception as error:  # noqa: BLE001 - it is what the program is for
+        trace = error.__traceback__
+        while trace is not None and not _is_in(trace, folder):
+            trace = trace.tb_next
+        error = error.with_traceback(trace)
+        with contextlib.chdir(folder):
+            add_notes(error)
+        return error
+    raise AssertionError(f"{program.title}: nothing was raised")
+
+
+def _is_in(trace: TracebackType, folder: Path) -> bool:
+    return trace.tb_frame.f_code.co_filename.startswith(str(folder))

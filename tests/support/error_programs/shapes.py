@@ -1,0 +1,462 @@
+"""Shapes that do not fit."""
+
+from __future__ import annotations
+
+from error_programs.program import Program
+
+PROGRAMS = [
+    Program(
+        "A Linear of another width than the one before it",
+        "matrix product",
+        """
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.fc1 = nn.Linear(4, 3)
+                self.fc2 = nn.Linear(8, 2)
+
+            def forward(self, x):
+                h = self.fc1(x).relu()
+                return self.fc2(h)  # raises
+
+        net = Net()
+        net(torch.randn(5, 4))
+        """,
+        "fc2 (Linear)",
+        "net.fc2 = nn.Linear(3, 2)",
+        (("nn.Linear(8, 2)", "nn.Linear(3, 2)"),),
+        (
+            "input is h, float32[5, 3]",
+            "train.py:14: h = self.fc1(x).relu(), by ReluBackward0, after fc1 (Linear)",
+            "takes 8 features",
+        ),
+    ),
+    Program(
+        "A Linear inside a Sequential of Sequentials",
+        "matrix product",
+        """
+        net = nn.Sequential(nn.Sequential(nn.Linear(4, 6), nn.ReLU()), nn.Linear(4, 2))
+        net(torch.randn(5, 4))  # raises
+        """,
+        "1 (Linear)",
+        "net[1] = nn.Linear(6, 2)",
+        (("nn.Linear(4, 2)", "nn.Linear(6, 2)"),),
+        ("made by 0 (Sequential)",),
+    ),
+    Program(
+        "A Linear behind convolutions, without Flatten",
+        "matrix product",
+        """
+        net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Linear(144, 10))
+        net(torch.randn(2, 3, 8, 8))  # raises
+        """,
+        "2 (Linear)",
+        "nn.Flatten() before the module",
+        (("nn.ReLU(), ", "nn.ReLU(), nn.Flatten(), "),),
+        ("made by 1 (ReLU)",),
+    ),
+    Program(
+        "Scores of attention without a transpose",
+        "matrix product",
+        """
+        class Scores(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.q, self.k = nn.Linear(8, 4), nn.Linear(8, 4)
+
+            def forward(self, x):
+                query = self.q(x)
+                key = self.k(x)
+                return query @ key  # raises
+
+        net = Scores()
+        net(torch.randn(6, 8))
+        """,
+        "net (Scores)",
+        "key.mT",
+        (("query @ key", "query @ key.mT"),),
+        ("made by q (Linear) at train.py:13", "made by k (Linear) at train.py:14"),
+    ),
+    Program(
+        "A batched product without a transpose",
+        "batched product",
+        """
+        q, k = torch.randn(2, 6, 4), torch.randn(2, 6, 4)
+        scores = torch.bmm(q, k)  # raises
+        """,
+        "",
+        "k.mT",
+        (("torch.bmm(q, k)", "torch.bmm(q, k.mT)"),),
+        ("k, float32[2, 6, 4]",),
+    ),
+    Program(
+        "A matrix and a vector",
+        "matrix and vector",
+        """
+        w = torch.randn(3, 4)
+        v = torch.randn(3)
+        w @ v  # raises
+        """,
+        "",
+        "w.mT",
+        (("w @ v", "w.mT @ v"),),
+    ),
+    Program(
+        "Two vectors of different lengths",
+        "dot product",
+        """
+        net = nn.Linear(4, 3)
+        a, b = net(torch.rand(4)), torch.rand(4)
+        a @ b  # raises
+        """,
+        "",
+        "Make what produces a or b so wide that the two numbers are equal",
+        (("torch.rand(4)\n", "torch.rand(3)\n"),),
+    ),
+    Program(
+        "An einsum with one letter for two sizes",
+        "einsum",
+        """
+        a, b = torch.randn(2, 3), torch.randn(4, 5)
+        torch.einsum("ij,jk->ik", a, b)  # raises
+        """,
+        "",
+        "letters of their own",
+        (("ij,jk->ik", "ij,lk->ik"),),
+        ("'j'",),
+    ),
+    Program(
+        "A convolution of another number of channels",
+        "channels",
+        """
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.stem = nn.Conv2d(3, 8, 3)
+                self.body = nn.Conv2d(16, 8, 3)
+
+            def forward(self, x):
+                x = self.stem(x)
+                return self.body(x)  # raises
+
+        net = Net()
+        net(torch.randn(1, 3, 8, 8))
+        """,
+        "body (Conv2d)",
+        "Make it take 8 channels",
+        (("nn.Conv2d(16, 8, 3)", "nn.Conv2d(8, 8, 3)"),),
+        ("input is x, float32[1, 8, 6, 6], made by stem (Conv2d) at train.py:14",),
+    ),
+    Program(
+        "Images with the channels last",
+        "channels",
+        """
+        net = nn.Conv2d(3, 8, 3)
+        images = torch.rand(2, 9, 9, 3)
+        net(images)  # raises
+        """,
+        "net (Conv2d)",
+        "x.movedim(-1, 1)",
+        (("net(images)", "net(images.movedim(-1, 1))"),),
+        ("images, float32[2, 9, 9, 3], made at train.py:8",),
+    ),
+    Program(
+        "An image without channels",
+        "dimensions of a convolution",
+        """
+        net = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU())
+        digit = torch.rand(9, 9)
+        net(digit)  # raises
+        """,
+        "0 (Conv2d)",
+        "digit.unsqueeze(0)",
+        (("net(digit)", "net(digit.unsqueeze(0))"),),
+    ),
+    Program(
+        "A picture that is smaller than the kernel",
+        "kernel too large",
+        """
+        net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.MaxPool2d(4), nn.Conv2d(4, 4, 3))
+        net(torch.rand(1, 1, 10, 10))  # raises
+        """,
+        "2 (Conv2d)",
+        "padding=1",
+        (("nn.Conv2d(4, 4, 3)", "nn.Conv2d(4, 4, 3, padding=1)"),),
+        ("made by 1 (MaxPool2d)",),
+    ),
+    Program(
+        "A pool that leaves nothing",
+        "pooled away",
+        """
+        net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.MaxPool2d(8))
+        net(torch.rand(1, 1, 8, 8))  # raises
+        """,
+        "1 (MaxPool2d)",
+        "nn.AdaptiveMaxPool2d(1)",
+        (("nn.MaxPool2d(8)", "nn.AdaptiveMaxPool2d(1)"),),
+        ("made by 0 (Conv2d)",),
+    ),
+    Program(
+        "A residual of another width",
+        "broadcast",
+        """
+        class Block(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.fc = nn.Linear(4, 6)
+
+            def forward(self, x):
+                out = self.fc(x)
+                return x + out  # raises
+
+        net = nn.Sequential(Block())
+        net(torch.randn(2, 4))
+        """,
+        "0 (Block)",
+        "Make what produces x or out give both one size",
+        (("nn.Linear(4, 6)", "nn.Linear(4, 4)"),),
+        ("out, float32[2, 6], made by fc (Linear)".replace("fc", "0.fc"),),
+    ),
+    Program(
+        "A weight per sample",
+        "broadcast",
+        """
+        net = nn.Linear(4, 3)
+        weight = torch.rand(8)
+        out = net(torch.randn(8, 4))
+        out * weight  # raises
+        """,
+        "",
+        "weight.unsqueeze(-1)",
+        (("out * weight", "out * weight.unsqueeze(-1)"),),
+        ("out, float32[8, 3], made by net (Linear) at train.py:9",),
+    ),
+    Program(
+        "A skip connection of another size",
+        "concatenation",
+        """
+        class UNet(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.down = nn.Conv2d(1, 2, 3, stride=2)
+                self.up = nn.Upsample(scale_factor=2)
+
+            def forward(self, x):
+                low = self.down(x)
+                high = self.up(low)
+                return torch.cat([x, high], dim=1)  # raises
+
+        net = UNet()
+        net(torch.rand(1, 1, 8, 8))
+        """,
+        "net (UNet)",
+        "padding, stride, interpolate",
+        (("stride=2)", "stride=2, padding=1)"),),
+        ("high, float32[1, 2, 6, 6], made by up (Upsample) at train.py:15",),
+    ),
+    Program(
+        "A vector beside a matrix",
+        "concatenation of dimensions",
+        """
+        features, age = torch.randn(5, 3), torch.rand(5)
+        torch.cat([features, age], dim=1)  # raises
+        """,
+        "",
+        "age.unsqueeze(-1)",
+        (("[features, age]", "[features, age.unsqueeze(-1)]"),),
+    ),
+    Program(
+        "Samples of different lengths in a DataLoader",
+        "stack",
+        """
+        from torch.nn.utils.rnn import pad_sequence
+
+        def joined(samples):
+            return pad_sequence(samples, batch_first=True)
+
+        data = [torch.rand(3), torch.rand(5)]
+        loader = torch.utils.data.DataLoader(data, batch_size=2)
+        for batch in loader:  # raises
+            pass
+        """,
+        "",
+        "torch.nn.utils.rnn.pad_sequence(samples, batch_first=True)",
+        (("batch_size=2", "batch_size=2, collate_fn=joined"),),
+    ),
+    Program(
+        "A stack of different shapes",
+        "stack",
+        """
+        a, b = torch.rand(3), torch.rand(5)
+        torch.stack([a, b])  # raises
+        """,
+        "",
+        "torch.cat",
+        (("torch.stack", "torch.cat"),),
+        ("b, float32[5]",),
+    ),
+    Program(
+        "A view with a fixed batch",
+        "reshape",
+        """
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.conv = nn.Conv2d(1, 2, 3)
+
+            def forward(self, x):
+                x = self.conv(x)
+                return x.view(32, 72)  # raises
+
+        net = Net()
+        net(torch.rand(5, 1, 8, 8))
+        """,
+        "net (Net)",
+        "x.flatten(1)",
+        (("x.view(32, 72)", "x.flatten(1)"),),
+        ("x, float32[5, 2, 6, 6], made by conv (Conv2d) at train.py:13",),
+    ),
+    Program(
+        "A view after a transpose",
+        "view of strides",
+        """
+        heads = torch.rand(2, 3, 4)
+        merged = heads.transpose(1, 2)
+        merged.view(2, 12)  # raises
+        """,
+        "",
+        "merged.reshape(...)",
+        (("merged.view", "merged.reshape"),),
+        ("merged, float32[2, 4, 3], made at train.py:8",),
+    ),
+    Program(
+        "An expand of a size that is not 1",
+        "expand",
+        """
+        x = torch.rand(3, 4)
+        x.expand(6, 4)  # raises
+        """,
+        "",
+        "x.repeat(...)",
+        (("x.expand(6, 4)", "x.repeat(2, 1)"),),
+    ),
+    Program(
+        "A dimension that was lost by a reduction",
+        "no such dimension",
+        """
+        x = torch.rand(3, 4)
+        mean = x.mean(1)
+        mean.squeeze(1)  # raises
+        """,
+        "",
+        "keepdim=True",
+        (("x.mean(1)", "x.mean(1, keepdim=True)"),),
+        ("mean, float32[3], made at train.py:8",),
+    ),
+    Program(
+        "A LayerNorm of another width",
+        "layer norm",
+        """
+        net = nn.Sequential(nn.Linear(4, 6), nn.LayerNorm(8))
+        net(torch.randn(2, 4))  # raises
+        """,
+        "1 (LayerNorm)",
+        "nn.LayerNorm([6])",
+        (("nn.LayerNorm(8)", "nn.LayerNorm([6])"),),
+        ("made by 0 (Linear)",),
+    ),
+    Program(
+        "A GroupNorm of another number of channels",
+        "group norm",
+        """
+        net = nn.Sequential(nn.Conv1d(2, 6, 3), nn.GroupNorm(2, 4))
+        net(torch.randn(2, 2, 8))  # raises
+        """,
+        "1 (GroupNorm)",
+        "nn.GroupNorm(groups, 6)",
+        (("nn.GroupNorm(2, 4)", "nn.GroupNorm(2, 6)"),),
+        ("made by 0 (Conv1d)",),
+    ),
+    Program(
+        "A BatchNorm of another number of channels",
+        "features of a batch norm",
+        """
+        net = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(8))
+        net(torch.randn(5, 4))  # raises
+        """,
+        "1 (BatchNorm1d)",
+        "nn.BatchNorm1d(6)",
+        (("nn.BatchNorm1d(8)", "nn.BatchNorm1d(6)"),),
+        ("made by 0 (Linear)",),
+    ),
+    Program(
+        "A batch of one, in training",
+        "one value per channel",
+        """
+        net = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6))
+        net(torch.randn(1, 4))  # raises
+        """,
+        "1 (BatchNorm1d)",
+        "model.eval()",
+        (("net(torch", "net.eval()\nnet(torch"),),
+        ("is in training mode", "made by 0 (Linear)"),
+    ),
+    Program(
+        "A BatchNorm2d for rows",
+        "dimensions of a norm",
+        """
+        net = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm2d(6))
+        net(torch.randn(5, 4))  # raises
+        """,
+        "1 (BatchNorm2d)",
+        "nn.BatchNorm1d(...)",
+        (("BatchNorm2d", "BatchNorm1d"),),
+    ),
+    Program(
+        "An LSTM of another width",
+        "input of a recurrence",
+        """
+        class Tagger(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.embed = nn.Embedding(10, 6)
+                self.lstm = nn.LSTM(4, 5)
+
+            def forward(self, tokens):
+                vectors = self.embed(tokens)
+                return self.lstm(vectors)  # raises
+
+        net = Tagger()
+        net(torch.zeros(3, 2, dtype=torch.int64))
+        """,
+        "lstm (LSTM)",
+        "nn.LSTM(6, ...)",
+        (("nn.LSTM(4, 5)", "nn.LSTM(6, 5)"),),
+        ("input is vectors, float32[3, 2, 6], made by embed (Embedding) at train.py:14",),
+    ),
+    Program(
+        "A hidden state of another batch",
+        "state of a recurrence",
+        """
+        net = nn.GRU(4, 5, batch_first=True)
+        state = torch.zeros(1, 7, 5)
+        net(torch.randn(3, 7, 4), state)  # raises
+        """,
+        "net (GRU)",
+        "torch.zeros(1, 3, 5)",
+        (("torch.zeros(1, 7, 5)", "torch.zeros(1, 3, 5)"),),
+    ),
+    Program(
+        "Attention of another width",
+        "embedding dimension",
+        """
+        net = nn.ModuleDict({"attn": nn.MultiheadAttention(8, 2)})
+        x = torch.randn(3, 2, 6)
+        net["attn"](x, x, x)  # raises
+        """,
+        "attn (MultiheadAttention)",
+        "embed_dim=6",
+        (("nn.MultiheadAttention(8, 2)", "nn.MultiheadAttention(6, 2)"),),
+        ("x, float32[3, 2, 6]",),
+    ),
+]
