@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from torchtap.core.site import Pattern as Pattern, Site as Site
     from torchtap.edits.edit import Edit as Edit, edit as edit
     from torchtap.edits.tensor import edit_tensor as edit_tensor
+    from torchtap.graphs.door import graph as graph
+    from torchtap.graphs.graph import Graph as Graph
     from torchtap.hooks.marks import mark as mark
     from torchtap.runs.memory import Memory as Memory
     from torchtap.runs.merging.merge import merge as merge
@@ -60,6 +62,7 @@ _HOMES = {
     "EditError": "core.errors",
     "Features": "transfer.features",
     "Freeze": "transfer.freeze",
+    "Graph": "graphs.graph",
     "Histogram": "stats.histogram",
     "InputError": "core.errors",
     "Key": "core.record",
@@ -91,6 +94,7 @@ _HOMES = {
     "edits": "edits",
     "features": "transfer.features",
     "freeze": "transfer.freeze",
+    "graph": "graphs.door",
     "mark": "hooks.marks",
     "measure": "stats.measure",
     "merge": "runs.merging.merge",
