@@ -100,6 +100,10 @@ graph_hooks_class: Any = torch.autograd.function._HookMixin
 """Its ``_register_hook`` adds a hook to a table of a node."""
 
 
+saved_tensor_class = torch._C._autograd.SavedTensor
+"""Autograd's handle of what a node keeps."""
+
+
 def checkpoint_inputs(unpack_hook: Any) -> tuple[int, list[Any]]:
     """A number of a non-reentrant checkpoint, and autograd's handles of the inputs that it keeps.
 
@@ -110,9 +114,7 @@ def checkpoint_inputs(unpack_hook: Any) -> tuple[int, list[Any]]:
     for name, cell in zip(names, getattr(unpack_hook, "__closure__", None) or (), strict=False):
         if name == "frame":
             frame = cell.cell_contents
-            kept = [
-                one for one in frame.saved_args if isinstance(one, torch._C._autograd.SavedTensor)
-            ]
+            kept = [one for one in frame.saved_args if isinstance(one, saved_tensor_class)]
             return id(frame), kept
     return 0, []
 

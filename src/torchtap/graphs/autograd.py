@@ -295,7 +295,7 @@ class _Reader:
         return SavedTensor(name, None, 0, ACTIVATION, PACKED, note=hook)
 
     def _checkpoint(self, raw: Any) -> Iterator[SavedTensor]:
-        """The inputs of a checkpoint, which no node of the graph keeps, count once, at its first."""
+        """The inputs of a checkpoint, which no node keeps, count once, at its first one."""
         if not unpacking_hook(raw)[1]:
             return
         checkpoint, kept = checkpoint_inputs(raw.unpack_hook)

@@ -58,8 +58,8 @@ class Cuts:
             return (
                 f"{asked} is not in the graph: no way of differentiable operations leads from it "
                 f"to what the graph is of. Where it is cut is not known, since the forward was not "
-                f"watched: tt.graph(model, *inputs, autograd=True).why_no_grad({asked!r}) tells the "
-                f"line."
+                f"watched: tt.graph(model, *inputs, autograd=True).why_no_grad({asked!r}) "
+                f"tells the line."
             )
         return self._watched(asked, path, self.operations)
 
@@ -78,8 +78,8 @@ class Cuts:
             if ref() is parameter:
                 return path
         raise InputError(
-            "This tensor is no parameter of the model that the graph was made with; expected one of "
-            "model.named_parameters(), or its name."
+            "This tensor is no parameter of the model that the graph was made with; expected one "
+            "of model.named_parameters(), or its name."
         )
 
     def _watched(self, asked: str, path: str, operations: tuple[Operation, ...]) -> str:

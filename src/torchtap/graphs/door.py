@@ -275,7 +275,7 @@ def _watched_autograd(
 
 def _execution(model: nn.Module, trace: Trace, cuts: Cuts, notes: Sequence[str]) -> Graph:
     numbers: dict[int, int] = {}
-    nodes = []
+    nodes = list[Node]()
     for place, item in enumerate(trace.items):
         if place not in trace.merged:
             number = numbers[place] = len(nodes)

@@ -162,7 +162,10 @@ class Graph(Printed):
             raise InputError(f"depth is {depth}; expected a number from 0, or None.")
         root, arrows = self._tree
         error = [f"the forward raised {self.error}"] if self.error else []
-        return make_picture(self.title, root, arrows, depth, (*error, *self.notes))
+        notes = (*error, *self.notes)
+        # What a module without modules does by functions is shown where it is asked for.
+        opens_leaves = self.kind == AUTOGRAD or depth is not None
+        return make_picture(self.title, root, arrows, depth, notes, opens_leaves=opens_leaves)
 
     def svg(self, *, depth: int | None = None, theme: str = "auto") -> str:
         """The picture as SVG, a text that loads nothing and runs nothing.
@@ -279,10 +282,10 @@ class Graph(Printed):
             arrows = [
                 Edge(one.target, one.source, one.output, one.slot, one.type) for one in self.edges
             ]
-            for number, root in enumerate(self.roots, len(self.nodes)):
-                order.append(Node(number, "output", OUTPUT, root.name, types=(root.type,)))
-                if root.node >= 0:
-                    arrows.append(Edge(root.node, number, root.output, 0, root.type))
+            for number, end in enumerate(self.roots, len(self.nodes)):
+                order.append(Node(number, "output", OUTPUT, end.name, types=(end.type,)))
+                if end.node >= 0:
+                    arrows.append(Edge(end.node, number, end.output, 0, end.type))
         root = build_tree(order, self.calls)
         fold_repeats(root, arrows)
         return root, tuple(arrows)

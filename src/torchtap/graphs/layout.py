@@ -8,6 +8,7 @@ others in its rank allow.
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -79,13 +80,14 @@ def _ranks(num: int, arrows: Sequence[tuple[int, int]]) -> list[int]:
     found = [0] * num
     for start, end in sorted(arrows, key=lambda arrow: arrow[1]):
         found[end] = max(found[end], found[start] + 1)
-    # What begins late stands right above what it leads to.
+    # What may stand lower, and has no more arrows coming in than going out, stands right above what
+    # it leads to: the arrows that get shorter are more than those that get longer.
     after: dict[int, list[int]] = {}
-    is_entered = {end for _, end in arrows}
+    entering = Counter(end for _, end in arrows)
     for start, end in arrows:
         after.setdefault(start, []).append(end)
     for box in reversed(range(num)):
-        if box not in is_entered and box in after:
+        if box in after and entering[box] <= len(after[box]):
             found[box] = min(found[end] for end in after[box]) - 1
     lowest = min(found, default=0)
     return [rank - lowest for rank in found]

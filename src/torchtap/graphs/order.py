@@ -14,8 +14,8 @@ class ReadyQueue:
     """The engine's queue of nodes that may run: the one that was made last comes first.
 
     Nodes that accumulate gradients share one number, so that the order among them is that of the
-    heap of GCC's C++ library (``std::push_heap``, ``std::pop_heap``), which is followed here step by
-    step. Source: torch/csrc/autograd/engine.cpp, ``ReadyQueue``.
+    heap of GCC's C++ library (``std::push_heap``, ``std::pop_heap``), which is followed here step
+    by step. Source: torch/csrc/autograd/engine.cpp, ``ReadyQueue``.
     """
 
     def __init__(self) -> None:

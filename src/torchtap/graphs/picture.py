@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torchtap.core.text import plural, shape, size
 from torchtap.graphs.nodes import INPUT, MODULE, OUTPUT, PARAMETER, Edge, Node, TensorType
@@ -91,7 +91,9 @@ def make_picture(
     arrows: Sequence[Edge],
     depth: int | None,
     notes: Sequence[str] = (),
+    *,
     most: int = MOST,
+    opens_leaves: bool = True,
 ) -> Picture:
     """Choose what is shown.
 
@@ -103,20 +105,20 @@ def make_picture(
             boxes allow.
         notes: of the graph.
         most: number of boxes.
+        opens_leaves: whether modules without modules in them are opened too.
     """
-    deepest = _deepest(root)
-    shown, limit = depth, _MOST_EVER if depth is not None else most
+    deepest = _deepest(root, opens_leaves=opens_leaves)
+    limit = most if depth is None else _MOST_EVER
+    cut = _Cut(deepest if depth is None else min(depth, deepest), opens_leaves)
+    while cut.depth and _count(root, cut, limit) > limit:
+        cut = replace(cut, depth=cut.depth - 1)
     tops = root.children
-    if shown is None:
-        shown = next((n for n in range(deepest, 0, -1) if _count(root, n, limit) <= limit), 0)
-    while shown and _count(root, shown, limit) > limit:
-        shown -= 1
-    if _count(root, shown, limit) > limit:
+    if _count(root, cut, limit) > limit:
         tops = _chunks(root.children, limit)
-    boxes = _Boxes(shown)
+    boxes = _Boxes(cut)
     boxes.add_all(tops, 0)
     found = _arrows(arrows, boxes.of_node)
-    said = [*notes, *_more(shown, deepest, depth, is_chunked=tops is not root.children)]
+    said = [*notes, *_more(cut.depth, deepest, depth, is_chunked=tops is not root.children)]
     return Picture(title, tuple(boxes.boxes), tuple(found), tuple(boxes.frames), tuple(said))
 
 
@@ -132,24 +134,41 @@ def _more(shown: int, deepest: int, asked: int | None, *, is_chunked: bool) -> I
         yield f"drawn to depth {shown}: deeper there are more than {_MOST_EVER:,} boxes"
 
 
-def _deepest(root: Part) -> int:
-    deepest, todo = 0, [(root, 0)]
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """Which parts are opened: those above a depth; of modules that call no others, if asked."""
+
+    depth: int
+    opens_leaves: bool
+
+    def opens(self, part: Part, level: int) -> bool:
+        """Whether what is in a part is shown."""
+        if part.call is None or level >= self.depth or not part.children:
+            return False
+        return self.opens_leaves or any(child.is_module for child in part.children)
+
+
+def _deepest(root: Part, *, opens_leaves: bool) -> int:
+    """The depth at which all is open that ever is."""
+    cut = _Cut(_DEEPEST, opens_leaves)
+    deepest, todo = 0, [(child, 0) for child in root.children]
     while todo:
         part, level = todo.pop()
-        deepest = max(deepest, level)
-        todo += [(child, level + 1) for child in part.children if child.call is not None]
-    return min(deepest, _DEEPEST)
+        if cut.opens(part, level):
+            deepest = max(deepest, level + 1)
+            todo += [(child, level + 1) for child in part.children]
+    return deepest
 
 
-def _count(root: Part, depth: int, limit: int) -> int:
-    """Number of boxes at a depth; any number above the limit where there are more."""
+def _count(root: Part, cut: _Cut, limit: int) -> int:
+    """Number of boxes; any number above the limit where there are more."""
     number, todo = 0, [(child, 0) for child in root.children]
     while todo and number <= limit:
         part, level = todo.pop()
-        if part.call is None or level >= depth or not part.children:
-            number += 1
-        else:
+        if cut.opens(part, level):
             todo += [(child, level + 1) for child in part.children]
+        else:
+            number += 1
     return number
 
 
@@ -166,11 +185,11 @@ def _chunks(parts: Sequence[Part], limit: int) -> list[Part]:
 class _Boxes:
     """Makes the boxes of parts."""
 
-    def __init__(self, depth: int) -> None:
+    def __init__(self, cut: _Cut) -> None:
         self.boxes: list[Box] = []
         self.frames: list[Frame] = []
         self.of_node: dict[int, int] = {}
-        self._depth = depth
+        self._cut = cut
 
     def add_all(self, parts: Sequence[Part], level: int) -> None:
         """Boxes of parts beside each other, with a frame around those that repeat."""
@@ -195,7 +214,7 @@ class _Boxes:
         first = len(self.boxes)
         if part.node is not None:
             self.boxes.append(_box_of_node(part.node, part))
-        elif level < self._depth and part.children and part.call is not None:
+        elif self._cut.opens(part, level):
             self.add_all(part.children, level + 1)
         else:
             self.boxes.append(_box_of_group(part))
@@ -257,12 +276,17 @@ def _box_of_node(node: Node, part: Part) -> Box:
 def _title(node: Node) -> tuple[str, str]:
     kinds = ", ".join(map(_short, node.types[:2]))
     if node.kind in (PARAMETER, INPUT, OUTPUT):
-        name = node.path or node.kind
-        return name, f"{node.kind} {kinds}" if node.path else kinds
+        return node.path or node.kind, kinds
     if node.kind == MODULE:
-        last = node.path.rpartition(".")[2] or node.name
+        last = _last(node.path) or node.name
         return (last, node.name) if last != node.name else (node.name, "")
     return node.name, node.path
+
+
+def _last(path: str) -> str:
+    """The last step of a path; with the one before, where it is a number."""
+    above, _, last = path.rpartition(".")
+    return f"{above.rpartition('.')[2]}.{last}" if last.isdecimal() and above else last
 
 
 def _short(kind: TensorType) -> str:
@@ -313,7 +337,7 @@ def _box_of_group(part: Part) -> Box:
     tooltip += [f"input {kind}" for kind in call.inputs]
     tooltip += [f"output {kind}" for kind in call.outputs]
     kind = RAISED if call.has_raised else GROUP if call.is_inferred and not ran else CALL
-    title = call.path.rpartition(".")[2] or call.type
+    title = _last(call.path) or call.type
     if part.times > 1:
         title = _names([part])
     detail = call.type + (f", call {call.number}" if call.number else "")
@@ -331,9 +355,9 @@ def _names(group: Sequence[Part]) -> str:
 
 def _name(part: Part) -> str:
     if part.call is not None:
-        return part.call.path.rpartition(".")[2] or part.call.type
+        return _last(part.call.path) or part.call.type
     if part.node is not None and part.node.path and part.node.kind == MODULE:
-        return part.node.path.rpartition(".")[2]
+        return _last(part.node.path)
     return part.node.name if part.node is not None else "…"
 
 

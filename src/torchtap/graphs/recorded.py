@@ -149,9 +149,9 @@ class _Flow:
         is_flow = any(one.inputs for one in self._leaves)
         if is_flow and self._outer:
             for place, record in enumerate(self._outer[0].inputs):
-                kind = type_of(record.kept)
+                types = (type_of(record.kept),)
                 name = record.site.leaf or str(place)
-                number = self._add("input", INPUT, name, OUTSIDE, (kind,))
+                number = self._add("input", INPUT, name, OUTSIDE, types)
                 self._know(record, number)
         before = OUTSIDE
         for one in self._leaves:
@@ -160,8 +160,8 @@ class _Flow:
             sources = self._sources(one, before) if is_flow else []
             if not is_flow and before != OUTSIDE:
                 sources = [(before, None)]
-            types = tuple(type_of(record.kept) for record in one.outputs)
-            one.node = self._add(name, kind, one.path, one.id, types)
+            given = tuple(type_of(record.kept) for record in one.outputs)
+            one.node = self._add(name, kind, one.path, one.id, given)
             for place, (source, flowing) in enumerate(sources):
                 self._edges.append(Edge(source, one.node, 0, place, flowing))
             for record in one.outputs:

@@ -35,8 +35,8 @@ from torchtap.graphs.nodes import (
 from torchtap.hooks.module_hook import Handle, ModuleHook, run_as_it_is
 from torchtap.hooks.taps import Tap
 
-_LIBRARIES = tuple(str(Path(package.__file__).parent) for package in (torch, torchtap))
-_VALUES = frozenset({"item", "tolist", "numpy", "__array__", "__float__", "__int__", "__index__"})
+_LIBRARIES = tuple(str(Path(str(package.__file__)).parent) for package in (torch, torchtap))
+_VALUES = frozenset({"item", "tolist", "numpy", "array", "float", "int", "index"})
 """Functions that take values out of PyTorch."""
 _DETACH = frozenset({"detach", "detach_", "data"})
 _NO_VALUES = frozenset(
@@ -129,6 +129,7 @@ class Trace:
         events: (sequence number, call) at each moment when a module was entered or left.
         merged: item -> the module into which it was merged.
         error: the exception that ended the forward; empty if none did.
+        is_busy: a hook of this trace runs.
     """
 
     def __init__(self, modules: Mapping[str, nn.Module]) -> None:
@@ -139,6 +140,7 @@ class Trace:
         self.events: list[tuple[int, int]] = []
         self.merged: dict[int, int] = {}
         self.error = ""
+        self.is_busy = False
         self._modules = modules
         self._made, self._flows = Made(), Made()
         self._nodes: dict[Any, int] = {}
@@ -195,6 +197,12 @@ class Trace:
         """A module is entered."""
         if current_task() != -1:
             return  # A checkpoint computes again, inside a backward of the loss.
+        with self._apart():
+            self._enter(path, module, args, kwargs)
+
+    def _enter(
+        self, path: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
         tensors = [tensor for _, tensor in argument_leaves(args, kwargs)]
         taken = [(self._source(one), type_of(one)) for one in tensors]
         above = self._stack[-1] if self._stack else None
@@ -216,8 +224,20 @@ class Trace:
 
     def leave(self, module: nn.Module, output: Any) -> None:
         """A module is left; those inside of it that were not left have raised."""
-        if not any(one.module is module for one in self._stack):
-            return
+        if any(one.module is module for one in self._stack):
+            with self._apart():
+                self._leave(module, output)
+
+    @contextmanager
+    def _apart(self) -> Iterator[None]:
+        """What is asked of tensors inside is no part of the forward."""
+        self.is_busy = True
+        try:
+            yield
+        finally:
+            self.is_busy = False
+
+    def _leave(self, module: nn.Module, output: Any) -> None:
         while self._stack[-1].module is not module:
             self._raised.add(self._stack.pop().id)
         done = self._stack.pop()
@@ -279,7 +299,7 @@ class Trace:
         source = self._made.get(tensor)
         if source is not None or tensor.grad_fn is None:
             return source
-        node = tensor.grad_fn
+        node: Any = tensor.grad_fn
         if node in self._nodes:
             return self._nodes[node]
         name = node.name().rpartition("::")[2].removesuffix("0").removesuffix("Backward")
@@ -360,13 +380,13 @@ class _Functions(TorchFunctionMode):
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
-        if current_task() != -1:
+        if current_task() != -1 or self._trace.is_busy:
             return result
         taken = [one for one in _pytree.tree_leaves((args, kwargs)) if isinstance(one, Tensor)]
         if taken:
             name = _name_of(func)
             given = [one for one in _pytree.tree_leaves(result) if isinstance(one, Tensor)]
-            if name == "__setitem__":
+            if name == "setitem":
                 given = [args[0]]
             if given or name in _VALUES:
                 self._trace.ran(name, taken, given)
@@ -377,7 +397,7 @@ def _name_of(func: Any) -> str:
     name = getattr(func, "__name__", None) or type(func).__name__
     if name in ("__get__", "__set__"):  # A property, as Tensor.T.
         name = getattr(getattr(func, "__self__", None), "__name__", name)
-    return str(name)
+    return str(name).removeprefix("__").removesuffix("__")
 
 
 def _why_cut(name: str, given: Sequence[Tensor]) -> str:

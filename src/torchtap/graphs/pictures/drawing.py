@@ -104,7 +104,8 @@ def draw(picture: Picture) -> Drawing:
     arrows = [_arrow(one, boxes, found, rows, tall) for one in picture.arrows]
     frames = tuple(_frames(picture, boxes))
     texts = (*heads, *_types(picture, boxes))
-    width = max([found.width, *(_reach(one) for one in texts)]) + 2 * _MARGIN
+    reached = (one.x + one.width - _MARGIN for one in frames)
+    width = max([found.width, *(_reach(one) for one in texts), *reached]) + 2 * _MARGIN
     legend = tuple(_legend(picture, rows[-1], width))
     bottom = max((y for _, y, _ in legend), default=rows[-1]) + _LEGEND
     return Drawing(

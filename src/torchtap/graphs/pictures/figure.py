@@ -54,7 +54,8 @@ def to_figure(drawing: Drawing, theme: str = "light") -> Figure:
     for text in drawing.texts:
         color = INK[theme] if text.is_strong else SOFT[theme]
         side = "center" if text.is_centred else "left"
-        _text(axes, text.x, text.y, text.text, color, side, is_bold=text.is_strong)
+        behind = "none" if text.is_strong else PAGE[theme]
+        _text(axes, text.x, text.y, text.text, color, side, is_bold=text.is_strong, behind=behind)
     for x, y, kind in drawing.legend:
         look = LOOKS[kind]
         fill = look.dark if theme == "dark" else look.light
@@ -96,7 +97,15 @@ def _rectangle(
 
 
 def _text(
-    axes: Axes, x: float, y: float, text: str, color: str, side: str, *, is_bold: bool = False
+    axes: Axes,
+    x: float,
+    y: float,
+    text: str,
+    color: str,
+    side: str,
+    *,
+    is_bold: bool = False,
+    behind: str = "none",
 ) -> None:
     axes.text(
         *(x, y, text),
@@ -107,6 +116,7 @@ def _text(
         family="monospace",
         weight="bold" if is_bold else "normal",
         parse_math=False,
+        bbox={"fc": behind, "ec": "none", "pad": 0.6, "alpha": 0.85},
         zorder=3,
     )
 

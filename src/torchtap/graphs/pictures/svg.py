@@ -61,6 +61,8 @@ def _rules(theme: str) -> Iterator[str]:
     here = ".torchtap-graph"
     yield f"{here} .page{{fill:{PAGE[theme]}}}"
     yield f"{here} text{{fill:{INK[theme]}}}{here} .soft{{fill:{SOFT[theme]}}}"
+    halo = f"paint-order:stroke;stroke:{PAGE[theme]};stroke-width:3px"
+    yield f"{here} .halo{{{halo}}}"
     yield f"{here} .arrow{{fill:none;stroke:{SOFT[theme]}}}{here} .tip{{fill:{SOFT[theme]}}}"
     yield f"{here} .frame{{fill:none;stroke:{FRAME}}}"
     for number, look in enumerate(LOOKS.values()):
@@ -90,8 +92,9 @@ def _box(box: DrawnBox) -> str:
     return f"<g><title>{_safe_lines(tooltip)}</title>{inside}</g>"
 
 
-def _line(x: float, y: float, text: str, anchor: str, row: int) -> str:
+def _line(x: float, y: float, text: str, anchor: str, row: int, *, has_halo: bool = False) -> str:
     style = ' font-weight="bold"' if row == 0 else ' class="soft"'
+    style = ' class="soft halo"' if has_halo else style
     # The width is given, so that the text fits its box in any font.
     length = f' textLength="{len(text) * CHAR:.0f}" lengthAdjust="spacingAndGlyphs"'
     return (
@@ -101,7 +104,7 @@ def _line(x: float, y: float, text: str, anchor: str, row: int) -> str:
 
 def _text(text: DrawnText) -> str:
     anchor = "middle" if text.is_centred else "start"
-    return _line(text.x, text.y, text.text, anchor, 0 if text.is_strong else 1)
+    return _line(text.x, text.y, text.text, anchor, 0 if text.is_strong else 1, has_halo=True)
 
 
 def _frame(frame: DrawnFrame) -> str:
