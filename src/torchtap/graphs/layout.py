@@ -40,19 +40,25 @@ class Layout:
     num_ranks: int
 
 
-def lay_out(num: int, arrows: Iterable[tuple[int, int]], widths: Sequence[float]) -> Layout:
+def lay_out(
+    num: int,
+    arrows: Iterable[tuple[int, int]],
+    widths: Sequence[float],
+    above: Iterable[tuple[int, int]] = (),
+) -> Layout:
     """Place boxes in ranks, so that all arrows point downwards.
 
     Args:
         num: number of boxes.
         arrows: (box, box), each from a lower number to a higher one.
         widths: of the boxes, in pixels.
+        above: (box, box): the first stands in a rank above that of the second.
 
     Raises:
         MissingExtraError: fast-sugiyama is not installed.
     """
     wanted = sorted({(start, end) for start, end in arrows if start != end})
-    ranks = _ranks(num, wanted)
+    ranks = _ranks(num, sorted({*wanted, *above}))
     chains, edges, owner = {}, list[tuple[int, int]](), list(range(num))
     for start, end in wanted:
         chain = [start]

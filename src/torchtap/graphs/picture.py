@@ -117,7 +117,7 @@ def make_picture(
         tops = _chunks(root.children, limit)
     boxes = _Boxes(cut)
     boxes.add_all(tops, 0)
-    found = _arrows(arrows, boxes.of_node)
+    found = [one for one in _arrows(arrows, boxes.of_node) if not _repeats(one, boxes.frames)]
     said = [*notes, *_more(cut.depth, deepest, depth, is_chunked=tops is not root.children)]
     return Picture(title, tuple(boxes.boxes), tuple(found), tuple(boxes.frames), tuple(said))
 
@@ -359,6 +359,13 @@ def _name(part: Part) -> str:
     if part.node is not None and part.node.path and part.node.kind == MODULE:
         return _last(part.node.path)
     return part.node.name if part.node is not None else "…"
+
+
+def _repeats(arrow: Arrow, frames: Sequence[Frame]) -> bool:
+    """Whether an arrow leads from one repetition to the next, which their frame says."""
+    if arrow.start < arrow.end:
+        return False
+    return any(arrow.start in frame.boxes and arrow.end in frame.boxes for frame in frames)
 
 
 def _arrows(edges: Iterable[Edge], boxes: Mapping[int, int]) -> list[Arrow]:

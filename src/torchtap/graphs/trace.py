@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 import weakref
 from collections import Counter
@@ -157,7 +158,9 @@ class Trace:
     @contextmanager
     def following(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[None]:
         """Follow what runs inside the block."""
+        names = _argument_names(self._modules[""])
         for name, tensor in argument_leaves(args, kwargs):
+            name = _named(name, names, is_only=len(args) == 1 and not kwargs)
             self._new(Item("input", INPUT, OUTSIDE, name, (type_of(tensor),)), [tensor])
         with ExitStack() as stack:
             for path, module in self._modules.items():
@@ -391,6 +394,26 @@ class _Functions(TorchFunctionMode):
             if given or name in _VALUES:
                 self._trace.ran(name, taken, given)
         return result
+
+
+def _argument_names(module: nn.Module) -> list[str]:
+    """Names of the positional arguments of a forward; none where they cannot be known."""
+    try:
+        given = inspect.signature(module.forward).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [one.name for one in given if one.kind in kinds]
+
+
+def _named(leaf: str, names: Sequence[str], *, is_only: bool) -> str:
+    """The name of a tensor among the arguments, by the name of its argument."""
+    if is_only:
+        return ".".join(part for part in (names[0] if names else "", leaf) if part)
+    first, _, rest = leaf.partition(".")
+    if first.isdecimal() and int(first) < len(names):
+        first = names[int(first)]
+    return f"{first}.{rest}" if rest else first
 
 
 def _name_of(func: Any) -> str:

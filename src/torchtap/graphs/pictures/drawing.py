@@ -86,7 +86,7 @@ def draw(picture: Picture) -> Drawing:
     lines = [_lines(box) for box in picture.boxes]
     widths = [_width(one) for one in lines]
     forward = [(min(one.start, one.end), max(one.start, one.end)) for one in picture.arrows]
-    found = lay_out(len(picture.boxes), forward, widths)
+    found = lay_out(len(picture.boxes), forward, widths, _around_frames(picture, forward))
     heads = _heading(picture, max(found.width, 460.0))
     top = _MARGIN + LINE * (len(heads) + 0.6)
     tall = [0.0] * found.num_ranks
@@ -137,6 +137,22 @@ def _heading(picture: Picture, width: float) -> list[DrawnText]:
     ]
 
 
+def _around_frames(
+    picture: Picture, arrows: Sequence[tuple[int, int]]
+) -> Iterator[tuple[int, int]]:
+    """What leads into a frame stands above all of it, and what it leads to below."""
+    entered, left = {end for _, end in arrows}, {start for start, _ in arrows}
+    for frame in picture.frames:
+        inside = set(frame.boxes)
+        first = [box for box in frame.boxes if box not in entered]
+        last = [box for box in frame.boxes if box not in left]
+        for start, end in arrows:
+            if end in inside and start not in inside:
+                yield from ((start, box) for box in first if start < box)
+            if start in inside and end not in inside:
+                yield from ((box, end) for box in last if box < end)
+
+
 def _arrow(
     arrow: Arrow, boxes: Sequence[DrawnBox], found: Layout, rows: Sequence[float], tall: list[float]
 ) -> DrawnArrow:
@@ -176,11 +192,27 @@ def _dtype(dtype: str) -> str:
 def _frames(picture: Picture, boxes: Sequence[DrawnBox]) -> Iterator[DrawnFrame]:
     for frame in picture.frames:
         inside = [boxes[number] for number in frame.boxes]
-        left = min(one.x for one in inside) - 9
-        top = min(one.y for one in inside) - 19
-        right = max(max(one.x + one.width for one in inside) + 9, left + len(frame.label) * CHAR)
-        bottom = max(one.y + one.height for one in inside) + 9
-        yield DrawnFrame(left, top, right - left, bottom - top, clean(frame.label))
+        hull = _frame_around(inside, clean(frame.label))
+        others = (box for number, box in enumerate(boxes) if number not in frame.boxes)
+        if not any(_overlap(hull, box) for box in others):
+            yield hull
+            continue
+        # Boxes that do not repeat stand among them: each that does has a frame of its own.
+        for box in inside:
+            yield _frame_around([box], hull.label.partition("  ")[0])
+
+
+def _frame_around(inside: Sequence[DrawnBox], label: str) -> DrawnFrame:
+    left = min(one.x for one in inside) - 9
+    top = min(one.y for one in inside) - 19
+    right = max(max(one.x + one.width for one in inside) + 9, left + len(label) * CHAR + 12)
+    bottom = max(one.y + one.height for one in inside) + 9
+    return DrawnFrame(left, top, right - left, bottom - top, label)
+
+
+def _overlap(frame: DrawnFrame, box: DrawnBox) -> bool:
+    is_beside = box.x >= frame.x + frame.width or box.x + box.width <= frame.x
+    return not (is_beside or box.y >= frame.y + frame.height or box.y + box.height <= frame.y)
 
 
 def _legend(picture: Picture, top: float, width: float) -> Iterator[tuple[float, float, str]]:
