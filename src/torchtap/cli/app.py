@@ -90,6 +90,7 @@ for command in (
     commands_run.record,
     commands_run.summary,
     commands_run.maps,
+    commands_run.graph,
     commands_script.run,
     commands_read.ls,
     commands_read.merge,

@@ -14,6 +14,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import CodeType
 from typing import Any
 
@@ -61,30 +62,27 @@ def _nothing(*_: Any) -> None:
     """Stands for a hook that is never put on."""
 
 
-def node_hooks(node: Any) -> tuple[list[Any], list[Any]]:
-    """The functions that stand before and after an autograd node; the node is left as it is.
+@contextmanager
+def node_hooks() -> Iterator[Callable[[Any], tuple[list[Any], list[Any]]]]:
+    """Yields what tells the functions that stand before and after an autograd node.
 
     PyTorch shows the hooks of a node to none but the function by which it adds one, and looks that
-    up anew for each. So for the length of this call the function raises where it is asked to add a
-    hook of ours, with what it was shown; hooks that other threads add meanwhile are added.
+    up anew for each. So inside the block the function raises where it is asked to add a hook of
+    ours, with what it was shown: nothing is added. Hooks that others add meanwhile are added.
     """
-    with _adding_hooks:
-        return _node_hooks(node)
-
-
-def _node_hooks(node: Any) -> tuple[list[Any], list[Any]]:
-    own = graph_hooks_class._register_hook
 
     def show(table: Any, hook: Any) -> Any:
         if hook is _nothing:
             raise _Found([] if table is None else list(table.values()))
         return own(table, hook)
 
-    graph_hooks_class._register_hook = staticmethod(show)
-    try:
-        return _shown(node.register_prehook), _shown(node.register_hook)
-    finally:
-        graph_hooks_class._register_hook = staticmethod(own)
+    with _adding_hooks:
+        own = graph_hooks_class._register_hook
+        graph_hooks_class._register_hook = staticmethod(show)
+        try:
+            yield lambda node: (_shown(node.register_prehook), _shown(node.register_hook))
+        finally:
+            graph_hooks_class._register_hook = staticmethod(own)
 
 
 def _shown(register: Callable[[Any], Any]) -> list[Any]:

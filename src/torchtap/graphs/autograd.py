@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,6 +49,7 @@ from torchtap.hooks.no_grad import why_no_grad
 from torchtap.hooks.saved_slots import SavedSlots, holds_any, unpacking_hook
 from torchtap.saved.storages import blocks_of
 
+ShowHooks = Callable[[Any], tuple[list[Any], list[Any]]]
 _ACCUMULATE = "AccumulateGrad"
 _VIEWS = frozenset(
     f"{name}Backward{number}"
@@ -151,11 +152,12 @@ def read_autograd(
         found.roots.append(root)
         del start
     nodes, found.edges = _walk(ids, starts)
-    reader = _Reader(parts, dict(inputs))
-    reader.know_leaves(nodes)
     hooks = _tensor_hooks(ids)
     # Memory counts for the node that was made first, as it was saved first.
-    read = {id(node): reader.node(node) for node in sorted(nodes, key=_number)}
+    with node_hooks() as show_hooks:
+        reader = _Reader(parts, dict(inputs), show_hooks)
+        reader.know_leaves(nodes)
+        read = {id(node): reader.node(node) for node in sorted(nodes, key=_number)}
     for place, node in enumerate(nodes):
         facts = read[id(node)]
         facts["hooks"] = (*hooks.get(place, ()), *facts["hooks"])
@@ -205,8 +207,11 @@ def _at(types: Sequence[TensorType], place: int) -> TensorType | None:
 class _Reader:
     """Reads nodes one by one, in the order in which they were made."""
 
-    def __init__(self, parts: ModelParts, inputs: Mapping[str, Tensor]) -> None:
+    def __init__(
+        self, parts: ModelParts, inputs: Mapping[str, Tensor], show_hooks: ShowHooks
+    ) -> None:
         self._parts = parts
+        self._show_hooks = show_hooks
         self._slots = SavedSlots()
         self._inputs = {
             number: name for name, one in inputs.items() for number, _ in blocks_of(one)
@@ -246,7 +251,7 @@ class _Reader:
             "types": tuple(_types(node)),
             "sequence": _number(node),
             "saved": saved,
-            "hooks": tuple(_node_hooks(node)),
+            "hooks": tuple(_node_hooks(*self._show_hooks(node))),
             "cut_slots": tuple(
                 slot for slot, (following, _) in enumerate(node.next_functions) if following is None
             ),
@@ -262,7 +267,7 @@ class _Reader:
             "kind": PARAMETER if is_param else INPUT,
             "path": self._leaf_path(variable),
             "types": (type_of(variable),),
-            "hooks": (*_leaf_hooks(variable), *_node_hooks(node)),
+            "hooks": (*_leaf_hooks(variable), *_node_hooks(*self._show_hooks(node))),
             "note": f"shared with {', '.join(others)}" if others else "",
         }
 
@@ -403,8 +408,7 @@ def _trouble(node: Any, base: str, raws: Iterable[Any]) -> str:
 # ---------------------------------------------------------------------- hooks
 
 
-def _node_hooks(node: Any) -> Iterator[Hook]:
-    before, after = node_hooks(node)
+def _node_hooks(before: Sequence[Any], after: Sequence[Any]) -> Iterator[Hook]:
     yield from (Hook("pre", _name(hook)) for hook in before)
     yield from (Hook("post", _name(hook)) for hook in after)
 

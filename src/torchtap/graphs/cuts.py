@@ -26,16 +26,18 @@ class Cuts:
         aliases: further path of a shared parameter -> its first.
         operations: that ran in a watched forward with inputs that require grad; ``None`` where
             none was watched.
+        results: numbers of the operations that made what the forward returned.
         refs: path -> weak reference to the parameter.
     """
 
     trainable: Mapping[str, bool] = field(default_factory=dict)
     aliases: Mapping[str, str] = field(default_factory=dict)
     operations: tuple[Operation, ...] | None = None
+    results: tuple[int, ...] = ()
     refs: Mapping[str, weakref.ref[Any]] = field(default_factory=dict)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Cuts, (dict(self.trainable), dict(self.aliases), self.operations)
+        return Cuts, (dict(self.trainable), dict(self.aliases), self.operations, self.results)
 
     def why(self, parameter: str | Tensor, reached: Collection[str], *, is_autograd: bool) -> str:
         """As of ``Graph.why_no_grad``.
@@ -83,7 +85,9 @@ class Cuts:
         )
 
     def _watched(self, asked: str, path: str, operations: tuple[Operation, ...]) -> str:
-        reached, cut = self._follow(path, operations)
+        reached, cut, is_used = self._follow(path, operations)
+        if is_used:
+            return f"{asked} leads to the output: a backward from there gives it a gradient."
         if not reached and not cut:
             return f"{asked} is not in the graph: no operation of the forward used it."
         if cut:
@@ -97,11 +101,14 @@ class Cuts:
             f"result (last: {last})."
         )
 
-    @staticmethod
     def _follow(
-        path: str, operations: tuple[Operation, ...]
-    ) -> tuple[list[Operation], list[Operation]]:
-        """Operations that a parameter led to: those that let gradients through, and the others."""
+        self, path: str, operations: tuple[Operation, ...]
+    ) -> tuple[list[Operation], list[Operation], bool]:
+        """Operations that a parameter led to: those that let gradients through, and the others.
+
+        Returns:
+            both, and whether a result of the forward is among the first.
+        """
         marks: set[int | str] = {path}
         reached, cut = [], []
         for number, one in enumerate(operations):
@@ -112,7 +119,7 @@ class Cuts:
                 reached.append(one)
             else:
                 cut.append(one)
-        return reached, cut
+        return reached, cut, not marks.isdisjoint(self.results)
 
 
 def _describe(one: Operation) -> str:

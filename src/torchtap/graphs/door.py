@@ -180,8 +180,9 @@ def _cuts(models: Mapping[str, nn.Module], trace: Trace | None = None) -> Cuts:
                     first[id(param)] = full
                     trainable[full] = param.requires_grad
                     refs[full] = weakref.ref(param)
-    operations = None if trace is None else tuple(trace.operations)
-    return Cuts(trainable, aliases, operations, refs)
+    if trace is None:
+        return Cuts(trainable, aliases, refs=refs)
+    return Cuts(trainable, aliases, tuple(trace.operations), trace.results, refs)
 
 
 # ---------------------------------------------------------------------- a model that is run
@@ -224,13 +225,13 @@ def _run(
     loss: Callable[[Any], Any] | None,
 ) -> Any:
     """Call the model; an exception of its own ends up in the graph, which then ends there."""
-    try:
-        with trace.following(args, kwargs):
+    with trace.following(args, kwargs):
+        try:
             output = model(*args, **kwargs)
-            return output if loss is None else loss(output)
-    except Exception as error:  # noqa: BLE001 - it is the model's, and is shown in the graph
-        trace.error = f"{type(error).__name__}: {error}"
-        return None
+        except Exception as error:  # noqa: BLE001 - it is the model's, and is shown in the graph
+            trace.error = f"{type(error).__name__}: {error}"
+            return None
+        return output if loss is None else loss(output)
 
 
 def _notes_of(model: nn.Module) -> list[str]:
@@ -285,6 +286,7 @@ def _execution(model: nn.Module, trace: Trace, cuts: Cuts, notes: Sequence[str])
                     *(number, item.name, item.kind, path, item.call, item.types),
                     line=item.line,
                     note=item.note,
+                    cut_slots=item.cut_slots,
                 )
             )
     edges: dict[Edge, None] = {}

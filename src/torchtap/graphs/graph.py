@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 AUTOGRAD, EXECUTION = "autograd", "execution"
-_SUFFIXES = (".svg", ".png", ".pdf", ".dot", ".md", ".mmd", ".json", ".html")
+SUFFIXES = (".svg", ".png", ".pdf", ".dot", ".md", ".mmd", ".json", ".html")
 _MOST_ROWS = 24
 
 
@@ -229,8 +229,8 @@ class Graph(Printed):
         """
         path = Path(path)
         kind = path.suffix.lower()
-        if kind not in _SUFFIXES:
-            raise InputError(f"{path} ends in {kind!r}; expected one of {', '.join(_SUFFIXES)}.")
+        if kind not in SUFFIXES:
+            raise InputError(f"{path} ends in {kind!r}; expected one of {', '.join(SUFFIXES)}.")
         if kind in (".png", ".pdf"):
             self.figure(depth=depth, theme=theme).savefig(path)
             return path
@@ -309,6 +309,8 @@ class Graph(Printed):
         return Page(Line(head + held, "head"), *error, BLANK, table, BLANK, *notes)
 
     def _facts(self) -> Iterator[str]:
+        if self.kind == EXECUTION:
+            return
         states = Counter(one.state for node in self.nodes for one in node.saved)
         if states["freed"]:
             yield (
@@ -317,18 +319,18 @@ class Graph(Printed):
             )
         if states[OVERWRITTEN]:
             yield (
-                f"{plural(states[OVERWRITTEN], 'saved tensor')} were overwritten since they were "
-                f"saved: backward will raise"
+                f"overwritten since they were saved, so that backward will raise: "
+                f"{plural(states[OVERWRITTEN], 'saved tensor')}"
             )
         others = [f"{num} {state}" for state, num in states.items() if state in ("packed",)]
         if others:
             yield f"saved tensors that a hook packed: {', '.join(others)}, of unknown size"
         cut = sum(bool(node.cut_slots) for node in self.nodes)
         if cut:
-            yield f"{plural(cut, 'node')} have inputs through which no gradient flows"
+            yield f"inputs through which no gradient flows: at {plural(cut, 'node')}"
         if self.joins:
             yield f"at {plural(len(self.joins), 'node')} gradients of several paths are added up"
-        if self.kind == AUTOGRAD and states[KEPT]:
+        if states[KEPT]:
             yield f"a backward frees the {size(self.saved_nbytes)}, unless retain_graph=True"
 
 
@@ -363,12 +365,14 @@ def _row(node: Node) -> tuple[str, ...]:
     )
 
 
+_ATOMS = frozenset({str, int, float, bool, type(None)})
+
+
 def _plain(value: Any) -> Any:
     """Data classes as dicts, tuples as lists; quicker than ``dataclasses.asdict``."""
-    if isinstance(value, str | int | float | bool | type(None)):
+    kind = type(value)
+    if kind in _ATOMS:
         return value
-    if isinstance(value, tuple | list):
+    if kind is tuple:
         return [_plain(one) for one in value]
-    if isinstance(value, Mapping):
-        return {str(key): _plain(one) for key, one in value.items()}
     return {name: _plain(getattr(value, name)) for name in value.__dataclass_fields__}

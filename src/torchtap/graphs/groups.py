@@ -58,9 +58,12 @@ def by_parameters(
         edges: of it.
         types: path of a module -> name of its class.
     """
+    if not types:
+        return list(nodes), []
     owners = _owners(nodes, edges)
     made = sorted((node for node in nodes if node.sequence >= 0), key=lambda node: node.sequence)
-    paths = _between([owners.get(node.id) for node in made])
+    places = {path: place for place, path in enumerate(types)}
+    paths = _between([owners.get(node.id) for node in made], places)
     builder = _Calls(types)
     placed = list(nodes)
     for node, path in zip(made, paths, strict=True):
@@ -102,14 +105,22 @@ def _owners(nodes: Sequence[Node], edges: Sequence[Edge]) -> dict[int, str]:
     return {node: _common(list(owners)) for node, owners in found.items()}
 
 
-def _between(known: Sequence[str | None]) -> list[str | None]:
-    """Paths of nodes in the order in which they were made; of those between two, what is around."""
+def _between(known: Sequence[str | None], order: Mapping[str, int]) -> list[str | None]:
+    """Paths of nodes in the order in which they were made; of those between two, what is around.
+
+    Args:
+        known: path of each node that uses a parameter.
+        order: place of each module in ``named_modules()``.
+    """
     places = [place for place, path in enumerate(known) if path is not None]
     found: list[str | None] = list(known)
     for left, right in itertools.pairwise(places):
         before, after = str(known[left]), str(known[right])
         around = _common([before, after])
-        if around in (before, after):  # Whether it is the same call of that module is not known.
+        # Going back in the order of the modules, another call of the one around may have begun; and
+        # whether two uses of one module are the same call is not known.
+        is_back = order.get(after, -1) <= order.get(before, -1)
+        if around and (is_back or around in (before, after)):
             around = around.rpartition(".")[0]
         for place in range(left + 1, right):
             found[place] = around

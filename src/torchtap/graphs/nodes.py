@@ -9,6 +9,7 @@ from torchtap.core.text import typed
 OPERATION, VIEW, IN_PLACE = "operation", "view", "in-place"
 PARAMETER, INPUT, OUTPUT = "parameter", "input", "output"
 FUNCTION, CHECKPOINT, COMPILED, MODULE = "custom function", "checkpoint", "compiled", "module"
+RAISED = "raised"
 """Kinds of nodes."""
 KEPT, FREED, RECOMPUTED, PACKED, OVERWRITTEN = (
     "kept",
@@ -91,7 +92,8 @@ class Node:
         name: of an autograd node PyTorch's, as ``AddmmBackward0``; in an execution the name of the
             operation, or the class of the module.
         kind: ``operation``, ``view``, ``in-place``, ``parameter``, ``input``, ``output``,
-            ``custom function``, ``checkpoint``, ``compiled`` or ``module``.
+            ``custom function``, ``checkpoint``, ``compiled``, ``module``, or ``raised`` (where the
+            forward ended).
         path: of the module that made the node, ``""`` for the root or where it is not known. Of a
             parameter and of a buffer their own path, of an input its name.
         call: number of the call in :attr:`Graph.calls` that made it, -1 for none.
@@ -99,7 +101,9 @@ class Node:
         sequence: number by which autograd orders backward; -1 of leaves.
         saved: what it keeps for backward.
         hooks: those that stand there, as far as they can be found.
-        cut_slots: inputs, by number, through which no gradient flows: they did not require grad.
+        cut_slots: inputs, by number, through which no gradient flows: in an autograd graph because
+            they did not require grad (``next_functions`` leads nowhere); in an execution although
+            they did, for the reason in ``note``.
         line: ``file:line`` of the program, where it is known.
         note: what else is to be known.
     """

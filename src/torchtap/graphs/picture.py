@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from torchtap.core.text import plural, shape, size
-from torchtap.graphs.nodes import INPUT, MODULE, OUTPUT, PARAMETER, Edge, Node, TensorType
+from torchtap.graphs.nodes import INPUT, MODULE, OUTPUT, PARAMETER, RAISED, Edge, Node, TensorType
 from torchtap.graphs.tree import Part
 
-CALL, GROUP, RAISED = "call", "group", "raised"
-"""Kinds of boxes beside those of nodes: calls of modules, several nodes in one, and what raised."""
+CALL, GROUP = "call", "group"
+"""Kinds of boxes beside those of nodes: calls of modules, and several nodes in one."""
 MOST = 60
 """Most boxes of a picture where no depth is asked for."""
 _MOST_EVER = 3000
@@ -266,6 +266,7 @@ def _box_of_node(node: Node, part: Part) -> Box:
     badges = [f"x{part.times}"] if part.times > 1 else []
     if node.saved_nbytes:
         badges.append(f"saves {size(node.saved_nbytes)}")
+    badges += ["cuts the gradient"] if node.cut_slots and node.sequence < 0 else []
     states = {one.state for one in node.saved} - {"kept"}
     badges += sorted(states)
     if node.hooks:

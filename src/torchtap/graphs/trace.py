@@ -29,6 +29,7 @@ from torchtap.graphs.nodes import (
     OPERATION,
     OUTPUT,
     OUTSIDE,
+    RAISED,
     Call,
     Operation,
     TensorType,
@@ -63,6 +64,7 @@ class Item:
         types: of its results.
         line: of the program.
         note: what else is to be known.
+        cut_slots: inputs that require grad, to which no gradient flows.
     """
 
     name: str
@@ -72,6 +74,7 @@ class Item:
     types: tuple[TensorType, ...] = ()
     line: str = ""
     note: str = ""
+    cut_slots: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)
@@ -127,6 +130,7 @@ class Trace:
         items: inputs, operations and modules, in the order in which they ran.
         edges: (item, item, output, input, type).
         operations: for :meth:`Graph.why_no_grad`.
+        results: numbers of the operations that made what the forward returned.
         events: (sequence number, call) at each moment when a module was entered or left.
         merged: item -> the module into which it was merged.
         error: the exception that ended the forward; empty if none did.
@@ -136,7 +140,7 @@ class Trace:
     def __init__(self, modules: Mapping[str, nn.Module]) -> None:
         self.calls: list[Call] = []
         self.items: list[Item] = []
-        self.edges: list[tuple[int, int, int, int, TensorType]] = []
+        self.edges: list[tuple[int, int, int, int, TensorType | None]] = []
         self.operations: list[Operation] = []
         self.events: list[tuple[int, int]] = []
         self.merged: dict[int, int] = {}
@@ -147,6 +151,7 @@ class Trace:
         self._nodes: dict[Any, int] = {}
         self._stack: list[_Open] = []
         self._times: Counter[str] = Counter()
+        self.results: tuple[int, ...] = ()
         self._raised: set[int] = set()
         self._params = {
             id(param): f"{path}.{name}".lstrip(".")
@@ -176,14 +181,17 @@ class Trace:
 
     def finish(self, output: Any) -> list[tuple[str, Tensor]]:
         """The forward has ended; returns the tensors that it returned, by name."""
-        for one in self._stack:
-            self._raised.add(one.id)
+        self._raised.update(one.id for one in self._stack)
+        if self._stack:
+            self._end(self._stack[-1])
         self._stack.clear()
         self.calls = [
             replace(call, has_raised=True) if call.id in self._raised else call
             for call in self.calls
         ]
         found = leaves(output)
+        flows = (self._flows.get(tensor) for _, tensor in found if tensor.requires_grad)
+        self.results = tuple(flow for flow in flows if flow is not None)
         for name, tensor in found:
             source = self._source(tensor)
             if source is not None:
@@ -191,6 +199,14 @@ class Trace:
                 self.edges.append((source, target, 0, 0, type_of(tensor)))
         self._made, self._flows, self._nodes = Made(), Made(), {}  # They hold the graph.
         return found
+
+    def _end(self, last: _Open) -> None:
+        """The forward raised in this call."""
+        name, path = self.error.partition(":")[0], self.calls[last.id].path
+        before = last.taken or [(one, TensorType((), "")) for one in last.items[-1:]]
+        item = self._new(Item(name, RAISED, last.id, path, note=self.error), [])
+        for place, (source, kind) in enumerate(before):
+            self.edges.append((source, item, 0, place, kind if kind.dtype else None))
 
     # ------------------------------------------------------------------ modules
 
@@ -269,17 +285,18 @@ class Trace:
             given: its results, and what it overwrote.
         """
         line = _line()
-        self._note_flow(name, taken, given, line)
+        reason = self._note_flow(name, taken, given, line)
         sources = [(self._source(one), type_of(one)) for one in taken]
         known = [(source, kind) for source, kind in sources if source is not None]
         if not given or not known:
             return
         path = self.calls[self._stack[-1].id].path if self._stack else ""
         params = [self._params[id(one)] for one in taken if id(one) in self._params]
-        note = f"with {', '.join(params)}" if params else ""
+        note = reason or (f"with {', '.join(params)}" if params else "")
+        cut = [place for place, one in enumerate(taken) if one.requires_grad] if reason else []
         call = self._stack[-1].id if self._stack else OUTSIDE
         types = tuple(map(type_of, given))
-        item = self._new(Item(name, OPERATION, call, path, types, line, note), given)
+        item = self._new(Item(name, OPERATION, call, path, types, line, note, tuple(cut)), given)
         for place, (source, kind) in enumerate(known):
             self.edges.append((source, item, 0, place, kind))
 
@@ -332,10 +349,11 @@ class Trace:
 
     def _note_flow(
         self, name: str, taken: Sequence[Tensor], given: Sequence[Tensor], line: str
-    ) -> None:
+    ) -> str:
+        """Write down an operation with inputs that require grad; returns why it cuts them off."""
         sources = tuple(dict.fromkeys(self._flow(one) for one in taken if one.requires_grad))
         if not sources or name in _NO_VALUES or (not given and name not in _VALUES):
-            return
+            return ""
         has_grad = any(one.requires_grad for one in given)
         path = self.calls[self._stack[-1].id].path if self._stack else ""
         reason = "" if has_grad else _why_cut(name, given)
@@ -343,6 +361,7 @@ class Trace:
         self.operations.append(Operation(name, sources, has_grad, reason, path, line))
         for one in given:
             self._flows[one] = number
+        return reason
 
     def _flow(self, tensor: Tensor) -> int | str:
         if id(tensor) in self._params:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -116,32 +115,98 @@ def _look(part: Part) -> Any:
     return kind, raised, tuple(child.signature for child in part.children)
 
 
-def fold_repeats(root: Part, edges: Sequence[Edge]) -> None:
-    """Let the first of several equal parts that feed each other stand for all of them."""
-    near = _neighbours(edges)
+def fold_repeats(root: Part, arrows: Iterable[Edge]) -> None:
+    """Let the first of several equal parts that feed each other alike stand for all of them.
+
+    Args:
+        root: the tree.
+        arrows: edges between nodes, in the direction of the forward.
+    """
+    wires = _Wires(arrows)
     todo = [root]
     while todo:
         part = todo.pop()
-        part.children = _folded(part.children, near)
+        part.children = _folded(part.children, wires)
         todo += part.children
 
 
-def _neighbours(edges: Sequence[Edge]) -> dict[int, set[int]]:
-    found: dict[int, set[int]] = {}
-    for edge in edges:
-        found.setdefault(edge.source, set()).add(edge.target)
-        found.setdefault(edge.target, set()).add(edge.source)
-    return found
+class _Wires:
+    """Tells whether copies of a part are joined to what is around them in the same way."""
+
+    def __init__(self, arrows: Iterable[Edge]) -> None:
+        self._into: dict[int, list[int]] = {}
+        self._out: dict[int, list[int]] = {}
+        for arrow in arrows:
+            self._into.setdefault(arrow.target, []).append(arrow.source)
+            self._out.setdefault(arrow.source, []).append(arrow.target)
+
+    def num_alike(self, copies: Sequence[Sequence[int]]) -> int:
+        """How many copies in a row feed the next one, all in the same way; from 1.
+
+        Args:
+            copies: the nodes of each, in the same order.
+        """
+        places = [{node: place for place, node in enumerate(nodes)} for nodes in copies]
+        for number in range(1, len(copies)):
+            into, before = (
+                self._ways(self._into, copies, places, n, -1) for n in (number, number - 1)
+            )
+            out = self._ways(self._out, copies, places, number - 1, 1)
+            last = self._ways(self._out, copies, places, number - 2, 1) if number > 1 else out
+            if number == 1:  # What the second gets from the first, the first got from elsewhere.
+                into, before = _loosely(into), _loosely(before)
+            if (
+                into != before
+                or out != last
+                or not any(way[0] == _NEXT for ways in out for way in ways)
+            ):
+                return number
+        return len(copies)
+
+    def _ways(
+        self,
+        edges: Mapping[int, Sequence[int]],
+        copies: Sequence[Sequence[int]],
+        places: Sequence[Mapping[int, int]],
+        number: int,
+        step: int,
+    ) -> list[list[tuple[str, int]]]:
+        """Of each node of a copy, where its edges lead: inside, to the next copy, or elsewhere."""
+        inside = places[number]
+        beside = places[number + step] if 0 <= number + step < len(places) else {}
+        found = []
+        for node in copies[number]:
+            ways = []
+            for other in edges.get(node, ()):
+                if other in inside:
+                    ways.append((_INSIDE, inside[other]))
+                elif other in beside:
+                    ways.append((_NEXT, beside[other]))
+                else:
+                    ways.append((_ELSEWHERE, other))
+            found.append(ways)
+        return found
 
 
-def _folded(parts: Sequence[Part], near: Mapping[int, set[int]]) -> list[Part]:
+_INSIDE, _NEXT, _ELSEWHERE = "inside", "next", "elsewhere"
+
+
+def _loosely(ways: Sequence[Sequence[tuple[str, int]]]) -> list[list[tuple[str, int]]]:
+    return [[way if way[0] == _INSIDE else (_ELSEWHERE, 0) for way in node] for node in ways]
+
+
+def _folded(parts: Sequence[Part], wires: _Wires) -> list[Part]:
     signs = [part.signature for part in parts]
     kept, place = list[Part](), 0
     while place < len(parts):
         length, times = _repetition(signs, place)
         while times > 1 and not _is_worth(parts[place : place + length], times):
             times = 1
-        times = _fed(parts, place, length, times, near)
+        if times > 1:
+            groups = (parts[place + length * n : place + length * (n + 1)] for n in range(times))
+            times = wires.num_alike(
+                [[node.id for part in group for node in part.nodes()] for group in groups]
+            )
         if times < 2 or not _is_worth(parts[place : place + length], times):
             kept.append(parts[place])
             place += 1
@@ -170,21 +235,3 @@ def _repetition(signs: Sequence[int], start: int) -> tuple[int, int]:
         if times > 1 and length * times > best[0] * best[1]:
             best = (length, times)
     return best
-
-
-def _fed(
-    parts: Sequence[Part], start: int, length: int, times: int, near: Mapping[int, set[int]]
-) -> int:
-    """How many copies in a row have an edge from one to the next; parallel branches have none."""
-    groups = [
-        {
-            node.id
-            for part in parts[start + length * n : start + length * (n + 1)]
-            for node in part.nodes()
-        }
-        for n in range(times)
-    ]
-    for number, (group, following) in enumerate(itertools.pairwise(groups), 1):
-        if not any(not near.get(one, set()).isdisjoint(following) for one in group):
-            return number
-    return times

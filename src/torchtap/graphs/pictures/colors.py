@@ -14,9 +14,10 @@ from torchtap.graphs.nodes import (
     OPERATION,
     OUTPUT,
     PARAMETER,
+    RAISED,
     VIEW,
 )
-from torchtap.graphs.picture import CALL, GROUP, RAISED
+from torchtap.graphs.picture import CALL, GROUP
 
 
 class Look(NamedTuple):
