@@ -14,6 +14,12 @@ from torchtap.graphs.nodes import Operation
 if TYPE_CHECKING:
     from torch import Tensor
 
+INSIDE = "ran inside a custom function"
+"""Reason of an operation of which it is not known whether it lets gradients through."""
+_FUNCTIONS = (
+    " (The graph has custom functions, such as checkpoints: what they use inside gets its "
+    "gradients from a backward of their own, which a graph does not show.)"
+)
 _MOST = 5
 
 
@@ -39,13 +45,21 @@ class Cuts:
     def __reduce__(self) -> tuple[Any, ...]:
         return Cuts, (dict(self.trainable), dict(self.aliases), self.operations, self.results)
 
-    def why(self, parameter: str | Tensor, reached: Collection[str], *, is_autograd: bool) -> str:
+    def why(
+        self,
+        parameter: str | Tensor,
+        reached: Collection[str],
+        *,
+        is_autograd: bool,
+        has_functions: bool,
+    ) -> str:
         """As of ``Graph.why_no_grad``.
 
         Args:
             parameter: its path, or itself.
             reached: paths of the parameters that are in the graph.
-            is_autograd: the graph is one of autograd, which has all parameters that get gradients.
+            is_autograd: the graph is one of autograd.
+            has_functions: it has custom functions, which may run a backward of their own.
         """
         asked = self._path(parameter)
         path = self.aliases.get(asked, asked)
@@ -61,7 +75,7 @@ class Cuts:
                 f"{asked} is not in the graph: no way of differentiable operations leads from it "
                 f"to what the graph is of. Where it is cut is not known, since the forward was not "
                 f"watched: tt.graph(model, *inputs, autograd=True).why_no_grad({asked!r}) "
-                f"tells the line."
+                f"tells the line." + (_FUNCTIONS if has_functions else "")
             )
         return self._watched(asked, path, self.operations)
 
@@ -90,6 +104,12 @@ class Cuts:
             return f"{asked} leads to the output: a backward from there gives it a gradient."
         if not reached and not cut:
             return f"{asked} is not in the graph: no operation of the forward used it."
+        inside = [one for one in cut if one.reason == INSIDE]
+        if inside:
+            return (
+                f"{asked} is used inside a custom function (a reentrant checkpoint, for one), "
+                f"whose own backward decides whether it gets a gradient: {_describe(inside[0])}."
+            )
         if cut:
             said = "; ".join(_describe(one) for one in cut[:_MOST])
             more = f"; and {len(cut) - _MOST} more" if len(cut) > _MOST else ""

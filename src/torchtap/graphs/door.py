@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -19,9 +20,10 @@ from torchtap.graphs.autograd import AutogradParts, ModelParts, read_autograd
 from torchtap.graphs.cuts import Cuts
 from torchtap.graphs.graph import AUTOGRAD, EXECUTION, Graph
 from torchtap.graphs.groups import INFERRED, by_parameters, by_sequence
-from torchtap.graphs.nodes import COMPILED, Edge, Node
+from torchtap.graphs.nodes import COMPILED, MODULE, Edge, Node
 from torchtap.graphs.recorded import read_run
 from torchtap.graphs.trace import Trace
+from torchtap.hooks.calls import is_container
 from torchtap.hooks.uncompiled import uncompiled
 from torchtap.runs.run import Run
 
@@ -100,7 +102,8 @@ def _graph_of_tensors(target: Any, model: Models) -> Graph:
     parts = ModelParts(models)
     found = read_autograd(tensors, parts)
     _refuse_none(found)
-    types = {path: type(module).__name__ for path, module in parts.modules.items()}
+    called = (pair for pair in parts.modules.items() if not is_container(pair[1]))
+    types = {path: type(module).__name__ for path, module in called}
     nodes, calls = by_parameters(found.nodes, found.edges, types)
     notes = [*_notes(found), *([INFERRED] if calls else [])]
     return Graph(
@@ -277,15 +280,19 @@ def _watched_autograd(
 def _execution(model: nn.Module, trace: Trace, cuts: Cuts, notes: Sequence[str]) -> Graph:
     numbers: dict[int, int] = {}
     nodes = list[Node]()
+    times = Counter(call.path for call in trace.calls)
     for place, item in enumerate(trace.items):
         if place not in trace.merged:
             number = numbers[place] = len(nodes)
-            path = item.path
+            note = item.note
+            if item.kind == MODULE and times[item.path] > 1:
+                which = f"call {trace.calls[item.call].number + 1} of {times[item.path]}"
+                note = f"{which}; {note}" if note else which
             nodes.append(
                 Node(
-                    *(number, item.name, item.kind, path, item.call, item.types),
+                    *(number, item.name, item.kind, item.path, item.call, item.types),
                     line=item.line,
-                    note=item.note,
+                    note=note,
                     cut_slots=item.cut_slots,
                 )
             )

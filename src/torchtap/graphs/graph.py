@@ -17,6 +17,8 @@ from torchtap.core.site import did_you_mean
 from torchtap.core.text import NONE, count, elide, plural, shape, size
 from torchtap.graphs.cuts import Cuts
 from torchtap.graphs.nodes import (
+    CHECKPOINT,
+    FUNCTION,
     KEPT,
     OUTPUT,
     OVERWRITTEN,
@@ -144,7 +146,10 @@ class Graph(Printed):
             if node.kind == PARAMETER
             for one in (node.path, *node.note.removeprefix("shared with ").split(", "))
         }
-        return self.cuts.why(parameter, reached, is_autograd=self.kind == AUTOGRAD)
+        functions = any(node.kind in (FUNCTION, CHECKPOINT) for node in self.nodes)
+        return self.cuts.why(
+            parameter, reached, is_autograd=self.kind == AUTOGRAD, has_functions=functions
+        )
 
     # ------------------------------------------------------------------ pictures
 

@@ -12,8 +12,8 @@ from torchtap.graphs.nodes import OUTSIDE, PARAMETER, Call, Edge, Node
 from torchtap.hooks.graph import is_view_or_cast
 
 INFERRED = (
-    "modules were concluded from parameters and the order of the nodes; an operation without "
-    "parameters counts for the innermost module around its neighbours. "
+    "modules were concluded: an operation counts for the module whose parameters it uses, one "
+    "without parameters for the innermost module around its neighbours. "
     "tt.graph(model, *inputs, autograd=True) watches the forward, and knows"
 )
 
@@ -50,7 +50,7 @@ def by_parameters(
 ) -> tuple[list[Node], list[Call]]:
     """Conclude which module made each node.
 
-    A node that uses a parameter, also through views and casts of it, was made by the module that
+    A node that uses a parameter, also through views and casts of it, counts for the module that
     owns the parameter. All others were made between two of these.
 
     Args:
@@ -121,6 +121,8 @@ def _between(known: Sequence[str | None], order: Mapping[str, int]) -> list[str 
         # whether two uses of one module are the same call is not known.
         is_back = order.get(after, -1) <= order.get(before, -1)
         if around and (is_back or around in (before, after)):
+            around = around.rpartition(".")[0]
+        while around and around not in order:  # A list of modules, which is never called.
             around = around.rpartition(".")[0]
         for place in range(left + 1, right):
             found[place] = around

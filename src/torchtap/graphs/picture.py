@@ -266,6 +266,8 @@ def _box_of_node(node: Node, part: Part) -> Box:
     badges = [f"x{part.times}"] if part.times > 1 else []
     if node.saved_nbytes:
         badges.append(f"saves {size(node.saved_nbytes)}")
+    if node.kind == MODULE and part.times == 1 and node.note.startswith("call "):
+        badges.append(node.note.partition(";")[0])
     badges += ["cuts the gradient"] if node.cut_slots and node.sequence < 0 else []
     states = {one.state for one in node.saved} - {"kept"}
     badges += sorted(states)

@@ -22,6 +22,7 @@ import torchtap
 from torchtap.core.torch_private import current_task, sequence_number
 from torchtap.core.tree import argument_leaves, leaves
 from torchtap.graphs.autograd import type_of
+from torchtap.graphs.cuts import INSIDE
 from torchtap.graphs.nodes import (
     FUNCTION,
     INPUT,
@@ -35,6 +36,7 @@ from torchtap.graphs.nodes import (
     TensorType,
 )
 from torchtap.hooks.module_hook import Handle, ModuleHook, run_as_it_is
+from torchtap.hooks.replay import is_in_function
 from torchtap.hooks.taps import Tap
 
 _LIBRARIES = tuple(str(Path(str(package.__file__)).parent) for package in (torch, torchtap))
@@ -270,6 +272,9 @@ class Trace:
     def _merge(self, done: _Open, call: Call, tensors: Sequence[Tensor]) -> None:
         """A module without modules in it is one node, whatever operations ran in it."""
         item = self._new(Item(call.type, MODULE, call.id, call.path, call.outputs), tensors)
+        cut = [self.items[one] for one in done.items if self.items[one].cut_slots]
+        if cut and not any(one.requires_grad for one in tensors):
+            self.items[item].note, self.items[item].cut_slots = cut[0].note, cut[0].cut_slots
         self.merged.update(dict.fromkeys(done.items, item))
         for place, (source, kind) in enumerate(done.taken):
             self.edges.append((source, item, 0, place, kind))
@@ -285,6 +290,9 @@ class Trace:
             given: its results, and what it overwrote.
         """
         line = _line()
+        if not torch.is_grad_enabled() and is_in_function():
+            self._note_inside(name, taken, line)
+            return
         reason = self._note_flow(name, taken, given, line)
         sources = [(self._source(one), type_of(one)) for one in taken]
         known = [(source, kind) for source, kind in sources if source is not None]
@@ -299,6 +307,13 @@ class Trace:
         item = self._new(Item(name, OPERATION, call, path, types, line, note, tuple(cut)), given)
         for place, (source, kind) in enumerate(known):
             self.edges.append((source, item, 0, place, kind))
+
+    def _note_inside(self, name: str, taken: Sequence[Tensor], line: str) -> None:
+        """An operation ran in the forward of a custom function, which shows nothing of it."""
+        params = tuple(self._params[id(one)] for one in taken if id(one) in self._params)
+        path = self.calls[self._stack[-1].id].path if self._stack else ""
+        if params:
+            self.operations.append(Operation(name, params, False, INSIDE, path, line))
 
     def _new(self, item: Item, tensors: Iterable[Tensor]) -> int:
         number = len(self.items)
@@ -316,17 +331,18 @@ class Trace:
 
     def _source(self, tensor: Tensor) -> int | None:
         """The item that made a tensor; a new one where PyTorch shows no function that did."""
-        source = self._made.get(tensor)
-        if source is not None or tensor.grad_fn is None:
+        source, node = self._made.get(tensor), tensor.grad_fn
+        is_custom = isinstance(node, BackwardCFunction)
+        if node is None or (source is not None and not is_custom):
             return source
-        node: Any = tensor.grad_fn
         if node in self._nodes:
             return self._nodes[node]
         name = node.name().rpartition("::")[2].removesuffix("0").removesuffix("Backward")
-        kind = FUNCTION if isinstance(node, BackwardCFunction) else OPERATION
+        kind = FUNCTION if is_custom else OPERATION
         call = self._stack[-1].id if self._stack else OUTSIDE
         path = self.calls[call].path if call != OUTSIDE else ""
-        before = sorted(self._behind(node))
+        # Modules that ran inside, as those of a reentrant checkpoint, lead to it.
+        before = sorted(self._behind(node)) if source is None else [source]
         item = self._new(Item(name, kind, call, path, (type_of(tensor),)), [tensor])
         for place, one in enumerate(before):
             types = self.items[one].types
