@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import PurePath
 
 from torchtap.core.text import plural, shape, size
 from torchtap.graphs.nodes import INPUT, MODULE, OUTPUT, PARAMETER, RAISED, Edge, Node, TensorType
@@ -313,8 +314,8 @@ def _tooltip(node: Node) -> Iterator[str]:
         yield f"no gradient flows to its inputs {', '.join(map(str, node.cut_slots))}"
     if node.note:
         yield node.note
-    if node.line:
-        yield node.line
+    if node.line:  # Without folders: a picture is shown to others.
+        yield PurePath(node.line).name
 
 
 def _box_of_group(part: Part) -> Box:

@@ -93,13 +93,13 @@ def _box(box: DrawnBox) -> str:
 
 
 def _line(x: float, y: float, text: str, anchor: str, row: int, *, has_halo: bool = False) -> str:
-    style = ' font-weight="bold"' if row == 0 else ' class="soft"'
-    style = ' class="soft halo"' if has_halo else style
+    names = ["soft"] * (row > 0) + ["halo"] * has_halo
+    style = ' font-weight="bold"' if row == 0 else ""
+    style += f' class="{" ".join(names)}"' if names else ""
     # The width is given, so that the text fits its box in any font.
     length = f' textLength="{len(text) * CHAR:.0f}" lengthAdjust="spacingAndGlyphs"'
-    return (
-        f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{style}{length}>{_safe(text)}</text>'
-    )
+    where = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"'
+    return f"<text {where}{style}{length}>{_safe(text)}</text>"
 
 
 def _text(text: DrawnText) -> str:
