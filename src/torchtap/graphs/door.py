@@ -73,8 +73,8 @@ def graph(
         ['SumBackward0', 'ReluBackward0', 'AddmmBackward0']
         >>> found.find("0.weight")[0].types[0].shape, found.saved_nbytes
         ((8, 4), 144)
-        >>> [node.path for node in tt.graph(model, torch.ones(3, 4)).order() if node.path]
-        ['0', '1']
+        >>> [node.name for node in tt.graph(model, torch.ones(3, 4)).order()]
+        ['input', 'Linear', 'ReLU', 'output']
     """
     if isinstance(target, nn.Module):
         if model is not None:

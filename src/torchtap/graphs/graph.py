@@ -58,6 +58,15 @@ class Graph(Printed):
         notes: what the reader should know.
         error: type and message of the exception that ended the forward; empty if none did.
         cuts: where gradients were cut off, of a forward that was watched.
+
+    Example:
+        >>> import torch, torchtap as tt
+        >>> x = torch.ones(3, requires_grad=True)
+        >>> found = tt.graph(x.exp().sum())
+        >>> [(node.name, node.saved_nbytes) for node in found.order()]
+        [('SumBackward0', 0), ('ExpBackward0', 12), ('AccumulateGrad', 0)]
+        >>> print(found.mermaid().splitlines()[1])
+        flowchart TD
     """
 
     kind: str
