@@ -389,6 +389,58 @@ def test_a_graph_deeper_than_the_recursion_limit_is_read_and_drawn() -> None:
     assert len(found.picture().boxes) <= 60
 
 
+@pytest.mark.slow
+def test_a_graph_of_100_000_nodes_is_said_to_be_large() -> None:
+    y = leaf(2)
+    for _ in range(100_000):
+        y = y.sin()
+    found = tt.graph(y.sum())
+    assert "the graph has 100,002 nodes" in found.notes[0]
+    assert len(found.picture().boxes) <= 60
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_a_graph_is_read_in_any_grad_mode(mode: Any) -> None:
+    x = leaf(3)
+    y = x.exp().sum()
+    with mode():
+        assert len(tt.graph(y).nodes) == 3
+        assert [node.kind for node in tt.graph(x).nodes] == ["input"]
+
+
+@pytest.mark.filterwarnings("ignore:.*nested")
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
+def test_nested_tensors_have_ragged_shapes(layout: torch.layout) -> None:
+    rows = [torch.ones(2, 4), torch.ones(3, 4)]
+    nested = torch.nested.nested_tensor(rows, requires_grad=True, layout=layout)
+    found = tt.graph(nested.sin())
+    assert found.find("SinBackward0")[0].types[0].shape in ((None,), (2, None, 4))
+    assert found.mermaid()
+
+
+class _Program(nn.Module):
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+
+    def forward(self) -> Tensor:
+        return PROGRAMS[self.name]()
+
+
+@pytest.mark.parametrize("name", [name for name in PROGRAMS if name != "view_written"])
+def test_saved_bytes_of_programs_are_those_of_the_saved_report(name: str) -> None:
+    torch.manual_seed(0)
+    report = tt.saved_report(_Program(name))
+    assert tt.graph(PROGRAMS[name]()).saved_nbytes == report.nbytes
+
+
+def test_a_write_into_a_view_says_that_what_it_keeps_is_hidden() -> None:
+    loss = PROGRAMS["view_written"]()
+    node = tt.graph(loss).find("CopySlices")[0]
+    assert not any(name.startswith("_saved") for name in dir(loss.grad_fn.next_functions[0][0]))
+    assert node.note == "PyTorch does not show what it keeps"
+
+
 def test_a_segment_under_reentrant_checkpoint_is_one_node() -> None:
     layer = nn.Linear(3, 3)
     y = checkpoint(layer, leaf(1, 3), use_reentrant=True)

@@ -51,6 +51,8 @@ from torchtap.saved.storages import blocks_of
 
 ShowHooks = Callable[[Any], tuple[list[Any], list[Any]]]
 _ACCUMULATE = "AccumulateGrad"
+_IN_CHECKPOINT = "inside an activation checkpoint"
+_HIDDEN = "PyTorch does not show what it keeps"
 _VIEWS = frozenset(
     f"{name}Backward{number}"
     for number in "012"
@@ -67,7 +69,11 @@ _SECOND_TIME = "a second time"
 def type_of(tensor: Tensor) -> TensorType:
     """Shape and dtype; a nested tensor has the number of its parts alone."""
     shape = (tensor.size(0),) if tensor.is_nested else tensor.shape
-    return TensorType(tuple(int(one) for one in shape), str(tensor.dtype).removeprefix("torch."))
+    return TensorType(tuple(map(_size, shape)), str(tensor.dtype).removeprefix("torch."))
+
+
+def _size(size: Any) -> int | None:
+    return size if type(size) is int else None  # That of a ragged dim stands for many.
 
 
 class ModelParts:
@@ -241,10 +247,8 @@ class _Reader:
             return self._leaf(node, variable)
         name, kind = node.name().rpartition("::")[2], _kind(node)
         saved = tuple(self._saved(node))
-        if any(one.state == RECOMPUTED for one in saved):
-            note = "inside an activation checkpoint"
-        else:
-            note = ""
+        note = _IN_CHECKPOINT if any(one.state == RECOMPUTED for one in saved) else ""
+        note = _HIDDEN if kind == IN_PLACE else note
         return {
             "name": name,
             "kind": kind,
@@ -378,9 +382,9 @@ def _kind(node: Any) -> str:
 def _types(node: Any) -> Iterator[TensorType]:
     for one in getattr(node, "_input_metadata", None) or ():
         try:
-            shape = tuple(int(size) for size in one.shape)
-        except (RuntimeError, TypeError, ValueError):  # Of a nested tensor, or of one not defined.
-            shape = ()
+            shape = tuple(map(_size, one.shape))
+        except RuntimeError:  # Of a nested tensor, which has no shape.
+            shape = (None,)
         yield TensorType(shape, str(one.dtype).removeprefix("torch."))
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from torchtap.core.equality import same
 from torchtap.core.errors import InputError
 from torchtap.core.modules import modules_of
 from torchtap.core.preserved import preserved
@@ -100,7 +101,8 @@ def _graph_of_tensors(target: Any, model: Models) -> Graph:
         )
     models = _models(model)
     parts = ModelParts(models)
-    found = read_autograd(tensors, parts)
+    with torch.inference_mode(False):
+        found = read_autograd(tensors, parts)
     _refuse_none(found)
     called = (pair for pair in parts.modules.items() if not is_container(pair[1]))
     types = {path: type(module).__name__ for path, module in called}
@@ -209,7 +211,10 @@ def _graph_of_model(
         # The fused encoder kernel hides the modules in it.
         stack.callback(torch.backends.mha.set_fastpath_enabled, fastpath)
         torch.backends.mha.set_fastpath_enabled(False)
-        stack.enter_context(preserved(modules, args, kwargs))
+        scripted = {p: m for p, m in modules.items() if isinstance(m, torch.jit.ScriptModule)}
+        others = {path: module for path, module in modules.items() if path not in scripted}
+        stack.enter_context(preserved(others, args, kwargs))
+        stack.enter_context(_buffers_put_back(scripted.values()))
         kept = _run(trace, model, args, kwargs, loss)
         tensors = trace.finish(kept)
         cuts = _cuts({"": model}, trace)
@@ -218,6 +223,19 @@ def _graph_of_model(
             inputs = argument_leaves(args, dict(kwargs))
             return _watched_autograd(model, trace, tensors, inputs, cuts, notes)
     return _execution(model, trace, cuts, notes)
+
+
+@contextmanager
+def _buffers_put_back(modules: Iterable[nn.Module]) -> Iterator[None]:
+    """Write the values of buffers back at the end: scripted modules let none be replaced."""
+    before = [(buffer, buffer.clone()) for module in modules for buffer in module.buffers(False)]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for buffer, value in before:
+                if not same(buffer, value):
+                    buffer.copy_(value)
 
 
 def _run(

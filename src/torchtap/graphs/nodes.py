@@ -31,11 +31,11 @@ class TensorType:
     """Shape and dtype of a tensor.
 
     Attributes:
-        shape: its sizes; empty of a scalar.
+        shape: its sizes; empty of a scalar, ``None`` where rows have sizes of their own.
         dtype: without ``torch.``.
     """
 
-    shape: tuple[int, ...]
+    shape: tuple[int | None, ...]
     dtype: str
 
     def __str__(self) -> str:
