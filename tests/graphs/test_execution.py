@@ -243,6 +243,12 @@ def test_the_line_that_cuts_a_parameter_off_is_named(
     assert "No other way leads on" in said or module != "under"
 
 
+def test_a_watched_autograd_graph_notes_where_gradients_are_cut_off() -> None:
+    (note,) = tt.graph(Cut(), torch.ones(1, 2), autograd=True).notes
+    line = line_of(Cut, ".detach()").rpartition("/")[2]
+    assert note.startswith(f"gradients are cut off: detach at {line} detaches its result")
+
+
 @pytest.mark.parametrize("autograd", [False, True])
 def test_other_reasons_are_told_apart(autograd: bool) -> None:
     model = Cut()

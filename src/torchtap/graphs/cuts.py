@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from torchtap.core.errors import InputError
@@ -78,6 +79,17 @@ class Cuts:
                 f"tells the line." + (_FUNCTIONS if has_functions else "")
             )
         return self._watched(asked, path, self.operations)
+
+    def notes(self) -> Iterator[str]:
+        """What cuts gradients off, of a watched forward, in a sentence."""
+        found = [one for one in self.operations or () if one.reason not in ("", INSIDE)]
+        if found:
+            several = f", and {len(found) - 1} more" if len(found) > 1 else ""
+            where = replace(found[0], line=PurePath(found[0].line).name)
+            yield (
+                f"gradients are cut off: {_describe(where)}{several}; why_no_grad(parameter) "
+                f"tells which of them matter"
+            )
 
     def _path(self, parameter: str | Tensor) -> str:
         if not self.trainable:

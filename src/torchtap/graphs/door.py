@@ -290,7 +290,7 @@ def _watched_autograd(
         tuple(found.edges),
         tuple(trace.calls),
         tuple(found.roots),
-        (*_notes(found), *notes),
+        (*_notes(found), *notes, *cuts.notes()),
         cuts=cuts,
     )
 
