@@ -45,6 +45,18 @@ class DenseLayer(nn.Module):
         return torch.cat([x, self.conv(F.relu(self.norm(x)))], 1)
 
 
+class DenseNet(nn.Sequential):
+    """Its parts, one after the other."""
+
+
+class Generator(nn.Sequential):
+    """Makes samples of noise."""
+
+
+class Critic(nn.Sequential):
+    """Tells samples from real ones."""
+
+
 def densenet() -> nn.Module:
     """Three dense blocks with transitions between them."""
     layers: list[nn.Module] = [nn.Conv2d(3, 16, 3, padding=1)]
@@ -55,13 +67,13 @@ def densenet() -> nn.Module:
         transition = (nn.BatchNorm2d(channels + 32), nn.Conv2d(channels + 32, half, 1))
         layers.append(nn.Sequential(*transition, nn.AvgPool2d(2)))
         channels = half
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, 10))
+    return DenseNet(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, 10))
 
 
 def gan_step() -> tt.Graph:
     """Both losses of one step."""
-    generator = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 8))
-    critic = nn.Sequential(nn.Linear(8, 16), nn.LeakyReLU(0.2), nn.Linear(16, 1))
+    generator = Generator(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 8))
+    critic = Critic(nn.Linear(8, 16), nn.LeakyReLU(0.2), nn.Linear(16, 1))
     real, fake = torch.randn(5, 8), generator(torch.randn(5, 4))
     ones, zeros = torch.ones(5, 1), torch.zeros(5, 1)
     loss = F.binary_cross_entropy_with_logits
