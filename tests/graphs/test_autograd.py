@@ -390,13 +390,15 @@ def test_a_graph_deeper_than_the_recursion_limit_is_read_and_drawn() -> None:
 
 
 @pytest.mark.slow
-def test_a_graph_of_100_000_nodes_is_said_to_be_large() -> None:
+def test_a_graph_of_100_000_nodes_is_cut_and_said_to_be_and_can_be_freed() -> None:
     y = leaf(2)
     for _ in range(100_000):
         y = y.sin()
     found = tt.graph(y.sum())
-    assert "the graph has 100,002 nodes" in found.notes[0]
+    assert "cut after the 30,000 nodes" in found.notes[0]
+    assert len(found.nodes) == 30_000
     assert len(found.picture().boxes) <= 60
+    del y  # PyTorch would overflow the stack here, had all nodes been seen.
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])

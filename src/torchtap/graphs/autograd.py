@@ -50,6 +50,10 @@ from torchtap.hooks.saved_slots import SavedSlots, holds_any, unpacking_hook
 from torchtap.saved.storages import blocks_of
 
 ShowHooks = Callable[[Any], tuple[list[Any], list[Any]]]
+MOST_NODES = 30_000
+"""Nodes that are walked to. PyTorch frees a chain of nodes one inside the other once Python has seen
+them, which overflows the stack (and ends the process) from about 50,000 on; others it frees in a
+loop."""
 _ACCUMULATE = "AccumulateGrad"
 _IN_CHECKPOINT = "inside an activation checkpoint"
 _HIDDEN = "PyTorch does not show what it keeps"
@@ -196,6 +200,8 @@ def _walk(ids: dict[Any, int], starts: Sequence[Any]) -> tuple[list[Any], list[E
                 continue
             number = ids.get(following)
             if number is None:
+                if len(nodes) >= MOST_NODES:
+                    continue
                 number = ids[following] = len(nodes)
                 nodes.append(following)
             edges.append(Edge(place, number, slot, output))

@@ -17,7 +17,7 @@ from torchtap.core.modules import modules_of
 from torchtap.core.preserved import preserved
 from torchtap.core.tensors import kind_of
 from torchtap.core.tree import argument_leaves, leaves
-from torchtap.graphs.autograd import AutogradParts, ModelParts, read_autograd
+from torchtap.graphs.autograd import MOST_NODES, AutogradParts, ModelParts, read_autograd
 from torchtap.graphs.cuts import Cuts
 from torchtap.graphs.graph import AUTOGRAD, EXECUTION, Graph
 from torchtap.graphs.groups import INFERRED, by_parameters, by_sequence
@@ -28,7 +28,6 @@ from torchtap.hooks.calls import is_container
 from torchtap.hooks.uncompiled import uncompiled
 from torchtap.runs.run import Run
 
-_MANY = 100_000
 Models = nn.Module | Mapping[str, nn.Module] | None
 
 
@@ -165,8 +164,11 @@ def _notes(found: AutogradParts) -> list[str]:
             f"{compiled} compiled function{'s are' if compiled > 1 else ' is'} one node each: what "
             f"they compute in backward is inside the compiled code"
         )
-    if len(found.nodes) >= _MANY:
-        notes.append(f"the graph has {len(found.nodes):,} nodes; pictures show them put together")
+    if len(found.nodes) >= MOST_NODES:
+        notes.append(
+            f"the graph is cut after the {MOST_NODES:,} nodes that backward reaches by the fewest "
+            f"edges: bytes and order are of these alone"
+        )
     return notes
 
 
