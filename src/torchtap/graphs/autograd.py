@@ -51,8 +51,8 @@ from torchtap.saved.storages import blocks_of
 
 ShowHooks = Callable[[Any], tuple[list[Any], list[Any]]]
 MOST_NODES = 30_000
-"""Nodes that are walked to. Once Python has seen the nodes of a chain, PyTorch frees them one inside
-the other, which overflows the stack (and ends the process) from about 50,000 on; those that Python
+"""Nodes that are walked to. Once Python has seen the nodes of a chain, PyTorch frees them one in
+another, which overflows the stack (and ends the process) from about 50,000 on; those that Python
 has not seen it frees in a loop."""
 _ACCUMULATE = "AccumulateGrad"
 _IN_CHECKPOINT = "inside an activation checkpoint"
