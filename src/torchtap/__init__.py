@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from torchtap.explain.check import Check as Check
     from torchtap.explain.map import Map as Map
     from torchtap.failures.explain_errors import explain_errors as explain_errors
+    from torchtap.graphs.door import graph as graph
+    from torchtap.graphs.graph import Graph as Graph
     from torchtap.hooks.marks import mark as mark
     from torchtap.runs.memory import Memory as Memory
     from torchtap.runs.merging.merge import merge as merge
@@ -66,6 +68,7 @@ _HOMES = {
     "EditError": "core.errors",
     "Features": "transfer.features",
     "Freeze": "transfer.freeze",
+    "Graph": "graphs.graph",
     "Histogram": "stats.histogram",
     "InputError": "core.errors",
     "Key": "core.record",
@@ -101,6 +104,7 @@ _HOMES = {
     "explain_errors": "failures.explain_errors",
     "features": "transfer.features",
     "freeze": "transfer.freeze",
+    "graph": "graphs.door",
     "mark": "hooks.marks",
     "measure": "stats.measure",
     "merge": "runs.merging.merge",

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from torchtap.core.tensors import storage_id
 from torchtap.hooks.graph import COMPILED, Node, num_casts
+from torchtap.hooks.saved_slots import SavedSlots, holds_any, unpacking_hook
 from torchtap.hooks.taps import SiteState, Tap
 
 PARAMETER = "parameter"
@@ -25,8 +26,6 @@ BUFFER = "buffer"
 """Label of a saved tensor that shares the memory of a buffer: it costs nothing more."""
 DUPLICATE = "duplicate"
 """Label of a saved tensor whose memory was counted before."""
-
-_RAW = "_raw_saved_"
 
 
 class Counted:
@@ -60,7 +59,7 @@ class Saved:
     """Reads saved tensors, module by module; inner ones first, so each node counts once."""
 
     def __init__(self) -> None:
-        self._slots: dict[type, tuple[str, ...]] = {}
+        self._slots = SavedSlots()
         self._seen: set[Node] = set()
         self._storages: set[int] = set()
 
@@ -97,25 +96,16 @@ class Saved:
                 if type(tensor) is Counted:
                     tensor.leaf, tensor = name, tensor.alias
                 elif raw.unpack_hook is not None:
-                    state.reason = _packed(raw.unpack_hook)
+                    state.reason = _packed(raw)
                     continue
                 take(state, tensor, self._labels(tensor, params))
 
     def _raws(self, node: Node) -> Iterator[tuple[str, Any]]:
         """What a node keeps: ``op.slot`` and autograd's own handle."""
-        kind = type(node)
-        slots = self._slots.get(kind)
-        if slots is None:
-            slots = tuple(name for name in dir(node) if name.startswith(_RAW))
-            self._slots[kind] = slots
         op = node.name().rpartition("::")[2]
-        for slot in slots:
-            raw = getattr(node, slot)
-            name = f"{op}.{slot.removeprefix(_RAW)}"
-            if isinstance(raw, tuple | list):
-                yield from ((f"{name}.{place}", one) for place, one in enumerate(raw) if _has(one))
-            elif _has(raw):
-                yield name, raw
+        for slot, raw in self._slots.of(node):
+            if holds_any(raw):
+                yield f"{op}.{slot}", raw
 
     def _labels(self, tensor: Tensor, params: set[int]) -> tuple[str, ...]:
         storage = storage_id(tensor)
@@ -129,16 +119,11 @@ class Saved:
         return ()
 
 
-def _has(raw: Any) -> bool:
-    return raw is not None and (raw.unpack_hook is not None or isinstance(raw.data, Tensor))
-
-
-def _packed(hook: Any) -> str:
-    home = getattr(hook, "__module__", "") or ""
-    if home.startswith("torch.utils.checkpoint"):
+def _packed(raw: Any) -> str:
+    name, is_checkpoint = unpacking_hook(raw)
+    if is_checkpoint:
         return "it is not kept: activation checkpointing computes it again in backward"
-    name = getattr(hook, "__qualname__", type(hook).__name__)
-    return f"it was packed by a saved-tensor hook ({home}.{name}), which only backward may run"
+    return f"it was packed by a saved-tensor hook ({name}), which only backward may run"
 
 
 def _own_nodes(outputs: Iterable[Tensor], first: int) -> list[Node]:

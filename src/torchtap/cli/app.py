@@ -92,6 +92,7 @@ for command in (
     commands_run.maps,
     commands_explain.cam,
     commands_explain.attribute,
+    commands_run.graph,
     commands_script.run,
     commands_read.ls,
     commands_read.merge,

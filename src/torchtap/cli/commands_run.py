@@ -136,6 +136,66 @@ def summary(model: str, depth: int | None, saved: bool, as_json: bool, **options
 
 @click.command()
 @click.argument("source", metavar="MODEL_OR_RUN")
+@click.option("--autograd", is_flag=True, help="What backward would walk, not the modules.")
+@click.option("--depth", type=click.IntRange(min=0), help="Open modules down to here.")
+@click.option(
+    "-o", "--out", metavar="FILE", help="Where to: .svg, .html, .png, .pdf, .dot, .md or .json."
+)
+@click.option("--dark", is_flag=True, help="On a dark page; SVG follows the reader's system.")
+@model_options
+@batch_options
+@loss_option
+@json_option
+def graph(
+    source: str,
+    autograd: bool,
+    depth: int | None,
+    out: str | None,
+    dark: bool,
+    as_json: bool,
+    **options: Any,
+) -> int:
+    """Draw the graph of MODEL on one batch, or of a saved run: who calls whom, what flows.
+
+    With --autograd the graph of its output, or of --loss. Exit code 1 says that the forward raised;
+    what ran until then is drawn.
+    """
+    from torchtap.graphs.graph import SUFFIXES
+
+    if out is not None:
+        refuse_target(out, SUFFIXES)
+    with Progress("following the model"):
+        found = _graph_of(source, options, autograd=autograd)
+        if out is not None:
+            with writing(out):
+                found.save(out, depth=depth, theme="dark" if dark else "auto")
+    files = [] if out is None else [out]
+    if as_json:
+        print_json({**found.as_dict(), "files": files})
+    else:
+        print_page(found._page())
+        if files:
+            print_written(files)
+    return 1 if found.error else 0
+
+
+def _graph_of(source: str, options: dict[str, Any], *, autograd: bool) -> Any:
+    from torchtap.cli.loss import load_loss
+    from torchtap.graphs.door import graph as graph_of
+
+    if is_run(source):
+        if autograd:
+            raise InputError(f"{source} is a run, which holds no autograd graph; give a MODEL.")
+        return graph_of(open_saved(source))
+    built, batch = model_and_batch(source, options)
+    loss = load_loss(options["loss"]) if options["loss"] else None
+    is_of_gradients = autograd or loss is not None
+    with explained(source, built, batch, options):
+        return graph_of(built, *batch.args, autograd=is_of_gradients, loss=loss, **batch.kwargs)
+
+
+@click.command()
+@click.argument("source", metavar="MODEL_OR_RUN")
 @click.argument("sites", nargs=-1, metavar="[SITE]...")
 @click.option("-o", "--out", default="maps.png", show_default=True, metavar="FILE")
 @click.option("--sample", default=0, show_default=True, help="Which of the batch.")

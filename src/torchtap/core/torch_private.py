@@ -12,7 +12,9 @@ and ``metadata`` of a node.
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import CodeType
 from typing import Any
 
@@ -50,6 +52,70 @@ top_saved_hooks: Callable[[bool], Any] = torch._C._autograd._top_saved_tensors_d
 
 may_push_saved_hooks: Callable[[], bool] = torch._C._autograd._saved_tensors_hooks_is_enabled  # type: ignore[attr-defined]
 """Whether saved-tensor hooks are allowed here: ``torch.func``, or the user, may forbid them."""
+
+
+class _Found(Exception):
+    """Carries the table of hooks of a node out of the call that would add to it."""
+
+
+def _nothing(*_: Any) -> None:
+    """Stands for a hook that is never put on."""
+
+
+@contextmanager
+def node_hooks() -> Iterator[Callable[[Any], tuple[list[Any], list[Any]]]]:
+    """Yields what tells the functions that stand before and after an autograd node.
+
+    PyTorch shows the hooks of a node to none but the function by which it adds one, and looks that
+    up anew for each. So inside the block the function raises where it is asked to add a hook of
+    ours, with what it was shown: nothing is added. Hooks that others add meanwhile are added.
+    """
+
+    def show(table: Any, hook: Any) -> Any:
+        if hook is _nothing:
+            raise _Found([] if table is None else list(table.values()))
+        return own(table, hook)
+
+    with _adding_hooks:
+        own = graph_hooks_class._register_hook
+        graph_hooks_class._register_hook = staticmethod(show)
+        try:
+            yield lambda node: (_shown(node.register_prehook), _shown(node.register_hook))
+        finally:
+            graph_hooks_class._register_hook = staticmethod(own)
+
+
+def _shown(register: Callable[[Any], Any]) -> list[Any]:
+    try:
+        register(_nothing)
+    except _Found as found:
+        return list(found.args[0])
+    raise AssertionError("PyTorch did not ask for the function that adds hooks to nodes")
+
+
+_adding_hooks = threading.Lock()
+graph_hooks_class: Any = torch.autograd.function._HookMixin
+"""Its ``_register_hook`` adds a hook to a table of a node."""
+
+
+saved_tensor_class = torch._C._autograd.SavedTensor
+"""Autograd's handle of what a node keeps."""
+
+
+def checkpoint_inputs(unpack_hook: Any) -> tuple[int, list[Any]]:
+    """A number of a non-reentrant checkpoint, and autograd's handles of the inputs that it keeps.
+
+    Args:
+        unpack_hook: of a tensor that the checkpoint computes again.
+    """
+    names = getattr(getattr(unpack_hook, "__code__", None), "co_freevars", ())
+    for name, cell in zip(names, getattr(unpack_hook, "__closure__", None) or (), strict=False):
+        if name == "frame":
+            frame = cell.cell_contents
+            kept = [one for one in frame.saved_args if isinstance(one, saved_tensor_class)]
+            return id(frame), kept
+    return 0, []
+
 
 # ---------------------------------------------------------------------- modes and transforms
 

@@ -17,6 +17,7 @@ In the order in which it is read:
 - :mod:`~torchtap.hooks.tensor_hooks`, :mod:`~torchtap.hooks.param_hooks`: hooks that outlive a
   call.
 - :mod:`~torchtap.hooks.optimizer_hooks`: steps of optimizers.
+- :mod:`~torchtap.hooks.saved_slots`: where nodes keep saved tensors.
 - :mod:`~torchtap.hooks.saved_pairs`, :mod:`~torchtap.hooks.scope`: hooks on saved tensors, and the
   modules that they are on for.
 - :mod:`~torchtap.hooks.uncompiled`: lets what is compiled run as it is written.

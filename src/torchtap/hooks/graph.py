@@ -248,3 +248,8 @@ _TURNS = frozenset(
         "ViewBackward0",
     }
 )
+
+
+def is_view_or_cast(name: str) -> bool:
+    """Whether a node of this name only selects, arranges or casts elements."""
+    return name in _TURNS

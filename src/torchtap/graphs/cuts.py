@@ -1,0 +1,161 @@
+"""Where the way from a parameter to the end of a forward is cut."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any
+
+from torchtap.core.errors import InputError
+from torchtap.core.site import did_you_mean
+from torchtap.graphs.nodes import Operation
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+INSIDE = "ran inside a custom function"
+"""Reason of an operation of which it is not known whether it lets gradients through."""
+_FUNCTIONS = (
+    " (The graph has custom functions, such as checkpoints: what they use inside gets its "
+    "gradients from a backward of their own, which a graph does not show.)"
+)
+_MOST = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Cuts:
+    """What ``Graph.why_no_grad`` answers from.
+
+    Attributes:
+        trainable: path of each parameter -> whether it requires grad.
+        aliases: further path of a shared parameter -> its first.
+        operations: that ran in a watched forward with inputs that require grad; ``None`` where
+            none was watched.
+        results: numbers of the operations that made what the forward returned.
+        refs: path -> weak reference to the parameter.
+    """
+
+    trainable: Mapping[str, bool] = field(default_factory=dict)
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    operations: tuple[Operation, ...] | None = None
+    results: tuple[int, ...] = ()
+    refs: Mapping[str, weakref.ref[Any]] = field(default_factory=dict)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Cuts, (dict(self.trainable), dict(self.aliases), self.operations, self.results)
+
+    def why(
+        self,
+        parameter: str | Tensor,
+        reached: Collection[str],
+        *,
+        is_autograd: bool,
+        has_functions: bool,
+    ) -> str:
+        """As of ``Graph.why_no_grad``.
+
+        Args:
+            parameter: its path, or itself.
+            reached: paths of the parameters that are in the graph.
+            is_autograd: the graph is one of autograd.
+            has_functions: it has custom functions, which may run a backward of their own.
+        """
+        asked = self._path(parameter)
+        path = self.aliases.get(asked, asked)
+        if not self.trainable[path]:
+            return (
+                f"{asked} does not require grad: it is frozen. parameter.requires_grad_(True) "
+                f"before the forward lets it train."
+            )
+        if is_autograd and (path in reached or asked in reached):
+            return f"{asked} is in the graph: a backward gives it a gradient."
+        if self.operations is None:
+            return (
+                f"{asked} is not in the graph: no way of differentiable operations leads from it "
+                f"to what the graph is of. Where it is cut is not known, since the forward was not "
+                f"watched: tt.graph(model, *inputs, autograd=True).why_no_grad({asked!r}) "
+                f"tells the line." + (_FUNCTIONS if has_functions else "")
+            )
+        return self._watched(asked, path, self.operations)
+
+    def notes(self) -> Iterator[str]:
+        """What cuts gradients off, of a watched forward, in a sentence."""
+        found = [one for one in self.operations or () if one.reason not in ("", INSIDE)]
+        if found:
+            several = f", and {len(found) - 1} more" if len(found) > 1 else ""
+            where = replace(found[0], line=PurePath(found[0].line).name)
+            yield (
+                f"gradients are cut off: {_describe(where)}{several}; why_no_grad(parameter) "
+                f"tells which of them matter"
+            )
+
+    def _path(self, parameter: str | Tensor) -> str:
+        if not self.trainable:
+            raise InputError(
+                "The graph knows no parameters by name; give the model: "
+                "tt.graph(tensor, model=model)."
+            )
+        if isinstance(parameter, str):
+            if parameter not in self.trainable and parameter not in self.aliases:
+                near = did_you_mean(parameter, list(self.trainable))
+                raise InputError(f"The model has no parameter {parameter!r}{near}")
+            return parameter
+        for path, ref in self.refs.items():
+            if ref() is parameter:
+                return path
+        raise InputError(
+            "This tensor is no parameter of the model that the graph was made with; expected one "
+            "of model.named_parameters(), or its name."
+        )
+
+    def _watched(self, asked: str, path: str, operations: tuple[Operation, ...]) -> str:
+        reached, cut, is_used = self._follow(path, operations)
+        if is_used:
+            return f"{asked} leads to the output: a backward from there gives it a gradient."
+        if not reached and not cut:
+            return f"{asked} is not in the graph: no operation of the forward used it."
+        inside = [one for one in cut if one.reason == INSIDE]
+        if inside:
+            return (
+                f"{asked} is used inside a custom function (a reentrant checkpoint, for one), "
+                f"whose own backward decides whether it gets a gradient: {_describe(inside[0])}."
+            )
+        if cut:
+            said = "; ".join(_describe(one) for one in cut[:_MOST])
+            more = f"; and {len(cut) - _MOST} more" if len(cut) > _MOST else ""
+            other = "" if reached else " No other way leads on."
+            return f"{asked} is cut off: {said}{more}.{other}"
+        last = _describe(reached[-1])
+        return (
+            f"{asked} was used, and nothing cuts it off; what became of it does not lead to the "
+            f"result (last: {last})."
+        )
+
+    def _follow(
+        self, path: str, operations: tuple[Operation, ...]
+    ) -> tuple[list[Operation], list[Operation], bool]:
+        """Operations that a parameter led to: those that let gradients through, and the others.
+
+        Returns:
+            both, and whether a result of the forward is among the first.
+        """
+        marks: set[int | str] = {path}
+        reached, cut = [], []
+        for number, one in enumerate(operations):
+            if marks.isdisjoint(one.sources):
+                continue
+            if one.has_grad:
+                marks.add(number)
+                reached.append(one)
+            else:
+                cut.append(one)
+        return reached, cut, not marks.isdisjoint(self.results)
+
+
+def _describe(one: Operation) -> str:
+    where = f" in {one.path}" if one.path else ""
+    line = f" at {one.line}" if one.line else ""
+    why = f" {one.reason}" if one.reason else ""
+    return f"{one.name}{where}{line}{why}"

@@ -1,0 +1,488 @@
+"""Follows one forward: which module called which, what ran in it, and whose results it took."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import weakref
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import BackwardCFunction
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree
+
+import torchtap
+from torchtap.core.torch_private import current_task, sequence_number
+from torchtap.core.tree import argument_leaves, leaves
+from torchtap.graphs.autograd import type_of
+from torchtap.graphs.cuts import INSIDE
+from torchtap.graphs.nodes import (
+    FUNCTION,
+    INPUT,
+    MODULE,
+    OPERATION,
+    OUTPUT,
+    OUTSIDE,
+    RAISED,
+    Call,
+    Operation,
+    TensorType,
+)
+from torchtap.hooks.module_hook import Handle, ModuleHook, run_as_it_is
+from torchtap.hooks.replay import is_in_function
+from torchtap.hooks.taps import Tap
+
+_LIBRARIES = tuple(str(Path(str(package.__file__)).parent) for package in (torch, torchtap))
+_VALUES = frozenset({"item", "tolist", "numpy", "array", "float", "int", "index"})
+"""Functions that take values out of PyTorch."""
+_DETACH = frozenset({"detach", "detach_", "data"})
+_NO_VALUES = frozenset(
+    {
+        *("zeros_like", "ones_like", "empty_like", "full_like", "rand_like", "randn_like"),
+        *("randint_like", "new_zeros", "new_ones", "new_empty", "new_full", "new_tensor", "grad"),
+    }
+)
+"""Functions whose results do not depend on the values that they are given."""
+_MOST_HIDDEN = 4096
+"""Nodes that are looked at for where the result of a custom function came from."""
+
+
+@dataclass(slots=True)
+class Item:
+    """A node of an execution, while it is being followed.
+
+    Attributes:
+        name: of the operation, or class of the module.
+        kind: as of :class:`~torchtap.graphs.nodes.Node`.
+        call: in which it ran; of a module its own.
+        path: of the module, or name of the input.
+        types: of its results.
+        line: of the program.
+        note: what else is to be known.
+        cut_slots: inputs that require grad, to which no gradient flows.
+    """
+
+    name: str
+    kind: str
+    call: int
+    path: str
+    types: tuple[TensorType, ...] = ()
+    line: str = ""
+    note: str = ""
+    cut_slots: tuple[int, ...] = ()
+
+
+@dataclass(slots=True)
+class _Open:
+    """A call that has been entered and not yet left."""
+
+    id: int
+    module: nn.Module
+    taken: list[tuple[int, TensorType]]
+    items: list[int] = field(default_factory=list)
+    has_children: bool = False
+
+
+class Made:
+    """Which item made a tensor, of tensors that are still alive."""
+
+    def __init__(self) -> None:
+        self._by_id: dict[int, tuple[weakref.ref[Tensor], int]] = {}
+
+    def __setitem__(self, tensor: Tensor, item: int) -> None:
+        self._by_id[id(tensor)] = (weakref.ref(tensor), item)
+
+    def get(self, tensor: Tensor) -> int | None:
+        """The item, ``None`` where it is not known."""
+        ref, item = self._by_id.get(id(tensor), (None, None))
+        return item if ref is not None and ref() is tensor else None
+
+
+class _Enter(ModuleHook["Trace"]):
+    __slots__ = ()
+
+    def __call__(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
+    ) -> None:
+        self.owner.enter(self.tap.path, module, args, kwargs or {})
+
+
+class _Leave(ModuleHook["Trace"]):
+    __slots__ = ()
+
+    def __call__(self, module: nn.Module, args: Any, output: Any = None) -> None:
+        self.owner.leave(module, output)
+
+
+class Trace:
+    """What ran in one forward.
+
+    Args:
+        modules: path -> module, each once.
+
+    Attributes:
+        calls: calls of modules, in the order in which they were entered.
+        items: inputs, operations and modules, in the order in which they ran.
+        edges: (item, item, output, input, type).
+        operations: for :meth:`Graph.why_no_grad`.
+        results: numbers of the operations that made what the forward returned.
+        events: (sequence number, call) at each moment when a module was entered or left.
+        merged: item -> the module into which it was merged.
+        error: the exception that ended the forward; empty if none did.
+        is_busy: a hook of this trace runs.
+    """
+
+    def __init__(self, modules: Mapping[str, nn.Module]) -> None:
+        self.calls: list[Call] = []
+        self.items: list[Item] = []
+        self.edges: list[tuple[int, int, int, int, TensorType | None]] = []
+        self.operations: list[Operation] = []
+        self.events: list[tuple[int, int]] = []
+        self.merged: dict[int, int] = {}
+        self.error = ""
+        self.is_busy = False
+        self._modules = modules
+        self._made, self._flows = Made(), Made()
+        self._nodes: dict[Any, int] = {}
+        self._stack: list[_Open] = []
+        self._times: Counter[str] = Counter()
+        self.results: tuple[int, ...] = ()
+        self._raised: set[int] = set()
+        self._params = {
+            id(param): f"{path}.{name}".lstrip(".")
+            for path, module in modules.items()
+            for name, param in module._parameters.items()
+            if param is not None
+        }
+
+    @contextmanager
+    def following(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[None]:
+        """Follow what runs inside the block."""
+        names = _argument_names(self._modules[""])
+        for name, tensor in argument_leaves(args, kwargs):
+            name = _named(name, names, is_only=len(args) == 1 and not kwargs)
+            self._new(Item("input", INPUT, OUTSIDE, name, (type_of(tensor),)), [tensor])
+        with ExitStack() as stack:
+            for path, module in self._modules.items():
+                if isinstance(module, torch.jit.ScriptModule):
+                    continue
+                tap = Tap(path, {})
+                enter = module.register_forward_pre_hook(_Enter(self, tap), with_kwargs=True)
+                stack.callback(Handle(enter).remove)
+                leave = module.register_forward_hook(_Leave(self, tap))
+                stack.callback(Handle(leave).remove)
+            stack.enter_context(_Functions(self))
+            yield
+
+    def finish(self, output: Any) -> list[tuple[str, Tensor]]:
+        """The forward has ended; returns the tensors that it returned, by name."""
+        self._raised.update(one.id for one in self._stack)
+        if self._stack:
+            self._end(self._stack[-1])
+        self._stack.clear()
+        self.calls = [
+            replace(call, has_raised=True) if call.id in self._raised else call
+            for call in self.calls
+        ]
+        found = leaves(output)
+        flows = (self._flows.get(tensor) for _, tensor in found if tensor.requires_grad)
+        self.results = tuple(flow for flow in flows if flow is not None)
+        for name, tensor in found:
+            source = self._source(tensor)
+            if source is not None:
+                target = self._new(Item("output", OUTPUT, OUTSIDE, name, (type_of(tensor),)), [])
+                self.edges.append((source, target, 0, 0, type_of(tensor)))
+        self._made, self._flows, self._nodes = Made(), Made(), {}  # They hold the graph.
+        return found
+
+    def _end(self, last: _Open) -> None:
+        """The forward raised in this call."""
+        name, path = self.error.partition(":")[0], self.calls[last.id].path
+        before = last.taken or [(one, TensorType((), "")) for one in last.items[-1:]]
+        item = self._new(Item(name, RAISED, last.id, path, note=self.error), [])
+        for place, (source, kind) in enumerate(before):
+            self.edges.append((source, item, 0, place, kind if kind.dtype else None))
+
+    # ------------------------------------------------------------------ modules
+
+    def enter(
+        self, path: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        """A module is entered."""
+        if current_task() != -1:
+            return  # A checkpoint computes again, inside a backward of the loss.
+        with self._apart():
+            self._enter(path, module, args, kwargs)
+
+    def _enter(
+        self, path: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        tensors = [tensor for _, tensor in argument_leaves(args, kwargs)]
+        taken = [(self._source(one), type_of(one)) for one in tensors]
+        above = self._stack[-1] if self._stack else None
+        if above is not None:
+            above.has_children = True
+        call = Call(
+            id=len(self.calls),
+            path=path,
+            type=type(module).__name__,
+            number=self._times[path],
+            above=OUTSIDE if above is None else above.id,
+            inputs=tuple(map(type_of, tensors)),
+        )
+        self._times[path] += 1
+        self.calls.append(call)
+        known = [(source, kind) for source, kind in taken if source is not None]
+        self._stack.append(_Open(call.id, module, known))
+        self.events.append((sequence_number(), call.id))
+
+    def leave(self, module: nn.Module, output: Any) -> None:
+        """A module is left; those inside of it that were not left have raised."""
+        if any(one.module is module for one in self._stack):
+            with self._apart():
+                self._leave(module, output)
+
+    @contextmanager
+    def _apart(self) -> Iterator[None]:
+        """What is asked of tensors inside is no part of the forward."""
+        self.is_busy = True
+        try:
+            yield
+        finally:
+            self.is_busy = False
+
+    def _leave(self, module: nn.Module, output: Any) -> None:
+        while self._stack[-1].module is not module:
+            self._raised.add(self._stack.pop().id)
+        done = self._stack.pop()
+        tensors = [tensor for _, tensor in leaves(output)]
+        types = tuple(map(type_of, tensors))
+        self.calls[done.id] = call = replace(self.calls[done.id], outputs=types)
+        if not done.has_children and (_is_of_torch(module) or len(done.items) < 2):
+            self._merge(done, call, tensors)
+        self.events.append((sequence_number(), self._stack[-1].id if self._stack else OUTSIDE))
+
+    def _merge(self, done: _Open, call: Call, tensors: Sequence[Tensor]) -> None:
+        """A module without modules in it is one node, whatever operations ran in it."""
+        item = self._new(Item(call.type, MODULE, call.id, call.path, call.outputs), tensors)
+        cut = [self.items[one] for one in done.items if self.items[one].cut_slots]
+        if cut and not any(one.requires_grad for one in tensors):
+            self.items[item].note, self.items[item].cut_slots = cut[0].note, cut[0].cut_slots
+        self.merged.update(dict.fromkeys(done.items, item))
+        for place, (source, kind) in enumerate(done.taken):
+            self.edges.append((source, item, 0, place, kind))
+
+    # ------------------------------------------------------------------ operations
+
+    def ran(self, name: str, taken: Sequence[Tensor], given: Sequence[Tensor]) -> None:
+        """An operation ran.
+
+        Args:
+            name: of its function.
+            taken: the tensors it was given.
+            given: its results, and what it overwrote.
+        """
+        line = _line()
+        if not torch.is_grad_enabled() and is_in_function():
+            self._note_inside(name, taken, line)
+            return
+        reason = self._note_flow(name, taken, given, line)
+        sources = [(self._source(one), type_of(one)) for one in taken]
+        known = [(source, kind) for source, kind in sources if source is not None]
+        if not given or not known:
+            return
+        path = self.calls[self._stack[-1].id].path if self._stack else ""
+        params = [self._params[id(one)] for one in taken if id(one) in self._params]
+        note = reason or (f"with {', '.join(params)}" if params else "")
+        cut = [place for place, one in enumerate(taken) if one.requires_grad] if reason else []
+        call = self._stack[-1].id if self._stack else OUTSIDE
+        types = tuple(map(type_of, given))
+        item = self._new(Item(name, OPERATION, call, path, types, line, note, tuple(cut)), given)
+        for place, (source, kind) in enumerate(known):
+            self.edges.append((source, item, 0, place, kind))
+
+    def _note_inside(self, name: str, taken: Sequence[Tensor], line: str) -> None:
+        """An operation ran in the forward of a custom function, which shows nothing of it."""
+        params = tuple(self._params[id(one)] for one in taken if id(one) in self._params)
+        path = self.calls[self._stack[-1].id].path if self._stack else ""
+        if params:
+            self.operations.append(Operation(name, params, False, INSIDE, path, line))
+
+    def _new(self, item: Item, tensors: Iterable[Tensor]) -> int:
+        number = len(self.items)
+        self.items.append(item)
+        if self._stack:
+            self._stack[-1].items.append(number)
+        for tensor in tensors:
+            self._made[tensor] = number
+            base = tensor._base if tensor._is_view() else None
+            if item.name.endswith("_") and base is not None:
+                self._made[base] = number
+            if tensor.grad_fn is not None:
+                self._nodes[tensor.grad_fn] = number
+        return number
+
+    def _source(self, tensor: Tensor) -> int | None:
+        """The item that made a tensor; a new one where PyTorch shows no function that did."""
+        source, node = self._made.get(tensor), tensor.grad_fn
+        is_custom = isinstance(node, BackwardCFunction)
+        if node is None or (source is not None and not is_custom):
+            return source
+        if node in self._nodes:
+            return self._nodes[node]
+        name = node.name().rpartition("::")[2].removesuffix("0").removesuffix("Backward")
+        kind = FUNCTION if is_custom else OPERATION
+        call = self._stack[-1].id if self._stack else OUTSIDE
+        path = self.calls[call].path if call != OUTSIDE else ""
+        # Modules that ran inside, as those of a reentrant checkpoint, lead to it.
+        before = sorted(self._behind(node)) if source is None else [source]
+        item = self._new(Item(name, kind, call, path, (type_of(tensor),)), [tensor])
+        for place, one in enumerate(before):
+            types = self.items[one].types
+            self.edges.append((one, item, 0, place, types[0] if types else type_of(tensor)))
+        return item
+
+    def _behind(self, node: Any) -> set[int]:
+        found: set[int] = set()
+        todo, seen = [node], {node}
+        while todo and len(seen) < _MOST_HIDDEN:
+            for following, _ in todo.pop().next_functions:
+                if following is None or following in seen:
+                    continue
+                seen.add(following)
+                if following in self._nodes:
+                    found.add(self._nodes[following])
+                else:
+                    todo.append(following)
+        return found
+
+    def _note_flow(
+        self, name: str, taken: Sequence[Tensor], given: Sequence[Tensor], line: str
+    ) -> str:
+        """Write down an operation with inputs that require grad; returns why it cuts them off."""
+        sources = tuple(dict.fromkeys(self._flow(one) for one in taken if one.requires_grad))
+        if not sources or name in _NO_VALUES or (not given and name not in _VALUES):
+            return ""
+        has_grad = any(one.requires_grad for one in given)
+        path = self.calls[self._stack[-1].id].path if self._stack else ""
+        reason = "" if has_grad else _why_cut(name, given)
+        number = len(self.operations)
+        self.operations.append(Operation(name, sources, has_grad, reason, path, line))
+        for one in given:
+            self._flows[one] = number
+        return reason
+
+    def _flow(self, tensor: Tensor) -> int | str:
+        if id(tensor) in self._params:
+            return self._params[id(tensor)]
+        flow = self._flows.get(tensor)
+        if flow is not None:
+            return flow
+        if tensor.grad_fn is None:
+            return ""  # An input, or a tensor of someone else's.
+        number = len(self.operations)  # A custom function: its sources are those of its node.
+        sources = tuple(self._sources_of(tensor.grad_fn))
+        path = self.calls[self._stack[-1].id].path if self._stack else ""
+        self.operations.append(Operation(tensor.grad_fn.name(), sources, True, "", path, ""))
+        self._flows[tensor] = number
+        return number
+
+    def _sources_of(self, node: Any) -> Iterator[int | str]:
+        todo, seen = [node], {node}
+        while todo and len(seen) < _MOST_HIDDEN:
+            one = todo.pop()
+            variable = getattr(one, "variable", None)
+            if variable is not None and id(variable) in self._params:
+                yield self._params[id(variable)]
+            for following, _ in one.next_functions:
+                if following is not None and following not in seen:
+                    seen.add(following)
+                    todo.append(following)
+
+
+class _Functions(TorchFunctionMode):
+    """Hears of every function of PyTorch that is called with tensors."""
+
+    def __init__(self, trace: Trace) -> None:
+        super().__init__()
+        self._trace = trace
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if current_task() != -1 or self._trace.is_busy:
+            return result
+        taken = [one for one in _pytree.tree_leaves((args, kwargs)) if isinstance(one, Tensor)]
+        if taken:
+            name = _name_of(func)
+            given = [one for one in _pytree.tree_leaves(result) if isinstance(one, Tensor)]
+            if name == "setitem":
+                given = [args[0]]
+            if given or name in _VALUES:
+                self._trace.ran(name, taken, given)
+        return result
+
+
+def _argument_names(module: nn.Module) -> list[str]:
+    """Names of the positional arguments of a forward; none where they cannot be known."""
+    try:
+        given = inspect.signature(module.forward).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [one.name for one in given if one.kind in kinds]
+
+
+def _named(leaf: str, names: Sequence[str], *, is_only: bool) -> str:
+    """The name of a tensor among the arguments, by the name of its argument."""
+    if is_only:
+        return ".".join(part for part in (names[0] if names else "", leaf) if part)
+    first, _, rest = leaf.partition(".")
+    if first.isdecimal() and int(first) < len(names):
+        first = names[int(first)]
+    return f"{first}.{rest}" if rest else first
+
+
+def _name_of(func: Any) -> str:
+    name = getattr(func, "__name__", None) or type(func).__name__
+    if name in ("__get__", "__set__"):  # A property, as Tensor.T.
+        name = getattr(getattr(func, "__self__", None), "__name__", name)
+    return str(name).removeprefix("__").removesuffix("__")
+
+
+def _why_cut(name: str, given: Sequence[Tensor]) -> str:
+    if name in _VALUES:
+        return "takes the values out of PyTorch"
+    if name in _DETACH:
+        return "detaches its result from the graph"
+    if torch.is_inference_mode_enabled():
+        return "ran in inference mode"
+    if not torch.is_grad_enabled():
+        return "ran under no_grad"
+    kinds = {str(one.dtype).removeprefix("torch.") for one in given}
+    if not any(one.is_floating_point() or one.is_complex() for one in given):
+        return f"returns {', '.join(sorted(kinds))}, which carries no gradient"
+    return "is not differentiable"
+
+
+def _line() -> str:
+    """Where the program called what runs, past PyTorch and this package."""
+    frame = sys._getframe(2)
+    while frame is not None and frame.f_code.co_filename.startswith(_LIBRARIES):
+        frame = frame.f_back  # type: ignore[assignment]
+    return "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def _is_of_torch(module: nn.Module) -> bool:
+    return type(module).__module__.startswith("torch.nn.")
+
+
+run_as_it_is(_Enter.__call__, _Leave.__call__)
