@@ -50,7 +50,7 @@ $(VENV)/.demo: $(VENV)/.base
 	touch $@
 
 $(VENV)/.test: $(VENV)/.demo
-	$(PIP) --editable '.[frame]' --no-build-isolation pytest pytest-xdist hypothesis expecttest transformers accelerate lightning scikit-learn captum glassllm
+	$(PIP) --editable '.[frame]' --no-build-isolation pytest pytest-xdist hypothesis expecttest transformers accelerate lightning scikit-learn captum glassllm fast-sugiyama
 	touch $@
 
 $(VENV)/.check: $(VENV)/.test

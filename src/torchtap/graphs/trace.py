@@ -18,7 +18,6 @@ from torch.autograd.function import BackwardCFunction
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree
 
-import torchtap
 from torchtap.core.torch_private import current_task, sequence_number
 from torchtap.core.tree import argument_leaves, leaves
 from torchtap.graphs.autograd import type_of
@@ -39,7 +38,7 @@ from torchtap.hooks.module_hook import Handle, ModuleHook, run_as_it_is
 from torchtap.hooks.replay import is_in_function
 from torchtap.hooks.taps import Tap
 
-_LIBRARIES = tuple(str(Path(str(package.__file__)).parent) for package in (torch, torchtap))
+_LIBRARIES = str(Path(torch.__file__).parent), str(Path(__file__).parents[1])
 _VALUES = frozenset({"item", "tolist", "numpy", "array", "float", "int", "index"})
 """Functions that take values out of PyTorch."""
 _DETACH = frozenset({"detach", "detach_", "data"})
