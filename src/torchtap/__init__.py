@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from torchtap.runs.memory import Memory as Memory
     from torchtap.runs.merging.merge import merge as merge
     from torchtap.runs.run import Run as Run, open_run
+    from torchtap.runs.store.disk import Disk as Disk
     from torchtap.runs.table import Table as Table
     from torchtap.saved import codecs as codecs
     from torchtap.saved.advise import advise_offload as advise_offload
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Absence": "core.absence",
     "CaptureError": "core.errors",
+    "Disk": "runs.store.disk",
     "Edit": "edits.edit",
     "EditError": "core.errors",
     "Features": "transfer.features",

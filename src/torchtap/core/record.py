@@ -180,6 +180,9 @@ class Sink(Protocol):
         A function of the tensor and the step that may take values of ``site`` in place of
         ``take``; it returns ``False`` for those of which it wants a record. Asked for where the
         sink is the only one.
+    ``begin(about)``
+        Told once, when the watch begins, what is known of it (:class:`torchtap.runs.about.About`):
+        the model, and functions that say later what was seen and what is absent.
     ``reads_backward`` (``bool``, by default ``True``)
         Whether it reads ``record.backward``. Where no sink of a watch does, that number may be of a
         checkpoint's own backward, and a hook on the model's output is saved.

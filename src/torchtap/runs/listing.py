@@ -151,17 +151,7 @@ class _Value(NamedTuple):
 
 def list_contents(held: Contents) -> Listing:
     """List what a run holds, wherever it is kept."""
-    values = [
-        _Value(
-            record.site,
-            record.step,
-            record.phase,
-            str(record.kept.dtype).removeprefix("torch."),
-            tuple(record.kept.shape),
-            record.nbytes,
-        )
-        for record in held.records(phase=None)
-    ]
+    values = [_Value(site, step, phase, *fact) for site, step, phase, fact in held.facts()]
     meta = held.meta
     found = _listing(meta.model, meta.modules, values, held.absent())
     found = replace(found, rank=meta.rank, world_size=meta.world_size)

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from torchtap.core.absence import Absence, Absences
-from torchtap.core.errors import SiteError
+from torchtap.core.errors import RunError, SiteError
 from torchtap.core.printed_page import Page, Printed
 from torchtap.core.record import FORWARD, Record
 from torchtap.core.site import Site
-from torchtap.runs.contents import Contents, Meta, Step, as_step
+from torchtap.runs.contents import Contents, Step, as_step
+from torchtap.runs.meta import Meta
 from torchtap.runs.records import LiveRecords, Records
 from torchtap.runs.scalars import Scalars
 from torchtap.runs.select import Where
+from torchtap.runs.step_notes import StepNotes
 from torchtap.stats.series import Series
 from torchtap.stats.statistics import Statistics
 
@@ -26,6 +28,19 @@ if TYPE_CHECKING:
     from torchtap.runs.table import Table
 
 __all__ = ["Meta", "Run", "Step", "Where"]
+
+
+T = TypeVar("T")
+
+
+class Growing(Protocol):
+    """A folder of which runs are read."""
+
+    def refresh(self) -> bool:
+        """Read what was committed since the last time."""
+
+    def rank(self, number: int) -> Run:
+        """The run of one rank."""
 
 
 class Run(Printed):
@@ -55,16 +70,20 @@ class Run(Printed):
         absent: Callable[[], Sequence[Absence]] = tuple,
         series: Callable[[], Series] = Series,
         expected: Callable[[], Sequence[Site]] = tuple,
-        scalars: Scalars | None = None,
-        ranks: RankNumbers | None = None,
+        scalars: Scalars | Callable[[], Scalars] | None = None,
+        ranks: RankNumbers | Callable[[], RankNumbers | None] | None = None,
+        notes: StepNotes | Callable[[], StepNotes] | None = None,
+        growing: Growing | None = None,
     ) -> None:
-        self._scalars = Scalars() if scalars is None else scalars
+        self._find_scalars = _finder(Scalars() if scalars is None else scalars)
+        self._find_notes = _finder(StepNotes() if notes is None else notes)
+        self._find_ranks = _finder(ranks)
+        self._growing = growing
         self._records = rows if callable(rows) else LiveRecords(lambda: rows).read
         self._meta = meta if callable(meta) else lambda: meta
         self._absent = absent
         self._series = series
         self._expected = expected
-        self._ranks = ranks
         self._last: Contents | None = None
 
     def _contents(self) -> Contents:
@@ -72,7 +91,7 @@ class Run(Printed):
         records, series = self._records(), self._series()
         if self._last is None or not self._last.is_of(records, series):
             what = (records, series, self.meta, self._absent, self._expected)
-            self._last = Contents(*what, ranks=self._ranks)
+            self._last = Contents(*what, ranks=self._find_ranks())
         return self._last
 
     # ------------------------------------------------------------------ what there is
@@ -251,7 +270,7 @@ class Run(Printed):
     @property
     def scalar_names(self) -> list[str]:
         """Names of the numbers that ``w.log`` kept, the first that was logged first."""
-        return self._scalars.names
+        return self._find_scalars().names
 
     def scalars(self, name: str) -> tuple[list[int], list[float]]:
         """Numbers that ``w.log`` kept: the steps, ascending, and the number of each.
@@ -259,7 +278,54 @@ class Run(Printed):
         Raises:
             SiteError: nothing was logged under that name.
         """
-        return self._scalars.of(name)
+        return self._find_scalars().of(name)
+
+    # ------------------------------------------------------------------ steps
+
+    @property
+    def times(self) -> tuple[list[int], list[float]]:
+        """The steps that were closed, ascending, and when, in seconds since 1970, UTC."""
+        return self._find_notes().times
+
+    def ids(self, step: int) -> list[int | str]:
+        """Ids of the samples of a step, as ``w.step(ids=...)`` was given them.
+
+        Raises:
+            SiteError: the step was not closed.
+        """
+        return self._find_notes().ids(step)
+
+    def labels(self, step: int) -> dict[str, Any]:
+        """Labels of a step, as ``w.step(split="train")`` was given them.
+
+        Raises:
+            SiteError: the step was not closed.
+        """
+        return self._find_notes().labels(step)
+
+    # ------------------------------------------------------------------ on disk
+
+    def refresh(self) -> bool:
+        """Read what was committed to the run's folder since it was opened, or refreshed last.
+
+        Returns:
+            whether there is anything new. A run in memory, or in a file, is always up to date.
+        """
+        return self._growing is not None and self._growing.refresh()
+
+    def rank(self, number: int) -> Run:
+        """The run of one rank, of a folder that several ranks wrote.
+
+        Raises:
+            RunError: this run is in no such folder, or that rank wrote nothing.
+        """
+        if self._growing is None:
+            raise RunError(
+                "This run is in no folder of several ranks. Open that: tt.open(FOLDER).rank(0)."
+            )
+        return self._growing.rank(number)
+
+    # ------------------------------------------------------------------ over ranks
 
     def over_ranks(
         self, site: str | Site, name: str, *, step: int | None = None
@@ -357,7 +423,7 @@ class Run(Printed):
         """
         from torchtap.runs.file import save_run
 
-        return save_run(self._contents(), self._scalars, Path(path))
+        return save_run(self._contents(), self._find_scalars(), Path(path))
 
     # ------------------------------------------------------------------ selection
 
@@ -377,6 +443,11 @@ class Run(Printed):
         return show_listing(list_run(self))
 
 
+def _finder(found: T | Callable[[], T]) -> Callable[[], T]:
+    """A function that gives it, which it may be already."""
+    return found if callable(found) else lambda: found
+
+
 def list_run(run: Run) -> Listing:
     """What a run holds, site by site, without its values."""
     from torchtap.runs.listing import list_contents
@@ -384,11 +455,20 @@ def list_run(run: Run) -> Listing:
     return list_contents(run._contents())
 
 
-def open_run(path: str | Path) -> Run:
-    """Open a run that :meth:`Run.save` wrote. Values are read when they are asked for.
+def open_run(path: str | Path, *, verify: bool = True) -> Run:
+    """Open a run: a file that :meth:`Run.save` wrote, or a folder of ``tt.Disk``.
+
+    Values are read when they are asked for; those of a folder are views of its files, which are
+    mapped into memory. Writing into such a tensor changes no file, and what is read of it later.
+    A folder that is being written, or was left by a crash, is opened as it is; what several ranks
+    wrote is merged as :func:`tt.merge <torchtap.merge>` does.
+
+    Args:
+        path: a file, a folder, or the folder in it of one rank or one attempt.
+        verify: compare each value of a folder with its checksum when it is first read.
 
     Raises:
-        FileNotFoundError: there is no such file.
+        FileNotFoundError: there is nothing.
         RunError: it is not a run of torchtap, or is damaged.
 
     Example:
@@ -398,6 +478,10 @@ def open_run(path: str | Path) -> Run:
         >>> tt.open(w.run.save(tempfile.mkdtemp() + "/run.safetensors")).steps
         []
     """
+    if Path(path).is_dir():
+        from torchtap.runs.store.opening import open_folder
+
+        return open_folder(Path(path), verify=verify)
     from torchtap.runs.file import read_run
 
     stored = read_run(path)

@@ -9,7 +9,6 @@ from statistics import fmean
 from typing import TypeVar
 
 from torchtap.core.absence import Absence
-from torchtap.runs.contents import Meta
 from torchtap.runs.merging.findings import RUN, Findings, said_steps
 from torchtap.runs.merging.gather_numbers import gather
 from torchtap.runs.merging.records import RecordMerge
@@ -17,6 +16,7 @@ from torchtap.runs.merging.rules import said_ranks
 from torchtap.runs.merging.series import SeriesMerge
 from torchtap.runs.merging.sources import Source, check, common_steps, open_sources
 from torchtap.runs.merging.stages import Stages, stages_of
+from torchtap.runs.meta import Meta
 from torchtap.runs.run import Run
 from torchtap.runs.scalars import Scalars
 from torchtap.stats.series import Series

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from torchtap.core.errors import InputError, RunError
 from torchtap.core.record import steps_there
-from torchtap.runs.contents import Meta
 from torchtap.runs.merging.rules import Ranks, said_ranks
+from torchtap.runs.meta import Meta
 from torchtap.runs.run import Run, open_run
 from torchtap.stats.catalogue.protocol import Statistic
 

@@ -1,0 +1,113 @@
+"""The index of an attempt that was closed, in a safetensors file that is read in place.
+
+Opening a journal means looking at each of its batches; the columns of this file are mapped, and
+take memory as far as they are looked at.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from torchtap.runs.store.checksum import crc32
+from torchtap.runs.store.index import DTYPES, Index, Tables
+from torchtap.runs.store.site_text import site_of, site_text
+
+_CODES = {np.int64: "I64", np.int32: "I32", np.int16: "I16", np.int8: "I8", np.uint32: "U32"}
+_COMMITS = "commits"
+_CHUNK = 4 << 20
+
+
+def write_index(path: Path, index: Index, commits: Sequence[bytes]) -> dict[str, int]:
+    """Write the columns, and the commits as lines of JSON.
+
+    Returns:
+        bytes and checksum of the file, by which it is believed.
+    """
+    text = np.frombuffer(b"\n".join(commits), dtype=np.uint8)
+    arrays = {name: np.ascontiguousarray(index.columns[name]) for name in DTYPES}
+    header: dict[str, Any] = {
+        "__metadata__": {
+            "torchtap": "index",
+            "tables": json.dumps(
+                {
+                    "site": [site_text(site) for site in index.tables.site],
+                    **{n: found for n, found in index.tables.items() if n != "site"},
+                }
+            ),
+        }
+    }
+    end = 0
+    for name, array in arrays.items():
+        code = _CODES[DTYPES[name]]
+        header[name] = _entry(code, len(array), end, end := end + array.nbytes)
+    header[_COMMITS] = _entry("U8", len(text), end, end + len(text))
+    head = json.dumps(header).encode("ascii")
+    head = head.ljust(-(-(len(head) + 8) // 64) * 64 - 8)
+    found, nbytes = 0, 0
+    half = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with half.open("wb") as stream:
+            parts: list[Any] = [struct.pack("<Q", len(head)), head, *arrays.values(), text]
+            for part in parts:
+                data = memoryview(part).cast("B") if len(part) else b""
+                stream.write(data)
+                found, nbytes = crc32(data, found), nbytes + len(data)
+        half.replace(path)
+    finally:
+        half.unlink(missing_ok=True)
+    return {"nbytes": nbytes, "crc32": found}
+
+
+def _entry(code: str, length: int, start: int, end: int) -> dict[str, Any]:
+    return {"dtype": code, "shape": [length], "data_offsets": [start, end]}
+
+
+def read_index(path: Path, expected: Any) -> tuple[Index, list[str]] | None:
+    """The index and the lines of its commits; ``None`` if the file is not as it was written.
+
+    Args:
+        path: of the file.
+        expected: what :func:`write_index` returned.
+    """
+    try:
+        nbytes, checksum = int(expected["nbytes"]), int(expected["crc32"])
+        if path.stat().st_size != nbytes or _crc32_of(path) != checksum:
+            return None
+    except (OSError, TypeError, LookupError, ValueError):
+        return None
+    raw = np.memmap(path, dtype=np.uint8, mode="r")
+    length = struct.unpack("<Q", raw[:8].tobytes())[0]
+    header = json.loads(raw[8 : 8 + length].tobytes())
+    body = json.loads(header["__metadata__"]["tables"])
+    tables = Tables(
+        site=[site_of(text) for text in body["site"]],
+        labels=[tuple(one) for one in body["labels"]],
+        shape=[tuple(one) for one in body["shape"]],
+        file=body["file"],
+        dtype=body["dtype"],
+        phase=body["phase"],
+    )
+
+    def column(name: str, kind: Any) -> Any:
+        start, end = header[name]["data_offsets"]
+        return np.asarray(raw[8 + length + start : 8 + length + end]).view(kind)
+
+    columns = {name: column(name, kind) for name, kind in DTYPES.items()}
+    lines = column(_COMMITS, np.uint8).tobytes().decode("ascii")
+    return Index(columns, tables), lines.split("\n") if lines else []
+
+
+def _crc32_of(path: Path) -> int:
+    found = 0
+    buffer = bytearray(_CHUNK)
+    with path.open("rb", buffering=0) as stream:
+        while got := stream.readinto(buffer):
+            found = crc32(memoryview(buffer)[:got], found)
+    return found
