@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -253,9 +253,10 @@ class Series:
 
     # ------------------------------------------------------------------ to a file and back
 
-    def as_array(self) -> tuple[list[int], Rows]:
-        """Steps, and all rows as ``float64[steps, sites, 16]``."""
-        steps, num_sites = self.steps, len(self.measured)  # Another thread may add to both.
+    def as_array(self, without: Container[int] = ()) -> tuple[list[int], Rows]:
+        """Steps, and all rows as ``float64[steps, sites, 16]``, but for those of some steps."""
+        steps = [step for step in self.steps if step not in without]
+        num_sites = len(self.measured)  # Another thread may add to both.
         rows = blank_rows(len(steps), num_sites)
         for number, step in enumerate(steps):
             known = self._steps[step].rows[:num_sites]

@@ -15,6 +15,9 @@ docs/format.md says what stands in the folder. Here:
     index         the journal as columns of numbers; index_file keeps it in a file
     queue         values on their way to the thread that writes
     staging       a tensor as bytes of its own, so that the training may go on
+    selecting     which values are written, and what of them
+    worker        the thread that writes
+    lock          whether a living process writes
     disk          tt.Disk, the sink
     statistics    rows of statistics on disk
     mapped        values of an index, memory-mapped and checked

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import lru_cache
 from operator import itemgetter
@@ -36,6 +36,7 @@ from torchtap.runs.store.layout import (
 from torchtap.runs.store.lock import hold_lock
 from torchtap.runs.store.site_text import site_text
 from torchtap.runs.store.small import SmallWriter
+from torchtap.runs.store.statistics import Measured, StatisticsWriter
 from torchtap.runs.store.streams import Found
 
 _Small = tuple[str, int, str, str, bytes | memoryview]
@@ -90,6 +91,7 @@ class AttemptWriter:
         self._small: SmallWriter | None = None
         self._small_end = 0
         self._num_commits = 0
+        self._statistics: StatisticsWriter | None = None
         (folder / LANES).mkdir()
         self._journal = JournalWriter(folder / JOURNAL)
         self._lock = hold_lock(self._journal.stream.file)
@@ -143,6 +145,12 @@ class AttemptWriter:
         self._num_commits += 1
         self._note_ends()
 
+    def append_statistics(self, measured: Measured) -> None:
+        """Write rows of statistics; they count at once."""
+        if self._statistics is None:
+            self._statistics = StatisticsWriter(self.folder)
+        self._statistics.append(measured)
+
     @property
     def num_commits(self) -> int:
         """How many there are."""
@@ -158,21 +166,26 @@ class AttemptWriter:
 
     # ------------------------------------------------------------------ the end
 
-    def close(self, facts: Mapping[str, Any] | None = None) -> None:
+    def close(
+        self,
+        facts: Mapping[str, Any] | None = None,
+        seal: Callable[[Path], dict[str, Any]] | None = None,
+    ) -> None:
         """Write the index, and say that the attempt is complete; what is not committed is cut off.
 
         Args:
             facts: what is known now, as JSON can hold it.
+            seal: writes what else is to stand in the folder, and returns what is to be noted of it.
         """
         try:
             self._cut()
             for stream in self._streams():
                 stream.finish()
-            sealed = self._write_index()
+            sealed = {"index": self._write_index(), **(seal(self.folder) if seal else {})}
             if self._durability != "none":
                 self._sync_values(every=True)
                 self._journal.stream.sync()
-            self._write_facts({"state": "closed", "index": sealed, **(facts or {})})
+            self._write_facts({"state": "closed", **sealed, **(facts or {})})
             if self._durability != "none":
                 _sync_folders(self.folder / LANES, self.folder)
         finally:
@@ -244,13 +257,16 @@ class AttemptWriter:
         yield self._journal.stream
         if self._small is not None:
             yield self._small.stream
+        if self._statistics is not None:
+            yield self._statistics.stream
 
     def _sync_values(self, *, every: bool = False) -> None:
         for lane in self._lanes.values():
             if every or lane.end != self._committed[lane][0]:
                 lane.sync()
-        if self._small is not None:
-            self._small.stream.sync()
+        for stream in (self._small, self._statistics):
+            if stream is not None:
+                stream.stream.sync()
 
     def _release(self) -> None:
         self._files.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import cast
 
 try:
@@ -14,9 +15,13 @@ crc32 = cast("Callable[..., int]", _crc32)
 """``crc32(data, before=0)``. Both let other threads run meanwhile."""
 
 
-def crc32_of(*parts: bytes | bytearray | memoryview) -> int:
-    """The checksum of several pieces, as of one."""
-    found = 0
-    for part in parts:
-        found = crc32(part, found)
-    return found
+_CHUNK = 4 << 20
+
+
+def crc32_of_file(path: Path) -> dict[str, int]:
+    """Bytes and checksum of a file, as they are noted of one that is complete."""
+    found, nbytes, buffer = 0, 0, bytearray(_CHUNK)
+    with path.open("rb", buffering=0) as stream:
+        while got := stream.readinto(buffer):
+            found, nbytes = crc32(memoryview(buffer)[:got], found), nbytes + got
+    return {"nbytes": nbytes, "crc32": found}

@@ -19,7 +19,9 @@ from torchtap.core.site import Site
 from torchtap.core.tensors import obstacle
 from torchtap.core.version import __version__
 from torchtap.runs.about import About
+from torchtap.runs.meta import Meta
 from torchtap.runs.records import Records
+from torchtap.runs.select import Where
 from torchtap.runs.store.dtypes import STORED
 from torchtap.runs.store.layout import (
     FORMAT,
@@ -33,13 +35,17 @@ from torchtap.runs.store.layout import (
     write_json,
 )
 from torchtap.runs.store.lock import is_being_written
-from torchtap.runs.store.queue import ByteQueue, EndOfStep, Staged, Values
+from torchtap.runs.store.queue import ByteQueue, EndOfStep, Staged, Statistics, Values
 from torchtap.runs.store.reading import AttemptReader, RankReader
+from torchtap.runs.store.selecting import Pick, WriteSelection
 from torchtap.runs.store.site_text import site_text
 from torchtap.runs.store.staging import Buffers, Stager, rounded
+from torchtap.runs.store.statistics import EVERY, measured_since, seal
 from torchtap.runs.strided import strided
 
 if TYPE_CHECKING:
+    import torch
+
     from torchtap.runs.store.worker import Worker
 
 OnFull = Literal["wait", "drop", "raise"]
@@ -59,6 +65,15 @@ class Disk:
 
     Args:
         path: the folder of the run; made if it is not there.
+        values: which of the values that are watched are written, as in :meth:`Run.records`; all by
+            default, and for ``None`` none at all: with ``tt.Stats()`` beside it the run then has
+            statistics alone.
+        every: of how many steps the values of one are written: of those whose number it divides.
+        dtype: a floating-point dtype to which wider values are rounded, which a label says.
+        pick: a function of a tensor and its record that returns the part to be written, such as
+            ``lambda x, record: x[:4]`` for a few rows, ``lambda x, record: x[mask]`` for tokens;
+            ``None`` for nothing. It must not draw random numbers. A label says that it is a part.
+        max_bytes: of all values together. What comes beyond is left out and counted as dropped.
         queue_bytes: how many bytes may wait to be written. One value that is larger waits alone.
         on_full: what happens to a value that finds no room: the training waits (``wait``), or the
             value is left out and counted (``drop``, see ``num_dropped``), or the sink ends with an
@@ -73,7 +88,7 @@ class Disk:
             was committed stays readable in both cases, and ``absent`` says that the rest is lost.
 
     Attributes:
-        num_dropped: how many values were left out because the queue was full.
+        num_dropped: how many values were left out because the queue, or ``max_bytes``, was full.
         dropped_bytes: how many bytes they had.
         folder: where this process writes; ``None`` before it does.
 
@@ -100,6 +115,11 @@ class Disk:
         self,
         path: str | Path,
         *,
+        values: Where = "*:*,param,param_grad,step_grad,update,buffer,saved",
+        every: int = 1,
+        dtype: torch.dtype | None = None,
+        pick: Pick | None = None,
+        max_bytes: int | None = None,
         queue_bytes: int = 256 << 20,
         on_full: OnFull = "wait",
         durability: Durability = "close",
@@ -111,6 +131,12 @@ class Disk:
         _refuse_other("on_error", on_error, ("raise", "warn"))
         if queue_bytes < 1:
             raise InputError(f"queue_bytes is {queue_bytes}; expected a number of bytes from 1.")
+        self._selection = WriteSelection(values, every, dtype, pick)
+        self._selection.check()
+        if max_bytes is not None and max_bytes < 1:
+            raise InputError(
+                f"max_bytes is {max_bytes}; expected a number of bytes from 1, or None."
+            )
         import torchtap.runs.store.streams  # noqa: F401 - says at once what is to be installed
 
         self.path = Path(path)
@@ -126,6 +152,9 @@ class Disk:
         self._worker: Worker | None = None
         self._reader: RankReader | None = None
         self._process = os.getpid()
+        self._meta = Meta()
+        self._max_bytes = max_bytes
+        self._num_bytes = 0
         self._order = 0
         self._gathered: list[Staged] = []
         self._gathered_bytes = 0
@@ -136,6 +165,9 @@ class Disk:
         self._has_warned = False
         self._last_step = 0
         self._last_closed: int | None = None
+        self._num_closed = 0
+        self._closed_step: int | None = None
+        self._written: set[int] = set()
         _refuse_path(self.path)
 
     # ------------------------------------------------------------------ as a sink
@@ -156,7 +188,7 @@ class Disk:
         from torchtap.runs.store.worker import Worker
 
         self._about = about
-        meta = about.meta()
+        self._meta = meta = about.meta()
         folder, number = self._new_folder(meta.rank or 0, meta.model)
         facts = {
             "rank": meta.rank or 0,
@@ -179,17 +211,22 @@ class Disk:
         worker = self._ready()
         if worker is None or worker.failure is not None:
             return
+        if not self._selection.wants(record, self._meta):
+            return
         why = _why_unwritable(record)
         if why is not None:
             self._unreadable[Absence(record.site, why)] = None
             return
-        tensor, labels = strided(record.value, record.labels)
+        tensor, labels = self._selection.of(*strided(record.value, record.labels), record)
         dtype = str(tensor.dtype).removeprefix("torch.")
         if dtype not in STORED:
             self._unreadable[Absence(record.site, f"{dtype} cannot be written")] = None
             return
         nbytes = tensor.numel() * tensor.element_size()
         room = rounded(nbytes)
+        if self._max_bytes is not None and self._num_bytes + nbytes > self._max_bytes:
+            self._drop(record, nbytes)
+            return
         if not self._queue.reserve(room, wait=False) and not self._make_room(record, room, nbytes):
             return
         is_pinned = tensor.device.type == "cuda"
@@ -200,6 +237,7 @@ class Disk:
         shape = tuple(tensor.shape)
         staged = Staged(self._order, key, dtype, shape, buffer, nbytes, room, arrived)
         self._order += 1
+        self._num_bytes += nbytes
         self._has_uncommitted = True
         self._last_step = step
         self._hand_over(staged)
@@ -216,6 +254,10 @@ class Disk:
         is_noted = any(self._about.notes.of(step)) or self._about.scalars.at(step)
         if self._has_uncommitted or is_noted:
             self._commit(step, is_closed=True)
+        self._num_closed += 1
+        self._closed_step = step
+        if self._num_closed % EVERY == 0:
+            self._write_statistics()
         self._raise_failure(worker)
 
     def flush(self) -> None:
@@ -226,6 +268,7 @@ class Disk:
         """
         if self._worker is not None:
             self._hand_gathered()
+            self._write_statistics()
             self._worker.ask("flush")
             self._raise_failure(self._worker)
 
@@ -244,7 +287,7 @@ class Disk:
             self._commit(self._last_step, is_closed=False)
         elif logged is not None and (self._last_closed is None or logged > self._last_closed):
             self._commit(logged, is_closed=False)
-        worker.ask("close", self._closing_facts())
+        worker.ask("close", (self._closing_facts(), self._seal))
         self._raise_failure(worker)
 
     def contents(self) -> Records:
@@ -266,7 +309,7 @@ class Disk:
         if self.num_dropped:
             reason = (
                 f"{self.num_dropped:,} values ({self.dropped_bytes:,} bytes) were dropped, because "
-                f"the queue to the disk was full; the run says of which sites and steps"
+                f"the queue to the disk or its max_bytes were full; the run says where"
             )
             found.append(Absence(Site("", "output"), reason))
         if self._worker is not None and self._worker.failure is not None:
@@ -320,6 +363,24 @@ class Disk:
             "expected": [site_text(site) for site in about.expected()],
         }
 
+    def _seal(self, folder: Path) -> dict[str, Any]:
+        """Write all that was measured."""
+        series = None if self._about.series is None else self._about.series()
+        if series is None or not series.sites:
+            return {}
+        return {"series": seal(folder, series, self._about.meta())}
+
+    def _write_statistics(self) -> None:
+        """Hand over the rows of the steps that were closed since the last time."""
+        if self._about.series is None:
+            return
+        series = self._about.series()
+        closed = -1 if self._closed_step is None else self._closed_step
+        running = {step for step in series.steps if step > closed}
+        for measured in measured_since(series, self._written | running):
+            self._queue.put(Statistics(measured))
+            self._written.update(measured.steps)
+
     # ------------------------------------------------------------------ to the thread
 
     def _ready(self) -> Worker | None:
@@ -346,13 +407,18 @@ class Disk:
                 f"{self._queue.max_bytes:,} bytes wait, and {record.site} has {nbytes:,} more. "
                 f"Record less, give more queue_bytes, or let the training wait (on_full='wait')."
             )
+        self._drop(record, nbytes)
+        return False
+
+    def _drop(self, record: Record, nbytes: int) -> None:
+        """Leave a value out, and count it."""
         site = site_text(record.site)
         number, total = self._dropped.get(site, (0, 0))
         self._dropped[site] = number + 1, total + nbytes
         self.num_dropped += 1
         self.dropped_bytes += nbytes
         self._has_uncommitted = True
-        return False
+        self._last_step = record.step
 
     def _hand_over(self, staged: Staged) -> None:
         """Large values at once, so that they are written while the step goes on; small together."""

@@ -15,13 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from torchtap.runs.store.checksum import crc32
+from torchtap.runs.store.checksum import crc32, crc32_of_file
 from torchtap.runs.store.index import DTYPES, Index, Tables
 from torchtap.runs.store.site_text import site_of, site_text
 
 _CODES = {np.int64: "I64", np.int32: "I32", np.int16: "I16", np.int8: "I8", np.uint32: "U32"}
 _COMMITS = "commits"
-_CHUNK = 4 << 20
 
 
 def write_index(path: Path, index: Index, commits: Sequence[bytes]) -> dict[str, int]:
@@ -77,10 +76,9 @@ def read_index(path: Path, expected: Any) -> tuple[Index, list[str]] | None:
         expected: what :func:`write_index` returned.
     """
     try:
-        nbytes, checksum = int(expected["nbytes"]), int(expected["crc32"])
-        if path.stat().st_size != nbytes or _crc32_of(path) != checksum:
+        if crc32_of_file(path) != expected:
             return None
-    except (OSError, TypeError, LookupError, ValueError):
+    except OSError:
         return None
     raw = np.memmap(path, dtype=np.uint8, mode="r")
     length = struct.unpack("<Q", raw[:8].tobytes())[0]
@@ -102,12 +100,3 @@ def read_index(path: Path, expected: Any) -> tuple[Index, list[str]] | None:
     columns = {name: column(name, kind) for name, kind in DTYPES.items()}
     lines = column(_COMMITS, np.uint8).tobytes().decode("ascii")
     return Index(columns, tables), lines.split("\n") if lines else []
-
-
-def _crc32_of(path: Path) -> int:
-    found = 0
-    buffer = bytearray(_CHUNK)
-    with path.open("rb", buffering=0) as stream:
-        while got := stream.readinto(buffer):
-            found = crc32(memoryview(buffer)[:got], found)
-    return found

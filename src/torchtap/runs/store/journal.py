@@ -100,7 +100,7 @@ def batch_of(rows: Sequence[Sequence[Any]], schema: Any) -> Any:
     """Rows as a batch, without ``pa.array()``, whose first call imports pandas (0.15 s)."""
     columns = list(zip(*rows, strict=True)) or [()] * len(schema)
     arrays = [
-        _texts(column, one.type)
+        texts_of(column, one.type)
         if pa.types.is_string(one.type) or pa.types.is_large_binary(one.type)
         else _numbers(column, one.type)
         for column, one in zip(columns, schema, strict=True)
@@ -113,7 +113,8 @@ def _numbers(column: Sequence[Any], kind: Any) -> Any:
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
 
 
-def _texts(column: Sequence[Any], kind: Any) -> Any:
+def texts_of(column: Sequence[Any], kind: Any) -> Any:
+    """Texts or bytes as an array."""
     is_text = pa.types.is_string(kind)
     parts = [one.encode() for one in column] if is_text else column
     ends = np.zeros(len(parts) + 1, dtype=np.int32 if is_text else np.int64)

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from torchtap.runs.store.statistics import Measured
+
 
 @dataclass(frozen=True, slots=True)
 class Staged:
@@ -58,6 +60,13 @@ class EndOfStep:
 
 
 @dataclass(frozen=True, slots=True)
+class Statistics:
+    """Rows of statistics to be written."""
+
+    measured: Measured
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """Something to be done once all before it is written, such as a flush.
 
@@ -72,7 +81,7 @@ class Request:
     done: threading.Event = field(default_factory=threading.Event)
 
 
-Item = Values | EndOfStep | Request
+Item = Values | EndOfStep | Statistics | Request
 
 
 class ByteQueue:

@@ -31,6 +31,7 @@ from torchtap.runs.store.layout import (
 from torchtap.runs.store.lock import is_being_written
 from torchtap.runs.store.mapped import MappedFiles, MappedValues
 from torchtap.runs.store.site_text import site_of
+from torchtap.runs.store.statistics import RowsReader, joined as joined_series, read_sealed
 from torchtap.stats.series import Series
 
 WHOLE_RUN = Site("", "output")
@@ -51,18 +52,22 @@ class AttemptReader:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.facts: dict[str, Any] = {}
+        self._series: Series | None = None
         self.index = Index.empty()
         self.lost: list[str] = []
         self._lines: list[bytes | str] = []
         self._end = 0
         self._num_damaged = 0
         self._is_sealed = False
+        self.rows = RowsReader(folder)
         self.refresh()
 
     def refresh(self) -> bool:
         """Read what was committed since the last time; whether there was anything."""
         facts = self._read_facts()
         is_news, self.facts = facts != self.facts, facts
+        if self.series is None:
+            is_news = self.rows.refresh() or is_news
         if self._is_sealed:
             return is_news
         sealed = None if self._end else read_index(self.folder / INDEX, facts.get("index"))
@@ -107,6 +112,17 @@ class AttemptReader:
                 many, total, steps = found.get(site, (0, 0, []))
                 found[site] = (many + number, total + nbytes, [*steps, commit.step])
         return found
+
+    @property
+    def series(self) -> Series | None:
+        """All that was measured, once the attempt was closed."""
+        expected = self.facts.get("series")
+        if self._series is None and expected is not None:
+            self._series = read_sealed(self.folder, expected)
+            if self._series is None:
+                lost = "series.safetensors is damaged: histograms are lost"
+                self.lost = [*dict.fromkeys([*self.lost, lost])]
+        return self._series
 
     @property
     def first_step(self) -> int | None:
@@ -299,7 +315,14 @@ class RankReader:
     @cached_property
     def series(self) -> Series:
         """What was measured."""
-        return Series()
+        if len(self.attempts) == 1:
+            (only,) = self.attempts.values()
+            if only.series is not None:
+                return only.series
+        limits = self._limits
+        return joined_series(
+            [(one.series or one.rows, limits[number]) for number, one in self.attempts.items()]
+        )
 
     @property
     def absent(self) -> list[Absence]:
@@ -314,7 +337,7 @@ class RankReader:
             for text, (many, nbytes, steps) in one.dropped.items():
                 reason = (
                     f"{where}{many:,} values ({nbytes:,} bytes) were dropped in "
-                    f"{said_steps(steps)}, because the queue to the disk was full"
+                    f"{said_steps(steps)}, because the queue to the disk or its max_bytes were full"
                 )
                 found.append(Absence(site_of(text), reason))
             found += self._superseded(number, one)

@@ -7,7 +7,7 @@ from typing import Any
 
 from torchtap.runs.store.attempt import AttemptWriter, Value
 from torchtap.runs.store.commit import Commit
-from torchtap.runs.store.queue import ByteQueue, EndOfStep, Request, Staged, Values
+from torchtap.runs.store.queue import ByteQueue, EndOfStep, Request, Staged, Statistics, Values
 from torchtap.runs.store.staging import Buffers
 
 
@@ -70,10 +70,12 @@ class Worker:
             self._writer.write_small()
         elif isinstance(item, EndOfStep):
             self._writer.commit(_commit_of(item, self._writer.num_commits))
+        elif isinstance(item, Statistics):
+            self._writer.append_statistics(item.measured)
         elif item.what == "flush":
             self._writer.flush()
         elif item.what == "close":
-            self._writer.close(item.body)
+            self._writer.close(*(item.body or ()))
         else:
             self._writer.abandon(item.body)
 
