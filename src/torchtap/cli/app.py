@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import click
 
-from torchtap.cli import commands_read, commands_run, commands_script
+from torchtap.cli import commands_read, commands_run, commands_script, commands_store
 from torchtap.cli.output import complain
 from torchtap.cli.script.launch import Launch
 from torchtap.core.errors import TorchtapError
@@ -92,6 +92,7 @@ for command in (
     commands_run.maps,
     commands_script.run,
     commands_read.ls,
+    commands_store.doctor,
     commands_read.merge,
     commands_read.show,
     commands_read.stats,

@@ -65,10 +65,25 @@ def record_model(target: str, where: Sequence[str], options: dict[str, Any]) -> 
 
 
 def open_saved(path: str) -> Run:
-    from torchtap.cli.model import existing_file
     from torchtap.runs.run import open_run
 
-    return open_run(existing_file(path))
+    return open_run(existing_run(path))
+
+
+def existing_run(path: str) -> Path:
+    """The path of a run that is there, in a file or in a folder."""
+    from torchtap.cli.model import existing_file
+
+    return Path(path) if Path(path).is_dir() else existing_file(path)
+
+
+def existing_folder(path: str) -> Path:
+    """The path of a run that is there, in a folder."""
+    from torchtap.cli.model import existing_file
+
+    if not Path(path).is_dir():
+        raise InputError(f"{existing_file(path)} is a file; expected a folder of tt.Disk.")
+    return Path(path)
 
 
 def refuse_unknown_steps(path: str, opened: Run, steps: Sequence[int]) -> None:

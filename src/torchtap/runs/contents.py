@@ -121,6 +121,11 @@ class Contents:
         """Bytes of all values."""
         return self._records.nbytes
 
+    @property
+    def entries(self) -> Any:
+        """The index of values that are on disk (see ``runs/store``), ``None`` of others."""
+        return self._records.entries
+
     def select(self, where: Where) -> list[Site]:
         """See :meth:`Run.select <torchtap.runs.run.Run.select>`."""
         return self.selection.select(where)

@@ -55,6 +55,8 @@ class Fact(NamedTuple):
 class Stored(Protocol):
     """Values that are read when they are asked for, and of which an index knows the rest."""
 
+    entries: Any
+
     def __len__(self) -> int:
         """How many there are."""
 
@@ -224,6 +226,11 @@ class Records(Sequence[Record]):
             return self.kept.fact(place)
         kept = self.kept[place]
         return Fact(str(kept.dtype).removeprefix("torch."), tuple(kept.shape), nbytes_of(kept))
+
+    @property
+    def entries(self) -> Any:
+        """The index of values that are on disk, ``None`` of others."""
+        return self.kept.entries if isinstance(self.kept, Stored) else None
 
     @property
     def nbytes(self) -> int:

@@ -9,7 +9,8 @@ from statistics import fmean
 from typing import TypeVar
 
 from torchtap.core.absence import Absence
-from torchtap.runs.merging.findings import RUN, Findings, said_steps
+from torchtap.core.record import said_steps
+from torchtap.runs.merging.findings import RUN, Findings
 from torchtap.runs.merging.gather_numbers import gather
 from torchtap.runs.merging.records import RecordMerge
 from torchtap.runs.merging.rules import said_ranks

@@ -22,6 +22,7 @@ from torchtap.runs.about import About
 from torchtap.runs.meta import Meta
 from torchtap.runs.records import Records
 from torchtap.runs.select import Where
+from torchtap.runs.store.attempt_reader import AttemptReader
 from torchtap.runs.store.dtypes import STORED
 from torchtap.runs.store.layout import (
     FORMAT,
@@ -36,7 +37,7 @@ from torchtap.runs.store.layout import (
 )
 from torchtap.runs.store.lock import is_being_written
 from torchtap.runs.store.queue import ByteQueue, EndOfStep, Staged, Statistics, Values
-from torchtap.runs.store.reading import AttemptReader, RankReader
+from torchtap.runs.store.reading import RankReader
 from torchtap.runs.store.selecting import Pick, WriteSelection
 from torchtap.runs.store.site_text import site_text
 from torchtap.runs.store.staging import Buffers, Stager, rounded

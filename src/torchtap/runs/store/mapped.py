@@ -87,7 +87,7 @@ class MappedValues(Sequence[Tensor]):
     def __init__(
         self, index: Index, paths: Sequence[Path], files: MappedFiles, *, verify: bool
     ) -> None:
-        self._index = index
+        self.entries = index
         self._paths = paths
         self._files = files
         self._dtypes: list[torch.dtype] = [getattr(torch, name) for name in index.tables.dtype]
@@ -96,10 +96,10 @@ class MappedValues(Sequence[Tensor]):
         self._is_verified: NDArray[np.bool_] = np.full(len(index), not verify)
 
     def __len__(self) -> int:
-        return len(self._index)
+        return len(self.entries)
 
     def __getitem__(self, place: Any) -> Any:
-        columns, tables = self._index.columns, self._index.tables
+        columns, tables = self.entries.columns, self.entries.tables
         file = int(columns["file"][place])
         raw = self._raw(place)
         if not self._is_verified[place]:
@@ -111,18 +111,18 @@ class MappedValues(Sequence[Tensor]):
 
     def fact(self, place: int) -> Fact:
         """Dtype, shape and bytes of a value, without reading it."""
-        columns, tables = self._index.columns, self._index.tables
+        columns, tables = self.entries.columns, self.entries.tables
         shape = tables.shape[columns["shape"][place]]
         return Fact(tables.dtype[columns["dtype"][place]], shape, int(columns["nbytes"][place]))
 
     @property
     def nbytes(self) -> int:
         """Bytes of all."""
-        return int(self._index.columns["nbytes"].sum())
+        return int(self.entries.columns["nbytes"].sum())
 
     def path_of(self, place: int) -> Path:
         """The file in which a value stands."""
-        return self._paths[int(self._index.columns["file"][place])]
+        return self._paths[int(self.entries.columns["file"][place])]
 
     def is_whole(self, place: int) -> bool:
         """Whether a value has its checksum."""
@@ -132,7 +132,7 @@ class MappedValues(Sequence[Tensor]):
             return False
 
     def _raw(self, place: int) -> Tensor:
-        columns = self._index.columns
+        columns = self.entries.columns
         offset, nbytes = int(columns["offset"][place]), int(columns["nbytes"][place])
         if not nbytes:
             return torch.empty(0, dtype=torch.uint8)
@@ -140,12 +140,12 @@ class MappedValues(Sequence[Tensor]):
 
     def _has_checksum(self, place: int, raw: Tensor) -> bool:
         data: Any = raw.numpy() if raw.numel() else b""
-        return crc32(data) == int(self._index.columns["crc32"][place])
+        return crc32(data) == int(self.entries.columns["crc32"][place])
 
     def _verify(self, place: int, raw: Tensor) -> None:
         if not self._has_checksum(place, raw):
-            columns = self._index.columns
-            site = self._index.tables.site[columns["site"][place]]
+            columns = self.entries.columns
+            site = self.entries.tables.site[columns["site"][place]]
             raise RunError(
                 f"The value of {site} in step {columns['step'][place]}, call "
                 f"{columns['call'][place]}, is damaged in {self.path_of(place)}: its bytes do not "

@@ -261,6 +261,41 @@ def read_sealed(folder: Path, expected: Any) -> Series | None:
         return None
 
 
+class MeasuredReader:
+    """What was measured in one attempt: all of it once that is closed, and rows before.
+
+    Args:
+        folder: of the attempt.
+
+    Attributes:
+        rows: those that were written so far.
+        sealed: all of it, once the attempt is closed.
+        lost: what cannot be read.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.rows = RowsReader(folder)
+        self.sealed: Series | None = None
+        self.lost: list[str] = []
+        self._folder = folder
+
+    def refresh(self, facts: Mapping[str, Any]) -> bool:
+        """Read what was written since the last time; whether there was anything.
+
+        Args:
+            facts: what the writer says of the attempt.
+        """
+        if self.sealed is not None:
+            return False
+        expected = facts.get("series")
+        if expected is not None and not self.lost:
+            self.sealed = read_sealed(self._folder, expected)
+            if self.sealed is not None:
+                return True
+            self.lost.append(f"{SERIES} is damaged: of the statistics the numbers alone are there")
+        return self.rows.refresh()
+
+
 Known = Sequence[tuple["RowsReader | Series", int | None]]
 """What was measured in one attempt after the other, and the step before which it counts."""
 
