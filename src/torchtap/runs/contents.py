@@ -24,6 +24,7 @@ from torchtap.core.record import EVAL, FORWARD, PHASES, Record, steps_there
 from torchtap.core.site import Site
 from torchtap.runs.meta import Meta
 from torchtap.runs.records import Fact, Places, Records
+from torchtap.runs.rows import SiteRows
 from torchtap.runs.select import Selection, Where
 from torchtap.stats import reading
 from torchtap.stats.numbers import NAMES, further_of, value_of
@@ -277,6 +278,19 @@ class Contents:
         phases = self._records.phases()[places].tolist()
         for place, site, step, phase in zip(places.tolist(), sites, steps, phases, strict=True):
             yield self._records.sites[site], step, phase, self._records.fact(place)
+
+    def site_rows(self, site: str | Site) -> SiteRows:
+        """The rows of a site, numbered as :meth:`cat` joins them."""
+        place = self.resolve(site)
+        self._refuse_measured(place)
+        found = self._among(self._places_of(place), self.phase)
+        steps, calls = self._column("step")[found], self._column("call")[found]
+        found = found[np.lexsort((found, calls, steps))]
+        steps, calls = self._column("step")[found], self._column("call")[found]
+        # Of several backwards through one call the last.
+        is_last = np.ones(len(found), dtype=bool)
+        is_last[:-1] = (np.diff(steps) != 0) | (np.diff(calls) != 0)
+        return SiteRows(self._records, found[is_last], place)
 
     def mean_norm(self, where: Where) -> dict[str, float]:
         """See :meth:`Run.mean_norm <torchtap.runs.run.Run.mean_norm>`."""

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
     from torchtap.runs.listing import Listing
     from torchtap.runs.merging.rank_numbers import RankNumbers
+    from torchtap.runs.row_dataset import RowDataset
+    from torchtap.runs.rows import SiteRows
     from torchtap.runs.table import Table
 
 __all__ = ["Meta", "Run", "Step", "Where"]
@@ -41,6 +43,10 @@ class Growing(Protocol):
 
     def rank(self, number: int) -> Run:
         """The run of one rank."""
+
+    @property
+    def opened(self) -> Callable[[], Run]:
+        """A function that opens it again, which another process can be sent."""
 
 
 class Run(Printed):
@@ -85,6 +91,7 @@ class Run(Printed):
         self._series = series
         self._expected = expected
         self._last: Contents | None = None
+        self._last_rows: tuple[Contents, Site, SiteRows] | None = None
 
     def _contents(self) -> Contents:
         """What the run holds now. Every other method reads it once, and works on that."""
@@ -206,6 +213,67 @@ class Run(Printed):
             RunError: the values do not fit together.
         """
         return self._contents().cat(site, steps=steps)
+
+    def rows(self, site: str | Site, indices: Sequence[int] | Any) -> Tensor:
+        """Some rows of a site over all steps and calls, without reading the others.
+
+        Args:
+            site: which.
+            indices: numbers of rows, in any order, as :meth:`cat` joins them; a list, an array or
+                a tensor of one dim.
+
+        Returns:
+            one row per index, in their order: ``rows(site, i) == cat(site)[i]``.
+
+        Raises:
+            InputError: there are not so many rows.
+            RunError: the rows differ in shape or dtype.
+
+        Example:
+            >>> import torch, torchtap as tt
+            >>> with tt.watch(relu := torch.nn.ReLU()) as w:
+            ...     for step in range(3):
+            ...         _ = relu(torch.full((2, 1), float(step)))
+            ...         w.step()
+            >>> w.run.rows(".:output", [5, 0, 2]).flatten()
+            tensor([2., 0., 1.])
+        """
+        return self._site_rows(site).gather(indices)
+
+    def num_rows(self, site: str | Site) -> int:
+        """How many rows a site has over all steps and calls."""
+        return len(self._site_rows(site))
+
+    def dataset(self, site: str | Site, *, ids: bool = False) -> RowDataset:
+        """The rows of a site as a ``torch.utils.data.Dataset``, for probes and autoencoders.
+
+        Args:
+            site: which.
+            ids: whether an item is a row with the id of its sample, as ``w.step(ids=...)`` was
+                given it, or the row alone.
+
+        Raises:
+            RunError: ids are asked for, and a step has not one for each row.
+
+        Example:
+            >>> import torch, torchtap as tt
+            >>> with tt.watch(relu := torch.nn.ReLU()) as w:
+            ...     _ = relu(torch.ones(4, 2))
+            ...     w.step(ids=["a", "b", "c", "d"])
+            >>> w.run.dataset(".:output", ids=True)[2]
+            (tensor([1., 1.]), 'c')
+        """
+        from torchtap.runs.row_dataset import RowDataset
+
+        opened = None if self._growing is None else self._growing.opened
+        return RowDataset(self, self._contents().resolve(site), ids=ids, opened=opened)
+
+    def _site_rows(self, site: str | Site) -> SiteRows:
+        held = self._contents()
+        place = held.resolve(site)
+        if self._last_rows is None or self._last_rows[:2] != (held, place):
+            self._last_rows = held, place, held.site_rows(place)
+        return self._last_rows[2]
 
     def mean_norm(self, where: Where = "*:output") -> dict[str, float]:
         """Norm of the mean over samples, per module.

@@ -109,6 +109,39 @@ class MappedValues(Sequence[Tensor]):
         dtype = self._dtypes[columns["dtype"][place]]
         return raw.view(dtype).view(tables.shape[columns["shape"][place]])
 
+    def gather(self, places: Any, which: Any, within: Any) -> Tensor | None:
+        """Rows of several values at once, if they stand in one lane.
+
+        Args:
+            places: of the values.
+            which: for each row, in which of these it stands.
+            within: for each row, where in that value.
+
+        Returns:
+            ``None`` where they stand in several files, or are small.
+        """
+        columns, tables = self.entries.columns, self.entries.tables
+        files = np.unique(columns["file"][places])
+        if len(files) > 1 or self._is_small[files[0]]:
+            return None
+        path, first = self._paths[int(files[0])], int(places[0])
+        shape = tables.shape[columns["shape"][first]]
+        others = {tables.shape[code][1:] for code in np.unique(columns["shape"][places]).tolist()}
+        if len(others) > 1 or not shape or not columns["nbytes"][first]:
+            return None  # The lane has elements and no rows; or the values have no dims.
+        for place in places[~self._is_verified[places]].tolist():
+            self._verify(place, self._raw(place))
+        row_bytes = int(columns["nbytes"][first]) // shape[0]
+        starts = columns["offset"][places] - columns["row"][places] * row_bytes
+        start = int(starts[0])
+        if start < 0 or (starts != start).any() or (columns["row"][places] < 0).any():
+            return None  # What the journal says of rows and of bytes does not fit together.
+        last = columns["row"][places[which]] + within
+        num = int(last.max()) + 1
+        raw = self._files.bytes_of(path, start, num * row_bytes)
+        rows = raw.view(self._dtypes[columns["dtype"][first]]).view((num, *shape[1:]))
+        return rows[torch.from_numpy(last)]
+
     def fact(self, place: int) -> Fact:
         """Dtype, shape and bytes of a value, without reading it."""
         columns, tables = self.entries.columns, self.entries.tables

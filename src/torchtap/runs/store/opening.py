@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -31,9 +31,9 @@ def open_folder(path: Path, *, verify: bool = True) -> Run:
         RunError: it is no run, or of another format.
     """
     if (path / JOURNAL).is_file() or (path / ATTEMPT).is_file():
-        return OneRank(RankReader({0: path}, verify=verify), None).run
+        return OneRank(RankReader({0: path}, verify=verify), path, verify=verify).run
     if attempts_in(path):
-        return OneRank(RankReader.of_folder(path, verify=verify), path).run
+        return OneRank(RankReader.of_folder(path, verify=verify), path, verify=verify).run
     if (path / RUN).exists():
         read_json(path / RUN)  # Refuses another format, and a damaged one.
     ranks = ranks_in(path)
@@ -57,12 +57,16 @@ class OneRank:
 
     Args:
         reader: of its attempts.
-        folder: in which further attempts may come; ``None`` for none.
+        path: of the rank, or of one attempt.
+        verify: compare values with their checksums when they are first read.
     """
 
-    def __init__(self, reader: RankReader, folder: Path | None) -> None:
+    def __init__(self, reader: RankReader, path: Path, *, verify: bool) -> None:
         self.reader = reader
-        self._folder = folder
+        self._path = path
+        self._verify = verify
+        # Further attempts may come, but not of one attempt.
+        self._folder = path if attempts_in(path) else None
         self.run = Run(
             lambda: reader.records,
             lambda: reader.meta,
@@ -77,6 +81,11 @@ class OneRank:
     def refresh(self) -> bool:
         """Read what was committed since the last time."""
         return self.reader.refresh(self._folder)
+
+    @property
+    def opened(self) -> Callable[[], Run]:
+        """A function that opens it again."""
+        return partial(open_folder, self._path, verify=self._verify)
 
     def rank(self, number: int) -> Run:
         """The run itself, if it is of that rank."""
@@ -105,7 +114,7 @@ class Folder:
         for number, folder in ranks_in(self._path).items():
             if number not in self._ranks and attempts_in(folder):
                 reader = RankReader.of_folder(folder, verify=self._verify)
-                self._ranks[number] = OneRank(reader, folder)
+                self._ranks[number] = OneRank(reader, folder, verify=self._verify)
                 is_news = True
         if not self._ranks:
             raise RunError(f"{self._path} is empty so far: no rank has begun to write.")
@@ -143,6 +152,11 @@ class Folder:
         if is_news:
             self.__dict__.pop("_merged", None)
         return is_news
+
+    @property
+    def opened(self) -> Callable[[], Run]:
+        """A function that opens it again."""
+        return partial(open_folder, self._path, verify=self._verify)
 
     def rank(self, number: int) -> Run:
         """The run of one rank."""
