@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from torchtap.stats.measure import measure as measure
     from torchtap.stats.sink import Stats as Stats
     from torchtap.stats.statistics import Statistics as Statistics
+    from torchtap.studies.data_recording import record as record
     from torchtap.studies.summary import summary as summary
     from torchtap.studies.sweep import sweep as sweep
     from torchtap.studies.sweep_table import Sweep as Sweep
@@ -99,6 +100,7 @@ _HOMES = {
     "offload": "saved.offload",
     "open": "runs.run",
     "plot": "plot",
+    "record": "studies.data_recording",
     "saved_report": "saved.report",
     "stats": "stats",
     "summary": "studies.summary",

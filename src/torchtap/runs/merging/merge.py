@@ -97,14 +97,26 @@ def merge(
 
 
 def merge_all(
-    runs: Iterable[Run | str | Path], *, allow_missing: bool = False, stages: bool = False
+    runs: Iterable[Run | str | Path],
+    *,
+    allow_missing: bool = False,
+    stages: bool = False,
+    every_step: bool = False,
 ) -> Merged:
-    """As :func:`merge`, with the replicas that differ."""
+    """As :func:`merge`, with the replicas that differ.
+
+    Args:
+        runs: as there.
+        allow_missing: as there.
+        stages: as there.
+        every_step: merge also steps that some ranks lack, as the last batch of a data set that is
+            too small to be shared by all.
+    """
     sources = open_sources(runs)
     missing = check(sources, allow_missing=allow_missing)
     pipeline = stages_of(sources, missing, asked=stages)
     held = {source.rank: source.run._contents() for source in sources}
-    steps, findings = common_steps(sources), Findings()
+    steps, findings = common_steps(sources, every=every_step), Findings()
     if missing:
         findings.refuse(RUN, f"{said_ranks(missing)} of {sources[0].meta.world_size}: not given")
     _note_steps(sources, steps, findings)

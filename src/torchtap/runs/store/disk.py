@@ -6,8 +6,8 @@ import os
 import time
 import warnings
 import weakref
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -51,6 +51,8 @@ if TYPE_CHECKING:
 
 OnFull = Literal["wait", "drop", "raise"]
 Durability = Literal["step", "close", "none"]
+DATA_SET = "data set"
+"""The label ``kind`` of runs of which each step is a batch, also if not all ranks have a part."""
 _MOST_GATHERED = 4 << 20
 """Bytes of small values that are handed to the thread together."""
 
@@ -87,6 +89,8 @@ class Disk:
         on_error: what an error of writing does, such as a full disk. ``raise``: the next
             ``w.step()`` raises it. ``warn``: it warns, and the training goes on unrecorded. What
             was committed stays readable in both cases, and ``absent`` says that the rest is lost.
+
+        labels: what else is to be written down of the run, text to text: ``run.meta.labels``.
 
     Attributes:
         num_dropped: how many values were left out because the queue, or ``max_bytes``, was full.
@@ -126,6 +130,7 @@ class Disk:
         durability: Durability = "close",
         resume: bool = False,
         on_error: Literal["raise", "warn"] = "raise",
+        labels: Mapping[str, str] | None = None,
     ) -> None:
         _refuse_other("on_full", on_full, ("wait", "drop", "raise"))
         _refuse_other("durability", durability, ("step", "close", "none"))
@@ -152,6 +157,7 @@ class Disk:
         self._stager = Stager()
         self._worker: Worker | None = None
         self._reader: RankReader | None = None
+        self._labels = dict(labels or {})
         self._process = os.getpid()
         self._meta = Meta()
         self._max_bytes = max_bytes
@@ -171,6 +177,18 @@ class Disk:
         self._written: set[int] = set()
         _refuse_path(self.path)
 
+    @property
+    def resumes(self) -> bool:
+        """Whether it goes on with a run that is there."""
+        return self._resume
+
+    def describe(self, labels: Mapping[str, str]) -> None:
+        """Write down more of the run, before it begins."""
+        self._labels |= labels
+
+    def _labelled(self, meta: Meta) -> Meta:
+        return replace(meta, labels={**meta.labels, **self._labels})
+
     # ------------------------------------------------------------------ as a sink
 
     def begin(self, about: About) -> None:
@@ -189,7 +207,7 @@ class Disk:
         from torchtap.runs.store.worker import Worker
 
         self._about = about
-        self._meta = meta = about.meta()
+        self._meta = meta = self._labelled(about.meta())
         folder, number = self._new_folder(meta.rank or 0, meta.model)
         facts = {
             "rank": meta.rank or 0,
@@ -359,7 +377,7 @@ class Disk:
     def _closing_facts(self) -> dict[str, Any]:
         about = self._about
         return {
-            "meta": asdict(about.meta()),
+            "meta": asdict(self._labelled(about.meta())),
             "absent": [[site_text(site), why] for site, why in about.absent()],
             "expected": [site_text(site) for site in about.expected()],
         }

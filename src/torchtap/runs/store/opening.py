@@ -11,6 +11,7 @@ from torchtap.core.errors import RunError
 from torchtap.core.site import Site
 from torchtap.runs.run import Run
 from torchtap.runs.step_notes import StepNotes
+from torchtap.runs.store.disk import DATA_SET
 from torchtap.runs.store.layout import (
     ATTEMPT,
     JOURNAL,
@@ -169,9 +170,11 @@ class Folder:
 
     @cached_property
     def _merged(self) -> Run:
-        from torchtap.runs.merging.merge import merge
+        from torchtap.runs.merging.merge import merge_all
 
-        return merge([one.run for one in self._ranks.values()], allow_missing=True)
+        runs = [one.run for one in self._ranks.values()]
+        is_data_set = runs[0].meta.labels.get("kind") == DATA_SET
+        return merge_all(runs, allow_missing=True, every_step=is_data_set).run
 
     def _ask(self, question: Callable[[Run], T]) -> Callable[[], T]:
         return lambda: question(self._merged)
