@@ -23,7 +23,7 @@ from torchtap.core.errors import InputError, RunError, SiteError
 from torchtap.core.record import EVAL, FORWARD, PHASES, Record, steps_there
 from torchtap.core.site import Site
 from torchtap.runs.meta import Meta
-from torchtap.runs.records import Fact, Places, Records
+from torchtap.runs.records import Fact, Places, Records, distinct
 from torchtap.runs.rows import SiteRows
 from torchtap.runs.select import Selection, Where
 from torchtap.stats import reading
@@ -115,7 +115,7 @@ class Contents:
     @property
     def steps(self) -> list[int]:
         """Steps in which anything was recorded or measured, ascending."""
-        return sorted({*np.unique(self._column("step")).tolist(), *self.series.steps})
+        return sorted({*distinct(self._column("step")).tolist(), *self.series.steps})
 
     @property
     def nbytes(self) -> int:

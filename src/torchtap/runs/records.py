@@ -71,6 +71,18 @@ class Stored(Protocol):
         """Bytes of all."""
 
 
+def distinct(column: NDArray[Any]) -> NDArray[Any]:
+    """As ``np.unique``; of a column that ascends, as steps mostly do, without sorting it."""
+    if not len(column):
+        return column
+    is_new = column[1:] != column[:-1]
+    if (column[1:] < column[:-1]).any():
+        found: NDArray[Any] = np.unique(column)
+        return found
+    chosen: NDArray[Any] = column[np.concatenate([[0], np.flatnonzero(is_new) + 1])]
+    return chosen
+
+
 class _Numbered(Generic[T]):
     """Distinct values, each with a number."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -46,9 +47,8 @@ class AttemptReader:
         sealed = None if self._end else read_index(self.folder / INDEX, facts.get("index"))
         if sealed is not None:
             self._is_sealed = True
-            index, lines = sealed
-            self._lines = list(lines)
-            self._take(index)
+            self._lines = list(sealed.lines)
+            self._take(sealed.entries, sealed.ends)
             return True
         return self._follow() or is_news
 
@@ -139,9 +139,17 @@ class AttemptReader:
                 f"that stood there are lost"
             )
 
-    def _take(self, index: Index) -> None:
+    def _take(self, index: Index, ends: Mapping[str, int] | None = None) -> None:
+        """Add values to the index, but for those that their files are too short for.
+
+        Args:
+            index: of the values.
+            ends: how many bytes the files must have, where that is known: then ten million values
+                are not looked at one by one.
+        """
         sizes = {name: _size(value_path(self.folder, name)) for name in index.tables.file}
-        index, lost = checked(index, sizes)
+        is_there = ends is not None and all(sizes[name] >= end for name, end in ends.items())
+        index, lost = (index, dict[str, int]()) if is_there else checked(index, sizes)
         for name, many in lost.items():
             self.lost.append(
                 f"{name} has {sizes[name]:,} bytes, and {many:,} of its values lie behind them or "

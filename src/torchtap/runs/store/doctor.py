@@ -188,7 +188,7 @@ def _wrong_index(one: AttemptReader) -> Iterator[str]:
     except RunError as error:
         yield str(error)
         return
-    if sealed is not None and not _are_same(sealed[0], journal):
+    if sealed is not None and not _are_same(sealed.entries, journal):
         yield f"{INDEX} and {JOURNAL} do not say the same"
 
 

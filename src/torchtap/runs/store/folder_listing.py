@@ -15,6 +15,7 @@ from torchtap.core.record import BACKWARD, EVAL, FORWARD, RECOMPUTE
 from torchtap.core.site import Site
 from torchtap.runs.listing import Listing, SiteEntry, common_shape, in_order, list_file
 from torchtap.runs.meta import Meta, meta_of
+from torchtap.runs.records import distinct
 from torchtap.runs.store.attempt_reader import AttemptReader
 from torchtap.runs.store.history import absences, counted, limits_of
 from torchtap.runs.store.index import Index, joined
@@ -89,7 +90,7 @@ def list_index(
     phases = {name: number for number, name in enumerate(tables.phase)}
     is_forward = columns["phase"] == phases[FORWARD]
     counts = np.bincount(columns["phase"], minlength=len(tables.phase))
-    forward = index.only(is_forward)
+    forward = index if is_forward.all() else index.only(is_forward)
     entries = _entries(forward)
     ordered = in_order(entries, modules)
     return Listing(
@@ -99,7 +100,7 @@ def list_index(
         num_recomputed=int(counts[phases[RECOMPUTE]]),
         num_in_backward=int(counts[phases[BACKWARD]]),
         num_evaluated=int(counts[phases[EVAL]]),
-        steps=tuple(np.unique(forward.columns["step"]).tolist()),
+        steps=tuple(distinct(forward.columns["step"]).tolist()),
         absent=tuple(absent),
     )
 
@@ -109,15 +110,16 @@ def _entries(index: Index) -> dict[Site, SiteEntry]:
     if not len(index):
         return {}
     site = columns["site"].astype(np.int64)
-    nbytes = np.bincount(site, weights=columns["nbytes"], minlength=len(tables.site))
-    steps, step = np.unique(columns["step"], return_inverse=True)
-    pairs, times = np.unique(site * len(steps) + step, return_counts=True)
+    num_sites = len(tables.site)
+    nbytes = np.bincount(site, weights=columns["nbytes"], minlength=num_sites)
+    steps = distinct(columns["step"])
+    pairs, times = _counted(site * len(steps) + np.searchsorted(steps, columns["step"]))
     owners = pairs // len(steps)
-    num_steps = np.bincount(owners, minlength=len(tables.site))
-    calls = np.zeros(len(tables.site), dtype=np.int64)
+    num_steps = np.bincount(owners, minlength=num_sites)
+    calls = np.zeros(num_sites, dtype=np.int64)
     np.maximum.at(calls, owners, times)
-    kinds = _distinct(site, columns["dtype"], len(tables.dtype))
-    shapes = _distinct(site, columns["shape"], len(tables.shape))
+    kinds = _per_site(site, columns["dtype"], len(tables.dtype), num_sites)
+    shapes = _per_site(site, columns["shape"], len(tables.shape), num_sites)
     return {
         one: SiteEntry(
             site=one,
@@ -131,10 +133,19 @@ def _entries(index: Index) -> dict[Site, SiteEntry]:
     }
 
 
-def _distinct(site: Any, codes: Any, size: int) -> list[list[int]]:
-    """The codes that the values of each site have, in the order in which they come first."""
-    found, first = np.unique(site * size + codes, return_index=True)
-    listed: list[list[int]] = [[] for _ in range(int(site.max()) + 1)]
-    for pair in found[np.argsort(first)].tolist():
+def _counted(codes: Any) -> tuple[Any, Any]:
+    """As ``np.unique`` with counts; where the codes are few, without sorting them."""
+    most = int(codes.max()) + 1
+    if most > 4 * len(codes):
+        return np.unique(codes, return_counts=True)
+    times = np.bincount(codes)
+    there = np.flatnonzero(times)
+    return there, times[there]
+
+
+def _per_site(site: Any, codes: Any, size: int, num_sites: int) -> list[list[int]]:
+    """The codes that the values of each site have."""
+    listed: list[list[int]] = [[] for _ in range(num_sites)]
+    for pair in _counted(site * size + codes)[0].tolist():
         listed[pair // size].append(pair % size)
     return listed

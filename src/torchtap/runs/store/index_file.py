@@ -11,7 +11,7 @@ import os
 import struct
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -38,6 +38,7 @@ def write_index(path: Path, index: Index, commits: Sequence[bytes]) -> dict[str,
                 {
                     "site": [site_text(site) for site in index.tables.site],
                     **{n: found for n, found in index.tables.items() if n != "site"},
+                    "ends": _ends(index),
                 }
             ),
         }
@@ -64,11 +65,33 @@ def write_index(path: Path, index: Index, commits: Sequence[bytes]) -> dict[str,
     return {"nbytes": nbytes, "crc32": found}
 
 
+def _ends(index: Index) -> list[int]:
+    """Of each file, how many bytes it must have."""
+    ends = np.zeros(len(index.tables.file), dtype=np.int64)
+    np.maximum.at(ends, index.columns["file"], index.columns["offset"] + index.columns["nbytes"])
+    found: list[int] = ends.tolist()
+    return found
+
+
 def _entry(code: str, length: int, start: int, end: int) -> dict[str, Any]:
     return {"dtype": code, "shape": [length], "data_offsets": [start, end]}
 
 
-def read_index(path: Path, expected: Any) -> tuple[Index, list[str]] | None:
+class Sealed(NamedTuple):
+    """What the file holds.
+
+    Attributes:
+        entries: the columns.
+        lines: of the commits.
+        ends: name of a file of values -> how many bytes it must have.
+    """
+
+    entries: Index
+    lines: list[str]
+    ends: dict[str, int]
+
+
+def read_index(path: Path, expected: Any) -> Sealed | None:
     """The index and the lines of its commits; ``None`` if the file is not as it was written.
 
     Args:
@@ -99,4 +122,5 @@ def read_index(path: Path, expected: Any) -> tuple[Index, list[str]] | None:
 
     columns = {name: column(name, kind) for name, kind in DTYPES.items()}
     lines = column(_COMMITS, np.uint8).tobytes().decode("ascii")
-    return Index(columns, tables), lines.split("\n") if lines else []
+    ends = dict(zip(tables.file, body["ends"], strict=True))
+    return Sealed(Index(columns, tables), lines.split("\n") if lines else [], ends)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from torch import Tensor
 from torchtap.core.errors import RunError
 from torchtap.runs.records import Fact
 from torchtap.runs.store.checksum import crc32
+from torchtap.runs.store.dtypes import STORED
 from torchtap.runs.store.index import Index
 from torchtap.runs.store.layout import SMALL
 
@@ -101,6 +103,7 @@ class MappedValues(Sequence[Tensor]):
     def __getitem__(self, place: Any) -> Any:
         columns, tables = self.entries.columns, self.entries.tables
         file = int(columns["file"][place])
+        self._refuse_lie(place)
         raw = self._raw(place)
         if not self._is_verified[place]:
             self._verify(place, raw)
@@ -170,6 +173,16 @@ class MappedValues(Sequence[Tensor]):
         if not nbytes:
             return torch.empty(0, dtype=torch.uint8)
         return self._files.bytes_of(self.path_of(place), offset, nbytes)
+
+    def _refuse_lie(self, place: int) -> None:
+        """An index is looked at value by value when they are read."""
+        fact = self.fact(place)
+        expected = math.prod(fact.shape) * STORED[fact.dtype].itemsize
+        if fact.nbytes != expected or int(self.entries.columns["offset"][place]) < 0:
+            raise RunError(
+                f"The index of {self.path_of(place)} says that a value {fact.dtype}"
+                f"{list(fact.shape)} has {fact.nbytes:,} bytes; it is damaged."
+            )
 
     def _has_checksum(self, place: int, raw: Tensor) -> bool:
         data: Any = raw.numpy() if raw.numel() else b""
