@@ -93,6 +93,7 @@ for command in (
     commands_script.run,
     commands_read.ls,
     commands_store.doctor,
+    commands_store.export,
     commands_read.merge,
     commands_read.show,
     commands_read.stats,

@@ -479,6 +479,33 @@ class Run(Printed):
         """The table as a pandas (or else polars) data frame; needs the extra ``frame``."""
         return self.table(where).to_frame()
 
+    def sql(self, query: str) -> Any:
+        """Ask duckdb about the statistics; needs the extra ``sql``.
+
+        Args:
+            query: over the table ``statistics``, which has a row for each site and step: ``site
+                step dtype`` and the numbers ``numel num_finite mean std rms l1 l2 min max absmax
+                zeros nan posinf neginf subnormal``.
+
+        Returns:
+            a ``duckdb.DuckDBPyRelation``: print it, or call ``fetchall()`` or ``df()``.
+
+        Raises:
+            MissingExtraError: duckdb is not installed.
+
+        Example:
+            >>> import torch, torchtap as tt
+            >>> with tt.watch(relu := torch.nn.ReLU(), to=tt.Stats()) as w:
+            ...     for step in range(3):
+            ...         _ = relu(torch.full((2,), float(step)))
+            ...         w.step()
+            >>> w.run.sql("select step, l1 from statistics where l1 > 1 order by step").fetchall()
+            [(1, 2.0), (2, 4.0)]
+        """
+        from torchtap.runs.export import query_statistics
+
+        return query_statistics(self, query)
+
     def save(self, path: str | Path) -> Path:
         """Write the run into one safetensors file, which ``tt.open`` reads without the model.
 
