@@ -325,7 +325,7 @@ def _joined(parts: Known, phase: str) -> Series:
     for number, step in enumerate(steps):
         for place, row in by_step[step].items():
             whole[number, place] = row
-    series.restore(steps, whole, [False] * len(steps), {}, lambda step, place: None)
+    series.restore(steps, whole, [False] * len(steps), lambda step: {}, lambda step, place: None)
     return series
 
 
