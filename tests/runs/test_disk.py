@@ -290,6 +290,25 @@ def test_durability_does_not_change_what_is_written(durability: str, tmp_path: P
     assert held(tt.open(tmp_path / "run")) == flowed
 
 
+def test_values_of_several_threads_are_all_there(tmp_path: Path) -> None:
+    disk, number, threads = tt.Disk(tmp_path / "run"), 300, 3
+
+    def work(thread: int) -> None:
+        for call in range(number):
+            disk.take(record(f"m{thread}", torch.tensor([float(call)]), call=call))
+
+    workers = [threading.Thread(target=work, args=(one,)) for one in range(threads)]
+    for one in workers:
+        one.start()
+    while any(one.is_alive() for one in workers):
+        disk.close_step(0)
+    disk.close()
+    run = tt.open(tmp_path / "run")
+    assert len(run) == threads * number
+    for thread in range(threads):
+        assert run.cat(f"m{thread}").tolist() == list(range(number))
+
+
 def test_no_thread_is_left(tmp_path: Path) -> None:
     before = threading.active_count()
     record_steps(tmp_path / "run", range(3))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 import warnings
 import weakref
@@ -159,6 +160,7 @@ class Disk:
         self._reader: RankReader | None = None
         self._labels = dict(labels or {})
         self._process = os.getpid()
+        self._lock = threading.RLock()
         self._meta = Meta()
         self._max_bytes = max_bytes
         self._num_bytes = 0
@@ -246,20 +248,24 @@ class Disk:
         if self._max_bytes is not None and self._num_bytes + nbytes > self._max_bytes:
             self._drop(record, nbytes)
             return
-        if not self._queue.reserve(room, wait=False) and not self._make_room(record, room, nbytes):
-            return
-        is_pinned = tensor.device.type == "cuda"
-        buffer = self._buffers.take(nbytes, pinned=is_pinned)
-        arrived = self._stager.copy(tensor, buffer)
-        site, step, call, phase, backward = record[:5]
-        key = (site, step, call, phase, backward, tuple(labels))
-        shape = tuple(tensor.shape)
-        staged = Staged(self._order, key, dtype, shape, buffer, nbytes, room, arrived)
-        self._order += 1
-        self._num_bytes += nbytes
-        self._has_uncommitted = True
-        self._last_step = step
-        self._hand_over(staged)
+        with self._lock:
+            is_roomy = self._queue.reserve(room, wait=False)
+            if not is_roomy and not self._make_room(record, room, nbytes):
+                return
+            buffer = self._buffers.take(nbytes, pinned=tensor.device.type == "cuda")
+            try:
+                arrived = self._stager.copy(tensor, buffer)
+            except BaseException:
+                self._queue.release(room)
+                raise
+            key = (*record[:5], tuple(labels))
+            size = (nbytes, room)
+            staged = Staged(self._order, key, dtype, tuple(tensor.shape), buffer, *size, arrived)
+            self._order += 1
+            self._num_bytes += nbytes
+            self._has_uncommitted = True
+            self._last_step = record.step
+            self._hand_over(staged)
 
     def close_step(self, step: int) -> None:
         """Commit the step.
@@ -286,7 +292,6 @@ class Disk:
             Exception: what the thread raised since the last time.
         """
         if self._worker is not None:
-            self._hand_gathered()
             self._write_statistics()
             self._worker.ask("flush")
             self._raise_failure(self._worker)
@@ -298,7 +303,7 @@ class Disk:
             Exception: what the thread raised since the last time.
         """
         worker = self._worker
-        if worker is None or self._is_closed:
+        if worker is None or self._is_closed or os.getpid() != self._process:
             return
         self._is_closed = True
         logged = self._about.scalars.newest
@@ -314,7 +319,7 @@ class Disk:
         if self._worker is None or self.folder is None:
             return Records()
         if self._worker.is_running and self._worker.failure is None:
-            self.flush()
+            self._worker.ask("drain")
         if self._reader is None:
             self._reader = RankReader({0: self.folder}, verify=True)
         else:
@@ -432,12 +437,13 @@ class Disk:
     def _drop(self, record: Record, nbytes: int) -> None:
         """Leave a value out, and count it."""
         site = site_text(record.site)
-        number, total = self._dropped.get(site, (0, 0))
-        self._dropped[site] = number + 1, total + nbytes
-        self.num_dropped += 1
-        self.dropped_bytes += nbytes
-        self._has_uncommitted = True
-        self._last_step = record.step
+        with self._lock:
+            number, total = self._dropped.get(site, (0, 0))
+            self._dropped[site] = number + 1, total + nbytes
+            self.num_dropped += 1
+            self.dropped_bytes += nbytes
+            self._has_uncommitted = True
+            self._last_step = record.step
 
     def _hand_over(self, staged: Staged) -> None:
         """Large values at once, so that they are written while the step goes on; small together."""
@@ -456,14 +462,15 @@ class Disk:
             self._gathered_bytes = 0
 
     def _commit(self, step: int, *, is_closed: bool) -> None:
-        self._hand_gathered()
-        ids, labels = self._about.notes.of(step)
-        scalars = self._about.scalars.at(step)
-        dropped, self._dropped = self._dropped, {}
-        end = EndOfStep(step, time.time(), is_closed, ids, labels, scalars, dropped)
-        self._queue.put(end)
-        self._has_uncommitted = False
-        self._last_closed = step
+        with self._lock:  # Gradients may arrive in another thread meanwhile.
+            self._hand_gathered()
+            ids, labels = self._about.notes.of(step)
+            scalars = self._about.scalars.at(step)
+            dropped, self._dropped = self._dropped, {}
+            end = EndOfStep(step, time.time(), is_closed, ids, labels, scalars, dropped)
+            self._queue.put(end)
+            self._has_uncommitted = False
+            self._last_closed = step
 
     def _raise_failure(self, worker: Worker) -> None:
         error = worker.failure

@@ -71,7 +71,7 @@ class Request:
     """Something to be done once all before it is written, such as a flush.
 
     Attributes:
-        what: ``flush``, ``close`` or ``abandon``.
+        what: ``drain``, ``flush``, ``close`` or ``abandon``.
         body: what it needs.
         done: set afterwards.
     """

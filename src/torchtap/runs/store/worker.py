@@ -74,6 +74,8 @@ class Worker:
             self._writer.append_statistics(item.measured)
         elif item.what == "flush":
             self._writer.flush()
+        elif item.what == "drain":
+            pass  # All before it was written.
         elif item.what == "close":
             self._writer.close(*(item.body or ()))
         else:
