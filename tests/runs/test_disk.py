@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 import torch
 from bits import content
+from recordings import batch, copied, files_of, held, record_steps, seen, small_net
 from records import record
 from torch import Tensor, nn
 
 import torchtap as tt
-from recordings import batch, copied, files_of, held, record_steps, seen, small_net
 from torchtap.runs.run import Run
 from torchtap.testing import Specimen, default_loss, zoo
 

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 import torch
 from bits import content
+from recordings import batch, files_of, held, record_steps, seen, small_net
 from records import record
 
 import torchtap as tt
-from recordings import batch, files_of, held, record_steps, seen, small_net
 from torchtap.core.errors import RunError
 from torchtap.runs.store.commit import Commit
 from torchtap.runs.store.journal import Entry, JournalWriter

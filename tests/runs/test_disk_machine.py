@@ -19,10 +19,10 @@ from hypothesis.stateful import (
     precondition,
     rule,
 )
+from recordings import held
 from records import record
 
 import torchtap as tt
-from recordings import held
 from torchtap.core.record import PHASES
 
 SIZES = st.sampled_from([(), (0,), (1,), (3, 2), (2, 20_000), (1, 20_000), (2, 2, 9_000)])

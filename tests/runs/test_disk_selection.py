@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 import torch
+from recordings import batch, small_net
 from records import record
 from torch import nn
 
 import torchtap as tt
-from recordings import batch, small_net
 from torchtap.runs.run import Run
 
 

@@ -13,9 +13,9 @@ import duckdb
 import numpy as np
 import pytest
 import torch
+from recordings import batch, small_net
 
 import torchtap as tt
-from recordings import batch, small_net
 from torchtap.runs.store.layout import read_json, write_json
 from torchtap.stats.statistics import NUMBERS
 

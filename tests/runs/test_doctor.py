@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from recordings import batch, files_of, record_steps, small_net
 
 import torchtap as tt
-from recordings import batch, files_of, record_steps, small_net
 from torchtap.cli import app as cli
 from torchtap.runs.store.doctor import examine
 from torchtap.runs.store.layout import read_json, write_json

@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 import torch
+from recordings import batch, record_steps, small_net
 from records import record, run_of
 from safetensors.torch import load_file
 
 import torchtap as tt
-from recordings import batch, record_steps, small_net
 from torchtap.cli import app as cli
 from torchtap.runs.export import export_run
 

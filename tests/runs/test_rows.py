@@ -11,11 +11,11 @@ import pytest
 import torch
 from bits import content
 from hypothesis import given, settings, strategies as st
+from recordings import batch, small_net
 from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler
 
 import torchtap as tt
-from recordings import batch, small_net
 
 WIDTH = 1000
 SIZES = [20, 20, 7, 0, 30]

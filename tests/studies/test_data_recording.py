@@ -19,12 +19,12 @@ import pytest
 import torch
 from bits import content
 from PIL import Image
+from recordings import small_net
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import torchtap as tt
 from ranks import run_file
-from recordings import small_net
 from torchtap.cli import app as cli
 
 SAMPLES = torch.randn(50, 8, generator=torch.Generator().manual_seed(0))
