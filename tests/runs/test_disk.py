@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import resource
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -536,3 +537,34 @@ def test_writing_into_a_value_changes_no_file(tmp_path: Path) -> None:
     run = tt.open(tmp_path / "run")
     run["0"].zero_()
     assert held(tt.open(tmp_path / "run")) == flowed
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of four mebibytes, where the system lets a test mount one."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    words = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)]
+    try:
+        done = subprocess.run(words, capture_output=True)
+    except FileNotFoundError:
+        pytest.skip("there is no command to mount a file system")
+    if done.returncode:
+        pytest.skip("no file system can be mounted here")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_a_disk_that_is_full_keeps_every_committed_step(small_disk: Path) -> None:
+    nets = nn.Sequential(nn.Identity(), nn.Identity(), nn.Identity())
+    w = tt.watch(nets, "?", to=tt.Disk(small_disk / "run"))
+    with pytest.raises(OSError, match="No space left"):
+        until_it_fails(w, nets)
+    with pytest.raises(OSError, match="No space left"):
+        w.close()
+    run = tt.open(small_disk / "run")
+    # Three values of 200,000 bytes a step: what is reserved for one lane is given to the others.
+    assert run.steps == list(range(len(run.steps)))
+    assert len(run.steps) >= 5
+    assert len(run) == 3 * len(run.steps)
+    assert all(bool((one.value == one.step).all()) for one in run.records())

@@ -11,6 +11,7 @@ from bits import content
 
 import torchtap as tt
 from ranks import run_on_two_ranks
+from torchtap.cli import app as cli
 
 _TRAINING = """
 import os, sys, torch, torchtap as tt
@@ -101,6 +102,13 @@ def test_a_rank_that_is_missing_is_said(folder: Path, tmp_path: Path) -> None:
     assert run.steps == [0, 1, 2, 3]
     assert "rank 1 of 2: not given" in run.absent[0].reason
     assert run.cat("0:output", steps=0).shape == (3, 16)
+
+
+def test_the_command_merges_a_folder(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "all.safetensors"
+    assert cli.run(["merge", str(folder), "--to", str(out)]) == 0
+    assert tt.open(out).steps == [0, 1, 2]
+    assert cli.run(["doctor", str(folder)]) == 0
 
 
 def test_a_folder_of_ranks_is_listed_and_saved(folder: Path, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from torchtap.cli.parsing import (
     existing_run,
     open_saved,
     order_of,
+    rank_paths,
     refuse_target,
     refuse_unknown_steps,
     slices_of,
@@ -56,7 +57,7 @@ def ls(path: str, as_json: bool, every: bool) -> None:
 def merge(
     files: tuple[str, ...], out: str, allow_missing: bool, stages: bool, as_json: bool, every: bool
 ) -> int:
-    """Merge the saved runs of all ranks of one training into one run, and list it.
+    """Merge the runs of all ranks of one training, or a folder of them, into one run, and list it.
 
     Exit code 1 says that replicas differ, which the ranks of a sound training have alike: what
     is listed as absent first names where, since which step, and which ranks.
@@ -69,7 +70,8 @@ def merge(
     if Path(out).resolve() in {Path(file).resolve() for file in files}:
         raise InputError(f"--to is {out}, which is the run of a rank; give another file.")
     with Progress("merging the ranks"):
-        paths = [existing_run(file) for file in files]
+        given = [existing_run(file) for file in files]
+        paths = [path for one in given for path in rank_paths(one)]
         merged = merge_all(paths, allow_missing=allow_missing, stages=stages)
         with writing(out):
             merged.run.save(out)

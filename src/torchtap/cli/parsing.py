@@ -117,6 +117,13 @@ def existing_run(path: str) -> Path:
     return Path(path) if Path(path).is_dir() else existing_file(path)
 
 
+def rank_paths(path: Path) -> list[Path]:
+    """The folders of the ranks in a folder of a run; of anything else itself."""
+    from torchtap.runs.store.layout import ranks_in
+
+    return [*ranks_in(path).values()] or [path] if path.is_dir() else [path]
+
+
 def existing_folder(path: str) -> Path:
     """The path of a run that is there, in a folder."""
     from torchtap.cli.model import existing_file

@@ -21,7 +21,7 @@ from torchtap.runs.store.checksum import crc32
 from torchtap.runs.store.commit import Commit
 from torchtap.runs.store.index_file import write_index
 from torchtap.runs.store.journal import Entry, JournalWriter, index_of, read_journal
-from torchtap.runs.store.lane import Lane, OpenFiles
+from torchtap.runs.store.lane import FULL, Lane, OpenFiles
 from torchtap.runs.store.layout import (
     ATTEMPT,
     FORMAT,
@@ -114,7 +114,7 @@ class AttemptWriter:
             self._pending.append((len(self._entries), small))
         else:
             lane, num_rows = self._lane_of(value)
-            offset, row = lane.append(value.data, num_rows)
+            offset, row = self._append_to(lane, value.data, num_rows)
             name = lane.path.name
         key = (site, value.step, value.call, value.phase, value.backward, json.dumps(value.labels))
         entry = Entry(*key, value.dtype, shape, name, row, offset, nbytes, checksum)
@@ -205,6 +205,16 @@ class AttemptWriter:
             self._release()
 
     # ------------------------------------------------------------------ where values go
+
+    def _append_to(self, lane: Lane, data: memoryview, num_rows: int) -> tuple[int, int]:
+        try:
+            return lane.append(data, num_rows)
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            for one in self._lanes.values():  # What is reserved for others may be enough.
+                one.stop_reserving()
+            return lane.append(data, num_rows)
 
     def _lane_of(self, value: Value) -> tuple[Lane, int]:
         """The lane of a value, and how many rows of it the value takes."""

@@ -7,6 +7,7 @@ file was flushed or closed; while the file grows, and after a crash, the journal
 from __future__ import annotations
 
 import ctypes
+import errno
 import json
 import math
 import os
@@ -21,6 +22,8 @@ from torchtap.runs.store.dtypes import STORED
 ROWS, FLAT = "rows", "flat"
 """Names of the tensor: all values one after the other along dim 0, or all of their elements."""
 PAGE = 4096
+FULL = (errno.ENOSPC, errno.EDQUOT)
+"""Errors that say that the disk, or the quota, is full."""
 _KEEP_SIZE = 1
 _LEAST_GROWTH, _MOST_GROWTH = 1 << 20, 64 << 20
 _MOST_OPEN = 128
@@ -110,6 +113,11 @@ class Lane:
         """Give back what was reserved, or written behind the last value."""
         os.ftruncate(self._files.get(self.path), self.end)
         self._reserved = self.end
+
+    def stop_reserving(self) -> None:
+        """Give back what was reserved, and reserve no more: the disk is nearly full."""
+        self._can_reserve = False
+        self.cut()
 
     def sync(self) -> None:
         """See that it is on the disk."""
