@@ -33,6 +33,7 @@ benchmark: $(VENV)/.test
 	$(BIN)/python benchmarks/editing.py
 	$(BIN)/python benchmarks/offloading.py
 	$(BIN)/python benchmarks/runs.py
+	$(BIN)/python benchmarks/store.py
 
 $(VENV)/.venv:
 	$(PYTHON) -m venv $(VENV)

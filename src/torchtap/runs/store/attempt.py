@@ -90,6 +90,7 @@ class AttemptWriter:
         self._pending: list[tuple[int, _Small]] = []
         self._small: SmallWriter | None = None
         self._small_end = 0
+        self._has_new_files = True
         self._num_commits = 0
         self._statistics: StatisticsWriter | None = None
         (folder / LANES).mkdir()
@@ -126,6 +127,7 @@ class AttemptWriter:
             return
         if self._small is None:
             self._small = SmallWriter(self.folder / SMALL)
+            self._has_new_files = True
         places = self._small.append([row for _, row in self._pending])
         for (number, _), offset in zip(self._pending, places, strict=True):
             order, entry = self._entries[number]
@@ -141,6 +143,7 @@ class AttemptWriter:
         self._journal.append([entry for _, entry in self._entries], commit)
         if self._durability == "step":
             self._journal.stream.sync()
+            self._sync_names()
         self._entries.clear()
         self._num_commits += 1
         self._note_ends()
@@ -186,8 +189,9 @@ class AttemptWriter:
                 self._sync_values(every=True)
                 self._journal.stream.sync()
             self._write_facts({"state": "closed", **sealed, **(facts or {})})
+            self._has_new_files = True
             if self._durability != "none":
-                _sync_folders(self.folder / LANES, self.folder)
+                self._sync_names()
         finally:
             self._release()
 
@@ -231,6 +235,7 @@ class AttemptWriter:
             path = self.folder / LANES / lane_name(len(self._lanes), text)
             known = Lane(path, text, dtype, trailing, self._files)
             self._lanes[site, dtype, trailing] = known
+            self._has_new_files = True
             self._committed[known] = known.end, 0
         return known
 
@@ -277,6 +282,13 @@ class AttemptWriter:
         for stream in (self._small, self._statistics):
             if stream is not None:
                 stream.stream.sync()
+
+    def _sync_names(self) -> None:
+        """See that the names of new files are on the disk, too."""
+        if self._has_new_files:
+            rank = self.folder.parent
+            _sync_folders(self.folder / LANES, self.folder, rank, rank.parent)
+            self._has_new_files = False
 
     def _release(self) -> None:
         self._files.close()
