@@ -33,6 +33,8 @@ benchmark: $(VENV)/.test
 	$(BIN)/python benchmarks/editing.py
 	$(BIN)/python benchmarks/offloading.py
 	$(BIN)/python benchmarks/runs.py
+	$(BIN)/python benchmarks/attribution.py
+	$(BIN)/python benchmarks/cams.py
 	$(BIN)/python benchmarks/store.py
 
 $(VENV)/.venv:
@@ -49,7 +51,7 @@ $(VENV)/.demo: $(VENV)/.base
 	touch $@
 
 $(VENV)/.test: $(VENV)/.demo
-	$(PIP) --editable '.[frame,sql]' --no-build-isolation pytest pytest-xdist hypothesis expecttest transformers accelerate lightning scikit-learn
+	$(PIP) --editable '.[frame,sql]' --no-build-isolation pytest pytest-xdist hypothesis expecttest transformers accelerate lightning scikit-learn captum glassllm
 	touch $@
 
 $(VENV)/.check: $(VENV)/.test

@@ -10,10 +10,15 @@ import io
 from pathlib import Path
 
 import numpy
+import torch
 from matplotlib import colormaps
 from PIL import Image
+from skimage import data
 
-from torchtap.cli.demo import SITES, run_demo
+from torchtap.cli.batch import image_tensor, square
+from torchtap.cli.demo import SITES, class_names, load_demo, run_demo
+from torchtap.cli.demo_sheet import explain_demo
+from torchtap.explain.cam import cam
 from torchtap.plot.maps import feature_maps_overview
 
 
@@ -27,9 +32,41 @@ def main() -> None:
     drawn = io.BytesIO()
     figure.savefig(drawn)
     split = int(figure.axes[1].get_window_extent().x0) - 4
-    small(Image.open(drawn).convert("RGB"), split).save(
-        Path(__file__).with_name("feature_maps.png"), optimize=True
-    )
+    drawn_small = small(Image.open(drawn).convert("RGB"), split)
+    drawn_small.save(_beside("feature_maps.png"), optimize=True)
+
+    sheet = io.BytesIO()
+    explain_demo(found).figure.savefig(sheet)
+    few_colors(Image.open(sheet)).save(_beside("explained.png"), optimize=True)
+    draw_two_classes()
+
+
+def draw_two_classes() -> None:
+    """The picture of the recipe of two classes, and the check of one of its maps."""
+    model = load_demo()
+    photographs = [Image.fromarray(one) for one in (data.chelsea(), data.coffee())]
+    parts = [
+        image_tensor(one, size=224, mean=(127 / 255,), std=(128 / 255,)) for one in photographs
+    ]
+    batch = torch.cat(parts, 3).repeat(2, 1, 1, 1)
+    picture = numpy.hstack([numpy.asarray(square(one, 224)) for one in photographs])
+    found = cam(model, batch, layer="_bn1", target=[285, 967]).with_names(class_names())
+    for name, figure in (
+        ("two_classes.png", found.to_figure([picture, picture], scale="each")),
+        ("check.png", found.check(steps=24, num_random=1, num_noise=2).to_figure(0)),
+    ):
+        drawn = io.BytesIO()
+        figure.savefig(drawn)
+        few_colors(Image.open(drawn)).save(_beside(name), optimize=True)
+
+
+def few_colors(picture: Image.Image) -> Image.Image:
+    """The same with a palette of its own."""
+    return picture.convert("RGB").quantize(256, kmeans=8, dither=Image.Dither.FLOYDSTEINBERG)
+
+
+def _beside(name: str) -> Path:
+    return Path(__file__).with_name(name)
 
 
 def small(picture: Image.Image, split: int) -> Image.Image:

@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from torchtap.core.site import Pattern as Pattern, Site as Site
     from torchtap.edits.edit import Edit as Edit, edit as edit
     from torchtap.edits.tensor import edit_tensor as edit_tensor
+    from torchtap.explain.attribute import attribute as attribute
+    from torchtap.explain.cam import cam as cam
+    from torchtap.explain.check import Check as Check
+    from torchtap.explain.map import Map as Map
     from torchtap.hooks.marks import mark as mark
     from torchtap.runs.memory import Memory as Memory
     from torchtap.runs.merging.merge import merge as merge
@@ -58,6 +62,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Absence": "core.absence",
     "CaptureError": "core.errors",
+    "Check": "explain.check",
     "Disk": "runs.store.disk",
     "Edit": "edits.edit",
     "EditError": "core.errors",
@@ -66,6 +71,7 @@ _HOMES = {
     "Histogram": "stats.histogram",
     "InputError": "core.errors",
     "Key": "core.record",
+    "Map": "explain.map",
     "Memory": "runs.memory",
     "MissingExtraError": "core.errors",
     "Offload": "saved.offload",
@@ -88,6 +94,8 @@ _HOMES = {
     "Verification": "studies.verify",
     "Watch": "capture.watch",
     "advise_offload": "saved.advise",
+    "attribute": "explain.attribute",
+    "cam": "explain.cam",
     "codecs": "saved.codecs",
     "edit": "edits.edit",
     "edit_tensor": "edits.tensor",

@@ -726,3 +726,19 @@ def test_what_a_compiled_graph_cannot_look_into_is_reported() -> None:
         "inner:output[1]": "it returned a Box",
         "inner:output[2]": "it returned a set",
     }
+
+
+@pytest.mark.usefixtures("fresh_compiler")
+def test_an_evaluation_alone_is_no_step_that_an_optimizer_left_out() -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    model.compile(backend="aot_eager")
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with tt.watch(model, "*:output,param,update", to=tt.Stats()) as watched:
+        model(torch.ones(2, 3)).sum().backward()
+        optimizer.step()
+        watched.step()
+        model.eval()
+        with torch.no_grad():
+            model(torch.ones(2, 3))
+    assert watched.run.stats("0:output", step=1, phase="eval").numel == 8
+    assert not watched.absent

@@ -20,10 +20,11 @@ from PIL import Image
 from torch import nn
 
 import torchtap as tt
-from torchtap.cli.demo import SITES, class_names
+from torchtap.cli.demo import SITES, class_names, run_demo
+from torchtap.cli.demo_sheet import DEPTHS, explain_demo
 
 CAT, TIGER_CAT, TABBY = 285, 282, 281
-PICTURE = ROOT / "docs" / "images" / "feature_maps.png"
+IMAGES = ROOT / "docs" / "images"
 
 
 @pytest.fixture(scope="module")
@@ -225,11 +226,35 @@ def test_the_picture_is_of_an_early_a_middle_and_a_late_place(run: Any) -> None:
     assert sizes == [112, 28, 7]
 
 
-def test_the_picture_in_the_docs_is_the_one_that_the_demo_draws(demo: Any) -> None:
-    small, drawn = pixels_of(PICTURE), pixels_of(demo[1] / "feature_maps.png")
+@pytest.mark.parametrize("name", ["feature_maps.png", "explained.png"])
+def test_the_picture_in_the_docs_is_the_one_that_the_demo_draws(demo: Any, name: str) -> None:
+    small, drawn = pixels_of(IMAGES / name), pixels_of(demo[1] / name)
     assert small.shape == drawn.shape
     assert abs(small - drawn).mean() < 4
-    assert PICTURE.stat().st_size < 300_000
+    assert (IMAGES / name).stat().st_size < 300_000
+
+
+def test_the_sheet_shows_three_depths_the_pixels_and_deletion(network: Any) -> None:
+    found = explain_demo(run_demo())
+    assert [one.layer for one in (*found.cams, found.pixels)] == [*DEPTHS, ""]
+    assert [one.values.shape[-1] for one in (*found.cams, found.pixels)] == [56, 14, 7, 224]
+    assert {one.names for one in found.cams} == {("Egyptian cat",)}
+    panels = [axes for axes in found.figure.axes if axes.images]
+    titles = [axes.get_title(loc="left").split("\n")[0] for axes in panels]
+    assert titles == [
+        "input",
+        *(f"gradcam at {layer}" for layer in DEPTHS),
+        "integrated_gradients at the input",
+    ]
+    (curves,) = (axes for axes in found.figure.axes if not axes.images)
+    (ours,) = (one for one in curves.lines if str(one.get_label()).startswith("integrated"))
+    scores = np.asarray(ours.get_ydata())
+    with torch.no_grad():
+        whole = network(prepared_cat().float()).softmax(1)[0, CAT]
+        nothing = prepared_cat().float().mean((2, 3), keepdim=True).expand(1, 3, 224, 224)
+        empty = network(nothing).softmax(1)[0, CAT]
+    assert scores[0] == pytest.approx(float(whole), abs=1e-4)
+    assert scores[-1] == pytest.approx(float(empty), abs=1e-4)
 
 
 # ---------------------------------------------------------------------- class names

@@ -263,7 +263,9 @@ def test_what_goes_wrong_in_the_watching_is_told_and_the_script_goes_on(tmp_path
     alone, watched = run(tmp_path, SCRIPTS / "mnist.py"), run(tmp_path, *WATCHED, *words)
     assert watched.stdout == alone.stdout
     assert watched.returncode == 0
-    assert "conv9" in watched.stderr.decode()
+    said = [line for line in watched.stderr.decode().splitlines() if "conv9" in line]
+    assert said[0].endswith("; the script goes on")  # At once, and again at the end.
+    assert said[-1].startswith("torchtap: nothing was watched: ")
 
 
 # ---------------------------------------------------------------------- starts, and bad input

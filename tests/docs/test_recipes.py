@@ -964,3 +964,61 @@ def test_on_two_ranks_the_sharded_training_is_that_of_one_process(tmp_path: Path
         (expected,) = clones_of(model, tokens[:, :-1])["layers.2.down"]
         found = run.stats("layers.2.down:output", phase="eval", step=4)
         assert found.l2 == pytest.approx(expected.norm().item(), rel=1e-4)
+
+
+# ---------------------------------------------------------------------- what decided
+
+
+def test_gradcam_by_hand_is_that_of_an_out_of_place_twin() -> None:
+    found = page("gradcam")
+    twin = copy.deepcopy(found["model"]).double()
+    kept: dict[str, Tensor] = {}
+
+    def keep(module: nn.Module, args: Any, out: Tensor) -> Tensor:
+        kept["value"] = out
+        return out.clone()  # The ReLU6 overwrites the clone.
+
+    twin._bn1.register_forward_hook(keep)
+    logits = twin(found["batch"].double())
+    (gradient,) = torch.autograd.grad(logits[0, 285], kept["value"])
+    wanted = (gradient.mean((2, 3), keepdim=True) * kept["value"]).sum(1).relu().detach()
+    assert_near(found["by_hand"], wanted)
+    assert not torch.allclose(found["wrong"].double(), wanted, atol=1e-2)
+
+
+def test_each_half_of_the_collage_speaks_for_its_own_class() -> None:
+    found = page("two_classes")
+    shares = {one: found["right_half"](found["pair"][row]) for row, one in ((0, 285), (1, 967))}
+    assert shares[285] <= 0.05
+    assert shares[967] >= 0.95
+    early = found["right_half"](found["early"])
+    assert 0.3 < early < 0.7  # The honest control.
+
+
+def test_the_language_model_is_that_of_the_package_and_its_tokens_are_ablated() -> None:
+    found = page("language_model")
+    model, ids, answer = found["model"], found["ids"], found["answer"]
+    truth = found["original"](ids.numpy()).data
+    assert int(truth[0, -1].argmax()) == answer
+    embedded = model.embedding(ids).detach()
+    drops = []
+    for place in range(ids.shape[1]):
+        without = embedded.clone()
+        without[0, place] = 0
+        with torch.no_grad():
+            logits = model.norm(model.blocks(without)) @ model.embedding.weight.T
+        drops.append(float(truth[0, -1, answer]) - float(logits[0, -1, answer]))
+    ours = found["found"].values[0]
+    assert torch.allclose(ours, torch.tensor(drops)[:, None].expand_as(ours), atol=1e-3)
+    strongest = sorted(range(len(drops)), key=lambda place: -abs(drops[place]))[:2]
+    assert [found["tokens"][place] for place in strongest] == ["▁H", "arch"]
+
+
+def test_misleading_maps_are_what_the_recipe_says() -> None:
+    found = page("misleading_attribution")
+    assert found["gradient"].values.abs().sum() == 0
+    assert found["integrated"].values[0].tolist() == pytest.approx([1, 0], abs=5e-3)
+    assert found["occluded"].values.abs().sum() == 0
+    # Shapley by hand: half of the orders see each alone first, max(2, 0) - 0 = 2, and 0 after.
+    assert found["shapley"].values[0].tolist() == pytest.approx([1, 1], abs=0.1)
+    assert float(found["check"].random_weights) < 0.9

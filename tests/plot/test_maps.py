@@ -90,7 +90,7 @@ def test_what_is_not_finite_is_magenta_and_counted(
     figure = feature_maps(run_with(value), "conv")
     assert f"1 {word} (magenta)" in title_of(figure)
     assert f"1 {word}" in words_of(figure)
-    magenta = [round(255 * part) for part in draw._BAD]
+    magenta = [round(255 * part) for part in draw.BAD]
     assert (pixels_of(figure) == magenta).all(-1).any()
     assert len(figure.axes[0].patches) == 1
     clean = feature_maps(run_with(torch.rand(1, 4, 5, 5)), "conv")

@@ -6,7 +6,7 @@ In the order in which it is read:
   records to sinks, :mod:`~torchtap.capture.missing` says why a site has none.
 - :mod:`~torchtap.capture.engine`, :mod:`~torchtap.capture.callbacks`: what is done as a module is
   entered and left. ``input`` and ``output`` are kept at that moment
-  (:mod:`~torchtap.capture.copy_policy`).
+  (:mod:`~torchtap.capture.value_ports`, :mod:`~torchtap.capture.copy_policy`).
 - ``grad_output``: a hook on the tensor at the moment of return. It stays with that very value, also
   when the caller goes on with ``out += x``. A *view* that the caller overwrites loses its hook
   without a word; such views are found and followed (:mod:`~torchtap.capture.gradient_ports`).

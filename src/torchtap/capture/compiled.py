@@ -291,11 +291,13 @@ def _emit(tensor: Tensor, part: Part, port: str, leaf: str, gradient: str = "") 
 
 
 def _pass_over(part: Part, port: str, unseen: Unseen) -> None:
+    trains = torch.is_grad_enabled()
     for leaf, what in unseen.items():
-        torch.ops.torchtap.emit(None, part.ticket, port, leaf, what, True)
+        torch.ops.torchtap.emit(None, part.ticket, port, leaf, what, trains)
 
 
-def _tell(part: Part, port: str = "", note: str = "", *, trains: bool = True) -> None:
+def _tell(part: Part, port: str = "", note: str = "", *, trains: bool | None = None) -> None:
+    trains = torch.is_grad_enabled() if trains is None else trains
     torch.ops.torchtap.emit(None, part.ticket, port, "", note, trains)
 
 

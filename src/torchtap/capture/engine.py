@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import weakref
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -24,13 +23,13 @@ from torchtap.capture.evaluation import NO_GRADIENTS, Evaluations
 from torchtap.capture.gradient_ports import Gradients, ModuleInputs
 from torchtap.capture.optimizer_ports import OptimizerPorts
 from torchtap.capture.pending_gradient import OUTSIDE
-from torchtap.capture.saved_port import Saved
 from torchtap.capture.state_ports import State
+from torchtap.capture.value_ports import Values
 from torchtap.core.modules import Places
 from torchtap.core.preserved import mode_of
 from torchtap.core.record import BACKWARD, EVAL, FORWARD, Record
 from torchtap.core.site import STATE_PORTS, Site
-from torchtap.core.tensors import obstacle, storage_id
+from torchtap.core.tensors import storage_id
 from torchtap.core.torch_private import (
     current_task,
     sequence_number,
@@ -128,10 +127,12 @@ class Engine:
         self._numbers_backwards = numbers_backwards
         self.borrows = copy == ALIAS
         copies = False if self.borrows else None
-        self._hooks = ModuleHooks[_Frame](plan, partial(Tap, copies=copies, meter=meter))
+        make_tap = partial(Tap, copies=copies, meter=meter)
+        self._hooks: ModuleHooks[_Frame] = ModuleHooks(plan, make_tap)
         self.taps, self.root = self._hooks.taps, self._hooks.root
         self.marks, self.namesakes = self._hooks.marks, self._hooks.namesakes
         self.keeper = CopyPolicy(copy)
+        self.values = Values(model, self.keeper, emit, skips_evaluation=skips_evaluation)
         self.state = State(plan, self.taps, emit, borrows=self.borrows)
         take_state = self.take_state
         self.optimizers = OptimizerPorts(plan, self.taps, emit, take_state, borrows=self.borrows)
@@ -142,15 +143,13 @@ class Engine:
         # At hand for the hooks, which are called for every module.
         self.deliver_gradient = self.gradients.deliver
         self.on_tensors = self.gradients.on_tensors
+        self._take_value = self.values.take
         self._running, self._numbering = self._hooks.running, self._hooks.numbering
-        self._model = weakref.ref(model)
-        self.saved = Saved()
         self._lock = threading.RLock()  # A sink that is given a parameter may make a step.
         self._head: Tap | None = None
         self._was_training: bool | None = None
         self._is_state_taken = self._was_recording = False
         self._has_trained = False  # In this step: else no optimizer has to make one.
-        self._own_storages: set[int] | None = None
         self.places: Places | None = None
         self._moved: dict[str, str | None] | None = None
 
@@ -197,12 +196,12 @@ class Engine:
     def begin_step(self, step: int, *, recording: bool) -> None:
         """Start ``step``; gradients still to come keep the step they belong to."""
         if not self._was_recording and not recording:
-            self.step = self.gradients.step = self.state.step = self.optimizers.step = step
+            self._number_step(step)
             return  # Nothing was recorded, and nothing will be.
         self._end_pass()
         self.optimizers.end_step(has_run=self._is_state_taken and self._has_trained)
         self.evaluations.end_step(self.step)
-        self.step = self.gradients.step = self.state.step = self.optimizers.step = step
+        self._number_step(step)
         self._record(recording)
         self._was_recording = recording
         self._is_state_taken = self._has_trained = False
@@ -211,6 +210,10 @@ class Engine:
         self.gradients.release_leaves(force=True)
         self.gradients.prune(force=True)
         self.gradients.views.drop()
+
+    def _number_step(self, step: int) -> None:
+        self.step = self.values.step = self.gradients.step = step
+        self.state.step = self.optimizers.step = step
 
     def pause(self) -> None:
         """Record nothing for a while; gradients of calls that were recorded still come."""
@@ -330,10 +333,11 @@ class Engine:
         if frame.passage is not None:
             self.gradients.connect(frame.passage, [tensor for _, tensor in found])
         if "saved" in tap.filters and frame.phase in (FORWARD, BACKWARD):
-            self._take_saved(frame, [tensor for _, tensor in found])
+            outputs_of = [tensor for _, tensor in found]
+            self.values.take_saved(tap, outputs_of, frame.first_node, frame.number, frame.phase)
         if is_outermost:
             self.evaluations.end()
-            self.saved.restart()
+            self.values.saved.restart()
             self.gradients.views.drop()  # No call ends after this one to follow them.
         if is_outermost and has_frame:
             self.state.look(self.gradients.backwards)  # Lazy parameters exist only now.
@@ -390,7 +394,7 @@ class Engine:
         with self._lock:
             if not self._is_state_taken:
                 self._is_state_taken = True
-                self._own_storages = None
+                self.values.forget_storages()
                 self.state.take(self.gradients.backwards, is_late=is_late)
 
     def begin(self, tap: Tap, *, trains: bool) -> None:
@@ -433,59 +437,6 @@ class Engine:
             tap.unidentified[f"{NOT_IDENTIFIED}: it has phase {BACKWARD!r}"] += 1
             return next(tap.calls_in_backward), BACKWARD
         return call, phase
-
-    # ------------------------------------------------------------------ values
-
-    def _take_value(
-        self, state: SiteState | None, tensor: Tensor, call: int, phase: str, foreign: set[int]
-    ) -> None:
-        if state is None or (phase is EVAL and self.skips_evaluation):
-            return
-        if phase is FORWARD and state.meter(tensor, self.step):
-            state.seen = True
-            return
-        reason = obstacle(tensor)
-        if reason is not None:
-            state.expected += 1  # Expected and never received, also where other values came.
-            state.reason = reason
-            return
-        try:
-            foreign = self._all_foreign(tensor, foreign)
-            kept, version, labels = self.keeper.keep(state, tensor, foreign)
-        except (RuntimeError, NotImplementedError) as error:  # It must not stop the model.
-            state.reason = f"it could not be copied: {str(error).splitlines()[0]}"
-            return
-        state.seen = True
-        self.emit(Record(state.site, self.step, call, phase, -1, labels, kept, version))
-
-    def _take_saved(self, frame: _Frame, outputs: list[Tensor]) -> None:
-        def take(state: SiteState, tensor: Tensor, labels: tuple[str, ...]) -> None:
-            state.seen = True
-            if frame.phase is FORWARD and state.meter(tensor, self.step):
-                return
-            foreign = self._all_foreign(tensor, set())
-            kept, version, part = self.keeper.keep(state, tensor, foreign)
-            labels += part
-            row = (state.site, self.step, frame.number, frame.phase, -1, labels, kept, version)
-            self.emit(Record(*row))
-
-        params = self._param_storages()
-        self.saved.read(frame.tap, outputs, frame.first_node, params, take)
-
-    def _param_storages(self) -> set[int]:
-        model = self._model()
-        return set() if model is None else {storage_id(param) for param in model.parameters()}
-
-    def _all_foreign(self, tensor: Tensor, passed: set[int]) -> set[int]:
-        """Storages that others may write into: what was passed in, and the model's own state."""
-        source = tensor._base if tensor._is_view() else tensor
-        if source is not None and source.grad_fn is not None:
-            return passed  # Made by an operation.
-        if self._own_storages is None:
-            model = self._model()
-            state = () if model is None else (*model.parameters(), *model.buffers())
-            self._own_storages = {storage_id(held) for held in state} - {0}
-        return passed | self._own_storages
 
     # ------------------------------------------------------------------ small things
 

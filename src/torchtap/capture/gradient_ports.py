@@ -106,7 +106,7 @@ class Gradients:
         self._keeper = keeper
         self._emit = emit
         self._grad_input = grad_input
-        self.views = FollowedViews[PendingGradient](self.hold)
+        self.views: FollowedViews[PendingGradient] = FollowedViews(self.hold)
         self.on_tensors = TensorHooks(self._is_ours)
         self._leaves: list[Any] = []
         self._handles: list[Any] = []

@@ -1,15 +1,204 @@
-"""Why a module that was selected was never seen, as far as a look at the model can tell."""
+"""What was selected and not seen, and why, as far as a look at the model can tell."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from itertools import chain
+from typing import TYPE_CHECKING
 
 from torch import nn
 
+from torchtap.capture.compiled import NOT_IN_GRAPHS
+from torchtap.core.absence import Absence, Absences
+from torchtap.core.errors import SiteError
 from torchtap.core.plan import Plan
-from torchtap.core.site import FLOW_PORTS
+from torchtap.core.site import FLOW_PORTS, STATE_PORTS, Site
+from torchtap.core.text import plural
 from torchtap.hooks.calls import is_container as has_no_forward
-from torchtap.hooks.taps import SiteState
+from torchtap.hooks.taps import SiteState, Tap
+
+if TYPE_CHECKING:
+    from torchtap.capture.delivery import SinkDispatch
+    from torchtap.capture.engine import Engine
+
+_REPLACED = (
+    "the module that is watched was taken out of the model, or replaced by another one, which is "
+    "not: close the watch and watch again"
+)
+_MOVED = "the module stands at {} now, and what is recorded under this path is still of it"
+
+
+class Missing:
+    """Says of all that a watch has selected what was not seen, and why.
+
+    Args:
+        plan: what was selected.
+        engine: what saw the rest.
+        delivery: what brought it to the sinks.
+        was_compiled: whether the model was compiled before it was watched.
+
+    Attributes:
+        was_paused: whether the watch was paused at any time.
+    """
+
+    def __init__(
+        self, plan: Plan, engine: Engine, delivery: SinkDispatch, *, was_compiled: bool
+    ) -> None:
+        self.was_paused = False
+        self._plan = plan
+        self._engine = engine
+        self._delivery = delivery
+        self._was_compiled = was_compiled
+        self._entries = 0
+        self._mixed_steps: set[int] = set()
+
+    # ------------------------------------------------------------------ while it watches
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the model was called in the step that is running."""
+        return self._engine.num_entries > self._entries
+
+    def begin_step(self) -> None:
+        """The next step has begun."""
+        self._entries = self._engine.num_entries
+
+    def note_mixed(self) -> None:
+        """Note it if a sink has values of another watch in the step that is running."""
+        if self.has_begun and self._engine.step in self._delivery.steps_before:
+            self._mixed_steps.add(self._engine.step)
+
+    def check_marks(self) -> None:
+        """Refuse patterns that turned out to fit nothing, once the model has run.
+
+        Raises:
+            SiteError: a pattern fits neither a module nor a mark.
+        """
+        if not self._engine.num_entries:
+            return
+        reached = list(self._engine.marks)
+        for pattern in self._plan.unmatched:
+            if not any(pattern.matches_module(name) for name in reached):
+                hint = self._plan.hint(pattern, reached)
+                raise SiteError(
+                    f"{self._plan.model} has no module {pattern.path!r}, and no tt.mark of that "
+                    f"name was reached{hint}"
+                )
+
+    # ------------------------------------------------------------------ what is absent
+
+    def found(self) -> Absences:
+        """What was selected and not seen, with site and reason."""
+        found = [*self._plan.absent]
+        known = {entry.site for entry in found}
+        for planned in self._plan.taps:
+            tap = self._engine.taps[planned.path]
+            for port in planned.ports:
+                found.extend(e for e in self._absent_at(tap, port) if e.site not in known)
+        for marked in filter(None, self._engine.marks.values()):
+            for port in marked.filters:
+                found.extend(self._absent_at(marked, port))
+        parts = (
+            self._namesakes(),
+            self._moved(),
+            self._unmarked(),
+            self._lost(),
+            self._mixed(),
+            self._mixed_in_sinks(),
+        )
+        return Absences([*found, *chain.from_iterable(parts)])
+
+    def _namesakes(self) -> Iterator[Absence]:
+        for name in sorted(self._engine.namesakes):
+            reason = "a tt.mark of this name was skipped: a module has it; name it otherwise"
+            yield Absence(Site(name, "output"), reason)
+
+    def _moved(self) -> Iterator[Absence]:
+        for path, now in self._engine.moved.items():
+            is_known = now is not None and self._plan.aliases.get(now) == path
+            reason = _REPLACED if now is None else _MOVED.format(now or ".")
+            for port in () if is_known else self._engine.taps[path].filters:
+                yield Absence(Site(path, port), reason)
+
+    def _absent_at(self, tap: Tap, port: str) -> Iterator[Absence]:
+        wanted = (state for (one, _), state in tap.states.items() if state and one == port)
+        states = [state for state in wanted if not _is_untouched(state)]
+        for state in states:
+            reason = _why_missing(state)
+            if reason is not None:
+                yield Absence(state.site, reason)
+        unidentified = {} if port in STATE_PORTS else tap.unidentified
+        unseen = list(tap.why_unseen(port))
+        yield from unseen
+        if not states and not unseen and not unidentified:
+            yield Absence(Site(tap.path, port), self._why_never(tap, port))
+        for reason, number in unidentified.items():
+            yield Absence(Site(tap.path, port), f"{reason} ({plural(number, 'call')})")
+
+    def _why_never(self, tap: Tap, port: str) -> str:
+        if tap.reason is not None:
+            return tap.reason
+        if tap.is_in_graph and port in NOT_IN_GRAPHS:
+            return NOT_IN_GRAPHS[port]
+        if port in STATE_PORTS and self._engine.state.was_taken:
+            return "the module owns none that fits"
+        if port in STATE_PORTS and any(one.has_run for one in self._engine.taps.values()):
+            return (
+                "it is taken when the model, or a part right below it, is called, and only parts "
+                "further inside were"
+            )
+        if tap.has_run and port == "saved":
+            return "nothing in it is kept for backward"
+        if tap.has_run:
+            side = "took" if port.endswith("input") else "returned"
+            return f"it {side} no tensor that fits{tap.instead(port)}"
+        is_late = self._was_compiled and not self._engine.num_entries
+        if is_late and not is_container(self._plan, tap.path):
+            return (
+                "the model was compiled before it was watched, and a compiled model ignores hooks "
+                "put on later: watch it before its first compiled call, or call "
+                "torch.compiler.reset()"
+            )
+        ran = self._engine.num_entries > 0
+        if self.was_paused and not ran:
+            return "the watch was paused whenever the model was called, or it was not called"
+        return why_not_called(self._plan, tap.path, model_ran=ran, verb="watch")
+
+    def _unmarked(self) -> Iterator[Absence]:
+        for pattern in self._plan.unmatched:
+            if not any(pattern.matches_module(name) for name in self._engine.marks):
+                for port in pattern.effective_ports:
+                    yield Absence(Site(pattern.path, port), "no tt.mark of that name was reached")
+
+    def _mixed(self) -> Iterator[Absence]:
+        for path, (step, number) in self._engine.evaluations.mixed.items():
+            yield Absence(
+                Site(path, "output"),
+                f"the first training forward came after {number} evaluation forwards of the same "
+                f"step ({step}), which are recorded with it. Call step() between them",
+            )
+
+    def _mixed_in_sinks(self) -> Iterator[Absence]:
+        self.note_mixed()
+        if self._mixed_steps:
+            steps = sorted(self._mixed_steps)
+            shown = ", ".join(map(str, steps[:6])) + (" and more" if len(steps) > 6 else "")
+            yield Absence(
+                Site("", "output"),
+                f"the sink held values of another watch in step {shown}, and holds both now. Give "
+                f"each watch a sink of its own, or its steps numbers that go on",
+            )
+
+    def _lost(self) -> Iterator[Absence]:
+        yield from self._delivery.absent
+        records = self._delivery.kept
+        for row in () if records is None else records.read().overwritten():
+            yield Absence(
+                row.site,
+                f"the value of step {row.step}, call {row.call} was overwritten after it had "
+                f"been kept without a copy",
+            )
 
 
 def is_compiler_used() -> bool:
@@ -77,7 +266,8 @@ def _why_missing(state: SiteState) -> str | None:
     return "it was not seen"
 
 
-def _is_compiled(model: nn.Module) -> bool:
+def is_compiled(model: nn.Module) -> bool:
+    """Whether the model, or a part of it, was compiled."""
     modules = [model, *model.modules()]
     return any(
         type(module).__name__ == "OptimizedModule"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -14,30 +14,21 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from torchtap.capture.compiled import NOT_IN_GRAPHS
 from torchtap.capture.copy_policy import ALIAS, COPY_MODES
 from torchtap.capture.delivery import SinkDispatch, as_sinks
 from torchtap.capture.engine import Engine
 from torchtap.capture.evaluation import Evaluations
-from torchtap.capture.missing import (
-    _is_compiled,
-    _is_untouched,
-    _why_missing,
-    is_container,
-    why_not_called,
-)
+from torchtap.capture.missing import Missing, is_compiled
 from torchtap.core.absence import Absence, Absences
 from torchtap.core.closable import Closable
 from torchtap.core.distributed import own_rank, ranks_of_one_batch
-from torchtap.core.errors import CaptureError, InputError, SiteError
+from torchtap.core.errors import CaptureError, InputError
 from torchtap.core.modules import Where, modules_of, num_parameters
 from torchtap.core.plan import Plan, make_plan
 from torchtap.core.record import Record, Sink
-from torchtap.core.site import STATE_PORTS, Site
-from torchtap.core.text import plural
+from torchtap.core.site import Site
 from torchtap.core.version import __version__
 from torchtap.hooks.order import AFTER, BEFORE
-from torchtap.hooks.taps import Tap
 from torchtap.runs.about import About
 from torchtap.runs.meta import Meta
 from torchtap.runs.run import Run
@@ -47,11 +38,6 @@ from torchtap.stats.series import Series
 
 Every = int | Callable[[int], bool]
 To = Sink | Callable[[Record], object] | Iterable[Sink | Callable[[Record], object]] | None
-_REPLACED = (
-    "the module that is watched was taken out of the model, or replaced by another one, which is "
-    "not: close the watch and watch again"
-)
-_MOVED = "the module stands at {} now, and what is recorded under this path is still of it"
 _GRAD_INPUT_MODES = ("through", "total")
 
 
@@ -99,10 +85,7 @@ class Watch(Closable):
         self._delivery = delivery
         self._every = every
         self._num_pauses = 0
-        self._was_paused = False
-        self._entries = 0
-        self._mixed_steps: set[int] = set()
-        self._was_compiled = _is_compiled(model)
+        was_compiled = is_compiled(model)
         modules, _ = modules_of(model)
         self._engine = Engine(
             modules[""],
@@ -113,6 +96,7 @@ class Watch(Closable):
             numbers_backwards=delivery.reads_backward,
             **how,
         )
+        self._missing = Missing(plan, self._engine, delivery, was_compiled=was_compiled)
         self._records = delivery.records
         self._kept = delivery.kept
         self._scalars = Scalars()
@@ -165,18 +149,18 @@ class Watch(Closable):
             [1000]
         """
         self._refuse_closed()
-        self._note_mixed()
+        self._missing.note_mixed()
         done = self._engine.step
         following = done + 1 if number is None else self._checked(number)
         own_ids, own_labels = checked_ids(ids), checked_labels(labels)
         if following == done:
             return
         recording = self._wants(following) and not self._num_pauses
-        has_begun = self._engine.num_entries > self._entries
+        has_begun = self._missing.has_begun
         self._engine.begin_step(following, recording=recording)
-        self._entries = self._engine.num_entries
+        self._missing.begin_step()
         self._note_overwritten(done)
-        self._check_marks()
+        self._missing.check_marks()
         if has_begun or own_ids or own_labels:
             self._notes.note(done, time.time(), own_ids, own_labels)
         self._delivery.close_step(done)
@@ -189,7 +173,7 @@ class Watch(Closable):
             raise InputError(
                 f"step() got the number {number!r}; expected a whole number."
             ) from None
-        if following < done or (following == done and self._engine.num_entries > self._entries):
+        if following < done or (following == done and self._missing.has_begun):
             raise InputError(
                 f"step() got the number {following}, and step {done} has begun; expected a larger "
                 f"one, since steps are kept in ascending order. For a training that goes back to a "
@@ -245,7 +229,7 @@ class Watch(Closable):
         """
         self._refuse_closed()
         self._num_pauses += 1
-        self._was_paused = True
+        self._missing.was_paused = True
         self._engine.pause()
         return Pause(self)
 
@@ -301,24 +285,12 @@ class Watch(Closable):
         self._engine.detach()
         self._delivery.close(raising=raising)
         if raising:
-            self._check_marks()
+            self._missing.check_marks()
 
     def _wants(self, step: int) -> bool:
         if callable(self._every):
             return bool(self._every(step))
         return step % self._every == 0
-
-    def _check_marks(self) -> None:
-        if not self._engine.num_entries:
-            return
-        reached = list(self._engine.marks)
-        for pattern in self.plan.unmatched:
-            if not any(pattern.matches_module(name) for name in reached):
-                hint = self.plan.hint(pattern, reached)
-                raise SiteError(
-                    f"{self.plan.model} has no module {pattern.path!r}, and no tt.mark of that "
-                    f"name was reached{hint}"
-                )
 
     # ------------------------------------------------------------------ what came out
 
@@ -339,111 +311,7 @@ class Watch(Closable):
     @property
     def absent(self) -> Absences:
         """What was selected and not seen, with site and reason: a list that prints as a table."""
-        found = [*self.plan.absent]
-        known = {entry.site for entry in found}
-        for planned in self.plan.taps:
-            tap = self._engine.taps[planned.path]
-            for port in planned.ports:
-                found.extend(e for e in self._absent_at(tap, port) if e.site not in known)
-        for marked in self._engine.marks.values():
-            if marked is not None:
-                for port in marked.filters:
-                    found.extend(self._absent_at(marked, port))
-        for name in sorted(self._engine.namesakes):
-            reason = "a tt.mark of this name was skipped: a module has it; name it otherwise"
-            found.append(Absence(Site(name, "output"), reason))
-        for path, now in self._engine.moved.items():
-            is_known = now is not None and self.plan.aliases.get(now) == path
-            reason = _REPLACED if now is None else _MOVED.format(now or ".")
-            for port in () if is_known else self._engine.taps[path].filters:
-                found.append(Absence(Site(path, port), reason))
-        mixed = [*self._mixed(), *self._mixed_in_sinks()]
-        return Absences([*found, *self._unmarked(), *self._lost(), *mixed])
-
-    def _absent_at(self, tap: Tap, port: str) -> Iterator[Absence]:
-        wanted = (state for (one, _), state in tap.states.items() if state and one == port)
-        states = [state for state in wanted if not _is_untouched(state)]
-        for state in states:
-            reason = _why_missing(state)
-            if reason is not None:
-                yield Absence(state.site, reason)
-        unidentified = {} if port in STATE_PORTS else tap.unidentified
-        unseen = list(tap.why_unseen(port))
-        yield from unseen
-        if not states and not unseen and not unidentified:
-            yield Absence(Site(tap.path, port), self._why_never(tap, port))
-        for reason, number in unidentified.items():
-            yield Absence(Site(tap.path, port), f"{reason} ({plural(number, 'call')})")
-
-    def _why_never(self, tap: Tap, port: str) -> str:
-        if tap.reason is not None:
-            return tap.reason
-        if tap.is_in_graph and port in NOT_IN_GRAPHS:
-            return NOT_IN_GRAPHS[port]
-        if port in STATE_PORTS and self._engine.state.was_taken:
-            return "the module owns none that fits"
-        if port in STATE_PORTS and any(one.has_run for one in self._engine.taps.values()):
-            return (
-                "it is taken when the model, or a part right below it, is called, and only parts "
-                "further inside were"
-            )
-        if tap.has_run and port == "saved":
-            return "nothing in it is kept for backward"
-        if tap.has_run:
-            side = "took" if port.endswith("input") else "returned"
-            return f"it {side} no tensor that fits{tap.instead(port)}"
-        is_late = self._was_compiled and not self._engine.num_entries
-        if is_late and not is_container(self.plan, tap.path):
-            return (
-                "the model was compiled before it was watched, and a compiled model ignores hooks "
-                "put on later: watch it before its first compiled call, or call "
-                "torch.compiler.reset()"
-            )
-        ran = self._engine.num_entries > 0
-        if self._was_paused and not ran:
-            return "the watch was paused whenever the model was called, or it was not called"
-        return why_not_called(self.plan, tap.path, model_ran=ran, verb="watch")
-
-    def _unmarked(self) -> Iterator[Absence]:
-        for pattern in self.plan.unmatched:
-            if not any(pattern.matches_module(name) for name in self._engine.marks):
-                for port in pattern.effective_ports:
-                    yield Absence(Site(pattern.path, port), "no tt.mark of that name was reached")
-
-    def _mixed(self) -> Iterator[Absence]:
-        for path, (step, number) in self._engine.evaluations.mixed.items():
-            yield Absence(
-                Site(path, "output"),
-                f"the first training forward came after {number} evaluation forwards of the same "
-                f"step ({step}), which are recorded with it. Call step() between them",
-            )
-
-    def _mixed_in_sinks(self) -> Iterator[Absence]:
-        self._note_mixed()
-        if self._mixed_steps:
-            steps = sorted(self._mixed_steps)
-            shown = ", ".join(map(str, steps[:6])) + (" and more" if len(steps) > 6 else "")
-            yield Absence(
-                Site("", "output"),
-                f"the sink held values of another watch in step {shown}, and holds both now. Give "
-                f"each watch a sink of its own, or its steps numbers that go on",
-            )
-
-    def _note_mixed(self) -> None:
-        has_begun = self._engine.num_entries > self._entries
-        if has_begun and self.current_step in self._delivery.steps_before:
-            self._mixed_steps.add(self.current_step)
-
-    def _lost(self) -> Iterator[Absence]:
-        yield from self._delivery.absent
-        if self._kept is None:
-            return
-        for row in self._kept.read().overwritten():
-            yield Absence(
-                row.site,
-                f"the value of step {row.step}, call {row.call} was overwritten after it had "
-                f"been kept without a copy",
-            )
+        return self._missing.found()
 
     def _make_meta(self, model: nn.Module) -> Meta:
         rank, world_size = own_rank()

@@ -14,7 +14,13 @@ from collections.abc import Sequence
 
 import click
 
-from torchtap.cli import commands_read, commands_run, commands_script, commands_store
+from torchtap.cli import (
+    commands_explain,
+    commands_read,
+    commands_run,
+    commands_script,
+    commands_store,
+)
 from torchtap.cli.output import complain
 from torchtap.cli.script.launch import Launch
 from torchtap.core.errors import TorchtapError
@@ -90,6 +96,8 @@ for command in (
     commands_run.record,
     commands_run.summary,
     commands_run.maps,
+    commands_explain.cam,
+    commands_explain.attribute,
     commands_script.run,
     commands_read.ls,
     commands_store.doctor,

@@ -39,10 +39,11 @@ _PICTURES = (".png", ".svg", ".pdf", ".jpg", ".jpeg", ".webp")
 @click.option("--out", default="torchtap-demo", show_default=True, metavar="DIR", help="Where to.")
 @json_option
 def demo(out: str, as_json: bool) -> None:
-    """Watch EfficientNet-Lite0 look at a cat, forward and backward."""
+    """Watch EfficientNet-Lite0 look at a cat, forward and backward, and see what decided."""
     folder = Path(out)
     with Progress("running EfficientNet-Lite0"):
         from torchtap.cli.demo import SITES, run_demo
+        from torchtap.cli.demo_sheet import explain_demo
         from torchtap.plot.maps import feature_maps_overview
         from torchtap.runs.modules import module_rows
 
@@ -53,11 +54,13 @@ def demo(out: str, as_json: bool) -> None:
             found.run, SITES, picture=found.picture, caption=caption, title=title
         )
         rows = module_rows(found.run.table())
+        maps = explain_demo(found)
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
             saved = found.run.save(folder / "run.safetensors")
             figure.savefig(folder / "feature_maps.png")
-    written = [str(saved), str(folder / "feature_maps.png")]
+            maps.figure.savefig(folder / "explained.png")
+    written = [str(saved), str(folder / "feature_maps.png"), str(folder / "explained.png")]
     if as_json:
         guesses = [
             {"class": g.index, "name": g.name, "probability": g.probability} for g in found.guesses

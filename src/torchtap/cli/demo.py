@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from torchtap.cli.batch import image_tensor
+from torchtap.cli.batch import image_tensor, read_image, square
 from torchtap.core.errors import MissingExtraError
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
     from torchtap.runs.run import Run
 
@@ -62,14 +62,13 @@ def run_demo(*, num_guesses: int = 5) -> Demo:
         MissingExtraError: one of the packages with the model, the weights or the picture is
             missing.
     """
-    import numpy
     import torch
 
     from torchtap.capture.watch import watch
-    from torchtap.cli.batch import square
 
-    model, picture = _model(), _cat()
-    batch = image_tensor(picture, size=_SIZE, mean=_MEAN, std=_STD).requires_grad_()
+    model = load_demo()
+    batch, picture = demo_batch()
+    batch.requires_grad_()
     with watch(model, _WHERE) as watching:
         logits = model(batch)
         logits[0, logits[0].argmax()].backward()
@@ -81,7 +80,33 @@ def run_demo(*, num_guesses: int = 5) -> Demo:
         Guess(index, names[index], probability)
         for index, probability in zip(top.indices.tolist(), top.values.tolist(), strict=True)
     )
-    return Demo("EfficientNet-Lite0", numpy.asarray(square(picture, _SIZE)), guesses, watching.run)
+    return Demo("EfficientNet-Lite0", picture, guesses, watching.run)
+
+
+def load_demo() -> nn.Module:
+    """EfficientNet-Lite0 with its weights, in evaluation mode.
+
+    Raises:
+        MissingExtraError: the package with the model or the weights is missing.
+    """
+    return _model()
+
+
+def demo_batch(image: str | None = None) -> tuple[Tensor, Any]:
+    """The cat, or a picture of the user's, as the model takes it; and as it is seen.
+
+    Args:
+        image: path of the user's picture.
+
+    Raises:
+        MissingExtraError: the package with the cat is missing.
+        InputError: there is no picture.
+    """
+    import numpy
+
+    picture = _cat() if image is None else read_image(image)
+    pixels = numpy.asarray(square(picture, _SIZE))
+    return image_tensor(picture, size=_SIZE, mean=_MEAN, std=_STD), pixels
 
 
 def class_names() -> list[str]:

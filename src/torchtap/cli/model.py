@@ -74,7 +74,7 @@ def load_object(target: str, *, what: str) -> Any:
     return found
 
 
-def parse_args(words: Sequence[str]) -> dict[str, Any]:
+def parse_args(words: Sequence[str], *, option: str = "--arg") -> dict[str, Any]:
     """``key=value`` words; values are Python literals where they read as such, else text.
 
     Example:
@@ -85,9 +85,9 @@ def parse_args(words: Sequence[str]) -> dict[str, Any]:
     for word in words:
         key, equals, value = word.partition("=")
         if not equals or not key.isidentifier():
-            raise InputError(f"--arg is {word!r}; expected key=value, such as --arg width=8.")
+            raise InputError(f"{option} is {word!r}; expected key=value, such as {option} width=8.")
         if key in found:
-            raise InputError(f"--arg {key} is given twice.")
+            raise InputError(f"{option} {key} is given twice.")
         try:
             found[key] = ast.literal_eval(value)
         except (ValueError, SyntaxError):

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from torchtap.core.printed_page import BLANK, Line, Page
+from torchtap.core.printed_page import BLANK, Line, Page, wants_color
 from torchtap.core.text import WIDTH
 
 if TYPE_CHECKING:
@@ -19,11 +17,6 @@ if TYPE_CHECKING:
     from torchtap.cli.model import Unwrapped
 
 _MOST_KEYS = 6
-
-
-def wants_color() -> bool:
-    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
-    return sys.stdout.isatty() and not plain
 
 
 def print_page(page: Page, *, width: int | None = WIDTH) -> None:

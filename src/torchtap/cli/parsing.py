@@ -216,6 +216,16 @@ def channels_of(text: str | None) -> int | list[int] | None:
     return [int(word) for word in words] if "," in text else int(words[0])
 
 
+def classes_of(text: str | None) -> int | list[int] | None:
+    """The class of ``--target``, or one of each row; ``None`` for the winner."""
+    if text is None:
+        return None
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.removeprefix("-").isdecimal() for word in words):
+        raise InputError(f"--target is {text!r}; expected a class number, or several with commas.")
+    return [int(word) for word in words] if "," in text else int(words[0])
+
+
 def refuse_target(out: str, endings: Sequence[str], option: str = "--out") -> None:
     """Refuse a place that cannot be written before an hour of work goes there."""
     path = Path(out)

@@ -161,6 +161,8 @@ def unwrapped(module: nn.Module) -> nn.Module:
 
 def _inner_of(module: nn.Module) -> nn.Module | None:
     """What a wrapper wraps, or ``None`` for a module that is none."""
+    if not module._modules:  # Most modules: the rest need not be asked.
+        return None
     if isinstance(module, DistributedDataParallel | DataParallel):
         return module._modules["module"]
     for name in _type_names(module):  # FSDP2 makes a subclass of the wrapper's class.

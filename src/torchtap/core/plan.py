@@ -114,13 +114,18 @@ def make_plan(model: nn.Module, where: Where) -> Plan:
     patterns = tuple(_as_pattern(item) for item in items if isinstance(item, str | Pattern))
     others = [item for item in items if not isinstance(item, str | Pattern)]
     types = {path: tuple(_type_names(module)) for path, module in modules.items()}
-    paths = {path: [path, *(a for a, f in aliases.items() if f == path)] for path in modules}
+    paths = {path: [path] for path in modules}
+    for alias, first in aliases.items():
+        paths[first].append(alias)
     fitting = _Fitting(patterns).of(paths, types)
     unmatched = _unmatched(model, patterns, fitting, paths, types)
     choosers = [_chooser(item, modules) for item in others]
+    assume_all = not others and _only_takes_away(patterns)
     taps = []
     for path, module in modules.items():
-        filters = _ports_of(fitting[path], assume_all=not others and _only_takes_away(patterns))
+        if not (fitting[path] or choosers or assume_all):
+            continue
+        filters = _ports_of(fitting[path], assume_all=assume_all)
         for chooser in choosers:
             _choose(chooser, path, module, filters)
         filters = _without_empty(filters, module)

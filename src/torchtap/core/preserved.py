@@ -17,6 +17,10 @@ Access = tuple[Callable[[], Any], Callable[[Any], object]]
 """How the state of one generator is read, and how it is written."""
 
 
+_OF_EVERY_MODULE = frozenset(vars(nn.Module()))
+"""Tables that hold no generators; to look into those of all modules takes milliseconds."""
+
+
 class RandomState:
     """The state of every generator of random numbers that can be found.
 
@@ -31,7 +35,12 @@ class RandomState:
     """
 
     def __init__(self, modules: Iterable[nn.Module], *held: Any) -> None:
-        attributes = [vars(module) for module in modules]
+        attributes = [
+            value
+            for module in modules
+            for name, value in vars(module).items()
+            if name not in _OF_EVERY_MODULE
+        ]
         self._generators = [*_global_generators(), *_held_generators([attributes, held])]
         self._states = self.read()
 
@@ -77,29 +86,38 @@ def _global_generators() -> Iterator[Access]:
 
 def _held_generators(values: Iterable[Any]) -> Iterator[Access]:
     """Of the generators in nested containers."""
-    numpy: Any = sys.modules.get("numpy")
     seen: set[int] = set()
+    others: set[type] = set()  # Classes of values that are neither: most are of a few.
     waiting = list(values)
     while waiting:
         value = waiting.pop()
-        if id(value) in seen:
+        if type(value) in others:
             continue
-        if isinstance(value, dict):
-            seen.add(id(value))
-            waiting += value.values()
-        elif isinstance(value, list | tuple | set):
-            seen.add(id(value))
-            waiting += value
-        elif isinstance(value, torch.Generator):
-            yield value.get_state, value.set_state
-        elif isinstance(value, random.Random) and not isinstance(value, random.SystemRandom):
-            yield value.getstate, value.setstate
-        elif numpy is None:
+        if isinstance(value, dict | list | tuple | set):
+            if value and id(value) not in seen:
+                seen.add(id(value))
+                waiting += value.values() if isinstance(value, dict) else value
             continue
-        elif isinstance(value, numpy.random.RandomState):
-            yield value.get_state, value.set_state
-        elif isinstance(value, numpy.random.Generator):
-            yield _of_bit_generator(value.bit_generator)
+        access = _access(value)
+        if access is None:
+            others.add(type(value))
+        elif id(value) not in seen:
+            seen.add(id(value))
+            yield access
+
+
+def _access(value: Any) -> Access | None:
+    """How the state of a generator is read and written; ``None`` for what is none."""
+    numpy: Any = sys.modules.get("numpy")
+    if isinstance(value, torch.Generator):
+        return value.get_state, value.set_state
+    if isinstance(value, random.Random) and not isinstance(value, random.SystemRandom):
+        return value.getstate, value.setstate
+    if numpy is not None and isinstance(value, numpy.random.RandomState):
+        return value.get_state, value.set_state
+    if numpy is not None and isinstance(value, numpy.random.Generator):
+        return _of_bit_generator(value.bit_generator)
+    return None
 
 
 def _of_bit_generator(bits: Any) -> Access:

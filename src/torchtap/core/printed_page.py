@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from typing import TypeVar
 
+from torchtap.core.printed_tokens import Tokens
 from torchtap.core.text import (
     WIDTH,
     Cell,
@@ -38,6 +41,12 @@ def middle(items: Sequence[T], limit: int | None) -> tuple[Sequence[T], int, Seq
     front = -(-limit // 2)
     back = limit - front
     return items[:front], len(items) - limit, items[len(items) - back :]
+
+
+def wants_color() -> bool:
+    """Whether what is printed to stdout may have colours: a terminal, and no ``NO_COLOR``."""
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    return sys.stdout.isatty() and not plain
 
 
 def paint(text: str, tone: str, *, color: bool) -> str:
@@ -220,7 +229,7 @@ class Grid:
 
 
 BLANK = Line("")
-Part = Line | Listed | Grid
+Part = Line | Listed | Grid | Tokens
 
 
 class Page:

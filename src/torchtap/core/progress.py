@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import sys
 import threading
+from contextvars import ContextVar, Token
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
 
 _QUIET_SECONDS = 2.0
+_IS_ANY_SHOWN: ContextVar[bool] = ContextVar("torchtap.progress", default=False)
 
 
 class Progress:
     """A line that says what is done; a timer shows it, so short work never imports rich.
+
+    Work inside of other work is not shown: two lines would overwrite each other.
 
     Args:
         doing: what takes long.
@@ -29,9 +33,12 @@ class Progress:
         self._bar: Bar | None = None
         self._timer = threading.Timer(_QUIET_SECONDS, self._show)
         self._timer.daemon = True
+        self._token: Token[bool] | None = None
 
     def __enter__(self) -> Progress:
+        self._wanted = self._wanted and not _IS_ANY_SHOWN.get()
         if self._wanted:
+            self._token = _IS_ANY_SHOWN.set(True)
             self._timer.start()
         return self
 
@@ -80,6 +87,8 @@ class Progress:
     def __exit__(self, *_: object) -> None:
         if not self._wanted:
             return
+        if self._token is not None:
+            _IS_ANY_SHOWN.reset(self._token)
         self._timer.cancel()
         self._timer.join()
         if self._bar is not None:

@@ -108,7 +108,7 @@ class EditEngine:
         self.step = 0
         self.is_on = False
         self.num_entries = 0
-        self._hooks = ModuleHooks[_Frame](plan)
+        self._hooks: ModuleHooks[_Frame] = ModuleHooks(plan)
         self.taps, self.root, self.marks = self._hooks.taps, self._hooks.root, self._hooks.marks
         self.reached: dict[SiteState, Counter[int]] = {}
         self.fired: dict[SiteState, Counter[int]] = {}

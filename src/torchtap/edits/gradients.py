@@ -144,7 +144,7 @@ class GradientEdits:
         self._fired = fired
         self._handles: list[Any] = []
         self._unfinished: list[GradientEdit] = []
-        self.views = FollowedViews[GradientEdit](self._hold, self._unfinished.append)
+        self.views: FollowedViews[GradientEdit] = FollowedViews(self._hold, self._unfinished.append)
         self._prune_at = 256
         self.lost: dict[SiteState, str] = {}
 

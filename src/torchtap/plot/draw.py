@@ -19,20 +19,20 @@ if TYPE_CHECKING:
 
 Scale = Literal["shared", "each"]
 
-_BAD = (0.85, 0.0, 0.85, 1.0)
+BAD = (0.85, 0.0, 0.85, 1.0)
 """Magenta stands in neither colour map: it marks NaN and Inf."""
-_MAGNITUDE, _SIGNED = "viridis", "RdBu_r"
+MAGNITUDE, SIGNED = "viridis", "RdBu_r"
 _TILE = 48
 """Fewest pixels of a tile's side; small maps are repeated up to it."""
-_GREY = "#555555"
+GREY = "#555555"
 
 
 def write_heading(axes: Axes, lines: Sequence[str]) -> None:
-    text = "\n".join(_printable(line) for line in lines)
+    text = "\n".join(printable(line) for line in lines)
     axes.set_title(text, fontsize=9, loc="left", family="monospace", parse_math=False)
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """Escapes for what the font of the figure does not have."""
     return clean(text).encode("latin-1", "backslashreplace").decode("latin-1")
 
@@ -76,7 +76,7 @@ def _label(axes: Axes, maps: Maps, place: int, left: int, top: int, size: tuple[
     word = bad or (f"all {constant_of(one)}" if constant_of(one) else "")
     if bad:
         frame = Rectangle(
-            (left, top), width, height, fill=False, edgecolor=_BAD, linewidth=1.2, clip_on=False
+            (left, top), width, height, fill=False, edgecolor=BAD, linewidth=1.2, clip_on=False
         )
         axes.add_patch(frame)
     middle = (left + width / 2, top + (0.97 if bad else 0.5) * height)
@@ -94,14 +94,14 @@ def _colored(maps: Maps, scale: Scale) -> Array:
         low = numpy.where(numpy.isfinite(values), values, numpy.inf).min((1, 2), keepdims=True)
         high = numpy.where(numpy.isfinite(values), values, -numpy.inf).max((1, 2), keepdims=True)
         span = numpy.where(high > low, high - low, 1.0)
-        cmap, unit = colormaps[_MAGNITUDE], (values - numpy.where(high >= low, low, 0)) / span
+        cmap, unit = colormaps[MAGNITUDE], (values - numpy.where(high >= low, low, 0)) / span
     else:
         bottom, top = maps.limits
-        cmap = colormaps[_SIGNED if maps.signed else _MAGNITUDE]
+        cmap = colormaps[SIGNED if maps.signed else MAGNITUDE]
         unit = (values - bottom) / (top - bottom)
     finite = numpy.isfinite(unit)
     tiles = cmap(numpy.where(finite, unit, 0.5), bytes=True)
-    tiles[~numpy.isfinite(values)] = [round(255 * part) for part in _BAD]
+    tiles[~numpy.isfinite(values)] = [round(255 * part) for part in BAD]
     factor = max(1, -(-_TILE // max(values.shape[1:])))
     return tiles.repeat(factor, axis=1).repeat(factor, axis=2)
 
@@ -112,7 +112,7 @@ def _colorbar(axes: Axes, maps: Maps, scale: Scale) -> None:
 
     signed = maps.signed and scale == "shared"
     limits = maps.limits if scale == "shared" else (0.0, 1.0)
-    colors = ScalarMappable(Normalize(*limits), _SIGNED if signed else _MAGNITUDE)
+    colors = ScalarMappable(Normalize(*limits), SIGNED if signed else MAGNITUDE)
     figure = axes.get_figure()
     assert figure is not None
     bar = figure.colorbar(
@@ -124,7 +124,7 @@ def _colorbar(axes: Axes, maps: Maps, scale: Scale) -> None:
         pad=0.02,
         extend=_extend(maps, limits) if scale == "shared" else "neither",
     )
-    bar.ax.tick_params(labelsize=7, colors=_GREY)
+    bar.ax.tick_params(labelsize=7, colors=GREY)
     bar.outline.set_visible(False)
     if scale == "each":
         bar.set_ticks([0, 1], labels=["its least", "its largest"])
@@ -159,7 +159,7 @@ def _extent(maps: Maps) -> tuple[float, float, float, float]:
     return -0.5, maps.values.shape[-1] - 0.5, len(maps.channels) - 0.5, -0.5
 
 
-def draw_picture(axes: Axes, picture: Any, caption: str) -> None:
+def draw_picture(axes: Axes, picture: Any, caption: str, *, fontsize: float = 10) -> None:
     axes.imshow(picture, interpolation="auto")
     axes.set_axis_off()
     axes.set_anchor("N")
@@ -170,7 +170,7 @@ def draw_picture(axes: Axes, picture: Any, caption: str) -> None:
         caption,
         transform=axes.transAxes,
         va="top",
-        fontsize=10,
+        fontsize=fontsize,
         family="monospace",
         parse_math=False,
     )

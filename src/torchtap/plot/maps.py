@@ -7,9 +7,10 @@ import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from torchtap.core.errors import InputError, MissingExtraError, SiteError
+from torchtap.core.errors import InputError, SiteError
 from torchtap.core.text import elide
 from torchtap.plot.draw import Scale, draw_lines, draw_mosaic, draw_picture, write_heading
+from torchtap.plot.extras import figure_class
 from torchtap.plot.prepare import Channels, Layout, Maps, layout_of, take_maps
 
 if TYPE_CHECKING:
@@ -80,15 +81,13 @@ def feature_maps(
     record = run.record(site, step=step, call=call, backward=backward)
     layout = layout or layout_of(record, run.meta.modules.get(record.site.path, ()))
     maps = take_maps(record, layout, sample, channels, clip)
-    figure_class = _figure_class()
+    figure_of = figure_class()
     if layout in ("NCL", "CL"):
-        return draw_lines(figure_class, maps, scale)
+        return draw_lines(figure_of, maps, scale)
     rows, cols = grid_shape(len(maps.channels))
     height, width = maps.values.shape[1:]
     inch = 7.5 * rows * height / (cols * width)
-    figure = figure_class(
-        figsize=(8.5, min(max(inch, 1.5), 16) + 0.9), dpi=150, layout="constrained"
-    )
+    figure = figure_of(figsize=(8.5, min(max(inch, 1.5), 16) + 0.9), dpi=150, layout="constrained")
     axes = figure.add_subplot()
     draw_mosaic(axes, maps, cols, scale)
     write_heading(axes, [elide(maps.title, 92), *textwrap.wrap(maps.remark, 92)])
@@ -132,14 +131,12 @@ def feature_maps_overview(
     shares = [max(cols / rows, _LEAST_SHARE) for rows, cols in grids]
     if picture is not None:
         shares = [0.8, *shares]
-    figure_class = _figure_class()
+    figure_of = figure_class()
     parts = shares[-len(chosen) :]
     headings = [_narrow_heading(maps, part) for maps, part in zip(chosen, parts, strict=True)]
     # Headings stand right above their grids; the longest of them sets where all grids begin.
     height = _PANEL + 0.17 * max(map(len, headings)) + 0.9
-    figure = figure_class(
-        figsize=(_PANEL * sum(shares) + 0.4, height), dpi=110, layout="constrained"
-    )
+    figure = figure_of(figsize=(_PANEL * sum(shares) + 0.4, height), dpi=110, layout="constrained")
     panels = list(figure.subplots(1, len(shares), width_ratios=shares, squeeze=False)[0])
     if picture is not None:
         draw_picture(panels.pop(0), picture, caption)
@@ -202,13 +199,3 @@ def _narrow_heading(maps: Maps, part: float) -> list[str]:
     else:
         lines = textwrap.wrap(maps.remark, room)
     return [elide(site, room), kind, when, *lines]
-
-
-def _figure_class() -> type[Figure]:
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtraError(
-            "Pictures need matplotlib. Install it: pip install 'torchtap[plot]'."
-        ) from error
-    return Figure

@@ -100,25 +100,7 @@ class Stats:
         statistics: Sequence[Statistic] = (),
         keep: int = 64,
     ) -> None:
-        if keep < 1:
-            raise InputError(f"keep is {keep}; expected a number of steps from 1.")
-        for one in statistics:
-            if not isinstance(one, Statistic):
-                raise InputError(
-                    f"{one!r} is no statistic: expected name, init, update, merge and finish."
-                )
-        names = [one.name for one in statistics]
-        twice = next((name for name in names if names.count(name) > 1), None)
-        if twice is not None:
-            raise InputError(
-                f"Two statistics are named {twice!r}, and extra holds one of each name. Give each "
-                f"its own: name='...'."
-            )
-        odd = set(sample_mean) - set(FLOW_PORTS)
-        if odd:
-            raise InputError(
-                f"sample_mean has {sorted(odd)[0]!r}; expected some of {', '.join(FLOW_PORTS)}."
-            )
+        _check(sample_mean, statistics, keep)
         self.series = Series(keep, statistics)
         self.series.has_histograms = histogram
         self._skipped: dict[Absence, None] = {}
@@ -383,3 +365,25 @@ class Stats:
     def __repr__(self) -> str:
         sites, steps = len(self.series.sites), len(self.series.steps)
         return f"<Stats of {sites} sites, {steps} steps>"
+
+
+def _check(sample_mean: Sequence[str], statistics: Sequence[Statistic], keep: int) -> None:
+    if keep < 1:
+        raise InputError(f"keep is {keep}; expected a number of steps from 1.")
+    for one in statistics:
+        if not isinstance(one, Statistic):
+            raise InputError(
+                f"{one!r} is no statistic: expected name, init, update, merge and finish."
+            )
+    names = [one.name for one in statistics]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise InputError(
+            f"Two statistics are named {twice!r}, and extra holds one of each name. Give each "
+            f"its own: name='...'."
+        )
+    odd = set(sample_mean) - set(FLOW_PORTS)
+    if odd:
+        raise InputError(
+            f"sample_mean has {sorted(odd)[0]!r}; expected some of {', '.join(FLOW_PORTS)}."
+        )

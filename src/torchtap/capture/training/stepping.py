@@ -63,6 +63,7 @@ class Stepping:
         every: record every so many steps.
         backwards: end a step after so many backwards, instead of by the optimizers.
         ended: called after each step.
+        faulty: called with what went wrong, at once: a training may take days.
 
     Attributes:
         models: that are watched.
@@ -77,6 +78,7 @@ class Stepping:
         every: int = 1,
         backwards: int | None = None,
         ended: Callable[[], None] = lambda: None,
+        faulty: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.models: list[TrainedModel] = []
         self.faults: list[str] = []
@@ -84,6 +86,7 @@ class Stepping:
         self._where = list(where)
         self._every = every
         self._ended = ended
+        self._faulty = faulty
         self._counts_backwards = backwards is not None
         self._cycle = OptimizerCycle(self._end_step, backwards=backwards)
         self._optimizers: dict[int, tuple[weakref.ref[Optimizer], OptimizerState]] = {}
@@ -147,6 +150,7 @@ class Stepping:
         said = f"{type(error).__name__}: {text}" if text else type(error).__name__
         if said not in self.faults:
             self.faults.append(said)
+            self._faulty(said)
 
     def _guarded(self, action: Callable[..., object], *args: Any) -> None:
         """Run a part of ours inside the program, which must not hear of what goes wrong in it."""

@@ -89,7 +89,11 @@ class Watching:
 
             launch = self._launch
             self._stepping = Stepping(
-                launch.where, every=launch.every, backwards=launch.backwards, ended=self._step_ended
+                launch.where,
+                every=launch.every,
+                backwards=launch.backwards,
+                ended=self._step_ended,
+                faulty=self._tell_fault,
             )
             self._stepping.attach()
         except Exception as error:  # noqa: BLE001 - told at the end; the script goes on
@@ -99,6 +103,10 @@ class Watching:
         assert self._stepping is not None
         if os.getpid() == self._process:
             self._files.save_now_and_then(self._stepping.models)
+
+    def _tell_fault(self, text: str) -> None:
+        if not self._has_ended and not self._rank and os.getpid() == self._process:
+            _say(f"{text.rstrip('.')}; the script goes on")
 
     def end(self) -> None:
         """Save what was recorded, and say so, once."""

@@ -26,7 +26,8 @@ class GuidedRelu(Ready):
     def __init__(self, others: str) -> None:
         super().__init__("guided_relu", {"others": None if others == "refuse" else others}, _flow)
         self._nodes = NodeEdit(
-            lambda gradient: gradient.clamp(min=0), _rectifier if others == "refuse" else _lenient
+            lambda gradient: gradient.clamp(min=0),
+            judge_rectifier if others == "refuse" else _lenient,
         )
 
     def editor(self, plan: Plan, change: CheckedEdit, *, wants_call: WantsCall) -> OneEdit:
@@ -92,7 +93,7 @@ _OPAQUE = {
 }
 
 
-def _rectifier(node: Any) -> bool | str:
+def judge_rectifier(node: Any) -> bool | str:
     """Whether a node is that of a rectifier; a text says why that is not known."""
     kind = "CopySlices" if node.name() == "torch::autograd::CopySlices" else type(node).__name__
     if kind in _OPAQUE:

@@ -416,9 +416,10 @@ class Disk:
             )
         if self._is_closed:
             return None
-        if self._worker is None:
-            self.begin(self._about)
-        return self._worker
+        with self._lock:  # Several threads may bring the first value.
+            if self._worker is None:
+                self.begin(self._about)
+            return self._worker
 
     def _make_room(self, record: Record, room: int, nbytes: int) -> bool:
         """What to do with a value that finds no room at once; whether it has some now."""

@@ -1,0 +1,119 @@
+"""The ports ``input``, ``output`` and ``saved``: values taken as a module is entered and left."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+
+from torch import Tensor, nn
+
+from torchtap.capture.copy_policy import CopyPolicy
+from torchtap.capture.saved_port import Saved
+from torchtap.core.record import EVAL, FORWARD, Record
+from torchtap.core.tensors import obstacle, storage_id
+from torchtap.hooks.taps import SiteState, Tap
+
+
+class Values:
+    """Meters values, or makes records of them.
+
+    Args:
+        model: whose parameters and buffers a value may share memory with.
+        keeper: decides what is copied.
+        emit: takes each record.
+        skips_evaluation: whether values of evaluation forwards are left out.
+
+    Attributes:
+        step: the running step.
+        saved: reads what autograd keeps.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        keeper: CopyPolicy,
+        emit: Callable[[Record], None],
+        *,
+        skips_evaluation: bool,
+    ) -> None:
+        self.step = 0
+        self.saved = Saved()
+        self._model = weakref.ref(model)
+        self._keeper = keeper
+        self._emit = emit
+        self._skips_evaluation = skips_evaluation
+        self._own_storages: set[int] | None = None
+
+    def take(
+        self, state: SiteState | None, tensor: Tensor, call: int, phase: str, foreign: set[int]
+    ) -> None:
+        """A value flows at a site.
+
+        Args:
+            state: of the site; ``None`` where it is not wanted.
+            tensor: the value.
+            call: number of the call.
+            phase: of the call.
+            foreign: storages that were passed into the model.
+        """
+        if state is None or (phase is EVAL and self._skips_evaluation):
+            return
+        if phase is FORWARD and state.meter(tensor, self.step):
+            state.seen = True
+            return
+        reason = obstacle(tensor)
+        if reason is not None:
+            state.expected += 1  # Expected and never received, also where other values came.
+            state.reason = reason
+            return
+        try:
+            foreign = self._all_foreign(tensor, foreign)
+            kept, version, labels = self._keeper.keep(state, tensor, foreign)
+        except (RuntimeError, NotImplementedError) as error:  # It must not stop the model.
+            state.reason = f"it could not be copied: {str(error).splitlines()[0]}"
+            return
+        state.seen = True
+        self._emit(Record(state.site, self.step, call, phase, -1, labels, kept, version))
+
+    def take_saved(
+        self, tap: Tap, outputs: list[Tensor], first_node: int, call: int, phase: str
+    ) -> None:
+        """A module returned: take what autograd keeps of it.
+
+        Args:
+            tap: of the module.
+            outputs: what it returned.
+            first_node: number that its first node can have.
+            call: number of the call.
+            phase: of the call.
+        """
+
+        def take(state: SiteState, tensor: Tensor, labels: tuple[str, ...]) -> None:
+            state.seen = True
+            if phase is FORWARD and state.meter(tensor, self.step):
+                return
+            foreign = self._all_foreign(tensor, set())
+            kept, version, part = self._keeper.keep(state, tensor, foreign)
+            labels += part
+            self._emit(Record(state.site, self.step, call, phase, -1, labels, kept, version))
+
+        self.saved.read(tap, outputs, first_node, self._param_storages(), take)
+
+    def forget_storages(self) -> None:
+        """Parameters and buffers may stand in other memory from now on."""
+        self._own_storages = None
+
+    def _param_storages(self) -> set[int]:
+        model = self._model()
+        return set() if model is None else {storage_id(param) for param in model.parameters()}
+
+    def _all_foreign(self, tensor: Tensor, passed: set[int]) -> set[int]:
+        """Storages that others may write into: what was passed in, and the model's own state."""
+        source = tensor._base if tensor._is_view() else tensor
+        if source is not None and source.grad_fn is not None:
+            return passed  # Made by an operation.
+        if self._own_storages is None:
+            model = self._model()
+            state = () if model is None else (*model.parameters(), *model.buffers())
+            self._own_storages = {storage_id(held) for held in state} - {0}
+        return passed | self._own_storages

@@ -1,0 +1,84 @@
+"""What decided that it is a cat: the demo's sheet of maps, and what they are worth."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from torchtap.cli.demo import Demo, class_names, demo_batch, load_demo
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from torchtap.explain.map import Map
+
+DEPTHS = ("_blocks.2", "_blocks.8", "_bn1")
+"""Maps of 56x56, 14x14 and 7x7; the last is the BatchNorm of the last convolution."""
+_STEPS, _CURVE_STEPS = 32, 32
+_CLIP = 0.003
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """Maps of the winning class, from early to late, and of the pixels.
+
+    Attributes:
+        cams: Grad-CAM at each of :data:`DEPTHS`.
+        pixels: integrated gradients.
+        figure: the sheet.
+    """
+
+    cams: tuple[Map, ...]
+    pixels: Map
+    figure: Figure
+
+
+def explain_demo(demo: Demo) -> Explained:
+    """Explain the winner of the demo, and draw the sheet.
+
+    Args:
+        demo: what it saw.
+    """
+    from torchtap.explain.attribute import attribute
+    from torchtap.explain.cam import cam
+
+    model = load_demo()
+    batch, _ = demo_batch()
+    winner = demo.guesses[0].index
+    cams = [cam(model, batch, layer=layer, target=winner) for layer in DEPTHS]
+    pixels = attribute(model, batch, target=winner, n_steps=_STEPS)
+    names = class_names()
+    named = [one.with_names(names) for one in (*cams, pixels)]
+    return Explained(tuple(named[:-1]), named[-1], _sheet(demo, named))
+
+
+def _sheet(demo: Demo, maps: list[Map]) -> Figure:
+    from torchtap.plot.sheet import explained_sheet
+
+    checks = {
+        name: one.check(parts=["deletion"], steps=_CURVE_STEPS, num_controls=1).deletion
+        for name, one in (("Grad-CAM", maps[-2]), ("integrated gradients", maps[-1]))
+    }
+    curves = {
+        name: (one.shares.numpy(), one.scores[0].numpy())
+        for name, one in checks.items()
+        if one is not None
+    }
+    control = checks["integrated gradients"]
+    assert control is not None
+    caption = "\n".join(f"{g.probability:.3f}  {g.index} {g.name}" for g in demo.guesses) + "\n"
+    return explained_sheet(
+        demo.picture,
+        caption,
+        [_pane(one, demo.picture) for one in maps],
+        curves,
+        title=f"What decided that {demo.model} sees: {demo.guesses[0].name}",
+        control=(control.shares.numpy(), control.control[:, 0].numpy()),
+        clip=_CLIP,
+    )
+
+
+def _pane(found: Map, picture: Any) -> Any:
+    (pane,) = found._panes(0, picture, is_share=False)
+    place = found.layer or "the input"
+    return replace(pane, heading=(f"{found.method} at {place}", pane.heading[-1]))

@@ -1,0 +1,345 @@
+"""The front door of class activation maps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from torchtap.core.errors import InputError
+from torchtap.core.modules import Where
+from torchtap.core.site import Site
+from torchtap.core.tensors import kind_of
+from torchtap.explain.activations import LAST, Activation, gradients_at, values_at
+from torchtap.explain.again import Again
+from torchtap.explain.cam_forwards import Budget, ablationcam, resized, scorecam
+from torchtap.explain.cam_methods import GRADIENT_METHODS, RECTIFIED, eigencam, weighed
+from torchtap.explain.last_linear import class_weights
+from torchtap.explain.layers import asked_layers, last_layer, layers_with_maps
+from torchtap.explain.layout import CHANNELS_FIRST, TOKENS, Extent, Layout, Layouts, Wish, no_map
+from torchtap.explain.map import Map
+from torchtap.explain.subject import Subject
+from torchtap.explain.target import Given, Target
+
+METHODS = (
+    "cam",
+    "gradcam",
+    "gradcam++",
+    "hirescam",
+    "xgradcam",
+    "layercam",
+    "eigencam",
+    "scorecam",
+    "ablationcam",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What was asked for.
+
+    Attributes:
+        method: one of :data:`METHODS`.
+        sites: the layers; empty for the last with a map.
+        relu: whether negative values become 0; ``None`` for what the method's paper does.
+        stack: several layers stay apart.
+        call: which call of a layer.
+        wish: what the caller says of the layout.
+        budget: of the methods with many forwards.
+    """
+
+    method: str
+    sites: tuple[Site, ...]
+    relu: bool | None
+    stack: bool
+    call: int
+    wish: Wish
+    budget: Budget
+
+    def __post_init__(self) -> None:
+        if self.method not in METHODS:
+            raise InputError(f"method is {self.method!r}; expected one of {', '.join(METHODS)}.")
+        if isinstance(self.call, bool) or not isinstance(self.call, int) or self.call < LAST:
+            raise InputError(
+                f"call is {self.call!r}; expected a number from 0, or -1 for the last."
+            )
+
+    @property
+    def is_rectified(self) -> bool:
+        """Whether the map ends with a ReLU."""
+        return self.method in RECTIFIED if self.relu is None else self.relu
+
+
+def cam(
+    model: nn.Module,
+    *inputs: Any,
+    layer: Where | Site | None = None,
+    target: Given = None,
+    method: str = "gradcam",
+    relu: bool | None = None,
+    stack: bool = False,
+    call: int = LAST,
+    grid: tuple[int, ...] | None = None,
+    layout: str | None = None,
+    batch_size: int = 32,
+    max_evals: int | None = None,
+    progress: bool | None = None,
+    **kwargs: Any,
+) -> Map:
+    """Make a class activation map: where in a layer the evidence for a score lies.
+
+    The value and the gradient at the layer are those that ``tt.watch`` gives, so what overwrites
+    them later changes nothing. The model, ``.grad``, buffers, random numbers and hooks stay as they
+    are, and grad mode is on whatever it is outside.
+
+    Args:
+        model: any module, in the mode in which it is; wrapped ones (DDP, ``torch.compile``) are
+            looked through and run uncompiled.
+        inputs: what it is called with.
+        layer: a path, a pattern, a module, a class, a ``tt.mark``, or a list; several are averaged.
+            By default the last layer whose map the score depends on at more than one place.
+            ``map.layer`` and ``map.notes`` name it.
+        target: class number, a list or tensor of one for each row, ``(position, class)``, weights
+            of the logits, a function of the output, a site of the model; ``None`` for the class
+            with the largest logit. Logits are explained, not probabilities.
+        method: by value and gradient at the layer: ``gradcam``, ``gradcam++``, ``hirescam``,
+            ``xgradcam``, ``layercam``; by its value: ``cam`` (weights of the last ``nn.Linear``,
+            where the score is the mean over the map), ``eigencam`` (no class); by one forward for
+            each channel: ``scorecam``, ``ablationcam``.
+        relu: set negative values to 0. By default as the method's paper defines its map: done by
+            ``gradcam``, ``gradcam++``, ``layercam``, ``scorecam`` and ``ablationcam``.
+        stack: keep the maps of several layers apart, ``float[B, K, *grid]``. Smaller ones are
+            resized to the largest (linear, ``align_corners=False``), as for an average.
+        call: which call of a layer that is called several times, from 0; -1 for the last.
+        grid: size of the map of tokens, where it is not found: ``grid=(14, 14)``. Tokens in excess
+            stand in front.
+        layout: ``channels_first``, ``channels_last``, ``tokens`` or ``windows`` (of Swin), where
+            the types of the modules do not tell.
+        batch_size: most rows of one forward of ``scorecam`` and ``ablationcam``.
+        max_evals: most channels that these two try, those with the largest activation first.
+        progress: show it on stderr, after two seconds; by default if that is a terminal. An
+            interruption (Ctrl-C) gives the map of the channels that were tried, and says so.
+        kwargs: keywords of the model.
+
+    Returns:
+        a :class:`~torchtap.explain.map.Map` with raw ``values`` ``float[B, H, W]`` (``[B, L]``,
+        ``[B, D, H, W]``) at the resolution of the layer, float32, or float64 where the layer is.
+        NaN in the layer stays NaN and is said in ``notes``.
+
+    Raises:
+        SiteError: ``layer`` names nothing.
+        InputError: the layer gives no map (the message names those that do) or did not run; the
+            target does not fit; there is no gradient; the model is not of the form that ``cam``
+            needs.
+
+    Example:
+        >>> import torch, torchtap as tt
+        >>> model = torch.nn.Sequential(
+        ...     torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU(inplace=True),
+        ...     torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(4, 10),
+        ... )
+        >>> found = tt.cam(model, torch.rand(2, 3, 8, 8), layer="0", target=7)
+        >>> found.values.shape, found.layer, found.target
+        (torch.Size([2, 6, 6]), '0', (7, 7))
+    """
+    subject = Subject(model, inputs, kwargs)
+    sites = () if layer is None else tuple(asked_layers(model, layer))
+    wish, budget = Wish(layout, grid), Budget(batch_size, max_evals, progress)
+    settings = Settings(method, sites, relu, stack, call, wish, budget)
+    return made(settings, subject, Target(target))
+
+
+def made(settings: Settings, subject: Subject, target: Target) -> Map:
+    """The map of a subject.
+
+    Args:
+        settings: what was asked for.
+        subject: the model and its inputs.
+        target: what is explained.
+    """
+    with subject.held():
+        layouts = Layouts(subject, settings.wish)
+        notes = list(subject.notes)
+        found: list[Activation] = []
+        if not settings.sites:
+            last = last_layer(subject, target, layouts, call=settings.call)
+            settings = replace(settings, sites=(last.site,), call=last.call)
+            notes.append(
+                f"layer {last.site.path!r} ({last.kind}) was chosen: the last with a map that the "
+                f"score depends on"
+            )
+            if last.activation is not None and _is_enough(settings, last.activation):
+                found, scores = [last.activation], last.scores
+        if not found:
+            found, scores = _found(settings, subject, target)
+        return _Making(settings, subject, target, layouts, notes).map(found, scores)
+
+
+def _is_enough(settings: Settings, one: Activation) -> bool:
+    return settings.method not in GRADIENT_METHODS or one.gradient is not None
+
+
+def _found(settings: Settings, subject: Subject, target: Target) -> tuple[list[Activation], Tensor]:
+    """What the layers return, with gradients where the method needs them, and the scores."""
+    find = gradients_at if settings.method in GRADIENT_METHODS else values_at
+    return find(subject, target, settings.sites, call=settings.call)
+
+
+class _Making:
+    """One map while it is made.
+
+    Args:
+        settings: with layers.
+        subject: held.
+        target: what is explained.
+        layouts: tells which dimensions are what.
+        notes: what is known so far.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        subject: Subject,
+        target: Target,
+        layouts: Layouts,
+        notes: list[str],
+    ) -> None:
+        self._settings = settings
+        self._subject = subject
+        self._target = target
+        self._layouts = layouts
+        self._notes = notes
+
+    def map(self, found: Sequence[Activation], scores: Tensor) -> Map:
+        """The map of what the layers returned."""
+        settings = self._settings
+        several = [self._of_layer(one, scores) for one in found]
+        values = _joined(several, self._notes, stack=settings.stack)
+        self._note_values(values)
+        over = self._over(self._layout(found[0]))
+        sites = tuple(one.site for one in found)
+        make = partial(made, replace(settings, sites=sites))
+        return Map(
+            values=values.cpu(),
+            method=settings.method,
+            layer=", ".join(_name(site) for site in sites),
+            target=self._target.classes,
+            target_text=self._target.text,
+            scores=scores.float().cpu(),
+            notes=tuple(self._notes),
+            size=() if over is None else over.size,
+            again=Again(self._subject, self._target, make, "" if over is None else over.name),
+        )
+
+    # ------------------------------------------------------------------ one layer
+
+    def _of_layer(self, one: Activation, scores: Tensor) -> Tensor:
+        """The map of a layer, ``float[B, *grid]``."""
+        layout = self._layout(one)
+        if layout.name not in (CHANNELS_FIRST, "channels_last"):
+            self._notes.append(f"layer {_name(one.site)!r}: {layout}")
+        if one.num_calls > 1:
+            self._notes.append(
+                f"layer {_name(one.site)!r} was called {one.num_calls} times; this is call "
+                f"{one.call}"
+            )
+        value = _wide(layout.maps(one.value))
+        if self._settings.method == "gradcam++" and bool((value < 0).any()):
+            self._notes.append(
+                f"layer {_name(one.site)!r} has negative values; the weights of gradcam++ were "
+                f"derived for what comes after a ReLU"
+            )
+        found = self._signed(one, layout, value, scores)
+        return found.relu() if self._settings.is_rectified else found
+
+    def _signed(self, one: Activation, layout: Layout, value: Tensor, scores: Tensor) -> Tensor:
+        method = self._settings.method
+        if method in GRADIENT_METHODS:
+            assert one.gradient is not None
+            return GRADIENT_METHODS[method](value, _wide(layout.maps(one.gradient)))
+        if method == "eigencam":
+            return eigencam(value)
+        if method == "cam":
+            weights = class_weights(self._subject, self._target, value, scores, _name(one.site))
+            return weighed(value, weights)
+        weights, notes = self._weights(one, layout, value)
+        self._notes += notes
+        return weighed(value, weights)
+
+    def _weights(
+        self, one: Activation, layout: Layout, value: Tensor
+    ) -> tuple[Tensor, tuple[str, ...]]:
+        """By forwards."""
+        subject, target, budget = self._subject, self._target, self._settings.budget
+        with torch.no_grad():
+            if self._settings.method == "ablationcam":
+                return ablationcam(
+                    subject, target, value, one.site, one.call, layout.channel_dim, budget
+                )
+            over = self._over(layout)
+            if over is None or len(over.size) != len(layout.grid):
+                raise InputError(
+                    f"scorecam masks the input with maps of {len(layout.grid)} dimensions, and no "
+                    f"input fits: {', '.join(map(kind_of, subject.inputs.values()))}. "
+                    f"Use ablationcam or gradcam."
+                )
+            return scorecam(subject, target, value, over, budget)
+
+    def _layout(self, one: Activation) -> Layout:
+        layout = self._layouts.of(one.site.path, one.value)
+        if isinstance(layout, Layout):
+            return layout
+        names = layers_with_maps(self._subject, self._target, self._layouts)
+        raise InputError(f"{no_map(one.site.path, one.value, layout)} {names}")
+
+    def _over(self, layout: Layout) -> Extent | None:
+        """What the map lies over; tokens of a signal are its positions, not its features."""
+        over = self._layouts.extent
+        if over is None or layout.name != TOKENS or over.channel_dim != 1 or len(over.size) != 1:
+            return over
+        return Extent(over.name, over.rows, (self._subject.inputs[over.name].shape[1],), 2)
+
+    # ------------------------------------------------------------------ what is to be said
+
+    def _note_values(self, values: Tensor) -> None:
+        bad = int((~torch.isfinite(values)).sum())
+        if bad:
+            self._notes.append(f"{bad} of {values.numel()} values of the map are NaN or infinite")
+        is_zero = (values == 0).flatten(1).all(1)
+        if self._settings.is_rectified and bool(is_zero.any()):
+            rows = ", ".join(map(str, is_zero.nonzero()[:, 0].tolist()[:6]))
+            self._notes.append(
+                f"the map of row {rows} is 0 everywhere: nothing was positive before the final "
+                f"ReLU. relu=False gives the signed map"
+            )
+
+
+def _joined(several: Sequence[Tensor], notes: list[str], *, stack: bool) -> Tensor:
+    """The maps of several layers as one: their mean, or side by side."""
+    if len(several) == 1:
+        return several[0][:, None] if stack else several[0]
+    if len({one.dim() for one in several}) > 1:
+        raise InputError(
+            f"The layers give maps of different dimensions: {', '.join(map(kind_of, several))}. "
+            f"Make one map of each kind."
+        )
+    size = max((one.shape[1:] for one in several), key=math.prod)
+    if any(one.shape[1:] != size for one in several):
+        shown = " x ".join(map(str, size))
+        notes.append(f"the maps of the layers were resized to the largest, {shown}")
+    same = [one if one.shape[1:] == size else resized(one[:, None], size)[:, 0] for one in several]
+    return torch.stack(same, 1) if stack else torch.stack(same).mean(0)
+
+
+def _wide(maps: Tensor) -> Tensor:
+    """At least float32."""
+    return maps if maps.dtype == torch.float64 else maps.float()
+
+
+def _name(site: Site) -> str:
+    return str(site) if site.leaf else site.path or "."

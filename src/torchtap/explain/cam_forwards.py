@@ -1,0 +1,267 @@
+"""Score-CAM and Ablation-CAM: what each channel of a layer is worth, by one forward for each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from torchtap.core.errors import InputError
+from torchtap.core.progress import Progress
+from torchtap.core.record import Record
+from torchtap.core.site import Pattern, Site
+from torchtap.edits.edit import Edit, edit
+from torchtap.explain.layout import Extent
+from torchtap.explain.subject import Subject
+from torchtap.explain.target import Target
+
+Channels = Sequence[int | None]
+"""One copy of the rows for each: the channel that it is about, ``None`` for one left alone."""
+Run = Callable[[Channels], Tensor]
+_MODES = {1: "linear", 2: "bilinear", 3: "trilinear"}
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """How many forwards, and how wide.
+
+    Attributes:
+        batch_size: most rows of one forward.
+        max_evals: most channels that are tried; ``None`` for all.
+        progress: whether to show it; ``None`` if stderr is a terminal.
+    """
+
+    batch_size: int = 32
+    max_evals: int | None = None
+    progress: bool | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "max_evals"):
+            given = getattr(self, name)
+            is_none = given is None and name == "max_evals"
+            if not is_none and (isinstance(given, bool) or not isinstance(given, int) or given < 1):
+                raise InputError(f"{name} is {given!r}; expected a whole number from 1.")
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """What came of the channels.
+
+    Attributes:
+        scores: ``float[B, C]``, the score with each channel; NaN of those that were not tried.
+        notes: why not all were tried, or not together.
+    """
+
+    scores: Tensor
+    notes: tuple[str, ...]
+
+
+# ---------------------------------------------------------------------- the two methods
+
+
+def scorecam(
+    subject: Subject, target: Target, value: Tensor, over: Extent, budget: Budget
+) -> tuple[Tensor, tuple[str, ...]]:
+    """Weights of Score-CAM (Wang et al. 2020, equations 4 to 8, algorithm 1).
+
+    ``softmax_k(f(X * M_k) - f(X_b))`` with ``M_k`` the channel, resized to the input (bilinear,
+    ``align_corners=False``) and stretched to 0 and 1; the score of the baseline ``X_b`` is the same
+    for all and goes out. Constant channels make no mask and have weight 0.
+
+    Args:
+        subject: the model and its inputs, held.
+        target: what is scored.
+        value: ``float[B, C, *grid]`` of the layer.
+        over: what is masked.
+        budget: how many forwards.
+
+    Returns:
+        ``float[B, C]``, and notes.
+    """
+    if over.channel_dim is None:
+        raise InputError(
+            "scorecam multiplies the input with masks, which token numbers do not bear. Methods "
+            "for tokens: ablationcam, gradcam."
+        )
+    source = subject.inputs[over.name].detach()
+
+    def run(channels: Channels) -> Tensor:
+        masked = torch.cat([_masked(source, value, over, one) for one in channels])
+        return subject.scores(target, {over.name: masked}, times=len(channels))
+
+    flat = value.flatten(2)
+    is_constant = flat.amax(-1) == flat.amin(-1)
+    tried = _tried("scorecam", subject, value, run, budget)
+    scores = tried.scores.masked_fill(is_constant | tried.scores.isnan(), -torch.inf)
+    weights = scores.softmax(1).nan_to_num(0.0)  # Of rows without any mask.
+    return weights.to(value), tried.notes
+
+
+def ablationcam(
+    subject: Subject,
+    target: Target,
+    value: Tensor,
+    site: Site,
+    call: int,
+    channel_dim: int,
+    budget: Budget,
+) -> tuple[Tensor, tuple[str, ...]]:
+    """Weights of Ablation-CAM (Desai and Ramaswamy 2020, equation 4): ``(y - y_k) / y``.
+
+    ``y_k`` is the score with all of channel k set to 0. Where ``y`` is negative, the sign of all
+    weights turns, which is said.
+
+    Args:
+        subject: the model and its inputs, held.
+        target: what is scored.
+        value: ``float[B, C, *grid]`` of the layer.
+        site: of the layer.
+        call: which call of it.
+        channel_dim: which dimension of what it returns counts channels.
+        budget: how many forwards.
+
+    Returns:
+        ``float[B, C]``, and notes.
+    """
+    ablation = _Ablation(site, channel_dim)
+    where = Pattern(site.path or ".", ("output",))
+    with edit(
+        subject.model, where, ablation, calls=call, missing="ignore", name="ablation"
+    ) as changing:
+
+        def run(channels: Channels) -> Tensor:
+            return ablation.run(changing, subject, target, channels)
+
+        whole = _of_rows(run([None]), value.shape[0])
+        tried = _tried("ablationcam", subject, value, run, budget)
+    weights = (whole[:, None] - tried.scores) / whole[:, None]
+    notes = tried.notes
+    if bool((whole < 0).any()):
+        rows = ", ".join(str(row) for row in (whole < 0).nonzero()[:, 0].tolist()[:6])
+        notes += (f"the score of row {rows} is negative, which turns the sign of its weights",)
+    return torch.where(tried.scores.isnan(), 0, weights).to(value), notes
+
+
+# ---------------------------------------------------------------------- one channel
+
+
+def resized(maps: Tensor, size: Sequence[int]) -> Tensor:
+    """``[B, C, *grid]`` at another size; linear, ``align_corners=False``."""
+    return functional.interpolate(
+        maps, size=tuple(size), mode=_MODES[maps.dim() - 2], align_corners=False
+    )
+
+
+def _masked(source: Tensor, value: Tensor, over: Extent, channel: int | None) -> Tensor:
+    if channel is None:
+        return source
+    mask = resized(value[:, channel : channel + 1], over.size)
+    flat = mask.flatten(1)
+    low, high = (_like(one, mask) for one in (flat.amin(1), flat.amax(1)))
+    mask = torch.where(high > low, (mask - low) / (high - low), 0)
+    if over.channel_dim != 1:
+        mask = mask.movedim(1, -1)
+    if not source.is_floating_point():  # A picture of bytes, which the model itself scales.
+        return (source * mask).round().to(source.dtype)
+    return source * mask.to(source)
+
+
+def _like(rows: Tensor, maps: Tensor) -> Tensor:
+    return rows.reshape(-1, *[1] * (maps.dim() - 1))
+
+
+class _Ablation:
+    """An edit that sets one channel to 0 in each copy of the rows."""
+
+    def __init__(self, site: Site, channel_dim: int) -> None:
+        self._site = site
+        self._channel_dim = channel_dim
+        self._channels: Channels = ()
+        self._has_worked = False
+
+    def run(self, changing: Edit, subject: Subject, target: Target, channels: Channels) -> Tensor:
+        """The scores of so many copies."""
+        self._channels, self._has_worked = channels, False
+        changing.step()  # Calls are numbered anew.
+        scores = subject.scores(target, times=len(channels))
+        if not self._has_worked:
+            raise InputError(
+                f"Layer {self._site.path or '.'!r} was not called under torch.no_grad, so none of "
+                f"its channels could be ablated. Use a method with gradients, as gradcam."
+            )
+        return scores
+
+    def __call__(self, tensor: Tensor, record: Record) -> Tensor | None:
+        if record.site.leaf != self._site.leaf or not self._channels:
+            return None
+        self._has_worked = True
+        new = tensor.clone()
+        for part, channel in zip(new.chunk(len(self._channels)), self._channels, strict=True):
+            if channel is not None:
+                part.select(self._channel_dim, channel).zero_()
+        return new
+
+
+# ---------------------------------------------------------------------- all channels
+
+
+def _tried(method: str, subject: Subject, value: Tensor, run: Run, budget: Budget) -> Tried:
+    """Try the channels, those with the largest activation first, several in one forward."""
+    rows, total = value.shape[:2]
+    energy = value.double().square().flatten(2).sum((0, 2)).nan_to_num(0.0)
+    order: list[int] = energy.argsort(descending=True, stable=True).tolist()[: budget.max_evals]
+    scores = torch.full((rows, total), torch.nan, dtype=torch.float64, device=value.device)
+    num, notes = 0, []
+    width, why = _width(subject, run, rows, order, budget)
+    notes += [why] if why else []
+    with Progress(f"{method}: channels", len(order), wanted=budget.progress) as shown:
+        try:
+            for first in range(0, len(order), width):
+                chosen = order[first : first + width]
+                found = run(chosen).double()
+                scores[:, chosen] = found.reshape(len(chosen), -1).mT.expand(rows, -1)
+                num += len(chosen)
+                for _ in chosen:
+                    shown.advance(f"{method}: channels")
+        except KeyboardInterrupt:
+            if not num:
+                raise
+            notes.append(f"interrupted after {num} of {total} channels, {_FIRST}")
+    if num == len(order) < total:
+        notes.append(f"stopped after {num} of {total} channels (max_evals), {_FIRST}")
+    return Tried(scores, tuple(notes))
+
+
+_FIRST = "those with the largest activation; the others have weight 0"
+
+
+def _width(
+    subject: Subject, run: Run, rows: int, order: Sequence[int], budget: Budget
+) -> tuple[int, str]:
+    """How many channels fit in one forward, and why not more.
+
+    One copy that is left alone is scored beside one that is not: its score must stay.
+    """
+    width = min(budget.batch_size // max(rows, 1), len(order))
+    if width < 2:
+        return 1, ""
+    if subject.num_rows is None:
+        return 1, "one channel in a forward, since the inputs do not share their dimension 0"
+    alone, beside = run([None]), run([None, order[0]])
+    if len(beside) != 2 * len(alone):
+        return 1, "one channel in a forward, since the target gives one number for a whole batch"
+    for one, two in zip(alone.tolist(), beside[: len(alone)].tolist(), strict=True):
+        if not math.isclose(one, two, rel_tol=1e-2, abs_tol=1e-4):
+            return 1, (
+                f"one channel in a forward, since the model mixes the rows of a batch: a score is "
+                f"{one:.6g} alone and {two:.6g} beside another"
+            )
+    return width, ""
+
+
+def _of_rows(scores: Tensor, rows: int) -> Tensor:
+    return scores.double().expand(rows) if len(scores) == 1 else scores.double()

@@ -1,0 +1,434 @@
+"""How far to trust a map: numbers that say what it is worth, and what each of them means."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import Tensor
+
+from torchtap.core.errors import CaptureError, InputError, MissingExtraError
+from torchtap.core.printed_page import Page, Printed
+from torchtap.core.progress import Progress
+from torchtap.core.text import count
+from torchtap.explain.check_page import check_page
+from torchtap.explain.curves import Curve, Orders, curve, num_runs
+from torchtap.explain.perturb import Ground, blurred, ground_of, mean_fill, varied
+from torchtap.explain.randomise import randomised
+from torchtap.explain.ranks import spearman
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from torchtap.explain.again import Again
+    from torchtap.explain.map import Map
+
+Of = Literal["probability", "score"]
+PARTS = ("repeat", "deletion", "insertion", "random_weights", "noise")
+"""What is measured, in this order."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Check(Printed):
+    """What ``Map.check`` returns: a table of what the map is worth, and pictures.
+
+    Attributes:
+        map: what was checked.
+        of: whether the curves are of the ``probability`` of the class or of the ``score``.
+        gap: completeness gap over the difference of the scores that the map should add up to,
+            ``float64[B]``; ``None`` where the method promises none.
+        repeat: rank correlation with the map made again as it was, ``float64[B]``.
+        deletion: the curve when places are taken away; ``None`` where it was not measured.
+        insertion: the curve when places are put in.
+        random_weights: rank correlation with the map of the model with random weights, the mean
+            over the draws, ``float64[B]``; NaN where that map is constant.
+        random_map: the map of the first draw.
+        noise: the largest relative change of the map under small noise, ``float64[B]``.
+        noisy_map: the map that changed most.
+        missing: part -> why it was not measured.
+        num_evals: how often the model was run, on all rows.
+
+    Example:
+        >>> import torch, torchtap as tt
+        >>> model = torch.nn.Linear(3, 1, bias=False)
+        >>> _ = model.weight.data.copy_(torch.tensor([[3.0, 2.0, 1.0]]))
+        >>> found = tt.attribute(model, torch.ones(1, 3), method="input_x_gradient")
+        >>> check = found.check(steps=3, of="score")
+        >>> check.deletion.scores  # What is left of 6 without the largest, the two largest, all.
+        tensor([[6., 3., 1., 0.]], dtype=torch.float64)
+    """
+
+    map: Map
+    of: Of
+    gap: Tensor | None = None
+    repeat: Tensor | None = None
+    deletion: Curve | None = None
+    insertion: Curve | None = None
+    random_weights: Tensor | None = None
+    random_map: Map | None = None
+    noise: Tensor | None = None
+    noisy_map: Map | None = None
+    missing: tuple[tuple[str, str], ...] = ()
+    num_evals: int = 0
+
+    def as_dict(self) -> dict[str, Any]:
+        """The numbers of each row, for JSON."""
+        curves = {
+            f"{name}_{what}": None if one is None else getattr(one, what).tolist()
+            for name, one in (("deletion", self.deletion), ("insertion", self.insertion))
+            for what in ("area", "control_areas")
+        }
+        numbers = {
+            name: None if value is None else value.tolist()
+            for name, value in (
+                ("gap", self.gap),
+                ("repeat", self.repeat),
+                ("random_weights", self.random_weights),
+                ("noise", self.noise),
+            )
+        }
+        rest = {"of": self.of, "missing": dict(self.missing), "num_evals": self.num_evals}
+        return {**numbers, **curves, **rest}
+
+    def to_figure(self, row: int = 0) -> Figure:
+        """The curves, and the map beside that of random weights and that under noise.
+
+        Args:
+            row: which.
+
+        Raises:
+            InputError: there is no such row.
+            MissingExtraError: matplotlib is not installed.
+        """
+        from torchtap.explain.map_page import title_of
+        from torchtap.plot.checked import checked_figure
+
+        if not 0 <= row < len(self.map):
+            raise InputError(f"row is {row}, and the map has {len(self.map)} rows.")
+        curves = {
+            name: (
+                one.shares.numpy(),
+                one.scores[row].numpy(),
+                one.control[:, row].numpy(),
+                float(one.area[row]),
+            )
+            for name, one in (("deletion", self.deletion), ("insertion", self.insertion))
+            if one is not None
+        }
+        maps = {
+            name: one._arrays(row)[0]
+            for name, one in (
+                ("the map", self.map),
+                ("random weights", self.random_map),
+                ("under noise", self.noisy_map),
+            )
+            if one is not None
+        }
+        title = f"Check of {title_of(self.map)}"
+        return checked_figure(
+            curves, maps, title=title, of=self.of, note=f"row {row}" if len(self.map) > 1 else ""
+        )
+
+    def _page(self) -> Page:
+        return check_page(self)
+
+    def _repr_html_(self) -> str:
+        from torchtap.plot.extras import drawn_tag
+
+        said = super()._repr_html_()
+        if not len(self.map):
+            return said
+        try:
+            return said + drawn_tag(self.to_figure(), "curves and maps")
+        except MissingExtraError:
+            return said
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The arguments of ``Map.check``, which explains them."""
+
+    parts: tuple[str, ...]
+    steps: int
+    of: Of
+    num_controls: int
+    num_random: int
+    num_noise: int
+    noise: float
+    baseline: float | Tensor | None
+    batch_size: int
+    max_evals: int | None
+    seed: int
+
+    def __post_init__(self) -> None:
+        for part in self.parts:
+            if part not in PARTS:
+                raise InputError(f"parts has {part!r}; expected some of {', '.join(PARTS)}.")
+        least = dict.fromkeys(("steps", "num_controls", "num_random", "num_noise", "batch_size"), 1)
+        if self.max_evals is not None:
+            least["max_evals"] = 1
+        for name, low in least.items():
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < low:
+                raise InputError(f"{name} is {value!r}; expected a whole number from {low}.")
+        if not 0 < self.noise < float("inf"):
+            raise InputError(
+                f"noise is {self.noise!r}; expected a share of the input's range above 0."
+            )
+        if self.of not in ("probability", "score"):
+            raise InputError(f"of is {self.of!r}; expected 'probability' or 'score'.")
+
+
+def check(map_: Map, again: Again, how: Settings) -> Check:
+    """What ``Map.check`` does.
+
+    Args:
+        map_: what is checked.
+        again: how it is made anew.
+        how: the arguments.
+    """
+    if not len(map_):
+        raise InputError("The map has no row: there is nothing to check.")
+    checking = _Checking(map_, again, how)
+    runs = num_runs(1 + how.num_controls, how.steps)
+    chunks = -(-runs // max(1, how.batch_size // len(map_)))
+    total = 1 + 2 * chunks + how.num_random + how.num_noise
+    # A copy that is made in inference mode could not be differentiated.
+    with torch.inference_mode(False), Progress("checking", total) as checking.progress:
+        checking.part("repeat", checking.repeat, 1)
+        checking.part("deletion", lambda: checking.curve("deletion"), runs)
+        checking.part("insertion", lambda: checking.curve("insertion"), runs)
+        checking.part("random_weights", checking.random, how.num_random)
+        checking.part("noise", checking.noise, how.num_noise)
+    return checking.result()
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Places:
+    """What the curves take away and put in.
+
+    Attributes:
+        ground: what the map lies over.
+        orders: of its places.
+        fill: ``[B, ...]``, what is left where places were taken away.
+        blur: ``[B, ...]``, what there is before places were put in.
+        usable: which rows have an order, ``bool[B]``.
+    """
+
+    ground: Ground
+    orders: Orders
+    fill: Tensor
+    blur: Tensor
+    usable: Tensor
+
+
+class _Checking:
+    """One check: what was found so far, and what it has cost.
+
+    A part that fails, costs more than is left, or comes after an interrupt is missing, with its
+    reason; the others stand.
+    """
+
+    def __init__(self, map_: Map, again: Again, how: Settings) -> None:
+        self.map = map_
+        self.again = again
+        self.how = how
+        self.progress: Progress | None = None
+        self._generator = torch.Generator().manual_seed(how.seed)
+        self._num_evals = 0
+        self._cost = 1
+        self._last_cost = 1
+        self._missing: dict[str, str] = {}
+        self._found: dict[str, Any] = {}
+        self._is_interrupted = False
+        self._places: _Places | None = None
+
+    def part(self, name: str, measure: Callable[[], None], runs: int) -> None:
+        """Measure one part, if it may be."""
+        if name not in self.how.parts:
+            return
+        if self._is_interrupted:
+            self._missing[name] = "interrupted"
+            return
+        is_of_maps = name not in ("deletion", "insertion")
+        cost = runs * (self._cost if is_of_maps else 1)
+        left = None if self.how.max_evals is None else self.how.max_evals - self._num_evals
+        if left is not None and cost > left:
+            self._missing[name] = (
+                f"needs {count(cost)} runs of the model, and max_evals={self.how.max_evals} leaves "
+                f"{count(max(left, 0))}"
+            )
+        else:
+            self._generator.manual_seed(self.how.seed)  # No part depends on those before it.
+            try:
+                measure()
+            except (InputError, CaptureError) as error:
+                self._missing[name] = str(error).rstrip(".")
+            except KeyboardInterrupt:
+                self._is_interrupted = True
+                self._missing[name] = "interrupted"
+
+    def repeat(self) -> None:
+        """The map made again as it was: what it costs, and whether it is the same."""
+        found = self._made()
+        self._cost = max(self._last_cost, 1)
+        self._found["repeat"] = _correlations(self.map, found)
+        same = torch.allclose(
+            found.values.double(), self.map.values.double(), rtol=1e-3, atol=1e-6, equal_nan=True
+        )
+        if same:
+            self._found["repeat"] = torch.ones(len(self.map), dtype=torch.float64)
+        self._advance("repeat")
+
+    def curve(self, name: str) -> None:
+        """Deletion or insertion, over what the map lies over."""
+        with self._counted(), varied(self.again, self.how.of) as variable:
+            if self._places is None:
+                self._places = self._ordered(variable.value)
+            places = self._places
+            base = variable.value
+            start, end = (base, places.fill) if name == "deletion" else (places.blur, base)
+            found = curve(
+                variable,
+                places.ground,
+                places.orders,
+                start=start,
+                end=end,
+                steps=self.how.steps,
+                batch_size=self.how.batch_size,
+                after_each=lambda: self._advance(name),
+            )
+        usable = places.usable
+        scores = found.scores.where(usable[:, None], torch.nan)
+        control = found.control.where(usable[None, :, None], torch.nan)
+        self._found[name] = replace(found, scores=scores, control=control)
+
+    def _ordered(self, base: Tensor) -> _Places:
+        if self.map._num_stacked:
+            raise InputError(
+                f"{self.map._num_stacked} layers are stacked, which give no one order; ask for one"
+            )
+        faults = self.map.faults
+        if all(faults):
+            raise InputError(f"the map gives no order of places ({faults[0]})")
+        ground = ground_of(self.map, self.again, base)
+        fill, blur = _fills(ground, self.how.baseline)
+        controls = [ground.weights(self._shuffled()) for _ in range(self.how.num_controls)]
+        orders = Orders.of(ground.weights(self.map), controls, self._generator)
+        return _Places(ground, orders, fill, blur, torch.tensor([not one for one in faults]))
+
+    def random(self) -> None:
+        """The map of the model with random weights."""
+        draws = []
+        for number in range(self.how.num_random):
+            twin = randomised(self.again.subject.model, self._generator)
+            found = self._made(model=twin)
+            if torch.equal(found.scores, self.map.scores):
+                raise InputError(
+                    "the copy of the model with random weights gave the same scores: it does not "
+                    "use its own parameters"
+                )
+            self._found.setdefault("random_map", found.detached())
+            draws.append(_correlations(self.map, found))
+            self._advance(f"random weights {number + 1}")
+        self._found["random_weights"] = torch.stack(draws).nanmean(0)
+
+    def noise(self) -> None:
+        """The largest relative change of the map under uniform noise (Yeh et al. 2019)."""
+        name = self.again.over
+        base = self.again.subject.inputs.get(name)
+        if base is None or not base.is_floating_point():
+            kind = "none" if base is None else str(base.dtype).removeprefix("torch.")
+            raise InputError(f"noise is added to a floating input, and the map's input is {kind}")
+        dims = tuple(range(1, base.dim()))
+        reach = self.how.noise * (base.detach().amax(dims, True) - base.detach().amin(dims, True))
+        own = self.map.values.double().flatten(1)
+        worst: Tensor | None = None
+        for number in range(self.how.num_noise):
+            drawn = torch.rand(base.shape, generator=self._generator, dtype=torch.float64)
+            moved = base.detach() + reach * (2 * drawn - 1).to(base)
+            found = self._made(inputs={name: moved})
+            change = (found.values.double().flatten(1) - own).norm(dim=1) / own.norm(dim=1)
+            if worst is None or bool((change > worst).any()):
+                self._found["noisy_map"] = found.detached()
+            worst = change if worst is None else torch.maximum(worst, change)
+            self._advance(f"noise {number + 1}")
+        self._found["noise"] = worst
+
+    def result(self) -> Check:
+        """What is there."""
+        return Check(
+            self.map,
+            self.how.of,
+            gap=_relative_gap(self.map),
+            missing=tuple(self._missing.items()),
+            num_evals=self._num_evals,
+            **self._found,
+        )
+
+    def _made(self, **changes: Any) -> Map:
+        subject = self.again.subject.changed(**changes)
+        try:
+            found = self.again.make(subject, self.again.target)
+        finally:
+            self._last_cost = subject.num_evals
+            self._num_evals += subject.num_evals
+        if found.values.shape != self.map.values.shape:
+            raise InputError(
+                f"the map made again is {tuple(found.values.shape)} and was "
+                f"{tuple(self.map.values.shape)}"
+            )
+        return found
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        before = self.again.subject.num_evals
+        try:
+            yield
+        finally:
+            self._num_evals += self.again.subject.num_evals - before
+
+    def _shuffled(self) -> Map:
+        """The same values at other places: as coarse as the map, and knowing nothing."""
+        values = self.map.values.flatten(1)
+        order = torch.rand(values.shape, generator=self._generator).argsort(1)
+        return replace(self.map, values=values.gather(1, order).reshape(self.map.values.shape))
+
+    def _advance(self, doing: str) -> None:
+        assert self.progress is not None
+        self.progress.advance(f"checking: {doing}")
+
+
+def _fills(ground: Ground, baseline: float | Tensor | None) -> tuple[Tensor, Tensor]:
+    base = ground.base
+    if baseline is not None:
+        given = torch.as_tensor(baseline, dtype=base.dtype, device=base.device)
+        try:
+            fill = given.expand_as(base)
+        except RuntimeError as error:
+            raise InputError(
+                f"baseline is {tuple(given.shape)}, and the map lies over {tuple(base.shape)}"
+            ) from error
+        return fill, fill
+    if not base.is_floating_point():
+        raise InputError(
+            f"the map lies over {str(base.dtype).removeprefix('torch.')} numbers, of which none "
+            f"means nothing; give baseline=, as the number of a mask token"
+        )
+    return mean_fill(ground), blurred(ground)
+
+
+def _correlations(one: Map, two: Map) -> Tensor:
+    pairs = zip(one.values, two.values, strict=True)
+    return torch.tensor([spearman(first, second) for first, second in pairs], dtype=torch.float64)
+
+
+def _relative_gap(map_: Map) -> Tensor | None:
+    if map_.gap is None:
+        return None
+    gap = map_.gap.double()
+    total = map_.values.double().flatten(1).sum(1)
+    return gap.abs() / (total - gap).abs()

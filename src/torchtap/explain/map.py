@@ -1,0 +1,608 @@
+"""A map of what decided an output: raw values, and where they come from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from torchtap.core.errors import InputError, MissingExtraError
+from torchtap.core.printed_page import Page, Printed, wants_color
+from torchtap.core.text import typed
+from torchtap.explain.map_file import ENDINGS, read_map, write_array, write_map
+from torchtap.explain.map_page import added_up, map_page, row_title, title_of, token_weights
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from torchtap.explain.again import Again
+    from torchtap.explain.check import Check, Of
+    from torchtap.plot.explained import Pane
+
+_MODES = {1: "linear", 2: "bilinear", 3: "trilinear"}
+_MOST_ROWS = 8
+_COLORS = (1, 3, 4)
+_ASPECT = 0.02
+"""How far the sides of a picture may be off those of the input, as a share: rounding, no more."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Map(Printed):
+    """What ``tt.cam`` and ``tt.attribute`` return: a map for each row, and where it comes from.
+
+    Printing it shows the range of each row, and a notebook shows the picture too. ``map[0]`` is the
+    map of one row.
+
+    Attributes:
+        values: raw and signed, at native resolution, on the CPU, detached: ``float[B, H, W]`` of
+            ``cam`` (``[B, L]`` and ``[B, D, H, W]`` for 1-d and 3-d maps; ``[B, K, ...]`` where K
+            layers are stacked), the shape of the input for ``attribute``.
+        method: its name.
+        layer: path of the layer, ``""`` for the input; several are joined by ``", "``.
+        target: class of each row, ``None`` where the target is no class.
+        target_text: how the target reads.
+        scores: the explained number of each row, ``float[B]``.
+        notes: what the reader should know.
+        gap: completeness gap of each row, ``float[B]``, of methods that have one: the sum of the
+            map less the difference of the scores at the input and the baseline.
+        size: height and width (``(L,)``, ``(D, H, W)``) of what the map lies over, to resize it
+            to. Its length says how many of the last dimensions of ``values`` are space: what
+            stands between them and the rows are K stacked layers, or channels. ``(T,)`` for
+            tokens, where ``values`` are ``[B, T]``; ``()`` where nothing is space, as for
+            features ``[B, F]`` and embedded tokens ``[B, T, D]``, or where space is not last, as
+            in pictures ``[B, H, W, C]``.
+        again: makes the same map anew, for ``check``: an :class:`~torchtap.explain.again.Again`,
+            which says what ``tt.cam`` and ``tt.attribute`` must give. ``None`` of a map that was
+            read from a file.
+        names: name of each row's class, where they were given.
+        tokens: the texts of each row's tokens, where they were given.
+
+    Example:
+        >>> import torch
+        >>> values = torch.tensor([[[0.0, 2.0], [-1.0, 0.5]]])
+        >>> score = torch.tensor([7.5])
+        >>> found = Map(values, "gradcam", "conv", (3,), "class 3", score, size=(4, 4))
+        >>> print(found)
+        gradcam at conv, class 3
+        float32[1, 2, 2], over 4x4
+        <BLANKLINE>
+        row  target  score  sum  min  max  zeros  NaN/Inf
+          0  3         7.5  1.5   -1    2  25.0%        0
+        >>> found.resize((4, 4)).values.shape
+        torch.Size([1, 4, 4])
+    """
+
+    values: Tensor
+    method: str
+    layer: str
+    target: tuple[int, ...] | None
+    target_text: str
+    scores: Tensor
+    notes: tuple[str, ...] = ()
+    gap: Tensor | None = None
+    size: tuple[int, ...] = ()
+    again: Again | None = None
+    names: tuple[str, ...] = ()
+    tokens: tuple[tuple[str, ...], ...] = ()
+
+    # ------------------------------------------------------------------ rows
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __iter__(self) -> Iterator[Map]:
+        return (self[row] for row in range(len(self)))
+
+    def __getitem__(self, row: int | slice) -> Map:
+        """The map of one row, or of some."""
+        if isinstance(row, slice):
+            rows = row
+        elif -len(self) <= row < len(self):
+            rows = slice(row % len(self), row % len(self) + 1)
+        else:
+            raise IndexError(f"row {row} of a map of {len(self)} rows")
+        is_all = len(range(len(self))[rows]) == len(self)
+        target = None if self.target is None else self.target[rows]
+        text = self.target_text
+        if target and len(set(target)) == 1:
+            text = f"class {target[0]}" if text.startswith("class") else text
+        return replace(
+            self,
+            values=self.values[rows],
+            target=target,
+            target_text=text,
+            scores=self.scores[rows],
+            gap=None if self.gap is None else self.gap[rows],
+            again=self.again if is_all else None,
+            names=self.names[rows],
+            tokens=self.tokens[rows],
+        )
+
+    @property
+    def faults(self) -> list[str]:
+        """Why a row means nothing to the eye: empty, constant, one pixel, nothing finite; or ""."""
+        from torchtap.plot.heat import fault_of
+
+        return [
+            next(filter(None, map(fault_of, self._arrays(row))), "") for row in range(len(self))
+        ]
+
+    # ------------------------------------------------------------------ values
+
+    def numpy(self) -> Any:
+        """The raw values as an array, ``float32`` where NumPy has no such dtype."""
+        values = self.values
+        return (values.float() if values.dtype == torch.bfloat16 else values).numpy()
+
+    def resize(self, size: int | Sequence[int] | None = None) -> Map:
+        """The map with another number of places, between which values are linear.
+
+        Linear, bilinear or trilinear with ``align_corners=False``, without antialiasing. What is
+        not finite spreads to its neighbours.
+
+        Args:
+            size: of the last dimensions, ``(H, W)`` for pictures; one number for all of them; by
+                default that of what the map lies over.
+
+        Raises:
+            InputError: the map has no such dimensions.
+        """
+        if not self.size and is_channels_last(self.values.shape):
+            raise InputError(
+                f"The map is {self._typed} with its channels last; resize a map of one number for "
+                f"each pixel, such as dataclasses.replace(found, values=found.values.sum(-1))."
+            )
+        num = len(self.size) or min(max(self.values.dim() - 1, 1), 3)
+        wanted = self.size if size is None else (size,) * num if isinstance(size, int) else size
+        target = tuple(int(one) for one in wanted)
+        shape = tuple(self.values.shape)
+        if not 1 <= len(target) <= 3 or len(target) >= len(shape) or min(target) < 1:
+            raise InputError(
+                f"size is {size!r}, and the map is {self._typed}; expected a positive number for "
+                f"each of its last {num} dimensions."
+            )
+        if not self.values.numel():
+            raise InputError(f"The map is {self._typed}: there is nothing to resize.")
+        kept, space = shape[: -len(target)], shape[-len(target) :]
+        values = self.values.reshape(-1, 1, *space)
+        if not values.is_floating_point() or values.dtype in (torch.float16, torch.bfloat16):
+            values = values.float()
+        resized = torch.nn.functional.interpolate(
+            values, target, mode=_MODES[len(target)], align_corners=False
+        )
+        return replace(self, values=resized.reshape(*kept, *target))
+
+    def with_names(self, names: Sequence[str]) -> Map:
+        """The map with the names of its classes, for titles.
+
+        Args:
+            names: of all classes, by their number.
+
+        Raises:
+            InputError: the target is no class, or there are fewer names.
+        """
+        if self.target is None:
+            raise InputError(f"The target is {self.target_text}, which is no class to name.")
+        if max(self.target, default=-1) >= len(names):
+            raise InputError(
+                f"There are {len(names)} names, and a target is class {max(self.target)}."
+            )
+        return replace(self, names=tuple(str(names[one]) for one in self.target))
+
+    def with_tokens(self, tokens: Sequence[str] | Sequence[Sequence[str]]) -> Map:
+        """The map with the texts of its tokens: it prints as coloured tokens.
+
+        What follows the dimension of the tokens is added up for each of them. Colours stand on a
+        terminal (not with ``NO_COLOR``) and in a notebook; elsewhere each weight stands behind
+        its token.
+
+        Args:
+            tokens: texts, one for each place of dimension 1; a list of such for several rows.
+
+        Raises:
+            InputError: there are not as many.
+        """
+        is_one = all(isinstance(one, str) for one in tokens)
+        rows = (tuple(map(str, tokens)),) if is_one else tuple(tuple(map(str, t)) for t in tokens)
+        if self.values.dim() < 2 or len(rows) != len(self):
+            raise InputError(
+                f"There are tokens of {len(rows)} rows, and the map is {self._typed}; expected a "
+                f"list of texts for each row."
+            )
+        for row in rows:
+            if len(row) != self.values.shape[1]:
+                raise InputError(
+                    f"There are {len(row)} tokens, and the map is {self._typed}; expected "
+                    f"{self.values.shape[1]}."
+                )
+        return replace(self, tokens=rows)
+
+    def detached(self) -> Map:
+        """The map without what makes it anew: it holds no model, and may be pickled."""
+        return replace(self, again=None)
+
+    # ------------------------------------------------------------------ pictures
+
+    def overlay(
+        self,
+        image: Any,
+        *,
+        alpha: float = 0.5,
+        clip: float = 0.0,
+        limits: tuple[float, float] | None = None,
+        layer: int | None = None,
+        mean: Sequence[float] | None = None,
+        std: Sequence[float] | None = None,
+    ) -> Any:
+        """The map over the picture that it explains, as a PIL image of the picture's size.
+
+        Values are resized, bilinear. Channels are added up (where all are equal, as under a window
+        of occlusion over all of them, they count once). A map without meaning for the eye (see
+        :attr:`faults`) is not laid over the picture: the reason stands on it in words. What is not
+        finite is magenta.
+
+        Args:
+            image: a PIL image, an array ``[H, W, 3]`` or a tensor ``[3, H, W]``, of bytes or of
+                floats from 0 to 1, cut out as the model's input was.
+            alpha: share of the map's colours.
+            clip: this share of the largest magnitudes gets the last colour, so that a few extremes
+                do not pale the rest.
+            limits: what the first and the last colour stand for, to compare maps; by default from
+                0 to the largest value, or symmetric where any value is below 0.
+            layer: which of several stacked layers.
+            mean: what was subtracted from the floats of a normalised picture.
+            std: what they were divided by.
+
+        Raises:
+            InputError: the map has several rows, or is not 2-d; the picture is none, or is of
+                other proportions than the input.
+            MissingExtraError: Pillow or matplotlib is not installed.
+
+        Example:
+            >>> values = torch.tensor([[[0.0, 1.0], [0.0, 1.0]]])
+            >>> score = torch.tensor([7.5])
+            >>> found = Map(values, "gradcam", "conv", (3,), "class 3", score, size=(8, 8))
+            >>> found.overlay(torch.zeros(3, 8, 8)).size
+            (8, 8)
+        """
+        from torchtap.plot.extras import pillow
+        from torchtap.plot.heat import blended, fault_of, limits_of
+        from torchtap.plot.picture import pixels_of
+
+        if len(self) != 1:
+            raise InputError(
+                f"The map has {len(self)} rows; expected one, as in found[0].overlay(image)."
+            )
+        if not 0 <= alpha <= 1:
+            raise InputError(f"alpha is {alpha!r}; expected a share from 0 to 1.")
+        _refuse_clip(clip)
+        arrays = self._arrays(0)
+        if layer is None and len(arrays) > 1:
+            raise InputError(
+                f"{len(arrays)} layers are stacked ({self.layer}); say which, as in layer=0."
+            )
+        if not 0 <= (layer or 0) < len(arrays):
+            raise InputError(f"layer is {layer}, and there are {len(arrays)}.")
+        values = arrays[layer or 0]
+        if values.ndim != 2:
+            raise InputError(
+                f"The map is {self._typed} with {values.ndim} dimensions of space; expected 2 to "
+                f"lay it over a picture. to_figure() draws it."
+            )
+        pixels = pixels_of(image, mean=mean, std=std)
+        self._refuse_other_proportions(pixels.shape[:2])
+        fault = fault_of(values)
+        if fault:
+            return _worded(pillow().fromarray(pixels), fault)
+        laid = _laid(values, pixels.shape[:2])
+        mixed = blended(pixels, laid, limits or limits_of([values], clip), alpha)
+        return pillow().fromarray(mixed)
+
+    def to_figure(
+        self,
+        image: Any = None,
+        *,
+        scale: str = "shared",
+        clip: float = 0.0,
+        mean: Sequence[float] | None = None,
+        std: Sequence[float] | None = None,
+    ) -> Figure:
+        """The maps as a matplotlib figure: up to 8 rows, each with its range, one bar of colours.
+
+        Maps are drawn at native resolution, and over the picture resized. Channels are added up.
+        1-d maps are bars; of 3-d maps stands the plane with the largest magnitude. Maps with values
+        below 0 are red and blue, white at zero, symmetric; others viridis from 0.
+
+        Args:
+            image: the picture, or one for each row, as :meth:`overlay` takes them.
+            scale: one scale of colours for all maps (``shared``), or one for each of them
+                (``each``), drawn as a share of its largest magnitude.
+            clip: as of :meth:`overlay`; the bar of colours then ends in arrows.
+            mean: as of :meth:`overlay`.
+            std: as of :meth:`overlay`.
+
+        Raises:
+            InputError: a picture does not fit, or there is no row.
+            MissingExtraError: matplotlib is not installed.
+        """
+        from torchtap.plot.explained import explained_figure
+        from torchtap.plot.heat import limits_of
+
+        if scale not in ("shared", "each"):
+            raise InputError(f"scale is {scale!r}; expected 'shared' or 'each'.")
+        _refuse_clip(clip)
+        if not len(self):
+            raise InputError("The map has no row: there is nothing to draw.")
+        shown = min(len(self), _MOST_ROWS)
+        pictures = self._pictures(image, shown, mean, std)
+        rows = [self._panes(row, pictures[row], is_share=scale == "each") for row in range(shown)]
+        notes = [f"{shown} of {len(self)} rows"] if shown < len(self) else []
+        if scale == "each":
+            notes.append("each map is scaled by its largest magnitude: colours do not compare")
+        return explained_figure(
+            rows,
+            title=title_of(self),
+            limits=limits_of([pane.values for row in rows for pane in row], clip),
+            notes=[*notes, *self.notes],
+            is_clipped=clip > 0,
+        )
+
+    def save(self, path: str | Path, image: Any = None) -> Path:
+        """Write the map: what is written depends on the ending.
+
+        ``.png`` is the figure, ``.npy`` the raw values, and ``.safetensors`` all that
+        :meth:`open` needs to make it again, without the model.
+
+        Args:
+            path: where to.
+            image: the picture, for ``.png``.
+
+        Returns:
+            the path.
+
+        Raises:
+            InputError: the ending is another, or there is a folder of this name.
+            MissingExtraError: ``.png``, and matplotlib is not installed.
+        """
+        file = Path(path)
+        ending = file.suffix.lower()
+        if ending not in ENDINGS:
+            raise InputError(f"{file} ends in {ending!r}; expected one of {', '.join(ENDINGS)}.")
+        if file.is_dir():
+            raise InputError(f"{file} is a folder; expected a file to write.")
+        if ending == ".png":
+            self.to_figure(image).savefig(file)
+        elif ending == ".npy":
+            write_array(self, file)
+        else:
+            write_map(self, file)
+        return file
+
+    @staticmethod
+    def open(path: str | Path) -> Map:
+        """A map that :meth:`save` wrote as ``.safetensors``; it cannot be checked.
+
+        Args:
+            path: of the file.
+
+        Raises:
+            InputError: there is none, or it is something else.
+        """
+        return Map(**read_map(path))
+
+    # ------------------------------------------------------------------ trust
+
+    def check(
+        self,
+        *,
+        parts: Sequence[str] = ("repeat", "deletion", "insertion", "random_weights", "noise"),
+        steps: int = 32,
+        of: Of = "probability",
+        num_controls: int = 3,
+        num_random: int = 2,
+        num_noise: int = 5,
+        noise: float = 0.02,
+        baseline: float | Tensor | None = None,
+        batch_size: int = 16,
+        max_evals: int | None = None,
+        seed: int = 0,
+    ) -> Check:
+        """How far to trust the map: what it says when it is put to the test.
+
+        Five things are measured: the completeness gap, where the method promises that the map adds
+        up; whether the map comes out the same again; the areas below the deletion and insertion
+        curves, beside those of random maps; the rank correlation with maps of a copy of the model
+        with random weights; and the largest change of the map under noise. Printing the result
+        says what each number means.
+
+        What is not possible, costs more than ``max_evals`` leaves, or comes after Ctrl-C, is
+        missing with its reason. The model, its buffers, ``.grad`` and the random state are not
+        touched; random weights are those of a deep copy.
+
+        Args:
+            parts: what is measured, apart from the completeness gap, which is known.
+            steps: points of a curve after the first.
+            of: what the curves are of: the softmax ``probability`` of the class, where the target
+                is one, or the ``score``.
+            num_controls: random maps for each curve: the same values at random places.
+            num_random: copies of the model with random weights, normal with the mean and the
+                deviation of each parameter.
+            num_noise: noisy inputs.
+            noise: largest change of an input's element, as a share of the row's range.
+            baseline: what places are replaced by, a number or a tensor; by default the mean of
+                each channel over the places of its row (0 for features ``[B, F]``), and for the
+                start of insertion in pictures the blurred input.
+            batch_size: most rows in one run of the model for the curves; where the model mixes
+                rows, which is tried first, each run has its own forward.
+            max_evals: most runs of the model, each on all rows.
+            seed: of the random numbers, which are not the global ones.
+
+        Raises:
+            InputError: an argument does not fit, or the map does not know its model: it was read
+                from a file, or is one row of several.
+        """
+        from torchtap.explain.check import Settings, check
+
+        if self.again is None:
+            raise InputError(
+                "This map does not know its model: it was read from a file, detached, or is one "
+                "row of several. Check the map that tt.cam or tt.attribute returned."
+            )
+        how = Settings(
+            (parts,) if isinstance(parts, str) else tuple(parts),
+            steps,
+            of,
+            num_controls,
+            num_random,
+            num_noise,
+            noise,
+            baseline,
+            batch_size,
+            max_evals,
+            seed,
+        )
+        return check(self, self.again, how)
+
+    # ------------------------------------------------------------------ text
+
+    def to_text(self, *, color: bool | None = None) -> str:
+        """As it prints.
+
+        Args:
+            color: paint it; by default on a terminal, unless ``NO_COLOR`` is set.
+        """
+        return self._page().text(color=wants_color() if color is None else color)
+
+    def __str__(self) -> str:
+        return self.to_text()
+
+    def _page(self) -> Page:
+        return map_page(self)
+
+    def _repr_html_(self) -> str:
+        from torchtap.plot.extras import drawn_tag
+
+        said = super()._repr_html_()
+        if self.tokens or not len(self):
+            return said
+        try:
+            return said + drawn_tag(self.to_figure(), "the map")
+        except MissingExtraError:
+            return said
+
+    # ------------------------------------------------------------------ inside
+
+    @property
+    def _typed(self) -> str:
+        return typed(str(self.values.dtype).removeprefix("torch."), self.values.shape)
+
+    @property
+    def _num_stacked(self) -> int:
+        """How many layers are stacked in dimension 1; 0 if it is none of layers."""
+        layers = len(self.layer.split(", "))
+        beside = self.values.dim() - 1 - len(self.size)
+        is_stack = bool(self.size) and beside == 1 and layers == self.values.shape[1]
+        return layers if is_stack and layers > 1 else 0
+
+    def _arrays(self, row: int) -> list[Any]:
+        """The maps of a row as float64 arrays of space alone: of each layer, channels summed."""
+        values = self.values[row].detach().double()
+        if self._num_stacked:
+            return [one.numpy() for one in values]
+        if self.tokens or (not self.size and values.dim() == 2):
+            return [token_weights(values).numpy()]
+        if not self.size and is_channels_last(self.values.shape):
+            values = values.movedim(-1, 0)
+        space = len(self.size) or min(values.dim(), 2)
+        beside = values.dim() - space
+        if beside > 0:
+            values = added_up(values.flatten(0, beside - 1), 0)
+        return [(values if values.dim() else values[None]).numpy()]
+
+    def _pictures(self, image: Any, rows: int, mean: Any, std: Any) -> list[Any]:
+        from torchtap.plot.picture import pixels_of
+
+        if image is None:
+            return [None] * rows
+        is_many = isinstance(image, list | tuple) or (
+            hasattr(image, "ndim") and image.ndim == 4 and len(image) > 1
+        )
+        given = list(image) if is_many else [image]
+        if len(given) != len(self):
+            raise InputError(f"There are {len(given)} pictures for a map of {len(self)} rows.")
+        pixels = [pixels_of(one, mean=mean, std=std) for one in given[:rows]]
+        for one in pixels:
+            self._refuse_other_proportions(one.shape[:2])
+        return pixels
+
+    def _panes(self, row: int, picture: Any, *, is_share: bool) -> list[Pane]:
+        from torchtap.plot.explained import Pane, heading_of
+        from torchtap.plot.heat import fault_of, limits_of
+
+        layers = self.layer.split(", ") if self._num_stacked else [""]
+        arrays = self._arrays(row)
+        labels = self.tokens[row] if self.tokens else ()
+        panes = []
+        for layer, values in zip(layers, arrays, strict=True):
+            what = f"{row_title(self, row)}{f', {layer}' if layer else ''}"
+            heading = heading_of(what, values)
+            drawn = values / limits_of([values])[1] if is_share else values
+            laid = None
+            if picture is not None and values.ndim == 2 and not fault_of(values):
+                laid = _laid(drawn, picture.shape[:2])
+            beside = picture if values.ndim == 2 else None
+            panes.append(Pane(drawn, heading, laid, beside, labels))
+        return panes
+
+    def _refuse_other_proportions(self, sides: tuple[int, ...]) -> None:
+        if len(self.size) != 2:
+            return
+        (height, width), (own_height, own_width) = sides, self.size
+        if abs(width * own_height / (height * own_width) - 1) > _ASPECT:
+            raise InputError(
+                f"The picture is {height}x{width}, and the model was given {own_height}x"
+                f"{own_width}: the map would be stretched to where it does not belong. Cut the "
+                f"picture out as the model's input was."
+            )
+
+
+def is_channels_last(shape: Sequence[int]) -> bool:
+    """Whether it is that of pictures ``[B, H, W, C]`` and can be no other.
+
+    Example:
+        >>> is_channels_last((2, 224, 224, 3)), is_channels_last((2, 3, 224, 224))
+        (True, False)
+    """
+    return len(shape) == 4 and shape[3] in _COLORS and shape[1] not in _COLORS and shape[2] > 4
+
+
+def _refuse_clip(clip: float) -> None:
+    if not 0 <= clip < 1:
+        raise InputError(f"clip is {clip!r}; expected a share from 0 to below 1.")
+
+
+def _laid(values: Any, size: tuple[int, int]) -> Any:
+    """A 2-d map resized to a picture."""
+    resized = torch.nn.functional.interpolate(
+        torch.from_numpy(values)[None, None], tuple(size), mode="bilinear", align_corners=False
+    )
+    return resized[0, 0].numpy()
+
+
+def _worded(picture: Any, fault: str) -> Any:
+    """A picture with the reason for which nothing lies over it."""
+    import textwrap
+
+    from PIL import ImageDraw
+
+    drawn = picture.copy()
+    pen = ImageDraw.Draw(drawn)
+    text = "\n".join(textwrap.wrap(f"map not drawn: {fault}", max(10, picture.width // 7)))
+    box = pen.multiline_textbbox((4, 4), text)
+    pen.rectangle((box[0] - 2, box[1] - 2, box[2] + 2, box[3] + 2), fill="white")
+    pen.multiline_text((4, 4), text, fill="black")
+    return drawn

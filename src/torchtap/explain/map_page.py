@@ -1,0 +1,126 @@
+"""A map in words: what it is of, and the range of each row."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from torchtap.core.printed_page import BLANK, Grid, Line, Listed, Page, Part
+from torchtap.core.printed_tokens import Tokens
+from torchtap.core.text import NONE, Cell, clean, nonfinite, number, share, typed
+
+if TYPE_CHECKING:
+    from torchtap.explain.map import Map
+
+_MOST_ROWS = 20
+_MOST_TOKENS = 10
+
+
+def map_page(map_: Map) -> Page:
+    """The report of a map."""
+    shape = typed(str(map_.values.dtype).removeprefix("torch."), map_.values.shape)
+    over = f", over {'x'.join(map(str, map_.size))}" if map_.size else ""
+    parts: list[Part] = [Line(title_of(map_), "head"), Line(f"{shape}{over}"), BLANK]
+    parts += [_table(map_)] if len(map_) else [Line("empty: no row")]
+    for row, tokens in enumerate(map_.tokens or ()):
+        parts += _read(map_, row, tokens)
+    faults = [(f"row {row}", fault) for row, fault in enumerate(map_.faults) if fault]
+    if faults:
+        parts += [BLANK, Listed(faults, "Not drawn:", limit=_MOST_ROWS, tone="bad")]
+    if map_.notes:
+        parts += [BLANK, Listed([("", note) for note in map_.notes], "Notes:")]
+    return Page(*parts)
+
+
+def title_of(map_: Map) -> str:
+    """Method, place and target."""
+    name = f" {map_.names[0]}" if len(map_.names) == 1 else ""
+    return clean(f"{map_.method} at {map_.layer or 'the input'}, {map_.target_text}{name}")
+
+
+def row_title(map_: Map, row: int) -> str:
+    """What was explained in one row, and its number."""
+    kind = map_.target_text if map_.target is None else f"class {map_.target[row]}"
+    name = f" {map_.names[row]}" if map_.names else ""
+    return clean(f"{kind}{name}, score {number(float(map_.scores[row]))}")
+
+
+def _table(map_: Map) -> Grid:
+    heads = ["row", "target", "score", "sum", "min", "max", "zeros", "NaN/Inf"]
+    rows = [_row(map_, row) for row in range(len(map_))]
+    if map_.gap is not None:
+        heads.append("gap")
+        rows = [
+            [*cells, number(float(one))] for cells, one in zip(rows, map_.gap.tolist(), strict=True)
+        ]
+    return Grid(rows, heads, "rl" + "r" * (len(heads) - 2), elastic={1: 12}, limit=_MOST_ROWS)
+
+
+def _row(map_: Map, row: int) -> list[str | Cell]:
+    values = map_.values[row].double()
+    finite = values[torch.isfinite(values)]
+    name = f" {map_.names[row]}" if map_.names else ""
+    target = map_.target_text if map_.target is None else str(map_.target[row])
+    nan, inf = int(values.isnan().sum()), values.isinf()
+    ends = [NONE, NONE, NONE]
+    if finite.numel():
+        ends = [number(float(one)) for one in (finite.sum(), finite.min(), finite.max())]
+    return [
+        str(row),
+        f"{target}{name}",
+        number(float(map_.scores[row])),
+        *ends,
+        share(int((values == 0).sum()), values.numel()),
+        nonfinite(nan, int((inf & (values > 0)).sum()), int((inf & (values < 0)).sum())),
+    ]
+
+
+def _read(map_: Map, row: int, tokens: tuple[str, ...]) -> list[Part]:
+    weights = token_weights(map_.values[row])
+    finite = weights[torch.isfinite(weights)]
+    reach = float(finite.abs().max()) if finite.numel() else 0.0
+    total = float(finite.abs().sum())
+    order = finite_order(weights)[:_MOST_TOKENS]
+    rows = [
+        [str(place), tokens[place], number(float(weights[place])), _part(weights[place], total)]
+        for place in order
+    ]
+    heads = ("place", "token", "weight", "of all |weights|")
+    is_signed = bool((finite < 0).any())
+    return [
+        BLANK,
+        Tokens(tokens, weights.tolist(), reach, is_signed),
+        BLANK,
+        Grid(rows, heads, "rlrr"),
+    ]
+
+
+def finite_order(weights: Tensor) -> list[int]:
+    """Places of the finite weights, the largest magnitude first."""
+    places = [
+        n for n, one in enumerate(weights.tolist()) if one == one and abs(one) != float("inf")
+    ]
+    return sorted(places, key=lambda place: -abs(float(weights[place])))
+
+
+def token_weights(values: Tensor) -> Tensor:
+    """One number for each token: what follows the tokens' dimension is added up."""
+    return added_up(values.double().flatten(1), 1) if values.dim() > 1 else values.double()
+
+
+def added_up(values: Tensor, dim: int) -> Tensor:
+    """The sum over a dimension, and where all numbers along it are the same, that number.
+
+    Perturbation gives each element of a window the change that the whole window makes: a window
+    over all channels has made it once and not once for each of them.
+    """
+    first = values.narrow(dim, 0, 1)
+    if values.shape[dim] and bool((values == first).all()):
+        return first.squeeze(dim)
+    return values.sum(dim)
+
+
+def _part(weight: Tensor, total: float) -> str:
+    return f"{100 * abs(float(weight)) / total:.1f}%" if total else NONE

@@ -1,0 +1,63 @@
+"""Guided backpropagation and deconvolution: rectifiers let gradients back by other rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+from torchtap.core.errors import InputError
+from torchtap.edits.catalogue.rectifiers import judge_rectifier
+from torchtap.explain.found import Found, wide
+from torchtap.explain.operations import nodes_between
+from torchtap.explain.variable import Variable
+
+Hook = Callable[[Any], object]
+Gradients = tuple[Tensor | None, ...]
+
+
+def guided_backprop(variable: Variable) -> Found:
+    """Springenberg et al., "Striving for Simplicity" (2015), section 3.4.
+
+    A rectifier lets a gradient back where its input was positive and the gradient is.
+    """
+    return _found(variable, "guided_backprop", lambda node: node.register_prehook(_positive))
+
+
+def deconvolution(variable: Variable) -> Found:
+    """Zeiler and Fergus, "Visualizing and Understanding Convolutional Networks" (2014), section 2.
+
+    A rectifier lets a gradient back where the gradient is positive, whatever its input was.
+    """
+    return _found(variable, "deconvolution", lambda node: node.register_hook(_deconvolved))
+
+
+def _positive(gradients: Gradients) -> Gradients:
+    return tuple(None if one is None else one.clamp(min=0) for one in gradients)
+
+
+def _deconvolved(grad_inputs: Gradients, grad_outputs: Gradients) -> Gradients:
+    return (*_positive(grad_outputs[:1]), *grad_inputs[1:])
+
+
+def _found(variable: Variable, method: str, hook: Hook) -> Found:
+    def before_backward(scores: Tensor, values: Tensor) -> None:
+        num = 0
+        for node in nodes_between(scores, values):
+            verdict = judge_rectifier(node)
+            if isinstance(verdict, str):
+                raise InputError(
+                    f"{method} met {verdict}. Use the method gradient or integrated_gradients."
+                )
+            if verdict:
+                num += 1
+                hook(node)
+        if not num:
+            raise InputError(
+                f"{method} changes how rectifiers let gradients back, and met none between the "
+                f"value and the score. Use the method gradient."
+            )
+
+    gradient = variable.gradient(variable.value, before_backward=before_backward)
+    return Found(wide(gradient))

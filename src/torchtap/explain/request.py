@@ -1,0 +1,152 @@
+"""What is asked of ``tt.attribute``: a method with its settings, and what is left for the model."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from torchtap.core.errors import InputError
+from torchtap.core.site import did_you_mean
+from torchtap.explain.found import Found
+from torchtap.explain.gradients import gradient, input_x_gradient
+from torchtap.explain.integrated import integrated_gradients
+from torchtap.explain.many import Batching
+from torchtap.explain.noise import smoothgrad, smoothgrad_sq, vargrad
+from torchtap.explain.perturbation import feature_permutation, occlusion
+from torchtap.explain.propagation import deeplift, lrp
+from torchtap.explain.rectifiers import deconvolution, guided_backprop
+from torchtap.explain.shapley import shapley
+from torchtap.explain.variable import Variable
+
+Function = Callable[..., Found]
+
+METHODS: Mapping[str, Function] = {
+    "gradient": gradient,
+    "input_x_gradient": input_x_gradient,
+    "integrated_gradients": integrated_gradients,
+    "guided_backprop": guided_backprop,
+    "deconvolution": deconvolution,
+    "lrp": lrp,
+    "deeplift": deeplift,
+    "occlusion": occlusion,
+    "feature_permutation": feature_permutation,
+    "shapley": shapley,
+}
+"""Each is called with a variable; its keyword-only parameters are its settings."""
+
+NOISY: Mapping[str, Function] = {
+    "smoothgrad": smoothgrad,
+    "smoothgrad_sq": smoothgrad_sq,
+    "vargrad": vargrad,
+}
+"""These are called with a method and its name too, and made of its maps."""
+
+WITHOUT_GRADIENT = frozenset({"occlusion", "feature_permutation", "shapley"})
+_BATCHING = "batching"
+_ALIASES = {"internal_batch_size": "batch_size"}
+_OWN = ("batch_size", "perturbations_per_eval", "max_evals", "progress")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is to be made.
+
+    Attributes:
+        method: its name.
+        make: the method with its settings.
+        integers: whether it can explain what carries no gradient.
+        call: which call of the site's module, if any was chosen.
+        kwargs: what is left, for the model.
+    """
+
+    method: str
+    make: Callable[[Variable], Found]
+    integers: bool
+    call: int | None
+    kwargs: Mapping[str, Any]
+
+
+def request_of(model: nn.Module, method: str, kwargs: Mapping[str, Any]) -> Request:
+    """Part the keywords of ``tt.attribute``.
+
+    Raises:
+        InputError: there is no such method, or a keyword is a setting of another method.
+    """
+    left = dict(kwargs)
+    call = left.pop("call", None)
+    if call is not None and (isinstance(call, bool) or not isinstance(call, int) or call < 0):
+        raise InputError(f"call is {call!r}; expected a whole number from 0.")
+    known = [*METHODS, *NOISY]
+    if method not in known:
+        hint = did_you_mean(str(method), known)
+        raise InputError(f"There is no method {method!r}{hint} There are {', '.join(known)}.")
+    if method in METHODS:
+        of, make = method, _prepared(METHODS[method], left)
+    else:
+        of = _of(left)
+        # The samples are what is counted and shown, and not the steps of each.
+        inner = {name: left[name] for name in left if name not in ("max_evals", "progress")}
+        one = _prepared(METHODS[of], {**inner, "progress": False})
+        for name in _settings_of(METHODS[of]):
+            left.pop(name, None)
+        make = _prepared(NOISY[method], left, one, of)
+    _refuse_others(model, method, of, left)
+    return Request(method, make, of in WITHOUT_GRADIENT, call, left)
+
+
+def _of(left: dict[str, Any]) -> str:
+    of = left.pop("of", "gradient")
+    fitting = [name for name in METHODS if name != "feature_permutation"]  # That mixes rows.
+    if of not in fitting:
+        raise InputError(f"of is {of!r}; expected one of {', '.join(fitting)}.")
+    return str(of)
+
+
+def _prepared(function: Function, left: dict[str, Any], *more: Any) -> Callable[[Variable], Found]:
+    """The function with its settings, which are taken out of what is left."""
+    names = _settings_of(function)
+    settings = {name: left.pop(name) for name in names if name in left}
+    if _BATCHING in names:
+        for alias, name in _ALIASES.items():
+            if alias in left:
+                left[name] = left.pop(alias)
+        settings[_BATCHING] = Batching(**{name: left.pop(name) for name in _OWN if name in left})
+    return lambda variable: function(variable, *more, **settings)
+
+
+def _settings_of(function: Function) -> list[str]:
+    parameters = inspect.signature(function).parameters.values()
+    return [one.name for one in parameters if one.kind is one.KEYWORD_ONLY]
+
+
+def _refuse_others(model: nn.Module, method: str, of: str, left: Mapping[str, Any]) -> None:
+    """Settings of other methods, unless the model takes arguments of these names."""
+    functions = (*METHODS.values(), *NOISY.values())
+    every = {name for one in functions for name in _settings_of(one)} | {*_OWN, *_ALIASES, "of"}
+    every.discard(_BATCHING)
+    taken = _arguments_of(model)
+    for name in left:
+        if name in every and name not in taken:
+            own = [one for one in _own_settings(method, of) if one != _BATCHING]
+            raise InputError(
+                f"{name} is no setting of {method!r}, and no argument of {type(model).__name__}; "
+                f"the method has {', '.join(own) or 'none'}."
+            )
+
+
+def _own_settings(method: str, of: str) -> list[str]:
+    names = _settings_of(METHODS[of])
+    if method in NOISY:
+        names = ["of", *_settings_of(NOISY[method]), *names]
+    return [*dict.fromkeys(names), *(_OWN if _BATCHING in names else ())]
+
+
+def _arguments_of(model: nn.Module) -> frozenset[str]:
+    try:
+        return frozenset(inspect.signature(model.forward).parameters)
+    except (TypeError, ValueError):  # Of compiled code.
+        return frozenset()

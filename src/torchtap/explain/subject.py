@@ -1,0 +1,205 @@
+"""A model and its inputs, run again and again from one state, without leaving a trace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DataParallel, DistributedDataParallel
+
+from torchtap.core.errors import InputError
+from torchtap.core.modules import modules_of
+from torchtap.core.plan import make_plan
+from torchtap.core.preserved import gradients_set_aside, preserved
+from torchtap.core.rebuild import replace_arguments
+from torchtap.core.site import Site
+from torchtap.core.tensors import kind_of
+from torchtap.core.tree import argument_leaves
+from torchtap.explain.target import Target
+from torchtap.hooks.guards import HookGuards
+from torchtap.hooks.uncompiled import uncompiled
+from torchtap.transfer.extractor import LAST, Extractor
+
+_NO_INPUTS: Mapping[str, Tensor] = {}
+
+
+class Subject:
+    """A model and what it is called with.
+
+    All runs stand inside :meth:`held`. Each starts with the buffers and random numbers that were
+    found, and gets clones of the tensors, so that a model that overwrites its input harms neither
+    the caller nor the next run. Gradients come from ``torch.autograd.grad``, and ``.grad`` stays.
+
+    Args:
+        model: any module, in the mode in which it is.
+        args: its positional arguments, nested as they may be.
+        kwargs: its keyword arguments.
+
+    Attributes:
+        modules: path -> module.
+        inputs: name -> tensor of each tensor in the arguments, named as sites name leaves.
+        num_rows: length of dimension 0 that all of them share (those without dimensions aside),
+            ``None`` where they do not.
+        notes: what the reader of a map should know about these runs.
+        num_evals: how often the model was run so far; rows that are repeated count as often.
+
+    Raises:
+        InputError: the model is no module or holds a ScriptModule, or its arguments hold no tensor.
+    """
+
+    def __init__(self, model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        if not isinstance(model, nn.Module):
+            raise InputError(f"The model is {kind_of(model)}; expected a torch.nn.Module.")
+        self.model = model
+        self._called = _without_replicas(model)
+        self.args = args
+        self.kwargs = dict(kwargs)
+        self.modules, _ = modules_of(model)
+        _refuse_scripted(self.modules)
+        self.inputs = dict(argument_leaves(args, self.kwargs))
+        if not self.inputs:
+            raise InputError(
+                f"No tensor is among the inputs of {type(model).__name__}; expected what the model "
+                f"is called with, as in tt.cam(model, images)."
+            )
+        lengths = {one.size(0) for one in self.inputs.values() if one.dim()}
+        self.num_rows = lengths.pop() if len(lengths) == 1 else None
+        self.notes = tuple(_notes(self.modules))
+        self.num_evals = 0
+        self._rewind: Callable[[], None] | None = None
+
+    def changed(
+        self, *, model: nn.Module | None = None, inputs: Mapping[str, Tensor] = _NO_INPUTS
+    ) -> Subject:
+        """The same call of another model, or with other tensors.
+
+        Args:
+            model: takes the place of the model.
+            inputs: name -> tensor, in place of some of :attr:`inputs`.
+        """
+        args, kwargs = replace_arguments(
+            self.args,
+            self.kwargs,
+            lambda name, tensor: inputs.get(name, tensor),
+            inside=lambda _, tensor, __: tensor,
+        )
+        return Subject(self.model if model is None else model, args, kwargs)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Buffers and random numbers are put back at the end; grad mode is on inside.
+
+        What is compiled runs uncompiled: compiled graphs call no hooks.
+        """
+        guards = HookGuards()
+        with ExitStack() as stack:
+            stack.enter_context(torch.inference_mode(False))
+            stack.enter_context(torch.enable_grad())
+            stack.enter_context(uncompiled())
+            # A backward that a model runs inside of its own adds to the gradients of parameters.
+            tables = [module._parameters.values() for module in self.modules.values()]
+            params = [one for table in tables for one in table if one is not None]
+            stack.enter_context(gradients_set_aside(params))
+            guards.hold()
+            stack.callback(guards.release)
+            self._rewind = stack.enter_context(preserved(self.modules, self.args, self.kwargs))
+            try:
+                yield
+            finally:
+                self._rewind = None
+
+    def run(self, inputs: Mapping[str, Tensor] = _NO_INPUTS, *, times: int = 1) -> Any:
+        """Call the model.
+
+        Args:
+            inputs: name -> tensor to pass (a clone of) in place of one of :attr:`inputs`; its
+                graph goes on into the model.
+            times: how often the rows of all others are repeated, as ``Tensor.repeat`` does, where
+                ``inputs`` hold so many times more rows than the originals.
+        """
+        args, kwargs = self._arguments(inputs, times)
+        return self._called(*args, **kwargs)
+
+    def scores(
+        self, target: Target, inputs: Mapping[str, Tensor] = _NO_INPUTS, *, times: int = 1
+    ) -> Tensor:
+        """The explained number of each row, ``float[times * rows]``, with its graph.
+
+        Args:
+            target: what is explained.
+            inputs: as of :meth:`run`.
+            times: as of :meth:`run`.
+        """
+        if target.site is None:
+            return target.scores(self.run(inputs, times=times))
+        args, kwargs = self._arguments(inputs, times)
+        return target.scores(self._value(target.site, args, kwargs))
+
+    def _arguments(
+        self, inputs: Mapping[str, Tensor], times: int
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        assert self._rewind is not None, "runs stand inside of held()"
+        self._rewind()
+        self.num_evals += times
+
+        def fresh(name: str, tensor: Tensor) -> Tensor:
+            if name in inputs:
+                return inputs[name].clone()
+            if times == 1 or not tensor.dim():
+                return tensor.detach().clone()
+            return tensor.detach().repeat(times, *[1] * (tensor.dim() - 1))
+
+        def in_object(name: str, tensor: Tensor, kind: str) -> Tensor:
+            if name in inputs:
+                raise InputError(
+                    f"The input [{name}] is an attribute in a {kind}, which others may hold, so no "
+                    f"other tensor can be put in its place. Explain the value at a site, as in "
+                    f"at='layer1', or pass a tuple, list, dict or dataclass instead."
+                )
+            return tensor  # Such objects are passed as they are.
+
+        return replace_arguments(self.args, self.kwargs, fresh, inside=in_object)
+
+    def _value(self, site: Site, args: Any, kwargs: Any) -> Tensor:
+        extractor = Extractor(make_plan(self.model, str(site)), LAST, may_stop=False)
+        extractor.run(self._called, self.modules, args, kwargs)
+        if len(extractor.found) != 1:
+            raise InputError(
+                f"{site} gave {len(extractor.found)} tensors; expected one: a module "
+                f"that runs, and which of its outputs, as in 'fc:output[0]'."
+            )
+        return next(iter(extractor.found.values()))
+
+
+def _refuse_scripted(modules: Mapping[str, nn.Module]) -> None:
+    for path, one in modules.items():
+        if isinstance(one, torch.jit.ScriptModule):
+            raise InputError(
+                f"Module {path or '.'!r} is a ScriptModule, which takes no hooks and gives its "
+                f"buffers to none but itself. Explain the module that it was scripted from."
+            )
+
+
+def _without_replicas(model: nn.Module) -> nn.Module:
+    """The model in DDP and DataParallel, which would wait for other ranks, or for a backward."""
+    while isinstance(model, DistributedDataParallel | DataParallel):
+        model = model.module
+    return model
+
+
+_BATCH_NORMS = nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm
+
+
+def _notes(modules: Mapping[str, nn.Module]) -> Iterator[str]:
+    norms = [path for path, one in modules.items() if isinstance(one, _BATCH_NORMS)]
+    training = [path for path in norms if modules[path].training]
+    if training:
+        others = f" and {len(training) - 1} more modules" if len(training) > 1 else ""
+        verb = "normalise" if others else "normalises"
+        yield (
+            f"{training[0]}{others} {verb} over the batch (training mode): a row depends on the "
+            f"others. Call model.eval() for maps of single rows"
+        )

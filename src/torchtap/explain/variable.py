@@ -1,0 +1,300 @@
+"""What a score is a function of: a tensor among the inputs, or the value at a site of the model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from torchtap.core.errors import InputError
+from torchtap.core.tensors import kind_of
+from torchtap.core.text import plural
+from torchtap.explain.place import Inside, Place, place_of
+from torchtap.explain.site_value import SiteValue
+from torchtap.explain.subject import Subject
+from torchtap.explain.target import Target
+from torchtap.studies.sweep_rows import other_rows
+
+Run = Callable[[Tensor, int], Tensor]
+"""Scores at some values, which are so many times the rows of the original."""
+
+NO_GRADIENTS = "occlusion, feature_permutation and shapley need no gradients"
+
+
+class Variable:
+    """Scores as a function of one tensor, all else of the call held as it is.
+
+    Args:
+        value: the tensor as it was found.
+        run: the scores at other values of it.
+        scores: those at the value, if they are known.
+        copies: how many times the rows of the call stand in the value.
+
+    Attributes:
+        value: the tensor as it was found, detached.
+        why_single: why its rows cannot be repeated within one forward; empty where they can, and
+            as long as nothing has asked.
+    """
+
+    def __init__(
+        self, value: Tensor, run: Run, scores: Tensor | None = None, *, copies: int = 1
+    ) -> None:
+        self.value = value
+        self.why_single = ""
+        self._run = run
+        self._base_scores = scores
+        self._copies = copies
+        self._can_repeat: bool | None = None
+
+    @property
+    def num_rows(self) -> int:
+        """Length of dimension 0; 1 for a tensor without dimensions."""
+        return self.value.shape[0] if self.value.dim() else 1
+
+    @property
+    def base_scores(self) -> Tensor:
+        """The explained number of each row at the value, detached."""
+        if self._base_scores is None:
+            with torch.no_grad():
+                self._base_scores = self._run(self.value, 1).detach()
+        return self._base_scores
+
+    def scores(self, values: Tensor, times: int = 1) -> Tensor:
+        """The explained number of each row, without a graph.
+
+        Args:
+            values: ``times`` copies of the rows, one after the other as of ``Tensor.repeat``.
+            times: how many.
+        """
+        if self._base_scores is None and values is not self.value:
+            _ = self.base_scores  # They settle the classes that have won.
+        with torch.no_grad():
+            return self._run(values, times)
+
+    def gradient(
+        self,
+        values: Tensor,
+        times: int = 1,
+        *,
+        before_backward: Callable[[Tensor, Tensor], object] | None = None,
+        recorder: AbstractContextManager[Any] | None = None,
+    ) -> Tensor:
+        """The gradient of the sum of the scores.
+
+        Args:
+            values: as of :meth:`scores`.
+            times: likewise.
+            before_backward: called with scores and values, which have a graph between them.
+            recorder: is on while the model runs forward.
+
+        Raises:
+            InputError: the scores do not depend on the values, as far as autograd can tell.
+        """
+        self._check_differentiable()
+        is_base = values is self.value and times == 1
+        if not is_base:
+            _ = self.base_scores  # They settle the classes that have won.
+        leaf = values.detach().requires_grad_()
+        with torch.enable_grad():
+            with recorder or nullcontext():
+                scores = self._run(leaf, times)
+            if is_base and self._base_scores is None:
+                self._base_scores = scores.detach()
+            if not scores.requires_grad:
+                raise InputError(_NO_GRAPH)
+            if before_backward is not None:
+                before_backward(scores, leaf)
+            (found,) = torch.autograd.grad(scores, leaf, torch.ones_like(scores), allow_unused=True)
+        if found is None:
+            raise InputError(_NO_GRAPH)
+        gradient: Tensor = found
+        return gradient
+
+    def _check_differentiable(self) -> None:
+        if not self.value.is_floating_point():
+            raise InputError(
+                f"The value is {kind_of(self.value)}, which has no gradient; expected a floating "
+                f"tensor. {NO_GRADIENTS}."
+            )
+
+    def spread(self, given: float | Tensor | None, name: str) -> Tensor:
+        """What a setting gives for each element, in the shape of the value.
+
+        Args:
+            given: a number, or a tensor for one row or for all rows; ``None`` for 0.
+            name: of the setting.
+
+        Raises:
+            InputError: it does not fit.
+        """
+        value = self.value
+        if given is None:
+            return torch.zeros_like(value)
+        if isinstance(given, bool) or not isinstance(given, int | float | Tensor):
+            raise InputError(f"{name} is {kind_of(given)}; expected a number or a tensor.")
+        if not isinstance(given, Tensor):
+            return torch.full_like(value, given)
+        given = given.detach().to(value)
+        if self._copies > 1 and given.dim() == value.dim() and given.shape[0] > 1:
+            given = given.repeat(self._copies, *[1] * (given.dim() - 1))
+        try:
+            return given.expand_as(value).clone()
+        except RuntimeError as error:
+            raise InputError(
+                f"{name} is {kind_of(given)}, and the value that is explained "
+                f"{kind_of(value)}; expected a number, or a tensor that broadcasts to it."
+            ) from error
+
+    def around(self, values: Tensor, times: int) -> Variable:
+        """The same function at other values, whose rows are ``times`` those of this one."""
+        _ = self.base_scores  # They settle the classes that have won.
+        copies = self._copies * times
+        other = Variable(values, lambda new, more: self._run(new, more * times), copies=copies)
+        other._can_repeat, other.why_single = self._can_repeat, self.why_single
+        return other
+
+    @property
+    def is_per_row(self) -> bool:
+        """Whether there is one score for each row."""
+        return bool(self.value.dim()) and len(self.base_scores) == len(self.value)
+
+    def gap(self, values: Tensor, difference: Tensor) -> Tensor:
+        """Completeness gap: the sum of a map less a difference of scores, ``float64``.
+
+        Of each row; where the scores are not those of the rows, one of all.
+        """
+        if self.is_per_row:
+            return values.double().reshape(len(values), -1).sum(1) - difference.double()
+        return values.double().sum().reshape(1) - difference.double().sum().reshape(1)
+
+    def times_in(self, batch_size: int) -> int:
+        """How many copies of the rows fit in one forward of at most so many rows."""
+        times = batch_size // max(self.num_rows, 1)
+        if times < 2 or self.num_rows == 0:
+            return 1
+        if self._can_repeat is None:
+            # A copy would not do: the statistics of a batch twice are those of the batch once.
+            twice = torch.cat([self.value, self.value]) if self.value.dim() else self.value
+            self._try_beside(other_rows(twice, self.num_rows)[: self.num_rows])
+        return times if self._can_repeat else 1
+
+    def scores_beside(self, values: Tensor, batch_size: int) -> Tensor:
+        """The scores at other values, in one forward with the value itself where that works.
+
+        So it is known from then on whether rows can be repeated, without a further forward.
+        """
+        fits = self.value.dim() and 2 * self.num_rows <= batch_size
+        if fits and self._can_repeat is None and not torch.equal(values, self.value):
+            found = self._try_beside(values)
+            if found is not None:
+                return found
+        return self.scores(values)
+
+    def _try_beside(self, values: Tensor) -> Tensor | None:
+        """Run other values and the value in one forward; the scores of the others if that works.
+
+        It works if the value has the same scores as by itself.
+        """
+        found = None
+        own = self.base_scores
+        try:
+            found = self.scores(torch.cat([values, self.value]), 2)
+            self.why_single = _why_not_twice(found, own)
+        except (RuntimeError, ValueError, LookupError, AssertionError) as error:
+            line = str(error).strip().split("\n")[0]
+            self.why_single = f"a forward of twice the rows raised {type(error).__name__} ({line})"
+        self._can_repeat = not self.why_single
+        return None if found is None or self.why_single else found[: len(own)]
+
+
+def _why_not_twice(found: Tensor, own: Tensor) -> str:
+    """Why the second half of some scores are not those of the rows by themselves."""
+    if len(found) != 2 * len(own):
+        return f"twice the rows gave {plural(len(found), 'score')}, and once {len(own)}"
+    second, wide = found[len(own) :].double(), own.double()
+    if torch.allclose(second, wide, rtol=1e-3, atol=_slack(wide, own), equal_nan=True):
+        return ""
+    return "the model mixes the rows of a batch"
+
+
+def _slack(wide: Tensor, own: Tensor) -> float:
+    """By how much a score may differ beside others: rounding, of the largest of them."""
+    finite = wide[wide.isfinite()]
+    largest = float(finite.abs().max()) if finite.numel() else 0.0
+    return 1e-6 + 30 * torch.finfo(own.dtype).eps * largest
+
+
+_NO_GRAPH = (
+    "The explained number has no gradient with respect to the value: the model computes it without "
+    "a graph (no_grad, inference mode, detach, an operation that has no derivative), or does not "
+    f"use the value. {NO_GRADIENTS}."
+)
+
+
+@contextmanager
+def variable_of(
+    subject: Subject, target: Target, at: Any, call: int | None, *, integers: bool
+) -> Iterator[tuple[Variable, Place]]:
+    """The variable that is asked for; inside of ``subject.held()``.
+
+    Args:
+        subject: the model and its inputs.
+        target: what is explained; classes are settled by the first scores.
+        at: ``None`` for the first floating input, or what selects one site.
+        call: which call of the site's module.
+        integers: whether a tensor that carries no gradient will do.
+    """
+    place = place_of(subject, at, integers=integers)
+    if isinstance(place, Inside):
+        with SiteValue(subject, place.plan, call) as site:
+            with torch.no_grad():
+                scores = subject.scores(target).detach()
+            value = site.settle()
+            _check(value, str(site.site), subject, integers=integers)
+
+            def run_inside(values: Tensor, times: int) -> Tensor:
+                with site.replaced_by(values):
+                    return subject.scores(target, times=times)
+
+            yield Variable(value, run_inside, scores), place.found(site.site)
+        return
+    name = place.name
+    value = subject.inputs[name].detach().clone()
+    _check(value, place.text, subject, integers=integers)
+
+    def run(values: Tensor, times: int) -> Tensor:
+        return subject.scores(target, {name: values}, times=times)
+
+    yield Variable(value, run), place
+
+
+def _check(value: Tensor, what: str, subject: Subject, *, integers: bool) -> None:
+    if value.is_nested or value.layout is not torch.strided:
+        raise InputError(
+            f"{what} is {kind_of(value)}; expected a dense tensor. Attribute at a site where it is "
+            f"dense, as in at='layer1'."
+        )
+    if not value.numel():
+        raise InputError(f"{what} is {kind_of(value)}: it is empty, and there is nothing to map.")
+    if value.is_complex():
+        raise InputError(
+            f"{what} is {kind_of(value)}; expected real numbers. Attribute at a site where they "
+            f"are real, or give the model torch.view_as_real of them."
+        )
+    if not integers and not value.is_floating_point():
+        raise InputError(f"{what} is {kind_of(value)}, which has no gradient. {_way_out(subject)}")
+
+
+def _way_out(subject: Subject) -> str:
+    embeddings = [
+        path
+        for path, one in subject.modules.items()
+        if isinstance(one, nn.Embedding | nn.EmbeddingBag)
+    ]
+    if embeddings:
+        several = f" (or {', '.join(embeddings[1:4])})" if len(embeddings) > 1 else ""
+        return f"Attribute at the embedding: at={embeddings[0]!r}{several}. {NO_GRADIENTS}."
+    return f"Convert it to floating point before the call. {NO_GRADIENTS}."
