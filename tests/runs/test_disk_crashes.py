@@ -6,8 +6,6 @@ import os
 import random
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from itertools import product
 from pathlib import Path
@@ -25,40 +23,40 @@ from torchtap.runs.store.commit import Commit
 from torchtap.runs.store.journal import Entry, JournalWriter
 from torchtap.runs.store.layout import read_json, write_json
 
-_TRAINING = """
-import sys, torch, torchtap as tt
-from recordings import batch, small_net
-from torchtap.runs.store.disk import Disk
-path, first, rows = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-net = small_net()
-w = tt.watch(net, "*:output,grad_output,param", to=tt.Disk(path, resume=True, queue_bytes=1 << 20))
-print("began", flush=True)
-for step in range(first, 10**9):
-    w.step(step)
-    net(batch(step, rows)).square().sum().backward()
-    w.step(ids=range(step, step + 3), step=step)
-"""
+
+def start(path: Path, first: int, rows: int) -> int:
+    """A process that records from a step on until it is killed; its id.
+
+    It is forked, so that its time goes into recording and not into importing torch.
+    """
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            train(path, first, rows, writer)
+        finally:
+            os._exit(1)  # It raised: whatever it was shows in the steps.
+    os.close(writer)
+    with os.fdopen(reader) as stream:
+        assert stream.read() == "began"
+    return child
 
 
-def start(path: Path, first: int, rows: int) -> subprocess.Popen[str]:
-    """A process that records from a step on until it is killed."""
-    paths = [str(Path(tt.__file__).parents[1]), str(Path(__file__).parents[1] / "support")]
-    process = subprocess.Popen(
-        [sys.executable, "-c", _TRAINING, str(path), str(first), str(rows)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "began\n"
-    return process
+def train(path: Path, first: int, rows: int, began: int) -> None:
+    """Record for ever."""
+    net, disk = small_net(), tt.Disk(path, resume=True, queue_bytes=1 << 20)
+    w = tt.watch(net, "*:output,grad_output,param", to=disk)
+    os.write(began, b"began")
+    os.close(began)
+    for step in range(first, 10**9):
+        w.step(step)
+        net(batch(step, rows)).square().sum().backward()
+        w.step(ids=range(step, step + 3), step=step)
 
 
-def kill(process: subprocess.Popen[str]) -> None:
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert process.stdout is not None
-    process.stdout.close()
+def kill(process: int) -> None:
+    os.kill(process, signal.SIGKILL)
+    os.waitpid(process, 0)
 
 
 def check_every_step(run: tt.Run, rows: int) -> None:
