@@ -35,6 +35,7 @@ benchmark: $(VENV)/.test
 	$(BIN)/python benchmarks/runs.py
 	$(BIN)/python benchmarks/attribution.py
 	$(BIN)/python benchmarks/cams.py
+	$(BIN)/python benchmarks/store.py
 
 $(VENV)/.venv:
 	$(PYTHON) -m venv $(VENV)
@@ -50,7 +51,7 @@ $(VENV)/.demo: $(VENV)/.base
 	touch $@
 
 $(VENV)/.test: $(VENV)/.demo
-	$(PIP) --editable '.[frame]' --no-build-isolation pytest pytest-xdist hypothesis expecttest transformers accelerate lightning scikit-learn captum glassllm fast-sugiyama
+	$(PIP) --editable '.[frame,sql,graph]' --no-build-isolation pytest pytest-xdist hypothesis expecttest transformers accelerate lightning scikit-learn captum glassllm
 	touch $@
 
 $(VENV)/.check: $(VENV)/.test

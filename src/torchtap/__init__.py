@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from torchtap.runs.memory import Memory as Memory
     from torchtap.runs.merging.merge import merge as merge
     from torchtap.runs.run import Run as Run, open_run
+    from torchtap.runs.store.disk import Disk as Disk
     from torchtap.runs.table import Table as Table
     from torchtap.saved import codecs as codecs
     from torchtap.saved.advise import advise_offload as advise_offload
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from torchtap.stats.measure import measure as measure
     from torchtap.stats.sink import Stats as Stats
     from torchtap.stats.statistics import Statistics as Statistics
+    from torchtap.studies.data_recording import record as record
     from torchtap.studies.summary import summary as summary
     from torchtap.studies.sweep import sweep as sweep
     from torchtap.studies.sweep_table import Sweep as Sweep
@@ -64,6 +66,7 @@ _HOMES = {
     "Absence": "core.absence",
     "CaptureError": "core.errors",
     "Check": "explain.check",
+    "Disk": "runs.store.disk",
     "Edit": "edits.edit",
     "EditError": "core.errors",
     "Features": "transfer.features",
@@ -111,6 +114,7 @@ _HOMES = {
     "offload": "saved.offload",
     "open": "runs.run",
     "plot": "plot",
+    "record": "studies.data_recording",
     "saved_report": "saved.report",
     "stats": "stats",
     "summary": "studies.summary",

@@ -20,6 +20,7 @@ from torchtap.core.inference_mode import outside_inference_mode
 from torchtap.core.record import Record, Sink
 from torchtap.core.site import Site
 from torchtap.hooks.taps import Meter
+from torchtap.runs.about import About
 from torchtap.runs.memory import Memory
 from torchtap.runs.records import LiveRecords
 from torchtap.stats.series import Series
@@ -73,6 +74,13 @@ class SinkDispatch:
         was_used = [_note_use(sink) for sink in sinks]
         self.steps_before = self._steps_now() if any(was_used) else set()
 
+    def begin(self, about: About) -> None:
+        """Tell the sinks that want to know of what they are given records."""
+        for sink in self.sinks:
+            begin = getattr(sink, "begin", None)
+            if begin is not None:
+                begin(about)
+
     @property
     def emit(self) -> Callable[[Record], None]:
         """What takes each record: the sink itself where there is one that needs no guard."""
@@ -98,6 +106,13 @@ class SinkDispatch:
     def records(self) -> LiveRecords | None:
         """The records of the first sink that can be read again, if there is one."""
         contents = self._first("contents")
+        return None if contents is None else LiveRecords(contents)
+
+    @property
+    def kept(self) -> LiveRecords | None:
+        """The records of the first sink that holds what flowed itself, which may be overwritten."""
+        keeping = [sink for sink in self.sinks if getattr(sink, "keeps", True)]
+        contents = next((one.contents for one in keeping if hasattr(one, "contents")), None)
         return None if contents is None else LiveRecords(contents)
 
     @property

@@ -192,7 +192,7 @@ class Missing:
 
     def _lost(self) -> Iterator[Absence]:
         yield from self._delivery.absent
-        records = self._delivery.records
+        records = self._delivery.kept
         for row in () if records is None else records.read().overwritten():
             yield Absence(
                 row.site,

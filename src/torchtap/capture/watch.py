@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import time
+import weakref
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -17,19 +19,21 @@ from torchtap.capture.delivery import SinkDispatch, as_sinks
 from torchtap.capture.engine import Engine
 from torchtap.capture.evaluation import Evaluations
 from torchtap.capture.missing import Missing, is_compiled
-from torchtap.core.absence import Absences
+from torchtap.core.absence import Absence, Absences
 from torchtap.core.closable import Closable
 from torchtap.core.distributed import own_rank, ranks_of_one_batch
 from torchtap.core.errors import CaptureError, InputError
-from torchtap.core.modules import Where, modules_of
+from torchtap.core.modules import Where, modules_of, num_parameters
 from torchtap.core.plan import Plan, make_plan
 from torchtap.core.record import Record, Sink
 from torchtap.core.site import Site
 from torchtap.core.version import __version__
 from torchtap.hooks.order import AFTER, BEFORE
-from torchtap.runs.contents import Meta
+from torchtap.runs.about import About
+from torchtap.runs.meta import Meta
 from torchtap.runs.run import Run
 from torchtap.runs.scalars import Scalars
+from torchtap.runs.step_notes import StepNotes, checked_ids, checked_labels
 from torchtap.stats.series import Series
 
 Every = int | Callable[[int], bool]
@@ -94,13 +98,18 @@ class Watch(Closable):
         )
         self._missing = Missing(plan, self._engine, delivery, was_compiled=was_compiled)
         self._records = delivery.records
+        self._kept = delivery.kept
         self._scalars = Scalars()
-        self._run = self._make_run(modules[""])
+        self._notes = StepNotes()
+        self._meta = self._make_meta(modules[""])
+        self._run = self._make_run()
         try:
+            delivery.begin(self._about())
             self._engine.attach(modules)
             self._engine.begin_step(0, recording=self._wants(0))
         except BaseException:
             self._engine.detach()
+            delivery.close(raising=False)
             raise
 
     # ------------------------------------------------------------------ stepping
@@ -110,16 +119,23 @@ class Watch(Closable):
         """The step that is running, from 0."""
         return self._engine.step
 
-    def step(self, number: int | None = None) -> None:
+    def step(
+        self, number: int | None = None, *, ids: Iterable[int | str] | None = None, **labels: Any
+    ) -> None:
         """Close the running step and begin the next.
 
         Args:
             number: of the step that begins, such as the trainer's own, also after a resume. One
                 more than the last by default. Where nothing of the running step was seen yet, the
                 running step may be named by it (``step(1000)`` before the first forward).
+            ids: of the samples of the step that ends, such as their places in the data set, one
+                number or text each: ``run.ids(step)`` has them.
+            labels: what else is to be known of the step that ends (``epoch=3``,
+                ``split="train"``), plain values by name: ``run.labels(step)`` has them.
 
         Raises:
-            InputError: the number is not larger than that of a step that has begun.
+            InputError: the number is not larger than that of a step that has begun, or an id or
+                label is no plain value.
             SiteError: a pattern turned out to fit nothing, neither a module nor a mark.
             Exception: whatever a sink raised since the last time, with a note.
 
@@ -136,13 +152,17 @@ class Watch(Closable):
         self._missing.note_mixed()
         done = self._engine.step
         following = done + 1 if number is None else self._checked(number)
+        own_ids, own_labels = checked_ids(ids), checked_labels(labels)
         if following == done:
             return
         recording = self._wants(following) and not self._num_pauses
+        has_begun = self._missing.has_begun
         self._engine.begin_step(following, recording=recording)
         self._missing.begin_step()
         self._note_overwritten(done)
         self._missing.check_marks()
+        if has_begun or own_ids or own_labels:
+            self._notes.note(done, time.time(), own_ids, own_labels)
         self._delivery.close_step(done)
 
     def _checked(self, number: int) -> int:
@@ -248,8 +268,8 @@ class Watch(Closable):
         return CaptureError("This watch is closed; call tt.watch again to go on.")
 
     def _note_overwritten(self, step: int) -> None:
-        if self._records is not None:
-            for row in self._records.read().overwritten(step):
+        if self._kept is not None:
+            for row in self._kept.read().overwritten(step):
                 self._engine.overwritten(row.site)
 
     def close(self) -> None:
@@ -276,7 +296,7 @@ class Watch(Closable):
 
     @property
     def run(self) -> Run:
-        """All that was kept so far.
+        """All that was kept so far; by a sink that writes, all steps that were closed.
 
         Raises:
             CaptureError: none of the sinks can be read again (see :class:`torchtap.Sink`).
@@ -293,12 +313,9 @@ class Watch(Closable):
         """What was selected and not seen, with site and reason: a list that prints as a table."""
         return self._missing.found()
 
-    def _make_run(self, model: nn.Module) -> Run | None:
-        measured = self._delivery.measured
-        if self._records is None and measured is None:
-            return None
+    def _make_meta(self, model: nn.Module) -> Meta:
         rank, world_size = own_rank()
-        meta = Meta(
+        return Meta(
             model=self.plan.model,
             modules=dict(self.plan.types),
             aliases=dict(self.plan.aliases),
@@ -309,10 +326,42 @@ class Watch(Closable):
             rank=rank,
             world_size=world_size,
             batch_ranks=ranks_of_one_batch(model),
+            num_parameters=num_parameters(model),
         )
-        rows = () if self._records is None else self._records.read
-        found = partial(self._with_pipeline, meta)
-        return Run(rows, found, lambda: self.absent, measured or Series, self._sites, self._scalars)
+
+    def _make_run(self) -> Run | None:
+        measured = self._delivery.measured
+        if self._records is None and measured is None:
+            return None
+        return Run(
+            () if self._records is None else self._records.read,
+            partial(self._with_pipeline, self._meta),
+            lambda: self.absent,
+            measured or Series,
+            self._sites,
+            self._scalars,
+            notes=self._notes,
+        )
+
+    def _about(self) -> About:
+        """What sinks are told. Nothing here refers to the watch: a sink may outlive it."""
+        own = weakref.ref(self)
+
+        def absent() -> Sequence[Absence]:
+            watch = own()
+            return () if watch is None else watch.absent
+
+        def expected() -> Sequence[Site]:
+            watch = own()
+            return () if watch is None else watch._sites()
+
+        def meta() -> Meta:
+            watch = own()
+            return known if watch is None else watch._with_pipeline(known)
+
+        known = self._meta
+        measured = self._delivery.measured
+        return About(meta, absent, expected, measured, self._scalars, self._notes)
 
     def _with_pipeline(self, meta: Meta) -> Meta:
         """What is known of a run, with the stages that were seen since the watch began."""

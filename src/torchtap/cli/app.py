@@ -14,7 +14,13 @@ from collections.abc import Sequence
 
 import click
 
-from torchtap.cli import commands_explain, commands_read, commands_run, commands_script
+from torchtap.cli import (
+    commands_explain,
+    commands_read,
+    commands_run,
+    commands_script,
+    commands_store,
+)
 from torchtap.cli.output import complain
 from torchtap.cli.script.launch import Launch
 from torchtap.core.errors import TorchtapError
@@ -95,6 +101,8 @@ for command in (
     commands_run.graph,
     commands_script.run,
     commands_read.ls,
+    commands_store.doctor,
+    commands_store.export,
     commands_read.merge,
     commands_read.show,
     commands_read.stats,

@@ -11,8 +11,10 @@ import click
 from torchtap.cli.options import all_option, json_option
 from torchtap.cli.output import print_json, print_page, print_written
 from torchtap.cli.parsing import (
+    existing_run,
     open_saved,
     order_of,
+    rank_paths,
     refuse_target,
     refuse_unknown_steps,
     slices_of,
@@ -34,12 +36,11 @@ if TYPE_CHECKING:
 @json_option
 @all_option
 def ls(path: str, as_json: bool, every: bool) -> None:
-    """List the sites of a saved RUN, from the file's header alone."""
-    from torchtap.cli.model import existing_file
+    """List the sites of a RUN, from its header or index alone."""
     from torchtap.runs.listing import list_file
     from torchtap.runs.show import show_listing
 
-    listing = list_file(existing_file(path))
+    listing = list_file(existing_run(path))
     if as_json:
         print_json(listing.as_dict())
         return
@@ -56,12 +57,11 @@ def ls(path: str, as_json: bool, every: bool) -> None:
 def merge(
     files: tuple[str, ...], out: str, allow_missing: bool, stages: bool, as_json: bool, every: bool
 ) -> int:
-    """Merge the saved runs of all ranks of one training into one run, and list it.
+    """Merge the runs of all ranks of one training, or a folder of them, into one run, and list it.
 
     Exit code 1 says that replicas differ, which the ranks of a sound training have alike: what
     is listed as absent first names where, since which step, and which ranks.
     """
-    from torchtap.cli.model import existing_file
     from torchtap.runs.merging.merge import merge_all
     from torchtap.runs.run import list_run
     from torchtap.runs.show import show_listing
@@ -70,7 +70,8 @@ def merge(
     if Path(out).resolve() in {Path(file).resolve() for file in files}:
         raise InputError(f"--to is {out}, which is the run of a rank; give another file.")
     with Progress("merging the ranks"):
-        paths = [existing_file(file) for file in files]
+        given = [existing_run(file) for file in files]
+        paths = [path for one in given for path in rank_paths(one)]
         merged = merge_all(paths, allow_missing=allow_missing, stages=stages)
         with writing(out):
             merged.run.save(out)
@@ -179,7 +180,7 @@ def _listed_columns(path: str) -> list[str]:
     from torchtap.stats.numbers import NAMES
 
     said = {**{name: one.meaning for name, one in NAMES.items()}, **ROW_COLUMNS}
-    if Path(path).is_file():
+    if Path(path).exists():
         further = [one.name for one in open_saved(path).series.statistics]
         said |= dict.fromkeys(further, "a further statistic of this run")
     room = max(map(len, said))

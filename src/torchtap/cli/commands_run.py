@@ -17,12 +17,16 @@ from torchtap.cli.options import (
 )
 from torchtap.cli.output import print_json, print_page, print_written
 from torchtap.cli.parsing import (
+    built_model,
     channels_of,
     is_run,
     model_and_batch,
     open_saved,
+    picture_options,
+    process_group,
     record_model,
     refuse_target,
+    stats_of,
     writing,
 )
 from torchtap.core.errors import InputError
@@ -75,19 +79,41 @@ def demo(out: str, as_json: bool) -> None:
 @click.command()
 @click.argument("model")
 @click.argument("where", nargs=-1)
-@click.option("-o", "--out", default="run.safetensors", show_default=True, metavar="FILE")
+@click.option("-o", "--out", metavar="FILE_OR_RUN", help="run.safetensors; with --data run.")
+@click.option("--where", "patterns", multiple=True, metavar="WHERE", help="Further patterns.")
+@click.option("--data", metavar="DATA", help="A whole data set in place of one batch.")
+@click.option("--batch-size", default=32, show_default=True, help="For --data, over all ranks.")
+@click.option("--workers", default=0, show_default=True, help="Processes that load --data.")
+@click.option("--resume", is_flag=True, help="Go on with a run of --data that stopped.")
+@click.option("--stats", is_flag=True, help="With --data: measure, too.")
 @model_options
 @batch_options
 @loss_option
 @json_option
 @all_option
 def record(
-    model: str, where: tuple[str, ...], out: str, as_json: bool, every: bool, **options: Any
+    model: str,
+    where: tuple[str, ...],
+    out: str | None,
+    patterns: tuple[str, ...],
+    as_json: bool,
+    every: bool,
+    **options: Any,
 ) -> None:
-    """Run MODEL on one batch and save what flows at WHERE.
+    """Run MODEL on one batch and save what flows at WHERE, or on a whole data set.
 
     WHERE is '*' (every module's output) unless it is given, with --loss also the gradients.
+
+    DATA is a folder of pictures, a .npy or .parquet file with a row for each sample, or
+    package.module:name of a data set. It is recorded into the folder of a run, batch by batch;
+    after any stop --resume goes on where it was. Under torchrun the ranks share each batch.
     """
+    where = (*where, *patterns)
+    how = {name: options.pop(name) for name in ("data", "batch_size", "workers", "resume", "stats")}
+    if how["data"] is not None:
+        _record_data(model, where, out or "run", how, options, as_json=as_json, every=every)
+        return
+    out = out or "run.safetensors"
     refuse_target(out, (".safetensors",))
     with Progress("running the model"):
         recorded = record_model(model, where, options)
@@ -101,6 +127,49 @@ def record(
     from torchtap.runs.show import show_listing
 
     listing = list_run(recorded)
+    if as_json:
+        print_json({**listing.as_dict(), "files": [out]})
+        return
+    print_page(show_listing(listing, limit=None if every else 40))
+    print_written([out])
+
+
+def _record_data(
+    model: str,
+    where: tuple[str, ...],
+    out: str,
+    how: dict[str, Any],
+    options: dict[str, Any],
+    *,
+    as_json: bool,
+    every: bool,
+) -> None:
+    from torchtap.cli.data import load_data
+    from torchtap.core.distributed import own_rank
+    from torchtap.runs.listing import list_file
+    from torchtap.runs.show import show_listing
+    from torchtap.studies.data_recording import record as record_data
+
+    if options["loss"] is not None:
+        raise InputError("--loss is for one batch; a data set is recorded without gradients.")
+    built = built_model(model, options)
+    pictures = picture_options(options)
+    data = load_data(how["data"], pictures)
+    with process_group():
+        record_data(
+            built,
+            data,
+            list(where) or "*",
+            to=out,
+            batch_size=how["batch_size"],
+            workers=how["workers"],
+            stats=stats_of(how["stats"]),
+            resume=how["resume"],
+        )
+        is_first = own_rank()[0] == 0
+    if not is_first:
+        return
+    listing = list_file(out)
     if as_json:
         print_json({**listing.as_dict(), "files": [out]})
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -21,10 +22,9 @@ if TYPE_CHECKING:
     from torchtap.stats.statistics import Statistics
 
 
-def model_and_batch(target: str, options: dict[str, Any]) -> tuple[nn.Module, Batch]:
+def built_model(target: str, options: dict[str, Any]) -> nn.Module:
     import torch
 
-    from torchtap.cli.batch import IMAGENET_MEAN, IMAGENET_STD, load_batch
     from torchtap.cli.model import load_model, load_weights
 
     torch.manual_seed(options["seed"])
@@ -33,18 +33,58 @@ def model_and_batch(target: str, options: dict[str, Any]) -> tuple[nn.Module, Ba
         found = load_weights(model, options["weights"])
         if found:
             complain(say_unwrapped(options["weights"], found))
+    return model.train() if options["train"] else model.eval()
+
+
+def picture_options(options: dict[str, Any]) -> dict[str, Any]:
+    from torchtap.cli.batch import IMAGENET_MEAN, IMAGENET_STD
+
+    return {
+        "size": options["size"],
+        "mean": _numbers("--mean", options["mean"]) or IMAGENET_MEAN,
+        "std": _numbers("--std", options["std"]) or IMAGENET_STD,
+    }
+
+
+def stats_of(wanted: bool) -> Any:
+    if not wanted:
+        return None
+    from torchtap.stats.sink import Stats
+
+    return Stats()
+
+
+@contextlib.contextmanager
+def process_group() -> Iterator[None]:
+    """Under ``torchrun`` the ranks know of each other; nothing is sent between them."""
+    from torch import distributed
+
+    is_launched = "WORLD_SIZE" in os.environ and int(os.environ["WORLD_SIZE"]) > 1
+    if not is_launched or distributed.is_initialized():
+        yield
+        return
+    distributed.init_process_group("gloo")
+    try:
+        yield
+        distributed.barrier()  # The first rank lists what all have written.
+    finally:
+        distributed.destroy_process_group()
+
+
+def model_and_batch(target: str, options: dict[str, Any]) -> tuple[nn.Module, Batch]:
+    from torchtap.cli.batch import load_batch
+
+    model = built_model(target, options)
     batch = load_batch(
         image=options["image"],
         file=options["file"],
         shape=options["shape"],
-        size=options["size"],
-        mean=_numbers("--mean", options["mean"]) or IMAGENET_MEAN,
-        std=_numbers("--std", options["std"]) or IMAGENET_STD,
+        **picture_options(options),
         dtype=options["dtype"],
         high=options["high"],
         seed=options["seed"],
     )
-    return model.train() if options["train"] else model.eval(), batch
+    return model, batch
 
 
 def record_model(target: str, where: Sequence[str], options: dict[str, Any]) -> Run:
@@ -65,10 +105,32 @@ def record_model(target: str, where: Sequence[str], options: dict[str, Any]) -> 
 
 
 def open_saved(path: str) -> Run:
-    from torchtap.cli.model import existing_file
     from torchtap.runs.run import open_run
 
-    return open_run(existing_file(path))
+    return open_run(existing_run(path))
+
+
+def existing_run(path: str) -> Path:
+    """The path of a run that is there, in a file or in a folder."""
+    from torchtap.cli.model import existing_file
+
+    return Path(path) if Path(path).is_dir() else existing_file(path)
+
+
+def rank_paths(path: Path) -> list[Path]:
+    """The folders of the ranks in a folder of a run; of anything else itself."""
+    from torchtap.runs.store.layout import ranks_in
+
+    return [*ranks_in(path).values()] or [path] if path.is_dir() else [path]
+
+
+def existing_folder(path: str) -> Path:
+    """The path of a run that is there, in a folder."""
+    from torchtap.cli.model import existing_file
+
+    if not Path(path).is_dir():
+        raise InputError(f"{existing_file(path)} is a file; expected a folder of tt.Disk.")
+    return Path(path)
 
 
 def refuse_unknown_steps(path: str, opened: Run, steps: Sequence[int]) -> None:

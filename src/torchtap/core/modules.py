@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
+from torch.nn.parameter import is_lazy
 
 from torchtap.core.errors import InputError
 from torchtap.core.site import Pattern, Site
@@ -44,6 +45,22 @@ def modules_of(model: nn.Module) -> tuple[dict[str, nn.Module], dict[str, str]]:
             first[id(module)] = path
             found[path] = module
     return found, aliases
+
+
+def num_parameters(model: nn.Module) -> dict[str, int]:
+    """Path -> elements of the parameters that the module itself has; of those that have any.
+
+    Of a sharded parameter the whole counts; a lazy one, which has no shape yet, does not.
+    """
+    found = {
+        path: sum(one.numel() for one in module._parameters.values() if _has_shape(one))
+        for path, module in modules_of(model)[0].items()
+    }
+    return {path: number for path, number in found.items() if number}
+
+
+def _has_shape(parameter: nn.Parameter | None) -> TypeGuard[nn.Parameter]:
+    return parameter is not None and not is_lazy(parameter)
 
 
 _Link = tuple[Callable[[], nn.Module | None], str, Callable[[], nn.Module | None]]

@@ -19,6 +19,8 @@ EVAL = "eval"
 PHASES = (FORWARD, RECOMPUTE, BACKWARD, EVAL)
 UNVERSIONED = -1
 """Version of a value that nothing can overwrite."""
+_MOST_NAMED = 6
+"""Up to here steps are named one by one in a sentence."""
 _MOST_STEPS = 8
 """Up to here all steps of a run are named in an error."""
 
@@ -156,6 +158,17 @@ def steps_there(steps: Sequence[int], missing: int | None = None) -> str:
     return f"{said}, near {missing} are {steps[place - 1]} and {steps[place]}."
 
 
+def said_steps(steps: Sequence[int]) -> str:
+    """``step 3``, ``steps 3, 5, 6``, or ``steps 3 to 90 (40 of them)``."""
+    if len(steps) == 1:
+        return f"step {steps[0]}"
+    if list(steps) == list(range(steps[0], steps[-1] + 1)) and len(steps) > 2:
+        return f"steps {steps[0]} to {steps[-1]}"
+    if len(steps) <= _MOST_NAMED:
+        return f"steps {', '.join(map(str, steps))}"
+    return f"steps {steps[0]} to {steps[-1]} ({len(steps)} of them)"
+
+
 @runtime_checkable
 class Sink(Protocol):
     """Takes records. A plain callable ``f(record)`` is made one by ``tt.watch``.
@@ -180,6 +193,9 @@ class Sink(Protocol):
         A function of the tensor and the step that may take values of ``site`` in place of
         ``take``; it returns ``False`` for those of which it wants a record. Asked for where the
         sink is the only one.
+    ``begin(about)``
+        Told once, when the watch begins, what is known of it (:class:`torchtap.runs.about.About`):
+        the model, and functions that say later what was seen and what is absent.
     ``reads_backward`` (``bool``, by default ``True``)
         Whether it reads ``record.backward``. Where no sink of a watch does, that number may be of a
         checkpoint's own backward, and a hook on the model's output is saved.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cached_property
 from itertools import chain
 from operator import index
@@ -20,9 +20,11 @@ from numpy.typing import NDArray
 
 from torchtap.core.absence import Absence
 from torchtap.core.errors import InputError, RunError, SiteError
-from torchtap.core.record import EVAL, FORWARD, PHASES, Record, nbytes_of, steps_there
+from torchtap.core.record import EVAL, FORWARD, PHASES, Record, steps_there
 from torchtap.core.site import Site
-from torchtap.runs.records import Places, Records
+from torchtap.runs.meta import Meta
+from torchtap.runs.records import Fact, Places, Records, distinct
+from torchtap.runs.rows import SiteRows
 from torchtap.runs.select import Selection, Where
 from torchtap.stats import reading
 from torchtap.stats.numbers import NAMES, further_of, value_of
@@ -38,56 +40,6 @@ Step = int | Iterable[int] | str | None
 _SEARCHED = 8
 """Sites whose records are searched for one by one, before those of all are sorted."""
 _NONE: Places = np.zeros(0, dtype=np.intp)
-
-
-@dataclass(frozen=True, slots=True)
-class Meta:
-    """What a run knows of its model and of how it was made.
-
-    Attributes:
-        model: class name of the model.
-        modules: path -> class names in MRO order, in the order of ``named_modules()``.
-        aliases: second path of a shared module -> its first.
-        where: the patterns that were watched, as text.
-        torch: version of PyTorch.
-        torchtap: version of torchtap.
-        created: UTC time in ISO form.
-        labels: anything else that the maker wrote down, text to text.
-        rank: of the process in ``torch.distributed`` when the watch began, 0 outside of it;
-            ``None`` of a run that ``tt.merge`` made of several.
-        world_size: how many ranks trained together, 1 outside of it.
-        batch_ranks: the ranks that worked on the same part of the batch, by tensor parallelism,
-            with this one; none where each rank had a part of its own.
-        stages: the stages of a pipeline that the model was, as ``torch.distributed.pipelining``
-            ran it; none where it did not.
-        num_stages: how many stages that pipeline had, 1 outside of one.
-        num_microbatches: how many parts its schedule cut a rank's part of the batch into, 1 outside
-            of one.
-    """
-
-    model: str = ""
-    modules: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    aliases: Mapping[str, str] = field(default_factory=dict)
-    where: tuple[str, ...] = ()
-    torch: str = ""
-    torchtap: str = ""
-    created: str = ""
-    labels: Mapping[str, str] = field(default_factory=dict)
-    rank: int | None = 0
-    world_size: int = 1
-    batch_ranks: tuple[int, ...] = ()
-    stages: tuple[int, ...] = ()
-    num_stages: int = 1
-    num_microbatches: int = 1
-
-    def type_name(self, path: str) -> str:
-        """Class name of the module at ``path``, or ``""`` where there is none (a mark)."""
-        names = self.modules.get(path)
-        return names[0] if names else ""
-
-    def paths_of(self, path: str) -> tuple[str, ...]:
-        """All paths of the module at ``path``: the first, then the further ones if shared."""
-        return (path, *(alias for alias, first in self.aliases.items() if first == path))
 
 
 class Contents:
@@ -163,12 +115,17 @@ class Contents:
     @property
     def steps(self) -> list[int]:
         """Steps in which anything was recorded or measured, ascending."""
-        return sorted({*np.unique(self._column("step")).tolist(), *self.series.steps})
+        return sorted({*distinct(self._column("step")).tolist(), *self.series.steps})
 
     @property
     def nbytes(self) -> int:
         """Bytes of all values."""
-        return sum(nbytes_of(self._records.kept[place]) for place in range(self._length))
+        return self._records.nbytes
+
+    @property
+    def entries(self) -> Any:
+        """The index of values that are on disk (see ``runs/store``), ``None`` of others."""
+        return self._records.entries
 
     def select(self, where: Where) -> list[Site]:
         """See :meth:`Run.select <torchtap.runs.run.Run.select>`."""
@@ -314,6 +271,27 @@ class Contents:
                 f"are {', '.join(shapes)}. Read them one by one with run.records({str(place)!r})."
             ) from error
 
+    def facts(self) -> Iterator[tuple[Site, int, str, Fact]]:
+        """Site, step, phase, and dtype, shape and bytes of every record, as :meth:`records`."""
+        places = self._in_call_order(np.arange(self._length))
+        sites, steps = (self._column(name)[places].tolist() for name in ("site", "step"))
+        phases = self._records.phases()[places].tolist()
+        for place, site, step, phase in zip(places.tolist(), sites, steps, phases, strict=True):
+            yield self._records.sites[site], step, phase, self._records.fact(place)
+
+    def site_rows(self, site: str | Site) -> SiteRows:
+        """The rows of a site, numbered as :meth:`cat` joins them."""
+        place = self.resolve(site)
+        self._refuse_measured(place)
+        found = self._among(self._places_of(place), self.phase)
+        steps, calls = self._column("step")[found], self._column("call")[found]
+        found = found[np.lexsort((found, calls, steps))]
+        steps, calls = self._column("step")[found], self._column("call")[found]
+        # Of several backwards through one call the last.
+        is_last = np.ones(len(found), dtype=bool)
+        is_last[:-1] = (np.diff(steps) != 0) | (np.diff(calls) != 0)
+        return SiteRows(self._records, found[is_last], place)
+
     def mean_norm(self, where: Where) -> dict[str, float]:
         """See :meth:`Run.mean_norm <torchtap.runs.run.Run.mean_norm>`."""
         import torch
@@ -434,8 +412,11 @@ class Contents:
     def _nothing_like(
         self, site: Site, step: int | None, call: int | None, backward: int | None, phase: str
     ) -> str:
-        rows = list(self._records.at(self._places_of(site)))
-        have = sorted({(row.step, row.call) for row in rows if row.phase == phase})
+        places = self._places_of(site)
+        steps, calls = (self._column(name)[places].tolist() for name in ("step", "call"))
+        phases = self._records.phases()[places].tolist()
+        rows = list(zip(steps, calls, phases, strict=True))
+        have = sorted({(step, number) for step, number, one in rows if one == phase})
         asked = [
             f"{name} {value}"
             for name, value in (("step", step), ("call", call), ("backward", backward))
@@ -443,7 +424,7 @@ class Contents:
         ]
         shown = ", ".join(f"step {s} call {c}" for s, c in have[:6]) or f"none in phase {phase}"
         more = f" and {len(have) - 6} more" if len(have) > 6 else ""
-        others = sorted({row.phase for row in rows} - {phase})
+        others = sorted(set(phases) - {phase})
         hint = f" Others have phase={' and '.join(map(repr, others))}." if others else ""
         return (
             f"{site} has no record in {', '.join(asked) or phase}. There are: {shown}{more}.{hint}"

@@ -21,16 +21,17 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from torchtap.core.absence import Absence
-from torchtap.core.distributed import readable
 from torchtap.core.errors import RunError
 from torchtap.core.record import Record
 from torchtap.core.site import Site, nearest, one_of
-from torchtap.runs.contents import Contents, Meta
+from torchtap.runs.contents import Contents
 from torchtap.runs.listing import FORMAT, PREFIX, check_format
 from torchtap.runs.merging.rank_numbers import RankNumbers
+from torchtap.runs.meta import Meta, meta_of
 from torchtap.runs.packed import is_small, pack, unpack
 from torchtap.runs.records import Records
 from torchtap.runs.scalars import Scalars
+from torchtap.runs.strided import strided
 from torchtap.runs.values import ALL
 from torchtap.stats.series import Series
 
@@ -205,7 +206,7 @@ def _stored(opened: Any, body: dict[str, Any]) -> Stored:
     scalars = _scalars(opened, body.get("scalars", ()))
     flat = body.get("ranks")
     ranks = None if flat is None else RankNumbers.unpack(flat, opened.get_tensor)
-    return Stored(records, _meta(body["meta"]), lambda: absent, lambda: series, scalars, ranks)
+    return Stored(records, meta_of(body["meta"]), lambda: absent, lambda: series, scalars, ranks)
 
 
 def _series(opened: Any, body: dict[str, Any] | None, prefix: str) -> Series:
@@ -283,12 +284,6 @@ def _records(opened: Any, headers: list[dict[str, Any]]) -> Records:
     return records
 
 
-def _meta(entry: dict[str, Any]) -> Meta:
-    modules = {path: tuple(names) for path, names in entry.pop("modules").items()}
-    lists = {name: tuple(entry.pop(name, ())) for name in ("where", "batch_ranks", "stages")}
-    return Meta(**{**entry, **lists, "modules": modules})
-
-
 def _unused_name(record: Record, used: Container[str]) -> str:
     """The name of a value; numbered where one key has several (a recomputation that is repeated,
     two leaves whose names are alike)."""
@@ -303,19 +298,9 @@ def _parts(site: Site) -> tuple[str, str, str]:
 
 def _plain(tensor: Tensor, labels: tuple[str, ...]) -> tuple[Tensor, list[str], bool]:
     """What safetensors can hold: dense, strided, contiguous, owning its memory, on the CPU."""
-    tensor, more = readable(tensor)
-    said = [*labels, *more]
-    if tensor.is_quantized:
-        tensor = tensor.dequantize()
-        said.append("dequantized")
-    elif tensor.is_nested:
-        tensor = tensor.values()
-        said.append("values of a nested tensor")
-    elif tensor.layout is not torch.strided:
-        said.append(f"dense from {str(tensor.layout).removeprefix('torch.')}")
-        tensor = tensor.to_dense()
+    tensor, said = strided(tensor, labels)
     real_view = tensor.dtype is torch.complex128  # safetensors has no such dtype.
-    tensor = tensor.detach().resolve_conj().resolve_neg()
+    tensor = tensor.resolve_conj().resolve_neg()
     tensor = torch.view_as_real(tensor) if real_view else tensor
     # safetensors refuses tensors that share memory, so each gets its own.
     return tensor.to("cpu").clone(memory_format=torch.contiguous_format), said, real_view

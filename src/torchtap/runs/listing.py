@@ -151,19 +151,14 @@ class _Value(NamedTuple):
 
 def list_contents(held: Contents) -> Listing:
     """List what a run holds, wherever it is kept."""
-    values = [
-        _Value(
-            record.site,
-            record.step,
-            record.phase,
-            str(record.kept.dtype).removeprefix("torch."),
-            tuple(record.kept.shape),
-            record.nbytes,
-        )
-        for record in held.records(phase=None)
-    ]
     meta = held.meta
-    found = _listing(meta.model, meta.modules, values, held.absent())
+    if held.entries is not None:
+        from torchtap.runs.store.folder_listing import list_index
+
+        found = list_index(held.entries, meta.model, meta.modules, held.absent())
+    else:
+        values = [_Value(site, step, phase, *fact) for site, step, phase, fact in held.facts()]
+        found = _listing(meta.model, meta.modules, values, held.absent())
     found = replace(found, rank=meta.rank, world_size=meta.world_size)
     series = held.series
     measured = [
@@ -173,13 +168,17 @@ def list_contents(held: Contents) -> Listing:
 
 
 def list_file(path: str | Path) -> Listing:
-    """List the run in a file from its header; loads neither values nor torch.
+    """List the run in a file, or in a folder; loads neither values nor torch.
 
     Raises:
         FileNotFoundError: there is no such file.
         RunError: the file is not a run of torchtap.
     """
     file = Path(path)
+    if file.is_dir():
+        from torchtap.runs.store.folder_listing import list_folder
+
+        return list_folder(file)
     header = _read_header(file)
     text = header.pop("__metadata__", {}).get("torchtap")
     if text is None:
@@ -250,7 +249,7 @@ def _listing(
     for value in values:
         if value.phase == FORWARD:
             groups.setdefault(value.site, []).append(value)
-    ordered = _in_order(groups, modules)
+    ordered = in_order(groups, modules)
     num_records = sum(map(len, groups.values()))
     phases = Counter(value.phase for value in values)
     return Listing(
@@ -265,7 +264,7 @@ def _listing(
     )
 
 
-def _in_order(sites: Iterable[Site], modules: Iterable[str]) -> list[Site]:
+def in_order(sites: Iterable[Site], modules: Iterable[str]) -> list[Site]:
     """By module, port and arrival."""
     places = {path: place for place, path in enumerate(modules)}
     return sorted(
@@ -277,7 +276,7 @@ def _with_measured(
     listing: Listing, modules: Iterable[str], measured: Iterable[MeasuredEntry], num_steps: int
 ) -> Listing:
     by_site = {entry.site: entry for entry in measured}
-    ordered = tuple(by_site[site] for site in _in_order(by_site, modules))
+    ordered = tuple(by_site[site] for site in in_order(by_site, modules))
     return replace(listing, measured=ordered, num_measured_steps=num_steps)
 
 
@@ -288,14 +287,15 @@ def _entry(site: Site, values: list[_Value]) -> SiteEntry:
     return SiteEntry(
         site=site,
         dtype="|".join(dict.fromkeys(value.dtype for value in values)),
-        shape=_common([value.shape for value in values]),
+        shape=common_shape([value.shape for value in values]),
         calls=max(per_step.values()),
         steps=len(per_step),
         nbytes=sum(value.nbytes for value in values),
     )
 
 
-def _common(shapes: list[tuple[int, ...]]) -> tuple[int | None, ...] | None:
+def common_shape(shapes: list[tuple[int, ...]]) -> tuple[int | None, ...] | None:
+    """See :attr:`SiteEntry.shape`."""
     if len({len(dims) for dims in shapes}) > 1:
         return None
     return tuple(sizes[0] if len(set(sizes)) == 1 else None for sizes in zip(*shapes, strict=True))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -24,7 +24,7 @@ from torchtap.stats.catalogue.results import Finished, Missing
 from torchtap.stats.catalogue.slices import Along
 from torchtap.stats.catalogue.top_k import TopK
 from torchtap.stats.histogram import Histogram
-from torchtap.stats.series import Saved, Series, SiteSummary
+from torchtap.stats.series import Saved, SavedHistograms, Series, SiteSummary
 
 FURTHER = f"{PREFIX}.further"
 """Names of what the further statistics found begin so. Under this very name stands JSON as UTF-8
@@ -91,11 +91,8 @@ def unpack(tensors: Mapping[str, Tensor], body: Mapping[str, Any] | None, read: 
     series = Series(body["keep"], statistics)
     series.has_histograms = body["has_histograms"]
     _fill_sites(series, tensors, body["sites"])
-    by_step: dict[int, dict[int, Histogram]] = {}
-    for step, place, histogram in _histograms(tensors):
-        by_step.setdefault(step, {})[place] = histogram
     steps, kept = (tensors[f"{PREFIX}.{name}"].tolist() for name in ("steps", "kept"))
-    series.restore(steps, tensors[f"{PREFIX}.rows"].numpy(), kept, by_step, saved)
+    series.restore(steps, tensors[f"{PREFIX}.rows"].numpy(), kept, _histograms(tensors), saved)
     return series
 
 
@@ -189,16 +186,25 @@ def _packed_histograms(series: Series) -> dict[str, Tensor]:
     return found
 
 
-def _histograms(tensors: Mapping[str, Tensor]) -> Iterator[tuple[int, int, Histogram]]:
-    index = tensors[f"{PREFIX}.index"].tolist()
-    if not index:
-        return
-    bins, counts = tensors[f"{PREFIX}.bins"].numpy(), tensors[f"{PREFIX}.counts"].numpy()
-    start = 0
-    for step, place, length, is_sample in index:
-        end = start + length
-        yield step, place, Histogram.sparse(bins[start:end], counts[start:end], bool(is_sample))
-        start = end
+def _histograms(tensors: Mapping[str, Tensor]) -> SavedHistograms:
+    """A function that makes the histograms of one step when they are asked for."""
+    index = tensors[f"{PREFIX}.index"].numpy()
+    starts = np.cumsum(index[:, 2]) - index[:, 2]
+
+    def of_step(step: int) -> dict[int, Histogram]:
+        chosen = np.flatnonzero(index[:, 0] == step)
+        if not len(chosen):
+            return {}
+        bins, counts = (tensors[f"{PREFIX}.{name}"].numpy() for name in ("bins", "counts"))
+        found = {}
+        for (_, place, length, is_sample), start in zip(
+            index[chosen].tolist(), starts[chosen].tolist(), strict=True
+        ):
+            part = slice(start, start + length)
+            found[place] = Histogram.sparse(bins[part], counts[part], bool(is_sample))
+        return found
+
+    return of_step
 
 
 def _flat(measured: SiteSummary) -> dict[str, Any]:

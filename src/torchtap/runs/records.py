@@ -8,13 +8,13 @@ value, and are searched by numpy.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Generic, TypeVar, overload
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, overload, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from torchtap.core.record import PHASES, UNVERSIONED, Record, new_record
+from torchtap.core.record import PHASES, UNVERSIONED, Record, nbytes_of, new_record
 from torchtap.core.site import Site
 
 Places = NDArray[np.intp]
@@ -35,6 +35,52 @@ _CHUNK = 4096
 
 
 T = TypeVar("T")
+
+
+class Fact(NamedTuple):
+    """What is known of a value without reading it.
+
+    Attributes:
+        dtype: without ``torch.``.
+        shape: of the tensor.
+        nbytes: of its elements.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    nbytes: int
+
+
+@runtime_checkable
+class Stored(Protocol):
+    """Values that are read when they are asked for, and of which an index knows the rest."""
+
+    entries: Any
+
+    def __len__(self) -> int:
+        """How many there are."""
+
+    def __getitem__(self, place: int) -> Any:
+        """One of them."""
+
+    def fact(self, place: int) -> Fact:
+        """What is known of one, without reading it."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all."""
+
+
+def distinct(column: NDArray[Any]) -> NDArray[Any]:
+    """As ``np.unique``; of a column that ascends, as steps mostly do, without sorting it."""
+    if not len(column):
+        return column
+    is_new = column[1:] != column[:-1]
+    if (column[1:] < column[:-1]).any():
+        found: NDArray[Any] = np.unique(column)
+        return found
+    chosen: NDArray[Any] = column[np.concatenate([[0], np.flatnonzero(is_new) + 1])]
+    return chosen
 
 
 class _Numbered(Generic[T]):
@@ -71,9 +117,37 @@ class Records(Sequence[Record]):
         self._site_ids: dict[int, int] = {}
         self._phases = _Numbered(PHASES)
         self._labels: _Numbered[tuple[str, ...]] = _Numbered([()])
-        self._table = np.zeros(0, _COLUMNS)
+        self._table: Any = np.zeros(0, _COLUMNS)
         self._length = 0
         self._lock = threading.Lock()
+
+    @staticmethod
+    def of_columns(
+        kept: Stored,
+        columns: Mapping[str, NDArray[Any]],
+        sites: Sequence[Site],
+        labels: Sequence[tuple[str, ...]],
+        phases: Sequence[str],
+    ) -> Records:
+        """Records of an index, whose columns are used as they are; nothing is appended to them.
+
+        Args:
+            kept: their values.
+            columns: site, step, call, phase, backward and labels as numbers.
+            sites: by number.
+            labels: by number; the first is ``()``.
+            phases: by number; the first are those of :data:`~torchtap.core.record.PHASES`.
+        """
+        records = Records()
+        records.kept = kept
+        records.sites = list(sites)
+        records._site_numbers = {site: number for number, site in enumerate(sites)}
+        records._site_ids = {id(site): number for number, site in enumerate(records.sites)}
+        records._phases, records._labels = _Numbered(phases), _Numbered(labels)
+        records._length = len(kept)
+        version = np.broadcast_to(np.int64(UNVERSIONED), len(kept))
+        records._table = {**columns, "version": version}
+        return records
 
     # ------------------------------------------------------------------ filled
 
@@ -140,9 +214,9 @@ class Records(Sequence[Record]):
         sites, phases, labels, kept = self.sites, self._phases, self._labels, self.kept
         for start in range(0, len(places), _CHUNK):
             chunk = places[start : start + _CHUNK]
-            rows = self._table[chunk].tolist()
-            for place, (site, step, call, phase, backward, label, version) in zip(
-                chunk.tolist(), rows, strict=True
+            columns = [self._table[name][chunk].tolist() for name in _COLUMNS.names or ()]
+            for place, site, step, call, phase, backward, label, version in zip(
+                chunk.tolist(), *columns, strict=True
             ):
                 found = (phases.values[phase], backward, labels.values[label], kept[place], version)
                 yield new_record(Record, (sites[site], step, call, *found))
@@ -151,6 +225,31 @@ class Records(Sequence[Record]):
         """``site`` (number in ``sites``), ``step``, ``call``, ``backward`` or ``version``."""
         column: NDArray[Any] = self._table[name][: self._length]
         return column
+
+    def phases(self) -> NDArray[Any]:
+        """The phase of each record, as text."""
+        names = np.array(self._phases.values)
+        found: NDArray[Any] = names[self.column("phase")]
+        return found
+
+    def fact(self, place: int) -> Fact:
+        """Dtype, shape and bytes of a value; of one on disk without reading it."""
+        if isinstance(self.kept, Stored):
+            return self.kept.fact(place)
+        kept = self.kept[place]
+        return Fact(str(kept.dtype).removeprefix("torch."), tuple(kept.shape), nbytes_of(kept))
+
+    @property
+    def entries(self) -> Any:
+        """The index of values that are on disk, ``None`` of others."""
+        return self.kept.entries if isinstance(self.kept, Stored) else None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all values."""
+        if isinstance(self.kept, Stored):
+            return self.kept.nbytes
+        return sum(map(nbytes_of, (self.kept[place] for place in range(self._length))))
 
     def in_phase(self, phase: str) -> NDArray[np.bool_]:
         """Which records are of a phase."""

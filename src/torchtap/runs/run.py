@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from torchtap.core.absence import Absence, Absences
-from torchtap.core.errors import SiteError
+from torchtap.core.errors import RunError, SiteError
 from torchtap.core.printed_page import Page, Printed
 from torchtap.core.record import FORWARD, Record
 from torchtap.core.site import Site
-from torchtap.runs.contents import Contents, Meta, Step, as_step
+from torchtap.runs.contents import Contents, Step, as_step
+from torchtap.runs.meta import Meta
 from torchtap.runs.records import LiveRecords, Records
 from torchtap.runs.scalars import Scalars
 from torchtap.runs.select import Where
+from torchtap.runs.step_notes import StepNotes
 from torchtap.stats.series import Series
 from torchtap.stats.statistics import Statistics
 
@@ -23,9 +25,28 @@ if TYPE_CHECKING:
 
     from torchtap.runs.listing import Listing
     from torchtap.runs.merging.rank_numbers import RankNumbers
+    from torchtap.runs.row_dataset import RowDataset
+    from torchtap.runs.rows import SiteRows
     from torchtap.runs.table import Table
 
 __all__ = ["Meta", "Run", "Step", "Where"]
+
+
+T = TypeVar("T")
+
+
+class Growing(Protocol):
+    """A folder of which runs are read."""
+
+    def refresh(self) -> bool:
+        """Read what was committed since the last time."""
+
+    def rank(self, number: int) -> Run:
+        """The run of one rank."""
+
+    @property
+    def opened(self) -> Callable[[], Run]:
+        """A function that opens it again, which another process can be sent."""
 
 
 class Run(Printed):
@@ -55,24 +76,29 @@ class Run(Printed):
         absent: Callable[[], Sequence[Absence]] = tuple,
         series: Callable[[], Series] = Series,
         expected: Callable[[], Sequence[Site]] = tuple,
-        scalars: Scalars | None = None,
-        ranks: RankNumbers | None = None,
+        scalars: Scalars | Callable[[], Scalars] | None = None,
+        ranks: RankNumbers | Callable[[], RankNumbers | None] | None = None,
+        notes: StepNotes | Callable[[], StepNotes] | None = None,
+        growing: Growing | None = None,
     ) -> None:
-        self._scalars = Scalars() if scalars is None else scalars
+        self._find_scalars = _finder(Scalars() if scalars is None else scalars)
+        self._find_notes = _finder(StepNotes() if notes is None else notes)
+        self._find_ranks = _finder(ranks)
+        self._growing = growing
         self._records = rows if callable(rows) else LiveRecords(lambda: rows).read
         self._meta = meta if callable(meta) else lambda: meta
         self._absent = absent
         self._series = series
         self._expected = expected
-        self._ranks = ranks
         self._last: Contents | None = None
+        self._last_rows: tuple[Contents, Site, SiteRows] | None = None
 
     def _contents(self) -> Contents:
         """What the run holds now. Every other method reads it once, and works on that."""
         records, series = self._records(), self._series()
         if self._last is None or not self._last.is_of(records, series):
             what = (records, series, self.meta, self._absent, self._expected)
-            self._last = Contents(*what, ranks=self._ranks)
+            self._last = Contents(*what, ranks=self._find_ranks())
         return self._last
 
     # ------------------------------------------------------------------ what there is
@@ -188,6 +214,67 @@ class Run(Printed):
         """
         return self._contents().cat(site, steps=steps)
 
+    def rows(self, site: str | Site, indices: Sequence[int] | Any) -> Tensor:
+        """Some rows of a site over all steps and calls, without reading the others.
+
+        Args:
+            site: which.
+            indices: numbers of rows, in any order, as :meth:`cat` joins them; a list, an array or
+                a tensor of one dim.
+
+        Returns:
+            one row per index, in their order: ``rows(site, i) == cat(site)[i]``.
+
+        Raises:
+            InputError: there are not so many rows.
+            RunError: the rows differ in shape or dtype.
+
+        Example:
+            >>> import torch, torchtap as tt
+            >>> with tt.watch(relu := torch.nn.ReLU()) as w:
+            ...     for step in range(3):
+            ...         _ = relu(torch.full((2, 1), float(step)))
+            ...         w.step()
+            >>> w.run.rows(".:output", [5, 0, 2]).flatten()
+            tensor([2., 0., 1.])
+        """
+        return self._site_rows(site).gather(indices)
+
+    def num_rows(self, site: str | Site) -> int:
+        """How many rows a site has over all steps and calls."""
+        return len(self._site_rows(site))
+
+    def dataset(self, site: str | Site, *, ids: bool = False) -> RowDataset:
+        """The rows of a site as a ``torch.utils.data.Dataset``, for probes and autoencoders.
+
+        Args:
+            site: which.
+            ids: whether an item is a row with the id of its sample, as ``w.step(ids=...)`` was
+                given it, or the row alone.
+
+        Raises:
+            RunError: ids are asked for, and a step has not one for each row.
+
+        Example:
+            >>> import torch, torchtap as tt
+            >>> with tt.watch(relu := torch.nn.ReLU()) as w:
+            ...     _ = relu(torch.ones(4, 2))
+            ...     w.step(ids=["a", "b", "c", "d"])
+            >>> w.run.dataset(".:output", ids=True)[2]
+            (tensor([1., 1.]), 'c')
+        """
+        from torchtap.runs.row_dataset import RowDataset
+
+        opened = None if self._growing is None else self._growing.opened
+        return RowDataset(self, self._contents().resolve(site), ids=ids, opened=opened)
+
+    def _site_rows(self, site: str | Site) -> SiteRows:
+        held = self._contents()
+        place = held.resolve(site)
+        if self._last_rows is None or self._last_rows[:2] != (held, place):
+            self._last_rows = held, place, held.site_rows(place)
+        return self._last_rows[2]
+
     def mean_norm(self, where: Where = "*:output") -> dict[str, float]:
         """Norm of the mean over samples, per module.
 
@@ -251,7 +338,7 @@ class Run(Printed):
     @property
     def scalar_names(self) -> list[str]:
         """Names of the numbers that ``w.log`` kept, the first that was logged first."""
-        return self._scalars.names
+        return self._find_scalars().names
 
     def scalars(self, name: str) -> tuple[list[int], list[float]]:
         """Numbers that ``w.log`` kept: the steps, ascending, and the number of each.
@@ -259,7 +346,54 @@ class Run(Printed):
         Raises:
             SiteError: nothing was logged under that name.
         """
-        return self._scalars.of(name)
+        return self._find_scalars().of(name)
+
+    # ------------------------------------------------------------------ steps
+
+    @property
+    def times(self) -> tuple[list[int], list[float]]:
+        """The steps that were closed, ascending, and when, in seconds since 1970, UTC."""
+        return self._find_notes().times
+
+    def ids(self, step: int) -> list[int | str]:
+        """Ids of the samples of a step, as ``w.step(ids=...)`` was given them.
+
+        Raises:
+            SiteError: the step was not closed.
+        """
+        return self._find_notes().ids(step)
+
+    def labels(self, step: int) -> dict[str, Any]:
+        """Labels of a step, as ``w.step(split="train")`` was given them.
+
+        Raises:
+            SiteError: the step was not closed.
+        """
+        return self._find_notes().labels(step)
+
+    # ------------------------------------------------------------------ on disk
+
+    def refresh(self) -> bool:
+        """Read what was committed to the run's folder since it was opened, or refreshed last.
+
+        Returns:
+            whether there is anything new. A run in memory, or in a file, is always up to date.
+        """
+        return self._growing is not None and self._growing.refresh()
+
+    def rank(self, number: int) -> Run:
+        """The run of one rank, of a folder that several ranks wrote.
+
+        Raises:
+            RunError: this run is in no such folder, or that rank wrote nothing.
+        """
+        if self._growing is None:
+            raise RunError(
+                "This run is in no folder of several ranks. Open that: tt.open(FOLDER).rank(0)."
+            )
+        return self._growing.rank(number)
+
+    # ------------------------------------------------------------------ over ranks
 
     def over_ranks(
         self, site: str | Site, name: str, *, step: int | None = None
@@ -345,6 +479,33 @@ class Run(Printed):
         """The table as a pandas (or else polars) data frame; needs the extra ``frame``."""
         return self.table(where).to_frame()
 
+    def sql(self, query: str) -> Any:
+        """Ask duckdb about the statistics; needs the extra ``sql``.
+
+        Args:
+            query: over the table ``statistics``, which has a row for each site and step: ``site
+                step dtype`` and the numbers ``numel num_finite mean std rms l1 l2 min max absmax
+                zeros nan posinf neginf subnormal``.
+
+        Returns:
+            a ``duckdb.DuckDBPyRelation``: print it, or call ``fetchall()`` or ``df()``.
+
+        Raises:
+            MissingExtraError: duckdb is not installed.
+
+        Example:
+            >>> import torch, torchtap as tt
+            >>> with tt.watch(relu := torch.nn.ReLU(), to=tt.Stats()) as w:
+            ...     for step in range(3):
+            ...         _ = relu(torch.full((2,), float(step)))
+            ...         w.step()
+            >>> w.run.sql("select step, l1 from statistics where l1 > 1 order by step").fetchall()
+            [(1, 2.0), (2, 4.0)]
+        """
+        from torchtap.runs.export import query_statistics
+
+        return query_statistics(self, query)
+
     def save(self, path: str | Path) -> Path:
         """Write the run into one safetensors file, which ``tt.open`` reads without the model.
 
@@ -357,7 +518,7 @@ class Run(Printed):
         """
         from torchtap.runs.file import save_run
 
-        return save_run(self._contents(), self._scalars, Path(path))
+        return save_run(self._contents(), self._find_scalars(), Path(path))
 
     # ------------------------------------------------------------------ selection
 
@@ -377,6 +538,11 @@ class Run(Printed):
         return show_listing(list_run(self))
 
 
+def _finder(found: T | Callable[[], T]) -> Callable[[], T]:
+    """A function that gives it, which it may be already."""
+    return found if callable(found) else lambda: found
+
+
 def list_run(run: Run) -> Listing:
     """What a run holds, site by site, without its values."""
     from torchtap.runs.listing import list_contents
@@ -384,11 +550,20 @@ def list_run(run: Run) -> Listing:
     return list_contents(run._contents())
 
 
-def open_run(path: str | Path) -> Run:
-    """Open a run that :meth:`Run.save` wrote. Values are read when they are asked for.
+def open_run(path: str | Path, *, verify: bool = True) -> Run:
+    """Open a run: a file that :meth:`Run.save` wrote, or a folder of ``tt.Disk``.
+
+    Values are read when they are asked for; those of a folder are views of its files, which are
+    mapped into memory. Writing into such a tensor changes no file, and what is read of it later.
+    A folder that is being written, or was left by a crash, is opened as it is; what several ranks
+    wrote is merged as :func:`tt.merge <torchtap.merge>` does.
+
+    Args:
+        path: a file, a folder, or the folder in it of one rank or one attempt.
+        verify: compare each value of a folder with its checksum when it is first read.
 
     Raises:
-        FileNotFoundError: there is no such file.
+        FileNotFoundError: there is nothing.
         RunError: it is not a run of torchtap, or is damaged.
 
     Example:
@@ -398,6 +573,10 @@ def open_run(path: str | Path) -> Run:
         >>> tt.open(w.run.save(tempfile.mkdtemp() + "/run.safetensors")).steps
         []
     """
+    if Path(path).is_dir():
+        from torchtap.runs.store.opening import open_folder
+
+        return open_folder(Path(path), verify=verify)
     from torchtap.runs.file import read_run
 
     stored = read_run(path)

@@ -48,6 +48,15 @@ class Scalars:
                 _read(by_step)
             self._num_unread = 0
 
+    def at(self, step: int) -> dict[str, float | Tensor]:
+        """What was logged in one step, by name; tensors are not read."""
+        return {name: own[step] for name, own in self._by_name.items() if step in own}
+
+    @property
+    def newest(self) -> int | None:
+        """The last step in which anything was logged."""
+        return max((step for own in self._by_name.values() for step in own), default=None)
+
     @property
     def names(self) -> list[str]:
         """The names, in the order in which they were first logged."""

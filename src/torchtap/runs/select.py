@@ -61,6 +61,16 @@ class Selection:
             return list(self.sites)
         if isinstance(where, Site):
             return [self.resolve(where)]
+        chosen = self.fitting(where)
+        if not chosen:
+            items: Sequence[Any] = [where] if isinstance(where, str) or callable(where) else where
+            raise SiteError(self._nothing_at(", ".join(map(str, items))))
+        return chosen
+
+    def fitting(self, where: Where) -> list[Site]:
+        """The same, which may be none."""
+        if where is None or isinstance(where, Site):
+            return [site for site in self.sites if where in (None, site)]
         items: Sequence[Any] = [where] if isinstance(where, str) or callable(where) else where
         patterns = [Pattern.parse(item) for item in items if isinstance(item, str)]
         sites = {item for item in items if isinstance(item, Site)}
@@ -73,10 +83,7 @@ class Selection:
             wanted = wanted or any(self._fits(pattern, site) for pattern in adding)
             return wanted and not any(p.negate and self._fits(p, site) for p in patterns)
 
-        chosen = [site for site in self.sites if fits(site)]
-        if not chosen:
-            raise SiteError(self._nothing_at(", ".join(map(str, items))))
-        return chosen
+        return [site for site in self.sites if fits(site)]
 
     def _fits(self, pattern: Pattern, site: Site) -> bool:
         types = self._modules.get(site.path)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,6 +28,8 @@ States = dict[int, list[Any]]
 """Place -> states of the further statistics."""
 Saved = Callable[[int, int], "list[Any] | None"]
 """``(step, place)``: states of the further statistics that stand in a file."""
+SavedHistograms = Callable[[int], Mapping[int, Histogram]]
+"""``(step)``: place -> its histogram, of those that stand in a file."""
 ALL_STEPS = -1
 _NO_SITE = -1
 """The place of a row whose numbers count no longer."""
@@ -126,6 +128,8 @@ class Series:
         self._states: States = {}
         self._running: dict[int, States] = {}
         self._saved: Saved = _nothing_saved
+        self._saved_histograms: SavedHistograms = _no_histograms
+        self._unread: set[int] = set()
 
     # ------------------------------------------------------------------ filled by the sink
 
@@ -139,6 +143,8 @@ class Series:
     def add_step(self, step: int, rows: Rows, parts: list[StepHistograms]) -> None:
         """The rows of a step that has ended, one per site; later parts of it are merged."""
         self.revision += 1
+        for saved in list(self._unread):
+            self._read_histograms(saved)
         entry = self._steps.get(step)
         if entry is None:
             entry = self._steps[step] = _Step(step, rows, parts)
@@ -214,6 +220,7 @@ class Series:
 
     def histogram(self, step: int, place: int) -> Histogram | None:
         """The histogram of a site in one step; ``None`` if it is kept no longer."""
+        self._read_histograms(step)
         merged, parts = None, self._steps[step].parts
         for part in parts or ():
             merged = merged_histogram(merged, part.of(place))
@@ -222,6 +229,7 @@ class Series:
 
     def total(self, place: int) -> Histogram | None:
         """The histogram of a site over all steps."""
+        self._read_histograms(ALL_STEPS)
         merged = self._totals.of(place)
         return self._empty() if merged is None else merged
 
@@ -253,9 +261,10 @@ class Series:
 
     # ------------------------------------------------------------------ to a file and back
 
-    def as_array(self) -> tuple[list[int], Rows]:
-        """Steps, and all rows as ``float64[steps, sites, 16]``."""
-        steps, num_sites = self.steps, len(self.measured)  # Another thread may add to both.
+    def as_array(self, without: Container[int] = ()) -> tuple[list[int], Rows]:
+        """Steps, and all rows as ``float64[steps, sites, 16]``, but for those of some steps."""
+        steps = [step for step in self.steps if step not in without]
+        num_sites = len(self.measured)  # Another thread may add to both.
         rows = blank_rows(len(steps), num_sites)
         for number, step in enumerate(steps):
             known = self._steps[step].rows[:num_sites]
@@ -293,19 +302,38 @@ class Series:
         steps: list[int],
         rows: Rows,
         kept: list[bool],
-        histograms: Mapping[int, Mapping[int, Histogram]],
+        histograms: SavedHistograms,
         saved: Saved,
     ) -> None:
         """Take back what :meth:`as_array`, :meth:`is_kept`, :meth:`histograms` and :meth:`states`
-        gave."""
-        self._saved = saved
+        gave.
+
+        Args:
+            steps: ascending.
+            rows: of these.
+            kept: of which steps histograms and states are kept.
+            histograms: gives those of one step, or of :data:`ALL_STEPS`, when they are asked for.
+            saved: gives states of the further statistics.
+        """
+        self._saved, self._saved_histograms = saved, histograms
         for step, own, is_kept in zip(steps, rows, kept, strict=True):
-            known = histograms.get(step)
-            parts = [] if known is None else [StepHistograms.of_one_step(known)]
-            self._steps[step] = _Step(step, own.copy(), parts if is_kept else None)
+            self._steps[step] = _Step(step, own.copy(), [] if is_kept else None)
             self._recent.append(self._steps[step])
-        if ALL_STEPS in histograms:
-            self._totals.add([StepHistograms.of_one_step(histograms[ALL_STEPS])])
+        self._unread = {ALL_STEPS, *(s for s, is_kept in zip(steps, kept, strict=True) if is_kept)}
+
+    def _read_histograms(self, step: int) -> None:
+        """Take those of a step that were saved and not asked for yet."""
+        with self.lock:
+            if step not in self._unread:
+                return
+            known = self._saved_histograms(step)
+            if known:
+                parts = [StepHistograms.of_one_step(known)]
+                if step == ALL_STEPS:
+                    self._totals.add(parts)
+                else:
+                    self._steps[step].parts = parts
+            self._unread.discard(step)
 
     # ------------------------------------------------------------------ small things
 
@@ -344,6 +372,11 @@ def _together(statistic: Statistic, one: Any, two: Any) -> Any:
     """The state of both; where one of them is not available, there is none of both."""
     missing = next((state for state in (one, two) if isinstance(state, Missing)), None)
     return statistic.merge(one, two) if missing is None else missing
+
+
+def _no_histograms(step: int) -> Mapping[int, Histogram]:
+    """Of a run that is in no file."""
+    return {}
 
 
 def _nothing_saved(step: int, place: int) -> None:

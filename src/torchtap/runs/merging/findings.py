@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from torchtap.core.absence import Absence
+from torchtap.core.record import said_steps
 from torchtap.core.site import Site
 from torchtap.core.text import plural
 from torchtap.runs.merging.rules import said_ranks
 
 RUN = Site("", "output")
 """Where what holds for the whole run is said."""
-_MOST_STEPS = 6
 _BUFFERS = "each rank keeps buffers of its own, unless DDP broadcasts them (broadcast_buffers=True)"
 
 Groups = Sequence[tuple[int, ...]]
@@ -75,17 +75,6 @@ class Findings:
     def absent(self) -> list[Absence]:
         """All of it, each once: replicas that differ first."""
         return list(dict.fromkeys([*self.in_order, *self.refused]))
-
-
-def said_steps(steps: Sequence[int]) -> str:
-    """``step 3``, ``steps 3, 5, 6``, or ``steps 3 to 90 (40 of them)``."""
-    if len(steps) == 1:
-        return f"step {steps[0]}"
-    if list(steps) == list(range(steps[0], steps[-1] + 1)) and len(steps) > 2:
-        return f"steps {steps[0]} to {steps[-1]}"
-    if len(steps) <= _MOST_STEPS:
-        return f"steps {', '.join(map(str, steps))}"
-    return f"steps {steps[0]} to {steps[-1]} ({len(steps)} of them)"
 
 
 def agreeing(ranks: Sequence[int], same: Sequence[Sequence[bool]]) -> list[tuple[int, ...]]:

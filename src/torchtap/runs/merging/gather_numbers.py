@@ -24,8 +24,11 @@ def gather(held: Mapping[int, Contents], common: Sequence[int]) -> RankNumbers:
     """
     steps = sorted({step for one in held.values() for step in one.steps})
     sites = list(dict.fromkeys(site for one in held.values() for site in one.sites))
-    rows = np.stack([_rows(one, steps, sites) for one in held.values()])
-    return RankNumbers(list(held), steps, common, sites, lambda: rows)
+
+    def read() -> Rows:  # It measures values that were kept: only if it is asked for.
+        return np.stack([_rows(one, steps, sites) for one in held.values()])
+
+    return RankNumbers(list(held), steps, common, sites, read)
 
 
 def _rows(held: Contents, steps: Sequence[int], sites: Sequence[Site]) -> Rows:

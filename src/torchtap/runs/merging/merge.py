@@ -9,14 +9,15 @@ from statistics import fmean
 from typing import TypeVar
 
 from torchtap.core.absence import Absence
-from torchtap.runs.contents import Meta
-from torchtap.runs.merging.findings import RUN, Findings, said_steps
+from torchtap.core.record import said_steps
+from torchtap.runs.merging.findings import RUN, Findings
 from torchtap.runs.merging.gather_numbers import gather
 from torchtap.runs.merging.records import RecordMerge
 from torchtap.runs.merging.rules import said_ranks
 from torchtap.runs.merging.series import SeriesMerge
 from torchtap.runs.merging.sources import Source, check, common_steps, open_sources
 from torchtap.runs.merging.stages import Stages, stages_of
+from torchtap.runs.meta import Meta
 from torchtap.runs.run import Run
 from torchtap.runs.scalars import Scalars
 from torchtap.stats.series import Series
@@ -96,14 +97,26 @@ def merge(
 
 
 def merge_all(
-    runs: Iterable[Run | str | Path], *, allow_missing: bool = False, stages: bool = False
+    runs: Iterable[Run | str | Path],
+    *,
+    allow_missing: bool = False,
+    stages: bool = False,
+    every_step: bool = False,
 ) -> Merged:
-    """As :func:`merge`, with the replicas that differ."""
+    """As :func:`merge`, with the replicas that differ.
+
+    Args:
+        runs: as there.
+        allow_missing: as there.
+        stages: as there.
+        every_step: merge also steps that some ranks lack, as the last batch of a data set that is
+            too small to be shared by all.
+    """
     sources = open_sources(runs)
     missing = check(sources, allow_missing=allow_missing)
     pipeline = stages_of(sources, missing, asked=stages)
     held = {source.rank: source.run._contents() for source in sources}
-    steps, findings = common_steps(sources), Findings()
+    steps, findings = common_steps(sources, every=every_step), Findings()
     if missing:
         findings.refuse(RUN, f"{said_ranks(missing)} of {sources[0].meta.world_size}: not given")
     _note_steps(sources, steps, findings)

@@ -85,12 +85,12 @@ class SeriesMerge:
         every = np.stack(rows, axis=1) if rows else blank_rows(len(self._steps), 0)
         some: Mask = np.any(every[..., NUM_TENSORS], axis=-1)
         steps = self._steps_at(some)
-        states = self._states
+        states, histograms = self._states, self._histograms
         self._merged.restore(
             steps,
             every[some],
             [step in self._kept for step in steps],
-            self._histograms,
+            lambda step: histograms.get(step, {}),
             lambda step, place: states.get((step, place)),
         )
         return self._merged

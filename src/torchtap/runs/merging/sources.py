@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from torchtap.core.errors import InputError, RunError
 from torchtap.core.record import steps_there
-from torchtap.runs.contents import Meta
 from torchtap.runs.merging.rules import Ranks, said_ranks
+from torchtap.runs.meta import Meta
 from torchtap.runs.run import Run, open_run
 from torchtap.stats.catalogue.protocol import Statistic
 
@@ -137,14 +137,14 @@ def _are_alike(one: Sequence[Statistic], two: Sequence[Statistic]) -> bool:
     )
 
 
-def common_steps(sources: Sequence[Source]) -> list[int]:
-    """The steps that all have.
+def common_steps(sources: Sequence[Source], *, every: bool = False) -> list[int]:
+    """The steps that all have, or ``every`` step that some have.
 
     Raises:
         RunError: there is none.
     """
     own = [set(source.run.steps) for source in sources]
-    common = sorted(set.intersection(*own))
+    common = sorted(set.union(*own) if every else set.intersection(*own))
     if not common and any(own):
         said = "; ".join(f"{source}: {steps_there(source.run.steps)}" for source in sources)
         raise RunError(

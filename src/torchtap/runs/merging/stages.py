@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from torchtap.core.errors import RunError
 from torchtap.core.site import Site
 from torchtap.core.text import plural
-from torchtap.runs.contents import Meta
 from torchtap.runs.merging.rules import UNKNOWN, Ranks, Refused, said_ranks
 from torchtap.runs.merging.sources import Source, ranks_of, unlike_models
+from torchtap.runs.meta import Meta
 
 
 @dataclass(frozen=True, slots=True)

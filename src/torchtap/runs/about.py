@@ -1,0 +1,34 @@
+"""What a watch tells its sinks of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from torchtap.core.absence import Absence
+from torchtap.core.site import Site
+from torchtap.runs.meta import Meta
+from torchtap.runs.scalars import Scalars
+from torchtap.runs.step_notes import StepNotes
+from torchtap.stats.series import Series
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What is known of a watch; functions are asked again when it is needed.
+
+    Attributes:
+        meta: of the model and of how the run is made.
+        absent: what was selected and not seen.
+        expected: sites in the order in which calls have them.
+        series: what ``tt.Stats`` beside the sink measured, if there is one.
+        scalars: numbers that are logged.
+        notes: sample ids and labels of steps.
+    """
+
+    meta: Callable[[], Meta] = Meta
+    absent: Callable[[], Sequence[Absence]] = tuple
+    expected: Callable[[], Sequence[Site]] = tuple
+    series: Callable[[], Series] | None = None
+    scalars: Scalars = field(default_factory=Scalars)
+    notes: StepNotes = field(default_factory=StepNotes)

@@ -1,0 +1,164 @@
+"""A run as files of other formats."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torchtap.core.errors import InputError, MissingExtraError, RunError
+from torchtap.runs.run import Run
+from torchtap.runs.select import Where
+from torchtap.stats.statistics import NUMBERS
+
+_UNSAFE = re.compile(r"[^A-Za-z0-9_.-]+")
+
+
+def export_run(run: Run, kind: str, path: Path, where: Where = None) -> list[Path]:
+    """Write the values of a run, or its statistics, in another format.
+
+    Args:
+        run: what to write.
+        kind: ``npz`` (an archive of arrays, one per value), ``safetensors`` (one tensor per site,
+            its values joined along dim 0), or ``csv`` and ``parquet`` (statistics, one row per site
+            and step).
+        path: of the file.
+        where: which sites.
+
+    Returns:
+        the files that were written.
+
+    Raises:
+        InputError: there is no such format.
+        RunError: the values of a site do not fit together.
+    """
+    if kind not in KINDS:
+        raise InputError(f"--to is {kind!r}; expected one of {', '.join(KINDS)}.")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    half = path.with_name(f".{path.name}.part")
+    try:
+        KINDS[kind](run, half, where)
+        half.replace(path)
+    finally:
+        half.unlink(missing_ok=True)
+    return [path]
+
+
+def _write_npz(run: Run, path: Path, where: Where) -> None:
+    arrays: dict[str, Any] = {}
+    for record in run.records(where, phase=None):
+        name = f"{record.site}#{record.step}.{record.call}.{record.backward}.{record.phase}"
+        # Names are of files in the archive: none may lead out of where it is unpacked.
+        safe = unused(_UNSAFE.sub("_", name).lstrip("."), arrays)
+        arrays[safe] = _array(record.value, str(record.site))
+    with path.open("wb") as stream:
+        np.savez(stream, **arrays)
+
+
+def _write_safetensors(run: Run, path: Path, where: Where) -> None:
+    from safetensors.torch import save_file
+
+    tensors: dict[str, Tensor] = {}
+    steps: dict[str, list[int]] = {}
+    for site in run.select(where):
+        if site in run.series and not any(True for _ in run.records(site)):
+            continue
+        joined = run.cat(site)
+        joined = torch.view_as_real(joined) if joined.dtype is torch.complex128 else joined
+        tensors[str(site)] = joined.contiguous()
+        steps[str(site)] = run._site_rows(site).steps.tolist()
+    if not tensors:
+        raise RunError("The run has no values; its statistics are exported to csv or parquet.")
+    save_file(tensors, path, metadata={"steps": json.dumps(steps)})
+
+
+def statistics_rows(run: Run, where: Where = None) -> Iterator[dict[str, Any]]:
+    """Site, step and numbers of every site and step."""
+    for site in run.select(where):
+        for step in _steps_of(run, site):
+            stats = run.stats(site, step=step)
+            row: dict[str, Any] = {"site": str(site), "step": step, "dtype": stats.dtype}
+            row |= {name: getattr(stats, name) for name in NUMBERS}
+            yield row
+
+
+def _steps_of(run: Run, site: Any) -> list[int]:
+    if site in run.series:
+        return run.series.steps_of(site)
+    return run.over_steps(site, "numel")[0]
+
+
+def _write_csv(run: Run, path: Path, where: Where) -> None:
+    with path.open("w", newline="", encoding="utf-8") as stream:
+        writer = csv.DictWriter(stream, ["site", "step", "dtype", *NUMBERS])
+        writer.writeheader()
+        writer.writerows(statistics_rows(run, where))
+
+
+def _write_parquet(run: Run, path: Path, where: Where) -> None:
+    table = _arrow_table(run, where)  # Says what is to be installed.
+    import pyarrow.parquet
+
+    pyarrow.parquet.write_table(table, path)
+
+
+def query_statistics(run: Run, query: str) -> Any:
+    """See :meth:`Run.sql <torchtap.runs.run.Run.sql>`."""
+    try:
+        import duckdb
+    except ImportError as error:
+        raise MissingExtraError(
+            "Asking in SQL needs duckdb. Install it: pip install 'torchtap[sql]'."
+        ) from error
+    asked = duckdb.connect()  # A database of its own, in memory, which the answer keeps alive.
+    asked.register("statistics", _arrow_table(run, None))
+    return asked.sql(query)
+
+
+def _arrow_table(run: Run, where: Where) -> Any:
+    try:
+        import pyarrow as pa
+    except ImportError as error:
+        raise MissingExtraError(
+            "Tables of Arrow need pyarrow. Install it: pip install 'torchtap[store]'."
+        ) from error
+    rows = list(statistics_rows(run, where))
+    names = ["site", "step", "dtype", *NUMBERS]
+    return pa.table({name: [row[name] for row in rows] for name in names})
+
+
+KINDS: Mapping[str, Callable[[Run, Path, Where], None]] = {
+    "npz": _write_npz,
+    "safetensors": _write_safetensors,
+    "csv": _write_csv,
+    "parquet": _write_parquet,
+}
+
+
+def unused(name: str, used: Mapping[str, Any]) -> str:
+    """A name that is not there yet."""
+    number, found = 1, name
+    while found in used:
+        found, number = f"{name}.{number}", number + 1
+    return found
+
+
+def _array(tensor: Tensor, site: str) -> Any:
+    """A tensor as numpy has it; a dtype that numpy lacks as float32, which holds it exactly."""
+    plain = tensor.detach().cpu().resolve_conj().resolve_neg()
+    if plain.dtype is torch.bfloat16 or "float8" in str(plain.dtype):
+        plain = plain.float()
+    try:
+        return plain.numpy()
+    except TypeError as error:
+        raise RunError(
+            f"{site} is {str(plain.dtype).removeprefix('torch.')}, which numpy does not have. "
+            f"Export to safetensors."
+        ) from error

@@ -1,0 +1,70 @@
+"""What a run knows of its model and of how it was made. Knows nothing of torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Meta:
+    """What a run knows of its model and of how it was made.
+
+    Attributes:
+        model: class name of the model.
+        modules: path -> class names in MRO order, in the order of ``named_modules()``.
+        aliases: second path of a shared module -> its first.
+        where: the patterns that were watched, as text.
+        torch: version of PyTorch.
+        torchtap: version of torchtap.
+        created: UTC time in ISO form.
+        labels: anything else that the maker wrote down, text to text.
+        rank: of the process in ``torch.distributed`` when the watch began, 0 outside of it;
+            ``None`` of a run that ``tt.merge`` made of several.
+        world_size: how many ranks trained together, 1 outside of it.
+        batch_ranks: the ranks that worked on the same part of the batch, by tensor parallelism,
+            with this one; none where each rank had a part of its own.
+        stages: the stages of a pipeline that the model was, as ``torch.distributed.pipelining``
+            ran it; none where it did not.
+        num_stages: how many stages that pipeline had, 1 outside of one.
+        num_microbatches: how many parts its schedule cut a rank's part of the batch into, 1 outside
+            of one.
+        num_parameters: path -> elements of the parameters that the module itself has, of those
+            modules that have any.
+    """
+
+    model: str = ""
+    modules: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    where: tuple[str, ...] = ()
+    torch: str = ""
+    torchtap: str = ""
+    created: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    rank: int | None = 0
+    world_size: int = 1
+    batch_ranks: tuple[int, ...] = ()
+    stages: tuple[int, ...] = ()
+    num_stages: int = 1
+    num_microbatches: int = 1
+    num_parameters: Mapping[str, int] = field(default_factory=dict)
+
+    def type_name(self, path: str) -> str:
+        """Class name of the module at ``path``, or ``""`` where there is none (a mark)."""
+        names = self.modules.get(path)
+        return names[0] if names else ""
+
+    def paths_of(self, path: str) -> tuple[str, ...]:
+        """All paths of the module at ``path``: the first, then the further ones if shared."""
+        return (path, *(alias for alias, first in self.aliases.items() if first == path))
+
+
+def meta_of(body: Mapping[str, Any]) -> Meta:
+    """What :func:`dataclasses.asdict` made of it, as JSON has it; what is not known is left out."""
+    known = {one.name for one in fields(Meta)}
+    entry = {name: value for name, value in body.items() if name in known}
+    entry["modules"] = {path: tuple(names) for path, names in entry.get("modules", {}).items()}
+    for name in ("where", "batch_ranks", "stages"):
+        entry[name] = tuple(entry.get(name, ()))
+    return Meta(**entry)

@@ -1,0 +1,111 @@
+"""The rows of a site over all its values: which value each stands in, and some of them together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torchtap.core.errors import InputError, RunError
+from torchtap.core.site import Site
+from torchtap.runs.records import Places, Records
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Numbers = NDArray[np.int64]
+
+
+class SiteRows:
+    """All rows of one site, numbered as ``run.cat(site)`` joins them.
+
+    Args:
+        records: of the run.
+        places: of the values, in the order in which they are joined.
+        site: for messages.
+
+    Attributes:
+        steps: of each value.
+        starts: the number of the first row of each value, and at the end that of all rows.
+    """
+
+    def __init__(self, records: Records, places: Places, site: Site) -> None:
+        self._records = records
+        self._places = places
+        self._site = site
+        sizes = [_num_rows(records.fact(place).shape) for place in places.tolist()]
+        self.starts: Numbers = np.zeros(len(sizes) + 1, dtype=np.int64)
+        np.cumsum(sizes, out=self.starts[1:])
+        self.steps: Numbers = records.column("step")[places]
+
+    def __len__(self) -> int:
+        return int(self.starts[-1])
+
+    def gather(self, indices: Sequence[int] | NDArray[Any] | Tensor) -> Tensor:
+        """Some rows as one tensor, in the order of the indices; negative ones count from the end.
+
+        Raises:
+            InputError: an index is no whole number, or beyond the last row.
+            RunError: the rows differ in shape or dtype.
+        """
+        import torch
+
+        wanted = self._checked(indices)
+        owners = np.searchsorted(self.starts, wanted, side="right") - 1
+        within = wanted - self.starts[owners]
+        there, which = np.unique(owners, return_inverse=True)
+        if not len(there):
+            return self._first_value()[:0]
+        stored = getattr(self._records.kept, "gather", None)
+        if stored is not None:
+            found: Tensor | None = stored(self._places[there], which, within)
+            if found is not None:
+                return found
+        values = [self._value(owner) for owner in there.tolist()]
+        kinds = {(value.dtype, value.shape[1:]) for value in values}
+        if len(kinds) > 1:
+            raise RunError(
+                f"The rows of {self._site} that were asked for differ in shape or dtype: "
+                f"{', '.join(sorted(str((str(d), list(s))) for d, s in kinds))}. Read them one by "
+                f"one with run.records({str(self._site)!r})."
+            )
+        out = values[0].new_empty((len(wanted), *values[0].shape[1:]))
+        for number, value in enumerate(values):
+            mine = np.flatnonzero(which == number)
+            out[torch.from_numpy(mine)] = value[torch.from_numpy(within[mine])]
+        return out
+
+    def step_of(self, row: int) -> int:
+        """The step of a row."""
+        return int(self.steps[np.searchsorted(self.starts, row, side="right") - 1])
+
+    def _value(self, owner: int) -> Tensor:
+        value: Tensor = self._records[int(self._places[owner])].value
+        return value if value.dim() else value.reshape(1)
+
+    def _first_value(self) -> Tensor:
+        if not len(self._places):
+            raise RunError(f"{self._site} has no value, and so no rows.")
+        return self._value(0)
+
+    def _checked(self, indices: Any) -> Numbers:
+        found = np.asarray(indices)
+        if found.ndim != 1 or (found.dtype.kind not in "iu" and found.size):
+            raise InputError(
+                f"rows() takes whole numbers in one dim, and got {found.dtype}{list(found.shape)}."
+            )
+        found = found.astype(np.int64)
+        found = np.where(found < 0, found + len(self), found)
+        beyond = (found < 0) | (found >= len(self))
+        if beyond.any():
+            raise InputError(
+                f"{self._site} has {len(self):,} rows, and row "
+                f"{np.asarray(indices)[beyond][0]} was asked for."
+            )
+        return found
+
+
+def _num_rows(shape: Sequence[int]) -> int:
+    return shape[0] if shape else 1

@@ -1,0 +1,91 @@
+"""What is known of each step: when it ended, and what the user said of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from torchtap.core.errors import InputError, SiteError
+from torchtap.core.record import steps_there
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_PLAIN = (str, int, float, bool, type(None))
+
+
+class StepNotes:
+    """Times, sample ids and labels by step."""
+
+    def __init__(self) -> None:
+        self._times: dict[int, float] = {}
+        self._ids: dict[int, list[int | str]] = {}
+        self._labels: dict[int, dict[str, Any]] = {}
+
+    def note(
+        self, step: int, time: float, ids: Sequence[int | str], labels: Mapping[str, Any]
+    ) -> None:
+        """Keep what is known of a step; ids of a step that is noted twice are added."""
+        self._times[step] = time
+        if ids:
+            self._ids.setdefault(step, []).extend(ids)
+        if labels:
+            self._labels.setdefault(step, {}).update(labels)
+
+    def of(self, step: int) -> tuple[list[int | str], dict[str, Any]]:
+        """Ids and labels of a step; empty where nothing is noted."""
+        return list(self._ids.get(step, ())), dict(self._labels.get(step, {}))
+
+    @property
+    def times(self) -> tuple[list[int], list[float]]:
+        """The steps, ascending, and when each ended, in seconds since 1970, UTC."""
+        steps = sorted(self._times)
+        return steps, [self._times[step] for step in steps]
+
+    def ids(self, step: int) -> list[int | str]:
+        """Ids of the samples of a step, as given; empty where none were."""
+        self._refuse_unknown(step)
+        return list(self._ids.get(step, ()))
+
+    def labels(self, step: int) -> dict[str, Any]:
+        """Labels of a step, as given."""
+        self._refuse_unknown(step)
+        return dict(self._labels.get(step, {}))
+
+    def _refuse_unknown(self, step: int) -> None:
+        if step not in self._times:
+            known = sorted(self._times)
+            raise SiteError(f"Nothing is noted of step {step}. {steps_there(known, step)}")
+
+
+def checked_ids(ids: Iterable[int | str] | Tensor | None) -> list[int | str]:
+    """Ids of samples as numbers and texts.
+
+    Raises:
+        InputError: one of them is something else.
+    """
+    if ids is None:
+        return []
+    if isinstance(ids, str) or not isinstance(ids, Iterable):
+        raise InputError(f"ids is {ids!r}; expected one number or text for each sample.")
+    listed = ids.tolist() if hasattr(ids, "tolist") else list(ids)
+    for number, one in enumerate(listed):
+        if not isinstance(one, int | str) or isinstance(one, bool):
+            kind = type(one).__name__
+            raise InputError(f"ids[{number}] is a {kind}; expected a whole number or a text.")
+    return listed
+
+
+def checked_labels(labels: Mapping[str, Any]) -> dict[str, Any]:
+    """Labels of a step, which must be plain: they are written without pickle.
+
+    Raises:
+        InputError: one of them is no number, text, truth value or ``None``.
+    """
+    for name, value in labels.items():
+        if not isinstance(value, _PLAIN):
+            raise InputError(
+                f"step() got {name}={type(value).__name__}; expected a number, a text, a truth "
+                f"value or None. Numbers that a tensor holds are logged by log({name}=...)."
+            )
+    return dict(labels)

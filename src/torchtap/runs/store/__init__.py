@@ -1,0 +1,27 @@
+"""A run in a folder: written beside the training, readable while it grows and after any crash.
+
+docs/format.md says what stands in the folder. Here:
+
+    layout        names of folders and files, and what is allowed as a name
+    dtypes        how each dtype of torch stands in a safetensors file
+    checksum      CRC-32
+    lane          one append-only safetensors file
+    streams       append-only Arrow streams, and reading them past what is damaged
+    site_text     a site as text that reads back
+    commit        what is known of a commit beside its values
+    journal       the Arrow stream whose batches are the commits
+    small         the Arrow stream of small values
+    attempt       one writer's folder: append, commit, close
+    index         the journal as columns of numbers; index_file keeps it in a file
+    queue         values on their way to the thread that writes
+    staging       a tensor as bytes of its own, so that the training may go on
+    selecting     which values are written, and what of them
+    worker        the thread that writes
+    lock          whether a living process writes
+    disk          tt.Disk, the sink
+    statistics    rows of statistics on disk
+    mapped        values of an index, memory-mapped and checked
+    reading       an attempt, or all attempts of a rank, read again
+    opening       tt.open of a folder
+    doctor        what of a folder is whole
+"""

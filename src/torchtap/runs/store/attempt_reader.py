@@ -1,0 +1,169 @@
+"""Reads what one attempt wrote. Knows nothing of torch; it needs pyarrow if that was not closed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from torchtap.core.errors import RunError
+from torchtap.runs.store.commit import Commit
+from torchtap.runs.store.index import Index, checked, joined
+from torchtap.runs.store.index_file import read_index
+from torchtap.runs.store.layout import ATTEMPT, INDEX, JOURNAL, read_json, value_path
+from torchtap.runs.store.lock import is_being_written
+
+
+class AttemptReader:
+    """What one attempt has committed so far.
+
+    Args:
+        folder: of the attempt.
+
+    Attributes:
+        facts: what the writer said of the run; empty if that is damaged.
+        index: of the values that can be read.
+        lost: what cannot be read, and why.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.facts: dict[str, Any] = {}
+        self.index = Index.empty()
+        self.lost: list[str] = []
+        self._lines: list[bytes | str] = []
+        self._end = 0
+        self._num_damaged = 0
+        self._is_sealed = False
+        self.refresh()
+
+    def refresh(self) -> bool:
+        """Read what was committed since the last time; whether there was anything."""
+        facts = self._read_facts()
+        is_news, self.facts = facts != self.facts, facts
+        if self._is_sealed:
+            return is_news
+        sealed = None if self._end else read_index(self.folder / INDEX, facts.get("index"))
+        if sealed is not None:
+            self._is_sealed = True
+            self._lines = list(sealed.lines)
+            self._take(sealed.entries, sealed.ends)
+            return True
+        return self._follow() or is_news
+
+    @property
+    def state(self) -> str:
+        """``open``, ``closed``, ``failed``, or ``damaged`` where that is not known."""
+        return str(self.facts.get("state", "damaged"))
+
+    @property
+    def is_growing(self) -> bool:
+        """Whether a living process writes it."""
+        return self.state == "open" and is_being_written(self.folder)
+
+    @cached_property
+    def _commits(self) -> tuple[int, list[Commit]]:
+        return 0, []
+
+    @property
+    def commits(self) -> list[Commit]:
+        """What is known of each commit."""
+        done, found = self._commits
+        if done < len(self._lines):
+            found += [Commit.of_json(line) for line in self._lines[done:]]
+            self.__dict__["_commits"] = len(self._lines), found
+        return found
+
+    @property
+    def dropped(self) -> dict[str, tuple[int, int, list[int]]]:
+        """Site -> how many of its values were dropped, how many bytes they had, in which steps."""
+        found: dict[str, tuple[int, int, list[int]]] = {}
+        marked = [line for line in self._lines if _mentions_dropped(line)]
+        for commit in map(Commit.of_json, marked):
+            for site, (number, nbytes) in commit.dropped.items():
+                many, total, steps = found.get(site, (0, 0, []))
+                found[site] = (many + number, total + nbytes, [*steps, commit.step])
+        return found
+
+    @property
+    def first_step(self) -> int | None:
+        """The first step that it has, if any."""
+        steps = self.index.columns["step"]
+        return int(steps.min()) if len(steps) else None
+
+    def paths(self, index: Index) -> list[Path]:
+        """The files that an index of this attempt names."""
+        return [value_path(self.folder, name) for name in index.tables.file]
+
+    # ------------------------------------------------------------------ reading
+
+    def _read_facts(self) -> dict[str, Any]:
+        self.lost = [one for one in self.lost if not one.startswith(ATTEMPT)]
+        try:
+            return read_json(self.folder / ATTEMPT)
+        except FileNotFoundError:
+            self.lost.append(f"{ATTEMPT} is missing: model, patterns and versions are not known")
+        except RunError as error:
+            if "format" in str(error):
+                raise
+            self.lost.append(f"{ATTEMPT} is damaged: model, patterns and versions are not known")
+        return {}
+
+    def _follow(self) -> bool:
+        """Read the journal from where it ended the last time."""
+        from torchtap.runs.store.journal import index_of, read_journal
+        from torchtap.runs.store.streams import Damage
+
+        batches = []
+        try:
+            for one in read_journal(self.folder / JOURNAL, self._end):
+                if isinstance(one, Damage):
+                    self._note_damage(one)
+                    continue
+                batches.append(one.batch)
+                self._lines.append(one.info)
+                self._end = one.end
+        except FileNotFoundError:
+            missing = f"{JOURNAL} is missing: which values were written is not known"
+            self.lost = [*dict.fromkeys([*self.lost, missing])]
+        if batches:
+            self._take(index_of(batches))
+        return bool(batches)
+
+    def _note_damage(self, damage: Any) -> None:
+        """A torn tail is what a crash leaves, and was never committed; anything else is a loss."""
+        if not damage.is_tail:
+            self.lost.append(
+                f"{JOURNAL} is damaged from byte {damage.start:,} to {damage.end:,}: the commits "
+                f"that stood there are lost"
+            )
+
+    def _take(self, index: Index, ends: Mapping[str, int] | None = None) -> None:
+        """Add values to the index, but for those that their files are too short for.
+
+        Args:
+            index: of the values.
+            ends: how many bytes the files must have, where that is known: then ten million values
+                are not looked at one by one.
+        """
+        sizes = {name: _size(value_path(self.folder, name)) for name in index.tables.file}
+        is_there = ends is not None and all(sizes[name] >= end for name, end in ends.items())
+        index, lost = (index, dict[str, int]()) if is_there else checked(index, sizes)
+        for name, many in lost.items():
+            self.lost.append(
+                f"{name} has {sizes[name]:,} bytes, and {many:,} of its values lie behind them or "
+                f"have no such size: they are lost"
+            )
+        self.index = joined([self.index, index]) if len(self.index) else index
+
+
+def _mentions_dropped(line: bytes | str) -> bool:
+    return (b'"dropped"' in line) if isinstance(line, bytes) else ('"dropped"' in line)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.lstat().st_size
+    except OSError:
+        return 0

@@ -1,0 +1,70 @@
+"""What is known of a commit beside its values. Knows nothing of torch and of pyarrow."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torchtap.core.errors import RunError
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """What is known of a commit beside its values.
+
+    Attributes:
+        number: from 0, within the attempt.
+        step: that was closed.
+        time: when, in seconds since 1970, UTC.
+        is_closed: whether the step was closed; the last one of a watch is open when that ends.
+        ids: of the samples of the step.
+        labels: of the user's, name to value.
+        scalars: numbers that were logged.
+        dropped: site -> how many values were dropped, and how many bytes they had.
+    """
+
+    number: int
+    step: int
+    time: float
+    is_closed: bool = True
+    ids: Sequence[Any] = ()
+    labels: dict[str, Any] = field(default_factory=dict)
+    scalars: dict[str, float] = field(default_factory=dict)
+    dropped: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    def as_json(self) -> bytes:
+        """As it stands in the journal: what is empty is left out."""
+        body: dict[str, Any] = {"commit": self.number, "step": self.step, "time": self.time}
+        body["is_closed"] = self.is_closed
+        for name in ("ids", "labels", "scalars", "dropped"):
+            if value := getattr(self, name):
+                body[name] = value if isinstance(value, dict) else list(value)
+        return json.dumps(body).encode("ascii")
+
+    @staticmethod
+    def of_json(text: bytes | str) -> Commit:
+        """Read what :meth:`as_json` wrote.
+
+        Raises:
+            RunError: it is something else.
+        """
+        try:
+            body = json.loads(text)
+            dropped = {
+                str(site): (int(number), int(nbytes))
+                for site, (number, nbytes) in body.get("dropped", {}).items()
+            }
+            return Commit(
+                int(body["commit"]),
+                int(body["step"]),
+                float(body["time"]),
+                bool(body["is_closed"]),
+                list(body.get("ids", ())),
+                dict(body.get("labels", {})),
+                {str(name): float(one) for name, one in body.get("scalars", {}).items()},
+                dropped,
+            )
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+            raise RunError(f"A commit of the journal cannot be read: {error}.") from error

@@ -1,0 +1,229 @@
+"""What of a folder is whole: every checksum is compared. Knows nothing of torch."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from torchtap.core.errors import RunError
+from torchtap.core.printed_page import BLANK, Line, Page, Part, Printed
+from torchtap.core.text import clean, plural, size
+from torchtap.runs.store.attempt_reader import AttemptReader
+from torchtap.runs.store.checksum import crc32, crc32_of_file
+from torchtap.runs.store.folder_listing import attempts_by_rank
+from torchtap.runs.store.index import DTYPES, Index
+from torchtap.runs.store.index_file import read_index
+from torchtap.runs.store.layout import INDEX, SERIES, value_path
+
+_CHUNK = 4 << 20
+
+
+@dataclass(slots=True)
+class AttemptState:
+    """One attempt, looked through.
+
+    Attributes:
+        folder: of it.
+        state: ``closed``, ``failed``, ``damaged``, ``growing`` (a living process writes it), or
+            ``ended`` (its process ended without closing it, which loses nothing that was
+            committed).
+        num_steps: how many steps were committed.
+        num_values: how many values were committed and can be read.
+        nbytes: of these values.
+        problems: what is not whole.
+    """
+
+    folder: Path
+    state: str
+    num_steps: int = 0
+    num_values: int = 0
+    nbytes: int = 0
+    problems: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis(Printed):
+    """What :func:`examine` found.
+
+    Attributes:
+        attempts: one after the other, by rank.
+    """
+
+    attempts: tuple[AttemptState, ...]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether everything that was committed is there, to the bit."""
+        return not any(one.problems for one in self.attempts)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        return {
+            "is_whole": self.is_whole,
+            "attempts": [
+                {
+                    "folder": str(one.folder),
+                    "state": one.state,
+                    "num_steps": one.num_steps,
+                    "num_values": one.num_values,
+                    "nbytes": one.nbytes,
+                    "problems": one.problems,
+                }
+                for one in self.attempts
+            ],
+        }
+
+    def _page(self) -> Page:
+        total = "Whole: every checksum is right." if self.is_whole else "Not whole."
+        parts: list[Part] = [Line(total, "good" if self.is_whole else "bad")]
+        for one in self.attempts:
+            name = "/".join(one.folder.parts[-2:])
+            what = f"{plural(one.num_steps, 'step')}, {plural(one.num_values, 'value')}"
+            parts += [BLANK, Line(f"{name}: {one.state}, {what}, {size(one.nbytes)}")]
+            parts += [Line(f"  {clean(why)}", "bad") for why in one.problems]
+        return Page(*parts)
+
+
+def examine(path: Path, told: Callable[[int], None] = lambda nbytes: None) -> Diagnosis:
+    """Look through a run in a folder.
+
+    Args:
+        path: the folder of the run, of a rank or of an attempt.
+        told: is told how many bytes were looked at since the last time.
+
+    Raises:
+        RunError: it is no run.
+    """
+    ranks = attempts_by_rank(path)
+    every = [one for attempts in ranks.values() for one in attempts.values()]
+    return Diagnosis(tuple(_examined(one, told) for one in every))
+
+
+def _examined(one: AttemptReader, told: Callable[[int], None]) -> AttemptState:
+    index = one.index
+    state = one.state
+    if state == "open":
+        state = "growing" if one.is_growing else "ended"
+    nbytes, steps = int(index.columns["nbytes"].sum()), np.unique(index.columns["step"])
+    found = AttemptState(one.folder, state, len(steps), len(index), nbytes, list(one.lost))
+    if "why" in one.facts:
+        found.problems.append(str(one.facts["why"]))
+    if state == "closed":
+        found.problems += _wrong_index(one)
+        found.problems += _wrong_series(one)
+        found.problems += _wrong_headers(one)
+    found.problems += _wrong_values(one.folder, index, told)
+    found.problems = list(dict.fromkeys(found.problems))
+    return found
+
+
+# ---------------------------------------------------------------------- values
+
+
+def _wrong_values(folder: Path, index: Index, told: Callable[[int], None]) -> Iterator[str]:
+    columns, tables = index.columns, index.tables
+    for number, name in enumerate(tables.file):
+        places = np.flatnonzero(columns["file"] == number)
+        places = places[np.argsort(columns["offset"][places])]
+        try:
+            file = os.open(value_path(folder, name), os.O_RDONLY | os.O_NOFOLLOW)
+        except OSError as error:
+            yield f"{name} cannot be read: {error.strerror}"
+            continue
+        try:
+            for place in places.tolist():
+                where, nbytes = int(columns["offset"][place]), int(columns["nbytes"][place])
+                told(nbytes)
+                if _checksum(file, where, nbytes) != int(columns["crc32"][place]):
+                    site = tables.site[columns["site"][place]]
+                    yield (
+                        f"the value of {site} in step {columns['step'][place]}, call "
+                        f"{columns['call'][place]}, is damaged in {name}"
+                    )
+        finally:
+            os.close(file)
+
+
+def _checksum(file: int, offset: int, nbytes: int) -> int:
+    found, end = 0, offset + nbytes
+    while offset < end:
+        data = os.pread(file, min(_CHUNK, end - offset), offset)
+        if not data:
+            return -1
+        found, offset = crc32(data, found), offset + len(data)
+    return found
+
+
+# ---------------------------------------------------------------------- what stands beside them
+
+
+def _wrong_index(one: AttemptReader) -> Iterator[str]:
+    """Whether index and journal say the same."""
+    from torchtap.runs.store.journal import index_of, read_journal
+    from torchtap.runs.store.layout import JOURNAL
+    from torchtap.runs.store.streams import Damage
+
+    sealed = read_index(one.folder / INDEX, one.facts.get("index"))
+    if sealed is None:
+        yield f"{INDEX} is damaged; the journal is read in place of it"
+    batches = []
+    try:
+        for entry in read_journal(one.folder / JOURNAL):
+            if isinstance(entry, Damage):
+                yield f"{JOURNAL} is damaged from byte {entry.start:,} to {entry.end:,}"
+            else:
+                batches.append(entry.batch)
+    except FileNotFoundError:
+        yield f"{JOURNAL} is missing; the index is read in place of it"
+        return
+    try:
+        journal = index_of(batches)
+    except RunError as error:
+        yield str(error)
+        return
+    if sealed is not None and not _are_same(sealed.entries, journal):
+        yield f"{INDEX} and {JOURNAL} do not say the same"
+
+
+def _are_same(one: Index, two: Index) -> bool:
+    return all(np.array_equal(one.columns[name], two.columns[name]) for name in DTYPES) and list(
+        one.tables.items()
+    ) == list(two.tables.items())
+
+
+def _wrong_series(one: AttemptReader) -> Iterator[str]:
+    expected = one.facts.get("series")
+    if expected is not None:
+        try:
+            is_whole = crc32_of_file(one.folder / SERIES) == expected
+        except OSError:
+            is_whole = False
+        if not is_whole:
+            yield f"{SERIES} is damaged: of the statistics the numbers alone are there"
+
+
+def _wrong_headers(one: AttemptReader) -> Iterator[str]:
+    """Lanes of a closed attempt that others could not read as safetensors."""
+    for name in one.index.tables.file:
+        path = value_path(one.folder, name)
+        if path.suffix == ".safetensors" and not _is_safetensors(path):
+            yield f"{name} has a header that is not right; its values are read all the same"
+
+
+def _is_safetensors(path: Path) -> bool:
+    try:
+        with path.open("rb") as stream:
+            length = struct.unpack("<Q", stream.read(8))[0]
+            header = json.loads(stream.read(min(length, _CHUNK)))
+            nbytes = os.fstat(stream.fileno()).st_size
+        (entry,) = (entry for name, entry in header.items() if name != "__metadata__")
+        return bool(entry["data_offsets"][1] == nbytes - 8 - length)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, struct.error):
+        return False

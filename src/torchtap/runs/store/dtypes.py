@@ -1,0 +1,50 @@
+"""How each dtype of torch stands in a safetensors file. Knows nothing of torch.
+
+A dtype that safetensors has no name for is written as a plainer one, with one more dimension: a
+complex number as two real ones, anything else as its bytes. The journal has the true name.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Stored(NamedTuple):
+    """A dtype in a file.
+
+    Attributes:
+        code: name of the dtype in the header.
+        width: numbers of that dtype per element, the size of a last dimension; 0 for none.
+        itemsize: bytes per element.
+    """
+
+    code: str
+    width: int
+    itemsize: int
+
+
+STORED = {
+    "bool": Stored("BOOL", 0, 1),
+    "uint8": Stored("U8", 0, 1),
+    "int8": Stored("I8", 0, 1),
+    "uint16": Stored("U16", 0, 2),
+    "int16": Stored("I16", 0, 2),
+    "uint32": Stored("U32", 0, 4),
+    "int32": Stored("I32", 0, 4),
+    "uint64": Stored("U64", 0, 8),
+    "int64": Stored("I64", 0, 8),
+    "float16": Stored("F16", 0, 2),
+    "bfloat16": Stored("BF16", 0, 2),
+    "float32": Stored("F32", 0, 4),
+    "float64": Stored("F64", 0, 8),
+    "complex64": Stored("C64", 0, 8),
+    "float8_e4m3fn": Stored("F8_E4M3", 0, 1),
+    "float8_e5m2": Stored("F8_E5M2", 0, 1),
+    "complex32": Stored("F16", 2, 4),
+    "complex128": Stored("F64", 2, 16),
+    "float8_e4m3fnuz": Stored("U8", 1, 1),
+    "float8_e5m2fnuz": Stored("U8", 1, 1),
+    "float8_e8m0fnu": Stored("U8", 1, 1),
+    "float4_e2m1fn_x2": Stored("U8", 1, 1),
+}
+"""Name of a dtype of torch -> how it is stored."""

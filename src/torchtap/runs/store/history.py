@@ -1,0 +1,77 @@
+"""The attempts of a rank as one history: which of what they have counts. Knows nothing of torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from torchtap.core.absence import Absence
+from torchtap.core.record import said_steps
+from torchtap.core.site import Site
+from torchtap.runs.store.attempt_reader import AttemptReader
+from torchtap.runs.store.index import Index
+from torchtap.runs.store.site_text import site_of
+
+WHOLE_RUN = Site("", "output")
+Attempts = Mapping[int, AttemptReader]
+Limits = Mapping[int, int | None]
+"""Attempt -> the first step in which a later one counts; ``None`` for none."""
+
+
+def limits_of(attempts: Attempts) -> Limits:
+    """An attempt goes on from its first step, and supersedes what earlier ones have from there."""
+    limits: dict[int, int | None] = {}
+    limit: int | None = None
+    for number in sorted(attempts, reverse=True):
+        limits[number] = limit
+        first = attempts[number].first_step
+        if first is not None:
+            limit = first if limit is None else min(limit, first)
+    return limits
+
+
+def counts(step: int, limit: int | None) -> bool:
+    """Whether a step of an attempt counts."""
+    return limit is None or step < limit
+
+
+def counted(index: Index, limit: int | None) -> Index:
+    """The values of an attempt that count."""
+    if limit is None:
+        return index
+    steps = index.columns["step"]
+    return index if not len(steps) or steps.max() < limit else index.only(steps < limit)
+
+
+def absences(attempts: Attempts) -> list[Absence]:
+    """What was selected and not seen, and what is lost."""
+    found: list[Absence] = []
+    limits = limits_of(attempts)
+    for number, one in attempts.items():
+        where = f"attempt {number}: " if len(attempts) > 1 else ""
+        found += [Absence(site_of(text), why) for text, why in one.facts.get("absent", ())]
+        found += [Absence(WHOLE_RUN, f"{where}{why}") for why in one.lost]
+        if one.facts.get("why"):
+            found.append(Absence(WHOLE_RUN, f"{where}{one.facts['why']}"))
+        for text, (many, nbytes, steps) in one.dropped.items():
+            reason = (
+                f"{where}{many:,} values ({nbytes:,} bytes) were dropped in "
+                f"{said_steps(steps)}, because the queue to the disk or its max_bytes were full"
+            )
+            found.append(Absence(site_of(text), reason))
+        found += _superseded(number, one, limits[number])
+    return list(dict.fromkeys(found))
+
+
+def _superseded(number: int, one: AttemptReader, limit: int | None) -> Sequence[Absence]:
+    steps = np.unique(one.index.columns["step"])
+    hidden = [] if limit is None else steps[steps >= limit].tolist()
+    if not hidden:
+        return ()
+    reason = (
+        f"attempt {number} has {said_steps(hidden)} too, and a later attempt began again at "
+        f"step {limit}: those of the later one count. tt.open({one.folder.name!r}) in the "
+        f"folder of the rank reads the earlier ones"
+    )
+    return (Absence(WHOLE_RUN, reason),)

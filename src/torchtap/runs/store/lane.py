@@ -1,0 +1,170 @@
+"""One append-only file of values: a safetensors file with one tensor, which grows along dim 0.
+
+The header has room to spare, so that it can be written again in place. It is right whenever the
+file was flushed or closed; while the file grows, and after a crash, the journal says what counts.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import json
+import math
+import os
+import struct
+from collections import OrderedDict
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from torchtap.runs.store.dtypes import STORED
+
+ROWS, FLAT = "rows", "flat"
+"""Names of the tensor: all values one after the other along dim 0, or all of their elements."""
+PAGE = 4096
+FULL = (errno.ENOSPC, errno.EDQUOT)
+"""Errors that say that the disk, or the quota, is full."""
+_KEEP_SIZE = 1
+_LEAST_GROWTH, _MOST_GROWTH = 1 << 20, 64 << 20
+_MOST_OPEN = 128
+
+
+class OpenFiles:
+    """File descriptors of many files, of which the last ones that were used are open."""
+
+    def __init__(self, most: int = _MOST_OPEN) -> None:
+        self._most = most
+        self._open: OrderedDict[Path, int] = OrderedDict()
+
+    def get(self, path: Path) -> int:
+        """A descriptor to write to a file that is there."""
+        found = self._open.get(path)
+        if found is None:
+            if len(self._open) >= self._most:
+                _, oldest = self._open.popitem(last=False)
+                os.close(oldest)
+            found = self._open[path] = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        else:
+            self._open.move_to_end(path)
+        return found
+
+    def close(self) -> None:
+        """Close them all."""
+        while self._open:
+            os.close(self._open.popitem()[1])
+
+
+class Lane:
+    """One file, made empty.
+
+    Args:
+        path: where; nothing may be there.
+        site: of its values, as text.
+        dtype: of its values, without ``torch.``.
+        trailing: dims after the first, which all its values have in common; ``None`` for a file
+            of elements, whose values may have any shape.
+        files: opens it.
+
+    Attributes:
+        end: where the next value goes, in bytes from the start of the file.
+        num_rows: along dim 0, so far.
+    """
+
+    def __init__(
+        self, path: Path, site: str, dtype: str, trailing: Sequence[int] | None, files: OpenFiles
+    ) -> None:
+        self.path = path
+        self.num_rows = 0
+        self._site = site
+        self._dtype = dtype
+        self._files = files
+        self._name = FLAT if trailing is None else ROWS
+        self._trailing = list(trailing or ())
+        stored = STORED[dtype]
+        self._dims = [*self._trailing, *([stored.width] if stored.width else [])]
+        self._row_bytes = math.prod(self._trailing) * stored.itemsize
+        self._start = -(-(len(self._header()) + 64) // PAGE) * PAGE
+        self.end = self._start
+        self._reserved = self._start
+        self._can_reserve = True
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
+        self.write_header()
+
+    def append(self, data: memoryview, num_rows: int) -> tuple[int, int]:
+        """Write one value behind the others.
+
+        Returns:
+            where it begins, in bytes, and which row that is.
+        """
+        file, nbytes = self._files.get(self.path), len(data)
+        self._reserve(file, nbytes)
+        write_all(file, data, self.end)
+        place = self.end, self.num_rows
+        self.end += nbytes
+        self.num_rows += num_rows
+        return place
+
+    def write_header(self) -> None:
+        """Say in the header what is there now."""
+        text = self._header().ljust(self._start - 8)
+        write_all(self._files.get(self.path), memoryview(struct.pack("<Q", len(text)) + text), 0)
+
+    def cut(self) -> None:
+        """Give back what was reserved, or written behind the last value."""
+        os.ftruncate(self._files.get(self.path), self.end)
+        self._reserved = self.end
+
+    def stop_reserving(self) -> None:
+        """Give back what was reserved, and reserve no more: the disk is nearly full."""
+        self._can_reserve = False
+        self.cut()
+
+    def sync(self) -> None:
+        """See that it is on the disk."""
+        os.fdatasync(self._files.get(self.path))
+
+    def back_to(self, end: int, num_rows: int) -> None:
+        """Forget the values behind a place."""
+        self.end, self.num_rows = end, num_rows
+
+    def _header(self) -> bytes:
+        body = {
+            "__metadata__": {"site": self._site, "dtype": self._dtype, "torchtap": "lane"},
+            self._name: {
+                "dtype": STORED[self._dtype].code,
+                "shape": [self.num_rows, *self._dims],
+                "data_offsets": [0, self._nbytes()],
+            },
+        }
+        return json.dumps(body).encode("ascii")
+
+    def _nbytes(self) -> int:
+        return self.num_rows * self._row_bytes
+
+    def _reserve(self, file: int, nbytes: int) -> None:
+        """Have the file system find room in large pieces, without making the file longer."""
+        if self.end + nbytes <= self._reserved or not self._can_reserve:
+            return
+        by = max(nbytes, min(max(self.end, _LEAST_GROWTH), _MOST_GROWTH))
+        self._can_reserve = _allocate(file, self.end, by)
+        if self._can_reserve:
+            self._reserved = self.end + by
+
+
+def write_all(file: int, data: memoryview, offset: int) -> None:
+    """Write at a place; a system call may write less than it was given."""
+    done = 0
+    while done < len(data):
+        done += os.pwrite(file, data[done:], offset + done)
+
+
+def _allocate(file: int, offset: int, nbytes: int) -> bool:
+    """Reserve room on the disk behind the end of a file; ``False`` where that cannot be done."""
+    with suppress(AttributeError):
+        return bool(_LIBC.fallocate(file, _KEEP_SIZE, offset, nbytes) == 0)
+    return False
+
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+with suppress(AttributeError):
+    _LIBC.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]

@@ -1,0 +1,135 @@
+"""Values on their way to the thread that writes: a queue that is bounded in bytes."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from torchtap.runs.store.statistics import Measured
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """One value that waits to be written.
+
+    Attributes:
+        order: its place among the values of the attempt.
+        key: site, step, call, phase, backward and labels.
+        dtype: without ``torch.``.
+        shape: of the tensor.
+        buffer: on the CPU, which begins with its bytes.
+        nbytes: how many these are.
+        room: how many bytes of the queue it takes.
+        arrived: tells when a copy from a device is complete; ``None`` where it is.
+    """
+
+    order: int
+    key: tuple[Any, ...]
+    dtype: str
+    shape: tuple[int, ...]
+    buffer: Tensor
+    nbytes: int
+    room: int
+    arrived: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """Values to be written."""
+
+    staged: Sequence[Staged]
+
+
+@dataclass(frozen=True, slots=True)
+class EndOfStep:
+    """What was written since the last such item is to be committed."""
+
+    step: int
+    time: float
+    is_closed: bool
+    ids: Sequence[int | str] = ()
+    labels: dict[str, Any] = field(default_factory=dict)
+    scalars: dict[str, Any] = field(default_factory=dict)
+    dropped: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """Rows of statistics to be written."""
+
+    measured: Measured
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Something to be done once all before it is written, such as a flush.
+
+    Attributes:
+        what: ``drain``, ``flush``, ``close`` or ``abandon``.
+        body: what it needs.
+        done: set afterwards.
+    """
+
+    what: str
+    body: Any = None
+    done: threading.Event = field(default_factory=threading.Event)
+
+
+Item = Values | EndOfStep | Statistics | Request
+
+
+class ByteQueue:
+    """Items between two threads.
+
+    Args:
+        max_bytes: that wait at most; one value that is larger waits alone.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
+        self.num_bytes = 0
+        self._items: deque[Item] = deque()
+        self._changed = threading.Condition()
+        self._is_broken = False
+
+    def reserve(self, nbytes: int, *, wait: bool) -> bool:
+        """Take room for a value; ``False`` where there is none, or nothing is written any more."""
+        with self._changed:
+            while self.num_bytes and self.num_bytes + nbytes > self.max_bytes:
+                if not wait or self._is_broken:
+                    return False
+                self._changed.wait()
+            if not self._is_broken:
+                self.num_bytes += nbytes
+            return not self._is_broken
+
+    def release(self, nbytes: int) -> None:
+        """Give room back."""
+        with self._changed:
+            self.num_bytes -= nbytes
+            self._changed.notify_all()
+
+    def put(self, item: Item) -> None:
+        """Hand an item over; never waits."""
+        with self._changed:
+            self._items.append(item)
+            self._changed.notify_all()
+
+    def get(self) -> Item:
+        """The next item; waits for one."""
+        with self._changed:
+            while not self._items:
+                self._changed.wait()
+            return self._items.popleft()
+
+    def give_up(self) -> None:
+        """Nothing is written any more: nobody waits for room."""
+        with self._changed:
+            self._is_broken = True
+            self._changed.notify_all()

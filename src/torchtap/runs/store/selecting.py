@@ -1,0 +1,90 @@
+"""Which values are written, and what of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchtap.core.errors import InputError
+from torchtap.core.record import Record
+from torchtap.core.site import Site
+from torchtap.runs.meta import Meta
+from torchtap.runs.select import Selection, Where
+
+Pick = Callable[[Tensor, Record], "Tensor | None"]
+PICKED = "a part of the value, picked when it was written"
+
+
+@dataclass(slots=True)
+class WriteSelection:
+    """Which values are written, and what of them.
+
+    Attributes:
+        values: patterns, sites or functions of a site; ``None`` for no value at all.
+        every: of how many steps one is written, those whose number it divides.
+        dtype: to which floating-point values of more bytes are rounded; ``None`` for none.
+        pick: takes a part of a value; ``None`` for all of it.
+    """
+
+    values: Where
+    every: int = 1
+    dtype: torch.dtype | None = None
+    pick: Pick | None = None
+    _known: dict[Site, bool] = field(default_factory=dict)
+
+    def check(self) -> None:
+        """Refuse what cannot be meant.
+
+        Raises:
+            InputError: an argument is of the wrong kind.
+        """
+        if isinstance(self.every, bool) or not isinstance(self.every, int) or self.every < 1:
+            raise InputError(f"every is {self.every!r}; expected a whole number from 1.")
+        if self.dtype is not None and not (
+            isinstance(self.dtype, torch.dtype) and self.dtype.is_floating_point
+        ):
+            raise InputError(f"dtype is {self.dtype!r}; expected a floating-point dtype of torch.")
+        if self.pick is not None and not callable(self.pick):
+            raise InputError(
+                f"pick is {self.pick!r}; expected a function of a tensor and a record."
+            )
+
+    def wants(self, record: Record, meta: Meta) -> bool:
+        """Whether a record is written."""
+        if record.step % self.every:
+            return False
+        site = record.site
+        known = self._known.get(site)
+        if known is None:
+            known = self._known[site] = self._wants_site(site, meta)
+        return known
+
+    def of(self, tensor: Tensor, labels: list[str], record: Record) -> tuple[Tensor, list[str]]:
+        """The part of a value that is written, and its labels; an empty one where there is none."""
+        if self.pick is not None:
+            picked: Any = self.pick(tensor, record)
+            if picked is None:
+                return tensor[:0] if tensor.dim() else tensor.new_empty(0), [*labels, PICKED]
+            if not isinstance(picked, Tensor):
+                raise InputError(
+                    f"pick returned a {type(picked).__name__} for {record.site}; expected a part "
+                    f"of the tensor, or None."
+                )
+            if picked is not tensor:
+                tensor, labels = picked.detach(), [*labels, PICKED]
+        wanted = self.dtype
+        is_wider = wanted is not None and tensor.dtype.itemsize > wanted.itemsize
+        if wanted is not None and is_wider and tensor.is_floating_point():
+            said = str(tensor.dtype).removeprefix("torch.")
+            return tensor.to(wanted), [*labels, f"rounded from {said}"]
+        return tensor, labels
+
+    def _wants_site(self, site: Site, meta: Meta) -> bool:
+        if self.values is None:
+            return False
+        chosen = Selection([site], meta.modules, meta.aliases, tuple)
+        return bool(chosen.fitting(self.values))

@@ -1,0 +1,111 @@
+"""The thread that writes. It refers to no sink, so that one that is forgotten can end it."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from torchtap.runs.store.attempt import AttemptWriter, Value
+from torchtap.runs.store.commit import Commit
+from torchtap.runs.store.queue import ByteQueue, EndOfStep, Request, Staged, Statistics, Values
+from torchtap.runs.store.staging import Buffers
+
+
+class Worker:
+    """Writes what comes out of a queue, one after the other.
+
+    Args:
+        writer: of the attempt; used by the thread alone.
+        queue: of what is to be written.
+        buffers: takes the memory back.
+
+    Attributes:
+        failure: what went wrong; nothing is written from then on.
+        num_lost: values that were handed over and not written since.
+    """
+
+    def __init__(self, writer: AttemptWriter, queue: ByteQueue, buffers: Buffers) -> None:
+        self.failure: Exception | None = None
+        self.num_lost = 0
+        self._writer = writer
+        self._queue = queue
+        self._buffers = buffers
+        self._thread = threading.Thread(target=self._run, name="torchtap-disk", daemon=True)
+        self._thread.start()
+
+    def ask(self, what: str, body: Any = None) -> None:
+        """Have something done once all before it is written, and wait for it."""
+        if not self._thread.is_alive():
+            return
+        request = Request(what, body)
+        self._queue.put(request)
+        request.done.wait()
+        if what in ("close", "abandon"):
+            self._thread.join()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether there is a thread still."""
+        return self._thread.is_alive()
+
+    def _run(self) -> None:
+        while True:
+            item = self._queue.get()
+            try:
+                if self.failure is None:
+                    self._do(item)
+                elif isinstance(item, Values):
+                    self.num_lost += len(item.staged)
+            except Exception as error:  # noqa: BLE001 - the training thread raises it
+                self._fail(error)
+            finally:
+                self._let_go(item)
+            if isinstance(item, Request) and item.what in ("close", "abandon"):
+                return
+
+    def _do(self, item: Any) -> None:
+        if isinstance(item, Values):
+            for staged in item.staged:
+                self._append(staged)
+            self._writer.write_small()
+        elif isinstance(item, EndOfStep):
+            self._writer.commit(_commit_of(item, self._writer.num_commits))
+        elif isinstance(item, Statistics):
+            self._writer.append_statistics(item.measured)
+        elif item.what == "flush":
+            self._writer.flush()
+        elif item.what == "drain":
+            pass  # All before it was written.
+        elif item.what == "close":
+            self._writer.close(*(item.body or ()))
+        else:
+            self._writer.abandon(item.body)
+
+    def _append(self, staged: Staged) -> None:
+        if staged.arrived is not None:
+            staged.arrived.synchronize()
+        whole: Any = staged.buffer.numpy()
+        data = memoryview(whole)[: staged.nbytes]
+        value = Value(*(*staged.key, staged.dtype, staged.shape, data))
+        self._writer.append(value, staged.order)
+
+    def _fail(self, error: Exception) -> None:
+        self._queue.give_up()
+        self._writer.abandon(f"writing ended with {type(error).__name__}: {error}")
+        self.failure = error  # Whoever sees it may open the folder.
+
+    def _let_go(self, item: Any) -> None:
+        if isinstance(item, Values):
+            for staged in item.staged:
+                self._buffers.give_back(staged.buffer, pinned=staged.arrived is not None)
+                self._queue.release(staged.room)
+        elif isinstance(item, Request):
+            item.done.set()
+
+
+def _commit_of(item: EndOfStep, number: int) -> Commit:
+    # A number on a device is read here: nothing but this thread waits for it.
+    scalars = {name: float(value) for name, value in item.scalars.items()}
+    return Commit(
+        number, item.step, item.time, item.is_closed, item.ids, item.labels, scalars, item.dropped
+    )

@@ -1,0 +1,228 @@
+"""``tt.record``: what a model computes of a whole data set, recorded into a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, IterableDataset, SequentialSampler
+
+from torchtap.capture.watch import watch
+from torchtap.core.distributed import own_rank
+from torchtap.core.errors import InputError
+from torchtap.core.modules import Where
+from torchtap.core.progress import Progress
+from torchtap.core.text import plural
+from torchtap.core.tree import leaves
+from torchtap.runs.run import Run, open_run
+from torchtap.runs.store.attempt_reader import AttemptReader
+from torchtap.runs.store.disk import DATA_SET, Disk
+from torchtap.runs.store.layout import attempts_in, rank_folder
+from torchtap.stats.sink import Stats
+
+Call = Callable[[nn.Module, Any], object]
+_DEFAULT_BATCH = 32
+
+
+def record(
+    model: nn.Module,
+    data: Any,
+    where: Where = "*",
+    *,
+    to: str | Path | Disk,
+    batch_size: int | None = None,
+    workers: int = 0,
+    call: Call | None = None,
+    stats: Stats | None = None,
+    resume: bool = False,
+    progress: bool | None = None,
+) -> Run:
+    """Run a model over a data set, and record what flows into a folder.
+
+    The model runs as it is (``model.eval()`` is yours to call), without gradients. A step is a
+    batch, in the order of the data set, and the ids of its samples are their places in it:
+    ``run.ids(step)``. After any stop, ``resume=True`` goes on with the first batch that is not
+    there whole, so that no sample is there twice or missing.
+
+    Where ``torch.distributed`` is initialised, each rank takes its part of every batch and writes a
+    folder of its own; the run is the same as that of one process. Ranks whose part of the last
+    batch is empty have none of it.
+
+    Args:
+        model: any module. Batches are moved to the device of its first parameter.
+        data: a data set with a length, or a ``DataLoader`` of one that does not shuffle, whose
+            batch size, workers and collation are used.
+        where: what is recorded, as in :func:`tt.watch <torchtap.watch>`.
+        to: the folder of the run, or a ``tt.Disk`` of your own settings.
+        batch_size: samples of a step, over all ranks; that of the loader, or 32.
+        workers: processes that load samples; those of the loader by default.
+        call: ``call(model, batch)``, how the model is called. By default with the batch, if that is
+            a tensor; with its first item, if it is a tuple or list (the others are labels); by
+            keywords, if it is a dict.
+        stats: statistics that are measured beside: ``tt.Stats()``.
+        resume: go on with a run that is there.
+        progress: show it; by default if stderr is a terminal and the work takes longer.
+
+    Returns:
+        the run, opened from the folder.
+
+    Raises:
+        InputError: the data shuffle, have no length, or are not those of the run that is resumed.
+        RunError: there is a run already and ``resume`` is false.
+
+    Example:
+        >>> import tempfile, torch, torchtap as tt
+        >>> data = torch.utils.data.TensorDataset(torch.arange(20.0).reshape(10, 2))
+        >>> path = tempfile.mkdtemp() + "/run"
+        >>> run = tt.record(torch.nn.ReLU(), data, to=path, batch_size=4)
+        >>> run.steps, run.ids(2), run.cat(".:output").shape
+        ([0, 1, 2], [8, 9], torch.Size([10, 2]))
+    """
+    plan = _planned(data, batch_size, workers)
+    disk = to if isinstance(to, Disk) else Disk(to, resume=resume)
+    disk.describe(plan.labels)
+    first = _first_missing(disk.path, plan) if resume or disk.resumes else 0
+    if first < plan.num_steps:
+        _run(model, plan, where, [disk, *([stats] if stats else [])], first, call, progress)
+    return open_run(disk.path)
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """Which samples make up the steps, and which of them are this rank's."""
+
+    data: Any
+    num_samples: int
+    batch_size: int
+    rank: int
+    world_size: int
+    loading: Mapping[str, Any]
+
+    @property
+    def num_steps(self) -> int:
+        return -(-self.num_samples // self.batch_size)
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """What a run that is resumed must have in common with this one."""
+        return {
+            "kind": DATA_SET,
+            "num_samples": str(self.num_samples),
+            "batch_size": str(self.batch_size),
+            "num_ranks": str(self.world_size),
+        }
+
+    def share(self, step: int) -> range:
+        """The samples of a step that this rank takes."""
+        start = step * self.batch_size
+        size = min(self.batch_size, self.num_samples - start)
+        first, last = (size * one // self.world_size for one in (self.rank, self.rank + 1))
+        return range(start + first, start + last)
+
+    def shares(self, first: int) -> list[tuple[int, range]]:
+        """Step and samples, from a step on; without those of which this rank has none."""
+        every = ((step, self.share(step)) for step in range(first, self.num_steps))
+        return [(step, own) for step, own in every if own]
+
+
+def _planned(data: Any, batch_size: int | None, workers: int) -> _Plan:
+    loading: dict[str, Any] = {"num_workers": workers}
+    if isinstance(data, DataLoader):
+        loader = data
+        if not isinstance(loader.sampler, SequentialSampler) or loader.batch_size is None:
+            raise InputError(
+                "The loader shuffles, or has a sampler of its own; a recording that stopped could "
+                "not go on with it. Give the data set, or a loader with shuffle=False."
+            )
+        data, batch_size = loader.dataset, batch_size or loader.batch_size
+        loading |= {
+            "num_workers": workers or loader.num_workers,
+            "collate_fn": loader.collate_fn,
+            "pin_memory": loader.pin_memory,
+            "worker_init_fn": loader.worker_init_fn,
+        }
+    if isinstance(data, IterableDataset) or not isinstance(data, Sized):
+        raise InputError(
+            f"{type(data).__name__} has no length or no places; a recording that stopped could not "
+            f"go on with it. Watch it yourself: tt.watch(model, to=tt.Disk(path))."
+        )
+    size = _DEFAULT_BATCH if batch_size is None else batch_size
+    if size < 1:
+        raise InputError(f"batch_size is {size}; expected a number of samples from 1.")
+    return _Plan(data, len(data), size, *own_rank(), loading)
+
+
+def _first_missing(path: Path, plan: _Plan) -> int:
+    """The first step that this rank has not whole."""
+    home = rank_folder(path, plan.rank)
+    attempts = [AttemptReader(one) for one in attempts_in(home).values()] if home.is_dir() else []
+    done = -1
+    for one in attempts:
+        known = one.facts.get("meta", {}).get("labels", plan.labels)
+        for name, value in plan.labels.items():
+            if known.get(name) != value:
+                raise InputError(
+                    f"{path} was recorded with {name.replace('_', ' ')} {known.get(name)}, and "
+                    f"this is to go on with {value}. Give the same, or another folder."
+                )
+        done = max([done, *(commit.step for commit in one.commits if commit.is_closed)])
+    return done + 1
+
+
+def _run(
+    model: nn.Module,
+    plan: _Plan,
+    where: Where,
+    sinks: Sequence[Any],
+    first: int,
+    call: Call | None,
+    progress: bool | None,
+) -> None:
+    shares = plan.shares(first)
+    call = call or _call
+    doing = f"recording {plural(plan.num_samples, 'sample')}"
+    with (
+        Progress(doing, plan.num_steps - first, wanted=progress) as shown,
+        watch(model, where, to=sinks) as w,
+        torch.no_grad(),
+    ):
+        for (step, own), batch in zip(shares, _batches(plan, shares), strict=True):
+            w.step(step)
+            call(model, _moved(batch, model))
+            w.step(ids=own)
+            shown.advance(doing)
+
+
+def _batches(plan: _Plan, shares: Sequence[tuple[int, range]]) -> Iterator[Any]:
+    chosen = [list(own) for _, own in shares]
+    return iter(cast("Any", DataLoader(plan.data, batch_sampler=chosen, **plan.loading)))
+
+
+def _moved(batch: Any, model: nn.Module) -> Any:
+    """A batch on the device of the model."""
+    parameter = next(model.parameters(), None)
+    if parameter is None or all(one.device == parameter.device for one in _tensors(batch)):
+        return batch
+    if isinstance(batch, Tensor):
+        return batch.to(parameter.device)
+    if isinstance(batch, Mapping):
+        return {name: _moved(one, model) for name, one in batch.items()}
+    if isinstance(batch, tuple | list):
+        return [_moved(one, model) for one in batch]
+    return batch
+
+
+def _tensors(batch: Any) -> Iterator[Tensor]:
+    for _, one in leaves(batch):
+        if isinstance(one, Tensor):
+            yield one
+
+
+def _call(model: nn.Module, batch: Any) -> object:
+    if isinstance(batch, Mapping):
+        return model(**batch)
+    return model(batch[0]) if isinstance(batch, tuple | list) else model(batch)

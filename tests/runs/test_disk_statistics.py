@@ -1,0 +1,173 @@
+"""What ``tt.Stats`` measures beside ``tt.Disk`` is in the same run."""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import pytest
+import torch
+from recordings import batch, small_net
+
+import torchtap as tt
+from torchtap.runs.store.layout import read_json, write_json
+from torchtap.stats.statistics import NUMBERS
+
+
+def measure(path: Path, steps: range, **how: Any) -> tt.Run:
+    """Measure and write some steps; returns the run in memory."""
+    net = small_net()
+    with tt.watch(net, "*:output,grad_output", to=[tt.Disk(path, **how), tt.Stats()]) as w:
+        for step in steps:
+            w.step(step)
+            net(batch(step)).square().sum().backward()
+            w.step()
+    return tt.Run([], w.run.meta, series=lambda: w.run.series)
+
+
+def numbers(found: tt.Statistics) -> list[str]:
+    """All numbers as text, in which NaN equals NaN."""
+    return [repr(getattr(found, name)) for name in (*NUMBERS, "shape", "dtype", "notes")]
+
+
+def bins(found: tt.Statistics) -> Any:
+    """The histogram as lists."""
+    histogram = found.histogram
+    return None if histogram is None else (histogram.bins.tolist(), histogram.counts.tolist())
+
+
+def crash(path: Path) -> None:
+    """Make of a closed run one that was never closed."""
+    for home in path.glob("rank-*/attempt-*"):
+        facts = read_json(home / "attempt.json")
+        facts.pop("series")
+        write_json(home / "attempt.json", {**facts, "state": "open"})
+        (home / "series.safetensors").unlink()
+        (home / "statistics.parquet").unlink()
+
+
+def test_statistics_on_disk_are_those_in_memory(tmp_path: Path) -> None:
+    memory = measure(tmp_path / "run", range(120), values=None)
+    run = tt.open(tmp_path / "run")
+    assert len(run) == 0
+    assert run.sites == memory.sites
+    assert run.steps == memory.steps == list(range(120))
+    assert str(run.table(steps="all")) == str(memory.table(steps="all"))
+    for site in run.sites:
+        for step in (0, 60, 119, "all"):
+            assert numbers(run.stats(site, step=step)) == numbers(memory.stats(site, step=step))
+            assert bins(run.stats(site, step=step)) == bins(memory.stats(site, step=step))
+    assert run.mean_norm() == memory.mean_norm()
+
+
+def test_statistics_stand_beside_the_values(tmp_path: Path) -> None:
+    measure(tmp_path / "run", range(3))
+    run = tt.open(tmp_path / "run")
+    assert len(run) == 3 * 8  # Of the model and of its three modules, output and gradient.
+    value = run.get("1", step=2).double()
+    assert run.stats("1", step=2).mean == pytest.approx(float(value.mean()), rel=1e-12)
+
+
+def test_numbers_survive_a_crash(tmp_path: Path) -> None:
+    memory = measure(tmp_path / "run", range(120))
+    crash(tmp_path / "run")
+    run = tt.open(tmp_path / "run")
+    assert run.series.steps == list(range(100))  # Every 50 steps they are written.
+    for name in ("mean", "std", "l2", "max", "zeros"):
+        assert run.over_steps("1", name)[1] == memory.over_steps("1", name)[1][:100]
+    assert run.stats("1", step=7).histogram is None
+    with pytest.raises(tt.RunError, match="was not closed"):
+        tt.Run([], run.meta, series=lambda: run.series).mean_norm("1")
+
+
+def test_statistics_of_several_attempts_are_one_history(tmp_path: Path) -> None:
+    first = measure(tmp_path / "run", range(6), values=None)
+    second = measure(tmp_path / "run", range(4, 9), values=None, resume=True)
+    run = tt.open(tmp_path / "run")
+    assert run.series.steps == list(range(9))
+    steps, found = run.over_steps("1", "l2")
+    assert steps == list(range(9))
+    assert found == first.over_steps("1", "l2")[1][:4] + second.over_steps("1", "l2")[1]
+
+
+def test_a_growing_run_shows_the_statistics_that_were_flushed(tmp_path: Path) -> None:
+    net, disk = small_net(), tt.Disk(tmp_path / "run")
+    with tt.watch(net, "1", to=[disk, tt.Stats()]) as w:
+        net(batch(0))
+        w.step()
+        net(batch(1))
+        disk.flush()
+        run = tt.open(tmp_path / "run")
+        assert run.series.steps == [0]  # Step 1 goes on.
+        net(batch(2))
+        w.step()
+        disk.flush()
+        run.refresh()
+        assert run.series.steps == [0, 1]
+        assert numbers(run.stats("1", step=1)) == numbers(w.run.stats("1", step=1))
+
+
+def test_evaluation_forwards_are_apart(tmp_path: Path) -> None:
+    net = small_net()
+    with tt.watch(net, "1", to=[tt.Disk(tmp_path / "run"), tt.Stats()]) as w:
+        for step in range(2):
+            net(batch(step)).sum().backward()
+            with torch.no_grad():
+                net(batch(100 + step))
+            w.step()
+    expected = net[:2](batch(101)).detach().double()
+    for is_crashed in (False, True):
+        if is_crashed:
+            crash(tmp_path / "run")
+        run = tt.open(tmp_path / "run")
+        if run.series.sites:
+            found = run.stats("1", step=1, phase="eval")
+            assert found.mean == pytest.approx(float(expected.mean()), rel=1e-12)
+
+
+def test_the_table_holds_what_numpy_computes(tmp_path: Path) -> None:
+    measure(tmp_path / "run", range(3))
+    table = next((tmp_path / "run").rglob("statistics.parquet"))
+    rows = duckdb.sql(
+        f"select step, numel, mean, std, rms, l1, l2, min, max, absmax, zeros from '{table}' "
+        f"where site = '1:output' and phase = 'forward' order by step"
+    ).fetchall()
+    assert [row[0] for row in rows] == [0, 1, 2]
+    for step, *found in rows:
+        x = small_net()[:2](batch(step)).detach().double().numpy()
+        numbers = [x.size, x.mean(), x.std(), np.sqrt((x**2).mean()), abs(x).sum()]
+        numbers += [math.sqrt((x**2).sum()), x.min(), x.max(), abs(x).max(), (x == 0).sum()]
+        assert found == pytest.approx(numbers, rel=1e-9)
+
+
+def test_a_run_is_read_by_others_as_the_page_shows(tmp_path: Path) -> None:
+    """With the program of docs/format.md, in a process that cannot import torchtap."""
+    net = torch.nn.Linear(300, 200)
+    with tt.watch(net, to=[tt.Disk(tmp_path / "run"), tt.Stats()]) as w:
+        for _ in range(3):
+            net(torch.ones(100, 300))
+            w.step(split="train")
+    page = (Path(__file__).parents[2] / "docs" / "format.md").read_text()
+    program = page.split("```python\n")[2].split("```")[0]
+    blocked = f"import sys\nsys.modules['torchtap'] = None\npath = {str(tmp_path / 'run')!r}\n"
+    compare = (
+        "import numpy as np\n"
+        f"assert np.array_equal(value, np.load({str(tmp_path / 'last.npy')!r}))\n"
+        "assert 'torch' not in sys.modules"
+    )
+    np.save(tmp_path / "last.npy", net(torch.ones(100, 300)).detach().numpy())
+    done = subprocess.run(
+        [sys.executable, "-c", f"{blocked}{program}\n{compare}"],
+        capture_output=True,
+        text=True,
+        env={key: value for key, value in os.environ.items() if key != "PYTHONPATH"},
+    )
+    assert done.returncode == 0, done.stderr
+    said = [line.removeprefix("# ") for line in program.splitlines() if line.startswith("# ")]
+    assert done.stdout.splitlines() == said

@@ -1,0 +1,88 @@
+"""A run in the formats of others."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet
+import pytest
+import torch
+from recordings import batch, record_steps, small_net
+from records import record, run_of
+from safetensors.torch import load_file
+
+import torchtap as tt
+from torchtap.cli import app as cli
+from torchtap.runs.export import export_run
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    record_steps(tmp_path / "run", range(3))
+    return tmp_path / "run"
+
+
+def test_values_go_to_an_archive_of_arrays(path: Path) -> None:
+    assert cli.run(["export", str(path), "1:output", "--to", "npz"]) == 0
+    arrays = np.load(path.with_name("run.npz"))
+    assert len(arrays.files) == 3
+    found = arrays["1_output_2.0.-1.forward"]
+    assert np.array_equal(found, small_net()[:2](batch(2)).detach().numpy())
+
+
+def test_values_of_a_site_go_to_one_tensor(path: Path) -> None:
+    assert cli.run(["export", str(path), "1", "--to", "safetensors"]) == 0
+    (whole,) = load_file(path.with_name("run.safetensors")).values()
+    right = torch.cat([small_net()[:2](batch(step)) for step in range(3)])
+    assert torch.equal(whole, right)
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_statistics_go_to_a_table(path: Path, kind: str) -> None:
+    assert cli.run(["export", str(path), "1:output", "--to", kind]) == 0
+    file = path.with_name(f"run.{kind}")
+    if kind == "csv":
+        rows = list(csv.DictReader(file.read_text(encoding="utf-8").splitlines()))
+    else:
+        rows = pyarrow.parquet.read_table(file).to_pylist()
+    assert [int(row["step"]) for row in rows] == [0, 1, 2]
+    x = small_net()[:2](batch(1)).detach().double()
+    assert float(rows[1]["mean"]) == pytest.approx(float(x.mean()), rel=1e-9)
+    assert int(rows[1]["zeros"]) == int((x == 0).sum())
+
+
+def test_statistics_are_asked_in_sql(path: Path) -> None:
+    found = tt.open(path).sql("select site, max(l2) from statistics group by site order by site")
+    assert [row[0] for row in found.fetchall()][:2] == [".:grad_output", ".:output"]
+
+
+def test_names_in_an_archive_lead_nowhere_else(tmp_path: Path) -> None:
+    run = run_of(record("../../up"), record("../..%up"), record("/etc"))
+    export_run(run, "npz", tmp_path / "run.npz")
+    names = np.load(tmp_path / "run.npz").files
+    assert len(names) == 3
+    assert not any("/" in name or name.startswith(".") for name in names)
+
+
+def test_narrow_floats_are_widened_for_numpy(tmp_path: Path) -> None:
+    value = torch.randn(5).to(torch.bfloat16)
+    export_run(run_of(record(value=value)), "npz", tmp_path / "run.npz")
+    (found,) = np.load(tmp_path / "run.npz").values()
+    assert np.array_equal(found, value.float().numpy())
+
+
+def test_a_format_that_does_not_exist_is_refused(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.run(["export", str(path), "--to", "pickle"]) == 2
+    assert "expected one of npz, safetensors, csv, parquet" in capsys.readouterr().err
+
+
+def test_the_run_itself_is_not_written_over(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = run_of(record()).save(tmp_path / "run.safetensors")
+    assert cli.run(["export", str(file), "--to", "safetensors"]) == 2
+    assert "which is the run itself" in capsys.readouterr().err

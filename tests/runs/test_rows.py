@@ -1,0 +1,175 @@
+"""Rows of a site over all steps: any of them, and as a data set."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from bits import content
+from hypothesis import given, settings, strategies as st
+from recordings import batch, small_net
+from torch import nn
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler
+
+import torchtap as tt
+
+WIDTH = 1000
+SIZES = [20, 20, 7, 0, 30]
+"""Rows of each step: with 1,000 numbers each some values are small, some are not."""
+
+
+def recorded(path: Path, sizes: list[int] = SIZES) -> tt.Run:
+    with tt.watch(layer := nn.Identity(), to=[tt.Memory(), tt.Disk(path)]) as w:
+        for step, size in enumerate(sizes):
+            generator = torch.Generator().manual_seed(step)
+            layer(torch.randn(size, WIDTH, generator=generator))
+            w.step(ids=[f"{step}-{row}" for row in range(size)])
+    return w.run
+
+
+@pytest.fixture(params=["memory", "disk", "crashed", "unverified"])
+def run(request: pytest.FixtureRequest, tmp_path: Path) -> tt.Run:
+    memory = recorded(tmp_path / "run")
+    if request.param == "crashed":
+        (tmp_path / "run" / "rank-00000" / "attempt-000" / "index.safetensors").unlink()
+    how: dict[str, Callable[[], tt.Run]] = {
+        "memory": lambda: memory,
+        "disk": lambda: tt.open(tmp_path / "run"),
+        "crashed": lambda: tt.open(tmp_path / "run"),
+        "unverified": lambda: tt.open(tmp_path / "run", verify=False),
+    }
+    return how[request.param]()
+
+
+@pytest.mark.parametrize(
+    "indices",
+    [[], [0], [76, 0, 3, 3, -1, 40, 46], list(range(77)), [39, 40]],
+    ids=["none", "one", "some", "all", "ends"],
+)
+def test_rows_are_those_of_all_values_joined(run: tt.Run, indices: list[int]) -> None:
+    whole = torch.cat(
+        [
+            torch.randn(n, WIDTH, generator=torch.Generator().manual_seed(s))
+            for s, n in enumerate(SIZES)
+        ]
+    )
+    for form in (
+        indices,
+        np.array(indices, dtype=np.int64),
+        torch.tensor(indices, dtype=torch.int64),
+    ):
+        assert content(run.rows(".:output", form)) == content(whole[indices])
+    assert run.num_rows(".:output") == 77
+
+
+@pytest.mark.parametrize("indices", [[77], [-78], [0.5], [[1]], ["a"]], ids=str)
+def test_rows_that_are_not_there_are_refused(run: tt.Run, indices: Any) -> None:
+    with pytest.raises(tt.InputError):
+        run.rows(".:output", indices)
+
+
+def test_rows_of_one_lane_are_gathered_together(tmp_path: Path) -> None:
+    recorded(tmp_path / "run", [100] * 5)
+    run = tt.open(tmp_path / "run")
+    chosen = np.random.default_rng(0).permutation(500)
+    assert content(run.rows(".:output", chosen)) == content(run.cat(".:output")[chosen])
+
+
+def test_rows_of_a_damaged_value_are_refused(tmp_path: Path) -> None:
+    recorded(tmp_path / "run", [100] * 3)
+    (lane,) = tmp_path.rglob("lanes/*")
+    with lane.open("r+b") as stream:
+        stream.seek(4096 + 150 * WIDTH * 4)
+        stream.write(b"\xff")
+    run = tt.open(tmp_path / "run")
+    assert run.rows(".:output", [99, 200]).shape == (2, WIDTH)
+    with pytest.raises(tt.RunError, match="step 1, call 0, is damaged"):
+        run.rows(".:output", [100])
+
+
+def test_rows_that_differ_in_shape_are_refused(tmp_path: Path) -> None:
+    with tt.watch(layer := nn.Identity(), to=tt.Disk(tmp_path / "run")) as w:
+        for width in (3, 4, 50_000, 60_000):
+            layer(torch.ones(2, width))
+            w.step()
+    run = tt.open(tmp_path / "run")
+    for pair in ([0, 2], [4, 6], [1, 5]):
+        with pytest.raises(tt.RunError, match="differ in shape or dtype"):
+            run.rows(".:output", pair)
+    assert run.rows(".:output", [6, 7]).shape == (2, 60_000)
+
+
+def test_bare_numbers_are_one_row_each(tmp_path: Path) -> None:
+    with tt.watch(layer := nn.Identity(), to=tt.Disk(tmp_path / "run")) as w:
+        for step in range(3):
+            layer(torch.tensor(float(step)))
+            w.step()
+    assert tt.open(tmp_path / "run").rows(".:output", [2, 0]).tolist() == [2.0, 0.0]
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.integers(-77, 76), max_size=50))
+def test_any_rows_are_what_indexing_gives(tmp_path_factory: Any, indices: list[int]) -> None:
+    home = tmp_path_factory.getbasetemp() / "any-rows"
+    if not home.exists():
+        recorded(home)
+    run = tt.open(home)
+    assert content(run.rows(".:output", indices)) == content(run.cat(".:output")[indices])
+
+
+# --- as a data set ----------------------------------------------------------------------------
+
+
+def test_an_item_is_a_row_with_its_id(run: tt.Run) -> None:
+    data = run.dataset(".:output", ids=True)
+    assert len(data) == 77
+    for number, name in ((0, "0-0"), (19, "0-19"), (40, "2-0"), (47, "4-0"), (-1, "4-29")):
+        row, found = data[number]
+        assert found == name
+        assert content(row) == content(run.cat(".:output")[number])
+    assert content(run.dataset(".:output")[3]) == content(run.cat(".:output")[3])
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_epoch_has_every_row_once(tmp_path: Path, workers: int) -> None:
+    recorded(tmp_path / "run")
+    run = tt.open(tmp_path / "run")
+    data = run.dataset(".:output", ids=True)
+    seen: dict[str, Any] = {}
+    for rows, ids in DataLoader(data, batch_size=8, shuffle=True, num_workers=workers):
+        seen |= {name: content(row) for name, row in zip(ids, rows, strict=True)}
+    whole = run.cat(".:output")
+    names = [name for step in run.steps for name in run.ids(step)]
+    assert seen == {name: content(row) for name, row in zip(names, whole, strict=True)}
+
+
+def test_whole_batches_are_read_at_once(tmp_path: Path) -> None:
+    recorded(tmp_path / "run")
+    data = tt.open(tmp_path / "run").dataset(".:output")
+    sampler = BatchSampler(RandomSampler(data), 16, drop_last=False)
+    batches = list(DataLoader(data, sampler=sampler, batch_size=None))
+    assert [len(one) for one in batches] == [16, 16, 16, 16, 13]
+
+
+def test_workers_that_are_spawned_open_the_files_themselves(tmp_path: Path) -> None:
+    recorded(tmp_path / "run")
+    run = tt.open(tmp_path / "run")
+    loader = DataLoader(
+        run.dataset(".:output"), batch_size=16, num_workers=1, multiprocessing_context="spawn"
+    )
+    assert content(torch.cat(list(loader))) == content(run.cat(".:output"))
+
+
+def test_ids_that_are_not_one_per_row_are_refused(tmp_path: Path) -> None:
+    net = small_net()
+    with tt.watch(net, to=tt.Disk(tmp_path / "run")) as w:
+        net(batch(0))
+        w.step(ids=[1, 2])
+    run = tt.open(tmp_path / "run")
+    with pytest.raises(tt.RunError, match="Step 0 has 2 ids for 4 rows of 1:output"):
+        run.dataset("1", ids=True)
+    assert len(run.dataset("1")) == 4

@@ -1,0 +1,265 @@
+"""``tt.record``: a whole data set, by one process or several, whatever stops it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+import torch
+from bits import content
+from PIL import Image
+from recordings import small_net
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+
+import torchtap as tt
+from ranks import run_file
+from torchtap.cli import app as cli
+
+SAMPLES = torch.randn(50, 8, generator=torch.Generator().manual_seed(0))
+
+
+class Endless(IterableDataset[int]):
+    """A data set without a length."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter([])
+
+
+class StopsAt(Dataset[Tensor]):
+    """Raises at one sample, as a person who presses Ctrl-C."""
+
+    def __init__(self, place: int) -> None:
+        self.place = place
+
+    def __len__(self) -> int:
+        return len(SAMPLES)
+
+    def __getitem__(self, place: int) -> Tensor:
+        if place == self.place:
+            raise KeyboardInterrupt
+        return SAMPLES[place]
+
+
+def expected(batch_size: int = 7) -> dict[int, Any]:
+    """Step -> what the second module returns, computed without torchtap."""
+    net = small_net()
+    with torch.no_grad():
+        return {n: content(net[:2](part)) for n, part in enumerate(SAMPLES.split(batch_size))}
+
+
+def check(run: tt.Run) -> None:
+    """Every sample is there once, in its step, with its id."""
+    right = expected()
+    assert run.steps == list(right)
+    assert {step: content(run.cat("1", steps=step)) for step in run.steps} == right
+    assert [one for step in run.steps for one in run.ids(step)] == list(range(len(SAMPLES)))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_every_sample_is_recorded_once(tmp_path: Path, workers: int) -> None:
+    data = TensorDataset(SAMPLES)
+    check(tt.record(small_net(), data, "1", to=tmp_path / "run", batch_size=7, workers=workers))
+
+
+def test_a_loader_gives_its_settings(tmp_path: Path) -> None:
+    loader = DataLoader(TensorDataset(SAMPLES, torch.zeros(50)), batch_size=7)
+    check(tt.record(small_net(), loader, "1", to=tt.Disk(tmp_path / "run")))
+
+
+def test_batches_that_are_dicts_are_keywords(tmp_path: Path) -> None:
+    class Named(nn.Module):
+        def forward(self, *, x: Tensor) -> Tensor:
+            return 2 * x
+
+    data = [{"x": torch.tensor([float(n)])} for n in range(5)]
+    run = tt.record(Named(), data, to=tmp_path / "run", batch_size=2)
+    assert run.cat(".:output").flatten().tolist() == [0, 2, 4, 6, 8]
+
+
+def test_the_call_may_be_anything(tmp_path: Path) -> None:
+    data = TensorDataset(SAMPLES, SAMPLES)
+    run = tt.record(
+        nn.Bilinear(8, 8, 1), data, to=tmp_path / "run", call=lambda model, batch: model(*batch)
+    )
+    assert run.cat(".:output").shape == (50, 1)
+
+
+@pytest.mark.parametrize("place", [0, 6, 7, 30, 49])
+def test_a_stopped_recording_goes_on_where_it_was(tmp_path: Path, place: int) -> None:
+    path, net = tmp_path / "run", small_net()
+    with pytest.raises(KeyboardInterrupt):
+        tt.record(net, StopsAt(place), "1", to=path, batch_size=7)
+    check(tt.record(net, StopsAt(-1), "1", to=path, batch_size=7, resume=True))
+    check(tt.record(net, StopsAt(0), "1", to=path, batch_size=7, resume=True))  # Nothing is left.
+
+
+def test_a_batch_that_stops_in_the_middle_of_the_model_is_done_again(tmp_path: Path) -> None:
+    path, net, calls = tmp_path / "run", small_net(), list[int]()
+
+    def interrupt(module: nn.Module, args: Any) -> None:
+        calls.append(1)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+
+    handle = net[2].register_forward_pre_hook(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        tt.record(net, TensorDataset(SAMPLES), "1", to=path, batch_size=7)
+    handle.remove()
+    check(tt.record(net, TensorDataset(SAMPLES), "1", to=path, batch_size=7, resume=True))
+
+
+def test_statistics_stand_beside_the_values(tmp_path: Path) -> None:
+    data = TensorDataset(SAMPLES)
+    run = tt.record(small_net(), data, "1", to=tmp_path / "run", stats=tt.Stats(), batch_size=7)
+    with torch.no_grad():
+        right = small_net()[:2](SAMPLES).double()
+    assert run.stats("1", step="all").mean == pytest.approx(float(right.mean()), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (DataLoader(TensorDataset(SAMPLES), shuffle=True), "shuffles"),
+        (DataLoader(TensorDataset(SAMPLES), batch_size=None), "sampler of its own"),
+        (iter([1]), "has no length"),
+        (Endless(), "has no length"),
+    ],
+    ids=["shuffled", "single", "iterator", "endless"],
+)
+def test_data_that_could_not_go_on_are_refused(data: Any, why: str, tmp_path: Path) -> None:
+    with pytest.raises(tt.InputError, match=why):
+        tt.record(small_net(), data, to=tmp_path / "run")
+
+
+def test_other_data_do_not_go_on_with_a_run(tmp_path: Path) -> None:
+    data = TensorDataset(SAMPLES)
+    tt.record(small_net(), data, to=tmp_path / "run", batch_size=7)
+    with pytest.raises(tt.InputError, match="with batch size 7, and this is to go on with 8"):
+        tt.record(small_net(), data, to=tmp_path / "run", batch_size=8, resume=True)
+
+
+def test_the_model_is_left_as_it_was(tmp_path: Path) -> None:
+    net = small_net().train()
+    tt.record(net, TensorDataset(SAMPLES), to=tmp_path / "run")
+    assert net.training
+    assert not any(module._forward_hooks for module in net.modules())
+    assert all(one.grad is None for one in net.parameters())
+
+
+# --- several ranks ----------------------------------------------------------------------------
+
+_ON_RANKS = """
+import sys, torch, torchtap as tt
+from torch import distributed
+from torch.utils.data import TensorDataset
+from recordings import small_net
+distributed.init_process_group("gloo")
+path, stop = sys.argv[1] + "/run", int(sys.argv[2])
+samples = torch.randn(50, 8, generator=torch.Generator().manual_seed(0))
+
+class Data(TensorDataset):
+    def __getitem__(self, place):
+        if place == stop:
+            raise KeyboardInterrupt
+        return super().__getitem__(place)
+
+try:
+    tt.record(small_net(), Data(samples), "1", to=path, batch_size=7, stats=tt.Stats(), resume=True)
+except KeyboardInterrupt:
+    pass
+distributed.destroy_process_group()
+"""
+
+
+def test_ranks_share_the_samples_and_go_on_together(tmp_path: Path) -> None:
+    script = tmp_path / "program.py"
+    script.write_text(_ON_RANKS)
+    run_file(tmp_path, script, 2, ["30"])
+    assert tt.open(tmp_path / "run").rank(0).steps == [0, 1, 2, 3]
+    run_file(tmp_path, script, 2, ["-1"])
+    run = tt.open(tmp_path / "run")
+    check(run)
+    one = tt.record(small_net(), TensorDataset(SAMPLES), "1", to=tmp_path / "one", batch_size=7)
+    whole = run.stats("1", step="all")
+    assert whole.numel == one.cat("1").numel()
+    assert whole.l2 == pytest.approx(float(one.cat("1").double().norm()), rel=1e-6)
+
+
+# --- the command ------------------------------------------------------------------------------
+
+MODEL = f"{Path(__file__).parents[1] / 'support' / 'recordings.py'}:small_net"
+
+
+def test_the_command_records_an_array(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.save(tmp_path / "x.npy", SAMPLES.numpy())
+    words = ["record", MODEL, "--data", str(tmp_path / "x.npy"), "--batch-size", "7"]
+    words += ["--where", "1", "--out", str(tmp_path / "run"), "--stats"]
+    assert cli.run(words) == 0
+    assert "1 site, 8 records, 8 steps" in capsys.readouterr().out
+    check(tt.open(tmp_path / "run"))
+    assert cli.run(words) == 2
+    assert "holds a run already" in capsys.readouterr().err
+    assert cli.run([*words, "--resume", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["num_records"] == 8
+
+
+def test_the_command_records_a_table(tmp_path: Path) -> None:
+    table = pa.table({"x": pa.array(SAMPLES.tolist(), pa.list_(pa.float32()))})
+    pyarrow.parquet.write_table(table, tmp_path / "x.parquet")
+    words = ["record", MODEL, "1", "--data", str(tmp_path / "x.parquet"), "--batch-size", "7"]
+    assert cli.run([*words, "--out", str(tmp_path / "run")]) == 0
+    check(tt.open(tmp_path / "run"))
+
+
+def test_the_command_records_a_folder_of_pictures(tmp_path: Path) -> None:
+    chance = np.random.default_rng(0)
+    (tmp_path / "in" / "b").mkdir(parents=True)
+    for name in ("b/2.png", "a.png", "c.jpg"):
+        Image.fromarray(chance.integers(0, 255, (40, 30, 3), "uint8")).save(tmp_path / "in" / name)
+    words = ["record", "torch.nn:Identity", "--data", str(tmp_path / "in"), "--size", "16"]
+    assert cli.run([*words, "--batch-size", "2", "--out", str(tmp_path / "run")]) == 0
+    run = tt.open(tmp_path / "run")
+    assert [tuple(one.value.shape) for one in run.records()] == [(2, 3, 16, 16), (1, 3, 16, 16)]
+
+
+def test_the_command_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for data, why in [
+        (str(tmp_path), "has no picture in it"),
+        ("nothing", "expected a folder of pictures"),
+        (str(tmp_path / "x.npy"), "There is no file"),
+        ("torch.nn:Identity", "expected a data set"),
+    ]:
+        words = ["record", MODEL, "--data", data, "--out", str(tmp_path / "run")]
+        assert cli.run(words) == 2
+        assert why in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_recording_that_is_killed_many_times_has_every_sample_once(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", SAMPLES.repeat(40, 1).numpy())
+    words = ["record", MODEL, "1", "--data", str(tmp_path / "x.npy"), "--batch-size", "2"]
+    words += ["--out", str(tmp_path / "run"), "--resume"]
+    program = [sys.executable, "-m", "torchtap", *words]
+    for number in range(12):
+        process = subprocess.Popen(program, stdout=subprocess.DEVNULL, env=dict(os.environ))
+        time.sleep(3 + 0.1 * number)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert subprocess.run(program, stdout=subprocess.DEVNULL).returncode == 0
+    run = tt.open(tmp_path / "run")
+    assert [one for step in run.steps for one in run.ids(step)] == list(range(2000))
+    with torch.no_grad():
+        right = torch.cat([small_net()[:2](part) for part in SAMPLES.repeat(40, 1).split(2)])
+    assert content(run.cat("1")) == content(right)
