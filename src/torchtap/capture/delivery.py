@@ -74,6 +74,11 @@ class SinkDispatch:
         was_used = [_note_use(sink) for sink in sinks]
         self.steps_before = self._steps_now() if any(was_used) else set()
 
+    @property
+    def tells(self) -> bool:
+        """Whether a sink is told of what it is given records."""
+        return any(getattr(sink, "begin", None) is not None for sink in self.sinks)
+
     def begin(self, about: About) -> None:
         """Tell the sinks that want to know of what they are given records."""
         for sink in self.sinks:

@@ -103,6 +103,7 @@ class Watch(Closable):
         self._notes = StepNotes()
         self._meta = self._make_meta(modules[""])
         self._run = self._make_run()
+        self._keeps_notes = self._run is not None or delivery.tells
         try:
             delivery.begin(self._about())
             self._engine.attach(modules)
@@ -161,7 +162,7 @@ class Watch(Closable):
         self._missing.begin_step()
         self._note_overwritten(done)
         self._missing.check_marks()
-        if has_begun or own_ids or own_labels:
+        if self._keeps_notes and (has_begun or own_ids or own_labels):
             self._notes.note(done, time.time(), own_ids, own_labels)
         self._delivery.close_step(done)
 
