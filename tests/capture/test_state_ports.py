@@ -308,3 +308,26 @@ def test_a_module_that_stands_elsewhere_now_is_taken_and_said_to_have_moved() ->
     assert w.run.over_steps("0:param[weight]", "mean")[0] == [0, 1]
     assert torch.equal(w.run.get("0:param[weight]", step=1), first.weight)
     assert "stands at 1 now" in reasons(w)["0:output"]
+
+
+@pytest.mark.parametrize("kind", [tt.Memory, tt.Stats])
+def test_parameters_on_meta_are_watched_once_they_have_values(kind: Any) -> None:
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    sink = kind()
+    with tt.watch(model, "*:output,param,update", to=sink) as watched:
+        model(torch.ones(2, 3, device="meta"))
+        watched.step()
+        model.to_empty(device="cpu")
+        for param in model.parameters():
+            nn.init.ones_(param)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        model(torch.ones(2, 3)).sum().backward()
+        optimizer.step()
+        watched.step()
+    run = watched.run
+    assert run.stats("2:output", step=1).max == 17  # 4 times (3 + 1), and 1.
+    # Each row gives 4 to the gradient.
+    assert run.stats("2:update[weight]", step=1).mean == pytest.approx(-0.8)
+    if kind is tt.Stats:
+        assert "a meta tensor, which has no values" in str(watched.absent)

@@ -27,7 +27,7 @@ _MOST_MAPS = 4096
 class MappedFiles:
     """Files of values that are mapped into memory, of which the last ones used are kept.
 
-    Pages are read when they are touched. A mapping is private: whoever writes into a tensor
+    Pages are read when they are touched. A mapping is private: writing into a tensor
     changes no file.
     """
 

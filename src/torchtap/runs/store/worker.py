@@ -92,7 +92,7 @@ class Worker:
     def _fail(self, error: Exception) -> None:
         self._queue.give_up()
         self._writer.abandon(f"writing ended with {type(error).__name__}: {error}")
-        self.failure = error  # Whoever sees it may open the folder.
+        self.failure = error  # From here on the folder may be opened.
 
     def _let_go(self, item: Any) -> None:
         if isinstance(item, Values):
