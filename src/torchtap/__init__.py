@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from torchtap.edits.tensor import edit_tensor as edit_tensor
     from torchtap.explain.attribute import attribute as attribute
     from torchtap.explain.cam import cam as cam
-    from torchtap.explain.check import Check as Check
+    from torchtap.explain.check_result import Check as Check
     from torchtap.explain.map import Map as Map
     from torchtap.failures.explain_errors import explain_errors as explain_errors
     from torchtap.graphs.door import graph as graph
@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from torchtap.hooks.marks import mark as mark
     from torchtap.runs.memory import Memory as Memory
     from torchtap.runs.merging.merge import merge as merge
-    from torchtap.runs.run import Run as Run, open_run
+    from torchtap.runs.open_run import open_run
+    from torchtap.runs.run import Run as Run
     from torchtap.runs.store.disk import Disk as Disk
     from torchtap.runs.table import Table as Table
     from torchtap.saved import codecs as codecs
@@ -65,7 +66,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Absence": "core.absence",
     "CaptureError": "core.errors",
-    "Check": "explain.check",
+    "Check": "explain.check_result",
     "Disk": "runs.store.disk",
     "Edit": "edits.edit",
     "EditError": "core.errors",
@@ -112,7 +113,7 @@ _HOMES = {
     "measure": "stats.measure",
     "merge": "runs.merging.merge",
     "offload": "saved.offload",
-    "open": "runs.run",
+    "open": "runs.open_run",
     "plot": "plot",
     "record": "studies.data_recording",
     "saved_report": "saved.report",

@@ -26,7 +26,7 @@ from torchtap.cli.demo import SITES, class_names, run_demo
 from torchtap.core import progress
 from torchtap.core.errors import MissingExtraError
 from torchtap.core.text import breadth
-from torchtap.runs.run import open_run
+from torchtap.runs.open_run import open_run
 
 SOURCE = """
 import sys

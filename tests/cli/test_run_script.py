@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 import torchtap
-from torchtap.runs.run import Run, open_run
+from torchtap.runs.open_run import open_run
+from torchtap.runs.run import Run
 
 SCRIPTS = Path(__file__).parent.parent / "scripts"
 WATCHED = ("-m", "torchtap", "run")

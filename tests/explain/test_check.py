@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torchtap.core.errors import InputError
 from torchtap.core.site import Site
 from torchtap.explain.again import Again
-from torchtap.explain.check import Check
+from torchtap.explain.check_result import Check
 from torchtap.explain.curves import Curve
 from torchtap.explain.map import Map
 from torchtap.explain.randomise import randomised

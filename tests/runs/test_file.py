@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 import torchtap as tt
 from torchtap.core.record import RECOMPUTE
-from torchtap.runs.listing import list_file
+from torchtap.runs.list_runs import list_file
 from torchtap.runs.run import Meta, Run, list_run
 from torchtap.testing import Net
 

@@ -12,7 +12,8 @@ from records import record, run_of
 from torchtap.core.absence import Absence
 from torchtap.core.record import RECOMPUTE
 from torchtap.core.site import Site
-from torchtap.runs.listing import Listing, MeasuredEntry, SiteEntry, list_file
+from torchtap.runs.list_runs import list_file
+from torchtap.runs.listing import Listing, MeasuredEntry, SiteEntry
 from torchtap.runs.run import list_run
 from torchtap.runs.show import show_listing
 
@@ -48,7 +49,7 @@ def test_a_file_lists_as_the_run_it_holds(tmp_path: Path) -> None:
 def test_listing_a_file_does_not_import_torch(tmp_path: Path) -> None:
     saved = run_of(record()).save(tmp_path / "run.safetensors")
     code = (
-        "import sys; from torchtap.runs.listing import list_file; "
+        "import sys; from torchtap.runs.list_runs import list_file; "
         f"print(len(list_file({str(saved)!r}).sites), 'torch' in sys.modules)"
     )
     done = subprocess.run(

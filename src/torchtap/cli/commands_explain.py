@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from torchtap.cli.batch import Batch
-    from torchtap.explain.check import Check
+    from torchtap.explain.check_result import Check
     from torchtap.explain.map import Map
 
 Command = TypeVar("Command", bound=Callable[..., Any])

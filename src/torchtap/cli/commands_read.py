@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 @all_option
 def ls(path: str, as_json: bool, every: bool) -> None:
     """List the sites of a RUN, from its header or index alone."""
-    from torchtap.runs.listing import list_file
+    from torchtap.runs.list_runs import list_file
     from torchtap.runs.show import show_listing
 
     listing = list_file(existing_run(path))

@@ -146,7 +146,7 @@ def _record_data(
 ) -> None:
     from torchtap.cli.data import load_data
     from torchtap.core.distributed import own_rank
-    from torchtap.runs.listing import list_file
+    from torchtap.runs.list_runs import list_file
     from torchtap.runs.show import show_listing
     from torchtap.studies.data_recording import record as record_data
 

@@ -105,7 +105,7 @@ def record_model(target: str, where: Sequence[str], options: dict[str, Any]) -> 
 
 
 def open_saved(path: str) -> Run:
-    from torchtap.runs.run import open_run
+    from torchtap.runs.open_run import open_run
 
     return open_run(existing_run(path))
 

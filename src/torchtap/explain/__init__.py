@@ -19,6 +19,6 @@ In the order in which it is read:
   deletion and insertion over the places that :mod:`~torchtap.explain.perturb` finds,
   :mod:`~torchtap.explain.randomise` makes the copy with random weights, and
   :mod:`~torchtap.explain.ranks` compares orders.
-- :mod:`~torchtap.explain.map_page`, :mod:`~torchtap.explain.check_page` and
+- :mod:`~torchtap.explain.map_page`, :mod:`~torchtap.explain.check_result` and
   :mod:`~torchtap.explain.map_file`: maps and checks in words, and maps in files.
 """

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from torchtap.core.site import Site
-    from torchtap.explain.map import Map
     from torchtap.explain.subject import Subject
     from torchtap.explain.target import Target
 
+Made = TypeVar("Made")
+"""A map."""
+
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Again:
+class Again(Generic[Made]):
     """What ``tt.cam`` and ``tt.attribute`` leave in ``Map.again``, for ``Map.check``.
 
     It holds the model and the inputs, so a map keeps them alive. ``Map.detached`` lets them go.
@@ -34,13 +36,13 @@ class Again:
 
     subject: Subject
     target: Target
-    make: Callable[[Subject, Target], Map]
+    make: Callable[[Subject, Target], Made]
     over: str = ""
     site: Site | None = None
 
     def __call__(
         self, *, model: nn.Module | None = None, inputs: Mapping[str, Tensor] | None = None
-    ) -> Map:
+    ) -> Made:
         """The map of another model, or of other inputs.
 
         Args:

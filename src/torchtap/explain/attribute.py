@@ -9,11 +9,12 @@ from torch import nn
 from torchtap.core.text import count
 from torchtap.explain.again import Again
 from torchtap.explain.found import Found
-from torchtap.explain.map import Map, is_channels_last
+from torchtap.explain.map import Map
 from torchtap.explain.place import Place
 from torchtap.explain.request import Request, request_of
 from torchtap.explain.subject import Subject
 from torchtap.explain.target import Given, Target
+from torchtap.explain.values import is_channels_last
 from torchtap.explain.variable import Variable, variable_of
 
 

@@ -5,146 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from torchtap.core.errors import CaptureError, InputError, MissingExtraError
-from torchtap.core.printed_page import Page, Printed
+from torchtap.core.errors import CaptureError, InputError
 from torchtap.core.progress import Progress
 from torchtap.core.text import count
-from torchtap.explain.check_page import check_page
-from torchtap.explain.curves import Curve, Orders, curve, num_runs
+from torchtap.explain.check_result import Check, Of
+from torchtap.explain.curves import Orders, curve, num_runs
 from torchtap.explain.perturb import Ground, blurred, ground_of, mean_fill, varied
 from torchtap.explain.randomise import randomised
 from torchtap.explain.ranks import spearman
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from torchtap.explain.again import Again
-    from torchtap.explain.map import Map
+    from torchtap.explain.values import MapValues
 
-Of = Literal["probability", "score"]
 PARTS = ("repeat", "deletion", "insertion", "random_weights", "noise")
 """What is measured, in this order."""
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Check(Printed):
-    """What ``Map.check`` returns: a table of what the map is worth, and pictures.
-
-    Attributes:
-        map: what was checked.
-        of: whether the curves are of the ``probability`` of the class or of the ``score``.
-        gap: completeness gap over the difference of the scores that the map should add up to,
-            ``float64[B]``; ``None`` where the method promises none.
-        repeat: rank correlation with the map made again as it was, ``float64[B]``.
-        deletion: the curve when places are taken away; ``None`` where it was not measured.
-        insertion: the curve when places are put in.
-        random_weights: rank correlation with the map of the model with random weights, the mean
-            over the draws, ``float64[B]``; NaN where that map is constant.
-        random_map: the map of the first draw.
-        noise: the largest relative change of the map under small noise, ``float64[B]``.
-        noisy_map: the map that changed most.
-        missing: part -> why it was not measured.
-        num_evals: how often the model was run, on all rows.
-
-    Example:
-        >>> import torch, torchtap as tt
-        >>> model = torch.nn.Linear(3, 1, bias=False)
-        >>> _ = model.weight.data.copy_(torch.tensor([[3.0, 2.0, 1.0]]))
-        >>> found = tt.attribute(model, torch.ones(1, 3), method="input_x_gradient")
-        >>> check = found.check(steps=3, of="score")
-        >>> check.deletion.scores  # What is left of 6 without the largest, the two largest, all.
-        tensor([[6., 3., 1., 0.]], dtype=torch.float64)
-    """
-
-    map: Map
-    of: Of
-    gap: Tensor | None = None
-    repeat: Tensor | None = None
-    deletion: Curve | None = None
-    insertion: Curve | None = None
-    random_weights: Tensor | None = None
-    random_map: Map | None = None
-    noise: Tensor | None = None
-    noisy_map: Map | None = None
-    missing: tuple[tuple[str, str], ...] = ()
-    num_evals: int = 0
-
-    def as_dict(self) -> dict[str, Any]:
-        """The numbers of each row, for JSON."""
-        curves = {
-            f"{name}_{what}": None if one is None else getattr(one, what).tolist()
-            for name, one in (("deletion", self.deletion), ("insertion", self.insertion))
-            for what in ("area", "control_areas")
-        }
-        numbers = {
-            name: None if value is None else value.tolist()
-            for name, value in (
-                ("gap", self.gap),
-                ("repeat", self.repeat),
-                ("random_weights", self.random_weights),
-                ("noise", self.noise),
-            )
-        }
-        rest = {"of": self.of, "missing": dict(self.missing), "num_evals": self.num_evals}
-        return {**numbers, **curves, **rest}
-
-    def to_figure(self, row: int = 0) -> Figure:
-        """The curves, and the map beside that of random weights and that under noise.
-
-        Args:
-            row: which.
-
-        Raises:
-            InputError: there is no such row.
-            MissingExtraError: matplotlib is not installed.
-        """
-        from torchtap.explain.map_page import title_of
-        from torchtap.plot.checked import checked_figure
-
-        if not 0 <= row < len(self.map):
-            raise InputError(f"row is {row}, and the map has {len(self.map)} rows.")
-        curves = {
-            name: (
-                one.shares.numpy(),
-                one.scores[row].numpy(),
-                one.control[:, row].numpy(),
-                float(one.area[row]),
-            )
-            for name, one in (("deletion", self.deletion), ("insertion", self.insertion))
-            if one is not None
-        }
-        maps = {
-            name: one._arrays(row)[0]
-            for name, one in (
-                ("the map", self.map),
-                ("random weights", self.random_map),
-                ("under noise", self.noisy_map),
-            )
-            if one is not None
-        }
-        title = f"Check of {title_of(self.map)}"
-        return checked_figure(
-            curves, maps, title=title, of=self.of, note=f"row {row}" if len(self.map) > 1 else ""
-        )
-
-    def _page(self) -> Page:
-        return check_page(self)
-
-    def _repr_html_(self) -> str:
-        from torchtap.plot.extras import drawn_tag
-
-        said = super()._repr_html_()
-        if not len(self.map):
-            return said
-        try:
-            return said + drawn_tag(self.to_figure(), "curves and maps")
-        except MissingExtraError:
-            return said
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +62,7 @@ class Settings:
             raise InputError(f"of is {self.of!r}; expected 'probability' or 'score'.")
 
 
-def check(map_: Map, again: Again, how: Settings) -> Check:
+def check(map_: MapValues, again: Again[MapValues], how: Settings) -> Check:
     """What ``Map.check`` does.
 
     Args:
@@ -232,7 +112,7 @@ class _Checking:
     reason; the others stand.
     """
 
-    def __init__(self, map_: Map, again: Again, how: Settings) -> None:
+    def __init__(self, map_: MapValues, again: Again[MapValues], how: Settings) -> None:
         self.map = map_
         self.again = again
         self.how = how
@@ -307,9 +187,9 @@ class _Checking:
         self._found[name] = replace(found, scores=scores, control=control)
 
     def _ordered(self, base: Tensor) -> _Places:
-        if self.map._num_stacked:
+        if self.map.num_stacked:
             raise InputError(
-                f"{self.map._num_stacked} layers are stacked, which give no one order; ask for one"
+                f"{self.map.num_stacked} layers are stacked, which give no one order; ask for one"
             )
         faults = self.map.faults
         if all(faults):
@@ -369,7 +249,7 @@ class _Checking:
             **self._found,
         )
 
-    def _made(self, **changes: Any) -> Map:
+    def _made(self, **changes: Any) -> MapValues:
         subject = self.again.subject.changed(**changes)
         try:
             found = self.again.make(subject, self.again.target)
@@ -391,7 +271,7 @@ class _Checking:
         finally:
             self._num_evals += self.again.subject.num_evals - before
 
-    def _shuffled(self) -> Map:
+    def _shuffled(self) -> MapValues:
         """The same values at other places: as coarse as the map, and knowing nothing."""
         values = self.map.values.flatten(1)
         order = torch.rand(values.shape, generator=self._generator).argsort(1)
@@ -421,12 +301,12 @@ def _fills(ground: Ground, baseline: float | Tensor | None) -> tuple[Tensor, Ten
     return mean_fill(ground), blurred(ground)
 
 
-def _correlations(one: Map, two: Map) -> Tensor:
+def _correlations(one: MapValues, two: MapValues) -> Tensor:
     pairs = zip(one.values, two.values, strict=True)
     return torch.tensor([spearman(first, second) for first, second in pairs], dtype=torch.float64)
 
 
-def _relative_gap(map_: Map) -> Tensor | None:
+def _relative_gap(map_: MapValues) -> Tensor | None:
     if map_.gap is None:
         return None
     gap = map_.gap.double()

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,15 +11,14 @@ from torch import Tensor
 
 from torchtap.core.errors import InputError, MissingExtraError
 from torchtap.core.printed_page import Page, Printed, wants_color
-from torchtap.core.text import typed
 from torchtap.explain.map_file import ENDINGS, read_map, write_array, write_map
-from torchtap.explain.map_page import added_up, map_page, row_title, title_of, token_weights
+from torchtap.explain.map_page import map_page, row_title, title_of
+from torchtap.explain.values import MapValues
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from torchtap.explain.again import Again
-    from torchtap.explain.check import Check, Of
+    from torchtap.explain.check_result import Check, Of
     from torchtap.plot.explained import Pane
 
 _MODES = {1: "linear", 2: "bilinear", 3: "trilinear"}
@@ -30,8 +28,7 @@ _ASPECT = 0.02
 """How far the sides of a picture may be off those of the input, as a share: rounding, no more."""
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Map(Printed):
+class Map(MapValues, Printed):
     """What ``tt.cam`` and ``tt.attribute`` return: a map for each row, and where it comes from.
 
     Printing it shows the range of each row, and a notebook shows the picture too. ``map[0]`` is the
@@ -75,155 +72,6 @@ class Map(Printed):
         >>> found.resize((4, 4)).values.shape
         torch.Size([1, 4, 4])
     """
-
-    values: Tensor
-    method: str
-    layer: str
-    target: tuple[int, ...] | None
-    target_text: str
-    scores: Tensor
-    notes: tuple[str, ...] = ()
-    gap: Tensor | None = None
-    size: tuple[int, ...] = ()
-    again: Again | None = None
-    names: tuple[str, ...] = ()
-    tokens: tuple[tuple[str, ...], ...] = ()
-
-    # ------------------------------------------------------------------ rows
-
-    def __len__(self) -> int:
-        return len(self.values)
-
-    def __iter__(self) -> Iterator[Map]:
-        return (self[row] for row in range(len(self)))
-
-    def __getitem__(self, row: int | slice) -> Map:
-        """The map of one row, or of some."""
-        if isinstance(row, slice):
-            rows = row
-        elif -len(self) <= row < len(self):
-            rows = slice(row % len(self), row % len(self) + 1)
-        else:
-            raise IndexError(f"row {row} of a map of {len(self)} rows")
-        is_all = len(range(len(self))[rows]) == len(self)
-        target = None if self.target is None else self.target[rows]
-        text = self.target_text
-        if target and len(set(target)) == 1:
-            text = f"class {target[0]}" if text.startswith("class") else text
-        return replace(
-            self,
-            values=self.values[rows],
-            target=target,
-            target_text=text,
-            scores=self.scores[rows],
-            gap=None if self.gap is None else self.gap[rows],
-            again=self.again if is_all else None,
-            names=self.names[rows],
-            tokens=self.tokens[rows],
-        )
-
-    @property
-    def faults(self) -> list[str]:
-        """Why a row means nothing to the eye: empty, constant, one pixel, nothing finite; or ""."""
-        from torchtap.plot.heat import fault_of
-
-        return [
-            next(filter(None, map(fault_of, self._arrays(row))), "") for row in range(len(self))
-        ]
-
-    # ------------------------------------------------------------------ values
-
-    def numpy(self) -> Any:
-        """The raw values as an array, ``float32`` where NumPy has no such dtype."""
-        values = self.values
-        return (values.float() if values.dtype == torch.bfloat16 else values).numpy()
-
-    def resize(self, size: int | Sequence[int] | None = None) -> Map:
-        """The map with another number of places, between which values are linear.
-
-        Linear, bilinear or trilinear with ``align_corners=False``, without antialiasing. What is
-        not finite spreads to its neighbours.
-
-        Args:
-            size: of the last dimensions, ``(H, W)`` for pictures; one number for all of them; by
-                default that of what the map lies over.
-
-        Raises:
-            InputError: the map has no such dimensions.
-        """
-        if not self.size and is_channels_last(self.values.shape):
-            raise InputError(
-                f"The map is {self._typed} with its channels last; resize a map of one number for "
-                f"each pixel, such as dataclasses.replace(found, values=found.values.sum(-1))."
-            )
-        num = len(self.size) or min(max(self.values.dim() - 1, 1), 3)
-        wanted = self.size if size is None else (size,) * num if isinstance(size, int) else size
-        target = tuple(int(one) for one in wanted)
-        shape = tuple(self.values.shape)
-        if not 1 <= len(target) <= 3 or len(target) >= len(shape) or min(target) < 1:
-            raise InputError(
-                f"size is {size!r}, and the map is {self._typed}; expected a positive number for "
-                f"each of its last {num} dimensions."
-            )
-        if not self.values.numel():
-            raise InputError(f"The map is {self._typed}: there is nothing to resize.")
-        kept, space = shape[: -len(target)], shape[-len(target) :]
-        values = self.values.reshape(-1, 1, *space)
-        if not values.is_floating_point() or values.dtype in (torch.float16, torch.bfloat16):
-            values = values.float()
-        resized = torch.nn.functional.interpolate(
-            values, target, mode=_MODES[len(target)], align_corners=False
-        )
-        return replace(self, values=resized.reshape(*kept, *target))
-
-    def with_names(self, names: Sequence[str]) -> Map:
-        """The map with the names of its classes, for titles.
-
-        Args:
-            names: of all classes, by their number.
-
-        Raises:
-            InputError: the target is no class, or there are fewer names.
-        """
-        if self.target is None:
-            raise InputError(f"The target is {self.target_text}, which is no class to name.")
-        if max(self.target, default=-1) >= len(names):
-            raise InputError(
-                f"There are {len(names)} names, and a target is class {max(self.target)}."
-            )
-        return replace(self, names=tuple(str(names[one]) for one in self.target))
-
-    def with_tokens(self, tokens: Sequence[str] | Sequence[Sequence[str]]) -> Map:
-        """The map with the texts of its tokens: it prints as coloured tokens.
-
-        What follows the dimension of the tokens is added up for each of them. Colours stand on a
-        terminal (not with ``NO_COLOR``) and in a notebook; elsewhere each weight stands behind
-        its token.
-
-        Args:
-            tokens: texts, one for each place of dimension 1; a list of such for several rows.
-
-        Raises:
-            InputError: there are not as many.
-        """
-        is_one = all(isinstance(one, str) for one in tokens)
-        rows = (tuple(map(str, tokens)),) if is_one else tuple(tuple(map(str, t)) for t in tokens)
-        if self.values.dim() < 2 or len(rows) != len(self):
-            raise InputError(
-                f"There are tokens of {len(rows)} rows, and the map is {self._typed}; expected a "
-                f"list of texts for each row."
-            )
-        for row in rows:
-            if len(row) != self.values.shape[1]:
-                raise InputError(
-                    f"There are {len(row)} tokens, and the map is {self._typed}; expected "
-                    f"{self.values.shape[1]}."
-                )
-        return replace(self, tokens=rows)
-
-    def detached(self) -> Map:
-        """The map without what makes it anew: it holds no model, and may be pickled."""
-        return replace(self, again=None)
 
     # ------------------------------------------------------------------ pictures
 
@@ -280,7 +128,7 @@ class Map(Printed):
         if not 0 <= alpha <= 1:
             raise InputError(f"alpha is {alpha!r}; expected a share from 0 to 1.")
         _refuse_clip(clip)
-        arrays = self._arrays(0)
+        arrays = self.arrays(0)
         if layer is None and len(arrays) > 1:
             raise InputError(
                 f"{len(arrays)} layers are stacked ({self.layer}); say which, as in layer=0."
@@ -290,7 +138,7 @@ class Map(Printed):
         values = arrays[layer or 0]
         if values.ndim != 2:
             raise InputError(
-                f"The map is {self._typed} with {values.ndim} dimensions of space; expected 2 to "
+                f"The map is {self.typed} with {values.ndim} dimensions of space; expected 2 to "
                 f"lay it over a picture. to_figure() draws it."
             )
         pixels = pixels_of(image, mean=mean, std=std)
@@ -496,33 +344,6 @@ class Map(Printed):
 
     # ------------------------------------------------------------------ inside
 
-    @property
-    def _typed(self) -> str:
-        return typed(str(self.values.dtype).removeprefix("torch."), self.values.shape)
-
-    @property
-    def _num_stacked(self) -> int:
-        """How many layers are stacked in dimension 1; 0 if it is none of layers."""
-        layers = len(self.layer.split(", "))
-        beside = self.values.dim() - 1 - len(self.size)
-        is_stack = bool(self.size) and beside == 1 and layers == self.values.shape[1]
-        return layers if is_stack and layers > 1 else 0
-
-    def _arrays(self, row: int) -> list[Any]:
-        """The maps of a row as float64 arrays of space alone: of each layer, channels summed."""
-        values = self.values[row].detach().double()
-        if self._num_stacked:
-            return [one.numpy() for one in values]
-        if self.tokens or (not self.size and values.dim() == 2):
-            return [token_weights(values).numpy()]
-        if not self.size and is_channels_last(self.values.shape):
-            values = values.movedim(-1, 0)
-        space = len(self.size) or min(values.dim(), 2)
-        beside = values.dim() - space
-        if beside > 0:
-            values = added_up(values.flatten(0, beside - 1), 0)
-        return [(values if values.dim() else values[None]).numpy()]
-
     def _pictures(self, image: Any, rows: int, mean: Any, std: Any) -> list[Any]:
         from torchtap.plot.picture import pixels_of
 
@@ -543,8 +364,8 @@ class Map(Printed):
         from torchtap.plot.explained import Pane, heading_of
         from torchtap.plot.heat import fault_of, limits_of
 
-        layers = self.layer.split(", ") if self._num_stacked else [""]
-        arrays = self._arrays(row)
+        layers = self.layer.split(", ") if self.num_stacked else [""]
+        arrays = self.arrays(row)
         labels = self.tokens[row] if self.tokens else ()
         panes = []
         for layer, values in zip(layers, arrays, strict=True):
@@ -568,16 +389,6 @@ class Map(Printed):
                 f"{own_width}: the map would be stretched to where it does not belong. Cut the "
                 f"picture out as the model's input was."
             )
-
-
-def is_channels_last(shape: Sequence[int]) -> bool:
-    """Whether it is that of pictures ``[B, H, W, C]`` and can be no other.
-
-    Example:
-        >>> is_channels_last((2, 224, 224, 3)), is_channels_last((2, 3, 224, 224))
-        (True, False)
-    """
-    return len(shape) == 4 and shape[3] in _COLORS and shape[1] not in _COLORS and shape[2] > 4
 
 
 def _refuse_clip(clip: float) -> None:

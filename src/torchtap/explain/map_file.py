@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from torchtap.core.errors import InputError
 
 if TYPE_CHECKING:
-    from torchtap.explain.map import Map
+    from torchtap.explain.values import MapValues
 
 ENDINGS = (".png", ".npy", ".safetensors")
 _KEY = "torchtap.map"
@@ -18,7 +18,7 @@ _TEXTS = ("method", "layer", "target_text")
 _LISTS = ("target", "notes", "size", "names")
 
 
-def write_array(map_: Map, path: Path) -> None:
+def write_array(map_: MapValues, path: Path) -> None:
     """The raw values as ``.npy``."""
     import numpy
 
@@ -26,7 +26,7 @@ def write_array(map_: Map, path: Path) -> None:
         numpy.save(file, map_.numpy(), allow_pickle=False)
 
 
-def write_map(map_: Map, path: Path) -> None:
+def write_map(map_: MapValues, path: Path) -> None:
     """Everything but how it is made anew, as ``.safetensors``."""
     from safetensors.torch import save
 

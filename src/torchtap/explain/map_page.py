@@ -10,15 +10,16 @@ from torch import Tensor
 from torchtap.core.printed_page import BLANK, Grid, Line, Listed, Page, Part
 from torchtap.core.printed_tokens import Tokens
 from torchtap.core.text import NONE, Cell, clean, nonfinite, number, share, typed
+from torchtap.explain.values import token_weights
 
 if TYPE_CHECKING:
-    from torchtap.explain.map import Map
+    from torchtap.explain.values import MapValues
 
 _MOST_ROWS = 20
 _MOST_TOKENS = 10
 
 
-def map_page(map_: Map) -> Page:
+def map_page(map_: MapValues) -> Page:
     """The report of a map."""
     shape = typed(str(map_.values.dtype).removeprefix("torch."), map_.values.shape)
     over = f", over {'x'.join(map(str, map_.size))}" if map_.size else ""
@@ -34,20 +35,20 @@ def map_page(map_: Map) -> Page:
     return Page(*parts)
 
 
-def title_of(map_: Map) -> str:
+def title_of(map_: MapValues) -> str:
     """Method, place and target."""
     name = f" {map_.names[0]}" if len(map_.names) == 1 else ""
     return clean(f"{map_.method} at {map_.layer or 'the input'}, {map_.target_text}{name}")
 
 
-def row_title(map_: Map, row: int) -> str:
+def row_title(map_: MapValues, row: int) -> str:
     """What was explained in one row, and its number."""
     kind = map_.target_text if map_.target is None else f"class {map_.target[row]}"
     name = f" {map_.names[row]}" if map_.names else ""
     return clean(f"{kind}{name}, score {number(float(map_.scores[row]))}")
 
 
-def _table(map_: Map) -> Grid:
+def _table(map_: MapValues) -> Grid:
     heads = ["row", "target", "score", "sum", "min", "max", "zeros", "NaN/Inf"]
     rows = [_row(map_, row) for row in range(len(map_))]
     if map_.gap is not None:
@@ -58,7 +59,7 @@ def _table(map_: Map) -> Grid:
     return Grid(rows, heads, "rl" + "r" * (len(heads) - 2), elastic={1: 12}, limit=_MOST_ROWS)
 
 
-def _row(map_: Map, row: int) -> list[str | Cell]:
+def _row(map_: MapValues, row: int) -> list[str | Cell]:
     values = map_.values[row].double()
     finite = values[torch.isfinite(values)]
     name = f" {map_.names[row]}" if map_.names else ""
@@ -77,7 +78,7 @@ def _row(map_: Map, row: int) -> list[str | Cell]:
     ]
 
 
-def _read(map_: Map, row: int, tokens: tuple[str, ...]) -> list[Part]:
+def _read(map_: MapValues, row: int, tokens: tuple[str, ...]) -> list[Part]:
     weights = token_weights(map_.values[row])
     finite = weights[torch.isfinite(weights)]
     reach = float(finite.abs().max()) if finite.numel() else 0.0
@@ -103,23 +104,6 @@ def finite_order(weights: Tensor) -> list[int]:
         n for n, one in enumerate(weights.tolist()) if one == one and abs(one) != float("inf")
     ]
     return sorted(places, key=lambda place: -abs(float(weights[place])))
-
-
-def token_weights(values: Tensor) -> Tensor:
-    """One number for each token: what follows the tokens' dimension is added up."""
-    return added_up(values.double().flatten(1), 1) if values.dim() > 1 else values.double()
-
-
-def added_up(values: Tensor, dim: int) -> Tensor:
-    """The sum over a dimension, and where all numbers along it are the same, that number.
-
-    Perturbation gives each element of a window the change that the whole window makes: a window
-    over all channels has made it once and not once for each of them.
-    """
-    first = values.narrow(dim, 0, 1)
-    if values.shape[dim] and bool((values == first).all()):
-        return first.squeeze(dim)
-    return values.sum(dim)
 
 
 def _part(weight: Tensor, total: float) -> str:

@@ -13,13 +13,13 @@ from torch import Tensor
 from torchtap.core.errors import InputError
 from torchtap.core.site import Site
 from torchtap.core.tensors import kind_of
-from torchtap.explain.map import is_channels_last
 from torchtap.explain.target import Target
+from torchtap.explain.values import is_channels_last
 from torchtap.explain.variable import Variable, variable_of
 
 if TYPE_CHECKING:
     from torchtap.explain.again import Again
-    from torchtap.explain.map import Map
+    from torchtap.explain.values import MapValues
 
 _BLUR = 1 / 16
 """Standard deviation of the blur, as a share of the longer side."""
@@ -52,7 +52,7 @@ class Ground:
             shape[dim] = self.base.shape[dim]
         return values.reshape(shape)
 
-    def weights(self, map_: Map) -> Tensor:
+    def weights(self, map_: MapValues) -> Tensor:
         """The value of a map at each place, ``float64[B, places]``: resized, channels summed."""
         values = map_.values.double()
         if values.shape == self.base.shape:
@@ -64,7 +64,7 @@ class Ground:
         return values.flatten(1)
 
 
-def ground_of(map_: Map, again: Again, base: Tensor) -> Ground:
+def ground_of(map_: MapValues, again: Again[MapValues], base: Tensor) -> Ground:
     """Which dimensions of what a map lies over are its places.
 
     Args:
@@ -128,7 +128,7 @@ def blurred(ground: Ground) -> Tensor:
 
 
 @contextmanager
-def varied(again: Again, of: str) -> Iterator[Variable]:
+def varied(again: Again[MapValues], of: str) -> Iterator[Variable]:
     """The explained number of each row as a function of what the map lies over.
 
     Args:

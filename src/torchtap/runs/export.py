@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchtap.core.errors import InputError, MissingExtraError, RunError
+from torchtap.core.errors import InputError, RunError
 from torchtap.runs.run import Run
 from torchtap.runs.select import Where
+from torchtap.runs.statistics_rows import arrow_table, statistics_rows
 from torchtap.stats.statistics import NUMBERS
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]+")
@@ -79,22 +80,6 @@ def _write_safetensors(run: Run, path: Path, where: Where) -> None:
     save_file(tensors, path, metadata={"steps": json.dumps(steps)})
 
 
-def statistics_rows(run: Run, where: Where = None) -> Iterator[dict[str, Any]]:
-    """Site, step and numbers of every site and step."""
-    for site in run.select(where):
-        for step in _steps_of(run, site):
-            stats = run.stats(site, step=step)
-            row: dict[str, Any] = {"site": str(site), "step": step, "dtype": stats.dtype}
-            row |= {name: getattr(stats, name) for name in NUMBERS}
-            yield row
-
-
-def _steps_of(run: Run, site: Any) -> list[int]:
-    if site in run.series:
-        return run.series.steps_of(site)
-    return run.over_steps(site, "numel")[0]
-
-
 def _write_csv(run: Run, path: Path, where: Where) -> None:
     with path.open("w", newline="", encoding="utf-8") as stream:
         writer = csv.DictWriter(stream, ["site", "step", "dtype", *NUMBERS])
@@ -103,35 +88,10 @@ def _write_csv(run: Run, path: Path, where: Where) -> None:
 
 
 def _write_parquet(run: Run, path: Path, where: Where) -> None:
-    table = _arrow_table(run, where)  # Says what is to be installed.
+    table = arrow_table(run, where)  # Says what is to be installed.
     import pyarrow.parquet
 
     pyarrow.parquet.write_table(table, path)
-
-
-def query_statistics(run: Run, query: str) -> Any:
-    """See :meth:`Run.sql <torchtap.runs.run.Run.sql>`."""
-    try:
-        import duckdb
-    except ImportError as error:
-        raise MissingExtraError(
-            "Asking in SQL needs duckdb. Install it: pip install 'torchtap[sql]'."
-        ) from error
-    asked = duckdb.connect()  # A database of its own, in memory, which the answer keeps alive.
-    asked.register("statistics", _arrow_table(run, None))
-    return asked.sql(query)
-
-
-def _arrow_table(run: Run, where: Where) -> Any:
-    try:
-        import pyarrow as pa
-    except ImportError as error:
-        raise MissingExtraError(
-            "Tables of Arrow need pyarrow. Install it: pip install 'torchtap[store]'."
-        ) from error
-    rows = list(statistics_rows(run, where))
-    names = ["site", "step", "dtype", *NUMBERS]
-    return pa.table({name: [row[name] for row in rows] for name in names})
 
 
 KINDS: Mapping[str, Callable[[Run, Path, Where], None]] = {

@@ -8,15 +8,12 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from torchtap.core.absence import Absence
 from torchtap.core.errors import RunError
 from torchtap.core.record import BACKWARD, EVAL, FORWARD, RECOMPUTE
 from torchtap.core.site import PORTS, Site
-
-if TYPE_CHECKING:
-    from torchtap.runs.contents import Contents
 
 FORMAT = 2
 """Of a file's metadata; files of another one are refused."""
@@ -140,7 +137,9 @@ class Listing:
         }
 
 
-class _Value(NamedTuple):
+class ListedValue(NamedTuple):
+    """One value, without its elements."""
+
     site: Site
     step: int
     phase: str
@@ -149,36 +148,14 @@ class _Value(NamedTuple):
     nbytes: int
 
 
-def list_contents(held: Contents) -> Listing:
-    """List what a run holds, wherever it is kept."""
-    meta = held.meta
-    if held.entries is not None:
-        from torchtap.runs.store.folder_listing import list_index
-
-        found = list_index(held.entries, meta.model, meta.modules, held.absent())
-    else:
-        values = [_Value(site, step, phase, *fact) for site, step, phase, fact in held.facts()]
-        found = _listing(meta.model, meta.modules, values, held.absent())
-    found = replace(found, rank=meta.rank, world_size=meta.world_size)
-    series = held.series
-    measured = [
-        MeasuredEntry(one.site, one.dtype, one.shape) for one in series.measured if one.is_seen
-    ]
-    return _with_measured(found, meta.modules, measured, len(series.steps))
-
-
-def list_file(path: str | Path) -> Listing:
-    """List the run in a file, or in a folder; loads neither values nor torch.
+def list_saved(path: str | Path) -> Listing:
+    """List the run in a file; loads neither values nor torch.
 
     Raises:
         FileNotFoundError: there is no such file.
         RunError: the file is not a run of torchtap.
     """
     file = Path(path)
-    if file.is_dir():
-        from torchtap.runs.store.folder_listing import list_folder
-
-        return list_folder(file)
     header = _read_header(file)
     text = header.pop("__metadata__", {}).get("torchtap")
     if text is None:
@@ -188,7 +165,7 @@ def list_file(path: str | Path) -> Listing:
     values = [_value(entry, header[entry["name"]]) for entry in body["records"]]
     absent = [Absence(Site(where, port, leaf), why) for where, port, leaf, why in body["absent"]]
     meta = body["meta"]
-    found = _listing(meta["model"], meta["modules"], values, absent)
+    found = listing_of(meta["model"], meta["modules"], values, absent)
     found = replace(found, rank=meta.get("rank", 0), world_size=meta.get("world_size", 1))
     series = body.get("series") or {}
     if not series:
@@ -203,7 +180,7 @@ def list_file(path: str | Path) -> Listing:
         if entry["dtype"]
     ]
     num_steps = header[f"{PREFIX}.steps"]["shape"][0]
-    return _with_measured(found, meta["modules"], measured, num_steps)
+    return with_measured(found, meta["modules"], measured, num_steps)
 
 
 def check_format(file: Path, body: dict[str, Any]) -> None:
@@ -233,19 +210,19 @@ def _read_header(file: Path) -> dict[str, Any]:
     return header
 
 
-def _value(entry: dict[str, Any], tensor: dict[str, Any]) -> _Value:
+def _value(entry: dict[str, Any], tensor: dict[str, Any]) -> ListedValue:
     begin, end = tensor["data_offsets"]
     dtype, dims = DTYPES.get(tensor["dtype"], tensor["dtype"].lower()), tensor["shape"]
     if entry["real_view"]:
         dtype, dims = "complex128", dims[:-1]
     site = Site(*entry["site"])
-    return _Value(site, entry["step"], entry["phase"], dtype, tuple(dims), end - begin)
+    return ListedValue(site, entry["step"], entry["phase"], dtype, tuple(dims), end - begin)
 
 
-def _listing(
-    model: str, modules: Iterable[str], values: list[_Value], absent: Iterable[Absence]
+def listing_of(
+    model: str, modules: Iterable[str], values: list[ListedValue], absent: Iterable[Absence]
 ) -> Listing:
-    groups: dict[Site, list[_Value]] = {}
+    groups: dict[Site, list[ListedValue]] = {}
     for value in values:
         if value.phase == FORWARD:
             groups.setdefault(value.site, []).append(value)
@@ -272,7 +249,7 @@ def in_order(sites: Iterable[Site], modules: Iterable[str]) -> list[Site]:
     )
 
 
-def _with_measured(
+def with_measured(
     listing: Listing, modules: Iterable[str], measured: Iterable[MeasuredEntry], num_steps: int
 ) -> Listing:
     by_site = {entry.site: entry for entry in measured}
@@ -280,7 +257,7 @@ def _with_measured(
     return replace(listing, measured=ordered, num_measured_steps=num_steps)
 
 
-def _entry(site: Site, values: list[_Value]) -> SiteEntry:
+def _entry(site: Site, values: list[ListedValue]) -> SiteEntry:
     per_step: dict[int, int] = {}
     for value in values:
         per_step[value.step] = per_step.get(value.step, 0) + 1

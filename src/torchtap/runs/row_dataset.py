@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 from torch import Tensor
@@ -13,11 +13,16 @@ from torchtap.core.errors import RunError
 from torchtap.core.site import Site
 from torchtap.runs.rows import SiteRows
 
-if TYPE_CHECKING:
-    from torchtap.runs.run import Run
-
 Item = Any
 """A row, or a row and the id of its sample."""
+
+
+class HasRows(Protocol):
+    """What is asked of a run."""
+
+    def ids(self, step: int) -> Sequence[int | str]: ...
+
+    def _site_rows(self, site: Site) -> SiteRows: ...
 
 
 class RowDataset(Dataset[Item]):
@@ -40,14 +45,14 @@ class RowDataset(Dataset[Item]):
     """
 
     def __init__(
-        self, run: Run, site: Site, *, ids: bool, opened: Callable[[], Run] | None = None
+        self, run: HasRows, site: Site, *, ids: bool, opened: Callable[[], HasRows] | None = None
     ) -> None:
         self.site = site
         self._has_ids = ids
         self._opened = opened
         self._load(run)
 
-    def _load(self, run: Run) -> None:
+    def _load(self, run: HasRows) -> None:
         self._run = run
         self._rows: SiteRows = run._site_rows(self.site)
         self._ids = self._ids_of(run) if self._has_ids else None
@@ -73,7 +78,7 @@ class RowDataset(Dataset[Item]):
         ids = self._ids
         return [(row, ids[one]) for row, one in zip(rows, indices, strict=True)]
 
-    def _ids_of(self, run: Run) -> list[int | str]:
+    def _ids_of(self, run: HasRows) -> list[int | str]:
         """The id of each row."""
         found: list[int | str] = []
         steps = self._rows.steps

@@ -502,7 +502,7 @@ class Run(Printed):
             >>> w.run.sql("select step, l1 from statistics where l1 > 1 order by step").fetchall()
             [(1, 2.0), (2, 4.0)]
         """
-        from torchtap.runs.export import query_statistics
+        from torchtap.runs.statistics_rows import query_statistics
 
         return query_statistics(self, query)
 
@@ -545,39 +545,6 @@ def _finder(found: T | Callable[[], T]) -> Callable[[], T]:
 
 def list_run(run: Run) -> Listing:
     """What a run holds, site by site, without its values."""
-    from torchtap.runs.listing import list_contents
+    from torchtap.runs.list_runs import list_contents
 
     return list_contents(run._contents())
-
-
-def open_run(path: str | Path, *, verify: bool = True) -> Run:
-    """Open a run: a file that :meth:`Run.save` wrote, or a folder of ``tt.Disk``.
-
-    Values are read when they are asked for; those of a folder are views of its files, which are
-    mapped into memory. Writing into such a tensor changes no file, and what is read of it later.
-    A folder that is being written, or was left by a crash, is opened as it is; what several ranks
-    wrote is merged as :func:`tt.merge <torchtap.merge>` does.
-
-    Args:
-        path: a file, a folder, or the folder in it of one rank or one attempt.
-        verify: compare each value of a folder with its checksum when it is first read.
-
-    Raises:
-        FileNotFoundError: there is nothing.
-        RunError: it is not a run of torchtap, or is damaged.
-
-    Example:
-        >>> import tempfile, torch, torchtap as tt
-        >>> with tt.watch(torch.nn.Linear(2, 3)) as w:
-        ...     pass
-        >>> tt.open(w.run.save(tempfile.mkdtemp() + "/run.safetensors")).steps
-        []
-    """
-    if Path(path).is_dir():
-        from torchtap.runs.store.opening import open_folder
-
-        return open_folder(Path(path), verify=verify)
-    from torchtap.runs.file import read_run
-
-    stored = read_run(path)
-    return Run(*stored[:4], scalars=stored.scalars, ranks=stored.ranks)

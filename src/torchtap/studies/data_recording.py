@@ -18,7 +18,8 @@ from torchtap.core.modules import Where
 from torchtap.core.progress import Progress
 from torchtap.core.text import plural
 from torchtap.core.tree import leaves
-from torchtap.runs.run import Run, open_run
+from torchtap.runs.open_run import open_run
+from torchtap.runs.run import Run
 from torchtap.runs.store.attempt_reader import AttemptReader
 from torchtap.runs.store.disk import DATA_SET, Disk
 from torchtap.runs.store.layout import attempts_in, rank_folder

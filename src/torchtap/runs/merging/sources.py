@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import is_dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 from torchtap.core.errors import InputError, RunError
 from torchtap.core.record import steps_there
 from torchtap.runs.merging.rules import Ranks, said_ranks
 from torchtap.runs.meta import Meta
-from torchtap.runs.run import Run, open_run
+from torchtap.runs.run import Run
 from torchtap.stats.catalogue.protocol import Statistic
 
 
@@ -36,24 +35,16 @@ class Source(NamedTuple):
         return f"{self.name} (rank {self.meta.rank} of {self.meta.world_size})"
 
 
-def open_sources(runs: Iterable[Run | str | Path]) -> list[Source]:
+def sources_of(named: Iterable[tuple[str, Run]]) -> list[Source]:
     """The runs of several ranks, by rank.
+
+    Args:
+        named: what each is called in messages, and the run.
 
     Raises:
         InputError: there is none, or one that is no run of one rank among several.
     """
-    if isinstance(runs, str | Path | Run):
-        raise InputError("tt.merge takes a list of runs or files, one of each rank, not one alone.")
-    found = []
-    for number, one in enumerate(runs):
-        if isinstance(one, Run):
-            found.append(Source(f"run {number} of the list", one))
-        elif isinstance(one, str | Path):
-            found.append(Source(str(one), open_run(one)))
-        else:
-            raise InputError(
-                f"Item {number} of the list is a {type(one).__name__}; expected a run or its file."
-            )
+    found = [Source(name, run) for name, run in named]
     if not found:
         raise InputError("There is no run to merge; expected one of each rank.")
     for source in found:

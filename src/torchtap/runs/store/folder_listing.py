@@ -13,7 +13,7 @@ from torchtap.core.absence import Absence
 from torchtap.core.errors import RunError
 from torchtap.core.record import BACKWARD, EVAL, FORWARD, RECOMPUTE
 from torchtap.core.site import Site
-from torchtap.runs.listing import Listing, SiteEntry, common_shape, in_order, list_file
+from torchtap.runs.listing import Listing, SiteEntry, common_shape, in_order, list_saved
 from torchtap.runs.meta import Meta, meta_of
 from torchtap.runs.records import distinct
 from torchtap.runs.store.attempt_reader import AttemptReader
@@ -46,7 +46,7 @@ def list_folder(path: Path) -> Listing:
         last = list(attempts.values())[-1]
         metas.append(meta_of(last.facts.get("meta", {})))
         if "series" in last.facts:
-            measured.append(list_file(last.folder / SERIES))
+            measured.append(list_saved(last.folder / SERIES))
     whole = joined([one for one in indices if len(one)] or [Index.empty()])
     meta = metas[0]
     listing = list_index(whole, meta.model, meta.modules, absent)

@@ -170,11 +170,11 @@ class Folder:
 
     @cached_property
     def _merged(self) -> Run:
-        from torchtap.runs.merging.merge import merge_all
+        from torchtap.runs.merging.whole import merge_runs
 
-        runs = [one.run for one in self._ranks.values()]
-        is_data_set = runs[0].meta.labels.get("kind") == DATA_SET
-        return merge_all(runs, allow_missing=True, every_step=is_data_set).run
+        runs = [(f"rank {number}", one.run) for number, one in self._ranks.items()]
+        is_data_set = runs[0][1].meta.labels.get("kind") == DATA_SET
+        return merge_runs(runs, allow_missing=True, every_step=is_data_set).run
 
     def _ask(self, question: Callable[[Run], T]) -> Callable[[], T]:
         return lambda: question(self._merged)

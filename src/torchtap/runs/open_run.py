@@ -1,0 +1,40 @@
+"""``tt.open``: a run that was saved, or that is being written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from torchtap.runs.run import Run
+
+
+def open_run(path: str | Path, *, verify: bool = True) -> Run:
+    """Open a run: a file that :meth:`Run.save` wrote, or a folder of ``tt.Disk``.
+
+    Values are read when they are asked for; those of a folder are views of its files, which are
+    mapped into memory. Writing into such a tensor changes no file, and what is read of it later.
+    A folder that is being written, or was left by a crash, is opened as it is; what several ranks
+    wrote is merged as :func:`tt.merge <torchtap.merge>` does.
+
+    Args:
+        path: a file, a folder, or the folder in it of one rank or one attempt.
+        verify: compare each value of a folder with its checksum when it is first read.
+
+    Raises:
+        FileNotFoundError: there is nothing.
+        RunError: it is not a run of torchtap, or is damaged.
+
+    Example:
+        >>> import tempfile, torch, torchtap as tt
+        >>> with tt.watch(torch.nn.Linear(2, 3)) as w:
+        ...     pass
+        >>> tt.open(w.run.save(tempfile.mkdtemp() + "/run.safetensors")).steps
+        []
+    """
+    if Path(path).is_dir():
+        from torchtap.runs.store.opening import open_folder
+
+        return open_folder(Path(path), verify=verify)
+    from torchtap.runs.file import read_run
+
+    stored = read_run(path)
+    return Run(*stored[:4], scalars=stored.scalars, ranks=stored.ranks)
