@@ -16,6 +16,7 @@ from torchtap.core.record import Record
 from torchtap.core.site import Pattern, Site
 from torchtap.edits.edit import Edit, edit
 from torchtap.explain.layout import Extent
+from torchtap.explain.spoiled import Spoiled, refuse_shared
 from torchtap.explain.subject import Subject
 from torchtap.explain.target import Target
 
@@ -136,7 +137,9 @@ def ablationcam(
         def run(channels: Channels) -> Tensor:
             return ablation.run(changing, subject, target, channels)
 
-        whole = _of_rows(run([None]), value.shape[0])
+        alone = run([None])
+        ablation.check_unshared(subject, run, alone)
+        whole = _of_rows(alone, value.shape[0])
         tried = _tried("ablationcam", subject, value, run, budget)
     weights = (whole[:, None] - tried.scores) / whole[:, None]
     notes = tried.notes
@@ -182,6 +185,17 @@ class _Ablation:
         self._channel_dim = channel_dim
         self._channels: Channels = ()
         self._has_worked = False
+        self._spoiled: Spoiled | None = None
+
+    def check_unshared(self, subject: Subject, run: Run, alone: Tensor) -> None:
+        """Raise if the layer's value is read under another name, where no channel is ablated."""
+        self._spoiled = Spoiled(subject)
+        try:
+            is_read = self._spoiled.is_read(lambda: run([None]), alone)
+        finally:
+            self._spoiled = None
+        if is_read:
+            raise refuse_shared(self._site)
 
     def run(self, changing: Edit, subject: Subject, target: Target, channels: Channels) -> Tensor:
         """The scores of so many copies."""
@@ -199,6 +213,8 @@ class _Ablation:
         if record.site.leaf != self._site.leaf or not self._channels:
             return None
         self._has_worked = True
+        if self._spoiled is not None:
+            return self._spoiled.replace(tensor)
         new = tensor.clone()
         for part, channel in zip(new.chunk(len(self._channels)), self._channels, strict=True):
             if channel is not None:

@@ -254,6 +254,8 @@ def variable_of(
                 scores = subject.scores(target).detach()
             value = site.settle()
             _check(value, str(site.site), subject, integers=integers)
+            with torch.no_grad():
+                site.check_unshared(lambda: subject.scores(target), scores)
 
             def run_inside(values: Tensor, times: int) -> Tensor:
                 with site.replaced_by(values):
