@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -16,6 +15,7 @@ from torchtap.core.record import Record
 from torchtap.core.site import Pattern, Site
 from torchtap.edits.edit import Edit, edit
 from torchtap.explain.layout import Extent
+from torchtap.explain.same_scores import are_same
 from torchtap.explain.spoiled import Spoiled, refuse_shared
 from torchtap.explain.subject import Subject
 from torchtap.explain.target import Target
@@ -260,22 +260,23 @@ def _width(
 ) -> tuple[int, str]:
     """How many channels fit in one forward, and why not more.
 
-    One copy that is left alone is scored beside one that is not: its score must stay.
+    One copy that is left alone is scored beside others that are not: its scores must stay.
     """
     width = min(budget.batch_size // max(rows, 1), len(order))
     if width < 2:
         return 1, ""
     if subject.num_rows is None:
         return 1, "one channel in a forward, since the inputs do not share their dimension 0"
-    alone, beside = run([None]), run([None, order[0]])
-    if len(beside) != 2 * len(alone):
+    alone, beside = run([None]), run([None, *order[: width - 1]])
+    if len(beside) != width * len(alone):
         return 1, "one channel in a forward, since the target gives one number for a whole batch"
-    for one, two in zip(alone.tolist(), beside[: len(alone)].tolist(), strict=True):
-        if not math.isclose(one, two, rel_tol=1e-2, abs_tol=1e-4):
-            return 1, (
-                f"one channel in a forward, since the model mixes the rows of a batch: a score is "
-                f"{one:.6g} alone and {two:.6g} beside another"
-            )
+    first, *changed = beside.view(width, -1)
+    if not are_same(first, alone, torch.stack(changed)):
+        row = int((first - alone).abs().argmax())
+        return 1, (
+            f"one channel in a forward, since the model mixes the rows of a batch: the score of "
+            f"row {row} changes by {float((first - alone)[row]):.2g} beside others"
+        )
     return width, ""
 
 
