@@ -95,3 +95,27 @@ def test_integrated_gradients_notice_mixing_that_a_baseline_does_not_show(
     found = tt.attribute(model, x, target=1, baselines=baseline, n_steps=50)
     assert any(MIXES in note for note in found.notes)
     assert torch.equal(found.values, alone.values)
+
+
+def test_channels_ablated_beside_many_similar_copies_are_noticed() -> None:
+    """The copies hardly change each other's statistics, and the effect of a channel all the same.
+
+    Where a row is alone, batch norm undoes what a channel adds to all places.
+    """
+    model = seeded(
+        lambda: nn.Sequential(
+            nn.Conv2d(3, 64, 3),
+            nn.ReLU(),
+            nn.Conv2d(64, 8, 3),
+            nn.BatchNorm2d(8),
+            nn.ReLU(),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+            nn.Linear(8, 3),
+        )
+    ).train()
+    for seed in range(8):
+        x = normal(1, 3, 9, 9, seed=seed)
+        alone = tt.cam(model, x, layer="0", target=1, method="ablationcam", batch_size=1)
+        found = tt.cam(model, x, layer="0", target=1, method="ablationcam", batch_size=64)
+        assert torch.equal(found.values, alone.values)

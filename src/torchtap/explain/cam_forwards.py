@@ -260,22 +260,25 @@ def _width(
 ) -> tuple[int, str]:
     """How many channels fit in one forward, and why not more.
 
-    One copy that is left alone is scored beside others that are not: its scores must stay.
+    One copy that is left alone and one without a channel are scored beside others: their scores
+    must stay. The second tells where so many similar copies change the first but little.
     """
     width = min(budget.batch_size // max(rows, 1), len(order))
     if width < 2:
         return 1, ""
     if subject.num_rows is None:
         return 1, "one channel in a forward, since the inputs do not share their dimension 0"
-    alone, beside = run([None]), run([None, *order[: width - 1]])
+    alone, ablated = run([None]), run([order[0]])
+    beside = run([None, *order[: width - 1]])
     if len(beside) != width * len(alone):
         return 1, "one channel in a forward, since the target gives one number for a whole batch"
-    first, *changed = beside.view(width, -1)
-    if not are_same(first, alone, torch.stack(changed)):
-        row = int((first - alone).abs().argmax())
+    first, second, *_ = changed = beside.view(width, -1)
+    if not (are_same(first, alone, changed) and are_same(second, ablated, changed)):
+        wrong = torch.maximum((first - alone).abs(), (second - ablated).abs())
+        row = int(wrong.argmax())
         return 1, (
             f"one channel in a forward, since the model mixes the rows of a batch: the score of "
-            f"row {row} changes by {float((first - alone)[row]):.2g} beside others"
+            f"row {row} changes by {float(wrong[row]):.2g} beside others"
         )
     return width, ""
 
