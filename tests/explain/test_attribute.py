@@ -263,7 +263,7 @@ def test_steps_of_one_of_several_inputs_are_run_together() -> None:
     model.register_forward_pre_hook(lambda _, args: calls.append(len(args[0])))
     found = tt.attribute(model, x, y, torch.tensor(2.0), target=1, n_steps=8, batch_size=16)
     torch.testing.assert_close(found.values[:, 1], 2 * x[:, 1] * y[:, 1])
-    assert calls == [2, 4, 16]
+    assert calls == [2, 2, 8, 16]
 
 
 # --- settings ---------------------------------------------------------------------------------
@@ -458,7 +458,7 @@ def test_where_rows_cannot_be_repeated_the_reason_is_said() -> None:
 
     model = seeded(lambda: Net(two_rows, fc=nn.Linear(3, 2)))
     found = tt.attribute(model, rows(num=2), target=1, n_steps=3)
-    assert any("a forward of twice the rows raised RuntimeError" in note for note in found.notes)
+    assert any("a forward of 4 times the rows raised RuntimeError" in note for note in found.notes)
     expected = rows(num=2) * model.fc.weight[1].detach()
     torch.testing.assert_close(found.values, expected)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -16,6 +15,8 @@ from torchtap.core.record import Record
 from torchtap.core.site import Pattern, Site
 from torchtap.edits.edit import Edit, edit
 from torchtap.explain.layout import Extent
+from torchtap.explain.same_scores import are_same
+from torchtap.explain.spoiled import Spoiled, refuse_shared
 from torchtap.explain.subject import Subject
 from torchtap.explain.target import Target
 
@@ -136,7 +137,9 @@ def ablationcam(
         def run(channels: Channels) -> Tensor:
             return ablation.run(changing, subject, target, channels)
 
-        whole = _of_rows(run([None]), value.shape[0])
+        alone = run([None])
+        ablation.check_unshared(subject, run, alone)
+        whole = _of_rows(alone, value.shape[0])
         tried = _tried("ablationcam", subject, value, run, budget)
     weights = (whole[:, None] - tried.scores) / whole[:, None]
     notes = tried.notes
@@ -182,6 +185,17 @@ class _Ablation:
         self._channel_dim = channel_dim
         self._channels: Channels = ()
         self._has_worked = False
+        self._spoiled: Spoiled | None = None
+
+    def check_unshared(self, subject: Subject, run: Run, alone: Tensor) -> None:
+        """Raise if the layer's value is read under another name, where no channel is ablated."""
+        self._spoiled = Spoiled(subject)
+        try:
+            is_read = self._spoiled.is_read(lambda: run([None]), alone)
+        finally:
+            self._spoiled = None
+        if is_read:
+            raise refuse_shared(self._site)
 
     def run(self, changing: Edit, subject: Subject, target: Target, channels: Channels) -> Tensor:
         """The scores of so many copies."""
@@ -199,6 +213,8 @@ class _Ablation:
         if record.site.leaf != self._site.leaf or not self._channels:
             return None
         self._has_worked = True
+        if self._spoiled is not None:
+            return self._spoiled.replace(tensor)
         new = tensor.clone()
         for part, channel in zip(new.chunk(len(self._channels)), self._channels, strict=True):
             if channel is not None:
@@ -244,22 +260,26 @@ def _width(
 ) -> tuple[int, str]:
     """How many channels fit in one forward, and why not more.
 
-    One copy that is left alone is scored beside one that is not: its score must stay.
+    One copy that is left alone and one without a channel are scored beside others: their scores
+    must stay. The second tells where so many similar copies change the first but little.
     """
     width = min(budget.batch_size // max(rows, 1), len(order))
     if width < 2:
         return 1, ""
     if subject.num_rows is None:
         return 1, "one channel in a forward, since the inputs do not share their dimension 0"
-    alone, beside = run([None]), run([None, order[0]])
-    if len(beside) != 2 * len(alone):
+    alone, ablated = run([None]), run([order[0]])
+    beside = run([None, *order[: width - 1]])
+    if len(beside) != width * len(alone):
         return 1, "one channel in a forward, since the target gives one number for a whole batch"
-    for one, two in zip(alone.tolist(), beside[: len(alone)].tolist(), strict=True):
-        if not math.isclose(one, two, rel_tol=1e-2, abs_tol=1e-4):
-            return 1, (
-                f"one channel in a forward, since the model mixes the rows of a batch: a score is "
-                f"{one:.6g} alone and {two:.6g} beside another"
-            )
+    first, second, *_ = changed = beside.view(width, -1)
+    if not (are_same(first, alone, changed) and are_same(second, ablated, changed)):
+        wrong = torch.maximum((first - alone).abs(), (second - ablated).abs())
+        row = int(wrong.argmax())
+        return 1, (
+            f"one channel in a forward, since the model mixes the rows of a batch: the score of "
+            f"row {row} changes by {float(wrong[row]):.2g} beside others"
+        )
     return width, ""
 
 

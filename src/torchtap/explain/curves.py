@@ -103,8 +103,8 @@ def curve(
 
 
 def num_runs(orders: int, steps: int) -> int:
-    """How often the model runs for one curve; thrice to see whether it mixes rows."""
-    return orders * (steps + 1) + 3
+    """How often the model runs for one curve; five times at most to see whether it mixes rows."""
+    return orders * (steps + 1) + 5
 
 
 def _mixed(ground: Ground, ranks: Tensor, count: int, start: Tensor, end: Tensor) -> Tensor:

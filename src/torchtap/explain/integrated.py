@@ -53,7 +53,7 @@ def integrated_gradients(
     check_count("n_steps", n_steps)
     if rule not in _RULES:
         raise InputError(f"rule is {rule!r}; expected one of {', '.join(_RULES)}.")
-    way = _Way(variable, variable.spread(baselines, "baselines"), batching)
+    way = _Way(variable, variable.spread(baselines, "baselines"))
     if tolerance is None:
         return _by_rule(way, *_points(rule, n_steps), batching)
     if isinstance(tolerance, bool) or not isinstance(tolerance, int | float) or tolerance <= 0:
@@ -77,9 +77,8 @@ def _points(rule: str, num: int) -> tuple[list[float], list[float]]:
 class _Way:
     """The straight way from the baseline to the value."""
 
-    def __init__(self, variable: Variable, baseline: Tensor, batching: Batching) -> None:
+    def __init__(self, variable: Variable, baseline: Tensor) -> None:
         self.variable = variable
-        self._rows = batching.rows(variable)
         self._baseline = baseline
         self._difference = wide(variable.value) - wide(baseline)
         self._rise: Tensor | None = None
@@ -100,7 +99,7 @@ class _Way:
     def rise(self) -> Tensor:
         """The score at the value less that at the baseline, ``float64[scores]``."""
         if self._rise is None:
-            start = self.variable.scores_beside(self._baseline, self._rows)
+            start = self.variable.scores(self._baseline)
             self._rise = self.variable.base_scores.double() - start.double()
         return self._rise
 
@@ -114,7 +113,7 @@ class _Way:
 
 
 def _by_rule(way: _Way, places: list[float], weights: list[float], batching: Batching) -> Found:
-    rise = way.rise()  # First: it tells whether steps can be run together.
+    rise = way.rise()
     total, done = torch.zeros(()), 0.0
     order = spread_order(len(places))
     with Many(way.variable, len(places), batching, "integrating gradients") as many:
@@ -192,7 +191,6 @@ class _Refined:
 
     def found(self, n_steps: int) -> Found:
         """The map, with at least so many steps."""
-        self._way.rise()  # First: it tells whether steps can be run together.
         num = max(1, -(-n_steps // _POINTS))
         ends = [place / num for place in range(num + 1)]
         panels = self._panels(list(pairwise(ends)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from torch import Tensor
@@ -15,6 +15,7 @@ from torchtap.core.site import Site
 from torchtap.core.tensors import kind_of
 from torchtap.edits.checked_edit import CheckedEdit
 from torchtap.edits.editor import EditEngine
+from torchtap.explain.spoiled import Spoiled, refuse_shared
 from torchtap.explain.subject import Subject
 
 
@@ -40,6 +41,7 @@ class SiteValue:
         self._found: dict[Site, Tensor] = {}
         self._calls: Counter[Site] = Counter()
         self._new: Tensor | None = None
+        self._spoiled: Spoiled | None = None
         self._is_settled = False
         self._was_replaced = False
         self._editor = EditEngine(plan, CheckedEdit(_Function(self)), wants_call=None)
@@ -87,6 +89,26 @@ class SiteValue:
         self._found, self._is_settled = {}, True
         return value
 
+    def check_unshared(self, run: Callable[[], Tensor], scores: Tensor) -> None:
+        """Raise if other values at the site would not reach all that read it.
+
+        Args:
+            run: the scores, without a graph.
+            scores: those of the first forward.
+
+        Raises:
+            InputError: the model reads the tensor under another name too. What a module takes is
+                one use of several; there only the others that the module changes in place count.
+        """
+        spoiled = self._spoiled = Spoiled(self._subject)
+        self._editor.begin_step(0, is_on=True)
+        try:
+            is_read = spoiled.is_read(run, scores)
+        finally:
+            self._spoiled = None
+        if is_read and (self.site.port != "input" or spoiled.is_overwritten):
+            raise refuse_shared(self.site)
+
     @contextmanager
     def replaced_by(self, values: Tensor) -> Iterator[None]:
         """Inside, a forward finds (a clone of) these at the site; also what runs again later."""
@@ -110,6 +132,8 @@ class SiteValue:
             return None
         if record.site != self.site or record.call != (self._call or 0):
             return None
+        if self._spoiled is not None:
+            return self._spoiled.replace(tensor)
         assert self._new is not None
         self._was_replaced = True
         return self._new.clone()

@@ -13,6 +13,7 @@ from torchtap.core.errors import InputError
 from torchtap.core.tensors import kind_of
 from torchtap.core.text import plural
 from torchtap.explain.place import Inside, Place, place_of
+from torchtap.explain.same_scores import are_same
 from torchtap.explain.site_value import SiteValue
 from torchtap.explain.subject import Subject
 from torchtap.explain.target import Target
@@ -176,55 +177,47 @@ class Variable:
         if times < 2 or self.num_rows == 0:
             return 1
         if self._can_repeat is None:
-            # A copy would not do: the statistics of a batch twice are those of the batch once.
-            twice = torch.cat([self.value, self.value]) if self.value.dim() else self.value
-            self._try_beside(other_rows(twice, self.num_rows)[: self.num_rows])
+            self.why_single = self._why_not_repeated(min(times, _MOST_COPIES))
+            self._can_repeat = not self.why_single
         return times if self._can_repeat else 1
 
-    def scores_beside(self, values: Tensor, batch_size: int) -> Tensor:
-        """The scores at other values, in one forward with the value itself where that works.
+    def _why_not_repeated(self, times: int) -> str:
+        """Why the value has other scores beside other rows than by itself; empty if it has not.
 
-        So it is known from then on whether rows can be repeated, without a further forward.
+        Copies of the value would not do: the statistics of a batch twice are those of the batch
+        once. Rows that are larger, smaller and of the other sign show what depends on any of these.
         """
-        fits = self.value.dim() and 2 * self.num_rows <= batch_size
-        if fits and self._can_repeat is None and not torch.equal(values, self.value):
-            found = self._try_beside(values)
-            if found is not None:
-                return found
-        return self.scores(values)
-
-    def _try_beside(self, values: Tensor) -> Tensor | None:
-        """Run other values and the value in one forward; the scores of the others if that works.
-
-        It works if the value has the same scores as by itself.
-        """
-        found = None
-        own = self.base_scores
+        if not self.value.dim():
+            return "the value has no rows"
+        others = _others(self.value)[: times - 1]
+        own, times = self.base_scores, len(others) + 1
         try:
-            found = self.scores(torch.cat([values, self.value]), 2)
-            self.why_single = _why_not_twice(found, own)
+            found = self.scores(torch.cat([*others, self.value]), times)
         except (RuntimeError, ValueError, LookupError, AssertionError) as error:
             line = str(error).strip().split("\n")[0]
-            self.why_single = f"a forward of twice the rows raised {type(error).__name__} ({line})"
-        self._can_repeat = not self.why_single
-        return None if found is None or self.why_single else found[: len(own)]
+            return f"a forward of {_times(times)} the rows raised {type(error).__name__} ({line})"
+        if len(found) != times * len(own):
+            scores = plural(len(found), "score")
+            return f"{_times(times)} the rows gave {scores}, and once {len(own)}"
+        *changed, last = found.view(times, -1)
+        if all(are_same(last, own, one) for one in changed):
+            return ""
+        return "the model mixes the rows of a batch"
 
 
-def _why_not_twice(found: Tensor, own: Tensor) -> str:
-    """Why the second half of some scores are not those of the rows by themselves."""
-    if len(found) != 2 * len(own):
-        return f"twice the rows gave {plural(len(found), 'score')}, and once {len(own)}"
-    second, wide = found[len(own) :].double(), own.double()
-    if torch.allclose(second, wide, rtol=1e-3, atol=_slack(wide, own), equal_nan=True):
-        return ""
-    return "the model mixes the rows of a batch"
+_MOST_COPIES = 4
 
 
-def _slack(wide: Tensor, own: Tensor) -> float:
-    """By how much a score may differ beside others: rounding, of the largest of them."""
-    finite = wide[wide.isfinite()]
-    largest = float(finite.abs().max()) if finite.numel() else 0.0
-    return 1e-6 + 30 * torch.finfo(own.dtype).eps * largest
+def _others(value: Tensor) -> list[Tensor]:
+    """Other rows in place of those of a value, of several sizes."""
+    turned = other_rows(value, value.shape[0])
+    if not value.is_floating_point():
+        return [turned]
+    return [turned, value.flip(tuple(range(value.dim()))) / 4, -turned]
+
+
+def _times(number: int) -> str:
+    return "twice" if number == 2 else f"{number} times"
 
 
 _NO_GRAPH = (
@@ -254,6 +247,8 @@ def variable_of(
                 scores = subject.scores(target).detach()
             value = site.settle()
             _check(value, str(site.site), subject, integers=integers)
+            with torch.no_grad():
+                site.check_unshared(lambda: subject.scores(target), scores)
 
             def run_inside(values: Tensor, times: int) -> Tensor:
                 with site.replaced_by(values):
