@@ -18,6 +18,7 @@ from torchtap.core.rebuild import replace_arguments
 from torchtap.core.site import Site
 from torchtap.core.tensors import kind_of
 from torchtap.core.tree import argument_leaves
+from torchtap.explain.rows import refuse_other_rows
 from torchtap.explain.target import Target
 from torchtap.hooks.guards import HookGuards
 from torchtap.hooks.uncompiled import uncompiled
@@ -134,7 +135,10 @@ class Subject:
             times: as of :meth:`run`.
         """
         if target.site is None:
-            return target.scores(self.run(inputs, times=times))
+            found = target.scores(self.run(inputs, times=times))
+            if target.is_flat and times == 1:
+                refuse_other_rows(found, self.inputs)
+            return found
         args, kwargs = self._arguments(inputs, times)
         return target.scores(self._value(target.site, args, kwargs))
 

@@ -33,12 +33,14 @@ class Target:
         site: the site whose value is scored in place of the output, if any.
         classes: class of each row, once an output was scored; ``None`` where no class is meant.
         text: how it reads in a title.
+        is_flat: whether the elements of an output of one dimension were taken for those of rows.
     """
 
     def __init__(self, given: Given) -> None:
         self.site: Site | None = None
         self.classes: tuple[int, ...] | None = None
         self.text = ""
+        self.is_flat = False
         self._given: Any = given
         if isinstance(given, str | Site):
             self.site = given if isinstance(given, Site) else _site(given)
@@ -113,8 +115,10 @@ class Target:
             if self._given is not None:
                 raise InputError(
                     f"target is {self._given!r}, and the model returned {kind_of(logits)}, one "
-                    f"number for each row. Leave target away."
+                    f"number for each row. Leave target away, or where these are the classes of a "
+                    f"call without a batch dimension, add one to the inputs (x[None])."
                 )
+            self.is_flat = index is None
             self.text = self.text or f"output{f'[{name}]' if name else ''}"
             return logits.reshape(-1)
         if logits.dim() > 2:
