@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import bits
+import numpy as np
 import pytest
 import torch
 from models import TinyGPT, relu_mlp, rows, seeded, small
@@ -791,3 +792,39 @@ def test_elements_that_are_rows_have_scores_of_their_own() -> None:
     found = tt.attribute(Net(lambda m, x: x * x), torch.tensor([1.0, 2.0, 3.0]))
     torch.testing.assert_close(found.values, torch.tensor([1.0, 4.0, 9.0]))
     assert found.gap.shape == (3,)
+
+
+# --- settings ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("baseline", [0.5, -1.0, 256, torch.tensor(0.5)])
+@pytest.mark.parametrize("method", ["occlusion", "shapley"])
+def test_a_baseline_that_integers_cannot_hold_is_refused(
+    method: str, baseline: float | Tensor
+) -> None:
+    model = Net(lambda m, x: x.float())
+    x = torch.tensor([[3, 5]], dtype=torch.uint8)
+    with pytest.raises(tt.InputError, match="expected whole numbers from 0 to 255"):
+        tt.attribute(model, x, target=0, method=method, baselines=baseline)
+    found = tt.attribute(model, x, target=0, method=method, baselines=1.0)
+    assert found.values.tolist() == [[2.0, 0.0]]
+
+
+def test_a_misspelt_setting_is_named() -> None:
+    with pytest.raises(tt.InputError, match=r"n_step is no setting.*n_steps"):
+        tt.attribute(relu_mlp(), rows(), target=1, n_step=3)
+
+
+def test_numbers_of_numpy_are_classes() -> None:
+    one = tt.attribute(relu_mlp(), rows(), target=1, method="gradient").values
+    for target in (np.int64(1), [np.int64(1)] * 5, np.ones(5, dtype=np.int64)):
+        found = tt.attribute(relu_mlp(), rows(), target=target, method="gradient")
+        assert torch.equal(found.values, one)
+        assert found.target == (1,) * 5
+
+
+def test_a_tensor_that_is_given_twice_stays_one() -> None:
+    model = Net(lambda m, x, y, z: x * (2.0 if y is z else 3.0))
+    x, y = torch.ones(2, 3), torch.ones(2, 3)
+    found = tt.attribute(model, x, y, y, target=1, method="gradient")
+    assert found.values.tolist() == [[0.0, 2.0, 0.0]] * 2

@@ -149,12 +149,14 @@ class Subject:
         self._rewind()
         self.num_evals += times
 
+        made: dict[int, Tensor] = {}  # A tensor that is given twice stays one.
+
         def fresh(name: str, tensor: Tensor) -> Tensor:
             if name in inputs:
                 return inputs[name].clone()
-            if times == 1 or not tensor.dim():
-                return tensor.detach().clone()
-            return tensor.detach().repeat(times, *[1] * (tensor.dim() - 1))
+            if id(tensor) not in made:
+                made[id(tensor)] = _repeated(tensor.detach(), times)
+            return made[id(tensor)]
 
         def in_object(name: str, tensor: Tensor, kind: str) -> Tensor:
             if name in inputs:
@@ -176,6 +178,13 @@ class Subject:
                 f"that runs, and which of its outputs, as in 'fc:output[0]'."
             )
         return next(iter(extractor.found.values()))
+
+
+def _repeated(tensor: Tensor, times: int) -> Tensor:
+    """A clone with so many copies of the rows."""
+    if times == 1 or not tensor.dim():
+        return tensor.clone()
+    return tensor.repeat(times, *[1] * (tensor.dim() - 1))
 
 
 def _refuse_scripted(modules: Mapping[str, nn.Module]) -> None:

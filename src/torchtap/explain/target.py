@@ -41,7 +41,7 @@ class Target:
         self.classes: tuple[int, ...] | None = None
         self.text = ""
         self.is_flat = False
-        self._given: Any = given
+        self._given: Any = _plain(given)
         if isinstance(given, str | Site):
             self.site = given if isinstance(given, Site) else _site(given)
             self.text = f"sum of {self.site}"
@@ -179,6 +179,15 @@ def logits_of(output: Any) -> tuple[str, Tensor]:
             f"won. Give target= a function of the output."
         )
     return floating[0]
+
+
+def _plain(given: Any) -> Any:
+    """With numbers of NumPy as Python's, and arrays of integers as lists."""
+    if isinstance(given, list | tuple):
+        return type(given)(map(_plain, given)) if type(given) in (list, tuple) else given
+    dtype = getattr(given, "dtype", None)
+    is_numpy = type(given).__module__ == "numpy" and getattr(dtype, "kind", "") in "iu"
+    return given.tolist() if is_numpy else given
 
 
 def _site(text: str) -> Site:

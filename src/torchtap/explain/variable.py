@@ -146,6 +146,7 @@ class Variable:
             return torch.zeros_like(value)
         if isinstance(given, bool) or not isinstance(given, int | float | Tensor):
             raise InputError(f"{name} is {kind_of(given)}; expected a number or a tensor.")
+        _refuse_rounding(given, value, name)
         if not isinstance(given, Tensor):
             return torch.full_like(value, given)
         given = given.detach().to(value)
@@ -240,6 +241,26 @@ def _slack(wide: Tensor, own: Tensor) -> float:
     finite = wide[wide.isfinite()]
     largest = float(finite.abs().max()) if finite.numel() else 0.0
     return 1e-6 + 30 * torch.finfo(own.dtype).eps * largest
+
+
+def _refuse_rounding(given: float | Tensor, value: Tensor, name: str) -> None:
+    """Integers hold whole numbers within their limits alone."""
+    if value.is_floating_point():
+        return
+    wanted = torch.as_tensor(given).detach().double()
+    low, high = (0, 1) if value.dtype is torch.bool else _limits(value.dtype)
+    if bool(((wanted != wanted.round()) | (wanted < low) | (wanted > high)).any()):
+        shown = kind_of(given) if isinstance(given, Tensor) else repr(given)
+        raise InputError(
+            f"{name} is {shown}, and the value that is explained {kind_of(value)}; expected whole "
+            f"numbers from {low} to {high}, or a value that is converted to floating point before "
+            f"the call."
+        )
+
+
+def _limits(dtype: torch.dtype) -> tuple[int, int]:
+    limits = torch.iinfo(dtype)
+    return limits.min, limits.max
 
 
 _NO_GRAPH = (
