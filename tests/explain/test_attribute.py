@@ -817,7 +817,8 @@ def test_a_misspelt_setting_is_named() -> None:
 
 def test_numbers_of_numpy_are_classes() -> None:
     one = tt.attribute(relu_mlp(), rows(), target=1, method="gradient").values
-    for target in (np.int64(1), [np.int64(1)] * 5, np.ones(5, dtype=np.int64)):
+    several: list[Any] = [np.int64(1), [np.int64(1)] * 5, np.ones(5, dtype=np.int64)]
+    for target in several:
         found = tt.attribute(relu_mlp(), rows(), target=target, method="gradient")
         assert torch.equal(found.values, one)
         assert found.target == (1,) * 5
@@ -828,3 +829,15 @@ def test_a_tensor_that_is_given_twice_stays_one() -> None:
     x, y = torch.ones(2, 3), torch.ones(2, 3)
     found = tt.attribute(model, x, y, y, target=1, method="gradient")
     assert found.values.tolist() == [[0.0, 2.0, 0.0]] * 2
+
+
+def test_a_tensor_at_several_places_is_explained_at_all_of_them() -> None:
+    model, x = Net(lambda m, x, y: x * y), normal(2, 3, seed=1)
+    found = tt.attribute(model, x, x, target=1, method="gradient")
+    torch.testing.assert_close(found.values[:, 1], 2 * x[:, 1])
+    assert "0, 1 are one tensor" in " ".join(found.notes)
+    mixed = Net(lambda m, x, y, z: x * y + z)
+    found = tt.attribute(mixed, x, x + 1, x, target=1, method="gradient")
+    torch.testing.assert_close(found.values[:, 1], x[:, 1] + 2)
+    apart = tt.attribute(model, x, x.clone(), target=1, method="gradient")
+    torch.testing.assert_close(apart.values[:, 1], x[:, 1])

@@ -153,7 +153,7 @@ def _refuse_misspelt(model: nn.Module, method: str, of: str, left: Mapping[str, 
         if name not in taken:
             raise InputError(
                 f"{name} is no setting of {method!r}, and no argument of {type(model).__name__}"
-                f"{did_you_mean(name, [*own, *taken]) or '.'} The method has "
+                f"{did_you_mean(name, [*own, *taken])} The method has "
                 f"{', '.join(own) or 'none'}."
             )
 

@@ -149,11 +149,10 @@ class Subject:
         self._rewind()
         self.num_evals += times
 
-        made: dict[int, Tensor] = {}  # A tensor that is given twice stays one.
+        # A tensor that is given twice stays one.
+        made = {id(self.inputs[name]): one.clone() for name, one in inputs.items()}
 
-        def fresh(name: str, tensor: Tensor) -> Tensor:
-            if name in inputs:
-                return inputs[name].clone()
+        def fresh(_: str, tensor: Tensor) -> Tensor:
             if id(tensor) not in made:
                 made[id(tensor)] = _repeated(tensor.detach(), times)
             return made[id(tensor)]
