@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import bits
+import numpy as np
 import pytest
 import torch
 from models import TinyGPT, relu_mlp, rows, seeded, small
@@ -687,3 +688,156 @@ def test_what_is_not_finite_is_counted() -> None:
     found = tt.attribute(model, torch.tensor([[-1.0, 4.0]]), target=0, method="gradient")
     assert found.values[0, 0].isnan()
     assert found.notes == ("1 of 1 scores are not finite", "1 of 2 values are not finite")
+
+
+# --- rows -------------------------------------------------------------------------------------
+
+
+class SequenceFirst(nn.Module):
+    """An LSTM over ``[T, B, 5]``; logits ``[B, 3]`` of the last step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(5, 6)
+        self.out = nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.lstm(x)[0][-1])
+
+
+@pytest.mark.parametrize("steps", [4, 7])
+def test_sequences_with_the_steps_first_are_not_taken_for_rows(steps: int) -> None:
+    model, x = seeded(SequenceFirst), normal(steps, 4, 5, seed=3)
+    found = tt.attribute(model, x, target=1, method="occlusion", sliding_window_shapes=(4, 5))
+    lost = model(x)[:, 1].sum() - model(torch.zeros_like(x))[:, 1].sum()
+    torch.testing.assert_close(found.values, lost.expand(steps, 4, 5).detach())
+    assert "the scores are not those of the rows" in str(found)
+    whole = tt.attribute(model, x, target=1)
+    assert whole.gap.shape == (1,)
+    assert abs(whole.values.sum() - lost) < 1e-3
+    assert "the scores are not those of the rows" in str(whole)
+    if steps != 4:
+        assert len(whole[steps - 1].scores) == 4
+
+
+class Turned(SequenceFirst):
+    """The same, called with ``[B, T, 5]``."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.transpose(0, 1))
+
+
+@pytest.mark.parametrize("steps", [4, 7])
+@pytest.mark.parametrize("kind", [SequenceFirst, Turned])
+def test_a_site_with_the_steps_first_is_not_taken_for_rows(
+    kind: type[nn.Module], steps: int
+) -> None:
+    model = seeded(kind)
+    x = normal(steps, 4, 5, seed=3)
+    args = x if kind is SequenceFirst else x.transpose(0, 1).contiguous()
+    found = tt.attribute(model, args, target=1, at="lstm:output[0]")
+    hidden = model.lstm(x)[0]
+    lost = (hidden[-1] @ model.out.weight[1]).sum().detach()
+    assert found.gap.shape == (1,)
+    torch.testing.assert_close(found.values.sum(), lost, atol=1e-4, rtol=1e-4)
+    for method in ("gradcam", "ablationcam", "eigencam"):
+        with pytest.raises(tt.InputError, match=r"which is no map|does not count the rows"):
+            tt.cam(model, args, layer="lstm", target=1, method=method)
+
+
+def test_a_batch_as_long_as_its_sequences_has_a_map_for_each_row() -> None:
+    model = seeded(
+        lambda: Net(
+            lambda m, x: m.out(m.lstm(x)[0][:, -1]),
+            lstm=nn.LSTM(5, 6, batch_first=True),
+            out=nn.Linear(6, 3),
+        )
+    )
+    x = normal(4, 4, 5, seed=3)
+    square = tt.cam(model, x, layer="lstm", target=1, relu=False)
+    part = tt.cam(model, x[:3], layer="lstm", target=1, relu=False)
+    torch.testing.assert_close(square.values[:3], part.values)
+    at = tt.attribute(model, x, target=1, at="lstm:output[0]")
+    assert at.gap.shape == (4,)
+
+
+def test_square_batches_keep_a_score_for_each_row() -> None:
+    model, x = relu_mlp(), rows()[:3]
+    assert x.shape == (3, 3)
+    found = tt.attribute(model, x, target=1, method="occlusion")
+    one = tt.attribute(model, x[1:2], target=1, method="occlusion")
+    torch.testing.assert_close(found.values[1:2], one.values)
+    assert found.notes == ()
+
+
+@pytest.mark.parametrize("num", [5, 6])
+@pytest.mark.parametrize("method", ["gradient", "integrated_gradients", "occlusion"])
+def test_a_vector_without_a_batch_dimension_is_refused(num: int, method: str) -> None:
+    model, x = seeded(lambda: nn.Linear(6, num)), normal(6, seed=1)
+    with pytest.raises(tt.InputError, match=r"add one \(x\[None\]\)|expected rows"):
+        tt.attribute(model, x, method=method)
+    with pytest.raises(tt.InputError, match=r"add one to the inputs|expected rows"):
+        tt.attribute(model, x, method=method, target=2)
+
+
+def test_one_score_of_several_rows_prints() -> None:
+    model, x = seeded(lambda: nn.Linear(6, 5)), normal(6, seed=1)
+    found = tt.attribute(model, x, target=lambda out: out.sum())
+    torch.testing.assert_close(found.values, (x * model.weight.sum(0)).detach())
+    assert "of all rows: 1 score, sum" in str(found)
+    assert str(found[2])
+
+
+def test_elements_that_are_rows_have_scores_of_their_own() -> None:
+    found = tt.attribute(Net(lambda m, x: x * x), torch.tensor([1.0, 2.0, 3.0]))
+    torch.testing.assert_close(found.values, torch.tensor([1.0, 4.0, 9.0]))
+    assert found.gap.shape == (3,)
+
+
+# --- settings ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("baseline", [0.5, -1.0, 256, torch.tensor(0.5)])
+@pytest.mark.parametrize("method", ["occlusion", "shapley"])
+def test_a_baseline_that_integers_cannot_hold_is_refused(
+    method: str, baseline: float | Tensor
+) -> None:
+    model = Net(lambda m, x: x.float())
+    x = torch.tensor([[3, 5]], dtype=torch.uint8)
+    with pytest.raises(tt.InputError, match="expected whole numbers from 0 to 255"):
+        tt.attribute(model, x, target=0, method=method, baselines=baseline)
+    found = tt.attribute(model, x, target=0, method=method, baselines=1.0)
+    assert found.values.tolist() == [[2.0, 0.0]]
+
+
+def test_a_misspelt_setting_is_named() -> None:
+    with pytest.raises(tt.InputError, match=r"n_step is no setting.*n_steps"):
+        tt.attribute(relu_mlp(), rows(), target=1, n_step=3)
+
+
+def test_numbers_of_numpy_are_classes() -> None:
+    one = tt.attribute(relu_mlp(), rows(), target=1, method="gradient").values
+    several: list[Any] = [np.int64(1), [np.int64(1)] * 5, np.ones(5, dtype=np.int64)]
+    for target in several:
+        found = tt.attribute(relu_mlp(), rows(), target=target, method="gradient")
+        assert torch.equal(found.values, one)
+        assert found.target == (1,) * 5
+
+
+def test_a_tensor_that_is_given_twice_stays_one() -> None:
+    model = Net(lambda m, x, y, z: x * (2.0 if y is z else 3.0))
+    x, y = torch.ones(2, 3), torch.ones(2, 3)
+    found = tt.attribute(model, x, y, y, target=1, method="gradient")
+    assert found.values.tolist() == [[0.0, 2.0, 0.0]] * 2
+
+
+def test_a_tensor_at_several_places_is_explained_at_all_of_them() -> None:
+    model, x = Net(lambda m, x, y: x * y), normal(2, 3, seed=1)
+    found = tt.attribute(model, x, x, target=1, method="gradient")
+    torch.testing.assert_close(found.values[:, 1], 2 * x[:, 1])
+    assert "0, 1 are one tensor" in " ".join(found.notes)
+    mixed = Net(lambda m, x, y, z: x * y + z)
+    found = tt.attribute(mixed, x, x + 1, x, target=1, method="gradient")
+    torch.testing.assert_close(found.values[:, 1], x[:, 1] + 2)
+    apart = tt.attribute(model, x, x.clone(), target=1, method="gradient")
+    torch.testing.assert_close(apart.values[:, 1], x[:, 1])

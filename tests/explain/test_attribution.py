@@ -430,3 +430,88 @@ def test_what_is_not_on_the_way_is_of_no_account_to_guided_backpropagation() -> 
         model, torch.ones(1, 3), torch.ones(1, 3, requires_grad=True), method="guided_backprop"
     )
     assert found.values.sum() == 2
+
+
+def after_linear(function: Callable[[Tensor], Tensor]) -> Net:
+    """Four linear features, a function of them, a linear layer, a ReLU, and a linear layer."""
+    return seeded(
+        lambda: Net(
+            lambda m, x: m.out(torch.relu(m.mid(function(m.fc(x))))),
+            fc=nn.Linear(3, 8),
+            mid=nn.Linear(8, 8),
+            out=nn.Linear(8, 2),
+        )
+    ).eval()
+
+
+def zeroed_in_place(h: Tensor) -> Tensor:
+    h = h * 1
+    h[h < 0] = 0
+    return h
+
+
+@pytest.mark.parametrize(
+    ("function", "name"),
+    [
+        (lambda h: torch.maximum(h, h.new_zeros(())), "MaximumBackward0"),
+        (lambda h: torch.where(h > 0, h, 0.0), "WhereBackward0"),
+        (lambda h: torch.where(h > 0, h, 0.1 * h), "WhereBackward0"),
+        (lambda h: torch.where(h < 0, 0.0, h), "WhereBackward0"),
+        (lambda h: h * (h > 0), "MulBackward0"),
+        (lambda h: (h > 0).float() * h, "MulBackward0"),
+        (lambda h: h.exp() * (h.exp() > -1), "MulBackward0"),
+        (lambda h: h.masked_fill(h < 0, 0), "MaskedFillBackward0"),
+        (lambda h: (h + h.abs()) / 2, "AbsBackward0"),
+        (lambda h: h - h.clamp(max=0), "ClampBackward1"),
+        (zeroed_in_place, "IndexPutBackward0"),
+        (lambda h: h * h.sigmoid(), "MulBackward0"),
+        (lambda h: h / (1 + (-h).exp()), "DivBackward0"),
+        (lambda h: 0.5 * h * (1 + torch.erf(h / 2**0.5)), "MulBackward0"),
+        (lambda h: h * nn.functional.relu6(h + 3) / 6, "MulBackward0"),
+        (lambda h: nn.functional.glu(torch.cat([h, h], 1), 1), "GluBackward0"),
+        (lambda h: -nn.functional.logsigmoid(-h), "LogSigmoidBackward0"),
+    ],
+)
+@pytest.mark.parametrize("method", ["guided_backprop", "deconvolution"])
+def test_a_rectifier_written_by_hand_is_refused_beside_one_that_is_seen(
+    method: str, function: Callable[[Tensor], Tensor], name: str
+) -> None:
+    x = normal(2, 3, seed=9)
+    with pytest.raises(tt.InputError, match=f"{method} met {name}"):
+        tt.attribute(after_linear(function), x, target=1, method=method)
+
+
+KEPT = torch.tensor([True, False] * 4)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda h: h * 2,
+        lambda h: h * torch.linspace(-1, 1, 8),
+        lambda h: h * KEPT,
+        lambda h: h.masked_fill(KEPT, 0),
+        lambda h: torch.where(KEPT, h, 0.0),
+        lambda h: torch.nn.functional.dropout(h, 0.5),
+        lambda h: h * h.mean(1, keepdim=True).sigmoid(),
+        lambda h: h.masked_fill(KEPT, -1e9).softmax(1),
+        lambda h: nn.functional.layer_norm(h, (8,)),
+        lambda h: (h - h.mean(1, keepdim=True)) / h.var(1, keepdim=True).sqrt(),
+        lambda h: h[:, KEPT.nonzero()[:, 0]].repeat(1, 2),
+        lambda h: nn.functional.max_pool1d(h, 2).repeat(1, 2),
+        lambda h: h.tanh() + h.clamp(-1, 1),
+        lambda h: nn.functional.scaled_dot_product_attention(h[:, None], h[:, None], h[:, None])[
+            :, 0
+        ],
+    ],
+)
+def test_masks_gates_and_smooth_functions_keep_their_gradient_in_guided_backpropagation(
+    function: Callable[[Tensor], Tensor],
+) -> None:
+    model, x = after_linear(function), normal(4, 3, seed=9)
+    found = tt.attribute(model, x, target=1, method="guided_backprop")
+    leaf = x.clone().requires_grad_()
+    hidden = model.mid(function(model.fc(leaf)))  # With the random numbers of the map's runs.
+    back = (hidden > 0) * model.out.weight[1].clamp(min=0)
+    (expected,) = torch.autograd.grad(hidden, leaf, back)
+    torch.testing.assert_close(found.values, expected)

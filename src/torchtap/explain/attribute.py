@@ -10,6 +10,7 @@ from torchtap.core.text import count
 from torchtap.explain.again import Again
 from torchtap.explain.found import Found
 from torchtap.explain.map import Map
+from torchtap.explain.perturbation import per_batch
 from torchtap.explain.place import Place
 from torchtap.explain.request import Request, request_of
 from torchtap.explain.subject import Subject
@@ -121,11 +122,18 @@ def _attributed(request: Request, subject: Subject, target: Target, at: Any) -> 
         target=target.classes,
         target_text=target.text,
         scores=scores.detach().float().cpu(),
-        notes=(*subject.notes, *place.notes, *found.notes, *_odd(found, variable)),
+        notes=(*subject.notes, *place.notes, *_rows(found, variable), *_odd(found, variable)),
         gap=None if found.gap is None else found.gap.float().cpu(),
         size=_size(variable, place),
         again=Again(subject, target, again, place.name, place.site),
     )
+
+
+def _rows(found: Found, variable: Variable) -> tuple[str, ...]:
+    """The notes of a method, and that the rows have no scores of their own."""
+    if variable.is_per_row:
+        return found.notes
+    return tuple(dict.fromkeys([*found.notes, *per_batch(variable)]))
 
 
 def _odd(found: Found, variable: Variable) -> tuple[str, ...]:

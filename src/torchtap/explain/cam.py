@@ -21,10 +21,20 @@ from torchtap.explain.cam_forwards import Budget, ablationcam, resized, scorecam
 from torchtap.explain.cam_methods import GRADIENT_METHODS, RECTIFIED, eigencam, weighed
 from torchtap.explain.last_linear import class_weights
 from torchtap.explain.layers import asked_layers, last_layer, layers_with_maps
-from torchtap.explain.layout import CHANNELS_FIRST, TOKENS, Extent, Layout, Layouts, Wish, no_map
+from torchtap.explain.layout import (
+    CHANNELS_FIRST,
+    TOKENS,
+    WINDOWS,
+    Extent,
+    Layout,
+    Layouts,
+    Wish,
+    no_map,
+)
 from torchtap.explain.map import Map
 from torchtap.explain.subject import Subject
 from torchtap.explain.target import Given, Target
+from torchtap.explain.twice import are_rows
 
 METHODS = (
     "cam",
@@ -241,6 +251,7 @@ class _Making:
     def _of_layer(self, one: Activation, scores: Tensor) -> Tensor:
         """The map of a layer, ``float[B, *grid]``."""
         layout = self._layout(one)
+        self._refuse_other_rows(one, layout, scores)
         if layout.name not in (CHANNELS_FIRST, "channels_last"):
             self._notes.append(f"layer {_name(one.site)!r}: {layout}")
         if one.num_calls > 1:
@@ -256,6 +267,18 @@ class _Making:
             )
         found = self._signed(one, layout, value, scores)
         return found.relu() if self._settings.is_rectified else found
+
+    def _refuse_other_rows(self, one: Activation, layout: Layout, scores: Tensor) -> None:
+        value = one.value
+        if layout.name == WINDOWS or len(scores) == 1:
+            return
+        if not are_rows(self._subject, self._target, one.site, value, scores):
+            raise InputError(
+                f"Layer {_name(one.site)!r} returned {kind_of(value)}, whose dimension 0 does not "
+                f"count the rows of the {len(scores)} scores. "
+                f"Sequences with the steps first, as of nn.LSTM(batch_first=False), give no map: "
+                f"use tt.attribute(at={_name(one.site)!r}), or batch_first=True."
+            )
 
     def _signed(self, one: Activation, layout: Layout, value: Tensor, scores: Tensor) -> Tensor:
         method = self._settings.method

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from torchtap.core.printed_page import BLANK, Grid, Line, Listed, Page, Part
 from torchtap.core.printed_tokens import Tokens
-from torchtap.core.text import NONE, Cell, clean, nonfinite, number, share, typed
+from torchtap.core.text import NONE, Cell, clean, nonfinite, number, plural, share, typed
 from torchtap.explain.values import token_weights
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ def map_page(map_: MapValues) -> Page:
     shape = typed(str(map_.values.dtype).removeprefix("torch."), map_.values.shape)
     over = f", over {'x'.join(map(str, map_.size))}" if map_.size else ""
     parts: list[Part] = [Line(title_of(map_), "head"), Line(f"{shape}{over}"), BLANK]
+    if not map_.is_per_row:
+        parts.append(Line(_of_all(map_)))
     parts += [_table(map_)] if len(map_) else [Line("empty: no row")]
     for row, tokens in enumerate(map_.tokens or ()):
         parts += _read(map_, row, tokens)
@@ -35,6 +37,14 @@ def map_page(map_: MapValues) -> Page:
     return Page(*parts)
 
 
+def _of_all(map_: MapValues) -> str:
+    """Scores that are not those of the rows."""
+    total = number(float(map_.scores.double().sum()))
+    gap = map_.gap
+    of_all = f", gap {number(float(gap))}" if gap is not None and gap.numel() == 1 else ""
+    return f"of all rows: {plural(len(map_.scores), 'score')}, sum {total}{of_all}"
+
+
 def title_of(map_: MapValues) -> str:
     """Method, place and target."""
     name = f" {map_.names[0]}" if len(map_.names) == 1 else ""
@@ -43,15 +53,16 @@ def title_of(map_: MapValues) -> str:
 
 def row_title(map_: MapValues, row: int) -> str:
     """What was explained in one row, and its number."""
-    kind = map_.target_text if map_.target is None else f"class {map_.target[row]}"
+    kind = f"class {map_.target[row]}" if map_.target and map_.is_per_row else map_.target_text
     name = f" {map_.names[row]}" if map_.names else ""
-    return clean(f"{kind}{name}, score {number(float(map_.scores[row]))}")
+    score = f", score {number(float(map_.scores[row]))}" if map_.is_per_row else ""
+    return clean(f"{kind}{name}{score}")
 
 
 def _table(map_: MapValues) -> Grid:
     heads = ["row", "target", "score", "sum", "min", "max", "zeros", "NaN/Inf"]
     rows = [_row(map_, row) for row in range(len(map_))]
-    if map_.gap is not None:
+    if map_.gap is not None and len(map_.gap) == len(map_):
         heads.append("gap")
         rows = [
             [*cells, number(float(one))] for cells, one in zip(rows, map_.gap.tolist(), strict=True)
@@ -63,7 +74,8 @@ def _row(map_: MapValues, row: int) -> list[str | Cell]:
     values = map_.values[row].double()
     finite = values[torch.isfinite(values)]
     name = f" {map_.names[row]}" if map_.names else ""
-    target = map_.target_text if map_.target is None else str(map_.target[row])
+    own = map_.target is not None and map_.is_per_row
+    target = str(map_.target[row]) if own and map_.target else map_.target_text
     nan, inf = int(values.isnan().sum()), values.isinf()
     ends = [NONE, NONE, NONE]
     if finite.numel():
@@ -71,7 +83,7 @@ def _row(map_: MapValues, row: int) -> list[str | Cell]:
     return [
         str(row),
         f"{target}{name}",
-        number(float(map_.scores[row])),
+        number(float(map_.scores[row])) if map_.is_per_row else NONE,
         *ends,
         share(int((values == 0).sum()), values.numel()),
         nonfinite(nan, int((inf & (values > 0)).sum()), int((inf & (values < 0)).sum())),

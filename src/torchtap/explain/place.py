@@ -92,6 +92,10 @@ def _first_input(subject: Subject, *, integers: bool) -> Place:
     several = floating or list(subject.inputs)
     if integers:
         several = list(subject.inputs)
+    first: dict[int, str] = {}
+    for name in several:
+        first.setdefault(id(subject.inputs[name]), name)
+    several = list(first.values())
     place = _input(subject, several[0])
     if len(several) == 1:
         return place
@@ -99,14 +103,19 @@ def _first_input(subject: Subject, *, integers: bool) -> Place:
         f"of {len(several)} inputs the map is of {place.text}, the first, and the others are held "
         f"as they are; at= takes {_names(subject)}"
     )
-    return Place(place.name, None, place.text, place.layer, (note,))
+    return Place(place.name, None, place.text, place.layer, (*place.notes, note))
 
 
 def _input(subject: Subject, name: str) -> Place:
     if len(subject.inputs) == 1:
         return Place(name)
     text = str(Site("", "input", name))
-    return Place(name, None, text, text)
+    same = [other for other, one in subject.inputs.items() if one is subject.inputs[name]]
+    notes = (
+        f"the inputs {', '.join(same)} are one tensor: the map is of all its places at once; pass "
+        f"clones to explain one place",
+    )
+    return Place(name, None, text, text, notes if len(same) > 1 else ())
 
 
 def _names(subject: Subject) -> str:

@@ -6,11 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
+from torch.autograd.graph import get_gradient_edge
 
 from torchtap.core.errors import InputError
 from torchtap.edits.catalogue.rectifiers import judge_rectifier
 from torchtap.explain.found import Found, wide
-from torchtap.explain.operations import nodes_between
+from torchtap.explain.likeness import RECORDED, why_like_rectifier
+from torchtap.explain.operations import Operations, nodes_between
 from torchtap.explain.variable import Variable
 
 Hook = Callable[[Any], object]
@@ -42,11 +44,15 @@ def _deconvolved(grad_inputs: Gradients, grad_outputs: Gradients) -> Gradients:
 
 
 def _found(variable: Variable, method: str, hook: Hook) -> Found:
+    operations = Operations(inputs=RECORDED)
+
     def before_backward(scores: Tensor, values: Tensor) -> None:
         num = 0
-        for node in nodes_between(scores, values):
-            verdict = judge_rectifier(node)
-            if isinstance(verdict, str):
+        nodes = list(nodes_between(scores, values))
+        on_way = {*nodes, get_gradient_edge(values).node}
+        for node in nodes:
+            verdict = judge_rectifier(node) or why_like_rectifier(node, on_way, operations)
+            if isinstance(verdict, str) and verdict:
                 raise InputError(
                     f"{method} met {verdict}. Use the method gradient or integrated_gradients."
                 )
@@ -59,5 +65,7 @@ def _found(variable: Variable, method: str, hook: Hook) -> Found:
                 f"value and the score. Use the method gradient."
             )
 
-    gradient = variable.gradient(variable.value, before_backward=before_backward)
+    gradient = variable.gradient(
+        variable.value, before_backward=before_backward, recorder=operations
+    )
     return Found(wide(gradient))

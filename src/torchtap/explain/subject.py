@@ -18,6 +18,7 @@ from torchtap.core.rebuild import replace_arguments
 from torchtap.core.site import Site
 from torchtap.core.tensors import kind_of
 from torchtap.core.tree import argument_leaves
+from torchtap.explain.rows import refuse_other_rows
 from torchtap.explain.target import Target
 from torchtap.hooks.guards import HookGuards
 from torchtap.hooks.uncompiled import uncompiled
@@ -134,7 +135,10 @@ class Subject:
             times: as of :meth:`run`.
         """
         if target.site is None:
-            return target.scores(self.run(inputs, times=times))
+            found = target.scores(self.run(inputs, times=times))
+            if target.is_flat and times == 1:
+                refuse_other_rows(found, self.inputs)
+            return found
         args, kwargs = self._arguments(inputs, times)
         return target.scores(self._value(target.site, args, kwargs))
 
@@ -145,12 +149,13 @@ class Subject:
         self._rewind()
         self.num_evals += times
 
-        def fresh(name: str, tensor: Tensor) -> Tensor:
-            if name in inputs:
-                return inputs[name].clone()
-            if times == 1 or not tensor.dim():
-                return tensor.detach().clone()
-            return tensor.detach().repeat(times, *[1] * (tensor.dim() - 1))
+        # A tensor that is given twice stays one.
+        made = {id(self.inputs[name]): one.clone() for name, one in inputs.items()}
+
+        def fresh(_: str, tensor: Tensor) -> Tensor:
+            if id(tensor) not in made:
+                made[id(tensor)] = _repeated(tensor.detach(), times)
+            return made[id(tensor)]
 
         def in_object(name: str, tensor: Tensor, kind: str) -> Tensor:
             if name in inputs:
@@ -172,6 +177,13 @@ class Subject:
                 f"that runs, and which of its outputs, as in 'fc:output[0]'."
             )
         return next(iter(extractor.found.values()))
+
+
+def _repeated(tensor: Tensor, times: int) -> Tensor:
+    """A clone with so many copies of the rows."""
+    if times == 1 or not tensor.dim():
+        return tensor.clone()
+    return tensor.repeat(times, *[1] * (tensor.dim() - 1))
 
 
 def _refuse_scripted(modules: Mapping[str, nn.Module]) -> None:

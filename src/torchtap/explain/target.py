@@ -33,13 +33,15 @@ class Target:
         site: the site whose value is scored in place of the output, if any.
         classes: class of each row, once an output was scored; ``None`` where no class is meant.
         text: how it reads in a title.
+        is_flat: whether the elements of an output of one dimension were taken for those of rows.
     """
 
     def __init__(self, given: Given) -> None:
         self.site: Site | None = None
         self.classes: tuple[int, ...] | None = None
         self.text = ""
-        self._given: Any = given
+        self.is_flat = False
+        self._given: Any = _plain(given)
         if isinstance(given, str | Site):
             self.site = given if isinstance(given, Site) else _site(given)
             self.text = f"sum of {self.site}"
@@ -113,8 +115,10 @@ class Target:
             if self._given is not None:
                 raise InputError(
                     f"target is {self._given!r}, and the model returned {kind_of(logits)}, one "
-                    f"number for each row. Leave target away."
+                    f"number for each row. Leave target away, or where these are the classes of a "
+                    f"call without a batch dimension, add one to the inputs (x[None])."
                 )
+            self.is_flat = index is None
             self.text = self.text or f"output{f'[{name}]' if name else ''}"
             return logits.reshape(-1)
         if logits.dim() > 2:
@@ -175,6 +179,15 @@ def logits_of(output: Any) -> tuple[str, Tensor]:
             f"won. Give target= a function of the output."
         )
     return floating[0]
+
+
+def _plain(given: Any) -> Any:
+    """With numbers of NumPy as Python's, and arrays of integers as lists."""
+    if isinstance(given, list | tuple):
+        return type(given)(map(_plain, given)) if type(given) in (list, tuple) else given
+    dtype = getattr(given, "dtype", None)
+    is_numpy = type(given).__module__ == "numpy" and getattr(dtype, "kind", "") in "iu"
+    return given.tolist() if is_numpy else given
 
 
 def _site(text: str) -> Site:

@@ -78,7 +78,7 @@ class MapValues:
         else:
             raise IndexError(f"row {row} of a map of {len(self)} rows")
         is_all = len(range(len(self))[rows]) == len(self)
-        target = None if self.target is None else self.target[rows]
+        target = self.target[rows] if self.target and self.is_per_row else self.target
         text = self.target_text
         if target and len(set(target)) == 1:
             text = f"class {target[0]}" if text.startswith("class") else text
@@ -87,12 +87,17 @@ class MapValues:
             values=self.values[rows],
             target=target,
             target_text=text,
-            scores=self.scores[rows],
-            gap=None if self.gap is None else self.gap[rows],
+            scores=self.scores[rows] if self.is_per_row else self.scores,
+            gap=self.gap if self.gap is None or not self.is_per_row else self.gap[rows],
             again=self.again if is_all else None,
             names=self.names[rows],
             tokens=self.tokens[rows],
         )
+
+    @property
+    def is_per_row(self) -> bool:
+        """Whether there are as many scores as rows."""
+        return len(self.scores) == len(self.values)
 
     @property
     def faults(self) -> list[str]:

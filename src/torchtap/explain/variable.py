@@ -14,9 +14,11 @@ from torchtap.core.tensors import kind_of
 from torchtap.core.text import plural
 from torchtap.explain.place import Inside, Place, place_of
 from torchtap.explain.same_scores import are_same
+from torchtap.explain.rows import is_per_row
 from torchtap.explain.site_value import SiteValue
 from torchtap.explain.subject import Subject
 from torchtap.explain.target import Target
+from torchtap.explain.twice import are_rows
 from torchtap.studies.sweep_rows import other_rows
 
 Run = Callable[[Tensor, int], Tensor]
@@ -33,6 +35,7 @@ class Variable:
         run: the scores at other values of it.
         scores: those at the value, if they are known.
         copies: how many times the rows of the call stand in the value.
+        rows: tells whether there is one score for each row, in place of a trial.
 
     Attributes:
         value: the tensor as it was found, detached.
@@ -41,7 +44,13 @@ class Variable:
     """
 
     def __init__(
-        self, value: Tensor, run: Run, scores: Tensor | None = None, *, copies: int = 1
+        self,
+        value: Tensor,
+        run: Run,
+        scores: Tensor | None = None,
+        *,
+        copies: int = 1,
+        rows: Callable[[], bool] | None = None,
     ) -> None:
         self.value = value
         self.why_single = ""
@@ -49,6 +58,8 @@ class Variable:
         self._base_scores = scores
         self._copies = copies
         self._can_repeat: bool | None = None
+        self._is_per_row: bool | None = None
+        self._rows = rows
 
     @property
     def num_rows(self) -> int:
@@ -136,6 +147,7 @@ class Variable:
             return torch.zeros_like(value)
         if isinstance(given, bool) or not isinstance(given, int | float | Tensor):
             raise InputError(f"{name} is {kind_of(given)}; expected a number or a tensor.")
+        _refuse_rounding(given, value, name)
         if not isinstance(given, Tensor):
             return torch.full_like(value, given)
         given = given.detach().to(value)
@@ -155,12 +167,16 @@ class Variable:
         copies = self._copies * times
         other = Variable(values, lambda new, more: self._run(new, more * times), copies=copies)
         other._can_repeat, other.why_single = self._can_repeat, self.why_single
+        other._is_per_row = self.is_per_row
         return other
 
     @property
     def is_per_row(self) -> bool:
         """Whether there is one score for each row."""
-        return bool(self.value.dim()) and len(self.base_scores) == len(self.value)
+        if self._is_per_row is None:
+            rule = self._rows or (lambda: is_per_row(self.value, self.base_scores, self._run))
+            self._is_per_row = rule()
+        return self._is_per_row
 
     def gap(self, values: Tensor, difference: Tensor) -> Tensor:
         """Completeness gap: the sum of a map less a difference of scores, ``float64``.
@@ -220,6 +236,26 @@ def _times(number: int) -> str:
     return "twice" if number == 2 else f"{number} times"
 
 
+def _refuse_rounding(given: float | Tensor, value: Tensor, name: str) -> None:
+    """Integers hold whole numbers within their limits alone."""
+    if value.is_floating_point():
+        return
+    wanted = torch.as_tensor(given).detach().double()
+    low, high = (0, 1) if value.dtype is torch.bool else _limits(value.dtype)
+    if bool(((wanted != wanted.round()) | (wanted < low) | (wanted > high)).any()):
+        shown = kind_of(given) if isinstance(given, Tensor) else repr(given)
+        raise InputError(
+            f"{name} is {shown}, and the value that is explained {kind_of(value)}; expected whole "
+            f"numbers from {low} to {high}, or a value that is converted to floating point before "
+            f"the call."
+        )
+
+
+def _limits(dtype: torch.dtype) -> tuple[int, int]:
+    limits = torch.iinfo(dtype)
+    return limits.min, limits.max
+
+
 _NO_GRAPH = (
     "The explained number has no gradient with respect to the value: the model computes it without "
     "a graph (no_grad, inference mode, detach, an operation that has no derivative), or does not "
@@ -254,7 +290,10 @@ def variable_of(
                 with site.replaced_by(values):
                     return subject.scores(target, times=times)
 
-            yield Variable(value, run_inside, scores), place.found(site.site)
+            def rows() -> bool:
+                return are_rows(subject, target, site.site, value, scores)
+
+            yield Variable(value, run_inside, scores, rows=rows), place.found(site.site)
         return
     name = place.name
     value = subject.inputs[name].detach().clone()
