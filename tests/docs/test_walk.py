@@ -19,8 +19,8 @@ PAGES = [page for page in sorted(FOLDER.glob("*.md")) if drawn_by(page)]
 
 
 def words(picture: Path) -> list[str]:
-    """What is written in a picture; where it stands is up to the layout."""
-    text = re.sub(r"<style>.*?</style>", "", picture.read_text(), flags=re.DOTALL)
+    """What is written in a picture, without places in it and lines of the page."""
+    text = re.sub(r"<style>.*?</style>|(?<=\.md):\d+", "", picture.read_text(), flags=re.DOTALL)
     return sorted(found.strip() for found in re.findall(r">([^<]+)<", text) if found.strip())
 
 
