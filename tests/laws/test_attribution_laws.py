@@ -12,7 +12,7 @@ from torch import Tensor
 
 import torchtap as tt
 from torchtap.core.tree import argument_leaves, leaves
-from torchtap.explain.map import Map
+from torchtap.explain.maps.map import Map
 from torchtap.testing import Specimen, default_loss, zoo
 
 every_specimen = pytest.mark.parametrize("specimen", zoo(), ids=str)
