@@ -137,7 +137,7 @@ def cam(
         kwargs: keywords of the model.
 
     Returns:
-        a :class:`~torchtap.explain.maps.map.Map` with raw ``values`` ``float[B, H, W]``, ``[B, L]`` or
+        a :class:`torchtap.Map` with raw ``values`` ``float[B, H, W]``, ``[B, L]`` or
         ``[B, D, H, W]`` at the resolution of the layer, float32, or float64 where the layer is.
         NaN in the layer stays NaN and is said in ``notes``.
 
