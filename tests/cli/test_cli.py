@@ -198,6 +198,7 @@ def test_there_are_a_thousand_class_names_in_their_order() -> None:
         assert names[index] == name
 
 
+@pytest.mark.slow
 def test_the_demo_prints_classes_and_modules_and_saves_both_files(tmp_path: Path) -> None:
     done = shell("-m", "torchtap.cli", "demo", "--out", str(tmp_path / "out"))
     assert done.returncode == 0, done.stderr
@@ -215,6 +216,7 @@ def test_the_demo_prints_classes_and_modules_and_saves_both_files(tmp_path: Path
     assert run["."].argmax() == CAT
 
 
+@pytest.mark.slow
 def test_the_demo_as_json_is_json(call: Callable[..., Any], tmp_path: Path) -> None:
     code, out, _ = call("demo", "--json", "--out", tmp_path)
     found = json.loads(out)
