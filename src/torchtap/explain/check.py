@@ -239,7 +239,7 @@ class _Checking:
         self._found["noise"] = worst
 
     def result(self) -> Check:
-        """What is there."""
+        """The numbers that were measured so far."""
         return Check(
             self.map,
             self.how.of,

@@ -1,4 +1,4 @@
-"""A run in one safetensors file: no pickle, readable by anybody, opened without the model.
+"""A run in one safetensors file: no pickle, readable by any program, opened without the model.
 
 Each value is a tensor named ``SITE#step.call.backward.phase``; the keys, labels and what is known
 of the model stand as JSON in the header's metadata under ``torchtap``.

@@ -107,7 +107,7 @@ class StatisticsWriter:
 
 
 def seal(folder: Path, series: Series, meta: Meta) -> dict[str, int]:
-    """Write all that was measured: as a table for everybody, and as a run without values.
+    """Write all that was measured: as a table that any program reads, and as a run without values.
 
     Returns:
         bytes and checksum of the latter.
