@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from torchtap.runs.open_run import open_run
     from torchtap.runs.run import Run as Run
     from torchtap.runs.store.disk import Disk as Disk
-    from torchtap.runs.table import Table as Table
+    from torchtap.runs.tables.table import Table as Table
     from torchtap.saved import codecs as codecs
     from torchtap.saved.advise import advise_offload as advise_offload
     from torchtap.saved.offload import Offload as Offload, offload as offload
@@ -94,7 +94,7 @@ _HOMES = {
     "Statistics": "stats.statistics",
     "Stats": "stats.sink",
     "Sweep": "studies.sweep_table",
-    "Table": "runs.table",
+    "Table": "runs.tables.table",
     "TorchtapError": "core.errors",
     "Verification": "studies.verify",
     "Watch": "capture.watch",

@@ -114,7 +114,7 @@ def seal(folder: Path, series: Series, meta: Meta) -> dict[str, int]:
     """
     import pyarrow.parquet
 
-    from torchtap.runs.file import save_run
+    from torchtap.runs.single_file.file import save_run
 
     path = folder / SEALED_STATISTICS
     half = path.with_name(f".{path.name}.part")
@@ -250,7 +250,7 @@ class RowsReader:
 
 def read_sealed(folder: Path, expected: Any) -> Series | None:
     """All that was measured, of an attempt that was closed; ``None`` if it is not as written."""
-    from torchtap.runs.file import read_run
+    from torchtap.runs.single_file.file import read_run
 
     path = folder / SERIES
     try:

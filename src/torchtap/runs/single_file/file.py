@@ -28,11 +28,11 @@ from torchtap.runs.contents import Contents
 from torchtap.runs.listing import FORMAT, PREFIX, check_format
 from torchtap.runs.merging.rank_numbers import RankNumbers
 from torchtap.runs.meta import Meta, meta_of
-from torchtap.runs.packed import is_small, pack, unpack
 from torchtap.runs.records import Records
 from torchtap.runs.scalars import Scalars
+from torchtap.runs.single_file.packed import is_small, pack, unpack
+from torchtap.runs.single_file.values import ALL
 from torchtap.runs.strided import strided
-from torchtap.runs.values import ALL
 from torchtap.stats.series import Series
 
 T = TypeVar("T")
