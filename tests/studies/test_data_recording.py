@@ -150,6 +150,16 @@ def test_other_data_do_not_go_on_with_a_run(tmp_path: Path) -> None:
         tt.record(small_net(), data, to=tmp_path / "run", batch_size=8, resume=True)
 
 
+def test_a_run_goes_on_only_with_the_sites_that_it_began_with(tmp_path: Path) -> None:
+    data = TensorDataset(SAMPLES)
+    net = small_net()
+    tt.record(net, data, ["0", net[1]], to=tmp_path / "run", batch_size=7)
+    tt.record(net, data, ["1", "0"], to=tmp_path / "run", batch_size=7, resume=True)
+    for other in ("1", ["0", "1", "2"]):
+        with pytest.raises(tt.InputError, match="with where 0, 1, and this is to go on with"):
+            tt.record(net, data, other, to=tmp_path / "run", batch_size=7, resume=True)
+
+
 def test_the_model_is_left_as_it_was(tmp_path: Path) -> None:
     net = small_net().train()
     tt.record(net, TensorDataset(SAMPLES), to=tmp_path / "run")
@@ -211,7 +221,7 @@ def test_the_command_records_an_array(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "1 site, 8 records, 8 steps" in capsys.readouterr().out
     check(tt.open(tmp_path / "run"))
     assert cli.run(words) == 2
-    assert "holds a run already" in capsys.readouterr().err
+    assert "with 1 attempt of rank 0" in capsys.readouterr().err
     assert cli.run([*words, "--resume", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["num_records"] == 8
 

@@ -18,7 +18,7 @@ def load_data(target: str, how: Mapping[str, Any]) -> Any:
 
     Args:
         target: a folder of pictures, a .npy or .parquet file, or ``package.module:name`` of a data
-            set or of a function that returns one.
+            set, or of a function or class that makes one.
         how: ``size``, ``mean`` and ``std`` for pictures.
 
     Raises:
@@ -37,12 +37,16 @@ def load_data(target: str, how: Mapping[str, Any]) -> Any:
             f"package.module:name."
         )
     found = load_object(target, what="--data")
-    made = found if hasattr(found, "__getitem__") and hasattr(found, "__len__") else found()
-    if not (hasattr(made, "__getitem__") and hasattr(made, "__len__")):
+    made = found() if isinstance(found, type) or not _has_items(found) else found
+    if not _has_items(made):
         raise InputError(
             f"{target} is a {type(made).__name__}; expected a data set with a length and items."
         )
     return made
+
+
+def _has_items(value: object) -> bool:
+    return hasattr(value, "__getitem__") and hasattr(value, "__len__")
 
 
 class Pictures:

@@ -15,6 +15,7 @@ from torchtap.capture.watch import watch
 from torchtap.core.distributed import own_rank
 from torchtap.core.errors import InputError
 from torchtap.core.modules import Where
+from torchtap.core.plan import make_plan
 from torchtap.core.progress import Progress
 from torchtap.core.text import plural
 from torchtap.core.tree import leaves
@@ -47,7 +48,9 @@ def record(
     The model runs as it is (``model.eval()`` is yours to call), without gradients. A step is a
     batch, in the order of the data set, and the ids of its samples are their places in it:
     ``run.ids(step)``. After any stop, ``resume=True`` goes on with the first batch that is not
-    there whole, so that no sample is there twice or missing.
+    there whole, so that no sample is there twice or missing. Compared with the run are the class
+    of the model, ``where``, the number of samples, the batch size and the number of ranks; that the
+    weights and the data are the same is yours to see to.
 
     Where ``torch.distributed`` is initialised, each rank takes its part of every batch and writes a
     folder of its own; the run is the same as that of one process. Ranks whose part of the last
@@ -72,7 +75,8 @@ def record(
         the run, opened from the folder.
 
     Raises:
-        InputError: the data shuffle, have no length, or are not those of the run that is resumed.
+        InputError: the data shuffle or have no length; ``where``, the number of samples, the batch
+            size or the number of ranks is not that of the run that is resumed.
         RunError: there is a run already and ``resume`` is false.
 
     Example:
@@ -86,7 +90,8 @@ def record(
     plan = _planned(data, batch_size, workers)
     disk = to if isinstance(to, Disk) else Disk(to, resume=resume)
     disk.describe(plan.labels)
-    first = _first_missing(disk.path, plan) if resume or disk.resumes else 0
+    wanted = make_plan(model, where).where
+    first = _first_missing(disk.path, plan, wanted) if resume or disk.resumes else 0
     if first < plan.num_steps:
         _run(model, plan, where, [disk, *([stats] if stats else [])], first, call, progress)
     return open_run(disk.path)
@@ -148,8 +153,9 @@ def _planned(data: Any, batch_size: int | None, workers: int) -> _Plan:
         }
     if isinstance(data, IterableDataset) or not isinstance(data, Sized):
         raise InputError(
-            f"{type(data).__name__} has no length or no places; a recording that stopped could not "
-            f"go on with it. Watch it yourself: tt.watch(model, to=tt.Disk(path))."
+            f"The data are a {type(data).__name__}, which has no length or no items by number; a "
+            f"recording that stopped could not go on with it. Watch it yourself: tt.watch(model, "
+            f"to=tt.Disk(path))."
         )
     size = _DEFAULT_BATCH if batch_size is None else batch_size
     if size < 1:
@@ -157,13 +163,15 @@ def _planned(data: Any, batch_size: int | None, workers: int) -> _Plan:
     return _Plan(data, len(data), size, *own_rank(), loading)
 
 
-def _first_missing(path: Path, plan: _Plan) -> int:
+def _first_missing(path: Path, plan: _Plan, where: Sequence[str]) -> int:
     """The first step that this rank has not whole."""
     home = rank_folder(path, plan.rank)
     attempts = [AttemptReader(one) for one in attempts_in(home).values()] if home.is_dir() else []
     done = -1
     for one in attempts:
-        known = one.facts.get("meta", {}).get("labels", plan.labels)
+        meta = one.facts.get("meta", {})
+        _refuse_other_sites(path, meta.get("where", where), where)
+        known = meta.get("labels", plan.labels)
         for name, value in plan.labels.items():
             if known.get(name) != value:
                 raise InputError(
@@ -172,6 +180,16 @@ def _first_missing(path: Path, plan: _Plan) -> int:
                 )
         done = max([done, *(commit.step for commit in one.commits if commit.is_closed)])
     return done + 1
+
+
+def _refuse_other_sites(path: Path, before: Sequence[str], now: Sequence[str]) -> None:
+    """A site that is not in all batches would miss samples."""
+    known, wanted = ({one for one in some if " at 0x" not in one} for some in (before, now))
+    if known != wanted:  # An address in the name of a callable object is another each time.
+        raise InputError(
+            f"{path} was recorded with where {', '.join(before)}, and this is to go on with "
+            f"{', '.join(now)}. Give the same, or another folder."
+        )
 
 
 def _run(

@@ -18,6 +18,7 @@ from torchtap.core.errors import CaptureError, InputError, RunError
 from torchtap.core.record import Record
 from torchtap.core.site import Site
 from torchtap.core.tensors import obstacle
+from torchtap.core.text import plural
 from torchtap.core.version import __version__
 from torchtap.runs.about import About
 from torchtap.runs.meta import Meta
@@ -353,8 +354,9 @@ class Disk:
         before = attempts_in(home)
         if before and not self._resume:
             raise RunError(
-                f"{self.path} holds a run already, with {len(before)} attempts of rank {rank}. "
-                f"tt.Disk(..., resume=True) goes on with it; else give another folder."
+                f"{self.path} holds a run already, with {plural(len(before), 'attempt')} of rank "
+                f"{rank}. resume=True (on the command line --resume) goes on with it; else give "
+                f"another folder."
             )
         for number, folder in before.items():
             if is_being_written(folder):
