@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +31,15 @@ def test_values_go_to_an_archive_of_arrays(path: Path) -> None:
     assert len(arrays.files) == 3
     found = arrays["1_output_2.0.-1.forward"]
     assert np.array_equal(found, small_net()[:2](batch(2)).detach().numpy())
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX permissions")
+@pytest.mark.parametrize("kind", ["npz", "safetensors", "csv", "parquet"])
+def test_a_file_has_the_permissions_of_any_other(path: Path, kind: str) -> None:
+    other = path.with_name("other")
+    other.touch()
+    (file,) = export_run(tt.open(path), kind, path.with_name("out"))
+    assert file.stat().st_mode == other.stat().st_mode
 
 
 def test_values_of_a_site_go_to_one_tensor(path: Path) -> None:
@@ -71,6 +81,20 @@ def test_narrow_floats_are_widened_for_numpy(tmp_path: Path) -> None:
     export_run(run_of(record(value=value)), "npz", tmp_path / "run.npz")
     (found,) = np.load(tmp_path / "run.npz").values()
     assert np.array_equal(found, value.float().numpy())
+
+
+@pytest.mark.parametrize("kind", ["npz", "safetensors"])
+def test_a_run_of_statistics_has_no_values_to_export(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    net = small_net()
+    disk = tt.Disk(tmp_path / "run", values=None)
+    with tt.watch(net, to=[tt.Stats(), disk]) as w:
+        net(batch(0))
+        w.step()
+    assert cli.run(["export", str(tmp_path / "run"), "--to", kind]) == 2
+    assert "has no values; its statistics are exported to csv" in capsys.readouterr().err
+    assert not list(tmp_path.glob(f"*.{kind}"))
 
 
 def test_a_format_that_does_not_exist_is_refused(

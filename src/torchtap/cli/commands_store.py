@@ -21,8 +21,8 @@ from torchtap.core.progress import Progress
 def export(path: str, where: tuple[str, ...], kind: str, out: str | None, as_json: bool) -> None:
     """Write a RUN in another format: its values (npz, safetensors), or statistics (csv, parquet).
 
-    npz has an array for each value, safetensors a tensor for each site, with its values joined
-    along dim 0; csv and parquet a row for each site and step.
+    npz has an array for each value, named SITE_STEP.CALL.BACKWARD.PHASE, safetensors a tensor for
+    each site, with its values joined along dim 0; csv and parquet a row for each site and step.
     """
     from torchtap.cli.parsing import open_saved, refuse_target, writing
 

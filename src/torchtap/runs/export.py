@@ -19,6 +19,7 @@ from torchtap.runs.select import Where
 from torchtap.runs.tables.statistics_rows import arrow_table, statistics_rows
 from torchtap.stats.statistics import NUMBERS
 
+_NO_VALUES = "The run has no values; its statistics are exported to csv or parquet."
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]+")
 
 
@@ -27,7 +28,8 @@ def export_run(run: Run, kind: str, path: Path, where: Where = None) -> list[Pat
 
     Args:
         run: what to write.
-        kind: ``npz`` (an archive of arrays, one per value), ``safetensors`` (one tensor per site,
+        kind: ``npz`` (an archive of arrays, one per value, named
+            ``SITE_STEP.CALL.BACKWARD.PHASE``), ``safetensors`` (one tensor per site,
             its values joined along dim 0), or ``csv`` and ``parquet`` (statistics, one row per site
             and step).
         path: of the file.
@@ -59,6 +61,8 @@ def _write_npz(run: Run, path: Path, where: Where) -> None:
         # Names are of files in the archive: none may lead out of where it is unpacked.
         safe = unused(_UNSAFE.sub("_", name).lstrip("."), arrays)
         arrays[safe] = _array(record.value, str(record.site))
+    if not arrays:
+        raise RunError(_NO_VALUES)
     with path.open("wb") as stream:
         np.savez(stream, **arrays)
 
@@ -76,8 +80,11 @@ def _write_safetensors(run: Run, path: Path, where: Where) -> None:
         tensors[str(site)] = joined.contiguous()
         steps[str(site)] = run._site_rows(site).steps.tolist()
     if not tensors:
-        raise RunError("The run has no values; its statistics are exported to csv or parquet.")
+        raise RunError(_NO_VALUES)
+    path.touch()
+    mode = path.stat().st_mode  # As the user's umask wants it; safetensors makes it private.
     save_file(tensors, path, metadata={"steps": json.dumps(steps)})
+    path.chmod(mode)
 
 
 def _write_csv(run: Run, path: Path, where: Where) -> None:
