@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import copy
 import gc
+import importlib
 import threading
 import traceback
 import weakref
 from collections.abc import Callable, Generator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -337,6 +339,51 @@ def test_a_write_in_a_branch_is_not_said_to_have_run() -> None:
     (note,) = notes(raised(wrong))
     assert "written by" not in note
     assert "y += 1" in note
+
+
+_ONE_LINE = "y = torch.ones(3, requires_grad=True).exp(); z = y.sum(); y += 1; z.backward()\n"
+
+
+def test_a_write_on_the_line_of_the_backward_may_be_what_wrote(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "one_line.py").write_text(f"import torch\n\ndef wrong():\n    {_ONE_LINE}")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (note,) = notes(raised(importlib.import_module("one_line").wrong))
+    (found,) = [line for line in note.splitlines() if line.endswith("one_line.py:4: y += 1")]
+    assert found.split()[0] in ("perhaps", "one")
+
+
+def test_recording_is_no_operation_of_the_program() -> None:
+    def wrong() -> None:
+        y = torch.ones(3, requires_grad=True).exp()
+        y += 1
+        y.sum().backward()
+
+    with pytest.raises(RuntimeError) as caught, tt.explain_errors(record=True):
+        wrong()
+    assert "__torch_function__" not in notes(caught.value)[0]
+
+
+def test_what_has_no_name_is_called_as_the_program_writes_it() -> None:
+    x, net = torch.ones(5, 4), nn.Linear(4, 2)
+    (note,) = notes(raised(lambda: net(x).backward()))
+    assert "backward was called on net(x), which is float32[5, 2]" in note
+
+
+def test_operations_are_shown_without_the_comments_in_them() -> None:
+    (note,) = notes(raised(lambda: nn.functional.cross_entropy(torch.ones(1, 2), torch.ones(1))))
+    assert "operation" in note
+    assert "#" not in note
+
+
+def test_a_state_is_not_blamed_on_an_order_that_is_set_already() -> None:
+    state = torch.zeros(1, 3, 8), torch.zeros(1, 3, 8)
+    time, batch = nn.LSTM(4, 8), nn.LSTM(4, 8, batch_first=True)
+    (one,) = notes(raised(lambda: time(torch.zeros(2, 2, 4), state)))
+    (two,) = notes(raised(lambda: batch(torch.zeros(2, 2, 4), state)))
+    assert "set batch_first=True" in one
+    assert "set batch_first=True" not in two
 
 
 def test_recording_changes_no_value_and_no_gradient_and_ends_with_the_block() -> None:

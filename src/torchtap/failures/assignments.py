@@ -68,11 +68,14 @@ def runs_before(function: ast.AST, line: int, here: int) -> bool | None:
     """Whether a line of a function ran before another one that is running.
 
     Returns:
-        ``None`` where it may have run, or not: it stands in a branch, or below in a loop.
+        ``None`` where it may have run, or not: it stands in a branch, below in a loop, or on the
+        same line.
     """
     around, at = blocks_at(function, here), blocks_at(function, line)
     loops = [node for node, _ in around if isinstance(node, ast.For | ast.While | ast.AsyncFor)]
-    if line >= here:
+    if line == here:
+        return None
+    if line > here:
         return None if any(node is loop for node, _ in at for loop in loops) else False
     return True if set(map(_key, at)) <= set(map(_key, around)) else None
 

@@ -26,6 +26,7 @@ _TORCH = os.path.dirname(torch.__file__) + os.sep
 _OURS = str(Path(__file__).parents[1]) + os.sep
 _STANDARD = sysconfig.get_paths()["stdlib"] + os.sep
 _PACKAGES = ("site-packages", "dist-packages")
+_DISPATCH = "handle_torch_function"
 _RAISES = frozenset({"RAISE_VARARGS", "RERAISE"})
 
 MISSING: Any = object()
@@ -194,6 +195,8 @@ def written(node: ast.AST, file: str = "") -> str:
         return " ".join(ast.unparse(node).split())
     first, last, start, end = place
     parts = [line.encode() for line in lines[first - 1 : last]]
+    if len(parts) > 1 and any(b"#" in one for one in parts):
+        return " ".join(ast.unparse(node).split())  # In one line, a comment would hide the rest.
     parts[-1] = parts[-1][:end]
     parts[0] = parts[0][start:]
     return " ".join(b"".join(parts).decode().split())
@@ -238,11 +241,15 @@ def _item_of(value: Any, key: Any) -> Any:
 
 
 def frames_of(error: BaseException) -> tuple[Frame, ...]:
-    """The frames that an exception passed, outermost first, without those of torchtap."""
+    """The frames that an exception passed, outermost first.
+
+    Without those of torchtap, and without PyTorch's dispatch to a recording of writes.
+    """
     frames: list[Frame] = []
     trace = error.__traceback__
     while trace is not None:
-        if trace.tb_frame.f_code.co_filename.startswith(_OURS) is False:
+        code = trace.tb_frame.f_code
+        if not code.co_filename.startswith(_OURS) and code.co_name != _DISPATCH:
             frames.append(Frame(trace))
         trace = trace.tb_next
     return tuple(frames)

@@ -24,6 +24,16 @@ def _name(failure: Failure, tensor: Tensor | None, otherwise: str) -> str:
     return held[-1] if held else otherwise
 
 
+def _called_on(failure: Failure) -> str:
+    """What stands before ``.backward`` in the program; ``output`` where that is not to be seen."""
+    frame = failure.user
+    node = None if frame is None else frame.expression
+    called = node.func if isinstance(node, ast.Call) else None
+    if frame is None or not isinstance(called, ast.Attribute) or called.attr != "backward":
+        return "output"
+    return written(called.value, frame.file)
+
+
 def _made(failure: Failure, tensor: Tensor | None) -> str:
     if tensor is None:
         return ""
@@ -317,7 +327,7 @@ def _attributes(owner: object) -> list[tuple[str, object]]:
 
 def _no_scalar(failure: Failure, found: re.Match[str]) -> Explanation:
     root = next((one for one in failure.differentiated if one.numel() != 1), None)
-    name = _name(failure, root, "x")
+    name = _name(failure, root, _called_on(failure))
     return Explanation(
         f"backward was called on {name}, which is {shape_of(root)} and not one number.",
         (
@@ -331,7 +341,7 @@ def _no_scalar(failure: Failure, found: re.Match[str]) -> Explanation:
 def _gradient_shape(failure: Failure, found: re.Match[str]) -> Explanation:
     at = int(found["at"])
     root = failure.differentiated[at] if at < len(failure.differentiated) else None
-    name = _name(failure, root, "x")
+    name = _name(failure, root, _called_on(failure))
     return Explanation(
         f"The gradient given for {name} has shape {found['given']}, and {name} has "
         f"{found['wanted']}.",

@@ -92,14 +92,16 @@ def _recurrence(failure: Failure, found: re.Match[str]) -> Explanation:
 
 
 def _state(failure: Failure, found: re.Match[str]) -> Explanation:
+    ways = [
+        f"Make the state [layers * directions, batch, hidden]: torch.zeros({found['wanted']}).",
+        "Leave the state out: it is zeros then.",
+    ]
+    if not getattr(failure.module, "batch_first", False):
+        ways.append("If the batch stands first in the input, set batch_first=True.")
     return Explanation(
         f"{failure.module_text} takes a hidden state of shape ({found['wanted']}) for this input, "
         f"and got ({found['given']}).",
-        (
-            f"Make the state [layers * directions, batch, hidden]: torch.zeros({found['wanted']}).",
-            "Leave the state out: it is zeros then.",
-            "If the batch stands first in the input, set batch_first=True.",
-        ),
+        tuple(ways),
         failure.details(failure.operand("input")),
     )
 
