@@ -11,6 +11,7 @@ from torchtap.cli.failures import explained
 from torchtap.cli.options import (
     all_option,
     batch_options,
+    graph_loss_option,
     json_option,
     loss_option,
     model_options,
@@ -206,14 +207,14 @@ def summary(model: str, depth: int | None, saved: bool, as_json: bool, **options
 @click.command()
 @click.argument("source", metavar="MODEL_OR_RUN")
 @click.option("--autograd", is_flag=True, help="What backward would walk, not the modules.")
-@click.option("--depth", type=click.IntRange(min=0), help="Open modules down to here.")
+@click.option("--depth", type=click.IntRange(min=0), help="In the picture: open modules to here.")
 @click.option(
     "-o", "--out", metavar="FILE", help="Where to: .svg, .html, .png, .pdf, .dot, .md or .json."
 )
 @click.option("--dark", is_flag=True, help="On a dark page; SVG follows the reader's system.")
 @model_options
 @batch_options
-@loss_option
+@graph_loss_option
 @json_option
 def graph(
     source: str,

@@ -44,6 +44,11 @@ def loss_option(command: Command) -> Command:
     return click.option("--loss", metavar="LOSS", help=text)(command)
 
 
+def graph_loss_option(command: Command) -> Command:
+    text = "mean, logit:CLASS or package.module:callable; turns --autograd on."
+    return click.option("--loss", metavar="LOSS", help=text)(command)
+
+
 def json_option(command: Command) -> Command:
     text = "Print JSON instead of a table."
     return click.option("--json", "as_json", is_flag=True, help=text)(command)

@@ -144,9 +144,9 @@ def _refuse_none(found: AutogradParts) -> None:
     if any(root.node >= 0 for root in found.roots):
         return
     root = found.roots[0]
-    many = f"None of the {len(found.roots)} tensors has" if len(found.roots) > 1 else "It has"
+    many = f"None of the {len(found.roots)} tensors has an" if len(found.roots) > 1 else "It has no"
     raise InputError(
-        f"tt.graph got {root.type}{f' ({root.name})' if root.name else ''}: {root.note}. {many} an "
+        f"tt.graph got {root.type}{f' ({root.name})' if root.name else ''}: {root.note}. {many} "
         f"autograd graph. Compute it from parameters or inputs that require grad, with grad mode "
         f"on; tt.graph(model, *inputs) shows the modules all the same."
     )

@@ -243,11 +243,19 @@ def _draw_line(axes: Axes, pane: Pane, limits: Limits) -> None:
 def _bar(figure: Figure, axes: Sequence[Axes], limits: Limits, *, is_clipped: bool) -> None:
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
+    from matplotlib.ticker import MaxNLocator
 
     colors = ScalarMappable(Normalize(*limits), color_name(limits))
     beyond: Any = ("both" if limits[0] < 0 else "max") if is_clipped else "neither"
     bar = figure.colorbar(
-        colors, ax=list(axes), location="bottom", shrink=0.5, aspect=40, pad=0.02, extend=beyond
+        colors,
+        ax=list(axes),
+        location="bottom",
+        shrink=0.5,
+        aspect=40,
+        pad=0.02,
+        extend=beyond,
+        ticks=MaxNLocator(4),  # More labels of many digits overlap below one map.
     )
     bar.ax.tick_params(labelsize=7, colors=GREY)
     bar.outline.set_visible(False)
