@@ -123,6 +123,22 @@ class Contents:
         return self._records.nbytes
 
     @property
+    def kept(self) -> Records:
+        """All records."""
+        return self._records
+
+    def places_in(self, steps: Sequence[int]) -> Places:
+        """Places of the records of some steps that nothing has overwritten, as :meth:`records`."""
+        places: Places = np.arange(self._length)
+        own = distinct(self._column("step"))
+        if not np.isin(own, steps).all():
+            places = self._among(places, None, steps)
+        lost = self._records.overwritten_places()
+        if len(lost):
+            places = places[~np.isin(places, lost)]
+        return self._in_call_order(places)
+
+    @property
     def entries(self) -> Any:
         """The index of values that are on disk (see ``runs/store``), ``None`` of others."""
         return self._records.entries

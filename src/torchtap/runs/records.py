@@ -55,7 +55,9 @@ class Fact(NamedTuple):
 class Stored(Protocol):
     """Values that are read when they are asked for, and of which an index knows the rest."""
 
-    entries: Any
+    @property
+    def entries(self) -> Any:
+        """The index, as far as there is one."""
 
     def __len__(self) -> int:
         """How many there are."""
@@ -128,6 +130,7 @@ class Records(Sequence[Record]):
         sites: Sequence[Site],
         labels: Sequence[tuple[str, ...]],
         phases: Sequence[str],
+        versions: NDArray[np.int64] | None = None,
     ) -> Records:
         """Records of an index, whose columns are used as they are; nothing is appended to them.
 
@@ -137,6 +140,7 @@ class Records(Sequence[Record]):
             sites: by number.
             labels: by number; the first is ``()``.
             phases: by number; the first are those of :data:`~torchtap.core.record.PHASES`.
+            versions: of values in memory that may be overwritten; by default none may.
         """
         records = Records()
         records.kept = kept
@@ -145,8 +149,9 @@ class Records(Sequence[Record]):
         records._site_ids = {id(site): number for number, site in enumerate(records.sites)}
         records._phases, records._labels = _Numbered(phases), _Numbered(labels)
         records._length = len(kept)
-        version = np.broadcast_to(np.int64(UNVERSIONED), len(kept))
-        records._table = {**columns, "version": version}
+        if versions is None:
+            versions = np.broadcast_to(np.int64(UNVERSIONED), len(kept))
+        records._table = {**columns, "version": versions}
         return records
 
     # ------------------------------------------------------------------ filled
@@ -222,9 +227,21 @@ class Records(Sequence[Record]):
                 yield new_record(Record, (sites[site], step, call, *found))
 
     def column(self, name: str) -> NDArray[Any]:
-        """``site`` (number in ``sites``), ``step``, ``call``, ``backward`` or ``version``."""
+        """``site`` (number in ``sites``), ``step``, ``call``, ``backward`` or ``version``, and
+        ``phase`` and ``labels`` (numbers in ``phase_table`` and ``label_table``).
+        """
         column: NDArray[Any] = self._table[name][: self._length]
         return column
+
+    @property
+    def phase_table(self) -> Sequence[str]:
+        """Phases by number."""
+        return self._phases.values
+
+    @property
+    def label_table(self) -> Sequence[tuple[str, ...]]:
+        """Labels of a record by number."""
+        return self._labels.values
 
     def phases(self) -> NDArray[Any]:
         """The phase of each record, as text."""
@@ -266,7 +283,10 @@ class Records(Sequence[Record]):
         Args:
             step: look only at records that came after the last one of an earlier step.
         """
-        start = 0 if step is None else self._start_of(step)
+        return self.at(self.overwritten_places(0 if step is None else self._start_of(step)))
+
+    def overwritten_places(self, start: int = 0) -> Places:
+        """The places of the same, from one on."""
         versions = self.column("version")[start:]
         aliases = np.flatnonzero(versions != UNVERSIONED)
         lost = [
@@ -274,7 +294,7 @@ class Records(Sequence[Record]):
             for place, version in zip(aliases.tolist(), versions[aliases].tolist(), strict=True)
             if self.kept[place + start]._version != version
         ]
-        return self.at(np.array(lost, dtype=np.intp))
+        return np.array(lost, dtype=np.intp)
 
     def _start_of(self, step: int) -> int:
         """The place after the last record of an earlier step, searched from the end."""
