@@ -230,8 +230,13 @@ class Records(Sequence[Record]):
         """``site`` (number in ``sites``), ``step``, ``call``, ``backward`` or ``version``, and
         ``phase`` and ``labels`` (numbers in ``phase_table`` and ``label_table``).
         """
-        column: NDArray[Any] = self._table[name][: self._length]
+        column: NDArray[Any] = np.asarray(self._table[name])[: self._length]
         return column
+
+    def column_at(self, name: str, places: Places) -> NDArray[Any]:
+        """The same at some places; of a large run on disk the others are not computed."""
+        found: NDArray[Any] = self._table[name][places]
+        return found
 
     @property
     def phase_table(self) -> Sequence[str]:

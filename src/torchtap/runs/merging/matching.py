@@ -47,7 +47,7 @@ class RankRecords:
         return [self.records.label_table[code] for code in codes.tolist()], which
 
     def _label_codes(self, orders: Column) -> Column:
-        return self.records.column("labels")[self.places[orders]]
+        return self.records.column_at("labels", self.places[orders])
 
 
 @dataclass(frozen=True, slots=True)

@@ -201,7 +201,7 @@ class RecordMerge:
         else:
             facts = self._table.of(records, places)
             if records.entries is None:
-                versions = records.column("version")[places]
+                versions = records.column_at("version", places)
         calls = matched.columns["call"][keys]
         if len(rule.wholes) > 1:
             calls = calls + self._calls_before(rule, part, site, keys)

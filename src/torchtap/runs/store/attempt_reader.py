@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 from torchtap.core.errors import RunError
 from torchtap.runs.store.commit import Commit
 from torchtap.runs.store.index import Index, checked, joined
-from torchtap.runs.store.index_file import read_index
+from torchtap.runs.store.index_file import Sealed, read_index
 from torchtap.runs.store.layout import ATTEMPT, INDEX, JOURNAL, read_json, value_path
 from torchtap.runs.store.lock import is_being_written
 
@@ -48,7 +47,7 @@ class AttemptReader:
         if sealed is not None:
             self._is_sealed = True
             self._lines = list(sealed.lines)
-            self._take(sealed.entries, sealed.ends)
+            self._take(sealed.entries, sealed)
             return True
         return self._follow() or is_news
 
@@ -139,16 +138,15 @@ class AttemptReader:
                 f"that stood there are lost"
             )
 
-    def _take(self, index: Index, ends: Mapping[str, int] | None = None) -> None:
+    def _take(self, index: Index, sealed: Sealed | None = None) -> None:
         """Add values to the index, but for those that their files are too short for.
 
         Args:
             index: of the values.
-            ends: how many bytes the files must have, where that is known: then ten million values
-                are not looked at one by one.
+            sealed: where it is of a file: of that ten million values are checked at once.
         """
         sizes = {name: _size(value_path(self.folder, name)) for name in index.tables.file}
-        is_there = ends is not None and all(sizes[name] >= end for name, end in ends.items())
+        is_there = sealed is not None and sealed.fits(sizes)
         index, lost = (index, dict[str, int]()) if is_there else checked(index, sizes)
         for name, many in lost.items():
             self.lost.append(
