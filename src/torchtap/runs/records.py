@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar, overload, runtime_checkable
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,7 +51,6 @@ class Fact(NamedTuple):
     nbytes: int
 
 
-@runtime_checkable
 class Stored(Protocol):
     """Values that are read when they are asked for, and of which an index knows the rest."""
 
@@ -113,6 +112,7 @@ class Records(Sequence[Record]):
 
     def __init__(self, kept: Sequence[Any] | None = None) -> None:
         self.kept: Any = [] if kept is None else kept
+        self._stored: Stored | None = None
         self.sites: list[Site] = []
         self._site_numbers: dict[Site, int] = {}
         # The identity of a site is looked up first: hashing one takes longer than all the rest.
@@ -143,7 +143,7 @@ class Records(Sequence[Record]):
             versions: of values in memory that may be overwritten; by default none may.
         """
         records = Records()
-        records.kept = kept
+        records.kept = records._stored = kept
         records.sites = list(sites)
         records._site_numbers = {site: number for number, site in enumerate(sites)}
         records._site_ids = {id(site): number for number, site in enumerate(records.sites)}
@@ -256,21 +256,21 @@ class Records(Sequence[Record]):
 
     def fact(self, place: int) -> Fact:
         """Dtype, shape and bytes of a value; of one on disk without reading it."""
-        if isinstance(self.kept, Stored):
-            return self.kept.fact(place)
+        if self._stored is not None:
+            return self._stored.fact(place)
         kept = self.kept[place]
         return Fact(str(kept.dtype).removeprefix("torch."), tuple(kept.shape), nbytes_of(kept))
 
     @property
     def entries(self) -> Any:
         """The index of values that are on disk, ``None`` of others."""
-        return self.kept.entries if isinstance(self.kept, Stored) else None
+        return None if self._stored is None else self._stored.entries
 
     @property
     def nbytes(self) -> int:
         """Bytes of all values."""
-        if isinstance(self.kept, Stored):
-            return self.kept.nbytes
+        if self._stored is not None:
+            return self._stored.nbytes
         return sum(map(nbytes_of, (self.kept[place] for place in range(self._length))))
 
     def in_phase(self, phase: str) -> NDArray[np.bool_]:

@@ -34,7 +34,10 @@ class RankRecords:
 
     def labels(self, orders: Column) -> tuple[str, ...]:
         """All labels of some of them, the first that came first."""
-        codes, table = self._label_codes(orders), self.records.label_table
+        table = self.records.label_table
+        if len(table) == 1:
+            return table[0]
+        codes = self._label_codes(orders)
         if (codes == codes[0]).all():
             return tuple(dict.fromkeys(table[codes[0]]))
         codes, first = np.unique(codes, return_index=True)
@@ -43,6 +46,8 @@ class RankRecords:
 
     def labels_of_each(self, orders: Column) -> tuple[list[tuple[str, ...]], Column]:
         """The distinct labels of some of them, and of each which."""
+        if len(self.records.label_table) == 1:
+            return [self.records.label_table[0]], np.zeros(len(orders), dtype=np.int64)
         codes, which = np.unique(self._label_codes(orders), return_inverse=True)
         return [self.records.label_table[code] for code in codes.tolist()], which
 
@@ -74,6 +79,8 @@ class Matched:
     def keys_of_sites(self) -> list[Column]:
         """The keys of each site, by its number."""
         sites = self.columns["site"]
+        if len(self.sites) < 1 << 16:
+            sites = sites.astype(np.uint16)  # Numbers of 16 bits are sorted in one pass.
         order = np.argsort(sites, kind="stable")
         ends = np.cumsum(np.bincount(sites, minlength=len(self.sites)))
         return np.split(order, ends[:-1]) if len(self.sites) else []

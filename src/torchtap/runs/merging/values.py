@@ -13,7 +13,7 @@ from torch import Tensor
 
 from torchtap.core.placement import Axis
 from torchtap.runs.merging.rules import NO_PLACE, Coordinate, Refused, fold
-from torchtap.runs.records import Fact, Places, Records, Stored
+from torchtap.runs.records import Fact, Places, Records
 from torchtap.runs.store.index import DTYPES, Index, Tables
 
 Column = NDArray[Any]
@@ -187,7 +187,7 @@ class MergedValues:
     @property
     def entries(self) -> Index | None:
         """What lists of a run need of an index; ``None`` where values are in memory."""
-        if not all(isinstance(one.kept, Stored) for one in self._records):
+        if any(one.entries is None for one in self._records):
             return None
         columns, tables = self._index
         dtypes: dict[str, int] = {}

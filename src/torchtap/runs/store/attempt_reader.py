@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -74,12 +76,21 @@ class AttemptReader:
             self.__dict__["_commits"] = len(self._lines), found
         return found
 
+    def commits_with(self, name: str) -> Iterator[Commit]:
+        """Those that have a part that is left out where it is empty, as ``scalars``.
+
+        The others are not parsed: of a million steps that takes ten seconds.
+        """
+        mark = json.dumps(name)
+        for line in self._lines:
+            if mark in (line if isinstance(line, str) else line.decode("ascii", "replace")):
+                yield Commit.of_json(line)
+
     @property
     def dropped(self) -> dict[str, tuple[int, int, list[int]]]:
         """Site -> how many of its values were dropped, how many bytes they had, in which steps."""
         found: dict[str, tuple[int, int, list[int]]] = {}
-        marked = [line for line in self._lines if _mentions_dropped(line)]
-        for commit in map(Commit.of_json, marked):
+        for commit in self.commits_with("dropped"):
             for site, (number, nbytes) in commit.dropped.items():
                 many, total, steps = found.get(site, (0, 0, []))
                 found[site] = (many + number, total + nbytes, [*steps, commit.step])
@@ -154,10 +165,6 @@ class AttemptReader:
                 f"have no such size: they are lost"
             )
         self.index = joined([self.index, index]) if len(self.index) else index
-
-
-def _mentions_dropped(line: bytes | str) -> bool:
-    return (b'"dropped"' in line) if isinstance(line, bytes) else ('"dropped"' in line)
 
 
 def _size(path: Path) -> int:

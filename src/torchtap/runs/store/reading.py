@@ -120,7 +120,7 @@ class RankReader:
         """Numbers that were logged."""
         found = Scalars()
         for number, one in self.attempts.items():
-            for commit in one.commits:
+            for commit in one.commits_with("scalars"):
                 if counts(commit.step, self._limits[number]):
                     found.log(commit.step, commit.scalars)
         return found
