@@ -7,6 +7,7 @@ import random
 import shutil
 import signal
 import time
+from collections.abc import Iterator, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -86,10 +87,10 @@ def kill_again_and_again(path: Path, times: int, seed: int) -> int:
     chance, rows, first = random.Random(seed), 600, 0
     for number in range(times):
         process = start(path, first, rows)
-        time.sleep(chance.uniform(0, 0.25))
+        time.sleep(chance.uniform(0, 0.15))
         kill(process)
         run = tt.open(path)
-        if number % 10 == 0 or number == times - 1:
+        if number == times - 1:
             check_every_step(run, rows)
         else:
             assert run.steps == list(range(len(run.steps)))
@@ -106,7 +107,9 @@ def test_a_recording_that_is_killed_keeps_every_committed_step(tmp_path: Path) -
 
 @pytest.mark.slow
 def test_two_hundred_kills_lose_no_committed_step(tmp_path: Path) -> None:
-    assert kill_again_and_again(tmp_path / "run", 200, seed=1) > 1000
+    """In ten runs, since the attempts of one are read again each time."""
+    found = [kill_again_and_again(tmp_path / f"run{n}", 20, seed=n) for n in range(10)]
+    assert sum(found) > 1000
 
 
 def test_a_step_that_was_flushed_survives(tmp_path: Path) -> None:
@@ -180,14 +183,20 @@ def test_a_run_that_breaks_off_at_any_byte_shows_no_wrong_tensor(
     whole = subset_or_error(path, flowed)
     assert whole == len(flowed)
     for file in files_of(path):
-        size = file.stat().st_size
-        for length in every_byte(size):
-            shutil.rmtree(copy, ignore_errors=True)
-            shutil.copytree(path, copy)
-            os.truncate(copy / file.relative_to(path), length)
-            found = subset_or_error(copy, flowed)
+        for found in broken_off(path, file, copy, every_byte(file.stat().st_size), flowed):
             if file.name == "index.safetensors":
                 assert found == whole  # The journal has it all.
+
+
+def broken_off(
+    path: Path, file: Path, copy: Path, lengths: Sequence[int], flowed: dict[Any, Any]
+) -> Iterator[int]:
+    """How many values there are where one file of a run breaks off after so many bytes."""
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(path, copy)
+    for length in sorted(lengths, reverse=True):  # One copy grows ever shorter.
+        os.truncate(copy / file.relative_to(path), length)
+        yield subset_or_error(copy, flowed)
 
 
 def every_byte(size: int) -> list[int]:
@@ -202,11 +211,9 @@ def test_a_run_that_breaks_off_at_really_any_byte_shows_no_wrong_tensor(tmp_path
     path, copy = tmp_path / "run", tmp_path / "copy"
     flowed = crashed(path, 2)
     for file in files_of(path):
-        for length in range(file.stat().st_size):
-            shutil.rmtree(copy, ignore_errors=True)
-            shutil.copytree(path, copy)
-            os.truncate(copy / file.relative_to(path), length)
-            subset_or_error(copy, flowed)
+        found = list(broken_off(path, file, copy, range(file.stat().st_size), flowed))
+        if file.name == "small.arrows":
+            assert found == sorted(found, reverse=True)  # The shorter, the less there is.
 
 
 def test_a_torn_journal_keeps_the_steps_before(tmp_path: Path) -> None:
