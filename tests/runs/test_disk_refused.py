@@ -95,37 +95,41 @@ def _paths() -> dict[str, str]:
 _WATCHED = """
 import sys, torch, torchtap as tt, pyarrow, safetensors.torch
 import torchtap.runs.store.opening, torchtap.runs.store.journal, torchtap.runs.merging.whole
-path, seen = sys.argv[1], []
+seen = []
 def hook(event, args):
     if event in ("pickle.find_class", "os.system", "subprocess.Popen", "os.exec", "os.posix_spawn",
-                 "os.remove", "os.rename", "os.truncate", "shutil.rmtree", "marshal.loads"):
-        seen.append((event, args))
+                 "os.remove", "os.rename", "os.truncate", "shutil.rmtree"):
+        seen.append((event, str(args)[:200]))
     if event == "open" and isinstance(args[2], int) and args[2] & 0o3103:
-        seen.append((event, args))  # For writing, made, or cut off.
-for warm in True, False:
-    if not warm:
-        sys.addaudithook(hook)
+        seen.append((event, str(args)[:200]))  # For writing, made, or cut off.
+def look(path):
     try:
         run = tt.open(path)
         for record in run.records(phase=None):
             record.value
-        print(len(run))
     except tt.RunError as error:
         print(error)
+look(sys.argv[1])  # What is imported then is imported.
+sys.addaudithook(hook)
+for path in sys.argv[1:]:
+    look(path)
 assert not seen, seen
 """
 
 
-@pytest.mark.parametrize("place", ["journal.arrows", "attempt.json", "small.arrows", "lanes"])
-def test_reading_a_run_writes_nothing_and_runs_nothing(place: str, tmp_path: Path) -> None:
-    """Also one in which a pickle stands in the place of a file."""
-    record_steps(tmp_path / "run", range(2), rows=3000)
-    home = tmp_path / "run" / "rank-00000" / "attempt-000"
-    (home / "index.safetensors").unlink()
-    target = next((home / place).iterdir()) if place == "lanes" else home / place
-    target.write_bytes(b"cos\nsystem\n(S'touch " + str(tmp_path / "harm").encode() + b"'\ntR.")
+def test_reading_a_run_writes_nothing_and_runs_nothing(tmp_path: Path) -> None:
+    """Also runs in which a pickle stands in the place of a file."""
+    paths = [tmp_path / name for name in ("whole", "journal.arrows", "attempt.json", "lanes")]
+    for path in paths:
+        record_steps(path, range(2), rows=3000)
+        home = path / "rank-00000" / "attempt-000"
+        if path.name != "whole":
+            (home / "index.safetensors").unlink()
+            place = home / path.name
+            target = next(place.iterdir()) if place.is_dir() else place
+            target.write_bytes(b"cos\nsystem\n(S'touch %b'\ntR." % bytes(tmp_path / "harm"))
     before = {file: file.read_bytes() for file in files_of(tmp_path)}
-    program = [sys.executable, "-c", _WATCHED, str(tmp_path / "run")]
+    program = [sys.executable, "-c", _WATCHED, *map(str, paths)]
     done = subprocess.run(program, capture_output=True, text=True, env=_paths())
     assert done.returncode == 0, done.stderr
     assert {file: file.read_bytes() for file in files_of(tmp_path)} == before
