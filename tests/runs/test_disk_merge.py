@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -176,3 +177,57 @@ def test_calls_beyond_all_measure_are_matched_too(tmp_path: Path) -> None:
     for codes in found:
         assert codes[0][0] == codes[1][1] and codes[0][1] == codes[1][0]
         assert codes[0].argsort().tolist() == [1, 2, 0]
+
+
+# --- ranks that are not whole ------------------------------------------------------------------
+
+
+def two_ranks(path: Path) -> Path:
+    """A run of two ranks; returns the attempt of the second."""
+    write_ranks(path, [[("a", s, value(10 * rank + s)) for s in range(3)] for rank in range(2)])
+    return path / "rank-00001" / "attempt-000"
+
+
+@pytest.mark.parametrize(
+    ("lost", "said"),
+    [
+        (("attempt.json",), "what its attempt.json says of it, such as its rank, is missing"),
+        (("journal.arrows", "index.safetensors"), "journal.arrows is missing"),
+    ],
+)
+def test_a_rank_that_cannot_be_merged_is_left_out_and_named(
+    lost: tuple[str, ...], said: str, tmp_path: Path
+) -> None:
+    home = two_ranks(tmp_path)
+    for name in lost:
+        (home / name).unlink()
+    run = tt.open(tmp_path)
+    assert torch.equal(run.cat("a"), torch.cat([value(step) for step in range(3)]))
+    reasons = [entry.reason for entry in run.absent]
+    assert reasons[0] == "rank 1 of 2: not given"
+    assert reasons[1].startswith(f"rank 1 is left out: {said}")
+    assert run.ids(0) == []
+    found = run.rank(1)
+    if "attempt.json" in lost:
+        assert torch.equal(found.get("a", step=2), value(12))
+
+
+def test_a_rank_that_has_committed_nothing_yet_comes_in_when_it_has(tmp_path: Path) -> None:
+    home = two_ranks(tmp_path / "run")
+    home.rename(tmp_path / "later")
+    home.mkdir()
+    run = tt.open(tmp_path / "run")
+    assert len(run) == 3 and "rank 1 is left out" in run.absent[-1].reason
+    home.rmdir()
+    (tmp_path / "later").rename(home)
+    assert run.refresh()
+    assert len(run) == 6 and not run.absent
+    assert run.times[0] == [0, 1, 2]
+
+
+def test_a_copy_of_a_rank_is_not_taken_for_another(tmp_path: Path) -> None:
+    home = two_ranks(tmp_path)
+    shutil.rmtree(home)
+    shutil.copytree(tmp_path / "rank-00000" / "attempt-000", home)
+    with pytest.raises(tt.RunError, match="Rank 0 is there 2 times, in rank 0 and rank 1"):
+        len(tt.open(tmp_path))

@@ -15,6 +15,8 @@ from torchtap.runs.store.index_file import Sealed, read_index
 from torchtap.runs.store.layout import ATTEMPT, INDEX, JOURNAL, read_json, value_path
 from torchtap.runs.store.lock import is_being_written
 
+_NO_JOURNAL = f"{JOURNAL} is missing"
+
 
 class AttemptReader:
     """What one attempt has committed so far.
@@ -109,7 +111,8 @@ class AttemptReader:
     # ------------------------------------------------------------------ reading
 
     def _read_facts(self) -> dict[str, Any]:
-        self.lost = [one for one in self.lost if not one.startswith(ATTEMPT)]
+        # A writer that has just begun may have come to neither when they were looked for.
+        self.lost = [one for one in self.lost if not one.startswith((ATTEMPT, _NO_JOURNAL))]
         try:
             return read_json(self.folder / ATTEMPT)
         except FileNotFoundError:
@@ -135,8 +138,7 @@ class AttemptReader:
                 self._lines.append(one.info)
                 self._end = one.end
         except FileNotFoundError:
-            missing = f"{JOURNAL} is missing: which values were written is not known"
-            self.lost = [*dict.fromkeys([*self.lost, missing])]
+            self.lost.append(f"{_NO_JOURNAL}: which values were written is not known")
         if batches:
             self._take(index_of(batches))
         return bool(batches)

@@ -107,6 +107,11 @@ class RankReader:
         return Meta()
 
     @property
+    def is_described(self) -> bool:
+        """Whether an attempt says which rank and model it is of."""
+        return any(one.facts.get("meta") is not None for one in self.attempts.values())
+
+    @property
     def expected(self) -> list[Site]:
         """Sites in the order in which calls have them."""
         return [
