@@ -7,7 +7,7 @@ offset and row grow each time. Steps that resemble no neighbour are a block that
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,7 +98,7 @@ class BlockColumn:
         places, times = self._blocks.find(rows)
         found = self._kept[places].astype(self.dtype)
         if self._growth is not None:
-            found = found + times * self._growth[places]
+            found = found + times * self._growth[places].astype(np.int64)
         return found.astype(self.dtype)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Column:
@@ -122,15 +122,15 @@ class BlockColumn:
 
     def min(self) -> Any:
         """The smallest number."""
-        return min(self._kept.min(), self._last().min())
+        return self.dtype.type(min(self._kept.min(), self.last().min()))
 
     def max(self) -> Any:
         """The largest number."""
-        return max(self._kept.max(), self._last().max())
+        return self.dtype.type(max(self._kept.max(), self.last().max()))
 
-    def _last(self) -> Column:
+    def last(self) -> Column:
         """The last repetition of each row that is kept."""
-        if self._growth is None:
+        if self._growth is None or not self._growth.any():
             return self._kept
         times = self._blocks.times_of_rows - 1
         found: Column = self._kept.astype(self.dtype) + times * self._growth
@@ -183,9 +183,14 @@ def growth_of(blocks: Blocks, kept: NDArray[np.int64], column: Column) -> Column
     return found
 
 
-def grows_safely(blocks: Blocks, growth: Column) -> bool:
+def grows_safely(blocks: Blocks, growths: Iterable[Column]) -> bool:
     """Whether no repetition of any row is beyond the numbers of 64 bits."""
-    return bool((np.abs(growth.astype(np.float64)) * blocks.times_of_rows < _MOST).all())
+    is_repeated = blocks.times > 1
+    times = np.repeat(blocks.times[is_repeated], blocks.periods[is_repeated])
+    rows = np.repeat(is_repeated, blocks.periods)
+    return all(
+        bool((np.abs(one[rows].astype(np.float64)) * times < _MOST).all()) for one in growths
+    )
 
 
 def _compared(

@@ -163,10 +163,13 @@ def checked(index: Index, sizes: Mapping[str, int]) -> tuple[Index, dict[str, in
 def expected_bytes(index: Index) -> NDArray[np.int64]:
     """Bytes that a value of its dtype and shape has; -1 of what cannot be."""
     widths = np.array([STORED[name].itemsize for name in index.tables.dtype] or [0])
-    sizes = np.array([_numel(shape) for shape in index.tables.shape] or [0])
-    found: NDArray[np.int64] = (
-        sizes[np.asarray(index.columns["shape"])] * widths[np.asarray(index.columns["dtype"])]
-    ).astype(np.int64)
+    sizes = np.array([_numel(shape) for shape in index.tables.shape] or [0], dtype=np.int64)
+    shapes = np.asarray(index.columns["shape"])
+    found: NDArray[np.int64]
+    if len(widths) == 1:
+        found = (sizes * widths[0])[shapes]
+    else:
+        found = sizes[shapes] * widths[np.asarray(index.columns["dtype"])]
     return found
 
 

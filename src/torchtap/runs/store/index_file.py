@@ -122,10 +122,12 @@ class Sealed(NamedTuple):
         if not len(self.kept):
             return True
         ends = np.array([sizes[name] for name in self.kept.tables.file])[columns["file"]]
-        nbytes, first = columns["nbytes"], columns["offset"]
-        is_there = (np.minimum(first, self.last) >= 0) & (nbytes >= 0)
-        is_there &= np.maximum(first, self.last) <= ends - nbytes
-        return bool(is_there.all() and (nbytes == expected_bytes(self.kept)).all())
+        nbytes = columns["nbytes"]
+        if nbytes.min() < 0 or (nbytes != expected_bytes(self.kept)).any():
+            return False
+        ends -= nbytes
+        found = (columns["offset"], self.last)
+        return all(one.min() >= 0 and bool((one <= ends).all()) for one in found)
 
 
 def read_index(path: Path, expected: Any) -> Sealed | None:
@@ -165,18 +167,18 @@ def _read(raw: NDArray[np.uint8]) -> Sealed | None:
         arrays[name] = part.view(_KINDS[entry["dtype"]])
     starts, periods = (arrays[name].astype(np.int64) for name in _BLOCKS)
     blocks = Blocks(starts, periods, np.cumsum(periods) - periods)
-    kept = {n: arrays[n].astype(DTYPES[n]) for n in DTYPES if n != _CHECKSUMS}
-    growth = {name: arrays[f"{name}.growth"].astype(np.int64) for name in GROWING}
+    kept = {name: arrays[name] for name in DTYPES if name != _CHECKSUMS}
+    growth = {name: arrays[f"{name}.growth"] for name in GROWING}
     if not _is_sound(blocks, kept, growth, tables) or len(arrays[_CHECKSUMS]) != len(blocks):
         return None
     columns: dict[str, Any] = {
         name: BlockColumn(blocks, one, growth.get(name), DTYPES[name]) for name, one in kept.items()
     }
+    last = columns["offset"].last()
     if len(blocks) <= MOST_EXPANDED:
         columns = {name: np.asarray(one) for name, one in columns.items()}
     columns[_CHECKSUMS] = arrays[_CHECKSUMS]
     lines = arrays[_COMMITS].tobytes().decode("ascii")
-    last = kept["offset"] + (blocks.times_of_rows - 1) * growth["offset"]
     entries = Index({name: columns[name] for name in DTYPES}, tables)
     return Sealed(entries, lines.split("\n") if lines else [], Index(kept, tables), last)
 
@@ -192,4 +194,4 @@ def _is_sound(blocks: Blocks, kept: Arrays, growth: Arrays, tables: Tables) -> b
         return True
     codes = ((kept[name], len(getattr(tables, name))) for name in CODED)
     is_known = all(one.min() >= 0 and one.max() < many for one, many in codes)
-    return is_known and all(grows_safely(blocks, one) for one in growth.values())
+    return is_known and grows_safely(blocks, growth.values())
