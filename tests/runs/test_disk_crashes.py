@@ -7,6 +7,7 @@ import random
 import shutil
 import signal
 import time
+from collections.abc import Iterator, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -64,19 +65,21 @@ def check_every_step(run: tt.Run, rows: int) -> None:
     net = small_net()
     assert run.steps == list(range(len(run.steps)))
     sites = [str(site) for site in run.sites]
-    for step in run.steps:
+    by_step: dict[int, list[tt.Record]] = {step: [] for step in run.steps}
+    for one in run.records():
+        by_step[one.step].append(one)
+    for step, found in by_step.items():
         x = batch(step, rows)
         expected = {}
         for number, module in enumerate(net):
             x = module(x).detach()
             expected[f"{number}:output"] = content(x)
-        found = list(run.records(steps=step))
         assert sorted(str(one.site) for one in found) == sorted(sites)
         for one in found:
             if str(one.site) in expected:
                 assert content(one.value) == expected[str(one.site)]
-        loss_gradient = run.get("2:grad_output", step=step)
-        assert content(loss_gradient) == content(2 * x)
+        (gradient,) = (one for one in found if str(one.site) == "2:grad_output")
+        assert content(gradient.value) == content(2 * x)
         assert run.labels(step) == {"step": step}
         assert run.ids(step) == [step, step + 1, step + 2]
 
@@ -86,10 +89,10 @@ def kill_again_and_again(path: Path, times: int, seed: int) -> int:
     chance, rows, first = random.Random(seed), 600, 0
     for number in range(times):
         process = start(path, first, rows)
-        time.sleep(chance.uniform(0, 0.25))
+        time.sleep(chance.uniform(0, 0.15))
         kill(process)
         run = tt.open(path)
-        if number % 10 == 0 or number == times - 1:
+        if number == times - 1:
             check_every_step(run, rows)
         else:
             assert run.steps == list(range(len(run.steps)))
@@ -106,7 +109,10 @@ def test_a_recording_that_is_killed_keeps_every_committed_step(tmp_path: Path) -
 
 @pytest.mark.slow
 def test_two_hundred_kills_lose_no_committed_step(tmp_path: Path) -> None:
-    assert kill_again_and_again(tmp_path / "run", 200, seed=1) > 1000
+    """In ten runs, since the attempts of one are read again each time."""
+    record_steps(tmp_path / "first", range(1))  # What is imported then is imported for all.
+    found = [kill_again_and_again(tmp_path / f"run{n}", 20, seed=n) for n in range(10)]
+    assert sum(found) > 1000
 
 
 def test_a_step_that_was_flushed_survives(tmp_path: Path) -> None:
@@ -181,14 +187,20 @@ def test_a_run_that_breaks_off_at_any_byte_shows_no_wrong_tensor(
     whole = subset_or_error(path, flowed)
     assert whole == len(flowed)
     for file in files_of(path):
-        size = file.stat().st_size
-        for length in every_byte(size):
-            shutil.rmtree(copy, ignore_errors=True)
-            shutil.copytree(path, copy)
-            os.truncate(copy / file.relative_to(path), length)
-            found = subset_or_error(copy, flowed)
+        for found in broken_off(path, file, copy, every_byte(file.stat().st_size), flowed):
             if file.name == "index.safetensors":
                 assert found == whole  # The journal has it all.
+
+
+def broken_off(
+    path: Path, file: Path, copy: Path, lengths: Sequence[int], flowed: dict[Any, Any]
+) -> Iterator[int]:
+    """How many values there are where one file of a run breaks off after so many bytes."""
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(path, copy)
+    for length in sorted(lengths, reverse=True):  # One copy grows ever shorter.
+        os.truncate(copy / file.relative_to(path), length)
+        yield subset_or_error(copy, flowed)
 
 
 def every_byte(size: int) -> list[int]:
@@ -203,11 +215,9 @@ def test_a_run_that_breaks_off_at_really_any_byte_shows_no_wrong_tensor(tmp_path
     path, copy = tmp_path / "run", tmp_path / "copy"
     flowed = crashed(path, 2)
     for file in files_of(path):
-        for length in range(file.stat().st_size):
-            shutil.rmtree(copy, ignore_errors=True)
-            shutil.copytree(path, copy)
-            os.truncate(copy / file.relative_to(path), length)
-            subset_or_error(copy, flowed)
+        found = list(broken_off(path, file, copy, range(file.stat().st_size), flowed))
+        if file.name == "small.arrows":
+            assert found == sorted(found, reverse=True)  # The shorter, the less there is.
 
 
 def test_a_torn_journal_keeps_the_steps_before(tmp_path: Path) -> None:
@@ -219,13 +229,14 @@ def test_a_torn_journal_keeps_the_steps_before(tmp_path: Path) -> None:
     assert held(run) == {key: value for key, value in flowed.items() if key[1] < 2}
 
 
-def test_a_flipped_bit_anywhere_shows_no_wrong_tensor(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_closed", [True, False], ids=["closed", "crashed"])
+def test_a_flipped_bit_anywhere_shows_no_wrong_tensor(is_closed: bool, tmp_path: Path) -> None:
     path = tmp_path / "run"
-    flowed = crashed(path, 2)
+    flowed = record_steps(path, range(2), rows=2) if is_closed else crashed(path, 2)
     chance = random.Random(0)
     for file in files_of(path):
         whole = file.read_bytes()
-        for place in chance.sample(range(len(whole)), min(len(whole), 150)):
+        for place in chance.sample(range(len(whole)), min(len(whole), 60)):
             damaged = bytearray(whole)
             damaged[place] ^= 1 << chance.randrange(8)
             file.write_bytes(damaged)

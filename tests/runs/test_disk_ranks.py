@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from bits import content
 import torchtap as tt
 from ranks import run_on_two_ranks
 from torchtap.cli import app as cli
+from torchtap.runs.store.doctor import examine
 
 _TRAINING = """
 import os, sys, torch, torchtap as tt
@@ -117,3 +119,60 @@ def test_a_folder_of_ranks_is_listed_and_saved(folder: Path, tmp_path: Path) -> 
     assert saved.steps == [0, 1, 2]
     assert str(tt.open(folder)).startswith("Run of Sequential")
     assert tt.merge([folder / "rank-00000", folder / "rank-00001"]).steps == [0, 1, 2]
+
+
+_SHARDED = """
+import os, sys, torch, torchtap as tt
+from torch import distributed
+from torch.distributed.fsdp import fully_shard
+from recordings import batch, small_net
+distributed.init_process_group("gloo")
+rank = distributed.get_rank()
+net = small_net()
+for layer in net[0], net[2]:
+    fully_shard(layer)
+fully_shard(net)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+where = "*:output,grad_output,param,param_grad,step_grad,buffer"
+with tt.watch(net, where, to=[tt.Disk(sys.argv[1] + "/run"), tt.Stats()]) as w:
+    for step in range(3):
+        optimizer.zero_grad()
+        net(batch(step, 6)[3 * rank : 3 * rank + 3]).square().mean().backward()
+        optimizer.step()
+        w.step()
+"""
+
+
+@pytest.mark.slow
+def test_shards_of_fsdp_are_whole_parameters_and_what_flows_is_side_by_side(
+    tmp_path: Path,
+) -> None:
+    run_on_two_ranks(tmp_path, _SHARDED)
+    run, expected = tt.open(tmp_path / "run"), one_process(3)
+    for step, (path, leaf) in product(range(3), product("02", ("weight", "bias"))):
+        for port in ("param", "step_grad"):
+            text = f"{path}:{port}[{leaf}]"
+            whole = expected.get(text, step=step)
+            torch.testing.assert_close(run.get(text, step=step), whole)
+            assert run.stats(text, step=step).numel == whole.numel()
+            # Of 16 rows each rank has 8, of 3 the first has 2.
+            own = [run.rank(rank).record(text, step=step) for rank in range(2)]
+            assert torch.equal(torch.cat([one.value for one in own]), run.get(text, step=step))
+            assert [len(one.value) for one in own] == ([8, 8] if path == "0" else [2, 1])
+            for rank, one in enumerate(own):
+                assert any(label.startswith(f"shard {rank} of 2") for label in one.labels)
+        torch.testing.assert_close(run.cat("1", steps=step), expected.cat("1", steps=step))
+        assert [one.labels[-1] for one in run.records("1", steps=step)] == ["rank 0", "rank 1"]
+    assert not run.absent
+    assert examine(tmp_path / "run").is_whole
+    saved = tt.open(run.save(tmp_path / "merged.safetensors"))
+    assert content(saved["0:param[weight]"]) == content(run["0:param[weight]"])
+
+    shutil.rmtree(tmp_path / "run" / "rank-00001")
+    half = tt.open(tmp_path / "run")
+    with pytest.raises(tt.SiteError):
+        half["0:param[weight]"]
+    said = {str(one.site): one.reason for one in half.absent}
+    assert said["0:param[weight]"].startswith("1 of its 2 shards are there: a whole takes all")
+    assert half.cat("1", steps=0).shape == (3, 16)
+    assert half.rank(0)["0:param[weight]"].shape == (8, 8)

@@ -147,27 +147,47 @@ def test_the_table_holds_what_numpy_computes(tmp_path: Path) -> None:
 
 
 def test_a_run_is_read_by_others_as_the_page_shows(tmp_path: Path) -> None:
-    """With the program of docs/format.md, in a process that cannot import torchtap."""
-    net = torch.nn.Linear(300, 200)
-    with tt.watch(net, to=[tt.Disk(tmp_path / "run"), tt.Stats()]) as w:
-        for _ in range(3):
-            net(torch.ones(100, 300))
-            w.step(split="train")
+    """With the programs of docs/format.md, the second in a process that cannot import torchtap."""
     page = (Path(__file__).parents[2] / "docs" / "format.md").read_text()
-    program = page.split("```python\n")[2].split("```")[0]
-    blocked = f"import sys\nsys.modules['torchtap'] = None\npath = {str(tmp_path / 'run')!r}\n"
+    write, read = [part.split("```")[0] for part in page.split("```python\n")[1:]]
+    there: dict[str, Any] = {}
+    exec(write, there)
+    run = tt.open(there["path"])
+    expected = {f"{one.site} {one.step}": one.value.numpy() for one in run.records()}
+    with torch.no_grad():
+        for step in range(3):
+            hidden = there["model"][0](torch.full((100, 300), float(step)))
+            assert np.array_equal(expected[f"0:output {step}"], hidden.numpy())
+    ragged = tmp_path / "ragged"
+    net = torch.nn.Identity()
+    with tt.watch(net, to=tt.Disk(ragged)) as w:  # The second lane has elements and no rows.
+        for shape in ((40, 900), (40, 500), (0, 900), (), (30, 1, 800)):
+            net(torch.randn(shape))
+            w.step()
+    right = {f"{one.site} {one.step}": one.value.numpy() for one in tt.open(ragged).records()}
+    np.savez(tmp_path / "ragged.npz", **right)  # type: ignore[arg-type]
+    np.savez(tmp_path / "expected.npz", **expected)  # type: ignore[arg-type]
     compare = (
-        "import numpy as np\n"
-        f"assert np.array_equal(value, np.load({str(tmp_path / 'last.npy')!r}))\n"
+        f"there = [({str(tmp_path / 'expected.npz')!r}, path, 6)]\n"
+        f"there += [({str(tmp_path / 'ragged.npz')!r}, {str(ragged)!r}, 5)]\n"
+        "for name, folder, many in there:\n"
+        "    attempt = pathlib.Path(folder, 'rank-00000', 'attempt-000')\n"
+        "    expected, stream = np.load(name), pa.ipc.open_stream(attempt / 'journal.arrows')\n"
+        "    entries = [entry for batch in stream for entry in batch.to_pylist()]\n"
+        "    assert len(entries) == len(expected.files) == many\n"
+        "    for entry in entries:\n"
+        "        right = expected[f\"{entry['site']} {entry['step']}\"]\n"
+        "        found = value_of(entry)\n"
+        "        assert found.shape == right.shape and np.array_equal(found, right)\n"
         "assert 'torch' not in sys.modules"
     )
-    np.save(tmp_path / "last.npy", net(torch.ones(100, 300)).detach().numpy())
+    blocked = f"import sys\nsys.modules['torchtap'] = None\npath = {there['path']!r}\n"
     done = subprocess.run(
-        [sys.executable, "-c", f"{blocked}{program}\n{compare}"],
+        [sys.executable, "-c", f"{blocked}{read}\n{compare}"],
         capture_output=True,
         text=True,
         env={key: value for key, value in os.environ.items() if key != "PYTHONPATH"},
     )
     assert done.returncode == 0, done.stderr
-    said = [line.removeprefix("# ") for line in program.splitlines() if line.startswith("# ")]
+    said = [line.removeprefix("# ") for line in read.splitlines() if line.startswith("# ")]
     assert done.stdout.splitlines() == said

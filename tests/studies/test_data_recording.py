@@ -263,7 +263,7 @@ def test_a_recording_that_is_killed_many_times_has_every_sample_once(tmp_path: P
     words = ["record", MODEL, "1", "--data", str(tmp_path / "x.npy"), "--batch-size", "2"]
     words += ["--out", str(tmp_path / "run"), "--resume"]
     program = [sys.executable, "-m", "torchtap", *words]
-    for number in range(12):
+    for number in range(8):
         process = subprocess.Popen(program, stdout=subprocess.DEVNULL, env=dict(os.environ))
         time.sleep(3 + 0.1 * number)
         process.send_signal(signal.SIGKILL)

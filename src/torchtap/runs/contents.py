@@ -99,6 +99,9 @@ class Contents:
     def _column(self, name: str) -> NDArray[Any]:
         return self._records.column(name)[: self._length]
 
+    def _at(self, name: str, places: Places) -> NDArray[Any]:
+        return self._records.column_at(name, places)
+
     @cached_property
     def selection(self) -> Selection:
         """The sites that were recorded or measured, and how they are looked up."""
@@ -121,6 +124,22 @@ class Contents:
     def nbytes(self) -> int:
         """Bytes of all values."""
         return self._records.nbytes
+
+    @property
+    def kept(self) -> Records:
+        """All records."""
+        return self._records
+
+    def places_in(self, steps: Sequence[int]) -> Places:
+        """Places of the records of some steps that nothing has overwritten, as :meth:`records`."""
+        places: Places = np.arange(self._length)
+        own = distinct(self._column("step"))
+        if not np.isin(own, steps).all():
+            places = self._among(places, None, steps)
+        lost = self._records.overwritten_places()
+        if len(lost):
+            places = places[~np.isin(places, lost)]
+        return self._in_call_order(places)
 
     @property
     def entries(self) -> Any:
@@ -167,7 +186,7 @@ class Contents:
         if phase is not None:
             places = places[self._records.in_phase(phase)[places]]
         if steps is not None:
-            places = places[np.isin(self._column("step")[places], list(steps))]
+            places = places[np.isin(self._at("step", places), list(steps))]
         return places
 
     def _in_call_order(self, places: Places) -> Places:
@@ -188,10 +207,10 @@ class Contents:
             return places
         of_number = np.full((2, len(self._records.sites)), -1)
         of_number[:, several] = [[side[n] for n in several], [rank[n] for n in several]]
-        slots = np.flatnonzero(of_number[0][self._column("site")[places]] >= 0)
+        slots = np.flatnonzero(of_number[0][self._at("site", places)] >= 0)
         movable = places[slots]
-        sites = self._column("site")[movable]
-        call = [self._column(name)[movable] for name in ("backward", "phase", "call", "step")]
+        sites = self._at("site", movable)
+        call = [self._at(name, movable) for name in ("backward", "phase", "call", "step")]
         call.append(of_number[0][sites])
         moved = places.copy()
         moved[slots[np.lexsort((movable, *call))]] = movable[
@@ -216,11 +235,11 @@ class Contents:
         found = self._among(self._places_of(place), phase)
         for name, wanted in (("step", step), ("call", call), ("backward", backward)):
             if wanted is not None:
-                found = found[self._column(name)[found] == wanted]
+                found = found[self._at(name, found) == wanted]
         if not len(found):
             raise SiteError(self._nothing_like(place, step, call, backward, phase))
         # Of several backwards the one that came last.
-        steps, calls = self._column("step")[found], self._column("call")[found]
+        steps, calls = self._at("step", found), self._at("call", found)
         return self._records[int(found[np.lexsort((found, calls, steps))[-1]])]
 
     def records(
@@ -274,7 +293,7 @@ class Contents:
     def facts(self) -> Iterator[tuple[Site, int, str, Fact]]:
         """Site, step, phase, and dtype, shape and bytes of every record, as :meth:`records`."""
         places = self._in_call_order(np.arange(self._length))
-        sites, steps = (self._column(name)[places].tolist() for name in ("site", "step"))
+        sites, steps = (self._at(name, places).tolist() for name in ("site", "step"))
         phases = self._records.phases()[places].tolist()
         for place, site, step, phase in zip(places.tolist(), sites, steps, phases, strict=True):
             yield self._records.sites[site], step, phase, self._records.fact(place)
@@ -284,9 +303,9 @@ class Contents:
         place = self.resolve(site)
         self._refuse_measured(place)
         found = self._among(self._places_of(place), self.phase)
-        steps, calls = self._column("step")[found], self._column("call")[found]
+        steps, calls = self._at("step", found), self._at("call", found)
         found = found[np.lexsort((found, calls, steps))]
-        steps, calls = self._column("step")[found], self._column("call")[found]
+        steps, calls = self._at("step", found), self._at("call", found)
         # Of several backwards through one call the last.
         is_last = np.ones(len(found), dtype=bool)
         is_last[:-1] = (np.diff(steps) != 0) | (np.diff(calls) != 0)
@@ -363,7 +382,7 @@ class Contents:
         """Places of the records of a site in each step."""
         if site not in self._steps_of:
             places = self._among(self._places_of(site), self.phase)
-            steps = self._column("step")[places]
+            steps = self._at("step", places)
             order = np.argsort(steps, kind="stable")
             known, starts = np.unique(steps[order], return_index=True)
             parts = np.split(places[order], starts[1:])
@@ -413,7 +432,7 @@ class Contents:
         self, site: Site, step: int | None, call: int | None, backward: int | None, phase: str
     ) -> str:
         places = self._places_of(site)
-        steps, calls = (self._column(name)[places].tolist() for name in ("step", "call"))
+        steps, calls = (self._at(name, places).tolist() for name in ("step", "call"))
         phases = self._records.phases()[places].tolist()
         rows = list(zip(steps, calls, phases, strict=True))
         have = sorted({(step, number) for step, number, one in rows if one == phase})

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar, overload, runtime_checkable
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,11 +51,12 @@ class Fact(NamedTuple):
     nbytes: int
 
 
-@runtime_checkable
 class Stored(Protocol):
     """Values that are read when they are asked for, and of which an index knows the rest."""
 
-    entries: Any
+    @property
+    def entries(self) -> Any:
+        """The index, as far as there is one."""
 
     def __len__(self) -> int:
         """How many there are."""
@@ -111,6 +112,7 @@ class Records(Sequence[Record]):
 
     def __init__(self, kept: Sequence[Any] | None = None) -> None:
         self.kept: Any = [] if kept is None else kept
+        self._stored: Stored | None = None
         self.sites: list[Site] = []
         self._site_numbers: dict[Site, int] = {}
         # The identity of a site is looked up first: hashing one takes longer than all the rest.
@@ -128,6 +130,7 @@ class Records(Sequence[Record]):
         sites: Sequence[Site],
         labels: Sequence[tuple[str, ...]],
         phases: Sequence[str],
+        versions: NDArray[np.int64] | None = None,
     ) -> Records:
         """Records of an index, whose columns are used as they are; nothing is appended to them.
 
@@ -137,16 +140,18 @@ class Records(Sequence[Record]):
             sites: by number.
             labels: by number; the first is ``()``.
             phases: by number; the first are those of :data:`~torchtap.core.record.PHASES`.
+            versions: of values in memory that may be overwritten; by default none may.
         """
         records = Records()
-        records.kept = kept
+        records.kept = records._stored = kept
         records.sites = list(sites)
         records._site_numbers = {site: number for number, site in enumerate(sites)}
         records._site_ids = {id(site): number for number, site in enumerate(records.sites)}
         records._phases, records._labels = _Numbered(phases), _Numbered(labels)
         records._length = len(kept)
-        version = np.broadcast_to(np.int64(UNVERSIONED), len(kept))
-        records._table = {**columns, "version": version}
+        if versions is None:
+            versions = np.broadcast_to(np.int64(UNVERSIONED), len(kept))
+        records._table = {**columns, "version": versions}
         return records
 
     # ------------------------------------------------------------------ filled
@@ -222,9 +227,26 @@ class Records(Sequence[Record]):
                 yield new_record(Record, (sites[site], step, call, *found))
 
     def column(self, name: str) -> NDArray[Any]:
-        """``site`` (number in ``sites``), ``step``, ``call``, ``backward`` or ``version``."""
-        column: NDArray[Any] = self._table[name][: self._length]
+        """``site`` (number in ``sites``), ``step``, ``call``, ``backward`` or ``version``, and
+        ``phase`` and ``labels`` (numbers in ``phase_table`` and ``label_table``).
+        """
+        column: NDArray[Any] = np.asarray(self._table[name])[: self._length]
         return column
+
+    def column_at(self, name: str, places: Places) -> NDArray[Any]:
+        """The same at some places; of a large run on disk the others are not computed."""
+        found: NDArray[Any] = self._table[name][places]
+        return found
+
+    @property
+    def phase_table(self) -> Sequence[str]:
+        """Phases by number."""
+        return self._phases.values
+
+    @property
+    def label_table(self) -> Sequence[tuple[str, ...]]:
+        """Labels of a record by number."""
+        return self._labels.values
 
     def phases(self) -> NDArray[Any]:
         """The phase of each record, as text."""
@@ -234,21 +256,21 @@ class Records(Sequence[Record]):
 
     def fact(self, place: int) -> Fact:
         """Dtype, shape and bytes of a value; of one on disk without reading it."""
-        if isinstance(self.kept, Stored):
-            return self.kept.fact(place)
+        if self._stored is not None:
+            return self._stored.fact(place)
         kept = self.kept[place]
         return Fact(str(kept.dtype).removeprefix("torch."), tuple(kept.shape), nbytes_of(kept))
 
     @property
     def entries(self) -> Any:
         """The index of values that are on disk, ``None`` of others."""
-        return self.kept.entries if isinstance(self.kept, Stored) else None
+        return None if self._stored is None else self._stored.entries
 
     @property
     def nbytes(self) -> int:
         """Bytes of all values."""
-        if isinstance(self.kept, Stored):
-            return self.kept.nbytes
+        if self._stored is not None:
+            return self._stored.nbytes
         return sum(map(nbytes_of, (self.kept[place] for place in range(self._length))))
 
     def in_phase(self, phase: str) -> NDArray[np.bool_]:
@@ -266,7 +288,10 @@ class Records(Sequence[Record]):
         Args:
             step: look only at records that came after the last one of an earlier step.
         """
-        start = 0 if step is None else self._start_of(step)
+        return self.at(self.overwritten_places(0 if step is None else self._start_of(step)))
+
+    def overwritten_places(self, start: int = 0) -> Places:
+        """The places of the same, from one on."""
         versions = self.column("version")[start:]
         aliases = np.flatnonzero(versions != UNVERSIONED)
         lost = [
@@ -274,7 +299,7 @@ class Records(Sequence[Record]):
             for place, version in zip(aliases.tolist(), versions[aliases].tolist(), strict=True)
             if self.kept[place + start]._version != version
         ]
-        return self.at(np.array(lost, dtype=np.intp))
+        return np.array(lost, dtype=np.intp)
 
     def _start_of(self, step: int) -> int:
         """The place after the last record of an earlier step, searched from the end."""

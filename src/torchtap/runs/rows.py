@@ -38,7 +38,7 @@ class SiteRows:
         sizes = [_num_rows(records.fact(place).shape) for place in places.tolist()]
         self.starts: Numbers = np.zeros(len(sizes) + 1, dtype=np.int64)
         np.cumsum(sizes, out=self.starts[1:])
-        self.steps: Numbers = records.column("step")[places]
+        self.steps: Numbers = records.column_at("step", places)
 
     def __len__(self) -> int:
         return int(self.starts[-1])

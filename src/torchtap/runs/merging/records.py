@@ -3,66 +3,88 @@
 Values of parts of the batch stand side by side, as further calls of the same step with a label
 ``rank N``: as micro-batches do. ``run.cat`` joins them, ``run.stats`` measures them together, and
 nothing has to be known of the dim along which the samples lie. Shards are joined to one tensor.
+
+Columns are merged, and neither records made nor values read: those of replicas on disk are equal
+where dtype, shape and checksum are, shards are joined when they are asked for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import prod
+from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
-from torchtap.core.equality import same
-from torchtap.core.placement import Axis, split_labels
-from torchtap.core.record import UNVERSIONED, Record, new_record
+from torchtap.core.placement import split_labels
+from torchtap.core.record import UNVERSIONED
 from torchtap.core.site import FLOW_PORTS, Site
 from torchtap.runs.contents import Contents
-from torchtap.runs.merging.findings import Findings, agreeing
+from torchtap.runs.merging.findings import Findings
+from torchtap.runs.merging.matching import match
+from torchtap.runs.merging.replicas import Replicas
 from torchtap.runs.merging.rows import ONE_OF_EQUAL
 from torchtap.runs.merging.rules import (
     NO_PLACE,
     Refused,
     Rule,
     Whole,
-    fold,
     of_the_whole,
     rule_of,
     said_ranks,
 )
 from torchtap.runs.merging.stages import Stages
+from torchtap.runs.merging.values import Cut, FactTable, MergedValues
+from torchtap.runs.records import Records
+from torchtap.runs.store.index import Tables
+
+Column = NDArray[Any]
+_MOST = 1 << 62
 
 
-class _Key(NamedTuple):
-    """What tells the records of one site and rank apart."""
+@dataclass(slots=True)
+class _Chunk:
+    """The merged records of one site and one part of the batch.
 
-    step: int
-    phase: str
-    call: int
-    backward: int
-    number: int
+    Attributes:
+        keys: which of the keys they are of.
+        calls: of each.
+        labels: of each, by number.
+        stage: of a pipeline.
+        part: of the batch.
+        orders: by which they are sorted within their step, stage and part.
+        owner: as of :class:`MergedValues`.
+        places: where the values stand.
+        facts: dtype and shape of each, by number.
+        versions: of values that may be overwritten, else ``None``.
+    """
 
-
-class _Kept(NamedTuple):
-    """One record, and when it came on its rank."""
-
-    order: int
-    record: Record
-
-
-class _Sorted(NamedTuple):
-    """One merged record, and what the records are sorted by."""
-
-    step: int
+    keys: Column
+    calls: Column
+    labels: Column
     stage: int
     part: int
-    order: int
-    record: Record
+    orders: Column
+    owner: int
+    places: Column
+    facts: Column
+    versions: Column | None
 
 
-_OfSite = Mapping[_Key, _Kept]
-_Calls = tuple[int, str, str]
-"""Step, path and phase: calls are counted for each."""
+@dataclass(slots=True)
+class _Numbered:
+    """Labels of records, each with a number."""
+
+    entries: list[tuple[str, ...]] = field(default_factory=lambda: [()])
+
+    def number(self, labels: tuple[str, ...]) -> int:
+        """The number of some labels, which are new or not."""
+        if labels not in self.entries:
+            self.entries.append(labels)
+        return self.entries.index(labels)
 
 
 class RecordMerge:
@@ -84,141 +106,247 @@ class RecordMerge:
     ) -> None:
         self._stages = stages
         self._findings = findings
-        self._kept = {rank: _by_site(held, steps) for rank, held in sources.items()}
-        self._num_calls = {rank: _num_calls(of) for rank, of in self._kept.items()}
+        self._steps = np.asarray(steps, dtype=np.int64)
+        self._matched = match(sources, steps)
+        self._places_of_ranks = {rank: n for n, rank in enumerate(self._matched.ranks)}
+        self._keys = self._matched.keys_of_sites()
+        self._num_calls: dict[str, Column] = {}
+        self._cuts: list[Cut] = []
+        self._labels = _Numbered()
+        self._table = FactTable()
 
-    def merge(self) -> list[Record]:
+    def merge(self) -> Records:
         """The records of the whole, step by step."""
-        found: list[_Sorted] = []
-        for site in dict.fromkeys(site for of in self._kept.values() for site in of):
-            there = {rank: of[site] for rank, of in self._kept.items() if site in of}
+        chunks: list[_Chunk] = []
+        for site, keys in zip(self._matched.sites, self._keys, strict=True):
             try:
-                stage, ranks = self._stages.ranks_of(site, there)
-                rule = rule_of(site, {rank: _labels(of) for rank, of in there.items()}, ranks)
-                merged = self._merge_site(site, rule, there)
-                found += [one._replace(stage=stage) for one in merged]
+                chunks += self._merge_site(site, keys)
             except Refused as refused:
                 self._findings.refuse(site, str(refused))
-        return [one.record for one in sorted(found, key=lambda one: one[:4])]
+        return self._joined(chunks)
 
-    def _merge_site(self, site: Site, rule: Rule, there: Mapping[int, _OfSite]) -> list[_Sorted]:
-        found = []
-        self._note_lacking(site, rule, there)
+    # ------------------------------------------------------------------ one site
+
+    def _merge_site(self, site: Site, keys: Column) -> list[_Chunk]:
+        matched = self._matched
+        orders = matched.orders[:, keys]
+        labels = {}
+        for number, (rank, held) in enumerate(zip(matched.ranks, matched.held, strict=True)):
+            own = orders[number][orders[number] >= 0]
+            if len(own):
+                labels[rank] = held.labels(own)
+        stage, ranks = self._stages.ranks_of(site, labels)
+        rule = rule_of(site, labels, ranks)
+        self._note_lacking(site, rule, keys, orders)
+        replicas = Replicas(matched, self._places_of_ranks, keys, orders)
+        found: list[tuple[int, Whole, Column]] = []
+        left_out: set[int] = set()
         for part, whole in enumerate(rule.wholes):
-            differing = _unlike_keys(whole, there)
+            chosen, differing = replicas.compare(whole)
             if differing and not whole.is_told:
                 raise Refused(NO_PLACE)
-            for key in set.intersection(*(set(there.get(rank, ())) for rank in whole.ranks)):
-                held = {rank: there[rank][key].record for rank in whole.ranks}
-                groups = _unlike_values(whole, held)
-                if groups is None:
-                    order = there[whole.ranks[0]][key].order
-                    record = self._record(rule, part, held)
-                    found.append(_Sorted(key.step, 0, part, order, record))
-                elif whole.is_told:
-                    differing.setdefault(key.step, groups)
-                else:
-                    raise Refused(NO_PLACE)
             if differing:
-                steps = sorted(differing)
-                self._findings.differ(site, differing[steps[0]], steps)
-                found = [one for one in found if one.step not in differing]
+                numbers = sorted(differing)
+                steps = self._steps[numbers].tolist()
+                self._findings.differ(site, differing[numbers[0]](), steps)
+                left_out |= differing.keys()
+            found.append((part, whole, chosen))
+        if left_out:
+            is_out = np.isin(matched.columns["step"][keys], list(left_out))
+            found = [(part, whole, chosen[~is_out[chosen]]) for part, whole, chosen in found]
+        return [
+            self._chunk(site, rule, part, whole, keys[chosen], orders[:, chosen], stage)
+            for part, whole, chosen in found
+            if len(chosen)
+        ]
+
+    def _note_lacking(self, site: Site, rule: Rule, keys: Column, orders: Column) -> None:
+        """Say where a part has no value of a step, and others have."""
+        if (orders >= 0).all():
+            return
+        steps = self._matched.columns["step"][keys]
+        parts = [ranks for whole in rule.wholes for ranks in whole.parts.values()]
+        own = []
+        for ranks in parts:
+            rows = [self._places_of_ranks[rank] for rank in ranks if rank in self._places_of_ranks]
+            own.append(np.unique(steps[(orders[rows] >= 0).any(axis=0)]))
+        every = np.unique(np.concatenate(own)) if own else np.zeros(0, np.int64)
+        self._findings.lack(
+            site,
+            {
+                rank: self._steps[np.setdiff1d(every, there)].tolist()
+                for ranks, there in zip(parts, own, strict=True)
+                for rank in ranks
+            },
+        )
+
+    def _chunk(
+        self,
+        site: Site,
+        rule: Rule,
+        part: int,
+        whole: Whole,
+        keys: Column,
+        orders: Column,
+        stage: int,
+    ) -> _Chunk:
+        """The records of one part of the batch, made of those of its ranks."""
+        matched = self._matched
+        rank = self._places_of_ranks[whole.ranks[0]]
+        places = matched.places(rank, orders[rank])
+        records, owner, versions = matched.held[rank].records, rank, None
+        if whole.axes:
+            facts = self._cut(whole, orders)
+            owner, places = -len(self._cuts), np.arange(len(keys))
+        else:
+            facts = self._table.of(records, places)
+            if records.entries is None:
+                versions = records.column_at("version", places)
+        calls = matched.columns["call"][keys]
+        if len(rule.wholes) > 1:
+            calls = calls + self._calls_before(rule, part, site, keys)
+        labels = self._labels_of(rule, whole, rank, orders[rank])
+        own = orders[rank]
+        return _Chunk(keys, calls, labels, stage, part, own, owner, places, facts, versions)
+
+    def _cut(self, whole: Whole, orders: Column) -> Column:
+        """Keep how values are cut into shards; returns their facts."""
+        shards = {}
+        for where, ranks in whole.parts.items():
+            number = self._places_of_ranks[ranks[0]]
+            shards[where] = number, self._matched.places(number, orders[number])
+        cut = Cut(whole.axes, shards)
+        facts = cut.facts([held.records for held in self._matched.held], self._table)
+        self._cuts.append(cut)
+        return facts
+
+    def _labels_of(self, rule: Rule, whole: Whole, rank: int, orders: Column) -> Column:
+        distinct, which = self._matched.held[rank].labels_of_each(orders)
+        numbers = []
+        for labels in distinct:
+            _, others = split_labels(labels)
+            said = () if whole.is_told else (ONE_OF_EQUAL,)
+            labels = (*of_the_whole(others), *rule.notes, *said)
+            if len(rule.wholes) > 1:
+                labels = (*labels, said_ranks(whole.ranks))
+            numbers.append(self._labels.number(labels))
+        found: Column = np.array(numbers, dtype=np.int32)[which]
         return found
 
-    def _note_lacking(self, site: Site, rule: Rule, there: Mapping[int, _OfSite]) -> None:
-        """Say where a part has no value of a step, and others have."""
-        parts = [ranks for whole in rule.wholes for ranks in whole.parts.values()]
-        steps = [{key.step for rank in ranks for key in there.get(rank, ())} for ranks in parts]
-        every = set().union(*steps)
-        lacking = zip(parts, steps, strict=True)
-        self._findings.lack(
-            site, {rank: sorted(every - own) for ranks, own in lacking for rank in ranks}
+    # ------------------------------------------------------------------ numbers of calls
+
+    def _calls_before(self, rule: Rule, part: int, site: Site, keys: Column) -> Column:
+        """How many calls of this module, step and phase the parts before this one have."""
+        numbers = self._calls_of(site.path)
+        flat = self._moments(keys)
+        found: Column = np.zeros(len(keys), dtype=np.int64)
+        for whole in rule.wholes[:part]:
+            rows = [self._places_of_ranks[rank] for rank in whole.ranks]
+            found += numbers[rows].max(axis=0)[flat]
+        return found
+
+    def _calls_of(self, path: str) -> Column:
+        """``int64[ranks, steps * phases]``: how many calls of a module each rank has."""
+        if path not in self._num_calls:
+            num = len(self._steps) * len(self._matched.phases)
+            found = np.zeros((len(self._matched.ranks), num), dtype=np.int64)
+            for number in self._flow_sites.get(path, ()):
+                keys = self._keys[number]
+                calls, flat = self._matched.columns["call"][keys] + 1, self._moments(keys)
+                orders = self._matched.orders[:, keys]
+                for row, own in zip(found, orders, strict=True):
+                    is_there = own >= 0
+                    np.maximum.at(row, flat[is_there], calls[is_there])
+            self._num_calls[path] = found
+        return self._num_calls[path]
+
+    @cached_property
+    def _flow_sites(self) -> dict[str, list[int]]:
+        """Path -> the numbers of its sites through which values and gradients flow."""
+        found: dict[str, list[int]] = {}
+        for number, site in enumerate(self._matched.sites):
+            if site.port in FLOW_PORTS:
+                found.setdefault(site.path, []).append(number)
+        return found
+
+    def _moments(self, keys: Column) -> Column:
+        """A number for step and phase of each key."""
+        columns, num_phases = self._matched.columns, len(self._matched.phases)
+        found: Column = columns["step"][keys] * num_phases + columns["phase"][keys]
+        return found
+
+    # ------------------------------------------------------------------ all sites
+
+    def _joined(self, chunks: Sequence[_Chunk]) -> Records:
+        """The records of all sites, sorted by step, stage, part of the batch and arrival."""
+        matched = self._matched
+        sizes = [len(one.keys) for one in chunks]
+
+        def each(values: Sequence[int], kind: Any) -> Column:
+            return np.repeat(np.array(values, dtype=kind), sizes)
+
+        def all_of(parts: Sequence[Column], kind: Any) -> Column:
+            return np.concatenate(parts).astype(kind, copy=False) if parts else np.zeros(0, kind)
+
+        keys = all_of([one.keys for one in chunks], np.int64)
+        own = matched.columns
+        order = _sorted_by(
+            own["step"][keys],
+            each([one.stage for one in chunks], np.int64),
+            each([one.part for one in chunks], np.int64),
+            all_of([one.orders for one in chunks], np.int64),
+        )
+        keys = keys[order]
+        sites, numbers = _by_arrival(matched.sites, own["site"][keys])
+        columns = {
+            "site": numbers,
+            "step": self._steps[own["step"][keys]],
+            "call": all_of([one.calls for one in chunks], np.int32)[order],
+            "phase": own["phase"][keys].astype(np.int8),
+            "backward": own["backward"][keys].astype(np.int32),
+            "labels": all_of([one.labels for one in chunks], np.int32)[order],
+        }
+        values = MergedValues(
+            [held.records for held in matched.held],
+            each([one.owner for one in chunks], np.int32)[order],
+            all_of([one.places for one in chunks], np.int64)[order],
+            self._cuts,
+            all_of([one.facts for one in chunks], np.int32)[order],
+            self._table,
+            (
+                columns,
+                Tables(sites, self._labels.entries, phase=list(matched.phases)),
+            ),
+        )
+        unversioned = [np.full(len(one.keys), UNVERSIONED, np.int64) for one in chunks]
+        versions = None
+        if any(one.versions is not None for one in chunks):
+            known = zip(chunks, unversioned, strict=True)
+            versions = all_of([b if a.versions is None else a.versions for a, b in known], np.int64)
+            versions = versions[order]
+        return Records.of_columns(
+            values, columns, sites, self._labels.entries, matched.phases, versions
         )
 
-    # ------------------------------------------------------------------ one record
 
-    def _record(self, rule: Rule, part: int, held: Mapping[int, Record]) -> Record:
-        """The record of one part of the batch, made of those of its ranks."""
-        whole = rule.wholes[part]
-        first = held[whole.ranks[0]]
-        kept, version = first.kept, first.version
-        if whole.axes:
-            parts = {place: held[ranks[0]].value for place, ranks in whole.parts.items()}
-            kept, version = fold(parts, whole.axes, _joined), UNVERSIONED
-        _, others = split_labels(first.labels)
-        said = () if whole.is_told else (ONE_OF_EQUAL,)
-        labels = (*of_the_whole(others), *rule.notes, *said)
-        call = first.call
-        if len(rule.wholes) > 1:
-            labels = (*labels, said_ranks(whole.ranks))
-            call += self._calls_before(rule, part, first)
-        row = (first.site, first.step, call, first.phase, first.backward, labels, kept, version)
-        return new_record(Record, row)
-
-    def _calls_before(self, rule: Rule, part: int, record: Record) -> int:
-        """How many calls of this module and step the parts of the batch before this one have."""
-        key = (record.step, record.site.path, record.phase)
-        return sum(
-            max(self._num_calls[rank].get(key, 0) for rank in whole.ranks)
-            for whole in rule.wholes[:part]
-        )
+def _sorted_by(*columns: Column) -> Column:
+    """The order of rows by some columns, none of which has a negative number."""
+    sizes = [int(one.max()) + 1 if len(one) else 1 for one in columns]
+    if prod(sizes) >= _MOST:
+        return np.lexsort(columns[::-1])
+    code = np.zeros(len(columns[0]), dtype=np.int64)
+    for column, size in zip(columns, sizes, strict=True):
+        code *= size
+        code += column
+    return np.argsort(code, kind="stable")
 
 
-def _by_site(held: Contents, steps: Sequence[int]) -> dict[Site, dict[_Key, _Kept]]:
-    """The records of one rank that nothing has overwritten."""
-    found: dict[Site, dict[_Key, _Kept]] = {}
-    for order, record in enumerate(held.records(steps=steps, phase=None)):
-        if record.overwritten:
-            continue
-        of = found.setdefault(record.site, {})
-        key = _Key(record.step, record.phase, record.call, record.backward, 0)
-        while key in of:  # A recomputation that is repeated, two leaves whose names are alike.
-            key = key._replace(number=key.number + 1)
-        of[key] = _Kept(order, record)
-    return found
-
-
-def _num_calls(kept: Mapping[Site, _OfSite]) -> dict[_Calls, int]:
-    found: dict[_Calls, int] = {}
-    for site, of in kept.items():
-        for key in of if site.port in FLOW_PORTS else ():
-            calls = (key.step, site.path, key.phase)
-            found[calls] = max(found.get(calls, 0), key.call + 1)
-    return found
-
-
-def _labels(of: _OfSite) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(label for kept in of.values() for label in kept.record.labels))
-
-
-def _unlike_keys(whole: Whole, there: Mapping[int, _OfSite]) -> dict[int, list[tuple[int, ...]]]:
-    """Steps in which one replica has values that another has not -> which ranks agree."""
-    found: dict[int, list[tuple[int, ...]]] = {}
-    for ranks in whole.parts.values():
-        keys = [set(there.get(rank, ())) for rank in ranks]
-        some: set[_Key] = set().union(*keys)
-        unlike = {key.step for key in some if not all(key in one for one in keys)}
-        for step in unlike:
-            own = [{key for key in one if key.step == step} for one in keys]
-            found[step] = agreeing(ranks, [[one == two for two in own] for one in own])
-    return found
-
-
-def _unlike_values(whole: Whole, held: Mapping[int, Record]) -> list[tuple[int, ...]] | None:
-    """Of replicas that are not equal, which ranks agree; ``None`` where all are."""
-    for ranks in whole.parts.values():
-        first, *others = (held[rank].value for rank in ranks)
-        if not all(same(first, value) for value in others):
-            values = [held[rank].value for rank in ranks]
-            return agreeing(ranks, [[same(one, two) for two in values] for one in values])
-    return None
-
-
-def _joined(parts: list[Tensor], axis: Axis) -> Tensor:
-    if axis.dim is None:
-        raise Refused(NO_PLACE)
-    try:
-        return torch.cat(parts, axis.dim)
-    except RuntimeError as error:
-        shapes = ", ".join(str(tuple(part.shape)) for part in parts)
-        raise Refused(f"its shards do not fit together, their shapes are {shapes}") from error
+def _by_arrival(sites: Sequence[Site], numbers: Column) -> tuple[list[Site], Column]:
+    """The sites that are there, by arrival, and which of them each row is of."""
+    first = np.full(len(sites), -1, dtype=np.int64)
+    first[numbers[::-1]] = np.arange(len(numbers))[::-1]  # The last that is written stays.
+    there = np.flatnonzero(first >= 0)
+    there = there[np.argsort(first[there])]
+    renumbered = np.zeros(len(sites), dtype=np.int32)
+    renumbered[there] = np.arange(len(there))
+    return [sites[number] for number in there.tolist()], renumbered[numbers]

@@ -50,6 +50,11 @@ def sources_of(named: Iterable[tuple[str, Run]]) -> list[Source]:
     for source in found:
         if source.meta.rank is None:
             raise InputError(f"{source.name} was merged already; expected the run of one rank.")
+        if source.meta.world_size == 1 and not source.meta.modules:
+            raise InputError(
+                f"{source.name} does not say of which rank it is: its attempt.json is missing or "
+                f"damaged. Leave it out, by allow_missing=True (--allow-missing)."
+            )
         if source.meta.world_size == 1:
             raise InputError(
                 f"{source.name} is of a single process, and there is nothing to merge. Watch after "

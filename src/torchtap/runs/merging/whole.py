@@ -140,10 +140,11 @@ def _union(tables: Iterable[Mapping[str, T]]) -> dict[str, T]:
 
 def _note_steps(sources: Sequence[Source], steps: Sequence[int], findings: Findings) -> None:
     """Say which steps are left out, because some ranks lack them."""
-    every = sorted(set().union(*(source.run.steps for source in sources)))
     lacking: dict[tuple[int, ...], list[int]] = {}
-    for step in (step for step in every if step not in set(steps)):
-        ranks = tuple(source.rank for source in sources if step not in source.run.steps)
+    own = {source.rank: set(source.run.steps) for source in sources}
+    every, merged = sorted(set().union(*own.values())), set(steps)
+    for step in (step for step in every if step not in merged):
+        ranks = tuple(rank for rank, there in own.items() if step not in there)
         lacking.setdefault(ranks, []).append(step)
     for ranks, missed in lacking.items():
         verb = "lacks" if len(ranks) == 1 else "lack"

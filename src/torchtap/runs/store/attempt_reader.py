@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,11 @@ from typing import Any
 from torchtap.core.errors import RunError
 from torchtap.runs.store.commit import Commit
 from torchtap.runs.store.index import Index, checked, joined
-from torchtap.runs.store.index_file import read_index
+from torchtap.runs.store.index_file import Sealed, read_index
 from torchtap.runs.store.layout import ATTEMPT, INDEX, JOURNAL, read_json, value_path
 from torchtap.runs.store.lock import is_being_written
+
+_NO_JOURNAL = f"{JOURNAL} is missing"
 
 
 class AttemptReader:
@@ -48,7 +51,7 @@ class AttemptReader:
         if sealed is not None:
             self._is_sealed = True
             self._lines = list(sealed.lines)
-            self._take(sealed.entries, sealed.ends)
+            self._take(sealed.entries, sealed)
             return True
         return self._follow() or is_news
 
@@ -75,12 +78,21 @@ class AttemptReader:
             self.__dict__["_commits"] = len(self._lines), found
         return found
 
+    def commits_with(self, name: str) -> Iterator[Commit]:
+        """Those that have a part that is left out where it is empty, as ``scalars``.
+
+        The others are not parsed: of a million steps that takes ten seconds.
+        """
+        mark = json.dumps(name)
+        for line in self._lines:
+            if mark in (line if isinstance(line, str) else line.decode("ascii", "replace")):
+                yield Commit.of_json(line)
+
     @property
     def dropped(self) -> dict[str, tuple[int, int, list[int]]]:
         """Site -> how many of its values were dropped, how many bytes they had, in which steps."""
         found: dict[str, tuple[int, int, list[int]]] = {}
-        marked = [line for line in self._lines if _mentions_dropped(line)]
-        for commit in map(Commit.of_json, marked):
+        for commit in self.commits_with("dropped"):
             for site, (number, nbytes) in commit.dropped.items():
                 many, total, steps = found.get(site, (0, 0, []))
                 found[site] = (many + number, total + nbytes, [*steps, commit.step])
@@ -99,7 +111,8 @@ class AttemptReader:
     # ------------------------------------------------------------------ reading
 
     def _read_facts(self) -> dict[str, Any]:
-        self.lost = [one for one in self.lost if not one.startswith(ATTEMPT)]
+        # A writer that has just begun may have come to neither when they were looked for.
+        self.lost = [one for one in self.lost if not one.startswith((ATTEMPT, _NO_JOURNAL))]
         try:
             return read_json(self.folder / ATTEMPT)
         except FileNotFoundError:
@@ -125,8 +138,7 @@ class AttemptReader:
                 self._lines.append(one.info)
                 self._end = one.end
         except FileNotFoundError:
-            missing = f"{JOURNAL} is missing: which values were written is not known"
-            self.lost = [*dict.fromkeys([*self.lost, missing])]
+            self.lost.append(f"{_NO_JOURNAL}: which values were written is not known")
         if batches:
             self._take(index_of(batches))
         return bool(batches)
@@ -139,16 +151,15 @@ class AttemptReader:
                 f"that stood there are lost"
             )
 
-    def _take(self, index: Index, ends: Mapping[str, int] | None = None) -> None:
+    def _take(self, index: Index, sealed: Sealed | None = None) -> None:
         """Add values to the index, but for those that their files are too short for.
 
         Args:
             index: of the values.
-            ends: how many bytes the files must have, where that is known: then ten million values
-                are not looked at one by one.
+            sealed: where it is of a file: of that ten million values are checked at once.
         """
         sizes = {name: _size(value_path(self.folder, name)) for name in index.tables.file}
-        is_there = ends is not None and all(sizes[name] >= end for name, end in ends.items())
+        is_there = sealed is not None and sealed.fits(sizes)
         index, lost = (index, dict[str, int]()) if is_there else checked(index, sizes)
         for name, many in lost.items():
             self.lost.append(
@@ -156,10 +167,6 @@ class AttemptReader:
                 f"have no such size: they are lost"
             )
         self.index = joined([self.index, index]) if len(self.index) else index
-
-
-def _mentions_dropped(line: bytes | str) -> bool:
-    return (b'"dropped"' in line) if isinstance(line, bytes) else ('"dropped"' in line)
 
 
 def _size(path: Path) -> int:

@@ -111,7 +111,7 @@ def _examined(one: AttemptReader, told: Callable[[int], None]) -> AttemptState:
     state = one.state
     if state == "open":
         state = "growing" if one.is_growing else "ended"
-    nbytes, steps = int(index.columns["nbytes"].sum()), np.unique(index.columns["step"])
+    nbytes, steps = int(np.asarray(index.columns["nbytes"]).sum()), np.unique(index.columns["step"])
     found = AttemptState(one.folder, state, len(steps), len(index), nbytes, list(one.lost))
     if "why" in one.facts:
         found.problems.append(str(one.facts["why"]))
@@ -128,7 +128,8 @@ def _examined(one: AttemptReader, told: Callable[[int], None]) -> AttemptState:
 
 
 def _wrong_values(folder: Path, index: Index, told: Callable[[int], None]) -> Iterator[str]:
-    columns, tables = index.columns, index.tables
+    columns = {name: np.asarray(one) for name, one in index.columns.items()}
+    tables = index.tables
     for number, name in enumerate(tables.file):
         places = np.flatnonzero(columns["file"] == number)
         places = places[np.argsort(columns["offset"][places])]

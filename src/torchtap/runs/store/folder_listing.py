@@ -86,10 +86,11 @@ def list_index(
     index: Index, model: str, modules: Iterable[str], absent: Sequence[Absence]
 ) -> Listing:
     """List the values of an index, without looking at them one by one."""
-    columns, tables = index.columns, index.tables
+    tables = index.tables
+    found = np.asarray(index.columns["phase"])
     phases = {name: number for number, name in enumerate(tables.phase)}
-    is_forward = columns["phase"] == phases[FORWARD]
-    counts = np.bincount(columns["phase"], minlength=len(tables.phase))
+    is_forward = found == phases[FORWARD]
+    counts = np.bincount(found, minlength=len(tables.phase))
     forward = index if is_forward.all() else index.only(is_forward)
     entries = _entries(forward)
     ordered = in_order(entries, modules)
@@ -100,13 +101,14 @@ def list_index(
         num_recomputed=int(counts[phases[RECOMPUTE]]),
         num_in_backward=int(counts[phases[BACKWARD]]),
         num_evaluated=int(counts[phases[EVAL]]),
-        steps=tuple(distinct(forward.columns["step"]).tolist()),
+        steps=tuple(distinct(np.asarray(forward.columns["step"])).tolist()),
         absent=tuple(absent),
     )
 
 
 def _entries(index: Index) -> dict[Site, SiteEntry]:
-    columns, tables = index.columns, index.tables
+    names, tables = ("site", "step", "nbytes", "dtype", "shape"), index.tables
+    columns = {name: np.asarray(index.columns[name]) for name in names}
     if not len(index):
         return {}
     site = columns["site"].astype(np.int64)

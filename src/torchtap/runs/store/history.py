@@ -41,7 +41,9 @@ def counted(index: Index, limit: int | None) -> Index:
     if limit is None:
         return index
     steps = index.columns["step"]
-    return index if not len(steps) or steps.max() < limit else index.only(steps < limit)
+    if not len(steps) or steps.max() < limit:
+        return index
+    return index.only(np.asarray(steps) < limit)
 
 
 def absences(attempts: Attempts) -> list[Absence]:
@@ -65,10 +67,11 @@ def absences(attempts: Attempts) -> list[Absence]:
 
 
 def _superseded(number: int, one: AttemptReader, limit: int | None) -> Sequence[Absence]:
-    steps = np.unique(one.index.columns["step"])
-    hidden = [] if limit is None else steps[steps >= limit].tolist()
-    if not hidden:
+    steps = one.index.columns["step"]
+    if limit is None or not len(steps) or steps.max() < limit:
         return ()
+    steps = np.unique(steps)
+    hidden = steps[steps >= limit].tolist()
     reason = (
         f"attempt {number} has {said_steps(hidden)} too, and a later attempt began again at "
         f"step {limit}: those of the later one count. tt.open({one.folder.name!r}) in the "

@@ -17,7 +17,8 @@ from torchtap.core.site import Site
 from torchtap.runs.store.dtypes import STORED
 from torchtap.runs.store.layout import is_value_file
 
-Columns = Mapping[str, NDArray[Any]]
+Columns = Mapping[str, Any]
+"""Arrays, or what computes their rows when they are asked for, as ``BlockColumn`` does."""
 DTYPES: Mapping[str, Any] = {
     "step": np.int64,
     "offset": np.int64,
@@ -87,7 +88,7 @@ class Index:
 
     def only(self, chosen: NDArray[Any]) -> Index:
         """Some of its values, and of its sites those that they are of."""
-        columns = {name: one[chosen] for name, one in self.columns.items()}
+        columns = {name: np.asarray(one)[chosen] for name, one in self.columns.items()}
         is_there = np.bincount(columns["site"], minlength=len(self.tables.site)) > 0
         numbers = np.cumsum(is_there, dtype=np.int32) - 1
         columns["site"] = numbers[columns["site"]].astype(np.int32)
@@ -106,7 +107,8 @@ def joined(parts: Sequence[Index]) -> Index:
         for name, entries in tables.items()
     }
     for part in parts:
-        for name, column in part.columns.items():
+        for name, own in part.columns.items():
+            column = np.asarray(own)
             if name in CODED:
                 entries = getattr(part.tables, name)
                 codes = [number_of(entry, known[name], getattr(tables, name)) for entry in entries]
@@ -142,13 +144,14 @@ def checked(index: Index, sizes: Mapping[str, int]) -> tuple[Index, dict[str, in
     Returns:
         the rest of the index, and file name -> number of values that the file has no bytes of.
     """
-    columns, tables = index.columns, index.tables
     if not len(index):
         return index, {}
+    columns = {name: np.asarray(index.columns[name]) for name in ("file", "offset", "nbytes")}
+    tables = index.tables
     ends = np.array([sizes.get(name, 0) for name in tables.file], dtype=np.int64)
     start, nbytes = columns["offset"], columns["nbytes"]
     is_there = (nbytes >= 0) & (start >= 0) & (start <= ends[columns["file"]] - nbytes)
-    is_there &= nbytes == _expected_bytes(index)
+    is_there &= nbytes == expected_bytes(index)
     if is_there.all():
         return index, {}
     lost = np.bincount(columns["file"][~is_there], minlength=len(ends)).tolist()
@@ -157,13 +160,16 @@ def checked(index: Index, sizes: Mapping[str, int]) -> tuple[Index, dict[str, in
     }
 
 
-def _expected_bytes(index: Index) -> NDArray[np.int64]:
+def expected_bytes(index: Index) -> NDArray[np.int64]:
     """Bytes that a value of its dtype and shape has; -1 of what cannot be."""
     widths = np.array([STORED[name].itemsize for name in index.tables.dtype] or [0])
-    sizes = np.array([_numel(shape) for shape in index.tables.shape] or [0])
-    found: NDArray[np.int64] = (
-        sizes[index.columns["shape"]] * widths[index.columns["dtype"]]
-    ).astype(np.int64)
+    sizes = np.array([_numel(shape) for shape in index.tables.shape] or [0], dtype=np.int64)
+    shapes = np.asarray(index.columns["shape"])
+    found: NDArray[np.int64]
+    if len(widths) == 1:
+        found = (sizes * widths[0])[shapes]
+    else:
+        found = sizes[shapes] * widths[np.asarray(index.columns["dtype"])]
     return found
 
 

@@ -1,7 +1,8 @@
 """The index of an attempt that was closed, in a safetensors file that is read in place.
 
-Opening a journal means looking at each of its batches; the columns of this file are mapped, and
-take memory as far as they are looked at.
+Opening a journal means looking at each of its batches. This file has what repeats from step to step
+once (:mod:`~torchtap.runs.store.blocks`): 4 bytes for each value of a run whose steps are alike,
+which is its checksum, and about 40 where no step resembles another.
 """
 
 from __future__ import annotations
@@ -9,18 +10,44 @@ from __future__ import annotations
 import json
 import os
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from torchtap.core.errors import RunError
+from torchtap.runs.store.blocks import (
+    GROWING,
+    BlockColumn,
+    Blocks,
+    blocks_of,
+    grows_safely,
+    growth_of,
+    narrow,
+)
 from torchtap.runs.store.checksum import crc32, crc32_of_file
-from torchtap.runs.store.index import DTYPES, Index, Tables
+from torchtap.runs.store.index import (
+    CODED,
+    DTYPES,
+    Index,
+    Tables,
+    expected_bytes,
+    parse_dtype,
+    parse_file,
+)
 from torchtap.runs.store.site_text import site_of, site_text
 
-_CODES = {np.int64: "I64", np.int32: "I32", np.int16: "I16", np.int8: "I8", np.uint32: "U32"}
+_CODES = {"<i8": "I64", "<i4": "I32", "<i2": "I16", "|i1": "I8", "<u4": "U32", "|u1": "U8"}
+_KINDS = {code: np.dtype(kind) for kind, code in _CODES.items()}
 _COMMITS = "commits"
+_CHECKSUMS = "crc32"
+_BLOCKS = ("blocks.starts", "blocks.periods")
+MOST_EXPANDED = 1 << 18
+"""Up to so many rows columns are expanded when they are read, to be looked at quickly."""
+
+Arrays = Mapping[str, NDArray[Any]]
 
 
 def write_index(path: Path, index: Index, commits: Sequence[bytes]) -> dict[str, int]:
@@ -29,32 +56,37 @@ def write_index(path: Path, index: Index, commits: Sequence[bytes]) -> dict[str,
     Returns:
         bytes and checksum of the file, by which it is believed.
     """
+    whole = {name: np.asarray(index.columns[name]) for name in DTYPES}
+    blocks, kept = blocks_of(whole)
     text = np.frombuffer(b"\n".join(commits), dtype=np.uint8)
-    arrays = {name: np.ascontiguousarray(index.columns[name]) for name in DTYPES}
+    arrays = {name: narrow(whole[name][kept]) for name in DTYPES if name != _CHECKSUMS}
+    arrays |= {f"{name}.growth": narrow(growth_of(blocks, kept, whole[name])) for name in GROWING}
+    arrays |= dict(zip(_BLOCKS, (blocks.starts, blocks.periods), strict=True))
+    arrays |= {_CHECKSUMS: np.ascontiguousarray(whole[_CHECKSUMS]), _COMMITS: text}
+    # The widest first, so that each is aligned.
+    arrays = dict(sorted(arrays.items(), key=lambda item: -item[1].itemsize))
+    site = [site_text(one) for one in index.tables.site]
+    tables = {**dict(index.tables.items()), "site": site}
     header: dict[str, Any] = {
-        "__metadata__": {
-            "torchtap": "index",
-            "tables": json.dumps(
-                {
-                    "site": [site_text(site) for site in index.tables.site],
-                    **{n: found for n, found in index.tables.items() if n != "site"},
-                    "ends": _ends(index),
-                }
-            ),
-        }
+        "__metadata__": {"torchtap": "index", "tables": json.dumps(tables)},
     }
     end = 0
     for name, array in arrays.items():
-        code = _CODES[DTYPES[name]]
-        header[name] = _entry(code, len(array), end, end := end + array.nbytes)
-    header[_COMMITS] = _entry("U8", len(text), end, end + len(text))
+        header[name] = {
+            "dtype": _CODES[array.dtype.str],
+            "shape": [len(array)],
+            "data_offsets": [end, end := end + array.nbytes],
+        }
     head = json.dumps(header).encode("ascii")
     head = head.ljust(-(-(len(head) + 8) // 64) * 64 - 8)
+    return _write(path, [struct.pack("<Q", len(head)), head, *arrays.values()])
+
+
+def _write(path: Path, parts: Sequence[Any]) -> dict[str, int]:
     found, nbytes = 0, 0
     half = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with half.open("wb") as stream:
-            parts: list[Any] = [struct.pack("<Q", len(head)), head, *arrays.values(), text]
             for part in parts:
                 data = memoryview(part).cast("B") if len(part) else b""
                 stream.write(data)
@@ -65,30 +97,37 @@ def write_index(path: Path, index: Index, commits: Sequence[bytes]) -> dict[str,
     return {"nbytes": nbytes, "crc32": found}
 
 
-def _ends(index: Index) -> list[int]:
-    """Of each file, how many bytes it must have."""
-    ends = np.zeros(len(index.tables.file), dtype=np.int64)
-    np.maximum.at(ends, index.columns["file"], index.columns["offset"] + index.columns["nbytes"])
-    found: list[int] = ends.tolist()
-    return found
-
-
-def _entry(code: str, length: int, start: int, end: int) -> dict[str, Any]:
-    return {"dtype": code, "shape": [length], "data_offsets": [start, end]}
-
-
 class Sealed(NamedTuple):
     """What the file holds.
 
     Attributes:
         entries: the columns.
         lines: of the commits.
-        ends: name of a file of values -> how many bytes it must have.
+        kept: the rows that are kept of the columns.
+        last: where the bytes of each of them begin in the last repetition.
     """
 
     entries: Index
     lines: list[str]
-    ends: dict[str, int]
+    kept: Index
+    last: NDArray[np.int64]
+
+    def fits(self, sizes: Mapping[str, int]) -> bool:
+        """Whether every value has the bytes of its dtype and shape, and its file has these.
+
+        Args:
+            sizes: name of a file -> its bytes.
+        """
+        columns = self.kept.columns
+        if not len(self.kept):
+            return True
+        ends = np.array([sizes[name] for name in self.kept.tables.file])[columns["file"]]
+        nbytes = columns["nbytes"]
+        if nbytes.min() < 0 or (nbytes != expected_bytes(self.kept)).any():
+            return False
+        ends -= nbytes
+        found = (columns["offset"], self.last)
+        return all(one.min() >= 0 and bool((one <= ends).all()) for one in found)
 
 
 def read_index(path: Path, expected: Any) -> Sealed | None:
@@ -103,24 +142,56 @@ def read_index(path: Path, expected: Any) -> Sealed | None:
             return None
     except OSError:
         return None
-    raw = np.memmap(path, dtype=np.uint8, mode="r")
+    try:
+        return _read(np.memmap(path, dtype=np.uint8, mode="r"))
+    except (ValueError, LookupError, TypeError, AttributeError, struct.error, RunError):
+        return None  # The checksum is right, and yet it was never written by torchtap.
+
+
+def _read(raw: NDArray[np.uint8]) -> Sealed | None:
     length = struct.unpack("<Q", raw[:8].tobytes())[0]
     header = json.loads(raw[8 : 8 + length].tobytes())
-    body = json.loads(header["__metadata__"]["tables"])
+    body = json.loads(header.pop("__metadata__")["tables"])
     tables = Tables(
         site=[site_of(text) for text in body["site"]],
-        labels=[tuple(one) for one in body["labels"]],
-        shape=[tuple(one) for one in body["shape"]],
-        file=body["file"],
-        dtype=body["dtype"],
-        phase=body["phase"],
+        labels=[tuple(map(str, one)) for one in body["labels"]],
+        shape=[tuple(map(int, one)) for one in body["shape"]],
+        file=[parse_file(text) for text in body["file"]],
+        dtype=[parse_dtype(text) for text in body["dtype"]],
+        phase=[str(text) for text in body["phase"]],
     )
+    arrays: dict[str, NDArray[Any]] = {}
+    for name, entry in header.items():
+        start, end = entry["data_offsets"]
+        part = np.asarray(raw[8 + length + start : 8 + length + end])
+        arrays[name] = part.view(_KINDS[entry["dtype"]])
+    starts, periods = (arrays[name].astype(np.int64) for name in _BLOCKS)
+    blocks = Blocks(starts, periods, np.cumsum(periods) - periods)
+    kept = {name: arrays[name] for name in DTYPES if name != _CHECKSUMS}
+    growth = {name: arrays[f"{name}.growth"] for name in GROWING}
+    if not _is_sound(blocks, kept, growth, tables) or len(arrays[_CHECKSUMS]) != len(blocks):
+        return None
+    columns: dict[str, Any] = {
+        name: BlockColumn(blocks, one, growth.get(name), DTYPES[name]) for name, one in kept.items()
+    }
+    last = columns["offset"].last()
+    if len(blocks) <= MOST_EXPANDED:
+        columns = {name: np.asarray(one) for name, one in columns.items()}
+    columns[_CHECKSUMS] = arrays[_CHECKSUMS]
+    lines = arrays[_COMMITS].tobytes().decode("ascii")
+    entries = Index({name: columns[name] for name in DTYPES}, tables)
+    return Sealed(entries, lines.split("\n") if lines else [], Index(kept, tables), last)
 
-    def column(name: str, kind: Any) -> Any:
-        start, end = header[name]["data_offsets"]
-        return np.asarray(raw[8 + length + start : 8 + length + end]).view(kind)
 
-    columns = {name: column(name, kind) for name, kind in DTYPES.items()}
-    lines = column(_COMMITS, np.uint8).tobytes().decode("ascii")
-    ends = dict(zip(tables.file, body["ends"], strict=True))
-    return Sealed(Index(columns, tables), lines.split("\n") if lines else [], ends)
+def _is_sound(blocks: Blocks, kept: Arrays, growth: Arrays, tables: Tables) -> bool:
+    """Whether the columns fit together, and their numbers are those of entries of the tables."""
+    num_kept = len(kept["step"])
+    if {len(one) for one in (*kept.values(), *growth.values())} != {num_kept}:
+        return False
+    if not blocks.is_sound(num_kept):
+        return False
+    if not num_kept:
+        return True
+    codes = ((kept[name], len(getattr(tables, name))) for name in CODED)
+    is_known = all(one.min() >= 0 and one.max() < many for one, many in codes)
+    return is_known and grows_safely(blocks, growth.values())

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from torchtap.runs.store.commit import Commit
 from torchtap.runs.store.index import (
@@ -153,13 +154,21 @@ def index_of(batches: Sequence[Any]) -> Index:
     for name in DTYPES:
         whole = table.column(name).combine_chunks()
         if name not in CODED:
-            columns[name] = whole.to_numpy(zero_copy_only=False).astype(DTYPES[name])
+            columns[name] = _as_numpy(whole).astype(DTYPES[name])
             continue
         coded = whole.dictionary_encode()
         entries = getattr(tables, name)
         known = {entry: number for number, entry in enumerate(entries)}
         texts = coded.dictionary.to_pylist()
         codes = [number_of(_PARSERS[name](text), known, entries) for text in texts]
-        numbers = coded.indices.to_numpy(zero_copy_only=False)
-        columns[name] = np.array(codes, dtype=DTYPES[name])[numbers]
+        columns[name] = np.array(codes, dtype=DTYPES[name])[_as_numpy(coded.indices)]
     return Index(columns, tables)
+
+
+def _as_numpy(array: Any) -> NDArray[Any]:
+    """Whole numbers, none of which is missing, without ``to_numpy``, which imports pandas too."""
+    kind = np.dtype(array.type.to_pandas_dtype())
+    if not len(array):
+        return np.zeros(0, dtype=kind)
+    found: NDArray[Any] = np.frombuffer(array.buffers()[1], dtype=kind)
+    return found[array.offset : array.offset + len(array)]

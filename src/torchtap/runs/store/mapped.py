@@ -95,7 +95,9 @@ class MappedValues(Sequence[Tensor]):
         self._dtypes: list[torch.dtype] = [getattr(torch, name) for name in index.tables.dtype]
         is_small = [path.name == SMALL for path in paths]
         self._is_small = np.array(is_small, dtype=bool)
-        self._is_verified: NDArray[np.bool_] = np.full(len(index), not verify)
+        self._is_verified: NDArray[np.bool_] = np.zeros(len(index), dtype=bool)
+        if not verify:
+            self._is_verified[:] = True
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -154,7 +156,7 @@ class MappedValues(Sequence[Tensor]):
     @property
     def nbytes(self) -> int:
         """Bytes of all."""
-        return int(self.entries.columns["nbytes"].sum())
+        return int(np.asarray(self.entries.columns["nbytes"]).sum())
 
     def path_of(self, place: int) -> Path:
         """The file in which a value stands."""

@@ -7,11 +7,13 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TypeVar
 
+from torchtap.core.absence import Absence
 from torchtap.core.errors import RunError
 from torchtap.core.site import Site
 from torchtap.runs.run import Run
 from torchtap.runs.step_notes import StepNotes
 from torchtap.runs.store.disk import DATA_SET
+from torchtap.runs.store.history import WHOLE_RUN
 from torchtap.runs.store.layout import (
     ATTEMPT,
     JOURNAL,
@@ -137,7 +139,7 @@ class Folder:
         return Run(
             self._ask(lambda run: run._records()),
             self._ask(lambda run: run.meta),
-            self._ask(lambda run: run.absent),
+            lambda: [*self._merged.absent, *self._left_out],
             self._ask(lambda run: run.series),
             self._expected,
             self._ask(lambda run: run._find_scalars()),
@@ -151,7 +153,8 @@ class Folder:
         news = [one.refresh() for one in list(self._ranks.values())]
         is_news = any([self._find_ranks(), *news])
         if is_news:
-            self.__dict__.pop("_merged", None)
+            for known in ("_merged", "_left_out"):
+                self.__dict__.pop(known, None)
         return is_news
 
     @property
@@ -172,9 +175,38 @@ class Folder:
     def _merged(self) -> Run:
         from torchtap.runs.merging.whole import merge_runs
 
-        runs = [(f"rank {number}", one.run) for number, one in self._ranks.items()]
-        is_data_set = runs[0][1].meta.labels.get("kind") == DATA_SET
-        return merge_runs(runs, allow_missing=True, every_step=is_data_set).run
+        runs = [(f"rank {number}", one.run) for number, one in self._merged_ranks.items()]
+        if not runs:
+            said = "; ".join(entry.reason for entry in self._left_out)
+            raise RunError(f"No rank of {self._path} can be merged: {said}.")
+        return merge_runs(runs, allow_missing=True, every_step=self._is_data_set).run
+
+    @property
+    def _merged_ranks(self) -> dict[int, OneRank]:
+        return {n: one for n, one in self._ranks.items() if not self._why_left_out(one)}
+
+    @property
+    def _is_data_set(self) -> bool:
+        return any(one.reader.meta.labels.get("kind") == DATA_SET for one in self._ranks.values())
+
+    @cached_property
+    def _left_out(self) -> list[Absence]:
+        """Ranks that cannot be merged with the others; what they have is read by ``run.rank``."""
+        found = {number: self._why_left_out(one) for number, one in self._ranks.items()}
+        return [
+            Absence(WHOLE_RUN, f"rank {number} is left out: {why}; run.rank({number}) reads it")
+            for number, why in found.items()
+            if why
+        ]
+
+    def _why_left_out(self, one: OneRank) -> str:
+        if not one.reader.is_described:
+            return "what its attempt.json says of it, such as its rank, is missing or damaged"
+        is_empty = not len(one.reader.records) and not one.reader.series.steps
+        if not is_empty or self._is_data_set:
+            return ""
+        lost = [entry.reason for entry in one.reader.absent if entry.site == WHOLE_RUN]
+        return "; ".join(lost) or "it committed nothing so far"
 
     def _ask(self, question: Callable[[Run], T]) -> Callable[[], T]:
         return lambda: question(self._merged)
@@ -185,7 +217,7 @@ class Folder:
     def _notes(self) -> StepNotes:
         """Of all ranks: their sample ids in the order of the ranks."""
         found = StepNotes()
-        for one in self._ranks.values():
+        for one in self._merged_ranks.values():
             for step, time in zip(*one.reader.notes.times, strict=True):
                 found.note(step, time, *one.reader.notes.of(step))
         return found

@@ -107,6 +107,11 @@ class RankReader:
         return Meta()
 
     @property
+    def is_described(self) -> bool:
+        """Whether an attempt says which rank and model it is of."""
+        return any(one.facts.get("meta") is not None for one in self.attempts.values())
+
+    @property
     def expected(self) -> list[Site]:
         """Sites in the order in which calls have them."""
         return [
@@ -120,7 +125,7 @@ class RankReader:
         """Numbers that were logged."""
         found = Scalars()
         for number, one in self.attempts.items():
-            for commit in one.commits:
+            for commit in one.commits_with("scalars"):
                 if counts(commit.step, self._limits[number]):
                     found.log(commit.step, commit.scalars)
         return found

@@ -1,0 +1,142 @@
+"""Whether replicas are equal: those on disk by their checksums, others by their values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torchtap.core.equality import same
+from torchtap.core.errors import RunError
+from torchtap.runs.merging.findings import Groups, agreeing
+from torchtap.runs.merging.matching import Matched
+from torchtap.runs.merging.rules import Whole
+from torchtap.runs.records import Places, Records
+
+Column = NDArray[Any]
+Mask = NDArray[np.bool_]
+Differing = dict[int, Callable[[], Groups]]
+"""Number of a step -> a function that says which ranks agree in it."""
+
+
+class Replicas:
+    """The records of one site, of which some ranks may have the same.
+
+    Args:
+        matched: the records of all sites.
+        rows: rank -> its number in ``matched``.
+        keys: those of the site.
+        orders: of each rank and key which record it is; -1 for none.
+    """
+
+    def __init__(
+        self, matched: Matched, rows: Mapping[int, int], keys: Column, orders: Column
+    ) -> None:
+        self._matched = matched
+        self._rows = rows
+        self._steps = matched.columns["step"][keys]
+        self._orders = orders
+
+    def compare(self, whole: Whole) -> tuple[Column, Differing]:
+        """Compare the replicas of a whole.
+
+        Returns:
+            places of the keys of which all its ranks have a value, the same where they are
+            replicas; and in which steps replicas differ.
+        """
+        differing: Differing = {}
+        num = len(self._steps)
+        if not all(rank in self._rows for rank in whole.ranks):
+            return np.zeros(0, dtype=np.int64), differing
+        own = self._orders[[self._rows[rank] for rank in whole.ranks]]
+        is_whole = np.all(own >= 0, axis=0)
+        is_alike = np.ones(num, dtype=bool)
+        for ranks in whole.parts.values():
+            if len(ranks) > 1 and not is_whole.all():
+                self._note_lacking(ranks, differing)
+        for ranks in whole.parts.values():
+            if len(ranks) > 1:
+                is_alike &= self._are_alike(ranks, is_whole, differing)
+        return np.flatnonzero(is_whole & is_alike), differing
+
+    # ------------------------------------------------------------------ what one has and others not
+
+    def _there(self, ranks: tuple[int, ...]) -> Mask:
+        found: Mask = self._orders[[self._rows[rank] for rank in ranks]] >= 0
+        return found
+
+    def _note_lacking(self, ranks: tuple[int, ...], differing: Differing) -> None:
+        there = self._there(ranks)
+        is_unlike = there.any(axis=0) & ~there.all(axis=0)
+        for step in np.unique(self._steps[is_unlike]).tolist():
+            differing[step] = partial(self._having_the_same, ranks, step)
+
+    def _having_the_same(self, ranks: tuple[int, ...], step: int) -> Groups:
+        own = self._there(ranks)[:, self._steps == step]
+        return agreeing(ranks, [[bool((one == two).all()) for two in own] for one in own])
+
+    # ------------------------------------------------------------------ values
+
+    def _are_alike(self, ranks: tuple[int, ...], is_whole: Mask, differing: Differing) -> Mask:
+        """Which values are the same on some ranks, of those that are on all."""
+        found = np.ones(len(self._steps), dtype=bool)
+        there = np.flatnonzero(is_whole)
+        first, *others = ranks
+        for rank in others:
+            found[there] &= self._equal(first, rank, there)
+        unlike = np.flatnonzero(~found)
+        orders = self._orders[self._rows[first]]
+        # Of a step with several values the first that came.
+        for place in unlike[np.argsort(orders[unlike], kind="stable")].tolist():
+            step = int(self._steps[place])
+            differing.setdefault(step, partial(self._having_equal, ranks, place))
+        return found
+
+    def _having_equal(self, ranks: tuple[int, ...], place: int) -> Groups:
+        at = np.array([place])
+        return agreeing(
+            ranks, [[bool(self._equal(one, two, at)[0]) for two in ranks] for one in ranks]
+        )
+
+    def _equal(self, one: int, two: int, chosen: Column) -> Mask:
+        records, places = [], []
+        for rank in (one, two):
+            row = self._rows[rank]
+            records.append(self._matched.held[row].records)
+            places.append(self._matched.places(row, self._orders[row][chosen]))
+        return _are_equal(records[0], places[0], records[1], places[1])
+
+
+def _are_equal(one: Records, at: Places, two: Records, there: Places) -> Mask:
+    """Which records of two ranks have the same values."""
+    if one.entries is None or two.entries is None:
+        pairs = zip(at.tolist(), there.tolist(), strict=True)
+        return np.array([same(one[a].value, two[b].value) for a, b in pairs], dtype=bool)
+    found: Mask = _column(one, "crc32", at) == _column(two, "crc32", there)
+    found &= _column(one, "nbytes", at) == _column(two, "nbytes", there)
+    for name in ("dtype", "shape"):
+        tables = [getattr(records.entries.tables, name) for records in (one, two)]
+        numbers = {entry: number for number, entry in enumerate(tables[0])}
+        codes = np.array([numbers.get(entry, -1) for entry in tables[1]] or [-1])
+        found &= _column(one, name, at) == codes[_column(two, name, there)]
+    # NaN is equal to NaN, whatever its bits are: what differs is looked at.
+    for number in np.flatnonzero(~found).tolist():
+        found[number] = _hold_the_same(one, int(at[number]), two, int(there[number]))
+    return found
+
+
+def _column(records: Records, name: str, places: Places) -> Column:
+    found: Column = np.asarray(records.entries.columns[name][places])
+    return found
+
+
+def _hold_the_same(one: Records, at: int, two: Records, there: int) -> bool:
+    if one.fact(at) != two.fact(there):
+        return False
+    try:
+        return same(one[at].value, two[there].value)
+    except RunError:  # One of them is damaged.
+        return False

@@ -1,0 +1,229 @@
+"""Rows of an index that come again from step to step, kept once. Knows nothing of torch.
+
+Most steps write what the step before wrote, a place further on in each file. A *block* is a stretch
+of such steps: of its first step every column is kept, and of the steps after it how much step,
+offset and row grow each time. Steps that resemble no neighbour are a block that is not repeated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+GROWING = ("step", "offset", "row")
+"""Columns that grow evenly within a block; all others are the same in each repetition."""
+_WIDTHS = (np.int8, np.int16, np.int32)
+_MOST = 1 << 62
+Column = NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """Which rows repeat which.
+
+    Attributes:
+        starts: ``int64[blocks + 1]``, the first row of each, and at the end the number of rows.
+        periods: ``int64[blocks]``, how many rows a repetition has.
+        bases: ``int64[blocks]``, where the rows of the first repetition stand among those that are
+            kept.
+    """
+
+    starts: NDArray[np.int64]
+    periods: NDArray[np.int64]
+    bases: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        """How many rows there are, repeated."""
+        return int(self.starts[-1])
+
+    @property
+    def times(self) -> NDArray[np.int64]:
+        """How often each block is repeated."""
+        found: NDArray[np.int64] = np.diff(self.starts) // self.periods
+        return found
+
+    @property
+    def times_of_rows(self) -> NDArray[np.int64]:
+        """How often each row that is kept is repeated."""
+        return np.repeat(self.times, self.periods)
+
+    def find(self, rows: Any) -> tuple[Any, Any]:
+        """Where rows stand among those that are kept, and in which repetition they are."""
+        block = np.searchsorted(self.starts, rows, side="right") - 1
+        times, within = np.divmod(rows - self.starts[block], self.periods[block])
+        return self.bases[block] + within, times
+
+    def is_sound(self, num_kept: int) -> bool:
+        """Whether the blocks fit together, and to so many rows that are kept."""
+        if len(self.starts) != len(self.periods) + 1 or len(self.bases) != len(self.periods):
+            return False
+        if self.starts[0] != 0 or (self.periods < 1).any():
+            return False
+        lengths = np.diff(self.starts)
+        is_whole = (lengths > 0) & (lengths % np.maximum(self.periods, 1) == 0)
+        ends = np.cumsum(self.periods)
+        is_next = np.array_equal(self.bases, ends - self.periods)
+        return bool(is_whole.all()) and is_next and (int(ends[-1]) if len(ends) else 0) == num_kept
+
+
+class BlockColumn:
+    """One column, of which the rows that are asked for are computed.
+
+    Args:
+        blocks: which rows repeat which.
+        kept: the rows that are kept.
+        growth: how much each grows from one repetition to the next; ``None`` if it does not.
+        kind: dtype of the column.
+    """
+
+    def __init__(self, blocks: Blocks, kept: Column, growth: Column | None, kind: Any) -> None:
+        self._blocks = blocks
+        self._kept = kept
+        self._growth = growth
+        self.dtype = np.dtype(kind)
+
+    def __len__(self) -> int:
+        return len(self._blocks)
+
+    def __getitem__(self, rows: Any) -> Any:
+        """Some rows: a number, an array of numbers, a slice or a mask."""
+        if isinstance(rows, slice):
+            return np.asarray(self)[rows]
+        if isinstance(rows, np.ndarray) and (rows.dtype == bool or 4 * len(rows) > len(self)):
+            return np.asarray(self)[rows]  # Of many rows that is quicker.
+        places, times = self._blocks.find(rows)
+        found = self._kept[places].astype(self.dtype)
+        if self._growth is not None:
+            found = found + times * self._growth[places].astype(np.int64)
+        return found.astype(self.dtype)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Column:
+        """All rows."""
+        blocks, found = self._blocks, np.empty(len(self), self.dtype)
+        growth = self._growth
+        for start, end, period, base in zip(
+            blocks.starts[:-1].tolist(),
+            blocks.starts[1:].tolist(),
+            blocks.periods.tolist(),
+            blocks.bases.tolist(),
+            strict=True,
+        ):
+            part = found[start:end].reshape(-1, period)
+            part[:] = self._kept[base : base + period]
+            if growth is not None and len(part) > 1:
+                part += np.arange(len(part))[:, None] * growth[base : base + period].astype(
+                    self.dtype
+                )
+        return found if dtype is None else found.astype(dtype, copy=False)
+
+    def min(self) -> Any:
+        """The smallest number."""
+        return self.dtype.type(min(self._kept.min(), self.last().min()))
+
+    def max(self) -> Any:
+        """The largest number."""
+        return self.dtype.type(max(self._kept.max(), self.last().max()))
+
+    def last(self) -> Column:
+        """The last repetition of each row that is kept."""
+        if self._growth is None or not self._growth.any():
+            return self._kept
+        times = self._blocks.times_of_rows - 1
+        found: Column = self._kept.astype(self.dtype) + times * self._growth
+        return found
+
+
+def narrow(column: Column) -> Column:
+    """The same whole numbers in the narrowest dtype that has them all."""
+    low, high = (int(column.min()), int(column.max())) if len(column) else (0, 0)
+    for kind in _WIDTHS:
+        bounds = np.iinfo(kind)
+        if bounds.min <= low and high <= bounds.max:
+            return column.astype(kind)
+    return column.astype(np.int64)
+
+
+def blocks_of(columns: Mapping[str, Column]) -> tuple[Blocks, NDArray[np.int64]]:
+    """Find the blocks of some columns, which have a ``step``.
+
+    Returns:
+        the blocks, and which rows are kept.
+    """
+    steps = columns["step"]
+    if not len(steps):
+        nothing = np.zeros(0, dtype=np.int64)
+        return Blocks(np.zeros(1, dtype=np.int64), nothing, nothing), nothing
+    starts = np.concatenate([[0], np.flatnonzero(np.diff(steps)) + 1]).astype(np.int64)
+    lengths = np.diff(np.append(starts, len(steps)))
+    is_alike, is_even = _compared(columns, starts, lengths)
+    first = _first_steps(is_alike, is_even)
+    num_steps = np.diff(np.append(first, len(starts)))
+    # Neighbours that are not repeated are one block.
+    is_first = np.ones(len(first), dtype=bool)
+    is_first[1:] = (num_steps[1:] > 1) | (num_steps[:-1] > 1)
+    begins = starts[first[is_first]]
+    ends = np.append(begins, len(steps))
+    periods = np.where(num_steps[is_first] > 1, lengths[first[is_first]], np.diff(ends))
+    bases = np.cumsum(periods) - periods
+    within = np.arange(int(periods.sum())) - np.repeat(bases, periods)
+    return Blocks(ends, periods, bases), np.repeat(begins, periods) + within
+
+
+def growth_of(blocks: Blocks, kept: NDArray[np.int64], column: Column) -> Column:
+    """How much each row that is kept grows from one repetition to the next."""
+    is_repeated = blocks.times_of_rows > 1
+    rows = kept[is_repeated]
+    found = np.zeros(len(kept), dtype=np.int64)
+    later = rows + np.repeat(blocks.periods, blocks.periods)[is_repeated]
+    found[is_repeated] = column[later] - column[rows]
+    return found
+
+
+def grows_safely(blocks: Blocks, growths: Iterable[Column]) -> bool:
+    """Whether no repetition of any row is beyond the numbers of 64 bits."""
+    is_repeated = blocks.times > 1
+    times = np.repeat(blocks.times[is_repeated], blocks.periods[is_repeated])
+    rows = np.repeat(is_repeated, blocks.periods)
+    return all(
+        bool((np.abs(one[rows].astype(np.float64)) * times < _MOST).all()) for one in growths
+    )
+
+
+def _compared(
+    columns: Mapping[str, Column], starts: Column, lengths: Column
+) -> tuple[Column, Column]:
+    """Of each step whether it repeats the one before, and whether it grows as that did."""
+    is_alike = np.zeros(len(starts), dtype=bool)
+    is_alike[1:] = lengths[1:] == lengths[:-1]
+    of_step = np.repeat(np.arange(len(starts), dtype=np.int32), lengths)
+    rows = np.flatnonzero(is_alike[of_step])
+    before = rows - lengths[of_step[rows]]
+    is_same = np.ones(len(rows), dtype=bool)
+    for name, column in columns.items():
+        if name not in (*GROWING, "crc32"):
+            is_same &= column[rows] == column[before]
+    is_alike[of_step[rows[~is_same]]] = False
+    is_even = is_alike.copy()
+    is_even[1:] &= is_alike[:-1]
+    rows = np.flatnonzero(is_even[of_step])
+    by = lengths[of_step[rows]]
+    is_same = np.ones(len(rows), dtype=bool)
+    for name in GROWING:
+        column = columns[name]
+        is_same &= column[rows] - column[rows - by] == column[rows - by] - column[rows - 2 * by]
+    is_even[of_step[rows[~is_same]]] = False
+    return is_alike, is_even
+
+
+def _first_steps(is_alike: Column, is_even: Column) -> NDArray[np.int64]:
+    """The steps with which blocks begin: as few as there can be."""
+    found, begin = [0], 0
+    for step in np.flatnonzero(~(is_alike & is_even)).tolist():
+        if step and not (is_alike[step] and step == begin + 1):
+            found.append(step)
+            begin = step
+    return np.array(found, dtype=np.int64)
