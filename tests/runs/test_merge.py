@@ -23,6 +23,7 @@ import torchtap as tt
 from torchtap.cli import app as cli
 from torchtap.core.record import Record
 from torchtap.runs.merging.merge import merge_all
+from torchtap.runs.step_notes import StepNotes
 
 FORMS = ["kept", "measured"]
 LOCAL = ("local",)
@@ -135,6 +136,21 @@ def test_a_value_that_only_some_ranks_have_in_a_step_is_said() -> None:
         assert reasons(merged, "fc:output") == "rank 1 has none in step 1, and others do"
         assert merged.stats("fc:output", step=1).numel == 4
         assert merged.stats("fc:output", step=0).numel == 8
+
+
+def test_ids_of_all_ranks_are_those_of_the_run_and_are_saved(tmp_path: Path) -> None:
+    """Rank 2 works on the batch of rank 1, as under tensor parallelism."""
+    runs = []
+    for number, ids in enumerate([["a", "b"], ["c"], ["c"]]):
+        notes = StepNotes()
+        notes.note(4, 100.0 - number, ids, {"split": "train"})
+        one = rank(number, record("fc", values(2, 2), step=4), of=3)
+        runs.append(tt.Run(list(one.records()), one.meta, notes=notes))
+    merged = tt.merge(runs)
+    for run in (merged, tt.open(merged.save(tmp_path / "run.safetensors"))):
+        assert run.ids(4) == ["a", "b", "c"]
+        assert run.labels(4) == {"split": "train"}
+        assert run.times == ([4], [100.0])
 
 
 def test_the_same_batch_on_every_rank_is_noticed() -> None:

@@ -43,7 +43,7 @@ from torchtap.runs.store.selecting import Pick, WriteSelection
 from torchtap.runs.store.site_text import site_text
 from torchtap.runs.store.staging import Buffers, Stager, rounded
 from torchtap.runs.store.statistics import EVERY, measured_since, seal
-from torchtap.runs.strided import strided
+from torchtap.runs.strided import copyable, strided
 
 if TYPE_CHECKING:
     import torch
@@ -238,11 +238,20 @@ class Disk:
         if why is not None:
             self._unreadable[Absence(record.site, why)] = None
             return
-        tensor, labels = self._selection.of(*strided(record.value, record.labels), record)
+        value = record.value
+        try:
+            whole, labels = strided(value, record.labels)
+        except RunError as error:
+            self._unreadable[Absence(record.site, str(error))] = None
+            return
+        tensor, labels = self._selection.of(whole, labels, record)
         dtype = str(tensor.dtype).removeprefix("torch.")
         if dtype not in STORED:
-            self._unreadable[Absence(record.site, f"{dtype} cannot be written")] = None
+            self._unreadable[
+                Absence(record.site, f"{dtype} without a scale, which no file can hold")
+            ] = None
             return
+        tensor = copyable(tensor)
         nbytes = tensor.numel() * tensor.element_size()
         room = rounded(nbytes)
         if self._max_bytes is not None and self._num_bytes + nbytes > self._max_bytes:

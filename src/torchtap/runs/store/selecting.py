@@ -44,10 +44,11 @@ class WriteSelection:
         """
         if isinstance(self.every, bool) or not isinstance(self.every, int) or self.every < 1:
             raise InputError(f"every is {self.every!r}; expected a whole number from 1.")
-        if self.dtype is not None and not (
-            isinstance(self.dtype, torch.dtype) and self.dtype.is_floating_point
-        ):
-            raise InputError(f"dtype is {self.dtype!r}; expected a floating-point dtype of torch.")
+        if self.dtype is not None and not _can_round_to(self.dtype):
+            raise InputError(
+                f"dtype is {self.dtype!r}; expected a floating-point dtype of torch to which it "
+                f"rounds numbers of both signs, such as torch.bfloat16."
+            )
         if self.pick is not None and not callable(self.pick):
             raise InputError(
                 f"pick is {self.pick!r}; expected a function of a tensor and a record."
@@ -88,3 +89,12 @@ class WriteSelection:
             return False
         chosen = Selection([site], meta.modules, meta.aliases, tuple)
         return bool(chosen.fitting(self.values))
+
+
+def _can_round_to(dtype: object) -> bool:
+    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+        return False
+    try:
+        return bool(torch.tensor(-1.0).to(dtype).float() == -1)
+    except RuntimeError:  # Of packed halves of a byte, which PyTorch does not convert.
+        return False
