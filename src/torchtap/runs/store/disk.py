@@ -215,6 +215,7 @@ class Disk:
             "rank": meta.rank or 0,
             "world_size": meta.world_size,
             "attempt": number,
+            "measures": about.series is not None,
             "meta": asdict(meta),
         }
         writer = AttemptWriter(folder, facts, durability=self._durability)
