@@ -34,7 +34,6 @@ from torchtap.runs.packed import is_small, pack, unpack
 from torchtap.runs.records import Records
 from torchtap.runs.scalars import Scalars
 from torchtap.runs.step_notes import StepNotes
-from torchtap.runs.store.dtypes import STORED
 from torchtap.runs.strided import COMPLEX_WITHOUT_NAME, as_dtype, nameable, strided
 from torchtap.runs.values import ALL
 from torchtap.stats.series import Series
@@ -353,16 +352,12 @@ def _parts(site: Site) -> tuple[str, str, str]:
 
 def _strided(record: Record) -> tuple[Tensor, list[str]]:
     try:
-        tensor, said = strided(record.value, record.labels)
-        dtype = str(tensor.dtype).removeprefix("torch.")
-        if dtype not in STORED:
-            raise RunError(f"{dtype} without a scale, which no file can hold")
+        return strided(record.value, record.labels)
     except RunError as error:
         raise RunError(
             f"{record.site} (step {record.step}, call {record.call}) is {error}, and so cannot be "
             f"written. Leave it out: watch with a pattern '!{record.site}'."
         ) from error
-    return tensor, said
 
 
 def _own(tensor: Tensor) -> Tensor:

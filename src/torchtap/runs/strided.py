@@ -9,6 +9,7 @@ from torch import Tensor
 
 from torchtap.core.distributed import readable
 from torchtap.core.errors import RunError
+from torchtap.runs.store.dtypes import STORED
 
 COMPLEX_WITHOUT_NAME = (torch.complex32, torch.complex128)
 """Complex dtypes that safetensors lacks."""
@@ -38,7 +39,8 @@ def strided(tensor: Tensor, labels: Sequence[str]) -> tuple[Tensor, list[str]]:
         the tensor, and the labels with what was changed.
 
     Raises:
-        RunError: PyTorch cannot read the values, such as those of a quantised tensor without scale.
+        RunError: PyTorch cannot read the values, such as those of a quantised tensor without scale,
+            or no file can hold them.
     """
     tensor, more = readable(tensor)
     said = [*labels, *more]
@@ -56,6 +58,9 @@ def strided(tensor: Tensor, labels: Sequence[str]) -> tuple[Tensor, list[str]]:
         kind = str(tensor.dtype).removeprefix("torch.")
         first = str(error).partition("\n")[0]
         raise RunError(f"{kind} whose values PyTorch cannot read ({first})") from error
+    kind = str(tensor.dtype).removeprefix("torch.")
+    if kind not in STORED:
+        raise RunError(f"{kind} without a scale, which no file can hold")
     return tensor.detach(), said
 
 
