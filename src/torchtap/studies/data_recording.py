@@ -15,7 +15,9 @@ from torchtap.capture.watch import watch
 from torchtap.core.distributed import own_rank
 from torchtap.core.errors import InputError
 from torchtap.core.modules import Where
+from torchtap.core.planned_size import PlannedSize
 from torchtap.core.progress import Progress
+from torchtap.core.record import Sink
 from torchtap.core.text import plural
 from torchtap.core.tree import leaves
 from torchtap.runs.open_run import open_run
@@ -66,7 +68,8 @@ def record(
             keywords, if it is a dict.
         stats: statistics that are measured beside: ``tt.Stats()``.
         resume: go on with a run that is there.
-        progress: show it; by default if stderr is a terminal and the work takes longer.
+        progress: show it, and from the first batch how large the run will be; by default if stderr
+            is a terminal and the work takes longer.
 
     Returns:
         the run, opened from the folder.
@@ -83,13 +86,36 @@ def record(
         >>> run.steps, run.ids(2), run.cat(".:output").shape
         ([0, 1, 2], [8, 9], torch.Size([10, 2]))
     """
-    plan = _planned(data, batch_size, workers)
-    disk = to if isinstance(to, Disk) else Disk(to, resume=resume)
-    disk.describe(plan.labels)
-    first = _first_missing(disk.path, plan) if resume or disk.resumes else 0
-    if first < plan.num_steps:
-        _run(model, plan, where, [disk, *([stats] if stats else [])], first, call, progress)
-    return open_run(disk.path)
+    how = _How(where, call, stats, progress)
+    return _recorded(model, _planned(data, batch_size, workers), how, to, resume=resume)
+
+
+def record_telling(
+    tell: Callable[[PlannedSize], None],
+    model: nn.Module,
+    data: Any,
+    where: Where,
+    *,
+    to: str | Path,
+    batch_size: int,
+    workers: int,
+    stats: Stats | None,
+    resume: bool,
+) -> Run:
+    """As :func:`record`; ``tell`` is told after the first batch how large the run will be."""
+    how = _How(where, None, stats, None, tell)
+    return _recorded(model, _planned(data, batch_size, workers), how, to, resume=resume)
+
+
+@dataclass(frozen=True, slots=True)
+class _How:
+    """How a data set is recorded, see :func:`record`."""
+
+    where: Where
+    call: Call | None
+    stats: Stats | None
+    progress: bool | None
+    tell: Callable[[PlannedSize], None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,27 +200,39 @@ def _first_missing(path: Path, plan: _Plan) -> int:
     return done + 1
 
 
-def _run(
-    model: nn.Module,
-    plan: _Plan,
-    where: Where,
-    sinks: Sequence[Any],
-    first: int,
-    call: Call | None,
-    progress: bool | None,
-) -> None:
+def _recorded(
+    model: nn.Module, plan: _Plan, how: _How, to: str | Path | Disk, *, resume: bool
+) -> Run:
+    disk = to if isinstance(to, Disk) else Disk(to, resume=resume)
+    first = _first_missing(disk.path, plan) if resume or disk.resumes else 0
     shares = plan.shares(first)
-    call = call or _call
+    disk.describe(plan.labels, num_steps=len(shares) or None)
+    if first < plan.num_steps:
+        _run(model, plan, how, disk, shares)
+    return open_run(disk.path)
+
+
+def _run(
+    model: nn.Module, plan: _Plan, how: _How, disk: Disk, shares: Sequence[tuple[int, range]]
+) -> None:
+    sinks: list[Sink] = [disk, *([how.stats] if how.stats else [])]
+    call = how.call or _call
     doing = f"recording {plural(plan.num_samples, 'sample')}"
+    is_told = False
     with (
-        Progress(doing, plan.num_steps - first, wanted=progress) as shown,
-        watch(model, where, to=sinks) as w,
+        Progress(doing, len(shares), wanted=how.progress) as shown,
+        watch(model, how.where, to=sinks) as w,
         torch.no_grad(),
     ):
         for (step, own), batch in zip(shares, _batches(plan, shares), strict=True):
             w.step(step)
             call(model, _moved(batch, model))
             w.step(ids=own)
+            if not is_told:
+                is_told, size = True, disk.planned_size()
+                doing = f"{doing}, {size}"
+                if how.tell is not None:
+                    how.tell(size)
             shown.advance(doing)
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchtap.core.absence import Absence
 from torchtap.core.errors import CaptureError, RunError
+from torchtap.core.planned_size import PlannedSize
 from torchtap.core.record import Record
 from torchtap.core.site import Site
 from torchtap.core.tensors import obstacle
@@ -22,6 +23,7 @@ from torchtap.runs.records import Records
 from torchtap.runs.select import Where
 from torchtap.runs.store.intake import Intake
 from torchtap.runs.store.new_attempt import new_attempt, refuse_path
+from torchtap.runs.store.planned import after_steps, before_a_step, size_of_statistics
 from torchtap.runs.store.reading import RankReader
 from torchtap.runs.store.rows_feed import RowsFeed
 from torchtap.runs.store.selecting import Pick, WriteSelection
@@ -155,9 +157,11 @@ class Disk:
         """Whether it goes on with a run that is there."""
         return self._settings.resume
 
-    def describe(self, labels: Mapping[str, str]) -> None:
-        """Write down more of the run, before it begins."""
+    def describe(self, labels: Mapping[str, str], num_steps: int | None = None) -> None:
+        """Write down more of the run, before it begins, and how many steps it will have."""
         self._labels |= labels
+        if self._settings.num_steps is None:
+            self._settings = replace(self._settings, num_steps=num_steps)
 
     def _labelled(self, meta: Meta) -> Meta:
         return replace(meta, labels={**meta.labels, **self._labels})
@@ -229,6 +233,8 @@ class Disk:
         worker = self._ready()
         if worker is None:
             return
+        if step % (self._about.every or 1) == 0:
+            self._intake.count_recorded()
         is_noted = any(self._about.notes.of(step)) or self._about.scalars.at(step)
         if self._intake.has_uncommitted or is_noted:
             self._commit(step, is_closed=True)
@@ -275,6 +281,26 @@ class Disk:
         else:
             self._reader.refresh()
         return self._reader.records
+
+    def planned_size(self) -> PlannedSize:
+        """How large the run will be: what is known before, or from the steps that were written."""
+        about, how = self._about, self._settings
+        series = None if about.series is None else about.series()
+        measured, fixed = size_of_statistics(series, how.num_steps)
+        size = PlannedSize(
+            str(self.path),
+            measured_per_step=measured,
+            fixed_bytes=fixed,
+            unknown=() if measured or series is None else ("statistics",),
+            every=about.every or 1,
+            num_steps=how.num_steps,
+            max_bytes=how.max_bytes,
+        )
+        done, selection = self._intake.committed, self._selection
+        has_run = done.num_steps or (selection.values is None and done.num_recorded)
+        if has_run and self._worker is not None:
+            return after_steps(size, done, self._worker.written, selection.every)
+        return before_a_step(size, about.plan, selection, self._meta)
 
     @property
     def absent(self) -> tuple[Absence, ...]:

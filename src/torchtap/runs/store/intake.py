@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -20,6 +20,22 @@ from torchtap.runs.strided import copyable
 
 _MOST_GATHERED = 4 << 20
 """Bytes of small values that are handed to the thread together."""
+
+
+class Committed(NamedTuple):
+    """What was committed.
+
+    Attributes:
+        num_steps: steps with values.
+        num_recorded: steps that were recorded, with values to be written or without.
+        num_values: values.
+        num_bytes: of these.
+    """
+
+    num_steps: int = 0
+    num_recorded: int = 0
+    num_values: int = 0
+    num_bytes: int = 0
 
 
 class Intake:
@@ -38,6 +54,7 @@ class Intake:
         num_bytes: of these.
         num_dropped: values that found no room.
         dropped_bytes: of these.
+        committed: how many steps and values were committed.
         has_uncommitted: whether anything came since the last commit.
         last_step: of the last value.
         last_committed: the last step that was committed, if any.
@@ -48,6 +65,7 @@ class Intake:
         self.buffers = Buffers(settings.queue_bytes, lambda: queue.num_bytes)
         self.num_values = self.num_bytes = 0
         self.num_dropped = self.dropped_bytes = 0
+        self.committed = Committed()
         self.has_uncommitted = False
         self.last_step = 0
         self.last_committed: int | None = None
@@ -95,6 +113,11 @@ class Intake:
             self.num_bytes += nbytes
             self._note_step(record.step)
 
+    def count_recorded(self) -> None:
+        """A step ends that was recorded."""
+        done = self.committed
+        self.committed = done._replace(num_recorded=done.num_recorded + 1)
+
     def commit(
         self,
         step: int,
@@ -117,6 +140,13 @@ class Intake:
             ids, labels = notes
             end = EndOfStep(step, time.time(), is_closed, ids, labels, dict(scalars), dropped)
             self.queue.put(end)
+            done = self.committed
+            has_values = self.num_values > done.num_values
+            self.committed = done._replace(
+                num_steps=done.num_steps + has_values,
+                num_values=self.num_values,
+                num_bytes=self.num_bytes,
+            )
             self.has_uncommitted = False
             self.last_committed = step
 

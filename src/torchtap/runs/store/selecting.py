@@ -61,8 +61,22 @@ class WriteSelection:
         site = record.site
         known = self._known.get(site)
         if known is None:
-            known = self._known[site] = self._wants_site(site, meta)
+            known = self._known[site] = self.wants_site(site, meta)
         return known
+
+    def wants_site(self, site: Site, meta: Meta) -> bool:
+        """Whether the records of a site are written, of the steps that are."""
+        if self.values is None:
+            return False
+        chosen = Selection([site], meta.modules, meta.aliases, tuple)
+        return bool(chosen.fitting(self.values))
+
+    def nbytes_of(self, tensor: Tensor) -> int:
+        """How many bytes a tensor has at most when it is written."""
+        own, wanted = tensor.dtype.itemsize, self.dtype
+        if wanted is not None and tensor.is_floating_point():
+            own = min(own, wanted.itemsize)
+        return tensor.numel() * own
 
     def of(self, tensor: Tensor, labels: list[str], record: Record) -> tuple[Tensor, list[str]]:
         """The part of a value that is written, and its labels; an empty one where there is none."""
@@ -83,12 +97,6 @@ class WriteSelection:
             said = str(tensor.dtype).removeprefix("torch.")
             return tensor.to(wanted), [*labels, f"rounded from {said}"]
         return tensor, labels
-
-    def _wants_site(self, site: Site, meta: Meta) -> bool:
-        if self.values is None:
-            return False
-        chosen = Selection([site], meta.modules, meta.aliases, tuple)
-        return bool(chosen.fitting(self.values))
 
 
 def _can_round_to(dtype: object) -> bool:
