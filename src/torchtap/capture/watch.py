@@ -119,8 +119,9 @@ class Watch(Closable):
 
         Example:
             >>> import tempfile, torch, torchtap as tt
+            >>> model = torch.nn.Linear(512, 256)
             >>> disk = tt.Disk(tempfile.mkdtemp() + "/run", num_steps=1000)
-            >>> with tt.watch(torch.nn.Linear(512, 256), "*:param,output", to=disk) as w:
+            >>> with tt.watch(model, "*:param,output", to=disk) as w:
             ...     print(w.plan.sizes[0])
             513.4 KiB a step, and output, of a size that is known once a step ran
         """
