@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import resource
 import subprocess
 import threading
@@ -17,33 +16,22 @@ import pytest
 import torch
 from bits import content
 from recordings import batch, copied, files_of, held, record_steps, seen, small_net
-from records import record
+from records import record, run_of
 from torch import Tensor, nn
 
 import torchtap as tt
+from dtypes import PLAIN, QUANTIZED, any_bits
+from torchtap.runs.list_runs import list_file
 from torchtap.runs.run import Run
 from torchtap.testing import Specimen, default_loss, zoo
 
-DTYPES = [
-    torch.bool,
-    *(torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
-    *(torch.uint16, torch.uint32, torch.uint64),
-    *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
-    *(torch.complex32, torch.complex64, torch.complex128),
-    *(torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz),
-    *(torch.float8_e8m0fnu, torch.float4_e2m1fn_x2),
-]
 LARGE = 40_000
 """Elements of a value that does not stand with the small ones, whatever its dtype."""
 
 
-def sample(dtype: torch.dtype, *dims: int) -> Tensor:
-    """Any bits that the dtype can have."""
-    size = torch.empty(0, dtype=torch.uint8).view(dtype).element_size()
-    numbers = torch.randint(0, 256, (*dims, size), dtype=torch.uint8)
-    if dtype is torch.bool:
-        return numbers[..., 0] > 127
-    return numbers.reshape(-1).view(dtype).reshape(dims)
+def written_both_ways(folder: Path, row: tt.Record) -> list[Run]:
+    """In a folder and in a file."""
+    return [written(folder / "run", row), tt.open(run_of(row).save(folder / "run.safetensors"))]
 
 
 def written(path: Path, *rows: tt.Record, **how: Any) -> Run:
@@ -57,25 +45,75 @@ def written(path: Path, *rows: tt.Record, **how: Any) -> Run:
 # --- values -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize(
-    "dims", [(), (0,), (3, 0, 2), (1,), (2, 3, 4), (2, LARGE)], ids=lambda dims: str(list(dims))
-)
-def test_every_bit_of_every_dtype_comes_back(
-    dtype: torch.dtype, dims: tuple[int, ...], tmp_path: Path
-) -> None:
+SHAPES = [(), (0,), (3, 0, 2), (1,), (2, 3, 4), (2, LARGE)]
+
+
+@pytest.mark.parametrize("dtype", PLAIN, ids=str)
+def test_every_bit_of_every_dtype_comes_back(dtype: torch.dtype, tmp_path: Path) -> None:
+    """Of every shape, small and large, and of views."""
     torch.manual_seed(0)
-    values = [sample(dtype, *dims) for _ in range(3)]
-    rows = [record(value=value, step=step) for step, value in enumerate(values)]
+    values = [any_bits(dtype, *dims) for dims in SHAPES for _ in range(2)]
+    plain = [any_bits(dtype, 6, 4), any_bits(dtype, 4, LARGE)]
+    views = [view for one in plain for view in (one.t(), one[::2], one[1:])]
+    bits = [one.view(_plain(dtype)) for one in plain]
+    copies = [view.clone() for one in bits for view in (one.t(), one[::2], one[1:])]
+    rows = [record(f"m{number}", value=value) for number, value in enumerate([*values, *views])]
     run = written(tmp_path / "run", *rows)
-    assert [content(run.get("fc", step=step)) for step in range(3)] == list(map(content, values))
+    assert not run.absent
+    found = [run[f"m{number}"] for number in range(len(rows))]
+    assert [content(one) for one in found[: len(values)]] == list(map(content, values))
+    assert [one.dtype for one in found[len(values) :]] == [dtype] * len(views)
+    taken = [one.view(_plain(dtype)) for one in found[len(values) :]]
+    assert list(map(content, taken)) == list(map(content, copies))
+    listed = {str(one.site): (one.dtype, one.shape) for one in list_file(tmp_path / "run").sites}
+    assert listed == {
+        f"m{n}:output": (str(dtype).removeprefix("torch."), tuple(row.kept.shape))
+        for n, row in enumerate(rows)
+    }
 
 
-def test_the_dtypes_of_torch_are_covered() -> None:
-    """But for those of a few bits, with which torch computes nothing, and quantised ones."""
-    every = {one for one in vars(torch).values() if isinstance(one, torch.dtype)}
-    odd = re.compile(r"torch\.(u?int[1-7]|qu?int.*|bits.*)")
-    assert {one for one in every if not odd.fullmatch(str(one))} == set(DTYPES)
+def _plain(dtype: torch.dtype) -> torch.dtype:
+    """A dtype of the same size that PyTorch copies bit for bit."""
+    size = torch.empty(0, dtype=torch.uint8).view(dtype).element_size()
+    return {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}.get(size, dtype)
+
+
+@pytest.mark.filterwarnings("ignore:torch.quantize_per")
+@pytest.mark.parametrize("dtype", QUANTIZED, ids=str)
+def test_quantised_values_are_written_as_what_they_stand_for(
+    dtype: torch.dtype, tmp_path: Path
+) -> None:
+    numbers = torch.tensor([[-1.0, 0.0, 0.5, 1.0], [3.0, -2.0, 1.5, 0.0]])
+    scales, zeros = torch.full((2,), 0.5), torch.zeros(2)
+    if dtype in (torch.quint4x2, torch.quint2x4):  # Of few bits: per channel alone.
+        value = torch.quantize_per_channel(numbers, scales, zeros, 0, dtype)
+    else:
+        value = torch.quantize_per_tensor(numbers, 0.5, 0, dtype)
+    expected = value.dequantize()
+    for run in written_both_ways(tmp_path, record(value=value)):
+        assert torch.equal(run["fc"], expected)
+        assert run.record("fc").labels == ("dequantized",)
+
+
+@pytest.mark.filterwarnings("ignore:torch.quantize_per")
+@pytest.mark.parametrize("dtype", QUANTIZED, ids=str)
+def test_what_cannot_be_read_is_named_and_the_rest_is_written(
+    dtype: torch.dtype, tmp_path: Path
+) -> None:
+    """Tensors of a quantised dtype with no scale, which PyTorch lets one make."""
+    odd = [torch.zeros(4, dtype=torch.uint8).view(dtype), torch.empty(4, dtype=dtype)]
+    name = str(dtype).removeprefix("torch.")
+    for number, value in enumerate(odd):
+        rows = [record("odd", value=value), record("fine", value=torch.ones(2))]
+        disk = tt.Disk(tmp_path / f"run{number}")
+        for row in rows:
+            disk.take(row)
+        disk.close()
+        (absence,) = disk.absent
+        assert (str(absence.site), name in absence.reason) == ("odd:output", True)
+        assert tt.open(tmp_path / f"run{number}")["fine"].tolist() == [1, 1]
+        with pytest.raises(tt.RunError, match=rf"odd:output \(step 0, call 0\) is {name}"):
+            run_of(*rows).save(tmp_path / "run.safetensors")
 
 
 VIEWS = {
@@ -116,7 +154,7 @@ def test_shapes_and_dtypes_may_change_from_step_to_step(tmp_path: Path) -> None:
         (2, LARGE),
     ]
     kinds = [torch.float32, torch.bfloat16]
-    values = [sample(kinds[n % 3 == 2], *dims) for n, dims in enumerate(shapes)]
+    values = [any_bits(kinds[n % 3 == 2], *dims) for n, dims in enumerate(shapes)]
     rows = [record(value=value, step=step) for step, value in enumerate(values)]
     run = written(tmp_path / "run", *rows)
     for step, value in enumerate(values):

@@ -6,6 +6,7 @@ import math
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import duckdb
 import numpy as np
 import pytest
 import torch
+from bits import value_bits
 from recordings import batch, small_net
 
 import torchtap as tt
@@ -20,15 +22,20 @@ from torchtap.runs.store.layout import read_json, write_json
 from torchtap.stats.statistics import NUMBERS
 
 
-def measure(path: Path, steps: range, **how: Any) -> tt.Run:
+def measure(path: Path, steps: range, *, keep: int = 64, **how: Any) -> tt.Run:
     """Measure and write some steps; returns the run in memory."""
-    net = small_net()
-    with tt.watch(net, "*:output,grad_output", to=[tt.Disk(path, **how), tt.Stats()]) as w:
+    net, stats = small_net(), tt.Stats(keep=keep, statistics=further())
+    with tt.watch(net, "*:output,grad_output", to=[tt.Disk(path, **how), stats]) as w:
         for step in steps:
             w.step(step)
             net(batch(step)).square().sum().backward()
             w.step()
     return tt.Run([], w.run.meta, series=lambda: w.run.series)
+
+
+def further() -> list[tt.stats.Statistic]:
+    """Whose states are merged by largest elements, by sums, and in the order of the steps."""
+    return [tt.stats.top_k(3), tt.stats.along(0), tt.stats.cosine()]
 
 
 def numbers(found: tt.Statistics) -> list[str]:
@@ -42,9 +49,9 @@ def bins(found: tt.Statistics) -> Any:
     return None if histogram is None else (histogram.bins.tolist(), histogram.counts.tolist())
 
 
-def crash(path: Path) -> None:
-    """Make of a closed run one that was never closed."""
-    for home in path.glob("rank-*/attempt-*"):
+def crash(path: Path, attempt: int | None = None) -> None:
+    """Make of a closed run, or of one attempt in it, one that was never closed."""
+    for home in path.glob("rank-*/attempt-*" if attempt is None else f"rank-*/*-{attempt:03d}"):
         facts = read_json(home / "attempt.json")
         facts.pop("series")
         write_json(home / "attempt.json", {**facts, "state": "open"})
@@ -94,6 +101,82 @@ def test_statistics_of_several_attempts_are_one_history(tmp_path: Path) -> None:
     steps, found = run.over_steps("1", "l2")
     assert steps == list(range(9))
     assert found == first.over_steps("1", "l2")[1][:4] + second.over_steps("1", "l2")[1]
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (range(6), range(6, 9)),  # One after the other.
+        (range(6), range(4, 9)),  # Steps 4 and 5 again.
+        (range(12), range(4, 9)),  # Step 9 to 11 are of another history.
+        (range(30), range(28, 31)),  # Of few steps more than single ones are kept of.
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("values", [None, "*:*"], ids=["measured", "recorded"])
+def test_all_statistics_of_several_attempts_are_those_of_one_training(
+    first: range, second: range, values: Any, tmp_path: Path
+) -> None:
+    """Against one run in memory that did the steps that count once."""
+    run = _in_two_attempts(tmp_path / "run", first, second, values)
+    steps = [*range(first.start, second.start), *second]
+    expected = _in_memory(steps)
+    assert run.series.steps == steps
+    for site in run.sites:
+        for step in (second[-1], "all"):
+            found, right = run.stats(site, step=step), expected.stats(site, step=step)
+            assert numbers(found) == numbers(right)
+            assert bins(found) == bins(right)
+        for step in run.series.steps:
+            if run.series.is_kept(step):
+                assert bins(run.stats(site, step=step)) == bins(expected.stats(site, step=step))
+        for step in (second[-1], "all") if len(first) <= 12 else (second[-1],):
+            extra, other = run.stats(site, step=step).extra, expected.stats(site, step=step).extra
+            assert value_bits(extra["top_k"]) == value_bits(other["top_k"])
+            assert extra["cosine"] == pytest.approx(other["cosine"], rel=1e-12, nan_ok=True)
+            np.testing.assert_allclose(extra["along(0)"].rows, other["along(0)"].rows, rtol=1e-12)
+    if max(first) < min(second):
+        assert run.mean_norm() == pytest.approx(expected.mean_norm(), rel=1e-14)
+    else:
+        with pytest.raises(tt.RunError, match="a later attempt repeats"):
+            tt.Run([], run.meta, series=lambda: run.series).mean_norm("1")
+
+
+def _in_two_attempts(path: Path, first: range, second: range, values: Any) -> tt.Run:
+    measure(path, first, keep=12, values=values)
+    measure(path, second, keep=12, values=values, resume=True)
+    return tt.open(path)
+
+
+def _in_memory(steps: Sequence[int]) -> tt.Run:
+    net = small_net()
+    with tt.watch(net, "*:output,grad_output", to=tt.Stats(statistics=further())) as w:
+        for step in steps:
+            w.step(step)
+            net(batch(step)).square().sum().backward()
+            w.step()
+    return w.run
+
+
+def test_what_several_attempts_lack_is_said(tmp_path: Path) -> None:
+    """Of superseded steps of which no histogram is kept; and of one that was never closed."""
+    measure(tmp_path / "run", range(60), keep=2)
+    measure(tmp_path / "run", range(55, 57), keep=2, resume=True)
+    found = tt.open(tmp_path / "run").stats("1", step="all")
+    assert found.numel == 57 * 4 * 16
+    assert "no histogram over all steps" in found.notes[-1]
+    with pytest.raises(tt.InputError, match="There is no histogram here"):
+        found.quantile(0.5)
+    with pytest.raises(tt.RunError, match="a later attempt repeats"):
+        found.extra["top_k"]
+    crash(tmp_path / "run", attempt=0)
+    run = tt.open(tmp_path / "run")
+    found = run.stats("1", step="all")
+    assert "an attempt was not closed" in found.notes[-1]
+    assert found.numel == (50 + 2) * 4 * 16  # Of the first 50 steps, and those of the second.
+    assert run.stats("1", step=56).quantile(0.5) >= 0
+    (lost,) = [one.reason for one in run.absent if "statistics" in one.reason]
+    assert "attempt 0 was not closed: its statistics after step 49 are lost" in lost
 
 
 def test_a_growing_run_shows_the_statistics_that_were_flushed(tmp_path: Path) -> None:

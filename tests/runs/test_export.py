@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import os
 from pathlib import Path
 
@@ -10,11 +11,14 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 import torch
+from bits import content
 from recordings import batch, record_steps, small_net
 from records import record, run_of
+from safetensors import safe_open
 from safetensors.torch import load_file
 
 import torchtap as tt
+from dtypes import any_bits, named
 from torchtap.cli import app as cli
 from torchtap.runs.export import export_run
 
@@ -28,7 +32,7 @@ def path(tmp_path: Path) -> Path:
 def test_values_go_to_an_archive_of_arrays(path: Path) -> None:
     assert cli.run(["export", str(path), "1:output", "--to", "npz"]) == 0
     arrays = np.load(path.with_name("run.npz"))
-    assert len(arrays.files) == 3
+    assert len(arrays.files) == 3 + 1
     found = arrays["1_output_2.0.-1.forward"]
     assert np.array_equal(found, small_net()[:2](batch(2)).detach().numpy())
 
@@ -47,6 +51,39 @@ def test_values_of_a_site_go_to_one_tensor(path: Path) -> None:
     (whole,) = load_file(path.with_name("run.safetensors")).values()
     right = torch.cat([small_net()[:2](batch(step)) for step in range(3)])
     assert torch.equal(whole, right)
+
+
+def test_ids_labels_and_times_go_with_the_values(path: Path) -> None:
+    run = tt.open(path)
+    expected = [
+        {
+            "step": step,
+            "time": time,
+            "ids": [0, 1, 2, 3],
+            "labels": {"parity": "odd" if step % 2 else "even"},
+        }
+        for step, time in zip(*run.times, strict=True)
+    ]
+    for kind in ("npz", "safetensors"):
+        assert cli.run(["export", str(path), "1:output", "--to", kind]) == 0
+    with safe_open(path.with_name("run.safetensors"), framework="np") as opened:
+        assert json.loads(opened.metadata()["notes"]) == expected
+    arrays = np.load(path.with_name("run.npz"), allow_pickle=False)
+    assert json.loads(str(arrays["steps"])) == expected
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf")
+def test_a_dtype_that_safetensors_lacks_is_exported_and_named(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    few, pairs = any_bits(named("int4"), 3, 2), any_bits(torch.complex32, 3)
+    run = run_of(record("few", few), record("pairs", pairs))
+    export_run(run, "safetensors", tmp_path / "run.safetensors")
+    found = load_file(tmp_path / "run.safetensors")
+    assert torch.equal(found["few:output"], few.view(torch.uint8))
+    assert content(found["pairs:output"]) == content(torch.view_as_real(pairs))
+    with safe_open(tmp_path / "run.safetensors", framework="np") as opened:
+        said = json.loads(opened.metadata()["dtypes"])
+    assert said == {"few:output": "int4", "pairs:output": "complex32"}
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])

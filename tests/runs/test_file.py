@@ -22,19 +22,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import torchtap as tt
+from dtypes import PLAIN, any_bits
 from torchtap.core.record import RECOMPUTE
 from torchtap.runs.list_runs import list_file
 from torchtap.runs.run import Meta, Run, list_run
 from torchtap.testing import Net
-
-DTYPES = [
-    torch.bool,
-    *(torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
-    *(torch.uint16, torch.uint32, torch.uint64),
-    *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
-    *(torch.complex64, torch.complex128),
-    *(torch.float8_e4m3fn, torch.float8_e5m2),
-]
 
 
 def kept(*rows: tt.Record) -> Run:
@@ -48,22 +40,24 @@ def written(run: Run, folder: Path) -> Run:
 # --- values -----------------------------------------------------------------------------------
 
 
-def sample(dtype: torch.dtype, *dims: int) -> Tensor:
-    numbers = torch.randint(0, 256, (*dims, 16), dtype=torch.uint8)
-    size = torch.empty(0, dtype=dtype).element_size()
-    if dtype is torch.bool:
-        return numbers[..., 0] > 127
-    return numbers[..., :size].contiguous().view(dtype).reshape(dims)
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("dims", [(), (0,), (3, 0, 2), (1,), (2, 3, 4)], ids=str)
-def test_every_bit_of_every_dtype_comes_back(
-    dtype: torch.dtype, dims: tuple[int, ...], tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("dtype", PLAIN, ids=str)
+def test_every_bit_of_every_dtype_comes_back(dtype: torch.dtype, tmp_path: Path) -> None:
     torch.manual_seed(0)
-    value = sample(dtype, *dims)
-    assert content(written(kept(record(value=value)), tmp_path)["fc"]) == content(value)
+    shapes = [(), (0,), (3, 0, 2), (1,), (2, 3, 4)]
+    values = [any_bits(dtype, *dims) for dims in shapes]
+    run = kept(*(record(f"m{number}", value) for number, value in enumerate(values)))
+    again = written(run, tmp_path)
+    assert [content(again[f"m{number}"]) for number in range(5)] == list(map(content, values))
+    assert list_file(tmp_path / "run.safetensors") == list_run(run)
+
+
+def test_a_dtype_that_is_not_that_of_the_bytes_is_refused(tmp_path: Path) -> None:
+    path = kept(record(value=torch.ones(4))).save(tmp_path / "run.safetensors")
+    text = path.read_bytes()
+    assert b'\\"dtype\\": \\"float32\\"' in text
+    path.write_bytes(text.replace(b'\\"dtype\\": \\"float32\\"', b'\\"dtype\\": \\"int4\\"   '))
+    with pytest.raises(tt.RunError, match="is int4, and the file holds it as float32"):
+        tt.open(path)["fc"]
 
 
 VIEWS = {
@@ -208,6 +202,30 @@ def test_a_whole_run_comes_back(tmp_path: Path) -> None:
             *(new.backward, new.labels),
         )
         assert content(new.value) == content(old.value)
+
+
+def test_times_ids_and_labels_come_back(tmp_path: Path) -> None:
+    net = nn.Linear(2, 2)
+    odd: dict[str, Any] = {
+        "split": "ünder\n",
+        "lr": 0.1,
+        "nan": float("nan"),
+        "big": 2**70,
+        "none": None,
+    }
+    with tt.watch(net) as w:
+        for step in (3, 5, 9):
+            w.step(step)
+            net(torch.ones(2, 2))
+            w.step(ids=[step, f"{step}-漢"] if step != 5 else None, **odd if step != 9 else {})
+    again = tt.open(written(w.run, tmp_path).save(tmp_path / "again.safetensors"))
+    assert again.times == w.run.times
+    assert len(again.times[0]) == 3
+    for step, ids in ((3, [3, "3-漢"]), (5, []), (9, [9, "9-漢"])):
+        assert again.ids(step) == ids
+        assert repr(again.labels(step)) == repr(odd if step != 9 else {})
+    with pytest.raises(tt.SiteError, match="Nothing is noted of step 4"):
+        again.ids(4)
 
 
 def test_a_run_that_was_read_can_be_written_again(tmp_path: Path) -> None:

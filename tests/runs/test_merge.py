@@ -23,6 +23,7 @@ import torchtap as tt
 from torchtap.cli import app as cli
 from torchtap.core.record import Record
 from torchtap.runs.merging.merge import merge_all
+from torchtap.runs.step_notes import StepNotes
 
 FORMS = ["kept", "measured"]
 LOCAL = ("local",)
@@ -135,6 +136,21 @@ def test_a_value_that_only_some_ranks_have_in_a_step_is_said() -> None:
         assert reasons(merged, "fc:output") == "rank 1 has none in step 1, and others do"
         assert merged.stats("fc:output", step=1).numel == 4
         assert merged.stats("fc:output", step=0).numel == 8
+
+
+def test_ids_of_all_ranks_are_those_of_the_run_and_are_saved(tmp_path: Path) -> None:
+    """Rank 2 works on the batch of rank 1, as under tensor parallelism."""
+    runs = []
+    for number, ids in enumerate([["a", "b"], ["c"], ["c"]]):
+        notes = StepNotes()
+        notes.note(4, 100.0 - number, ids, {"split": "train"})
+        one = rank(number, record("fc", values(2, 2), step=4), of=3)
+        runs.append(tt.Run(list(one.records()), one.meta, notes=notes))
+    merged = tt.merge(runs)
+    for run in (merged, tt.open(merged.save(tmp_path / "run.safetensors"))):
+        assert run.ids(4) == ["a", "b", "c"]
+        assert run.labels(4) == {"split": "train"}
+        assert run.times == ([4], [100.0])
 
 
 def test_the_same_batch_on_every_rank_is_noticed() -> None:
@@ -525,12 +541,15 @@ def test_without_the_histograms_of_all_steps_there_is_none_over_all_and_it_is_sa
         run = run_of(record("fc", values(2)))
         return tt.Run((), replace(run.meta, rank=number, world_size=2), tuple, stats.measured)
 
-    merged = tt.merge([of(0, 3), of(1, 2)])
+    merged = tt.merge([of(0, 4), of(1, 2)])
     stats = merged.stats("fc:output", step="all")
-    assert math.isnan(stats.quantile(0.5)) and stats.numel == 8
+    assert stats.histogram is None and stats.numel == 8
     assert any("no histogram over all steps" in note for note in stats.notes)
-    merged = tt.merge([of(0, 3), of(1, 3)])
-    assert merged.quantile("fc:output", 0.5, step="all") == tt.measure(values(2)).quantile(0.5)
+    for other in (2, 3):  # With 2, what the last step of rank 0 counted is taken out again.
+        merged = tt.merge([of(0, 3), of(1, other)])
+        stats = merged.stats("fc:output", step="all")
+        assert stats.quantile(0.5) == tt.measure(values(2)).quantile(0.5)
+        assert stats.histogram is not None and stats.histogram.num_counted == 2 * other * 2
 
 
 # --- further statistics -----------------------------------------------------------------------

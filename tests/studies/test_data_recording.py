@@ -150,6 +150,28 @@ def test_other_data_do_not_go_on_with_a_run(tmp_path: Path) -> None:
         tt.record(small_net(), data, to=tmp_path / "run", batch_size=8, resume=True)
 
 
+def test_a_run_goes_on_only_with_the_weights_that_it_began_with(tmp_path: Path) -> None:
+    net = nn.Sequential(nn.Linear(8, 4), nn.BatchNorm1d(4)).eval()
+    path, data = tmp_path / "run", TensorDataset(SAMPLES)
+    tt.record(net, data, "0", to=path, batch_size=7)
+    tt.record(net, data, "0", to=path, batch_size=7, resume=True)
+    for tensor in (net[0].weight, net[-1].running_mean):
+        kept = tensor.detach().clone()
+        tensor.data[0] += 1
+        with pytest.raises(tt.InputError, match=r"with weights .*, and this is to go on with"):
+            tt.record(net, data, "0", to=path, batch_size=7, resume=True)
+        tensor.data.copy_(kept)
+    tt.record(net, data, "0", to=path, batch_size=7, resume=True)
+
+
+def test_statistics_that_a_recording_updates_are_no_other_weights(tmp_path: Path) -> None:
+    net = nn.Sequential(nn.Linear(8, 4), nn.BatchNorm1d(4))
+    path = tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt):
+        tt.record(net, StopsAt(30), "0", to=path, batch_size=7)
+    tt.record(net, StopsAt(-1), "0", to=path, batch_size=7, resume=True)
+
+
 def test_a_run_goes_on_only_with_the_sites_that_it_began_with(tmp_path: Path) -> None:
     data = TensorDataset(SAMPLES)
     net = small_net()

@@ -17,6 +17,7 @@ from torch import Tensor
 from torchtap.core.absence import Absence
 from torchtap.core.errors import InputError
 from torchtap.core.inference_mode import outside_inference_mode
+from torchtap.core.planned_size import PlannedSize
 from torchtap.core.record import Record, Sink
 from torchtap.core.site import Site
 from torchtap.hooks.taps import Meter
@@ -131,6 +132,10 @@ class SinkDispatch:
         """What was given to sinks and is not in them."""
         for sink in self.sinks:
             yield from getattr(sink, "absent", ())
+
+    def sizes(self) -> tuple[PlannedSize, ...]:
+        """How large what sinks write will be, of those that say it."""
+        return tuple(one.planned_size() for one in self.sinks if hasattr(one, "planned_size"))
 
     def _steps_now(self) -> set[int]:
         """Steps of which the sinks hold something."""

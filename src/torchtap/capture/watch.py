@@ -72,16 +72,12 @@ class Evaluating:
 
 
 class Watch(Closable):
-    """What ``tt.watch`` returns: a context manager and a handle, safe to close twice.
-
-    Attributes:
-        plan: what is tapped, and what fits the request and cannot be.
-    """
+    """What ``tt.watch`` returns: a context manager and a handle, safe to close twice."""
 
     def __init__(
         self, model: nn.Module, plan: Plan, delivery: SinkDispatch, *, every: Every, **how: Any
     ) -> None:
-        self.plan = plan
+        self._plan = plan
         self._delivery = delivery
         self._every = every
         self._num_pauses = 0
@@ -112,6 +108,25 @@ class Watch(Closable):
             self._engine.detach()
             delivery.close(raising=False)
             raise
+
+    @property
+    def plan(self) -> Plan:
+        """What is tapped, what fits the request and cannot be, and how large it will be on disk.
+
+        Its ``sizes`` are of the sinks that write. Before the first step the size of parameters,
+        buffers and their gradients is known, and from then on that of all that was written; that
+        of the whole, where ``tt.Disk(num_steps=...)`` says how many steps there will be.
+
+        Example:
+            >>> import tempfile, torch, torchtap as tt
+            >>> model = torch.nn.Linear(512, 256)
+            >>> disk = tt.Disk(tempfile.mkdtemp() + "/run", num_steps=1000)
+            >>> with tt.watch(model, "*:param,output", to=disk) as w:
+            ...     print(w.plan.sizes[0])
+            513.4 KiB a step, and output, of a size that is known once a step ran
+        """
+        sizes = self._delivery.sizes()
+        return replace(self._plan, sizes=sizes) if sizes else self._plan
 
     # ------------------------------------------------------------------ stepping
 
@@ -317,10 +332,10 @@ class Watch(Closable):
     def _make_meta(self, model: nn.Module) -> Meta:
         rank, world_size = own_rank()
         return Meta(
-            model=self.plan.model,
-            modules=dict(self.plan.types),
-            aliases=dict(self.plan.aliases),
-            where=self.plan.where,
+            model=self._plan.model,
+            modules=dict(self._plan.types),
+            aliases=dict(self._plan.aliases),
+            where=self._plan.where,
             torch=torch.__version__,
             torchtap=__version__,
             created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -362,7 +377,9 @@ class Watch(Closable):
 
         known = self._meta
         measured = self._delivery.measured
-        return About(meta, absent, expected, measured, self._scalars, self._notes)
+        every = None if callable(self._every) else self._every
+        told = (self._scalars, self._notes, self._plan, every)
+        return About(meta, absent, expected, measured, *told)
 
     def _with_pipeline(self, meta: Meta) -> Meta:
         """What is known of a run, with the stages that were seen since the watch began."""
@@ -388,7 +405,7 @@ class Watch(Closable):
 
     def __repr__(self) -> str:
         state = f"open, step {self.current_step}" if self._is_open else "closed"
-        return f"<Watch of {self.plan.model}, {len(self.plan.taps)} modules, {state}>"
+        return f"<Watch of {self._plan.model}, {len(self._plan.taps)} modules, {state}>"
 
 
 def watch(

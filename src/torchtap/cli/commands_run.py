@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,7 +16,7 @@ from torchtap.cli.options import (
     loss_option,
     model_options,
 )
-from torchtap.cli.output import print_json, print_page, print_written
+from torchtap.cli.output import complain, print_json, print_page, print_written
 from torchtap.cli.parsing import (
     built_model,
     channels_of,
@@ -32,6 +32,9 @@ from torchtap.cli.parsing import (
 )
 from torchtap.core.errors import InputError
 from torchtap.core.progress import Progress
+
+if TYPE_CHECKING:
+    from torchtap.core.planned_size import PlannedSize
 
 _PICTURES = (".png", ".svg", ".pdf", ".jpg", ".jpeg", ".webp")
 
@@ -149,7 +152,7 @@ def _record_data(
     from torchtap.core.distributed import own_rank
     from torchtap.runs.list_runs import list_file
     from torchtap.runs.show import show_listing
-    from torchtap.studies.data_recording import record as record_data
+    from torchtap.studies.data_recording import record_telling
 
     if options["loss"] is not None:
         raise InputError("--loss is for one batch; a data set is recorded without gradients.")
@@ -157,7 +160,9 @@ def _record_data(
     pictures = picture_options(options)
     data = load_data(how["data"], pictures)
     with process_group():
-        record_data(
+        is_first, num_ranks = own_rank()[0] == 0, own_rank()[1]
+        record_telling(
+            lambda size: complain(_said(out, size, num_ranks)) if is_first else None,
             built,
             data,
             list(where) or "*",
@@ -167,7 +172,6 @@ def _record_data(
             stats=stats_of(how["stats"]),
             resume=how["resume"],
         )
-        is_first = own_rank()[0] == 0
     if not is_first:
         return
     listing = list_file(out)
@@ -176,6 +180,10 @@ def _record_data(
         return
     print_page(show_listing(listing, limit=None if every else 40))
     print_written([out])
+
+
+def _said(out: str, size: PlannedSize, num_ranks: int) -> str:
+    return f"{out} takes {size}{' on each rank' if num_ranks > 1 else ''}"
 
 
 @click.command()

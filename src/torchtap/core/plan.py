@@ -14,6 +14,7 @@ from torch import nn
 from torchtap.core.absence import Absence
 from torchtap.core.errors import InputError, SiteError
 from torchtap.core.modules import Where, modules_of, several, state_names, type_names, walk
+from torchtap.core.planned_size import PlannedSize
 from torchtap.core.printed_page import Listed, Page, Printed
 from torchtap.core.site import (
     FLOW_PORTS,
@@ -74,6 +75,7 @@ class Plan(Printed):
         unmatched: text patterns that fit no module and so must be those of marks.
         types: path -> class names in MRO order, of all modules.
         aliases: further path of a shared module -> its first.
+        sizes: how large what sinks write will be, as far as is known now.
     """
 
     model: str
@@ -84,6 +86,7 @@ class Plan(Printed):
     unmatched: tuple[Pattern, ...]
     types: Mapping[str, tuple[str, ...]]
     aliases: Mapping[str, str]
+    sizes: tuple[PlannedSize, ...] = ()
 
     def mark_filters(self, name: str) -> dict[str, Filter]:
         """What is wanted of a mark; empty if nothing."""
@@ -369,6 +372,7 @@ def show_plan(plan: Plan) -> Page:
     ]
     others = [("", f"{pattern} (a tt.mark, if one is reached)") for pattern in plan.unmatched]
     others += [(f"not {entry.site}", entry.reason) for entry in plan.absent]
+    others += [(f"to {one.target}", str(one)) for one in plan.sizes]
     head = f"Plan for {plan.model}: {', '.join(plan.where)}, {len(plan.taps)} modules"
     return Page(Listed(taps, title=head, limit=_MOST_LINES, noun="module"), Listed(others))
 

@@ -196,6 +196,8 @@ class Sink(Protocol):
     ``begin(about)``
         Told once, when the watch begins, what is known of it (:class:`torchtap.runs.about.About`):
         the model, and functions that say later what was seen and what is absent.
+    ``planned_size()`` -> :class:`~torchtap.core.planned_size.PlannedSize`
+        How large what it writes will be, as far as it knows: ``w.plan`` says it.
     ``reads_backward`` (``bool``, by default ``True``)
         Whether it reads ``record.backward``. Where no sink of a watch does, that number may be of a
         checkpoint's own backward, and a hook on the model's output is saved.

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from torchtap.core.absence import Absence
+from torchtap.core.plan import Plan
 from torchtap.core.site import Site
 from torchtap.runs.meta import Meta
 from torchtap.runs.scalars import Scalars
@@ -24,6 +25,8 @@ class About:
         series: what ``tt.Stats`` beside the sink measured, if there is one.
         scalars: numbers that are logged.
         notes: sample ids and labels of steps.
+        plan: what is tapped.
+        every: of how many steps one is recorded; ``None`` where a function decides.
     """
 
     meta: Callable[[], Meta] = Meta
@@ -32,3 +35,5 @@ class About:
     series: Callable[[], Series] | None = None
     scalars: Scalars = field(default_factory=Scalars)
     notes: StepNotes = field(default_factory=StepNotes)
+    plan: Plan | None = None
+    every: int | None = 1

@@ -16,6 +16,7 @@ from torch import Tensor
 from torchtap.core.errors import InputError, RunError
 from torchtap.runs.run import Run
 from torchtap.runs.select import Where
+from torchtap.runs.strided import nameable
 from torchtap.runs.tables.statistics_rows import arrow_table, statistics_rows
 from torchtap.stats.statistics import NUMBERS
 
@@ -31,7 +32,8 @@ def export_run(run: Run, kind: str, path: Path, where: Where = None) -> list[Pat
         kind: ``npz`` (an archive of arrays, one per value, named
             ``SITE_STEP.CALL.BACKWARD.PHASE``), ``safetensors`` (one tensor per site,
             its values joined along dim 0), or ``csv`` and ``parquet`` (statistics, one row per site
-            and step).
+            and step). The first two have times, sample ids and labels of the steps too, as JSON:
+            in the array ``steps``, and in the metadata under ``notes``.
         path: of the file.
         where: which sites.
 
@@ -63,6 +65,9 @@ def _write_npz(run: Run, path: Path, where: Where) -> None:
         arrays[safe] = _array(record.value, str(record.site))
     if not arrays:
         raise RunError(_NO_VALUES)
+    notes = _notes(run)
+    if notes:
+        arrays[unused("steps", arrays)] = np.array(json.dumps(notes))
     with path.open("wb") as stream:
         np.savez(stream, **arrays)
 
@@ -72,19 +77,31 @@ def _write_safetensors(run: Run, path: Path, where: Where) -> None:
 
     tensors: dict[str, Tensor] = {}
     steps: dict[str, list[int]] = {}
+    dtypes: dict[str, str] = {}
     for site in run.select(where):
         if site in run.series and not any(True for _ in run.records(site)):
             continue
         joined = run.cat(site)
-        joined = torch.view_as_real(joined) if joined.dtype is torch.complex128 else joined
-        tensors[str(site)] = joined.contiguous()
+        dtypes[str(site)] = str(joined.dtype).removeprefix("torch.")
+        tensors[str(site)] = nameable(joined).contiguous()
         steps[str(site)] = run._site_rows(site).steps.tolist()
     if not tensors:
         raise RunError(_NO_VALUES)
+    said = {"steps": steps, "dtypes": dtypes, "notes": _notes(run)}
     path.touch()
     mode = path.stat().st_mode  # As the user's umask wants it; safetensors makes it private.
-    save_file(tensors, path, metadata={"steps": json.dumps(steps)})
+    save_file(tensors, path, metadata={name: json.dumps(one) for name, one in said.items()})
     path.chmod(mode)
+
+
+def _notes(run: Run) -> list[dict[str, Any]]:
+    """What is known of each step."""
+    notes = run._find_notes()
+    found = []
+    for step, time in zip(*notes.times, strict=True):
+        ids, labels = notes.of(step)
+        found.append({"step": step, "time": time, "ids": ids, "labels": labels})
+    return found
 
 
 def _write_csv(run: Run, path: Path, where: Where) -> None:

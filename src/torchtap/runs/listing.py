@@ -214,7 +214,8 @@ def _value(entry: dict[str, Any], tensor: dict[str, Any]) -> ListedValue:
     begin, end = tensor["data_offsets"]
     dtype, dims = DTYPES.get(tensor["dtype"], tensor["dtype"].lower()), tensor["shape"]
     if entry["real_view"]:
-        dtype, dims = "complex128", dims[:-1]
+        dtype, dims = {"F16": "complex32"}.get(tensor["dtype"], "complex128"), dims[:-1]
+    dtype = entry.get("dtype") or dtype  # Older files have none.
     site = Site(*entry["site"])
     return ListedValue(site, entry["step"], entry["phase"], dtype, tuple(dims), end - begin)
 

@@ -37,4 +37,4 @@ def open_run(path: str | Path, *, verify: bool = True) -> Run:
     from torchtap.runs.single_file.file import read_run
 
     stored = read_run(path)
-    return Run(*stored[:4], scalars=stored.scalars, ranks=stored.ranks)
+    return Run(*stored[:4], scalars=stored.scalars, ranks=stored.ranks, notes=stored.notes)

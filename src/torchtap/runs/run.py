@@ -509,6 +509,9 @@ class Run(Printed):
     def save(self, path: str | Path) -> Path:
         """Write the run into one safetensors file, which ``tt.open`` reads without the model.
 
+        All of it is written: values, statistics, numbers that were logged, and times, sample ids
+        and labels of the steps.
+
         Written beside the target and renamed, so a crash leaves no half file. A directory that
         is not there is made, and a file that is there replaced.
 
@@ -518,7 +521,7 @@ class Run(Printed):
         """
         from torchtap.runs.single_file.file import save_run
 
-        return save_run(self._contents(), self._find_scalars(), Path(path))
+        return save_run(self._contents(), self._find_scalars(), Path(path), self._find_notes())
 
     # ------------------------------------------------------------------ selection
 

@@ -8,6 +8,24 @@ import torch
 from torch import Tensor
 
 from torchtap.core.distributed import readable
+from torchtap.core.errors import RunError
+from torchtap.runs.store.dtypes import STORED
+
+COMPLEX_WITHOUT_NAME = (torch.complex32, torch.complex128)
+"""Complex dtypes that safetensors lacks."""
+_OF_BITS = {
+    getattr(torch, name): plain
+    for names, plain in (
+        ([f"{sign}int{bits}" for sign in ("", "u") for bits in range(1, 8)], torch.uint8),
+        (["bits8", "bits1x8", "bits2x4", "bits4x2"], torch.uint8),
+        (["float4_e2m1fn_x2"], torch.uint8),  # Of which safetensors takes even numbers alone.
+        (["bits16"], torch.uint16),
+    )
+    for name in names
+    if hasattr(torch, name)
+}
+"""Dtypes of less than a byte, which PyTorch or safetensors cannot copy, and of each one of the
+same size that they can."""
 
 
 def strided(tensor: Tensor, labels: Sequence[str]) -> tuple[Tensor, list[str]]:
@@ -19,16 +37,73 @@ def strided(tensor: Tensor, labels: Sequence[str]) -> tuple[Tensor, list[str]]:
 
     Returns:
         the tensor, and the labels with what was changed.
+
+    Raises:
+        RunError: PyTorch cannot read the values, such as those of a quantised tensor without scale,
+            or no file can hold them.
     """
     tensor, more = readable(tensor)
     said = [*labels, *more]
-    if tensor.is_quantized:
-        tensor = tensor.dequantize()
-        said.append("dequantized")
-    elif tensor.is_nested:
-        tensor = tensor.values()
-        said.append("values of a nested tensor")
-    elif tensor.layout is not torch.strided:
-        said.append(f"dense from {str(tensor.layout).removeprefix('torch.')}")
-        tensor = tensor.to_dense()
+    try:
+        if tensor.is_quantized:
+            tensor = tensor.dequantize()
+            said.append("dequantized")
+        elif tensor.is_nested:
+            tensor = tensor.values()
+            said.append("values of a nested tensor")
+        elif tensor.layout is not torch.strided:
+            said.append(f"dense from {str(tensor.layout).removeprefix('torch.')}")
+            tensor = tensor.to_dense()
+    except RuntimeError as error:
+        kind = str(tensor.dtype).removeprefix("torch.")
+        first = str(error).partition("\n")[0]
+        raise RunError(f"{kind} whose values PyTorch cannot read ({first})") from error
+    kind = str(tensor.dtype).removeprefix("torch.")
+    if kind not in STORED:
+        raise RunError(f"{kind} without a scale, which no file can hold")
     return tensor.detach(), said
+
+
+def copyable(tensor: Tensor) -> Tensor:
+    """A strided tensor as one of the same bits, shape and strides that can be copied.
+
+    It is the tensor itself but for dtypes of less than a byte, such as ``int4`` and ``bits8``, and
+    for ``complex32``, at whose copies PyTorch warns.
+    """
+    plain = _OF_BITS.get(tensor.dtype)
+    if tensor.dtype is torch.complex32 and not (tensor.is_conj() or tensor.is_neg()):
+        plain = torch.int32
+    return tensor if plain is None else tensor.view(plain)
+
+
+def nameable(tensor: Tensor) -> Tensor:
+    """A strided tensor as one for whose dtype safetensors has a name, of the same numbers.
+
+    Complex ones become real ones with one more dim, where it lacks them; for others see
+    :func:`copyable`.
+    """
+    if tensor.dtype in COMPLEX_WITHOUT_NAME:
+        return torch.view_as_real(tensor.resolve_conj().resolve_neg())
+    return copyable(tensor)
+
+
+def as_dtype(tensor: Tensor, name: str | None) -> Tensor:
+    """What :func:`copyable` was given, of what it returned.
+
+    Args:
+        tensor: that.
+        name: of the dtype, without ``torch.``; ``None`` for that of the tensor.
+
+    Raises:
+        RunError: the dtype is another one.
+    """
+    own = str(tensor.dtype).removeprefix("torch.")
+    if name is None or name == own:
+        return tensor
+    wanted: torch.dtype | None = getattr(torch, name, None)
+    if wanted is None or _OF_BITS.get(wanted) is not tensor.dtype:
+        raise RunError(
+            f"The header says of a value that it is {name}, and the file holds it as {own}: it is "
+            f"damaged, or this PyTorch ({torch.__version__}) has no such dtype."
+        )
+    return tensor.view(wanted)

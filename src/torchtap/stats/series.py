@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +19,7 @@ from torchtap.core.errors import RunError
 from torchtap.core.site import Site
 from torchtap.stats.catalogue.protocol import Statistic
 from torchtap.stats.catalogue.results import Missing
-from torchtap.stats.histogram import Histogram
+from torchtap.stats.histogram import Histogram, merged_together
 from torchtap.stats.statistics import NUM_TENSORS, blank_rows, merge_rows
 from torchtap.stats.step_histograms import StepHistograms, Totals, merged_histogram
 
@@ -49,6 +49,7 @@ class SiteSummary:
             not be formed.
         num_samples: how many samples it holds.
         why_no_mean: why there is no ``mean_sum``.
+        has_total: whether the histogram over all steps is known, where histograms are counted.
     """
 
     site: Site
@@ -59,6 +60,7 @@ class SiteSummary:
     mean_sum: NDArray[Any] | None = None
     num_samples: int = 0
     why_no_mean: str = "it was not asked for, as with tt.Stats(sample_mean=['output'])"
+    has_total: bool = True
 
     @property
     def is_replaced(self) -> bool:
@@ -228,10 +230,30 @@ class Series:
         return merged if merged is not None or parts is None else self._empty()
 
     def total(self, place: int) -> Histogram | None:
-        """The histogram of a site over all steps."""
+        """The histogram of a site over all steps; ``None`` where it is not known."""
+        if not self.measured[place].has_total:
+            return None
         self._read_histograms(ALL_STEPS)
         merged = self._totals.of(place)
         return self._empty() if merged is None else merged
+
+    def total_of(self, place: int, steps: Collection[int]) -> Histogram | None:
+        """The histogram of a site over some of its steps; ``None`` where it is not kept.
+
+        It is that of these steps together, or that of all without those of the others.
+        """
+        own = self.steps_of(self.measured[place].site)
+        chosen = [step for step in own if step in steps]
+        if all(map(self.is_kept, chosen)):
+            parts = [self.histogram(step, place) for step in chosen]
+            return merged_together([one for one in (*parts, self._empty()) if one is not None])
+        others = [step for step in own if step not in steps]
+        whole = self.total(place)
+        if whole is None or not all(map(self.is_kept, others)):
+            return None
+        for step in others:
+            whole = whole.without(self.histogram(step, place) or Histogram.sparse([], []))
+        return whole
 
     def states_at(self, step: int, place: int) -> list[Any] | None:
         """States of a site in one step, with what is running of it; ``None`` if kept no longer."""

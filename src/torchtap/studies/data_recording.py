@@ -12,11 +12,14 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset, SequentialSampler
 
 from torchtap.capture.watch import watch
-from torchtap.core.distributed import own_rank
+from torchtap.core.distributed import local, own_rank
 from torchtap.core.errors import InputError
-from torchtap.core.modules import Where
+from torchtap.core.modules import Where, modules_of
 from torchtap.core.plan import make_plan
+from torchtap.core.planned_size import PlannedSize
 from torchtap.core.progress import Progress
+from torchtap.core.record import Sink
+from torchtap.core.tensors import obstacle
 from torchtap.core.text import plural
 from torchtap.core.tree import leaves
 from torchtap.runs.open_run import open_run
@@ -25,6 +28,7 @@ from torchtap.runs.store.attempt_reader import AttemptReader
 from torchtap.runs.store.disk import DATA_SET, Disk
 from torchtap.runs.store.layout import attempts_in, rank_folder
 from torchtap.stats.sink import Stats
+from torchtap.studies.fingerprint import NoFingerprintError, fingerprint
 
 Call = Callable[[nn.Module, Any], object]
 _DEFAULT_BATCH = 32
@@ -49,8 +53,8 @@ def record(
     batch, in the order of the data set, and the ids of its samples are their places in it:
     ``run.ids(step)``. After any stop, ``resume=True`` goes on with the first batch that is not
     there whole, so that no sample is there twice or missing. Compared with the run are the class
-    of the model, ``where``, the number of samples, the batch size and the number of ranks; that the
-    weights and the data are the same is yours to see to.
+    of the model, its parameters, its buffers (of modules in eval mode), ``where``, the number of
+    samples, the batch size and the number of ranks; that the data are the same is yours to see to.
 
     Where ``torch.distributed`` is initialised, each rank takes its part of every batch and writes a
     folder of its own; the run is the same as that of one process. Ranks whose part of the last
@@ -69,14 +73,15 @@ def record(
             keywords, if it is a dict.
         stats: statistics that are measured beside: ``tt.Stats()``.
         resume: go on with a run that is there.
-        progress: show it; by default if stderr is a terminal and the work takes longer.
+        progress: show it, and from the first batch how large the run will be; by default if stderr
+            is a terminal and the work takes longer.
 
     Returns:
         the run, opened from the folder.
 
     Raises:
-        InputError: the data shuffle or have no length; ``where``, the number of samples, the batch
-            size or the number of ranks is not that of the run that is resumed.
+        InputError: the data shuffle or have no length; ``where``, the weights, the number of
+            samples, the batch size or the number of ranks is not that of the run that is resumed.
         RunError: there is a run already and ``resume`` is false.
 
     Example:
@@ -87,14 +92,36 @@ def record(
         >>> run.steps, run.ids(2), run.cat(".:output").shape
         ([0, 1, 2], [8, 9], torch.Size([10, 2]))
     """
-    plan = _planned(data, batch_size, workers)
-    disk = to if isinstance(to, Disk) else Disk(to, resume=resume)
-    disk.describe(plan.labels)
-    wanted = make_plan(model, where).where
-    first = _first_missing(disk.path, plan, wanted) if resume or disk.resumes else 0
-    if first < plan.num_steps:
-        _run(model, plan, where, [disk, *([stats] if stats else [])], first, call, progress)
-    return open_run(disk.path)
+    how = _How(where, call, stats, progress)
+    return _recorded(model, _planned(data, batch_size, workers), how, to, resume=resume)
+
+
+def record_telling(
+    tell: Callable[[PlannedSize], None],
+    model: nn.Module,
+    data: Any,
+    where: Where,
+    *,
+    to: str | Path,
+    batch_size: int,
+    workers: int,
+    stats: Stats | None,
+    resume: bool,
+) -> Run:
+    """As :func:`record`; ``tell`` is told after the first batch how large the run will be."""
+    how = _How(where, None, stats, None, tell)
+    return _recorded(model, _planned(data, batch_size, workers), how, to, resume=resume)
+
+
+@dataclass(frozen=True, slots=True)
+class _How:
+    """How a data set is recorded, see :func:`record`."""
+
+    where: Where
+    call: Call | None
+    stats: Stats | None
+    progress: bool | None
+    tell: Callable[[PlannedSize], None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +190,25 @@ def _planned(data: Any, batch_size: int | None, workers: int) -> _Plan:
     return _Plan(data, len(data), size, *own_rank(), loading)
 
 
-def _first_missing(path: Path, plan: _Plan, where: Sequence[str]) -> int:
+def _weights(model: nn.Module) -> dict[str, str]:
+    """A label with a fingerprint of the model's state: what one run holds is of one model.
+
+    Without the buffers of modules in training mode, which a forward may change.
+    """
+    state = {
+        f"{path}.{name}": local(tensor)[0]
+        for path, module in modules_of(model)[0].items()
+        for table in (module._parameters, {} if module.training else module._buffers)
+        for name, tensor in table.items()
+        if tensor is not None and obstacle(tensor) is None
+    }
+    try:
+        return {"weights": fingerprint(state)}
+    except NoFingerprintError:
+        return {}
+
+
+def _first_missing(path: Path, plan: _Plan, labels: Mapping[str, str], where: Sequence[str]) -> int:
     """The first step that this rank has not whole."""
     home = rank_folder(path, plan.rank)
     attempts = [AttemptReader(one) for one in attempts_in(home).values()] if home.is_dir() else []
@@ -171,9 +216,9 @@ def _first_missing(path: Path, plan: _Plan, where: Sequence[str]) -> int:
     for one in attempts:
         meta = one.facts.get("meta", {})
         _refuse_other_sites(path, meta.get("where", where), where)
-        known = meta.get("labels", plan.labels)
-        for name, value in plan.labels.items():
-            if known.get(name) != value:
+        known = meta.get("labels", labels)
+        for name, value in labels.items():
+            if known.get(name, value) != value:
                 raise InputError(
                     f"{path} was recorded with {name.replace('_', ' ')} {known.get(name)}, and "
                     f"this is to go on with {value}. Give the same, or another folder."
@@ -192,27 +237,41 @@ def _refuse_other_sites(path: Path, before: Sequence[str], now: Sequence[str]) -
         )
 
 
-def _run(
-    model: nn.Module,
-    plan: _Plan,
-    where: Where,
-    sinks: Sequence[Any],
-    first: int,
-    call: Call | None,
-    progress: bool | None,
-) -> None:
+def _recorded(
+    model: nn.Module, plan: _Plan, how: _How, to: str | Path | Disk, *, resume: bool
+) -> Run:
+    disk = to if isinstance(to, Disk) else Disk(to, resume=resume)
+    wanted = make_plan(model, how.where).where
+    labels = plan.labels | _weights(model)
+    first = _first_missing(disk.path, plan, labels, wanted) if resume or disk.resumes else 0
     shares = plan.shares(first)
-    call = call or _call
+    disk.describe(labels, num_steps=len(shares) or None)
+    if first < plan.num_steps:
+        _run(model, plan, how, disk, shares)
+    return open_run(disk.path)
+
+
+def _run(
+    model: nn.Module, plan: _Plan, how: _How, disk: Disk, shares: Sequence[tuple[int, range]]
+) -> None:
+    sinks: list[Sink] = [disk, *([how.stats] if how.stats else [])]
+    call = how.call or _call
     doing = f"recording {plural(plan.num_samples, 'sample')}"
+    is_told = False
     with (
-        Progress(doing, plan.num_steps - first, wanted=progress) as shown,
-        watch(model, where, to=sinks) as w,
+        Progress(doing, len(shares), wanted=how.progress) as shown,
+        watch(model, how.where, to=sinks) as w,
         torch.no_grad(),
     ):
         for (step, own), batch in zip(shares, _batches(plan, shares), strict=True):
             w.step(step)
             call(model, _moved(batch, model))
             w.step(ids=own)
+            if not is_told:
+                is_told, size = True, disk.planned_size()
+                doing = f"{doing}, {size}"
+                if how.tell is not None:
+                    how.tell(size)
             shown.advance(doing)
 
 

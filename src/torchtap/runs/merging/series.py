@@ -20,7 +20,7 @@ from torchtap.stats.histogram import Histogram, merged_together
 from torchtap.stats.series import ALL_STEPS, Rows, Series
 from torchtap.stats.statistics import NUM_TENSORS, blank_rows, merged_rows
 
-_NO_TOTAL = "no histogram over all steps: some are left out, and those of all others are not kept"
+_NO_TOTAL = "no histogram over all steps: some are left out or lost, and single ones are not kept"
 
 T = TypeVar("T")
 
@@ -194,17 +194,16 @@ class SeriesMerge:
         """Merge those of every step that is kept, and those of all steps."""
         if not self._merged.has_histograms:
             return
-        per_step = []
         for step in [step for step in steps if step in self._kept]:
             held = self._of_ranks(one, partial(_histogram, step))
-            per_step.append(merged_together([*held.values()]))
-            self._histograms.setdefault(step, {})[place] = per_step[-1]
-        if is_whole:
-            per_step = [*self._of_ranks(one, Series.total).values()]
-        elif len(per_step) < len(steps):
+            self._histograms.setdefault(step, {})[place] = merged_together([*held.values()])
+        total = Series.total if is_whole else partial(_total, set(steps))
+        held = self._of_ranks(one, total)
+        if len(held) < len(self._of_ranks(one, lambda series, place: place)):
+            self._merged.measured[place].has_total = False
             self._merged.measured[place].note((_NO_TOTAL,))
             return
-        self._histograms.setdefault(ALL_STEPS, {})[place] = merged_together(per_step)
+        self._histograms.setdefault(ALL_STEPS, {})[place] = merged_together([*held.values()])
 
     def _collect_states(
         self, place: int, one: _Site, steps: Sequence[int], *, is_whole: bool
@@ -252,6 +251,10 @@ def _of_any(rows: Mapping[int, Rows], ranks: Sequence[int]) -> Rows:
 def _histogram(step: int, series: Series, place: int) -> Histogram | None:
     is_there = series.row(step, place) is not None
     return series.histogram(step, place) if is_there else None
+
+
+def _total(steps: set[int], series: Series, place: int) -> Histogram | None:
+    return series.total_of(place, steps)
 
 
 def _states(step: int, series: Series, place: int) -> list[Any] | None:

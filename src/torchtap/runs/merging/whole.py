@@ -11,6 +11,7 @@ from torchtap.core.absence import Absence
 from torchtap.core.record import said_steps
 from torchtap.runs.merging.findings import RUN, Findings
 from torchtap.runs.merging.gather_numbers import gather
+from torchtap.runs.merging.notes import merged_notes
 from torchtap.runs.merging.records import RecordMerge
 from torchtap.runs.merging.rules import said_ranks
 from torchtap.runs.merging.series import SeriesMerge
@@ -73,6 +74,7 @@ def merge_runs(
         lambda: series,
         scalars=_scalars(sources),
         ranks=gather(held, steps),
+        notes=lambda: merged_notes(source.run._find_notes() for source in sources),
     )
     return Merged(run, tuple(findings.in_order))
 

@@ -6,6 +6,7 @@ of the model stand as JSON in the header's metadata under ``torchtap``.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
@@ -15,6 +16,7 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
@@ -32,18 +34,28 @@ from torchtap.runs.records import Records
 from torchtap.runs.scalars import Scalars
 from torchtap.runs.single_file.packed import is_small, pack, unpack
 from torchtap.runs.single_file.values import ALL
-from torchtap.runs.strided import strided
+from torchtap.runs.step_notes import StepNotes
+from torchtap.runs.strided import COMPLEX_WITHOUT_NAME, as_dtype, nameable, strided
 from torchtap.stats.series import Series
 
 T = TypeVar("T")
+NOTES = "torchtap.notes"
+"""Names of the tensors of what is known of each step begin so. Under this very name stand ids and
+labels, as JSON in UTF-8: they grow with the samples, and a header may not."""
 SCALARS = "torchtap.scalars"
 """Names of the tensors of what was logged begin so."""
 EVALUATION = "torchtap.evaluation"
 """Names of the tensors of what was measured in evaluation forwards begin so."""
 
 
-def save_run(held: Contents, scalars: Scalars, path: Path) -> Path:
+def save_run(held: Contents, scalars: Scalars, path: Path, notes: StepNotes | None = None) -> Path:
     """Write a run to ``path``; the file appears whole or not at all.
+
+    Args:
+        held: what is in it.
+        scalars: numbers that were logged.
+        path: of the file.
+        notes: times, sample ids and labels of the steps.
 
     Raises:
         RunError: there is a directory.
@@ -52,34 +64,13 @@ def save_run(held: Contents, scalars: Scalars, path: Path) -> Path:
     if path.is_dir():
         name = str(path / "run.safetensors")
         raise RunError(f"{path} is a directory; expected a file to write. Save it to {name!r}.")
-    headers: list[dict[str, Any]] = []
-    tensors: dict[str, Tensor] = {}
-    for record in held.records(phase=None):
-        name = _unused_name(record, tensors)
-        if record.kept.is_meta:
-            raise RunError(
-                f"{record.site} (step {record.step}, call {record.call}) is a meta tensor, which "
-                f"has no values to write. Run the model on a device that has memory."
-            )
-        tensor, labels, real_view = _plain(record.value, record.labels)
-        tensors[name] = tensor
-        headers.append(
-            {
-                "name": name,
-                "site": [record.site.path, record.site.port, record.site.leaf],
-                "step": record.step,
-                "call": record.call,
-                "phase": record.phase,
-                "backward": record.backward,
-                "labels": labels,
-                "real_view": real_view,
-            }
-        )
+    tensors, headers = _packed_records(held)
     measured, series, unwritten = pack(held.series)
     evaluated, evaluation, more = pack(held.series.evaluation or Series(1))
     tensors.update(measured)
     tensors.update(_renamed(evaluated, PREFIX, EVALUATION))
     tensors.update(_packed_scalars(scalars))
+    tensors.update(_packed_notes(notes or StepNotes()))
     of_ranks, ranks = ({}, None) if held.ranks is None else held.ranks.pack()
     tensors.update(of_ranks)
     body: dict[str, Any] = {
@@ -131,6 +122,7 @@ class Stored(NamedTuple):
     series: Callable[[], Series]
     scalars: Scalars
     ranks: RankNumbers | None
+    notes: Callable[[], StepNotes]
 
 
 def read_run(path: str | Path) -> Stored:
@@ -206,7 +198,8 @@ def _stored(opened: Any, body: dict[str, Any]) -> Stored:
     scalars = _scalars(opened, body.get("scalars", ()))
     flat = body.get("ranks")
     ranks = None if flat is None else RankNumbers.unpack(flat, opened.get_tensor)
-    return Stored(records, meta_of(body["meta"]), lambda: absent, lambda: series, scalars, ranks)
+    meta, notes = meta_of(body["meta"]), functools.cache(lambda: _notes(opened))
+    return Stored(records, meta, lambda: absent, lambda: series, scalars, ranks, notes)
 
 
 def _series(opened: Any, body: dict[str, Any] | None, prefix: str) -> Series:
@@ -240,6 +233,33 @@ def _packed_scalars(scalars: Scalars) -> dict[str, Tensor]:
     return tensors
 
 
+def _packed_notes(notes: StepNotes) -> dict[str, Tensor]:
+    """Steps and their times, and ids and labels of those that have some."""
+    steps, times = notes.times
+    if not steps:
+        return {}
+    told = [[step, *found] for step in steps if any(found := notes.of(step))]
+    text = np.frombuffer(json.dumps(told).encode("ascii"), dtype=np.uint8).copy()
+    return {
+        NOTES: torch.from_numpy(text),
+        f"{NOTES}.steps": torch.tensor(steps, dtype=torch.int64),
+        f"{NOTES}.times": torch.tensor(times, dtype=torch.float64),
+    }
+
+
+def _notes(opened: Any) -> StepNotes:
+    """What is known of the steps; nothing in files that were written before they held it."""
+    found = StepNotes()
+    if NOTES not in opened.keys():  # noqa: SIM118 - the file is no mapping
+        return found
+    steps, times = (opened.get_tensor(f"{NOTES}.{name}") for name in ("steps", "times"))
+    for step, time in zip(steps.tolist(), times.tolist(), strict=True):
+        found.note(step, time, (), {})
+    for step, ids, labels in json.loads(opened.get_tensor(NOTES).numpy().tobytes()):
+        found.tell(step, ids, labels)
+    return found
+
+
 def _scalars(opened: Any, names: Iterable[str]) -> Scalars:
     scalars = Scalars()
     for place, name in enumerate(names):
@@ -252,10 +272,13 @@ def _scalars(opened: Any, names: Iterable[str]) -> Scalars:
 class _Values(Sequence[Tensor]):
     """The values of an open file, each loaded when it is first read."""
 
-    def __init__(self, opened: Any, names: list[str], real_views: list[bool]) -> None:
+    def __init__(
+        self, opened: Any, names: list[str], real_views: list[bool], dtypes: list[str | None]
+    ) -> None:
         self._opened = opened
         self._names = names
         self._real_views = real_views
+        self._dtypes = dtypes
         self._loaded: dict[int, Tensor] = {}
 
     def __len__(self) -> int:
@@ -265,8 +288,9 @@ class _Values(Sequence[Tensor]):
         if place not in self._loaded:
             # Memory-mapped by safetensors: bytes are read when they are touched.
             tensor = self._opened.get_tensor(self._names[place])
-            is_complex = self._real_views[place]
-            self._loaded[place] = torch.view_as_complex(tensor) if is_complex else tensor
+            if self._real_views[place]:
+                tensor = torch.view_as_complex(tensor)
+            self._loaded[place] = tensor = as_dtype(tensor, self._dtypes[place])
         return self._loaded[place]
 
 
@@ -277,11 +301,41 @@ def _records(opened: Any, headers: list[dict[str, Any]]) -> Records:
     def column(name: str) -> list[Any]:
         return [entry[name] for entry in headers]
 
-    records = Records(_Values(opened, column("name"), column("real_view")))
+    dtypes = [entry.get("dtype") for entry in headers]  # Older files have none.
+    records = Records(_Values(opened, column("name"), column("real_view"), dtypes))
     sites = [Site(*parts) for parts in column("site")]
     numbers = (column(name) for name in ("step", "call", "phase", "backward"))
     records.append_columns(sites, *numbers, [tuple(labels) for labels in column("labels")])
     return records
+
+
+def _packed_records(held: Contents) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
+    """The values by the names that they have in the file, and what is to be known of each."""
+    headers: list[dict[str, Any]] = []
+    tensors: dict[str, Tensor] = {}
+    for record in held.records(phase=None):
+        name = _unused_name(record, tensors)
+        if record.kept.is_meta:
+            raise RunError(
+                f"{record.site} (step {record.step}, call {record.call}) is a meta tensor, which "
+                f"has no values to write. Run the model on a device that has memory."
+            )
+        tensor, labels = _strided(record)
+        tensors[name] = _own(nameable(tensor))
+        headers.append(
+            {
+                "name": name,
+                "site": [record.site.path, record.site.port, record.site.leaf],
+                "step": record.step,
+                "call": record.call,
+                "phase": record.phase,
+                "backward": record.backward,
+                "labels": labels,
+                "real_view": tensor.dtype in COMPLEX_WITHOUT_NAME,
+                "dtype": str(tensor.dtype).removeprefix("torch."),
+            }
+        )
+    return tensors, headers
 
 
 def _unused_name(record: Record, used: Container[str]) -> str:
@@ -296,11 +350,17 @@ def _parts(site: Site) -> tuple[str, str, str]:
     return site.path, site.port, site.leaf
 
 
-def _plain(tensor: Tensor, labels: tuple[str, ...]) -> tuple[Tensor, list[str], bool]:
-    """What safetensors can hold: dense, strided, contiguous, owning its memory, on the CPU."""
-    tensor, said = strided(tensor, labels)
-    real_view = tensor.dtype is torch.complex128  # safetensors has no such dtype.
+def _strided(record: Record) -> tuple[Tensor, list[str]]:
+    try:
+        return strided(record.value, record.labels)
+    except RunError as error:
+        raise RunError(
+            f"{record.site} (step {record.step}, call {record.call}) is {error}, and so cannot be "
+            f"written. Leave it out: watch with a pattern '!{record.site}'."
+        ) from error
+
+
+def _own(tensor: Tensor) -> Tensor:
+    """Contiguous, on the CPU, and in memory of its own: safetensors refuses tensors that share."""
     tensor = tensor.resolve_conj().resolve_neg()
-    tensor = torch.view_as_real(tensor) if real_view else tensor
-    # safetensors refuses tensors that share memory, so each gets its own.
-    return tensor.to("cpu").clone(memory_format=torch.contiguous_format), said, real_view
+    return tensor.to("cpu").clone(memory_format=torch.contiguous_format)

@@ -169,6 +169,7 @@ def _fill_sites(
         measured.shape = None if entry["shape"] is None else tuple(entry["shape"])
         measured.notes, measured.num_samples = tuple(entry["notes"]), entry["num_samples"]
         measured.why_no_mean = entry["why_no_mean"]
+        measured.has_total = entry.get("has_total", True)
         total = tensors.get(f"{PREFIX}.sum.{place}")
         measured.mean_sum = None if total is None else total.numpy()
 
@@ -217,4 +218,5 @@ def _flat(measured: SiteSummary) -> dict[str, Any]:
         "notes": list(measured.notes),
         "num_samples": measured.num_samples,
         "why_no_mean": measured.why_no_mean,
+        "has_total": measured.has_total,
     }

@@ -68,6 +68,20 @@ class Value(NamedTuple):
     data: memoryview
 
 
+class Written(NamedTuple):
+    """Bytes of the commits.
+
+    Attributes:
+        grown: of values and of the journal, of commits that have values.
+        empty: of the journal, of those that have none.
+        headers: of the files of values, which do not grow.
+    """
+
+    grown: int
+    empty: int
+    headers: int
+
+
 class AttemptWriter:
     """Writes one attempt.
 
@@ -76,6 +90,9 @@ class AttemptWriter:
         facts: what is known of the run, as JSON can hold it.
         durability: when what was written is also on the disk: ``step`` by step, on ``close``, or
             left to the system (``none``).
+
+    Attributes:
+        written: bytes of all commits.
     """
 
     def __init__(self, folder: Path, facts: Mapping[str, Any], *, durability: str) -> None:
@@ -92,6 +109,8 @@ class AttemptWriter:
         self._small_end = 0
         self._has_new_files = True
         self._num_commits = 0
+        self._header_bytes = self._empty_bytes = 0
+        self.written = Written(0, 0, 0)
         self._statistics: StatisticsWriter | None = None
         (folder / LANES).mkdir()
         self._journal = JournalWriter(folder / JOURNAL)
@@ -140,7 +159,10 @@ class AttemptWriter:
         if self._durability == "step":
             self._sync_values()
         self._entries.sort(key=itemgetter(0))
+        before = self._journal.nbytes
         self._journal.append([entry for _, entry in self._entries], commit)
+        if not self._entries:
+            self._empty_bytes += self._journal.nbytes - before
         if self._durability == "step":
             self._journal.stream.sync()
             self._sync_names()
@@ -237,12 +259,16 @@ class AttemptWriter:
             self._lanes[site, dtype, trailing] = known
             self._has_new_files = True
             self._committed[known] = known.end, 0
+            self._header_bytes += known.end
         return known
 
     def _note_ends(self) -> None:
         for lane in self._lanes.values():
             self._committed[lane] = lane.end, lane.num_rows
         self._small_end = 0 if self._small is None else self._small.stream.end
+        rows = sum(lane.end for lane in self._lanes.values()) - self._header_bytes
+        grown = rows + self._small_end + self._journal.nbytes - self._empty_bytes
+        self.written = Written(grown, self._empty_bytes, self._header_bytes)
 
     def _cut(self) -> None:
         """Leave in the files what was committed, and say so in their headers."""

@@ -4,46 +4,32 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 import warnings
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, replace
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from torchtap.core.absence import Absence
-from torchtap.core.errors import CaptureError, InputError, RunError
+from torchtap.core.errors import CaptureError, RunError
+from torchtap.core.planned_size import PlannedSize
 from torchtap.core.record import Record
 from torchtap.core.site import Site
 from torchtap.core.tensors import obstacle
-from torchtap.core.text import plural
-from torchtap.core.version import __version__
 from torchtap.runs.about import About
 from torchtap.runs.meta import Meta
 from torchtap.runs.records import Records
 from torchtap.runs.select import Where
-from torchtap.runs.store.attempt_reader import AttemptReader
-from torchtap.runs.store.dtypes import STORED
-from torchtap.runs.store.layout import (
-    FORMAT,
-    MOST_SMALL,
-    RUN,
-    attempt_folder,
-    attempts_in,
-    is_run_folder,
-    rank_folder,
-    read_json,
-    write_json,
-)
-from torchtap.runs.store.lock import is_being_written
-from torchtap.runs.store.queue import ByteQueue, EndOfStep, Staged, Statistics, Values
+from torchtap.runs.store.intake import Intake
+from torchtap.runs.store.new_attempt import new_attempt, refuse_path
+from torchtap.runs.store.planned import after_steps, before_a_step, size_of_statistics
 from torchtap.runs.store.reading import RankReader
+from torchtap.runs.store.rows_feed import RowsFeed
 from torchtap.runs.store.selecting import Pick, WriteSelection
+from torchtap.runs.store.settings import Durability, OnError, OnFull, Settings
 from torchtap.runs.store.site_text import site_text
-from torchtap.runs.store.staging import Buffers, Stager, rounded
-from torchtap.runs.store.statistics import EVERY, measured_since, seal
+from torchtap.runs.store.statistics import seal
 from torchtap.runs.strided import strided
 
 if TYPE_CHECKING:
@@ -51,12 +37,8 @@ if TYPE_CHECKING:
 
     from torchtap.runs.store.worker import Worker
 
-OnFull = Literal["wait", "drop", "raise"]
-Durability = Literal["step", "close", "none"]
 DATA_SET = "data set"
 """The label ``kind`` of runs of which each step is a batch, also if not all ranks have a part."""
-_MOST_GATHERED = 4 << 20
-"""Bytes of small values that are handed to the thread together."""
 
 
 class Disk:
@@ -91,7 +73,8 @@ class Disk:
         on_error: what an error of writing does, such as a full disk. ``raise``: the next
             ``w.step()`` raises it. ``warn``: it warns, and the training goes on unrecorded. What
             was committed stays readable in both cases, and ``absent`` says that the rest is lost.
-
+        num_steps: how many steps the training is planned to have: ``w.plan`` then says how large
+            the run will be.
         labels: what else is to be written down of the run, text to text: ``run.meta.labels``.
 
     Attributes:
@@ -131,63 +114,54 @@ class Disk:
         on_full: OnFull = "wait",
         durability: Durability = "close",
         resume: bool = False,
-        on_error: Literal["raise", "warn"] = "raise",
+        on_error: OnError = "raise",
+        num_steps: int | None = None,
         labels: Mapping[str, str] | None = None,
     ) -> None:
-        _refuse_other("on_full", on_full, ("wait", "drop", "raise"))
-        _refuse_other("durability", durability, ("step", "close", "none"))
-        _refuse_other("on_error", on_error, ("raise", "warn"))
-        if queue_bytes < 1:
-            raise InputError(f"queue_bytes is {queue_bytes}; expected a number of bytes from 1.")
+        self._settings = Settings(
+            queue_bytes, max_bytes, num_steps, on_full, durability, on_error, resume
+        )
+        self._settings.check()
         self._selection = WriteSelection(values, every, dtype, pick)
         self._selection.check()
-        if max_bytes is not None and max_bytes < 1:
-            raise InputError(
-                f"max_bytes is {max_bytes}; expected a number of bytes from 1, or None."
-            )
         import torchtap.runs.store.streams  # noqa: F401 - says at once what is to be installed
 
         self.path = Path(path)
-        self.num_dropped = 0
-        self.dropped_bytes = 0
+        refuse_path(self.path)
         self.folder: Path | None = None
-        self._on_full, self._on_error, self._durability = on_full, on_error, durability
-        self._resume = resume
+        self._labels = dict(labels or {})
         self._about = About()
-        self._queue = queue = ByteQueue(queue_bytes)
-        self._buffers = Buffers(queue_bytes, lambda: queue.num_bytes)
-        self._stager = Stager()
+        self._meta = Meta()
+        self._intake = Intake(repr(self), self._settings)
         self._worker: Worker | None = None
         self._reader: RankReader | None = None
-        self._labels = dict(labels or {})
         self._process = os.getpid()
-        self._lock = threading.RLock()
-        self._meta = Meta()
-        self._max_bytes = max_bytes
-        self._num_bytes = 0
-        self._order = 0
-        self._gathered: list[Staged] = []
-        self._gathered_bytes = 0
-        self._dropped: dict[str, tuple[int, int]] = {}
+        self._lock = threading.Lock()
         self._unreadable: dict[Absence, None] = {}
-        self._has_uncommitted = False
         self._is_closed = False
         self._has_warned = False
-        self._last_step = 0
-        self._last_closed: int | None = None
-        self._num_closed = 0
-        self._closed_step: int | None = None
-        self._written: set[int] = set()
-        _refuse_path(self.path)
+        self._rows = RowsFeed(None, self._intake.queue)
+
+    @property
+    def num_dropped(self) -> int:
+        """How many values were left out because the queue, or ``max_bytes``, was full."""
+        return self._intake.num_dropped
+
+    @property
+    def dropped_bytes(self) -> int:
+        """How many bytes they had."""
+        return self._intake.dropped_bytes
 
     @property
     def resumes(self) -> bool:
         """Whether it goes on with a run that is there."""
-        return self._resume
+        return self._settings.resume
 
-    def describe(self, labels: Mapping[str, str]) -> None:
-        """Write down more of the run, before it begins."""
+    def describe(self, labels: Mapping[str, str], num_steps: int | None = None) -> None:
+        """Write down more of the run, before it begins, and how many steps it will have."""
         self._labels |= labels
+        if self._settings.num_steps is None:
+            self._settings = replace(self._settings, num_steps=num_steps)
 
     def _labelled(self, meta: Meta) -> Meta:
         return replace(meta, labels={**meta.labels, **self._labels})
@@ -211,16 +185,18 @@ class Disk:
 
         self._about = about
         self._meta = meta = self._labelled(about.meta())
-        folder, number = self._new_folder(meta.rank or 0, meta.model)
+        rank, how = meta.rank or 0, self._settings
+        self.folder, number = new_attempt(self.path, rank, meta.model, resume=how.resume)
         facts = {
-            "rank": meta.rank or 0,
+            "rank": rank,
             "world_size": meta.world_size,
             "attempt": number,
+            "measures": about.series is not None,
             "meta": asdict(meta),
         }
-        writer = AttemptWriter(folder, facts, durability=self._durability)
-        self.folder = folder
-        self._worker = Worker(writer, self._queue, self._buffers)
+        writer = AttemptWriter(self.folder, facts, durability=how.durability)
+        self._rows = RowsFeed(about.series, self._intake.queue)
+        self._worker = Worker(writer, self._intake.queue, self._intake.buffers)
         # One that is forgotten is closed all the same, and at the latest when Python ends.
         weakref.finalize(self, _end, self._worker, os.getpid())
 
@@ -239,34 +215,14 @@ class Disk:
         if why is not None:
             self._unreadable[Absence(record.site, why)] = None
             return
-        tensor, labels = self._selection.of(*strided(record.value, record.labels), record)
-        dtype = str(tensor.dtype).removeprefix("torch.")
-        if dtype not in STORED:
-            self._unreadable[Absence(record.site, f"{dtype} cannot be written")] = None
+        value = record.value
+        try:
+            whole, said = strided(value, record.labels)
+        except RunError as error:
+            self._unreadable[Absence(record.site, str(error))] = None
             return
-        nbytes = tensor.numel() * tensor.element_size()
-        room = rounded(nbytes)
-        if self._max_bytes is not None and self._num_bytes + nbytes > self._max_bytes:
-            self._drop(record, nbytes)
-            return
-        with self._lock:
-            is_roomy = self._queue.reserve(room, wait=False)
-            if not is_roomy and not self._make_room(record, room, nbytes):
-                return
-            buffer = self._buffers.take(nbytes, pinned=tensor.device.type == "cuda")
-            try:
-                arrived = self._stager.copy(tensor, buffer)
-            except BaseException:
-                self._queue.release(room)
-                raise
-            key = (*record[:5], tuple(labels))
-            size = (nbytes, room)
-            staged = Staged(self._order, key, dtype, tuple(tensor.shape), buffer, *size, arrived)
-            self._order += 1
-            self._num_bytes += nbytes
-            self._has_uncommitted = True
-            self._last_step = record.step
-            self._hand_over(staged)
+        tensor, labels = self._selection.of(whole, said, record)
+        self._intake.take(record, tensor, labels)
 
     def close_step(self, step: int) -> None:
         """Commit the step.
@@ -277,13 +233,12 @@ class Disk:
         worker = self._ready()
         if worker is None:
             return
+        if step % (self._about.every or 1) == 0:
+            self._intake.count_recorded()
         is_noted = any(self._about.notes.of(step)) or self._about.scalars.at(step)
-        if self._has_uncommitted or is_noted:
+        if self._intake.has_uncommitted or is_noted:
             self._commit(step, is_closed=True)
-        self._num_closed += 1
-        self._closed_step = step
-        if self._num_closed % EVERY == 0:
-            self._write_statistics()
+        self._rows.close_step(step)
         self._raise_failure(worker)
 
     def flush(self) -> None:
@@ -293,7 +248,7 @@ class Disk:
             Exception: what the thread raised since the last time.
         """
         if self._worker is not None:
-            self._write_statistics()
+            self._rows.hand_over()
             self._worker.ask("flush")
             self._raise_failure(self._worker)
 
@@ -307,10 +262,10 @@ class Disk:
         if worker is None or self._is_closed or os.getpid() != self._process:
             return
         self._is_closed = True
-        logged = self._about.scalars.newest
-        if self._has_uncommitted:
-            self._commit(self._last_step, is_closed=False)
-        elif logged is not None and (self._last_closed is None or logged > self._last_closed):
+        taken, logged = self._intake, self._about.scalars.newest
+        if taken.has_uncommitted:
+            self._commit(taken.last_step, is_closed=False)
+        elif logged is not None and (taken.last_committed is None or logged > taken.last_committed):
             self._commit(logged, is_closed=False)
         worker.ask("close", (self._closing_facts(), self._seal))
         self._raise_failure(worker)
@@ -326,6 +281,26 @@ class Disk:
         else:
             self._reader.refresh()
         return self._reader.records
+
+    def planned_size(self) -> PlannedSize:
+        """How large the run will be: what is known before, or from the steps that were written."""
+        about, how = self._about, self._settings
+        series = None if about.series is None else about.series()
+        measured, fixed = size_of_statistics(series, how.num_steps)
+        size = PlannedSize(
+            str(self.path),
+            measured_per_step=measured,
+            fixed_bytes=fixed,
+            unknown=() if measured or series is None else ("statistics",),
+            every=about.every or 1,
+            num_steps=how.num_steps,
+            max_bytes=how.max_bytes,
+        )
+        done, selection = self._intake.committed, self._selection
+        has_run = done.num_steps or (selection.values is None and done.num_recorded)
+        if has_run and self._worker is not None:
+            return after_steps(size, done, self._worker.written, selection.every)
+        return before_a_step(size, about.plan, selection, self._meta)
 
     @property
     def absent(self) -> tuple[Absence, ...]:
@@ -346,40 +321,7 @@ class Disk:
             found.append(Absence(Site("", "output"), reason))
         return tuple(found)
 
-    # ------------------------------------------------------------------ the folder
-
-    def _new_folder(self, rank: int, model: str) -> tuple[Path, int]:
-        home = rank_folder(self.path, rank)
-        home.mkdir(parents=True, exist_ok=True)
-        before = attempts_in(home)
-        if before and not self._resume:
-            raise RunError(
-                f"{self.path} holds a run already, with {plural(len(before), 'attempt')} of rank "
-                f"{rank}. resume=True (on the command line --resume) goes on with it; else give "
-                f"another folder."
-            )
-        for number, folder in before.items():
-            if is_being_written(folder):
-                raise RunError(
-                    f"Attempt {number} of rank {rank} in {self.path} is being written by a process "
-                    f"that lives. Close its watch first, or give another folder."
-                )
-        if before:
-            _refuse_other_model(AttemptReader(before[max(before)]), model)
-        self._write_run(model)
-        number = max(before, default=-1) + 1
-        folder = attempt_folder(home, number)
-        folder.mkdir()  # Fails where another process was faster: no two write one folder.
-        return folder, number
-
-    def _write_run(self, model: str) -> None:
-        path = self.path / RUN
-        if path.exists():
-            read_json(path)  # Refuses another format.
-            return
-        now = datetime.now(UTC).isoformat(timespec="seconds")
-        body = {"format": FORMAT, "model": model, "created": now, "torchtap": __version__}
-        write_json(path, body)
+    # ------------------------------------------------------------------ the end
 
     def _closing_facts(self) -> dict[str, Any]:
         about = self._about
@@ -395,17 +337,6 @@ class Disk:
         if series is None or not series.sites:
             return {}
         return {"series": seal(folder, series, self._about.meta())}
-
-    def _write_statistics(self) -> None:
-        """Hand over the rows of the steps that were closed since the last time."""
-        if self._about.series is None:
-            return
-        series = self._about.series()
-        closed = -1 if self._closed_step is None else self._closed_step
-        running = {step for step in series.steps if step > closed}
-        for measured in measured_since(series, self._written | running):
-            self._queue.put(Statistics(measured))
-            self._written.update(measured.steps)
 
     # ------------------------------------------------------------------ to the thread
 
@@ -423,63 +354,15 @@ class Disk:
                 self.begin(self._about)
             return self._worker
 
-    def _make_room(self, record: Record, room: int, nbytes: int) -> bool:
-        """What to do with a value that finds no room at once; whether it has some now."""
-        self._hand_gathered()
-        if self._on_full == "wait":
-            return self._queue.reserve(room, wait=True)
-        if self._on_full == "raise":
-            raise CaptureError(
-                f"The queue of {self!r} is full: {self._queue.num_bytes:,} of "
-                f"{self._queue.max_bytes:,} bytes wait, and {record.site} has {nbytes:,} more. "
-                f"Record less, give more queue_bytes, or let the training wait (on_full='wait')."
-            )
-        self._drop(record, nbytes)
-        return False
-
-    def _drop(self, record: Record, nbytes: int) -> None:
-        """Leave a value out, and count it."""
-        site = site_text(record.site)
-        with self._lock:
-            number, total = self._dropped.get(site, (0, 0))
-            self._dropped[site] = number + 1, total + nbytes
-            self.num_dropped += 1
-            self.dropped_bytes += nbytes
-            self._has_uncommitted = True
-            self._last_step = record.step
-
-    def _hand_over(self, staged: Staged) -> None:
-        """Large values at once, so that they are written while the step goes on; small together."""
-        if staged.nbytes > MOST_SMALL:
-            self._queue.put(Values((staged,)))
-            return
-        self._gathered.append(staged)
-        self._gathered_bytes += staged.room
-        if self._gathered_bytes > min(_MOST_GATHERED, self._queue.max_bytes // 2):
-            self._hand_gathered()
-
-    def _hand_gathered(self) -> None:
-        if self._gathered:
-            self._queue.put(Values(tuple(self._gathered)))
-            self._gathered.clear()
-            self._gathered_bytes = 0
-
     def _commit(self, step: int, *, is_closed: bool) -> None:
-        with self._lock:  # Gradients may arrive in another thread meanwhile.
-            self._hand_gathered()
-            ids, labels = self._about.notes.of(step)
-            scalars = self._about.scalars.at(step)
-            dropped, self._dropped = self._dropped, {}
-            end = EndOfStep(step, time.time(), is_closed, ids, labels, scalars, dropped)
-            self._queue.put(end)
-            self._has_uncommitted = False
-            self._last_closed = step
+        notes, scalars = self._about.notes.of(step), self._about.scalars.at(step)
+        self._intake.commit(step, is_closed=is_closed, notes=notes, scalars=scalars)
 
     def _raise_failure(self, worker: Worker) -> None:
         error = worker.failure
         if error is None:
             return
-        if self._on_error == "raise":
+        if self._settings.on_error == "raise":
             raise error
         if not self._has_warned:
             self._has_warned = True
@@ -505,25 +388,3 @@ def _why_unwritable(record: Record) -> str | None:
     if tensor.is_meta:
         return "a meta tensor, which has no values to write"
     return obstacle(tensor)
-
-
-def _refuse_other(name: str, value: str, known: Sequence[str]) -> None:
-    if value not in known:
-        raise InputError(f"{name} is {value!r}; expected one of {', '.join(known)}.")
-
-
-def _refuse_path(path: Path) -> None:
-    if path.is_dir():
-        if any(path.iterdir()) and not is_run_folder(path):
-            raise RunError(f"{path} holds something else than a run. Give a new folder.")
-    elif path.exists() or path.is_symlink():
-        raise RunError(f"{path} is a file; expected a folder, which tt.Disk makes.")
-
-
-def _refuse_other_model(before: AttemptReader, model: str) -> None:
-    known = before.facts.get("meta", {}).get("model", model)
-    if known != model:
-        raise RunError(
-            f"{before.folder} is of the model {known}, and this one is {model}. Give another "
-            f"folder."
-        )

@@ -46,5 +46,8 @@ STORED = {
     "float8_e5m2fnuz": Stored("U8", 1, 1),
     "float8_e8m0fnu": Stored("U8", 1, 1),
     "float4_e2m1fn_x2": Stored("U8", 1, 1),
+    **{f"{sign}int{bits}": Stored("U8", 1, 1) for sign in ("", "u") for bits in range(1, 8)},
+    **{name: Stored("U8", 1, 1) for name in ("bits8", "bits1x8", "bits2x4", "bits4x2")},
+    "bits16": Stored("U16", 1, 2),
 }
 """Name of a dtype of torch -> how it is stored."""

@@ -91,10 +91,18 @@ class JournalWriter:
 
     def __init__(self, path: Path) -> None:
         self.stream = StreamWriter(path, SCHEMA)
+        self._info_bytes = 0
 
     def append(self, entries: Sequence[Entry], commit: Commit) -> None:
         """Write one commit; it holds as soon as this returns."""
-        self.stream.append(batch_of(entries, SCHEMA), commit.as_json())
+        info = commit.as_json()
+        self.stream.append(batch_of(entries, SCHEMA), info)
+        self._info_bytes += len(info)
+
+    @property
+    def nbytes(self) -> int:
+        """Its bytes, and those of what stands beside its batches, which the index repeats."""
+        return self.stream.end + self._info_bytes
 
 
 def batch_of(rows: Sequence[Sequence[Any]], schema: Any) -> Any:

@@ -10,6 +10,7 @@ from typing import TypeVar
 from torchtap.core.absence import Absence
 from torchtap.core.errors import RunError
 from torchtap.core.site import Site
+from torchtap.runs.merging.notes import merged_notes
 from torchtap.runs.run import Run
 from torchtap.runs.step_notes import StepNotes
 from torchtap.runs.store.disk import DATA_SET
@@ -215,9 +216,4 @@ class Folder:
         return list(dict.fromkeys(s for one in self._ranks.values() for s in one.reader.expected))
 
     def _notes(self) -> StepNotes:
-        """Of all ranks: their sample ids in the order of the ranks."""
-        found = StepNotes()
-        for one in self._merged_ranks.values():
-            for step, time in zip(*one.reader.notes.times, strict=True):
-                found.note(step, time, *one.reader.notes.of(step))
-        return found
+        return merged_notes(one.reader.notes for one in self._merged_ranks.values())

@@ -20,8 +20,9 @@ from torchtap.runs.store.layout import (
     value_path,
 )
 from torchtap.runs.store.mapped import MappedFiles, MappedValues
+from torchtap.runs.store.measured_history import Attempt, joined as joined_series
 from torchtap.runs.store.site_text import site_of
-from torchtap.runs.store.statistics import MeasuredReader, joined as joined_series
+from torchtap.runs.store.statistics import MeasuredReader
 from torchtap.stats.series import Series
 
 
@@ -151,14 +152,31 @@ class RankReader:
                 return only.sealed
         limits = self._limits
         return joined_series(
-            [(one.sealed or one.rows, limits[number]) for number, one in self._measured.items()]
+            [
+                Attempt(one.sealed or one.rows, limits[number])
+                for number, one in self._measured.items()
+            ]
         )
 
     @property
     def absent(self) -> list[Absence]:
         """What was selected and not seen, and what is lost."""
         lost = [why for one in self._measured.values() for why in one.lost]
+        lost += [why for number in self.attempts if (why := self._unmeasured(number))]
         return [*absences(self.attempts), *(Absence(WHOLE_RUN, why) for why in lost)]
+
+    def _unmeasured(self, number: int) -> str:
+        """Why statistics of the last steps of an attempt are lost, if they are."""
+        one, measured = self.attempts[number], self._measured[number]
+        steps = one.index.columns["step"]
+        if not one.facts.get("measures") or measured.sealed is not None or not len(steps):
+            return ""
+        measured.refresh(one.facts)
+        last = measured.rows.last_step
+        if one.is_growing or (last is not None and int(steps.max()) <= last):
+            return ""
+        after = "" if last is None else f" after step {last}"
+        return f"attempt {number} was not closed: its statistics{after} are lost"
 
 
 def _renamed(index: Index, number: int) -> Index:

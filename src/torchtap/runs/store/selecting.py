@@ -44,10 +44,11 @@ class WriteSelection:
         """
         if isinstance(self.every, bool) or not isinstance(self.every, int) or self.every < 1:
             raise InputError(f"every is {self.every!r}; expected a whole number from 1.")
-        if self.dtype is not None and not (
-            isinstance(self.dtype, torch.dtype) and self.dtype.is_floating_point
-        ):
-            raise InputError(f"dtype is {self.dtype!r}; expected a floating-point dtype of torch.")
+        if self.dtype is not None and not _can_round_to(self.dtype):
+            raise InputError(
+                f"dtype is {self.dtype!r}; expected a floating-point dtype of torch to which it "
+                f"rounds numbers of both signs, such as torch.bfloat16."
+            )
         if self.pick is not None and not callable(self.pick):
             raise InputError(
                 f"pick is {self.pick!r}; expected a function of a tensor and a record."
@@ -60,8 +61,22 @@ class WriteSelection:
         site = record.site
         known = self._known.get(site)
         if known is None:
-            known = self._known[site] = self._wants_site(site, meta)
+            known = self._known[site] = self.wants_site(site, meta)
         return known
+
+    def wants_site(self, site: Site, meta: Meta) -> bool:
+        """Whether the records of a site are written, of the steps that are."""
+        if self.values is None:
+            return False
+        chosen = Selection([site], meta.modules, meta.aliases, tuple)
+        return bool(chosen.fitting(self.values))
+
+    def nbytes_of(self, tensor: Tensor) -> int:
+        """How many bytes a tensor has at most when it is written."""
+        own, wanted = tensor.dtype.itemsize, self.dtype
+        if wanted is not None and tensor.is_floating_point():
+            own = min(own, wanted.itemsize)
+        return tensor.numel() * own
 
     def of(self, tensor: Tensor, labels: list[str], record: Record) -> tuple[Tensor, list[str]]:
         """The part of a value that is written, and its labels; an empty one where there is none."""
@@ -83,8 +98,11 @@ class WriteSelection:
             return tensor.to(wanted), [*labels, f"rounded from {said}"]
         return tensor, labels
 
-    def _wants_site(self, site: Site, meta: Meta) -> bool:
-        if self.values is None:
-            return False
-        chosen = Selection([site], meta.modules, meta.aliases, tuple)
-        return bool(chosen.fitting(self.values))
+
+def _can_round_to(dtype: object) -> bool:
+    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+        return False
+    try:
+        return bool(torch.tensor(-1.0).to(dtype).float() == -1)
+    except RuntimeError:  # Of packed halves of a byte, which PyTorch does not convert.
+        return False

@@ -18,7 +18,7 @@ from torchtap.runs.records import Records
 from torchtap.runs.scalars import Scalars
 from torchtap.runs.store.checksum import crc32_of_file
 from torchtap.runs.store.layout import SEALED_STATISTICS, SERIES, STATISTICS
-from torchtap.runs.store.site_text import site_of, site_text
+from torchtap.runs.store.site_text import site_text
 from torchtap.stats.series import Rows, Series
 from torchtap.stats.statistics import (
     M2,
@@ -28,7 +28,6 @@ from torchtap.stats.statistics import (
     NUM_TENSORS,
     ROW_WIDTH,
     SUM_SQUARES,
-    blank_rows,
 )
 
 COLUMNS = (
@@ -39,10 +38,6 @@ COLUMNS = (
 DERIVED = ("std", "rms", "l2", "absmax")
 EVERY = 50
 """Steps whose rows are written together."""
-_NOT_CLOSED = (
-    "the run was not closed, or began several times: of the numbers all steps are there; "
-    "histograms, sums over samples and further statistics are not"
-)
 
 
 class Measured(NamedTuple):
@@ -211,9 +206,13 @@ class RowsReader:
 
     Args:
         folder: of the attempt.
+
+    Attributes:
+        last_step: the last step that it has, if any.
     """
 
     def __init__(self, folder: Path) -> None:
+        self.last_step: int | None = None
         self._path = folder / STATISTICS
         self._end = 0
         self._rows: dict[tuple[str, str], dict[int, Rows]] = {}
@@ -246,6 +245,7 @@ class RowsReader:
         for phase, site, step, row in zip(*keys, rows, strict=True):
             self._rows.setdefault((phase, site), {})[step] = row
             self._sites[phase, site] = sites[site]
+            self.last_step = step if self.last_step is None else max(self.last_step, step)
 
 
 def read_sealed(folder: Path, expected: Any) -> Series | None:
@@ -294,59 +294,3 @@ class MeasuredReader:
                 return True
             self.lost.append(f"{SERIES} is damaged: of the statistics the numbers alone are there")
         return self.rows.refresh()
-
-
-Known = Sequence[tuple["RowsReader | Series", int | None]]
-"""What was measured in one attempt after the other, and the step before which it counts."""
-
-
-def joined(parts: Known) -> Series:
-    """The numbers of several attempts as one series, without what is kept of the last steps."""
-    series = _joined(parts, FORWARD)
-    evaluation = _joined(parts, EVAL)
-    series.evaluation = evaluation if evaluation.sites else None
-    return series
-
-
-def _joined(parts: Known, phase: str) -> Series:
-    series = Series(1)
-    series.has_histograms = False
-    by_step: dict[int, dict[int, Rows]] = {}
-    for part, limit in parts:
-        rows_of = part.rows(phase) if isinstance(part, RowsReader) else _rows_of(part, phase)
-        for text, (known, rows) in rows_of.items():
-            place = series.place_of(site_of(text))
-            _describe(series, place, known)
-            for step, row in rows.items():
-                if limit is None or step < limit:
-                    by_step.setdefault(step, {})[place] = row
-    steps = sorted(by_step)
-    whole = blank_rows(len(steps), len(series.measured))
-    for number, step in enumerate(steps):
-        for place, row in by_step[step].items():
-            whole[number, place] = row
-    series.restore(steps, whole, [False] * len(steps), lambda step: {}, lambda step, place: None)
-    return series
-
-
-def _rows_of(series: Series, phase: str) -> dict[str, tuple[Sequence[Any], dict[int, Rows]]]:
-    found: dict[str, tuple[Sequence[Any], dict[int, Rows]]] = {}
-    for measured in measured_since(series, ()):
-        if measured.phase == phase:
-            for place, (site, known) in enumerate(measured.sites.items()):
-                column = measured.rows[:, place]
-                own = zip(measured.steps, column, strict=True)
-                found[site] = known, {step: row for step, row in own if row[NUM_TENSORS]}
-    return found
-
-
-def _describe(series: Series, place: int, known: Sequence[Any]) -> None:
-    measured = series.measured[place]
-    dtype, shape, itemsize, notes = known
-    is_new = not measured.dtype
-    dims = None if shape is None else tuple(shape)
-    measured.dtype = dtype if is_new or measured.dtype == dtype else "mixed"
-    measured.shape = dims if is_new or measured.shape == dims else None
-    measured.itemsize = itemsize
-    measured.note(notes)
-    measured.why_no_mean = _NOT_CLOSED

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from torchtap.runs.store.attempt import AttemptWriter, Value
+from torchtap.runs.store.attempt import AttemptWriter, Value, Written
 from torchtap.runs.store.commit import Commit
 from torchtap.runs.store.queue import ByteQueue, EndOfStep, Request, Staged, Statistics, Values
 from torchtap.runs.store.staging import Buffers
@@ -42,6 +42,12 @@ class Worker:
         request.done.wait()
         if what in ("close", "abandon"):
             self._thread.join()
+
+    @property
+    def written(self) -> Written:
+        """Bytes of the commits, once all before is written."""
+        self.ask("drain")
+        return self._writer.written
 
     @property
     def is_running(self) -> bool:

@@ -1,0 +1,198 @@
+"""Takes values from the training, and hands them to the thread that writes, step by step."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from torchtap.core.errors import CaptureError
+from torchtap.core.record import Record
+from torchtap.runs.store.layout import MOST_SMALL
+from torchtap.runs.store.queue import ByteQueue, EndOfStep, Staged, Values
+from torchtap.runs.store.settings import Settings
+from torchtap.runs.store.site_text import site_text
+from torchtap.runs.store.staging import Buffers, Stager, rounded
+from torchtap.runs.strided import copyable
+
+_MOST_GATHERED = 4 << 20
+"""Bytes of small values that are handed to the thread together."""
+
+
+class Committed(NamedTuple):
+    """What was committed.
+
+    Attributes:
+        num_steps: steps with values.
+        num_recorded: steps that were recorded, with values to be written or without.
+        num_values: values.
+        num_bytes: of these.
+    """
+
+    num_steps: int = 0
+    num_recorded: int = 0
+    num_values: int = 0
+    num_bytes: int = 0
+
+
+class Intake:
+    """Copies values into a bounded queue; counts what found no room in it, or in the budget.
+
+    Hooks of several threads may call it.
+
+    Args:
+        name: of the sink, for messages.
+        settings: its bounds, and what happens where they are reached.
+
+    Attributes:
+        queue: to the thread that writes.
+        buffers: in which the values wait.
+        num_values: that were taken.
+        num_bytes: of these.
+        num_dropped: values that found no room.
+        dropped_bytes: of these.
+        committed: how many steps and values were committed.
+        has_uncommitted: whether anything came since the last commit.
+        last_step: of the last value.
+        last_committed: the last step that was committed, if any.
+    """
+
+    def __init__(self, name: str, settings: Settings) -> None:
+        self.queue = queue = ByteQueue(settings.queue_bytes)
+        self.buffers = Buffers(settings.queue_bytes, lambda: queue.num_bytes)
+        self.num_values = self.num_bytes = 0
+        self.num_dropped = self.dropped_bytes = 0
+        self.committed = Committed()
+        self.has_uncommitted = False
+        self.last_step = 0
+        self.last_committed: int | None = None
+        self._name = name
+        self._settings = settings
+        self._stager = Stager()
+        self._lock = threading.RLock()
+        self._gathered: list[Staged] = []
+        self._gathered_bytes = 0
+        self._dropped: dict[str, tuple[int, int]] = {}
+
+    def take(self, record: Record, tensor: Tensor, labels: Sequence[str]) -> None:
+        """Copy one value, and hand it on.
+
+        Args:
+            record: of it.
+            tensor: its numbers, strided.
+            labels: what is to be written down of them.
+
+        Raises:
+            CaptureError: the queue is full, with ``on_full="raise"``.
+        """
+        dtype, tensor = str(tensor.dtype).removeprefix("torch."), copyable(tensor)
+        nbytes = tensor.numel() * tensor.element_size()
+        room = rounded(nbytes)
+        most = self._settings.max_bytes
+        with self._lock:
+            if most is not None and self.num_bytes + nbytes > most:
+                self._drop(record, nbytes)
+                return
+            is_roomy = self.queue.reserve(room, wait=False)
+            if not is_roomy and not self._make_room(record, room, nbytes):
+                return
+            buffer = self.buffers.take(nbytes, pinned=tensor.device.type == "cuda")
+            try:
+                arrived = self._stager.copy(tensor, buffer)
+            except BaseException:
+                self.queue.release(room)
+                raise
+            key = (*record[:5], tuple(labels))
+            size = (nbytes, room)
+            shape = tuple(tensor.shape)
+            self._hand_over(Staged(self.num_values, key, dtype, shape, buffer, *size, arrived))
+            self.num_values += 1
+            self.num_bytes += nbytes
+            self._note_step(record.step)
+
+    def count_recorded(self) -> None:
+        """A step ends that was recorded."""
+        done = self.committed
+        self.committed = done._replace(num_recorded=done.num_recorded + 1)
+
+    def commit(
+        self,
+        step: int,
+        *,
+        is_closed: bool,
+        notes: tuple[Sequence[int | str], dict[str, Any]],
+        scalars: Mapping[str, Any],
+    ) -> None:
+        """Have what came since the last time committed, as a step.
+
+        Args:
+            step: which.
+            is_closed: whether it has ended.
+            notes: its ids and labels.
+            scalars: numbers that were logged in it.
+        """
+        with self._lock:  # Gradients may arrive in another thread meanwhile.
+            self._hand_gathered()
+            dropped, self._dropped = self._dropped, {}
+            ids, labels = notes
+            end = EndOfStep(step, time.time(), is_closed, ids, labels, dict(scalars), dropped)
+            self.queue.put(end)
+            done = self.committed
+            has_values = self.num_values > done.num_values
+            self.committed = done._replace(
+                num_steps=done.num_steps + has_values,
+                num_values=self.num_values,
+                num_bytes=self.num_bytes,
+            )
+            self.has_uncommitted = False
+            self.last_committed = step
+
+    # ------------------------------------------------------------------ no room
+
+    def _make_room(self, record: Record, room: int, nbytes: int) -> bool:
+        """What to do with a value that finds no room at once; whether it has some now."""
+        self._hand_gathered()
+        if self._settings.on_full == "wait":
+            return self.queue.reserve(room, wait=True)
+        if self._settings.on_full == "raise":
+            raise CaptureError(
+                f"The queue of {self._name} is full: {self.queue.num_bytes:,} of "
+                f"{self.queue.max_bytes:,} bytes wait, and {record.site} has {nbytes:,} more. "
+                f"Record less, give more queue_bytes, or let the training wait (on_full='wait')."
+            )
+        self._drop(record, nbytes)
+        return False
+
+    def _drop(self, record: Record, nbytes: int) -> None:
+        """Leave a value out, and count it."""
+        site = site_text(record.site)
+        number, total = self._dropped.get(site, (0, 0))
+        self._dropped[site] = number + 1, total + nbytes
+        self.num_dropped += 1
+        self.dropped_bytes += nbytes
+        self._note_step(record.step)
+
+    def _note_step(self, step: int) -> None:
+        self.has_uncommitted = True
+        self.last_step = step
+
+    # ------------------------------------------------------------------ to the thread
+
+    def _hand_over(self, staged: Staged) -> None:
+        """Large values at once, so that they are written while the step goes on; small together."""
+        if staged.nbytes > MOST_SMALL:
+            self.queue.put(Values((staged,)))
+            return
+        self._gathered.append(staged)
+        self._gathered_bytes += staged.room
+        if self._gathered_bytes > min(_MOST_GATHERED, self.queue.max_bytes // 2):
+            self._hand_gathered()
+
+    def _hand_gathered(self) -> None:
+        if self._gathered:
+            self.queue.put(Values(tuple(self._gathered)))
+            self._gathered.clear()
+            self._gathered_bytes = 0

@@ -1,0 +1,270 @@
+"""What the attempts of a rank measured, as one series.
+
+An attempt that was closed has all that ``tt.Stats`` kept; one that was not has the numbers of each
+step. Numbers, histograms and states of a step are those of the attempt that counts there. What is
+kept over all steps is merged of the attempts; where steps of one are superseded, it is computed
+again from what is kept of single steps, or said to be missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from torchtap.core.record import EVAL, FORWARD
+from torchtap.runs.store.site_text import site_of
+from torchtap.runs.store.statistics import RowsReader, measured_since
+from torchtap.stats.catalogue.results import Missing
+from torchtap.stats.histogram import Histogram, merged_together
+from torchtap.stats.series import ALL_STEPS, Rows, Series, SiteSummary
+from torchtap.stats.statistics import NUM_TENSORS, blank_rows
+
+_NOT_CLOSED = (
+    "an attempt was not closed: of its numbers all steps are there; histograms, sums over samples "
+    "and further statistics are not"
+)
+_SUPERSEDED = (
+    "an attempt has further steps, which a later attempt repeats, and it is kept over all of its "
+    "steps together"
+)
+_NO_TOTAL = "no histogram over all steps"
+_OTHERS = "the attempts measured other further statistics"
+_Sites = dict[str, tuple[Sequence[Any], dict[int, Rows]]]
+"""Site -> what is known of it, and its row in each step."""
+
+
+class Attempt(NamedTuple):
+    """What one attempt measured.
+
+    Attributes:
+        measured: all of it, or the numbers of each step alone.
+        limit: the step before which it counts; ``None`` for all.
+    """
+
+    measured: RowsReader | Series
+    limit: int | None
+
+
+def joined(attempts: Sequence[Attempt]) -> Series:
+    """What several attempts measured, as one series.
+
+    A later attempt supersedes from the first step that it measured on, too.
+    """
+    found = {
+        phase: [_sites_of(one.measured, phase) for one in attempts] for phase in (FORWARD, EVAL)
+    }
+    limits: list[int | None] = []
+    limit: int | None = None
+    for place in reversed(range(len(attempts))):
+        limits.append(_least(limit, attempts[place].limit))
+        sites = [rows for own in found.values() for _, rows in own[place].values()]
+        limit = _least(limit, min((step for rows in sites for step in rows), default=None))
+    series = _Joining(attempts, found[FORWARD], limits[::-1], FORWARD).series
+    evaluation = _Joining(attempts, found[EVAL], limits[::-1], EVAL).series
+    series.evaluation = evaluation if evaluation.sites else None
+    return series
+
+
+def _least(one: int | None, two: int | None) -> int | None:
+    return min((step for step in (one, two) if step is not None), default=None)
+
+
+@dataclass(slots=True)
+class _Part:
+    """One attempt while they are joined.
+
+    Attributes:
+        series: what it kept; ``None`` where only the numbers of each step are there.
+        steps: place in the joined series -> steps of the site that count.
+        is_cut: whether some of its steps count no longer.
+    """
+
+    series: Series | None
+    steps: dict[int, list[int]] = field(default_factory=dict)
+    is_cut: bool = False
+
+
+class _Joining:
+    """Joins the attempts of one phase.
+
+    Args:
+        attempts: in their order.
+        sites: of each, what it measured in this phase.
+        limits: of each, the step before which it counts.
+        phase: ``forward`` or ``eval``.
+
+    Attributes:
+        series: the joined one.
+    """
+
+    def __init__(
+        self,
+        attempts: Sequence[Attempt],
+        sites: Sequence[_Sites],
+        limits: Sequence[int | None],
+        phase: str,
+    ) -> None:
+        self._parts = [_Part(_series_of(one.measured, phase)) for one in attempts]
+        kept = [one.series for one in self._parts if one.series is not None]
+        last = kept[-1] if kept else Series(1)
+        self.series = Series(max((one.keep for one in kept), default=1), last.statistics)
+        self.series.has_histograms = any(one.has_histograms for one in kept)
+        self._owners: dict[int, _Part] = {}
+        by_step: dict[int, dict[int, Rows]] = {}
+        for part, own, limit in zip(self._parts, sites, limits, strict=True):
+            self._add_rows(part, own, limit, by_step)
+        for place, site in enumerate(self.series.measured):
+            self._describe_whole(place, site)
+        self._restore(by_step)
+
+    def _add_rows(
+        self, part: _Part, sites: _Sites, limit: int | None, by_step: dict[int, dict[int, Rows]]
+    ) -> None:
+        for text, (known, rows) in sites.items():
+            counted = [step for step in rows if limit is None or step < limit]
+            part.is_cut |= len(counted) < len(rows)
+            if not counted:
+                continue
+            place = self.series.place_of(site_of(text))
+            _describe(self.series.measured[place], known)
+            part.steps[place] = counted
+            for step in counted:
+                by_step.setdefault(step, {})[place] = rows[step]
+                self._owners[step] = part
+
+    def _restore(self, by_step: Mapping[int, Mapping[int, Rows]]) -> None:
+        steps = sorted(by_step)
+        whole = blank_rows(len(steps), len(self.series.measured))
+        for number, step in enumerate(steps):
+            for place, row in by_step[step].items():
+                whole[number, place] = row
+        kept = [self._is_kept(step) for step in steps]
+        self.series.restore(steps, whole, kept, self._histograms, self._states)
+
+    def _is_kept(self, step: int) -> bool:
+        own = self._owners[step].series
+        return own is not None and own.is_kept(step)
+
+    # ------------------------------------------------------------------ over all steps
+
+    def _having(self, place: int) -> list[_Part]:
+        return [part for part in self._parts if place in part.steps]
+
+    def _describe_whole(self, place: int, site: SiteSummary) -> None:
+        """Say what is lacking of a site over all steps, and join its sums over samples."""
+        parts = self._having(place)
+        if self.series.has_histograms and any(self._total(part, place) is None for part in parts):
+            why = _NOT_CLOSED if any(part.series is None for part in parts) else _SUPERSEDED
+            site.has_total = False
+            site.note((f"{_NO_TOTAL}: {why}",))
+        own = [part.series.of(site.site) for part in parts if part.series is not None]
+        lost = [one.why_no_mean for one in own if one.mean_sum is None]
+        if len(own) < len(parts):
+            site.why_no_mean = _NOT_CLOSED
+        elif lost:
+            site.why_no_mean = lost[0]
+        elif any(part.is_cut for part in parts):
+            site.why_no_mean = _SUPERSEDED
+        elif len({one.mean_sum.shape for one in own if one.mean_sum is not None}) > 1:
+            site.why_no_mean = "its samples differ in shape from attempt to attempt"
+        else:
+            sums = [one.mean_sum for one in own if one.mean_sum is not None]
+            site.mean_sum = np.sum(sums, axis=0)
+            site.num_samples = sum(one.num_samples for one in own)
+            site.why_no_mean = ""
+
+    def _total(self, part: _Part, place: int) -> Histogram | None:
+        """The histogram of the steps of an attempt that count."""
+        if part.series is None or not part.series.has_histograms:
+            return None
+        own = part.series.known_place(self.series.measured[place].site)
+        if part.is_cut:
+            return part.series.total_of(own, part.steps[place])
+        return part.series.total(own)
+
+    def _histograms(self, step: int) -> dict[int, Histogram]:
+        """Those of one step, or of all."""
+        found = {}
+        for place, site in enumerate(self.series.measured):
+            if step == ALL_STEPS:
+                parts = [self._total(part, place) for part in self._having(place)]
+                there = [one for one in parts if one is not None]
+                if there and len(there) == len(parts):
+                    found[place] = merged_together(there)
+                continue
+            part = self._owners[step]
+            if part.series is not None and step in part.steps.get(place, ()):
+                counted = part.series.histogram(step, part.series.known_place(site.site))
+                if counted is not None:
+                    found[place] = counted
+        return found
+
+    def _states(self, step: int, place: int) -> list[Any] | None:
+        """States of the further statistics in one step, or in all."""
+        if not self.series.statistics:
+            return None
+        if step == ALL_STEPS:
+            every = [self._all_states(part, place) for part in self._having(place)]
+            there = [states for states in every if states is not None]
+            return self._merged(there)
+        part, site = self._owners[step], self.series.measured[place].site
+        if place not in part.steps or not self._has_same_statistics(part):
+            return None
+        assert part.series is not None
+        return part.series.states_at(step, part.series.known_place(site))
+
+    def _has_same_statistics(self, part: _Part) -> bool:
+        return part.series is not None and part.series.statistics == self.series.statistics
+
+    def _all_states(self, part: _Part, place: int) -> list[Any] | None:
+        """Those of the steps of an attempt that count; why there are none, where there are none."""
+        many, own = len(self.series.statistics), part.series
+        if own is None:
+            return [Missing(f"{_NOT_CLOSED}.")] * many
+        if not self._has_same_statistics(part):
+            return [Missing(f"{_OTHERS}.")] * many
+        at = own.known_place(self.series.measured[place].site)
+        if not part.is_cut:
+            return own.all_states(at)
+        states = [own.states_at(step, at) for step in part.steps[place]]
+        there = [one for one in states if one is not None]
+        if len(there) < len(states):
+            return [Missing(f"{_SUPERSEDED}.")] * many
+        return self._merged(there)
+
+    def _merged(self, every: Sequence[list[Any]]) -> list[Any] | None:
+        merged: list[Any] | None = None
+        for states in every:
+            merged = self.series.merged_states(merged, states)
+        return merged
+
+
+def _series_of(measured: RowsReader | Series, phase: str) -> Series | None:
+    if isinstance(measured, RowsReader):
+        return None
+    return measured if phase == FORWARD else measured.evaluation
+
+
+def _sites_of(measured: RowsReader | Series, phase: str) -> _Sites:
+    if isinstance(measured, RowsReader):
+        return measured.rows(phase)
+    found: _Sites = {}
+    for one in measured_since(measured, ()):
+        if one.phase == phase:
+            for place, (site, known) in enumerate(one.sites.items()):
+                rows = zip(one.steps, one.rows[:, place], strict=True)
+                found[site] = known, {step: row for step, row in rows if row[NUM_TENSORS]}
+    return found
+
+
+def _describe(measured: SiteSummary, known: Sequence[Any]) -> None:
+    dtype, shape, itemsize, notes = known
+    is_new = not measured.dtype
+    dims = None if shape is None else tuple(shape)
+    measured.dtype = dtype if is_new or measured.dtype == dtype else "mixed"
+    measured.shape = dims if is_new or measured.shape == dims else None
+    measured.itemsize = itemsize
+    measured.note(notes)
