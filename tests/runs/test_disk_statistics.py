@@ -179,6 +179,69 @@ def test_what_several_attempts_lack_is_said(tmp_path: Path) -> None:
     assert "attempt 0 was not closed: its statistics after step 49 are lost" in lost
 
 
+def test_a_live_run_answers_from_the_file_what_it_answered_from_memory(tmp_path: Path) -> None:
+    """Of steps that were written, also where gradients of them arrive late."""
+    runs = []
+    sinks: Any
+    for sinks in (tt.Stats(), [tt.Disk(tmp_path / "run", values=None), tt.Stats()]):
+        net = small_net()
+        with tt.watch(net, "*:output,grad_output", to=sinks) as w:
+            late = net(batch(500)).square().sum()
+            w.step()
+            for step in range(130):
+                net(batch(step)).square().sum().backward()
+                w.step()
+            late.backward()
+            w.step()
+            live = tt.Run([], w.run.meta, series=lambda: w.run.series)
+            runs.append(
+                {
+                    str(site): (
+                        [repr(live.over_steps(site, name)) for name in NUMBERS],
+                        numbers(live.stats(site, step="all")),
+                    )
+                    for site in live.sites
+                }
+            )
+    assert runs[0] == runs[1]
+    assert tt.open(tmp_path / "run").stats("1:grad_output", step=0).numel == 4 * 16
+
+
+_GROWS = """
+import sys, torch, torchtap as tt
+
+def anonymous():
+    lines = open("/proc/self/status").read().splitlines()
+    return next(int(one.split()[1]) for one in lines if one.startswith("RssAnon")) << 10
+
+net = torch.nn.Sequential(*[torch.nn.Identity() for _ in range(100)])
+x = torch.randn(4)
+with tt.watch(net, "?*", to=[tt.Disk(sys.argv[1], values=None), tt.Stats(keep=2)]) as w:
+    for step in range(2400):
+        if step == 400:
+            before = anonymous()
+        net(x)
+        w.step()
+    print(anonymous() - before)
+    print(w.run.stats("7", step=3).mean == float(x.double().mean()))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads Linux's /proc")
+def test_rows_that_were_written_take_no_memory(tmp_path: Path) -> None:
+    """2,000 steps of 100 sites have 26 MB of rows."""
+    done = subprocess.run(
+        [sys.executable, "-c", _GROWS, str(tmp_path / "run")],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    grown, is_right = done.stdout.split()
+    assert int(grown) < 6_000_000
+    assert is_right == "True"
+
+
 def test_a_growing_run_shows_the_statistics_that_were_flushed(tmp_path: Path) -> None:
     net, disk = small_net(), tt.Disk(tmp_path / "run")
     with tt.watch(net, "1", to=[disk, tt.Stats()]) as w:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,8 @@ Saved = Callable[[int, int], "list[Any] | None"]
 """``(step, place)``: states of the further statistics that stand in a file."""
 SavedHistograms = Callable[[int], Mapping[int, Histogram]]
 """``(step)``: place -> its histogram, of those that stand in a file."""
+NewRows = Callable[[int, int], Rows]
+"""``(steps, sites)``: an array for their rows."""
 ALL_STEPS = -1
 _NO_SITE = -1
 """The place of a row whose numbers count no longer."""
@@ -132,6 +135,7 @@ class Series:
         self._saved: Saved = _nothing_saved
         self._saved_histograms: SavedHistograms = _no_histograms
         self._unread: set[int] = set()
+        self._new_rows: NewRows = blank_rows
 
     # ------------------------------------------------------------------ filled by the sink
 
@@ -283,15 +287,40 @@ class Series:
 
     # ------------------------------------------------------------------ to a file and back
 
-    def as_array(self, without: Container[int] = ()) -> tuple[list[int], Rows]:
-        """Steps, and all rows as ``float64[steps, sites, 16]``, but for those of some steps."""
-        steps = [step for step in self.steps if step not in without]
+    def as_array(self, only: Sequence[int] | None = None) -> tuple[list[int], Rows]:
+        """Steps, and all rows as ``float64[steps, sites, 16]``, or those of some steps."""
+        if only is None:
+            steps = self.steps
+            return steps, self._rows_of(steps, self._new_rows)
+        return list(only), self._rows_of(only, blank_rows)
+
+    def _rows_of(self, steps: Sequence[int], new_rows: NewRows) -> Rows:
         num_sites = len(self.measured)  # Another thread may add to both.
-        rows = blank_rows(len(steps), num_sites)
+        rows, blank = new_rows(len(steps), num_sites), blank_rows(num_sites)
         for number, step in enumerate(steps):
             known = self._steps[step].rows[:num_sites]
+            rows[number] = blank
             rows[number, : len(known)] = known
-        return steps, rows
+        return rows
+
+    def steps_after(self, last: int | None) -> list[int]:
+        """Steps that came after one, ascending, without looking at all of them."""
+        found = list(takewhile(lambda step: step != last, reversed(self._steps)))
+        return sorted(found)
+
+    def move_rows(self, steps: Sequence[int], new_rows: NewRows, new_array: NewRows) -> None:
+        """Have the rows of some steps that have ended in other memory.
+
+        Args:
+            steps: which.
+            new_rows: ``(steps, sites)`` gives an array ``float64[steps, sites, 16]`` of any
+                content, for these rows.
+            new_array: the same, for an array of all rows from now on.
+        """
+        with self.lock:
+            self._new_rows = new_array
+            for step, own in zip(steps, self._rows_of(steps, new_rows), strict=True):
+                self._steps[step].rows = own
 
     def histograms(self) -> Iterator[tuple[int, int, Histogram]]:
         """Step, place and histogram of all that are kept; under step -1 those of all steps."""
@@ -339,7 +368,7 @@ class Series:
         """
         self._saved, self._saved_histograms = saved, histograms
         for step, own, is_kept in zip(steps, rows, kept, strict=True):
-            self._steps[step] = _Step(step, own.copy(), [] if is_kept else None)
+            self._steps[step] = _Step(step, own, [] if is_kept else None)
             self._recent.append(self._steps[step])
         self._unread = {ALL_STEPS, *(s for s, is_kept in zip(steps, kept, strict=True) if is_kept)}
 

@@ -74,7 +74,8 @@ class Stats:
         statistics: more of them, built in (``tt.stats.top_k(5)``) or your own, see
             :class:`~torchtap.stats.Statistic`.
         keep: of how many steps histograms and ``statistics`` are kept. The numbers are kept of
-            all steps (128 bytes each), and everything is merged over the whole run too.
+            all steps (128 bytes each and site; beside ``tt.Disk`` on the disk), and everything is
+            merged over the whole run too.
 
     Raises:
         InputError: an argument is of the wrong kind.

@@ -140,7 +140,7 @@ class Disk:
         self._unreadable: dict[Absence, None] = {}
         self._is_closed = False
         self._has_warned = False
-        self._rows = RowsFeed(None, self._intake.queue)
+        self._rows = RowsFeed(None, self._intake.queue, None)
 
     @property
     def num_dropped(self) -> int:
@@ -195,7 +195,7 @@ class Disk:
             "meta": asdict(meta),
         }
         writer = AttemptWriter(self.folder, facts, durability=how.durability)
-        self._rows = RowsFeed(about.series, self._intake.queue)
+        self._rows = RowsFeed(about.series, self._intake.queue, self.folder)
         self._worker = Worker(writer, self._intake.queue, self._intake.buffers)
         # One that is forgotten is closed all the same, and at the latest when Python ends.
         weakref.finalize(self, _end, self._worker, os.getpid())

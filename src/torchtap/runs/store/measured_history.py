@@ -16,7 +16,7 @@ import numpy as np
 
 from torchtap.core.record import EVAL, FORWARD
 from torchtap.runs.store.site_text import site_of
-from torchtap.runs.store.statistics import RowsReader, measured_since
+from torchtap.runs.store.statistics import RowsReader, measured_in
 from torchtap.stats.catalogue.results import Missing
 from torchtap.stats.histogram import Histogram, merged_together
 from torchtap.stats.series import ALL_STEPS, Rows, Series, SiteSummary
@@ -251,12 +251,13 @@ def _series_of(measured: RowsReader | Series, phase: str) -> Series | None:
 def _sites_of(measured: RowsReader | Series, phase: str) -> _Sites:
     if isinstance(measured, RowsReader):
         return measured.rows(phase)
-    found: _Sites = {}
-    for one in measured_since(measured, ()):
-        if one.phase == phase:
-            for place, (site, known) in enumerate(one.sites.items()):
-                rows = zip(one.steps, one.rows[:, place], strict=True)
-                found[site] = known, {step: row for step, row in rows if row[NUM_TENSORS]}
+    series = _series_of(measured, phase)
+    if series is None:
+        return {}
+    one, found = measured_in(series, phase), _Sites()
+    for place, (site, known) in enumerate(one.sites.items()):
+        rows = zip(one.steps, one.rows[:, place], strict=True)
+        found[site] = known, {step: row for step, row in rows if row[NUM_TENSORS]}
     return found
 
 

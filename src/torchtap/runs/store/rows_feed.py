@@ -1,26 +1,34 @@
-"""Hands the rows of ``tt.Stats`` to the thread that writes, some steps at a time."""
+"""Hands the rows of ``tt.Stats`` to the thread that writes, and moves them out of memory."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
+from torchtap.runs.store.mapped_rows import MappedRows
 from torchtap.runs.store.queue import ByteQueue, Statistics
-from torchtap.runs.store.statistics import EVERY, measured_since
+from torchtap.runs.store.statistics import EVERY, measured_in, phases_of
 from torchtap.stats.series import Series
 
 
 class RowsFeed:
     """Hands on the rows of the steps that have ended, each once.
 
+    What was handed on stays readable, mapped from a file without a name beside the run.
+
     Args:
         series: asks for what was measured; ``None`` where nothing measures.
         queue: to the thread that writes.
+        folder: of the attempt.
     """
 
-    def __init__(self, series: Callable[[], Series] | None, queue: ByteQueue) -> None:
+    def __init__(
+        self, series: Callable[[], Series] | None, queue: ByteQueue, folder: Path | None
+    ) -> None:
         self._series = series
         self._queue = queue
-        self._handed: set[int] = set()
+        self._rows = None if folder is None else MappedRows(folder)
+        self._handed: dict[str, int] = {}
         self._num_closed = 0
         self._last_closed = -1
 
@@ -33,10 +41,13 @@ class RowsFeed:
 
     def hand_over(self) -> None:
         """Hand on the rows of all steps that have ended."""
-        if self._series is None:
+        if self._series is None or self._rows is None:
             return
-        series = self._series()
-        running = {step for step in series.steps if step > self._last_closed}
-        for measured in measured_since(series, self._handed | running):
-            self._queue.put(Statistics(measured))
-            self._handed.update(measured.steps)
+        for phase, one in phases_of(self._series()):
+            came = one.steps_after(self._handed.get(phase))
+            steps = [step for step in came if step <= self._last_closed]
+            if not steps:
+                continue
+            one.move_rows(steps, self._rows.empty, self._rows.alone)
+            self._queue.put(Statistics(measured_in(one, phase, steps)))
+            self._handed[phase] = steps[-1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -56,27 +56,26 @@ class Measured(NamedTuple):
     sites: Mapping[str, Sequence[Any]]
 
 
-def measured_since(series: Series, steps: Iterable[int]) -> list[Measured]:
-    """The rows of a series, and of its evaluation forwards, but for those of some steps."""
-    done = set(steps)
-    found = []
-    for phase, one in ((FORWARD, series), (EVAL, series.evaluation)):
-        if one is None:
-            continue
-        with one.lock:
-            every, rows = one.as_array(without=done)
-            sites = {
-                site_text(entry.site): [
-                    entry.dtype,
-                    None if entry.shape is None else list(entry.shape),
-                    entry.itemsize,
-                    list(entry.notes),
-                ]
-                for entry in one.measured
-            }
-        if every:
-            found.append(Measured(phase, every, rows, sites))
-    return found
+def measured_in(series: Series, phase: str, steps: Sequence[int] | None = None) -> Measured:
+    """The rows of a series in all steps, or in some."""
+    with series.lock:
+        every, rows = series.as_array(steps)
+        sites = {
+            site_text(entry.site): [
+                entry.dtype,
+                None if entry.shape is None else list(entry.shape),
+                entry.itemsize,
+                list(entry.notes),
+            ]
+            for entry in series.measured
+        }
+    return Measured(phase, every, rows, sites)
+
+
+def phases_of(series: Series) -> list[tuple[str, Series]]:
+    """What was measured in training forwards, and in evaluation forwards if there were any."""
+    evaluation = series.evaluation
+    return [(FORWARD, series), *([] if evaluation is None else [(EVAL, evaluation)])]
 
 
 # ---------------------------------------------------------------------- written
@@ -116,21 +115,16 @@ def seal(folder: Path, series: Series, meta: Meta) -> dict[str, int]:
     try:
         schema = _schema(is_sealed=True)
         with pyarrow.parquet.ParquetWriter(half, schema, compression="zstd") as writer:
-            for measured in measured_since(series, ()):
-                for part in _parts(measured):
-                    writer.write_batch(_batch(part, is_sealed=True))
+            for phase, one in phases_of(series):
+                steps = one.steps
+                for start in range(0, len(steps), EVERY):  # One row group; never all of them.
+                    measured = measured_in(one, phase, steps[start : start + EVERY])
+                    writer.write_batch(_batch(measured, is_sealed=True))
         half.replace(path)
     finally:
         half.unlink(missing_ok=True)
     save_run(Contents(Records(), series, meta, tuple), Scalars(), folder / SERIES)
     return crc32_of_file(folder / SERIES)
-
-
-def _parts(measured: Measured) -> Iterator[Measured]:
-    """By so many steps as are one row group."""
-    for start in range(0, len(measured.steps), EVERY):
-        chosen = slice(start, start + EVERY)
-        yield measured._replace(steps=measured.steps[chosen], rows=measured.rows[chosen])
 
 
 def _schema(*, is_sealed: bool) -> Any:
