@@ -168,8 +168,8 @@ def test_statistics_that_a_recording_updates_are_no_other_weights(tmp_path: Path
     net = nn.Sequential(nn.Linear(8, 4), nn.BatchNorm1d(4))
     path = tmp_path / "run"
     with pytest.raises(KeyboardInterrupt):
-        tt.record(net, StopsAt(30), "0", to=path, batch_size=7)
-    tt.record(net, StopsAt(-1), "0", to=path, batch_size=7, resume=True)
+        tt.record(net, StopsAt(30), "0", to=path, batch_size=10)
+    tt.record(net, StopsAt(-1), "0", to=path, batch_size=10, resume=True)
 
 
 def test_a_run_goes_on_only_with_the_sites_that_it_began_with(tmp_path: Path) -> None:
