@@ -104,11 +104,6 @@ class AttemptReader:
         steps = self.index.columns["step"]
         return int(steps.min()) if len(steps) else None
 
-    @property
-    def last_step(self) -> int | None:
-        """The step of the last commit, if any."""
-        return Commit.of_json(self._lines[-1]).step if self._lines else None
-
     def paths(self, index: Index) -> list[Path]:
         """The files that an index of this attempt names."""
         return [value_path(self.folder, name) for name in index.tables.file]

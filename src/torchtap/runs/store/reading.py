@@ -150,23 +150,13 @@ class RankReader:
             (only,) = self._measured.values()
             if only.sealed is not None:
                 return only.sealed
+        limits = self._limits
         return joined_series(
             [
-                Attempt(one.sealed or one.rows, self._limit_of_statistics(number))
+                Attempt(one.sealed or one.rows, limits[number])
                 for number, one in self._measured.items()
             ]
         )
-
-    def _limit_of_statistics(self, number: int) -> int | None:
-        """The step before which the statistics of an attempt count.
-
-        Of one that grows they may have come after the journal was read: a step counts once its
-        commit was read, so that it has all of its values too.
-        """
-        limit, last = self._limits[number], self.attempts[number].last_step
-        if self._measured[number].sealed is not None or last is None:
-            return limit
-        return last + 1 if limit is None else min(limit, last + 1)
 
     @property
     def absent(self) -> list[Absence]:
