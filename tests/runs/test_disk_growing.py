@@ -96,7 +96,7 @@ def test_a_reader_follows_another_process(writer: subprocess.Popen[str], tmp_pat
             run.refresh()
             assert_whole(run)
     assert writer.wait(60) == 0
-    assert run.refresh()
+    run.refresh()  # There may have been nothing new.
     assert run.steps == list(range(12))
     assert_whole(run)
     assert not run.absent
