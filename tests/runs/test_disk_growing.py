@@ -16,6 +16,8 @@ from torch import Tensor
 import torchtap as tt
 from torchtap.runs.store.doctor import examine
 
+pytestmark = pytest.mark.slow  # Each starts a process that imports torch.
+
 _ROWS = 2000  # Of the second module 128,000 bytes, a lane; of the third it is small.
 _WRITER = f"""
 import sys, torch, torchtap as tt

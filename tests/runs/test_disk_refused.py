@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -67,6 +68,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.slow
 def test_another_process_does_not_write_into_the_same_rank(tmp_path: Path) -> None:
     program = [sys.executable, "-c", _WRITER, str(tmp_path / "run")]
     with subprocess.Popen(
@@ -85,8 +87,6 @@ def test_another_process_does_not_write_into_the_same_rank(tmp_path: Path) -> No
 
 
 def _paths() -> dict[str, str]:
-    import os
-
     return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 
 
@@ -117,6 +117,7 @@ assert not seen, seen
 """
 
 
+@pytest.mark.slow
 def test_reading_a_run_writes_nothing_and_runs_nothing(tmp_path: Path) -> None:
     """Also runs in which a pickle stands in the place of a file."""
     paths = [tmp_path / name for name in ("whole", "journal.arrows", "attempt.json", "lanes")]

@@ -133,11 +133,11 @@ def _columns_of(
 ) -> dict[str, Column]:
     records, places = one.records, one.places
     found = {name: records.column(name)[places] for name in _NAMES}
-    sites = np.array([numbers.get(site, -1) for site in records.sites], dtype=np.int64)
-    codes = np.array([phases.index(name) for name in records.phase_table], dtype=np.int64)
+    sites = np.array([numbers.get(site, -1) for site in records.sites], dtype=np.int32)
+    codes = np.array([phases.index(name) for name in records.phase_table], dtype=np.int8)
     return {
         **found,
-        "step": np.searchsorted(steps, found["step"]),
+        "step": np.searchsorted(steps, found["step"]).astype(np.int32),
         "site": sites[found["site"]] if len(sites) else found["site"],
         "phase": codes[found["phase"]],
     }

@@ -46,8 +46,9 @@ class RankReader:
         self._build()
 
     def _add(self, number: int, folder: Path) -> None:
-        self.attempts[number] = AttemptReader(folder)
+        # In this order: see RowsReader.look.
         self._measured[number] = MeasuredReader(folder)
+        self.attempts[number] = AttemptReader(folder)
 
     @staticmethod
     def of_folder(folder: Path, *, verify: bool) -> RankReader:
@@ -63,6 +64,8 @@ class RankReader:
 
     def refresh(self, folder: Path | None = None) -> bool:
         """Read what came since the last time; whether there was anything."""
+        for measured in self._measured.values():
+            measured.rows.look()
         news = [one.refresh() for one in self.attempts.values()]
         news += [one.refresh(self.attempts[number].facts) for number, one in self._measured.items()]
         is_news = any(news)

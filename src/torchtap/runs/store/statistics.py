@@ -209,17 +209,30 @@ class RowsReader:
         self.last_step: int | None = None
         self._path = folder / STATISTICS
         self._end = 0
+        self._limit = 0
+        self.look()
         self._rows: dict[tuple[str, str], dict[int, Rows]] = {}
         self._sites: dict[tuple[str, str], Sequence[Any]] = {}
 
+    def look(self) -> None:
+        """See how far the file goes now; what comes later is not read until the next look.
+
+        Statistics are written after the values of their step. A reader that looks here before it
+        reads the journal has the values of every step of which it has statistics.
+        """
+        try:
+            self._limit = self._path.stat().st_size
+        except FileNotFoundError:
+            self._limit = 0
+
     def refresh(self) -> bool:
-        """Read what was written since the last time; whether there was anything."""
-        if not self._path.exists() or self._path.stat().st_size <= self._end:
+        """Read what was written up to the last look; whether there was anything new."""
+        if self._limit <= self._end:
             return False
         from torchtap.runs.store.streams import Found, read_stream
 
         is_news = False
-        for one in read_stream(self._path, _schema(is_sealed=False), self._end):
+        for one in read_stream(self._path, _schema(is_sealed=False), self._end, self._limit):
             if isinstance(one, Found):
                 self._take(one.batch, json.loads(one.info)["sites"])
                 self._end, is_news = one.end, True

@@ -166,16 +166,20 @@ def crc32_of_array(column: Any, before: int) -> int:
     return crc32(data, crc32(ends, before))
 
 
-def read_stream(path: Path, schema: Any, start: int = 0) -> Iterator[Found | Damage]:
+def read_stream(
+    path: Path, schema: Any, start: int = 0, end: int | None = None
+) -> Iterator[Found | Damage]:
     """The batches of a stream from a place on, and what is no batch.
 
     Args:
         path: of the file.
         schema: that its batches must have; the one in the file is not believed.
         start: a place where a message begins.
+        end: what is behind it is not read.
     """
     with path.open("rb") as stream:
         size = os.fstat(stream.fileno()).st_size
+        size = size if end is None else min(size, end)
         if size <= start:
             return
         view = mmap.mmap(stream.fileno(), size, access=mmap.ACCESS_READ)
