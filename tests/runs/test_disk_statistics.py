@@ -19,6 +19,7 @@ from recordings import batch, small_net
 
 import torchtap as tt
 from torchtap.runs.store.layout import read_json, write_json
+from torchtap.runs.store.mapped_rows import MappedRows
 from torchtap.stats.statistics import NUMBERS
 
 
@@ -236,6 +237,20 @@ def test_a_live_run_answers_from_the_file_what_it_answered_from_memory(tmp_path:
             )
     assert runs[0] == runs[1]
     assert tt.open(tmp_path / "run").stats("1:grad_output", step=0).numel == 4 * 16
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_mapped_rows_are_apart_and_in_memory_where_no_file_can_be(
+    is_there: bool, tmp_path: Path
+) -> None:
+    rows = MappedRows(tmp_path if is_there else tmp_path / "missing")
+    sizes = [(50, 7), (1, 1), (50, 900), (3, 20_000), (50, 7), (0, 5)]
+    found = [rows.empty(*size) for size in sizes] + [rows.alone(40, 2000)]
+    for number, one in enumerate(found):
+        one[...] = number
+    assert [one.shape for one in found] == [(*size, 16) for size in (*sizes, (40, 2000))]
+    assert all((one == number).all() for number, one in enumerate(found))
+    assert not list(tmp_path.iterdir())  # The file has no name.
 
 
 _GROWS = """
