@@ -19,6 +19,7 @@ from recordings import batch, small_net
 
 import torchtap as tt
 from torchtap.runs.store.layout import read_json, write_json
+from torchtap.runs.store.mapped_rows import MappedRows
 from torchtap.stats.statistics import NUMBERS
 
 
@@ -158,6 +159,37 @@ def _in_memory(steps: Sequence[int]) -> tt.Run:
     return w.run
 
 
+def test_all_statistics_of_several_attempts_on_several_ranks_are_of_all_values(
+    tmp_path: Path,
+) -> None:
+    """Each rank stopped and went on; rank 1 ended a step early."""
+    for rank, last in ((0, 8), (1, 7)):
+        for steps in (range(5), range(3, last)):
+            disk = tt.Disk(tmp_path / str(rank), values=None, resume=steps.start > 0)
+            net = small_net()
+            with tt.watch(net, "*:output", to=[disk, tt.Stats(keep=12)]) as w:
+                for step in steps:
+                    w.step(step)
+                    net(batch(10 * step + rank))
+                    w.step()
+        home = tmp_path / str(rank) / "rank-00000"
+        for path in home.glob("*/attempt.json"):
+            facts = read_json(path)
+            write_json(path, {**facts, "meta": {**facts["meta"], "rank": rank, "world_size": 2}})
+        home.rename((tmp_path / "0" / "rank-00000").with_name(f"rank-{rank:05d}"))
+    run, net, every = tt.open(tmp_path / "0"), small_net(), list[torch.Tensor]()
+    with tt.watch(net, "1:output", to=lambda record: every.append(record.value.clone())):
+        for step in range(7):
+            for rank in range(2):
+                net(batch(10 * step + rank))
+    right, found = tt.measure(torch.cat(every)), run.stats("1", step="all")
+    assert run.steps == list(range(7))
+    assert bins(found) == bins(right)
+    assert (found.numel, found.zeros, found.max) == (right.numel, right.zeros, right.max)
+    assert found.std == pytest.approx(right.std, rel=1e-12)
+    assert bins(run.stats("1", step=3)) == bins(tt.measure(torch.cat(every[6:8])))
+
+
 def test_what_several_attempts_lack_is_said(tmp_path: Path) -> None:
     """Of superseded steps of which no histogram is kept; and of one that was never closed."""
     measure(tmp_path / "run", range(60), keep=2)
@@ -205,6 +237,20 @@ def test_a_live_run_answers_from_the_file_what_it_answered_from_memory(tmp_path:
             )
     assert runs[0] == runs[1]
     assert tt.open(tmp_path / "run").stats("1:grad_output", step=0).numel == 4 * 16
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_mapped_rows_are_apart_and_in_memory_where_no_file_can_be(
+    is_there: bool, tmp_path: Path
+) -> None:
+    rows = MappedRows(tmp_path if is_there else tmp_path / "missing")
+    sizes = [(50, 7), (1, 1), (50, 900), (3, 20_000), (50, 7), (0, 5)]
+    found = [rows.empty(*size) for size in sizes] + [rows.alone(40, 2000)]
+    for number, one in enumerate(found):
+        one[...] = number
+    assert [one.shape for one in found] == [(*size, 16) for size in (*sizes, (40, 2000))]
+    assert all((one == number).all() for number, one in enumerate(found))
+    assert not list(tmp_path.iterdir())  # The file has no name.
 
 
 _GROWS = """

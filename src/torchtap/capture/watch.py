@@ -77,7 +77,7 @@ class Watch(Closable):
     def __init__(
         self, model: nn.Module, plan: Plan, delivery: SinkDispatch, *, every: Every, **how: Any
     ) -> None:
-        self._plan = plan
+        self._plan = replace(plan, measure=delivery.sizes)
         self._delivery = delivery
         self._every = every
         self._num_pauses = 0
@@ -113,9 +113,10 @@ class Watch(Closable):
     def plan(self) -> Plan:
         """What is tapped, what fits the request and cannot be, and how large it will be on disk.
 
-        Its ``sizes`` are of the sinks that write. Before the first step the size of parameters,
-        buffers and their gradients is known, and from then on that of all that was written; that
-        of the whole, where ``tt.Disk(num_steps=...)`` says how many steps there will be.
+        Its ``sizes`` are asked of the sinks that write when they are read. Before the first step
+        the size of parameters, buffers and their gradients is known, and from then on that of all
+        that was written; that of the whole, where ``tt.Disk(num_steps=...)`` says how many steps
+        there will be.
 
         Example:
             >>> import tempfile, torch, torchtap as tt
@@ -125,8 +126,7 @@ class Watch(Closable):
             ...     print(w.plan.sizes[0])
             513.4 KiB a step, and output, of a size that is known once a step ran
         """
-        sizes = self._delivery.sizes()
-        return replace(self._plan, sizes=sizes) if sizes else self._plan
+        return self._plan
 
     # ------------------------------------------------------------------ stepping
 
@@ -378,7 +378,7 @@ class Watch(Closable):
         known = self._meta
         measured = self._delivery.measured
         every = None if callable(self._every) else self._every
-        told = (self._scalars, self._notes, self._plan, every)
+        told = (self._scalars, self._notes, replace(self._plan, measure=tuple), every)
         return About(meta, absent, expected, measured, *told)
 
     def _with_pipeline(self, meta: Meta) -> Meta:

@@ -75,7 +75,7 @@ class Plan(Printed):
         unmatched: text patterns that fit no module and so must be those of marks.
         types: path -> class names in MRO order, of all modules.
         aliases: further path of a shared module -> its first.
-        sizes: how large what sinks write will be, as far as is known now.
+        measure: asks the sinks that write how large it will be, see :attr:`sizes`.
     """
 
     model: str
@@ -86,7 +86,12 @@ class Plan(Printed):
     unmatched: tuple[Pattern, ...]
     types: Mapping[str, tuple[str, ...]]
     aliases: Mapping[str, str]
-    sizes: tuple[PlannedSize, ...] = ()
+    measure: Callable[[], tuple[PlannedSize, ...]] = field(default=tuple, repr=False, compare=False)
+
+    @property
+    def sizes(self) -> tuple[PlannedSize, ...]:
+        """How large what sinks write will be, as far as is known now; one for each that says it."""
+        return self.measure()
 
     def mark_filters(self, name: str) -> dict[str, Filter]:
         """What is wanted of a mark; empty if nothing."""
