@@ -74,7 +74,8 @@ class Frame:
     def is_engine(self) -> bool:
         """Whether it only starts a backward."""
         below = self.file.removeprefix(_TORCH) if self.is_torch else ""
-        return below.startswith("autograd/") or self.code.co_name in ("backward", "__deepcopy__")
+        is_named = self.is_torch and self.code.co_name in ("backward", "__deepcopy__")
+        return below.startswith("autograd/") or is_named
 
     @property
     def is_user(self) -> bool:
@@ -196,6 +197,8 @@ def written(node: ast.AST, file: str = "") -> str:
     parts = [line.encode() for line in lines[first - 1 : last]]
     parts[-1] = parts[-1][:end]
     parts[0] = parts[0][start:]
+    if len(parts) > 1 and any(b"#" in one for one in parts):
+        return " ".join(ast.unparse(node).split())  # Without the comments.
     return " ".join(b"".join(parts).decode().split())
 
 

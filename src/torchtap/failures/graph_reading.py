@@ -56,7 +56,11 @@ def saved_by(node: Node) -> Iterator[Saved]:
     for attribute in dir(node):
         if attribute.startswith("_raw_saved_"):
             name = attribute.removeprefix("_raw_saved_")
-            raw = getattr(node, attribute)
+            try:
+                raw = getattr(node, attribute)
+            except RuntimeError:  # Of a custom function, whose slots go with what is freed.
+                yield Saved(node, name, FREED, None)
+                continue
             for one in raw if isinstance(raw, tuple | list) else (raw,):
                 yield from _saved(node, name, one)
 

@@ -195,7 +195,8 @@ PATTERNS: dict[str, str] = {
     "lazy parameter": r"Attempted to use an uninitialized parameter in",
     # ------------------------------------------------------------------ the rest
     "truth of many": r"Boolean value of Tensor with more than one value is ambiguous",
-    "number of many": r"a Tensor with (?P<numel>\d+) elements cannot be converted to Scalar",
+    "number of many": r"a Tensor with (?P<numel>\d+) elements cannot be converted to Scalar|only "
+    r"one element tensors can be converted to Python scalars",
     "out of memory": r"(CUDA|MPS|XPU) out of memory",
     "fault of a kernel": r"CUDA error: device-side assert triggered",
     "item of meta": r"Tensor\.item\(\) cannot be called on meta tensors",

@@ -37,7 +37,7 @@ def _rows(failure: Failure, explanation: Explanation) -> Iterator[tuple[str, str
     elif failure.module is not None:
         yield "module", failure.module_text
     if failure.module is not None and failure.call:
-        yield "call", failure.call
+        yield "call", ", ".join(filter(None, (failure.call, failure.call_number)))
     compiled = _FROM_USER.search(failure.text)
     if compiled is not None:
         yield "line", f"{compiled['file']}:{compiled['line']}, compiled: modules are not known"

@@ -240,4 +240,46 @@ PROGRAMS = [
         "noise.clone().requires_grad_()",
         (("noise.requires_grad_()", "noise.clone().requires_grad_()"),),
     ),
+    Program(
+        "A parameter is written by a method of its class",
+        "leaf in place",
+        """
+        net = nn.Linear(2, 2)
+        nn.Parameter.zero_(net.bias)  # raises
+        """,
+        "net (Linear)",
+        "Put the write inside torch.no_grad()",
+        (
+            (
+                "nn.Parameter.zero_(net.bias)",
+                "with torch.no_grad():\n    nn.Parameter.zero_(net.bias)",
+            ),
+        ),
+        ("into the parameter bias",),
+    ),
+    Program(
+        "What a custom function saved is overwritten",
+        "overwritten",
+        """
+        class Square(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                ctx.save_for_backward(x)
+                return x * x
+
+            @staticmethod
+            def backward(ctx, grad):
+                (x,) = ctx.saved_tensors  # raises
+                return 2 * x * grad
+
+        x = torch.ones(2, requires_grad=True) * 1
+        loss = Square.apply(x).sum()
+        x.add_(1)  # writes
+        loss.backward()
+        """,
+        "",
+        "x = x + y for x += y",
+        (("x.add_(1)  # writes", "x = x + 1"),),
+        ("needs a tensor that it saved",),
+    ),
 ]

@@ -459,4 +459,40 @@ PROGRAMS = [
         (("nn.MultiheadAttention(8, 2)", "nn.MultiheadAttention(6, 2)"),),
         ("x, float32[3, 2, 6]",),
     ),
+    Program(
+        "A picture without a batch, of too few channels",
+        "channels",
+        """
+        net = nn.Conv2d(3, 8, 3)
+        x = torch.randn(1, 28, 28)
+        net(x)  # raises
+        """,
+        "net (Conv2d)",
+        "net = nn.Conv2d(1, ...)",
+        (("nn.Conv2d(3, 8, 3)", "nn.Conv2d(1, 8, 3)"),),
+        ("its input [1, 28, 28], without a batch, has 1 in dimension 0",),
+    ),
+    Program(
+        "A picture without a batch whose channels stand last",
+        "channels",
+        """
+        net = nn.Conv2d(3, 8, 3)
+        x = torch.randn(28, 28, 3)
+        net(x)  # raises
+        """,
+        "net (Conv2d)",
+        "Put the channels first: x.movedim(-1, 0)",
+        (("net(x)", "net(x.movedim(-1, 0))"),),
+    ),
+    Program(
+        "A kernel far larger than the input",
+        "kernel too large",
+        """
+        net = nn.Conv2d(3, 4, 9)
+        net(torch.randn(1, 3, 4, 4))  # raises
+        """,
+        "net (Conv2d)",
+        "net with padding=3 or more",
+        (("nn.Conv2d(3, 4, 9)", "nn.Conv2d(3, 4, 9, padding=3)"),),
+    ),
 ]

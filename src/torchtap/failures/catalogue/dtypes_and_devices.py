@@ -185,6 +185,16 @@ def _kernel(failure: Failure, found: re.Match[str]) -> Explanation:
     operand = failure.argument()
     name = "x" if operand is None else failure.name_of(operand)
     kind = dtype_word(found["dtype"])
+    target = failure.operand("target")
+    swapped = target is not None and _dtype(target.value) not in _WHOLE
+    if "log_softmax" in found["kernel"] and target is not None and swapped and kind in _WHOLE:
+        other = failure.name_of(target)
+        return Explanation(
+            f"The loss takes logits first and the target second: its first argument, {name}, holds "
+            f"{kind}, and its second, {other}, {_dtype(target.value)}.",
+            (f"Swap them: loss({other}, {name}).",),
+            failure.details(),
+        )
     return Explanation(
         f"{found['kernel']} is not there for {kind}, which {name} holds, on this device.",
         (f"Convert it first: {name}.float().",),

@@ -76,7 +76,11 @@ def _around(failure: Failure, node: Node, write: Write) -> nn.Module | None:
 
 
 def _what(saved: Saved) -> str:
-    return "its own result" if saved.name.startswith("result") else f"its operand ({saved.name!r})"
+    if saved.name.startswith("result"):
+        return "its own result"
+    if saved.name == "tensors":  # Of a function that was written in Python.
+        return "a tensor that it saved"
+    return f"its operand ({saved.name!r})"
 
 
 def _writer(failure: Failure, needed: Saved) -> Node | None:
@@ -149,7 +153,7 @@ def _steps(failure: Failure) -> list[str]:
                     found.append(
                         f"{shown_file(frame.file)}:{node.lineno}: {as_source(node, frame.file)}"
                     )
-    return found
+    return list(dict.fromkeys(found))
 
 
 # ---------------------------------------------------------------------- refused at once
@@ -157,7 +161,7 @@ def _steps(failure: Failure) -> list[str]:
 
 def _target(failure: Failure) -> tuple[str, Operand | None]:
     """What is written into: the first tensor of the operation."""
-    found = failure.operands
+    found = failure.tensors or failure.operands
     return (failure.name_of(found[0]), found[0]) if found else ("x", None)
 
 

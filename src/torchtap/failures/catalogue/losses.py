@@ -132,10 +132,16 @@ def _binary_dtype(failure: Failure, found: re.Match[str]) -> Explanation:
 
 def _binary_size(failure: Failure, found: re.Match[str]) -> Explanation:
     given, target, source, name = _pair(failure)
+    a, b = given and given.value, target and target.value
+    ways = ["Give a target of the shape of the input: one number for each output."]
+    if isinstance(a, Tensor) and isinstance(b, Tensor) and a.numel() == b.numel():
+        ways = [f"Bring them to one shape: {name}.view_as({source})."]
+        if a.dim() == 2 and a.shape[1] == 1 and b.dim() == 1:
+            ways.append(f"Take the column out: {source}.squeeze(1).")
     return Explanation(
         f"The loss takes one target per element, and {name} is {found['target']} for {source} of "
         f"{found['input']}.",
-        (f"Bring them to one shape: {name}.view_as({source}), or {source}.squeeze(1).",),
+        tuple(ways),
         _details(failure, given, target),
     )
 

@@ -172,8 +172,10 @@ def _condition(failure: Failure) -> str:
 def _number(failure: Failure, found: re.Match[str]) -> Explanation:
     operand = failure.argument()
     name = "x" if operand is None else failure.name_of(operand)
+    value = None if operand is None else operand.value
+    numel = found["numel"] or (value.numel() if isinstance(value, Tensor) else "several")
     return Explanation(
-        f"{name} has {found['numel']} elements, and one number was to be made of it.",
+        f"{name} has {numel} elements, and one number was to be made of it.",
         (f"Reduce it first: {name}.mean().item().", f"Take all: {name}.tolist()."),
         failure.details(operand),
     )

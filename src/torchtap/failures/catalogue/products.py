@@ -21,7 +21,9 @@ def _maker(failure: Failure, operand: Operand | None) -> str:
     if operand is None:
         return ""
     module = failure.origin(operand).module
-    return "" if module is None else failure.names.module(module)
+    if module is None or not any(True for _ in module.parameters()):
+        return ""  # A Flatten or an activation returns what it is given.
+    return failure.names.module(module)
 
 
 def _matrices(failure: Failure, found: re.Match[str]) -> Explanation:
@@ -101,17 +103,26 @@ def _channels(failure: Failure, found: re.Match[str]) -> Explanation:
     ways = []
     shape = [int(one) for one in re.findall(r"\d+", found["input"])]
     weight = [int(one) for one in re.findall(r"\d+", found["weight"])]
+    value = None if operand is None else operand.value
+    is_single = isinstance(value, Tensor) and value.dim() == len(shape) - 1
     if len(shape) == len(weight) and int(wanted) in shape[2:]:
-        ways.append("Put the channels behind the batch: x.movedim(-1, 1), of a batch in NHWC.")
-    if len(shape) == len(weight) and shape[0] == int(wanted):
+        ways.append(
+            "Put the channels first: x.movedim(-1, 0), of an image in HWC."
+            if is_single
+            else "Put the channels behind the batch: x.movedim(-1, 1), of a batch in NHWC."
+        )
+    if len(shape) == len(weight) and shape[0] == int(wanted) and not is_single:
         ways.append("Give it a batch: x.unsqueeze(0), and not x.unsqueeze(1).")
     kind = type(module).__name__ if module is not None else "Conv2d"
     ways.append(f"Make it take {given} channels: {short} = nn.{kind}({given}, ...).")
     maker = _maker(failure, operand)
     if maker:
         ways.append(f"Make {maker} return {wanted} channels.")
+    what = f"its input {found['input']} has {given}"
+    if isinstance(value, Tensor) and is_single:
+        what = f"its input {list(value.shape)}, without a batch, has {given} in dimension 0"
     return Explanation(
-        f"{name} takes {wanted} channels, and its input {found['input']} has {given}.",
+        f"{name} takes {wanted} channels, and {what}.",
         tuple(ways),
         failure.details(operand),
     )
@@ -137,12 +148,17 @@ def _dimensions(failure: Failure, found: re.Match[str]) -> Explanation:
 
 def _kernel(failure: Failure, found: re.Match[str]) -> Explanation:
     operand = failure.argument()
+    pairs = zip(found["kernel"].split(" x "), found["given"].split(" x "), strict=False)
+    lacking = max(int(kernel) - int(given) for kernel, given in pairs)
+    held = getattr(failure.module, "padding", 0)
+    padding = max(held) if type(held) is tuple else 0
     return Explanation(
         f"{failure.module_text} has a kernel of {found['kernel']}, and its input with padding is "
         f"only {found['given']}.",
         (
             "Give a larger input, or fewer pools and strides before it.",
-            f"Pad it: {failure.variable} with padding=1, or a smaller kernel.",
+            f"Pad it: {failure.variable} with padding={padding + (lacking + 1) // 2} or more, or a "
+            "smaller kernel.",
         ),
         failure.details(operand),
     )
