@@ -199,5 +199,5 @@ def test_of_a_module_that_stands_twice_in_a_sequential_the_graph_tells_how_often
 def test_ordinals() -> None:
     numbers = (1, 2, 3, 4, 11, 12, 13, 21, 22, 103, 111)
     assert [ordinal(one) for one in numbers] == (
-        "1st 2nd 3rd 4th 11th 12th 13th 21st 22nd 103rd 111th".split()
+        ["1st", "2nd", "3rd", "4th", "11th", "12th", "13th", "21st", "22nd", "103rd", "111th"]
     )

@@ -109,7 +109,10 @@ class Failure:
             if frame.module is module or frame.is_torch:
                 continue
             node = frame.expression
-            return _short(written(node, frame.file)) if isinstance(node, ast.Call) else ""
+            if not isinstance(node, ast.Call):
+                return ""
+            is_shown = frame.is_user or isinstance(frame.value_of(node.func), nn.Module)
+            return _short(written(node, frame.file)) if is_shown else ""
         return ""
 
     @property

@@ -638,4 +638,34 @@ PROGRAMS = [
         (("grad @ weight", "torch.outer(grad, weight[:2])"),),
         ("the last dimension of grad, which is 2", "weight, which is 5"),
     ),
+    Program(
+        "A comparison is trained on, beside a detach that is none of it",
+        "no graph",
+        """
+        net, log = nn.Linear(2, 2), []
+        out = net(torch.ones(3, 2))
+        log.append(out.detach().mean())
+        hits = (out > 0.5).float()  # writes
+        loss = hits.mean()
+        loss.backward()  # raises
+        """,
+        "",
+        "Compute the loss from floats",
+        (("(out > 0.5).float()", "out.sigmoid()"),),
+        ("cut train.py:10: (out > 0.5).float()",),
+    ),
+    Program(
+        "Gradients are switched off by a call",
+        "no graph",
+        """
+        net = nn.Linear(2, 2)
+        with torch.enable_grad():
+            torch.set_grad_enabled(False)  # writes
+            loss = net(torch.ones(3, 2)).sum()
+        loss.backward()  # raises
+        """,
+        "",
+        "Take torch.set_grad_enabled(False) away",
+        (("    torch.set_grad_enabled(False)", "    pass"),),
+    ),
 ]

@@ -408,4 +408,30 @@ PROGRAMS = [
         (("numpy.array(losses)", "numpy.array([one.detach().numpy() for one in losses])"),),
         ("losses[0] requires grad",),
     ),
+    Program(
+        "A loss is given tensors where it is made",
+        "truth of many",
+        """
+        a, b = torch.randn(3), torch.randn(3)
+        loss = nn.MSELoss(a, b)  # raises
+        """,
+        "the MSELoss itself",
+        "Make it first, then call it: nn.MSELoss()(input, target)",
+        (("nn.MSELoss(a, b)", "nn.MSELoss()(a, b)"),),
+    ),
+    Program(
+        "A dict goes into a Linear",
+        "argument that is no tensor",
+        """
+        class Output(dict):
+            pass
+
+        net = nn.Linear(3, 2)
+        found = Output(hidden=torch.ones(1, 3))
+        net(found)  # raises
+        """,
+        "net (Linear)",
+        "Take a tensor out of it: found['hidden']",
+        (("net(found)", "net(found['hidden'])"),),
+    ),
 ]

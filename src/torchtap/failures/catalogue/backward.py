@@ -97,7 +97,8 @@ def _cut(failure: Failure, tensor: Tensor | None, name: str, details: Details) -
             "Compute it from parameters, or from inputs with requires_grad_(True), with grad "
             "mode on.",
         )
-    return Explanation(what, ways, (*details, *(("cut", one.text) for one in cuts[:4])), modules)
+    shown = (("cut" if one.is_on_way else "perhaps", one.text) for one in cuts[:4])
+    return Explanation(what, ways, (*details, *shown), modules)
 
 
 def _input_without_grad(failure: Failure, found: re.Match[str]) -> Explanation:

@@ -41,6 +41,9 @@ def _devices(failure: Failure, found: re.Match[str]) -> Explanation:
             "Make new tensors where the others are: torch.zeros(..., "
             f"device={failure.name_of(inputs[0])}.device).",
         ]
+    if states and states[0].value.is_meta:  # What is on meta has no values that could be moved.
+        model = "Give the model values: model.to_empty(device='cpu'), then load its weights."
+        ways = [*ways[:1], model]
     hidden = _unregistered(failure, tensors)
     if hidden:
         ways.insert(0, hidden)

@@ -36,7 +36,10 @@ def _embedding(failure: Failure, found: re.Match[str]) -> Explanation:
         ways.append(f"Replace the negative ones, if they stand for padding: {name}.clamp(min=0).")
     if not span or rows is None or high > rows:
         ways.append(f"Give it a row for each: {short} = nn.Embedding({high}, ...).")
-    ways.append("Check the vocabulary of the tokenizer against that of the model.")
+    if rows is not None and "pos" in name:
+        ways.append(f"Give shorter sequences: {rows} positions at most (truncation=True).")
+    else:
+        ways.append("Check the vocabulary of the tokenizer against that of the model.")
     return Explanation(
         f"{table} {has}, and {name} holds indices {span or 'beyond them'}.",
         tuple(ways),
