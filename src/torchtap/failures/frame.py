@@ -280,7 +280,14 @@ def values_of(frame: Frame) -> Iterator[tuple[str, Any]]:
 
 
 def shown_file(file: str) -> str:
-    """A file as it is named in a note: below the current folder, or below those of packages."""
+    """A file as it is named in a note: below the current folder, or below those of packages.
+
+    A cell of a notebook is named as IPython names it: ``Cell In[3]``.
+    """
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    cell = None if shell is None else shell.compile.format_code_name(file)
+    if cell:
+        return " ".join(cell)
     for name in _PACKAGES:
         _, found, below = file.rpartition(f"{os.sep}{name}{os.sep}")
         if found:

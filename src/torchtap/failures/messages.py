@@ -221,7 +221,7 @@ _OF_PYTHON = ("arguments of forward", "no such attribute")
 """Messages that Python itself has for other things too."""
 _IN_WORKER = re.compile(
     r"Caught \w+ in DataLoader worker process \d+\.\nOriginal Traceback[\s\S]*"
-    r'File "(?P<file>[^"]+)"[\s\S]*?\n\w+: (?P<text>[\s\S]+)'
+    r'File "(?P<file>[^"]+)", line \d+[^\n]*\n\s*(?P<source>[^\n]*)[\s\S]*?\n\w+: (?P<text>[\s\S]+)'
 )
 """What a worker of a DataLoader raised, with its traceback as text."""
 _KINDS = (RuntimeError, ValueError, TypeError, IndexError, AttributeError, AssertionError)
@@ -241,7 +241,9 @@ def recognise(failure: Failure) -> Found | None:
         return None
     worker = _IN_WORKER.match(failure.text)
     if worker is not None:
-        is_torch = f"{os.sep}torch{os.sep}" in worker["file"]
+        # PyTorch's compiled code has no line: the last one is the program's, and raises nothing.
+        is_raised = worker["source"].startswith(("raise", "assert"))
+        is_torch = f"{os.sep}torch{os.sep}" in worker["file"] or not is_raised
         return _fitting(
             worker["text"], lambda name: is_torch and name not in (*_OF_PYTHON, *_ABOUT_NONE)
         )

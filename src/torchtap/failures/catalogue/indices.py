@@ -28,14 +28,14 @@ def _embedding(failure: Failure, found: re.Match[str]) -> Explanation:
         rows = len(weight.value)
     span = _span(operand)
     short = failure.variable
-    high = int(span.rpartition(" ")[2]) + 1 if span else "N"
+    high = int(span.rpartition(" ")[2]) + 1 if span else None
     table = failure.module_text if isinstance(module, nn.Embedding) else "The table"
     has = f"has {rows} rows, for indices from 0 to {rows - 1}" if rows else "was indexed"
     ways = []
     if span.startswith("from -"):
         ways.append(f"Replace the negative ones, if they stand for padding: {name}.clamp(min=0).")
-    if not span or rows is None or high > rows:
-        ways.append(f"Give it a row for each: {short} = nn.Embedding({high}, ...).")
+    if high is None or rows is None or high > rows:
+        ways.append(f"Give it a row for each: {short} = nn.Embedding({high or 'N'}, ...).")
     if rows is not None and "pos" in name:
         ways.append(f"Give shorter sequences: {rows} positions at most (truncation=True).")
     else:

@@ -77,9 +77,8 @@ def _element(failure: Failure) -> str:
     wanted = next((one.owner for one in reversed(failure.frames) if one.owner is not None), None)
     for frame in reversed(failure.frames):
         for name, value in {} if frame.is_torch else frame.names.items():
-            pairs = value.items() if type(value) is dict else ()
-            pairs = enumerate(value) if type(value) in (list, tuple) else pairs
-            for key, one in pairs:
+            held = dict(enumerate(value)) if type(value) in (list, tuple) else value
+            for key, one in held.items() if type(held) is dict else ():
                 if one is wanted and isinstance(one, Tensor):
                     return f"{name}[{key!r}]"
     return ""
