@@ -302,7 +302,7 @@ def _carrier(
             lines = [given.line for given in assignments_of(frame, name)]
             is_outside = loop is not None and bool(lines) and max(lines) < loop[0]
             if is_outside or (lines and max(lines) < before) or name.startswith("self."):
-                return _Carrier(name, one)
+                return _Carrier(name, one, isinstance(value, tuple | list))
     found = next(_of_loops(frame, inside), "")
     if found:
         return _Carrier(found, None, isinstance(frame.names.get(found), tuple | list))
