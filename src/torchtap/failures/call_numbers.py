@@ -71,9 +71,11 @@ def ordinal(number: int) -> str:
 
 def num_in_input(module: nn.Module, frames: Sequence[Frame]) -> int:
     """How many calls of a module stand in the graphs of the operands that one failed with."""
+    if type(module) not in _ONE_NODE:
+        return 0
     weight = vars(module).get("_parameters", {}).get("weight")
-    if type(module) not in _ONE_NODE or weight is None:
-        return 0  # Also of a module that is being made.
+    if weight is None:  # Also of a module that is being made.
+        return 0
     given = (one.value for one in operands_of(frames))
     roots = [one.grad_fn for one in given if isinstance(one, Tensor)]
     todo = [node for node in roots if node is not None]

@@ -31,12 +31,14 @@ class Saved(NamedTuple):
         name: by which it keeps it, such as ``self`` or ``result``.
         state: ``freed``, ``overwritten`` or ``held``.
         tensor: it, also where it was overwritten; ``None`` if it was freed, or packed by a hook.
+        said: what PyTorch says when it is read; empty if it is held.
     """
 
     node: Node
     name: str
     state: str
     tensor: Tensor | None
+    said: str = ""
 
 
 def nodes_of(tensors: Iterable[Tensor]) -> list[Node]:
@@ -88,7 +90,7 @@ def _saved(node: Node, name: str, raw: Any) -> Iterator[Saved]:
         unpacked = getattr(node, attribute)
     except RuntimeError as error:
         state = FREED if "second time" in str(error) else OVERWRITTEN
-        yield Saved(node, name, state, tensor)
+        yield Saved(node, name, state, tensor, str(error))
         return
     if tensor is not None and unpacked is not None:
         yield Saved(node, name, HELD, tensor)

@@ -555,4 +555,28 @@ PROGRAMS = [
         "Join the dimensions behind the channels: x.flatten(2)",
         (("net(x)", "net(x.flatten(2))"),),
     ),
+    Program(
+        "A weight of another width is put into a module",
+        "matrix product",
+        """
+        net = nn.Linear(3, 2)
+        state = {"weight": torch.ones(2, 4), "bias": torch.ones(2)}
+        torch.func.functional_call(net, state, torch.ones(1, 3))  # raises
+        """,
+        "net (Linear)",
+        "Give it a weight of shape [2, 3]",
+        (("torch.ones(2, 4)", "torch.ones(2, 3)"),),
+        ("its input has 3 features",),
+    ),
+    Program(
+        "Heads that do not multiply to the width",
+        "reshape",
+        """
+        x = torch.ones(2, 5, 10)
+        x.view(2, 5, 3, 4)  # raises
+        """,
+        "",
+        "Give sizes whose product is 100; it is 120",
+        (("(2, 5, 3, 4)", "(2, 5, 2, 5)"),),
+    ),
 ]

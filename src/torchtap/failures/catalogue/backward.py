@@ -270,7 +270,7 @@ def _earlier_backward(failure: Failure, root: Tensor) -> tuple[str, Tensor | Non
         first, last = made[0].line, frame.line
         calls = list(_earlier_calls(frame))
         for call in reversed(calls):
-            if call.tensor is root and first < call.line:
+            if call.tensor is root and first <= call.line:
                 return call.text, None, None
         if loop is not None and not loop[0] <= first <= loop[1]:
             return f"{shown_file(frame.file)}:{last}, in an earlier round of the loop", None, None

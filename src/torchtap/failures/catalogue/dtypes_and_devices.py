@@ -48,7 +48,7 @@ def _devices(failure: Failure, found: re.Match[str]) -> Explanation:
     if hidden:
         ways.insert(0, hidden)
     return Explanation(
-        f"The operands are on different devices: {said or failure.text}.",
+        f"The operands are on different devices: {said or failure.text.rstrip('!.')}.",
         tuple(ways) or ("Bring all operands to one device by .to(device).",),
         tuple(("operand", failure.described(one)) for one in tensors[:6]),
     )
@@ -88,8 +88,14 @@ def _product(failure: Failure, found: re.Match[str]) -> Explanation:
         return _weighted(failure, name, value, weight)
     chosen = failure.pair
     names = [failure.name_of(one) for one in chosen]
-    said = " and ".join(f"{a} ({_dtype(b.value)})" for a, b in zip(names, chosen, strict=True))
-    said = said or failure.text
+    kinds = [_dtype(one.value) for one in chosen]
+    groups = (one for one in found.groupdict().values() if one)
+    told = [dtype_word(one.rpartition("::")[2]) for one in groups]
+    if "?" in kinds:  # Its value is not known, but PyTorch tells both dtypes.
+        others = [one for one in told if one not in kinds]
+        kinds = [others[0] if one == "?" and len(others) == 1 else one for one in kinds]
+    said = " and ".join(f"{a} ({b})" for a, b in zip(names, kinds, strict=True))
+    said = said.replace(" (?)", "") or failure.text
     other = names[1] if len(names) > 1 else "the other"
     return Explanation(
         f"A product takes operands of one dtype, and these have two: {said}.",

@@ -95,6 +95,12 @@ def _linear(failure: Failure, module: nn.Linear) -> Explanation:
     given = value.shape[-1] if isinstance(value, Tensor) and value.dim() else "none"
     name = failure.module_text
     short = failure.variable
+    if given == module.in_features:  # Its weight is another one than it was made with.
+        return Explanation(
+            f"The weight of {name} does not fit: its input has {given} features.",
+            (f"Give it a weight of shape [{module.out_features}, {given}].",),
+            failure.details(operand),  # The weight itself is put back by now.
+        )
     ways = [f"Make it take {given}: {short} = nn.Linear({given}, {module.out_features})."]
     maker = _maker(failure, operand)
     if maker:

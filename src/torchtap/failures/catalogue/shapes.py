@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import itertools
+import math
 import re
 from collections.abc import Iterator, Sequence
 
@@ -139,6 +140,8 @@ def _reshape(failure: Failure, found: re.Match[str]) -> Explanation:
         ways = [
             f"Keep the batch and flatten the rest: {name}.flatten(1); then fit what follows to it."
         ]
+    elif isinstance(value, Tensor) and sizes[:1] == list(value.shape[:1]):
+        ways.insert(0, f"Give sizes whose product is {found['numel']}; it is {math.prod(sizes)}.")
     elif isinstance(value, Tensor) and value.dim() > 1:
         ways.insert(0, f"Keep the batch: {name}.flatten(1), or {name}.view({name}.size(0), -1).")
     return Explanation(
