@@ -5,6 +5,9 @@ from __future__ import annotations
 import copy
 import gc
 import importlib
+import os
+import subprocess
+import sys
 import threading
 import traceback
 import weakref
@@ -128,6 +131,37 @@ def left_over() -> nn.Module | None:
 
 def test_the_note_keeps_nothing_of_the_function_alive() -> None:
     assert left_over() is None
+
+
+DEEP = """
+import torch, torchtap as tt
+y = torch.ones(3, requires_grad=True)
+for _ in range(100_000):
+    y = y.sin()
+loss = y.sum()
+loss.backward()
+try:
+    with tt.explain_errors():
+        loss.backward()
+except RuntimeError as error:
+    print(error.__notes__[0].splitlines()[0])
+del loss, y
+print("freed")
+"""
+
+
+@pytest.mark.slow
+def test_a_graph_of_100_000_nodes_can_be_freed_after_its_note() -> None:
+    """Of a chain whose nodes Python has all seen, PyTorch overflows the stack."""
+    done = subprocess.run(
+        [sys.executable, "-c", DEEP],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(Path(tt.__file__).parents[1])},
+    )
+    assert done.returncode == 0, done.stderr
+    assert "the graph of loss a second time" in done.stdout or "earlier backward" in done.stdout
+    assert done.stdout.endswith("freed\n")
 
 
 # --- whose errors -----------------------------------------------------------------------------

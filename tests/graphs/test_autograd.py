@@ -64,6 +64,28 @@ def test_nodes_edges_and_order_of_the_zoo(specimen: Specimen) -> None:
     agrees_with_a_walk_by_hand(tt.graph(loss, model=model), [loss])
 
 
+@pytest.mark.parametrize("view", ["slice", "select", "transpose", "diagonal", "narrow", "view"])
+def test_a_view_that_is_written_into_gets_the_node_that_the_docs_draw(view: str) -> None:
+    """``docs/gradients.md`` draws it."""
+    base = leaf(4, 4) * 1
+    views = {
+        "slice": lambda: base[:, 1:],
+        "select": lambda: base[0],
+        "transpose": lambda: base.t(),
+        "diagonal": lambda: base.diagonal(),
+        "narrow": lambda: base.narrow(0, 1, 2),
+        "view": lambda: base.view(2, 8),
+    }
+    v = views[view]()
+    old, before = v.grad_fn, v.sin()
+    v.mul_(2)
+    assert v.grad_fn is not None and base.grad_fn is not None
+    assert v.grad_fn.name() == "AsStridedBackward0"
+    assert base.grad_fn.name().endswith("CopySlices")
+    assert v.grad_fn.next_functions[0][0] is base.grad_fn
+    assert before.grad_fn is not None and before.grad_fn.next_functions[0][0] is old
+
+
 def test_several_tensors_start_in_their_order() -> None:
     x = leaf(3)
     tensors = [x.sin().sum(), (x * 2).exp().sum(), x.cos().sum()]
@@ -345,6 +367,13 @@ def test_a_tensor_without_a_graph_is_refused_with_the_reason(tensor: Tensor, rea
         tt.graph(tensor)
 
 
+def test_what_is_said_of_one_tensor_and_of_several_without_a_graph_is_true() -> None:
+    with pytest.raises(tt.InputError, match="It has no autograd graph"):
+        tt.graph(torch.ones(2))
+    with pytest.raises(tt.InputError, match="None of the 2 tensors has an autograd graph"):
+        tt.graph([torch.ones(2), torch.ones(2)])
+
+
 def test_one_of_several_without_a_graph_is_a_note() -> None:
     found = tt.graph({"loss": leaf(1).sum(), "count": torch.ones(1)})
     assert "count (float32[1]) has no graph: it does not require grad" in found.notes
@@ -442,7 +471,10 @@ def test_a_write_into_a_view_says_that_what_it_keeps_is_hidden() -> None:
     loss = PROGRAMS["view_written"]()
     node = tt.graph(loss).find("CopySlices")[0]
     assert not any(name.startswith("_saved") for name in dir(loss.grad_fn.next_functions[0][0]))
-    assert node.note == "PyTorch does not show what it keeps"
+    assert node.note == "PyTorch does not show what is kept"
+    printed = repr(tt.graph(loss))
+    assert "does not show what is kept at 1 node: these bytes are not counted" in printed
+    assert "frees the 0 B" not in repr(tt.graph(leaf(3).sum()))
 
 
 def test_a_segment_under_reentrant_checkpoint_is_one_node() -> None:

@@ -339,13 +339,3 @@ def test_a_compiled_model_is_followed_uncompiled_and_said() -> None:
     assert [node.name for node in found.nodes] == ["input", "Linear", "ReLU", "output"]
     assert "is compiled; it ran uncompiled" in found.notes[0]
     torch.compiler.reset()
-
-
-@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")
-def test_scripted_modules_are_followed_as_functions_and_keep_their_statistics() -> None:
-    scripted = torch.jit.script(nn.BatchNorm1d(3))
-    model = nn.Sequential(nn.Linear(3, 3), scripted, nn.ReLU())
-    before = scripted.running_mean.clone()
-    found = tt.graph(model, torch.randn(4, 3))
-    assert {"Linear", "ReLU"} <= {node.name for node in found.nodes}
-    assert torch.equal(scripted.running_mean, before)

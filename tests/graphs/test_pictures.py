@@ -274,3 +274,25 @@ def test_a_notebook_shows_the_picture() -> None:
     found = tt.graph(PROGRAMS["diamond"]())
     assert found._repr_svg_() == found.svg()
     assert "<svg" in found._repr_html_()
+
+
+def test_parameters_of_what_follows_do_not_break_the_frame_of_a_repeated_block() -> None:
+    class Residual(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm, self.fc = nn.LayerNorm(4), nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            h: Tensor = self.fc(self.norm(x))
+            return x + h
+
+    blocks = nn.Sequential(*(Residual() for _ in range(6)))
+    model = nn.Sequential(nn.Linear(4, 4), blocks, nn.LayerNorm(4))
+    found = tt.graph(model, torch.ones(2, 4), autograd=True)
+    picture = found.picture(depth=3)
+    assert [frame.label.partition("  ")[0] for frame in picture.frames] == ["x6"]
+    drawn = draw(picture)
+    assert len(drawn.frames) == 1
+    (frame,) = drawn.frames
+    (weight,) = (one for one in drawn.boxes if one.lines[0] == "2.weight")
+    assert weight.y >= frame.y + frame.height

@@ -116,7 +116,7 @@ def _chain(
 def _holds(link: _Link) -> bool:
     parent, name, child = link
     module = parent()
-    return module is not None and module._modules.get(name) is child()
+    return module is not None and name in module._modules and module._modules[name] is child()
 
 
 def several(where: Where) -> list[Any]:

@@ -128,6 +128,9 @@ def _of_bit_generator(bits: Any) -> Access:
 def preserved(modules: Mapping[str, nn.Module], *held: Any) -> Iterator[Callable[[], None]]:
     """Give forwards copies of the buffers and put the very tensors back; and the generators.
 
+    A ``ScriptModule`` lets none of its buffers be replaced: forwards write into its own, and their
+    values are written back at the end.
+
     Args:
         modules: path -> module, each once.
         held: what else may hold generators, such as the arguments of the model.
@@ -135,7 +138,13 @@ def preserved(modules: Mapping[str, nn.Module], *held: Any) -> Iterator[Callable
     Yields:
         a function that makes copies and generators again what they were, for one more forward.
     """
-    originals = {path: dict(module._buffers) for path, module in modules.items()}
+    scripted = [one for one in modules.values() if isinstance(one, torch.jit.ScriptModule)]
+    values = [(one, one.clone()) for module in scripted for one in module.buffers(recurse=False)]
+    originals = {
+        path: dict(module._buffers)
+        for path, module in modules.items()
+        if not isinstance(module, torch.jit.ScriptModule)
+    }
     owners = [(modules[path], own) for path, own in originals.items() if own]
     buffers = {
         id(one): one for own in originals.values() for one in own.values() if one is not None
@@ -153,6 +162,7 @@ def preserved(modules: Mapping[str, nn.Module], *held: Any) -> Iterator[Callable
             if not _is_unchanged(copies[key], buffer):
                 copies[key] = buffer.clone()
         lend()
+        _write_back(values)
         numbers.put_back()
 
     try:
@@ -160,9 +170,18 @@ def preserved(modules: Mapping[str, nn.Module], *held: Any) -> Iterator[Callable
         yield rewind
     finally:
         numbers.put_back()
-        for path, module in modules.items():
-            module._buffers.clear()
-            module._buffers.update(originals[path])
+        _write_back(values)
+        for path, own in originals.items():
+            modules[path]._buffers.clear()
+            modules[path]._buffers.update(own)
+
+
+def _write_back(values: Iterable[tuple[Tensor, Tensor]]) -> None:
+    """Write values into the buffers that hold others now."""
+    with torch.no_grad():
+        for buffer, value in values:
+            if not _is_unchanged(value, buffer):
+                buffer.copy_(value)
 
 
 @contextmanager
@@ -181,7 +200,7 @@ def gradients_set_aside(params: Iterable[Tensor]) -> Iterator[None]:
 def mode_of(module: nn.Module) -> bool | None:
     """Whether a module is in training mode; ``None`` if it has no mode, which PyTorch allows."""
     if isinstance(module, torch.jit.ScriptModule):
-        return module.training
+        return getattr(module, "training", None)  # torch.jit.freeze takes it away.
     mode: bool | None = vars(module).get("training")  # A module's own __getattr__ may raise.
     return mode
 

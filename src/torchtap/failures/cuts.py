@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 from torch import nn
 
 from torchtap.failures.failure import Failure
-from torchtap.failures.frame import shown_file, source_tree, written
+from torchtap.failures.frame import is_of_library, shown_file, source_tree, written
 
 _METHODS = {
     "detach": "Take the .detach() away: it returns a tensor without a graph.",
@@ -24,6 +24,8 @@ _MAKERS = {
     "tensor": "Use the tensor itself, or torch.stack: torch.tensor(...) copies values alone.",
     "from_numpy": "Stay in PyTorch: an array of numpy has no graph.",
 }
+_WHOLE_AGAIN = ("float", "double", "half", "bfloat16", "to", "type")
+_COMPUTED = "Compute the loss from floats: comparisons and whole numbers have no gradient."
 _FIRST = "Give create_graph=True to torch.autograd.grad, if its result is differentiated again."
 _MODES = {
     "no_grad": "Take torch.no_grad() away from what is trained.",
@@ -39,30 +41,82 @@ class Cut(NamedTuple):
         way: what to do about it.
         module: the modules whose code it is, in a sentence; empty if it is of none.
         is_mode: whether it is a mode, for a whole block.
+        is_on_way: whether what it gives goes into the tensor, or into what the module returns, as
+            far as the source of its function tells.
     """
 
     text: str
     way: str
     module: str
     is_mode: bool
+    is_on_way: bool
 
 
 def cuts_in(failure: Failure) -> list[Cut]:
-    """The places of the running functions and of forwards that cut, modules' own first."""
-    found: list[Cut] = []
-    seen: set[tuple[str, int]] = set()
+    """The places that cut in the running functions and in forwards, modules' own first.
+
+    Where some are on the way to the tensor, these alone; else what may be.
+    """
+    found = list(_every_cut(failure))
+    chosen = [one for one in found if one.is_on_way] or found
+    first: dict[str, Cut] = {}
+    for one in chosen:
+        first.setdefault(one.text, one)
+    return list(first.values())
+
+
+def _every_cut(failure: Failure) -> Iterator[Cut]:
     for file, first, last, module in _ranges(failure):
         tree = source_tree(file)
-        for node in ast.walk(tree) if tree is not None else ():
-            line = getattr(node, "lineno", 0)
-            if not first <= line <= last or (file, line) in seen:
-                continue
+        inside = [
+            node
+            for node in (ast.walk(tree) if tree is not None else ())
+            if first <= getattr(node, "lineno", 0) <= last
+        ]
+        way = _way_of(inside, "" if module else f":{last}")
+        for node in inside:
             cut = _cut(node, file)
             if cut is not None:
-                seen.add((file, line))
-                text = f"{shown_file(file)}:{line}: {cut[0]}"
-                found.append(Cut(text, cut[1], module, cut[2]))
+                text = f"{shown_file(file)}:{node.lineno}: {cut[0]}"  # type: ignore[attr-defined]
+                parts = ast.walk(node) if cut[2] else (node,)
+                is_on_way = any(id(one) in way for one in parts)
+                yield Cut(text, cut[1], module, cut[2], is_on_way)
+
+
+def _way_of(inside: Sequence[ast.AST], last: str) -> set[int]:
+    """The expressions that what a function returns, or what its last line names, is made from.
+
+    Follows names alone, whatever the order of the lines.
+    """
+    ends = [node.value for node in inside if isinstance(node, ast.Return) and node.value]
+    if last:
+        ends = [one for one in inside if isinstance(one, ast.expr) and f":{one.lineno}" == last]
+    found: set[int] = set()
+    names: set[str] = set()
+    todo: list[ast.AST] = list(ends)
+    while todo:
+        for node in ast.walk(todo.pop()):
+            if isinstance(node, ast.expr):  # Contexts are one object for all.
+                found.add(id(node))
+            if isinstance(node, ast.Name) and node.id not in names:
+                names.add(node.id)
+                todo += _given_to(node.id, inside)
     return found
+
+
+def _given_to(name: str, inside: Sequence[ast.AST]) -> Iterator[ast.AST]:
+    """The values that a name is given in a function."""
+    for node in inside:
+        targets: list[ast.expr] = []
+        if isinstance(node, ast.Assign):
+            targets = node.targets
+        elif isinstance(node, ast.AugAssign | ast.AnnAssign | ast.NamedExpr | ast.For):
+            targets = [node.target]
+        value = node.iter if isinstance(node, ast.For) else getattr(node, "value", None)
+        for target in targets:
+            held = {one.id for one in ast.walk(target) if isinstance(one, ast.Name)}
+            if name in held and value is not None:
+                yield value
 
 
 def without_grad(failure: Failure) -> str:
@@ -97,10 +151,14 @@ def _classes(failure: Failure) -> dict[type[nn.Module], list[nn.Module]]:
 
 def _lines_of(kind: type[nn.Module]) -> tuple[str, int, int]:
     """File, first and last line of the forward of a class; no file where it is not known."""
-    forward = inspect.unwrap(kind.forward)
+    return _lines_of_function(kind.forward)
+
+
+def _lines_of_function(function: Callable[..., Any]) -> tuple[str, int, int]:
+    function = inspect.unwrap(function)
     try:
-        lines, first = inspect.getsourcelines(forward)
-        return inspect.getsourcefile(forward) or "", first, first + len(lines) - 1
+        lines, first = inspect.getsourcelines(function)
+        return inspect.getsourcefile(function) or "", first, first + len(lines) - 1
     except (OSError, TypeError):
         return "", 0, 0
 
@@ -108,11 +166,13 @@ def _lines_of(kind: type[nn.Module]) -> tuple[str, int, int]:
 def _ranges(failure: Failure) -> Iterator[tuple[str, int, int, str]]:
     """File, first and last line, and module, of code that took part."""
     for kind, modules in _classes(failure).items():
-        file, first, last = _lines_of(kind)
-        if file:
-            yield file, first, last, ", ".join(failure.names.module(one) for one in modules[:3])
+        # Lightning's steps are forwards too, which it calls itself.
+        for method in (kind.forward, getattr(kind, "training_step", None)):
+            file, first, last = ("", 0, 0) if method is None else _lines_of_function(method)
+            if file and not is_of_library(file):
+                yield file, first, last, ", ".join(failure.names.module(one) for one in modules[:3])
     for frame in reversed(failure.frames):
-        if not frame.is_torch and frame.function is not None:
+        if frame.is_user and frame.function is not None:
             first = getattr(frame.function, "lineno", 1)
             decorators = getattr(frame.function, "decorator_list", ())
             first = min([first, *(one.lineno for one in decorators)])
@@ -131,19 +191,40 @@ def _cut(node: ast.AST, file: str) -> tuple[str, str, bool] | None:
             mode = _mode(decorator)
             if mode:
                 return f"@{written(decorator, file)}", _MODES[mode], True
-    if isinstance(node, ast.Attribute) and node.attr == "data":
+    if isinstance(node, ast.Attribute) and node.attr == "data" and not _is_no_tensor(node):
         return written(node, file), "Take the .data away: it is a tensor without a graph.", False
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         name, base = node.func.attr, node.func.value
         is_made = isinstance(base, ast.Name) and base.id == "torch" and name in _MAKERS
         if is_made and node.args and not isinstance(node.args[0], ast.Constant | ast.List):
             return written(node, file), _MAKERS[name], False
+        if name in _WHOLE_AGAIN and _is_whole(base):
+            return written(node, file), _COMPUTED, False
+        if name == "set_grad_enabled" and getattr((node.args or [base])[0], "value", 1) is False:
+            return (
+                written(node, file),
+                _MODES["no_grad"].replace("no_grad()", f"{name}(False)"),
+                False,
+            )
         if name in _METHODS:
             return written(node, file), _METHODS[name], False
         given = {one.arg for one in node.keywords}
         if name == "grad" and written(base).endswith("autograd") and "create_graph" not in given:
             return written(node, file), _FIRST, False
     return None
+
+
+def _is_whole(node: ast.expr) -> bool:
+    """Whether an expression gives whole numbers or truth, such as ``x > 0`` or ``x.long()``."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        return node.func.attr in ("long", "int", "bool", "byte", "short")
+    return isinstance(node, ast.Compare)
+
+
+def _is_no_tensor(node: ast.Attribute) -> bool:
+    """Whether ``.data`` is that of a package, of a class's own, or is written to."""
+    base = written(node.value)
+    return base in ("self", "torch.utils", "utils") or not isinstance(node.ctx, ast.Load)
 
 
 def _mode(node: ast.expr) -> str:

@@ -130,7 +130,9 @@ def _note(error: BaseException, model: nn.Module | None) -> str:
     try:
         with without_torch_functions():  # Reading a tensor is to run no code of its class.
             failure, found, explanation = explain(error, model)
-            if found is None and not is_from_torch(failure):
+            # What PyTorch's own code handled or wrapped says nothing that its line would add to.
+            is_inside = not any(frame.is_user for frame in failure.frames)
+            if found is None and (is_inside or not is_from_torch(failure)):
                 return ""
             return note_of(failure, explanation)
     except Exception as fault:  # noqa: BLE001 - the user's exception goes on, and this is said in it

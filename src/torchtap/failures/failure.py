@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
+from torchtap.core.text import plural
+from torchtap.failures.call_numbers import num_in_input, numbered_call, ordinal
 from torchtap.failures.frame import MISSING, Frame, frames_of, shown_file, written
 from torchtap.failures.graph_reading import Node, nodes_of
 from torchtap.failures.names import Names
@@ -107,8 +109,23 @@ class Failure:
             if frame.module is module or frame.is_torch:
                 continue
             node = frame.expression
-            return _short(written(node, frame.file)) if isinstance(node, ast.Call) else ""
+            if not isinstance(node, ast.Call):
+                return ""
+            is_shown = frame.is_user or isinstance(frame.value_of(node.func), nn.Module)
+            return _short(written(node, frame.file)) if is_shown else ""
         return ""
+
+    @property
+    def call_number(self) -> str:
+        """Which call of the module it is, of several; empty where that is not known."""
+        found = numbered_call(self.frames, self.depth)
+        if found is not None:
+            inner = self.names.module(found.module)
+            whose = "its" if found.module is self.module else f"inside {inner}, in its"
+            caller = self.names.module(found.caller).removesuffix(" itself")
+            return f"{whose} {ordinal(found.number)} call in this forward of {caller}"
+        num = 0 if self.module is None else num_in_input(self.module, self.frames)
+        return f"on a result of {plural(num, 'earlier call')} of it" if num else ""
 
     @property
     def variable(self) -> str:

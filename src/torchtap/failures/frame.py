@@ -75,7 +75,8 @@ class Frame:
     def is_engine(self) -> bool:
         """Whether it only starts a backward."""
         below = self.file.removeprefix(_TORCH) if self.is_torch else ""
-        return below.startswith("autograd/") or self.code.co_name in ("backward", "__deepcopy__")
+        is_named = self.is_torch and self.code.co_name in ("backward", "__deepcopy__")
+        return below.startswith("autograd/") or is_named
 
     @property
     def is_user(self) -> bool:
@@ -199,6 +200,8 @@ def written(node: ast.AST, file: str = "") -> str:
         return " ".join(ast.unparse(node).split())  # In one line, a comment would hide the rest.
     parts[-1] = parts[-1][:end]
     parts[0] = parts[0][start:]
+    if len(parts) > 1 and any(b"#" in one for one in parts):
+        return " ".join(ast.unparse(node).split())  # Without the comments.
     return " ".join(b"".join(parts).decode().split())
 
 
@@ -284,7 +287,14 @@ def values_of(frame: Frame) -> Iterator[tuple[str, Any]]:
 
 
 def shown_file(file: str) -> str:
-    """A file as it is named in a note: below the current folder, or below those of packages."""
+    """A file as it is named in a note: below the current folder, or below those of packages.
+
+    A cell of a notebook is named as IPython names it: ``Cell In[3]``.
+    """
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    cell = None if shell is None else shell.compile.format_code_name(file)
+    if cell:
+        return " ".join(cell)
     for name in _PACKAGES:
         _, found, below = file.rpartition(f"{os.sep}{name}{os.sep}")
         if found:

@@ -6,13 +6,16 @@ import re
 from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 from torch import Tensor, nn
 
 from torchtap.failures.names import Names
 
 Node = Any
-_MOST_NODES = 100_000
+_MOST_NODES = 20_000
+"""Nodes that are walked to. Once Python has seen the nodes of a chain, PyTorch frees them one in
+another, which overflows the stack (and ends the process) from about 50,000 on."""
 _VIEWS = re.compile(
     r"(T|AsStrided|Transpose|View|UnsafeView|ReshapeAlias|Permute|Expand|Squeeze|Unsqueeze|ToCopy"
     r"|Alias|Slice|Select)Backward\d+$"
@@ -28,12 +31,14 @@ class Saved(NamedTuple):
         name: by which it keeps it, such as ``self`` or ``result``.
         state: ``freed``, ``overwritten`` or ``held``.
         tensor: it, also where it was overwritten; ``None`` if it was freed, or packed by a hook.
+        said: what PyTorch says when it is read; empty if it is held.
     """
 
     node: Node
     name: str
     state: str
     tensor: Tensor | None
+    said: str = ""
 
 
 def nodes_of(tensors: Iterable[Tensor]) -> list[Node]:
@@ -53,12 +58,26 @@ def nodes_of(tensors: Iterable[Tensor]) -> list[Node]:
 
 def saved_by(node: Node) -> Iterator[Saved]:
     """What a node keeps. Runs no hooks on saved tensors."""
-    for attribute in dir(node):
-        if attribute.startswith("_raw_saved_"):
-            name = attribute.removeprefix("_raw_saved_")
+    for attribute in _slots_of(type(node)):
+        name = attribute.removeprefix("_raw_saved_")
+        try:
             raw = getattr(node, attribute)
-            for one in raw if isinstance(raw, tuple | list) else (raw,):
-                yield from _saved(node, name, one)
+        except RuntimeError:  # Of a custom function, whose slots go with what is freed.
+            yield Saved(node, name, FREED, None)
+            continue
+        for one in raw if isinstance(raw, tuple | list) else (raw,):
+            yield from _saved(node, name, one)
+
+
+_slots: WeakKeyDictionary[type, tuple[str, ...]] = WeakKeyDictionary()
+"""Class of nodes -> the attributes of what it keeps; custom functions come and go."""
+
+
+def _slots_of(kind: type) -> tuple[str, ...]:
+    found = _slots.get(kind)
+    if found is None:
+        found = _slots[kind] = tuple(one for one in dir(kind) if one.startswith("_raw_saved_"))
+    return found
 
 
 def _saved(node: Node, name: str, raw: Any) -> Iterator[Saved]:
@@ -71,7 +90,7 @@ def _saved(node: Node, name: str, raw: Any) -> Iterator[Saved]:
         unpacked = getattr(node, attribute)
     except RuntimeError as error:
         state = FREED if "second time" in str(error) else OVERWRITTEN
-        yield Saved(node, name, state, tensor)
+        yield Saved(node, name, state, tensor, str(error))
         return
     if tensor is not None and unpacked is not None:
         yield Saved(node, name, HELD, tensor)

@@ -195,7 +195,8 @@ PATTERNS: dict[str, str] = {
     "lazy parameter": r"Attempted to use an uninitialized parameter in",
     # ------------------------------------------------------------------ the rest
     "truth of many": r"Boolean value of Tensor with more than one value is ambiguous",
-    "number of many": r"a Tensor with (?P<numel>\d+) elements cannot be converted to Scalar",
+    "number of many": r"a Tensor with (?P<numel>\d+) elements cannot be converted to Scalar|only "
+    r"one element tensors can be converted to Python scalars",
     "out of memory": r"(CUDA|MPS|XPU) out of memory",
     "fault of a kernel": r"CUDA error: device-side assert triggered",
     "item of meta": r"Tensor\.item\(\) cannot be called on meta tensors",
@@ -220,7 +221,7 @@ _OF_PYTHON = ("arguments of forward", "no such attribute")
 """Messages that Python itself has for other things too."""
 _IN_WORKER = re.compile(
     r"Caught \w+ in DataLoader worker process \d+\.\nOriginal Traceback[\s\S]*"
-    r'File "(?P<file>[^"]+)"[\s\S]*?\n\w+: (?P<text>[\s\S]+)'
+    r'File "(?P<file>[^"]+)", line \d+[^\n]*\n\s*(?P<source>[^\n]*)[\s\S]*?\n\w+: (?P<text>[\s\S]+)'
 )
 """What a worker of a DataLoader raised, with its traceback as text."""
 _KINDS = (RuntimeError, ValueError, TypeError, IndexError, AttributeError, AssertionError)
@@ -240,7 +241,9 @@ def recognise(failure: Failure) -> Found | None:
         return None
     worker = _IN_WORKER.match(failure.text)
     if worker is not None:
-        is_torch = f"{os.sep}torch{os.sep}" in worker["file"]
+        # PyTorch's compiled code has no line: the last one is the program's, and raises nothing.
+        is_raised = worker["source"].startswith(("raise", "assert"))
+        is_torch = f"{os.sep}torch{os.sep}" in worker["file"] or not is_raised
         return _fitting(
             worker["text"], lambda name: is_torch and name not in (*_OF_PYTHON, *_ABOUT_NONE)
         )

@@ -110,6 +110,8 @@ def _models(frames: Sequence[Frame]) -> Iterator[tuple[str, nn.Module]]:
             take("", frame.module)
             continue
         for name, value in values_of(frame):
+            if not frame.is_user:  # A variable of a library says nothing to the program.
+                name = name.rpartition(".")[2]
             take("" if name == "self" else name, value)
             for at, one in enumerate(value[:8] if type(value) in (list, tuple) else ()):
                 take(f"{name}[{at}]", one)

@@ -7,10 +7,14 @@ from collections.abc import Iterator
 
 from torchtap.core.text import clean, wrap
 from torchtap.failures.failure import Explanation, Failure
+from torchtap.failures.frame import is_of_library, shown_file
 
 HEAD = "torchtap:"
 """How every note of ours begins."""
 _LABEL = 11
+_LINE = re.compile(
+    r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>\S+)\n(?P<source>[^\n]*)'
+)
 _FROM_USER = re.compile(r'from user code:\s+File "(?P<file>[^"]+)", line (?P<line>\d+), in (\S+)')
 
 
@@ -37,18 +41,32 @@ def _rows(failure: Failure, explanation: Explanation) -> Iterator[tuple[str, str
     elif failure.module is not None:
         yield "module", failure.module_text
     if failure.module is not None and failure.call:
-        yield "call", failure.call
+        yield "call", ", ".join(filter(None, (failure.call, failure.call_number)))
     compiled = _FROM_USER.search(failure.text)
     if compiled is not None:
         yield "line", f"{compiled['file']}:{compiled['line']}, compiled: modules are not known"
     elif failure.user is not None:
         yield "line", failure.place(failure.user)
+    worker = _line_of_worker(failure.text)
+    if worker:
+        yield "in worker", worker
     caller = _caller(failure)
     if caller:
         yield "from", caller
     if failure.operation and (failure.user is None or failure.operation not in failure.user.text):
         yield "operation", failure.operation
     yield from explanation.details
+
+
+def _line_of_worker(text: str) -> str:
+    """The innermost line of the program in what a worker of a DataLoader raised."""
+    if "in DataLoader worker process" not in text.partition("\n")[0]:
+        return ""
+    lines = [one for one in _LINE.finditer(text) if not is_of_library(one["file"])]
+    if not lines:
+        return ""
+    file, line, name, source = lines[-1].groups()
+    return f"{shown_file(file)}:{line}, in {name}: {source.strip()}"
 
 
 def _caller(failure: Failure) -> str:

@@ -63,6 +63,8 @@ class Origin(NamedTuple):
 def operands_of(frames: Sequence[Frame]) -> list[Operand]:
     """What the operation that failed took: of the innermost frame where that can be told."""
     for depth in range(len(frames) - 1, -1, -1):
+        if frames[depth].is_user and depth + 1 < len(frames) and frames[depth + 1].is_engine:
+            return []  # What a backward failed with is not what it was started with.
         if frames[depth].is_inner or frames[depth].is_engine or frames[depth].raises_itself:
             continue
         found = list(_operands(frames[depth], depth))

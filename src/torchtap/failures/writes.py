@@ -76,6 +76,9 @@ def _written_by_call(node: ast.Call) -> tuple[str, ast.expr] | None:
     is_on = bool(in_place) and getattr(in_place[0].value, "value", False) is True
     if is_on and node.args and name[:1].islower():  # nn.ReLU(inplace=True) writes when called.
         return _camel(name), node.args[0]
+    out = [one.value for one in node.keywords if one.arg == "out"]
+    if out:
+        return _camel(name), out[0]
     if not name.endswith("_") or name.endswith("__") or name == "requires_grad_":
         return None
     target = node.func.value if isinstance(node.func, ast.Attribute) else None

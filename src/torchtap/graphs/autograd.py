@@ -26,6 +26,7 @@ from torchtap.graphs.nodes import (
     COMPILED,
     FREED,
     FUNCTION,
+    HIDDEN,
     IN_PLACE,
     INPUT,
     KEPT,
@@ -56,7 +57,8 @@ another, which overflows the stack (and ends the process) from about 50,000 on; 
 has not seen it frees in a loop."""
 _ACCUMULATE = "AccumulateGrad"
 _IN_CHECKPOINT = "inside an activation checkpoint"
-_HIDDEN = "PyTorch does not show what it keeps"
+_UNKNOWN = "CppFunction"
+"""Class of the nodes of C++ that Python was not told of: those of TorchScript and extensions."""
 _VIEWS = frozenset(
     f"{name}Backward{number}"
     for number in "012"
@@ -254,7 +256,8 @@ class _Reader:
         name, kind = node.name().rpartition("::")[2], _kind(node)
         saved = tuple(self._saved(node))
         note = _IN_CHECKPOINT if any(one.state == RECOMPUTED for one in saved) else ""
-        note = _HIDDEN if kind == IN_PLACE else note
+        is_unknown = kind == IN_PLACE or type(node).__name__ == _UNKNOWN
+        note = HIDDEN if is_unknown else note
         return {
             "name": name,
             "kind": kind,

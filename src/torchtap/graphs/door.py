@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from torchtap.core.equality import same
 from torchtap.core.errors import InputError
 from torchtap.core.modules import modules_of
 from torchtap.core.preserved import preserved
@@ -23,7 +22,7 @@ from torchtap.graphs.graph import AUTOGRAD, EXECUTION, Graph
 from torchtap.graphs.groups import INFERRED, by_parameters, by_sequence
 from torchtap.graphs.nodes import COMPILED, MODULE, Edge, Node
 from torchtap.graphs.recorded import read_run
-from torchtap.graphs.trace import Trace
+from torchtap.graphs.trace import Trace, outermost_scripted
 from torchtap.hooks.calls import is_container
 from torchtap.hooks.uncompiled import uncompiled
 from torchtap.runs.run import Run
@@ -144,9 +143,11 @@ def _refuse_none(found: AutogradParts) -> None:
     if any(root.node >= 0 for root in found.roots):
         return
     root = found.roots[0]
-    many = f"None of the {len(found.roots)} tensors has an" if len(found.roots) > 1 else "It has no"
+    none = "It has no"
+    if len(found.roots) > 1:
+        none = f"None of the {len(found.roots)} tensors has an"
     raise InputError(
-        f"tt.graph got {root.type}{f' ({root.name})' if root.name else ''}: {root.note}. {many} "
+        f"tt.graph got {root.type}{f' ({root.name})' if root.name else ''}: {root.note}. {none} "
         f"autograd graph. Compute it from parameters or inputs that require grad, with grad mode "
         f"on; tt.graph(model, *inputs) shows the modules all the same."
     )
@@ -213,10 +214,7 @@ def _graph_of_model(
         # The fused encoder kernel hides the modules in it.
         stack.callback(torch.backends.mha.set_fastpath_enabled, fastpath)
         torch.backends.mha.set_fastpath_enabled(False)
-        scripted = {p: m for p, m in modules.items() if isinstance(m, torch.jit.ScriptModule)}
-        others = {path: module for path, module in modules.items() if path not in scripted}
-        stack.enter_context(preserved(others, args, kwargs))
-        stack.enter_context(_buffers_put_back(scripted.values()))
+        stack.enter_context(preserved(modules, args, kwargs))
         kept = _run(trace, model, args, kwargs, loss)
         tensors = trace.finish(kept)
         cuts = _cuts({"": model}, trace)
@@ -225,19 +223,6 @@ def _graph_of_model(
             inputs = argument_leaves(args, dict(kwargs))
             return _watched_autograd(model, trace, tensors, inputs, cuts, notes)
     return _execution(model, trace, cuts, notes)
-
-
-@contextmanager
-def _buffers_put_back(modules: Iterable[nn.Module]) -> Iterator[None]:
-    """Write the values of buffers back at the end: scripted modules let none be replaced."""
-    before = [(buffer, buffer.clone()) for module in modules for buffer in module.buffers(False)]
-    try:
-        yield
-    finally:
-        with torch.no_grad():
-            for buffer, value in before:
-                if not same(buffer, value):
-                    buffer.copy_(value)
 
 
 def _run(
@@ -264,9 +249,15 @@ def _notes_of(model: nn.Module) -> list[str]:
         if type(module).__name__ == "OptimizedModule"
         or getattr(module, "_compiled_call_impl", None) is not None
     ]
-    if not compiled:
-        return []
-    return [f"{compiled[0] or 'the model'} is compiled; it ran uncompiled to be seen"]
+    notes = []
+    if compiled:
+        notes.append(f"{compiled[0] or 'the model'} is compiled; it ran uncompiled to be seen")
+    scripted = [path or "the model" for path in outermost_scripted(modules_of(model)[0])]
+    if scripted:
+        shown = f"{', '.join(scripted[:3])}{', ...' if len(scripted) > 3 else ''}"
+        kind = "are ScriptModules" if len(scripted) > 1 else "is a ScriptModule"
+        notes.append(f"{shown} {kind}, shown as one node: what runs inside is not seen")
+    return notes
 
 
 def _watched_autograd(

@@ -19,7 +19,7 @@ from torchtap.graphs.cuts import Cuts
 from torchtap.graphs.nodes import (
     CHECKPOINT,
     FUNCTION,
-    KEPT,
+    HIDDEN,
     OUTPUT,
     OVERWRITTEN,
     PARAMETER,
@@ -344,7 +344,10 @@ class Graph(Printed):
             yield f"inputs through which no gradient flows: at {plural(cut, 'node')}"
         if self.joins:
             yield f"at {plural(len(self.joins), 'node')} gradients of several paths are added up"
-        if states[KEPT]:
+        hidden = sum(node.note == HIDDEN for node in self.nodes)
+        if hidden:
+            yield f"{HIDDEN} at {plural(hidden, 'node')}: these bytes are not counted"
+        if self.saved_nbytes:
             yield f"a backward frees the {size(self.saved_nbytes)}, unless retain_graph=True"
 
 

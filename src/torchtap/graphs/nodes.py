@@ -22,6 +22,8 @@ KEPT, FREED, RECOMPUTED, PACKED, OVERWRITTEN = (
 ACTIVATION, BUFFER, CAST, SHARED = "activation", "buffer", "parameter cast", "shared"
 NUMBER = "number"
 """Roles of a saved tensor, beside :data:`PARAMETER` and :data:`INPUT`."""
+HIDDEN = "PyTorch does not show what is kept"
+"""Note of a node of C++ that keeps tensors and shows none of them to Python."""
 OUTSIDE = -1
 """Number in place of a call, of what no module made."""
 

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import BackwardCFunction
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree
 
@@ -177,8 +178,27 @@ class Trace:
                 stack.callback(Handle(enter).remove)
                 leave = module.register_forward_hook(_Leave(self, tap))
                 stack.callback(Handle(leave).remove)
+            self._follow_scripted(stack)
             stack.enter_context(_Functions(self))
             yield
+
+    def _follow_scripted(self, stack: ExitStack) -> None:
+        """Scripted modules take no hooks of their own, but PyTorch calls the global ones."""
+        paths = outermost_scripted(self._modules)
+        if not paths:
+            return
+        scripted = {id(self._modules[path]): path for path in paths}
+
+        def enter(module: nn.Module, args: tuple[Any, ...]) -> None:
+            if id(module) in scripted:
+                self.enter(scripted[id(module)], module, args, {})
+
+        def leave(module: nn.Module, _: Any, output: Any) -> None:
+            if id(module) in scripted:
+                self.leave(module, output)
+
+        stack.callback(register_module_forward_pre_hook(enter).remove)
+        stack.callback(register_module_forward_hook(leave).remove)
 
     def finish(self, output: Any) -> list[tuple[str, Tensor]]:
         """The forward has ended; returns the tensors that it returned, by name."""
@@ -231,7 +251,7 @@ class Trace:
         call = Call(
             id=len(self.calls),
             path=path,
-            type=type(module).__name__,
+            type=_type_of_module(module),
             number=self._times[path],
             above=OUTSIDE if above is None else above.id,
             inputs=tuple(map(type_of, tensors)),
@@ -478,6 +498,23 @@ def _line() -> str:
     while frame is not None and frame.f_code.co_filename.startswith(_LIBRARIES):
         frame = frame.f_back  # type: ignore[assignment]
     return "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def outermost_scripted(modules: Mapping[str, nn.Module]) -> list[str]:
+    """Paths of the scripted modules that stand in no other one."""
+    found: list[str] = []
+    for path, module in modules.items():
+        inside = any(not one or path.startswith(f"{one}.") for one in found)
+        if isinstance(module, torch.jit.ScriptModule) and not inside:
+            found.append(path)
+    return found
+
+
+def _type_of_module(module: nn.Module) -> str:
+    """The name of its class; of a scripted module that of what it was made of."""
+    if isinstance(module, torch.jit.ScriptModule):
+        return str(getattr(module, "original_name", type(module).__name__))
+    return type(module).__name__
 
 
 def _is_of_torch(module: nn.Module) -> bool:

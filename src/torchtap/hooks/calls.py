@@ -164,6 +164,8 @@ def counted_as(call: int, phase: str) -> int:
 
 def is_container(module: nn.Module) -> bool:
     """Whether the module cannot be called at all, as ``nn.ModuleList``."""
+    if isinstance(module, torch.jit.ScriptModule):  # Its class tells nothing: all share one.
+        return not hasattr(module, "forward")
     return type(module).forward is nn.Module.forward and "forward" not in vars(module)
 
 

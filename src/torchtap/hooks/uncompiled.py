@@ -26,7 +26,7 @@ def uncompiled() -> Iterator[None]:
         >>> import torch
         >>> from torchtap.hooks.uncompiled import uncompiled
         >>> with uncompiled():
-        ...     y = torch.compile(torch.nn.ReLU())(torch.ones(1))
+        ...     y = torch.compile(torch.nn.ReLU(), backend="eager")(torch.ones(1))
     """
     if "torch._dynamo" not in sys.modules:  # Nothing was compiled, and the import takes seconds.
         yield

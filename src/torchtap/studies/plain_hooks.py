@@ -7,6 +7,7 @@ from collections.abc import Callable, Container, Iterator, Mapping
 from functools import partial
 from typing import Any
 
+import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook
 
@@ -35,7 +36,7 @@ def interposed(
 
     handles: list[Any] = [register_module_forward_hook(after)] if fused else []
     for path, module in modules.items():
-        if path not in fused:
+        if path not in fused and not isinstance(module, torch.jit.ScriptModule):
             before = partial(_call_enter, enter, path)
             handles.append(Handle(module.register_forward_pre_hook(before, with_kwargs=True)))
             handles.append(Handle(module.register_forward_hook(partial(_call_leave, leave, path))))

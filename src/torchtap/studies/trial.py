@@ -140,6 +140,8 @@ class Trial:
     def rewind(self) -> None:
         """Back to the state in which the model was found, with no gradients."""
         for module, buffers in self._found_buffers:
+            if isinstance(module, torch.jit.ScriptModule):
+                continue  # It lets none be replaced; their values are written below.
             module._buffers.clear()
             module._buffers.update(buffers)
         with torch.no_grad():

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
+import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
@@ -233,6 +234,11 @@ def features(
 def _make_plan(model: nn.Module, where: Where) -> Plan:
     plan = make_plan(model, where)
     for planned in plan.taps:
+        if isinstance(planned.module(), torch.jit.ScriptModule):
+            raise EditError(
+                f"Module {planned.path or '.'!r} is a ScriptModule, which takes no hooks. Take the "
+                f"features of the module that it was scripted from, or of one around it."
+            )
         for port in planned.ports:
             if port not in _PORTS:
                 raise EditError(
@@ -246,7 +252,8 @@ def _at(model: nn.Module, path: str) -> nn.Module | None:
     """The module at a path, if it can be found without looking through wrappers."""
     found: nn.Module | None = model
     for name in path.split(".") if path else ():
-        found = None if found is None else found._modules.get(name)
+        inner = {} if found is None else dict(found._modules.items())  # Some are no dicts.
+        found = inner.get(name)
     return found
 
 

@@ -557,4 +557,115 @@ PROGRAMS = [
         "Take the result instead of out=",
         (("torch.mul(w, 2.0, out=buffer)", "buffer = torch.mul(w, 2.0)"),),
     ),
+    Program(
+        "Two losses share a part of the graph",
+        "backward twice",
+        """
+        trunk, one, two = nn.Linear(2, 2), nn.Linear(2, 1), nn.Linear(2, 1)
+        h = trunk(torch.randn(3, 2)).tanh()
+        first, second = one(h).sum(), two(h).sum()
+        first.backward()  # writes
+        second.backward()  # raises
+        """,
+        "trunk (Linear)",
+        "Give retain_graph=True to the earlier backward",
+        (("first.backward()", "first.backward(retain_graph=True)"),),
+        ("second shares a part with one", "earlier train.py:10: first.backward()"),
+    ),
+    Program(
+        "A state that is a tuple is carried over",
+        "backward twice",
+        """
+        rnn, state = nn.LSTM(2, 3), None
+        for _ in range(2):
+            out, state = rnn(torch.randn(4, 1, 2), state)
+            loss = out.sum()
+            loss.backward()  # raises
+        """,
+        "rnn (LSTM)",
+        "state = tuple(one.detach() for one in state)",
+        (
+            (
+                "loss.backward()  # raises",
+                "loss.backward()\n    state = tuple(one.detach() for one in state)",
+            ),
+        ),
+        ("state carries it over",),
+    ),
+    Program(
+        "A custom function is gone through twice",
+        "backward twice",
+        """
+        class Square(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                ctx.save_for_backward(x)
+                return x * x
+
+            @staticmethod
+            def backward(ctx, grad):
+                (x,) = ctx.saved_tensors  # raises
+                return 2 * x * grad
+
+        loss = Square.apply(torch.ones(2, requires_grad=True)).sum()
+        loss.backward(); loss.backward()
+        """,
+        "",
+        "Give retain_graph=True to the first backward",
+        (("loss.backward(); ", "loss.backward(retain_graph=True); "),),
+        ("freed SquareBackward", "first train.py:19: loss.backward()"),
+    ),
+    Program(
+        "The backward of a custom function raises",
+        "dot product",
+        """
+        class Scale(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x, weight):
+                ctx.save_for_backward(weight)
+                return x @ weight[:2]
+
+            @staticmethod
+            def backward(ctx, grad):
+                (weight,) = ctx.saved_tensors
+                return grad @ weight, None  # raises
+
+        x = torch.ones(2, 2, requires_grad=True)
+        Scale.apply(x, torch.ones(5)).sum().backward()
+        """,
+        "",
+        "Make what produces grad or weight so wide",
+        (("grad @ weight", "torch.outer(grad, weight[:2])"),),
+        ("the last dimension of grad, which is 2", "weight, which is 5"),
+    ),
+    Program(
+        "A comparison is trained on, beside a detach that is none of it",
+        "no graph",
+        """
+        net, log = nn.Linear(2, 2), []
+        out = net(torch.ones(3, 2))
+        log.append(out.detach().mean())
+        hits = (out > 0.5).float()  # writes
+        loss = hits.mean()
+        loss.backward()  # raises
+        """,
+        "",
+        "Compute the loss from floats",
+        (("(out > 0.5).float()", "out.sigmoid()"),),
+        ("cut train.py:10: (out > 0.5).float()",),
+    ),
+    Program(
+        "Gradients are switched off by a call",
+        "no graph",
+        """
+        net = nn.Linear(2, 2)
+        with torch.enable_grad():
+            torch.set_grad_enabled(False)  # writes
+            loss = net(torch.ones(3, 2)).sum()
+        loss.backward()  # raises
+        """,
+        "",
+        "Take torch.set_grad_enabled(False) away",
+        (("    torch.set_grad_enabled(False)", "    pass"),),
+    ),
 ]

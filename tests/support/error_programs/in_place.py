@@ -240,4 +240,99 @@ PROGRAMS = [
         "noise.clone().requires_grad_()",
         (("noise.requires_grad_()", "noise.clone().requires_grad_()"),),
     ),
+    Program(
+        "A parameter is written by a method of its class",
+        "leaf in place",
+        """
+        net = nn.Linear(2, 2)
+        nn.Parameter.zero_(net.bias)  # raises
+        """,
+        "net (Linear)",
+        "Put the write inside torch.no_grad()",
+        (
+            (
+                "nn.Parameter.zero_(net.bias)",
+                "with torch.no_grad():\n    nn.Parameter.zero_(net.bias)",
+            ),
+        ),
+        ("into the parameter bias",),
+    ),
+    Program(
+        "What a custom function saved is overwritten",
+        "overwritten",
+        """
+        class Square(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                ctx.save_for_backward(x)
+                return x * x
+
+            @staticmethod
+            def backward(ctx, grad):
+                (x,) = ctx.saved_tensors  # raises
+                return 2 * x * grad
+
+        x = torch.ones(2, requires_grad=True) * 1
+        loss = Square.apply(x).sum()
+        x.add_(1)  # writes
+        loss.backward()
+        """,
+        "",
+        "x = x + y for x += y",
+        (("x.add_(1)  # writes", "x = x + 1"),),
+        ("needs a tensor that it saved",),
+    ),
+    Program(
+        "Two tensors are overwritten, and backward comes to one of them first",
+        "overwritten",
+        """
+        x = torch.ones(3, requires_grad=True)
+        a = x.exp()
+        b = x.tanh()
+        b.add_(1)  # writes
+        a.mul_(2)
+        (a.sum() + b.sum()).backward()  # raises
+        """,
+        "",
+        "x = x + y for x += y",
+        (("b.add_(1)", "b = b + 1"), ("a.mul_(2)", "a = a * 2")),
+        ("Backward of TanhBackward0 needs its own result", "written by train.py:10: b.add_(1)"),
+    ),
+    Program(
+        "A result is overwritten by out=",
+        "overwritten",
+        """
+        x = torch.ones(3, requires_grad=True)
+        y = x.exp()
+        with torch.no_grad():
+            torch.mul(y, 2, out=y)  # writes
+        y.sum().backward()  # raises
+        """,
+        "",
+        "Write into a clone",
+        (("with torch", "y = y.clone()\nwith torch"),),
+    ),
+    Program(
+        "A buffer is changed after the forward has used it",
+        "overwritten",
+        """
+        class Decayed(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.weight = nn.Parameter(torch.ones(2))
+                self.register_buffer("rate", torch.ones(2))
+
+            def forward(self, x):
+                y = x * self.weight * self.rate
+                self.rate.mul_(0.9)  # writes
+                return y.sum()
+
+        net = Decayed()
+        net(torch.ones(2)).backward()  # raises
+        """,
+        "net (Decayed)",
+        "Replace the write by an operation out of place",
+        (("self.rate.mul_(0.9)", "self.rate = self.rate * 0.9"),),
+        ("needs the buffer rate",),
+    ),
 ]

@@ -345,4 +345,93 @@ PROGRAMS = [
         "x[:, keep]",
         (("x[keep]", "x[:, keep]"),),
     ),
+    Program(
+        "Logits and targets of a loss are swapped",
+        "kernel not implemented",
+        """
+        logits, target = torch.randn(4, 10), torch.randint(10, (4,))
+        F.cross_entropy(target, logits)  # raises
+        """,
+        "",
+        "Swap them: loss(logits, target)",
+        (("(target, logits)", "(logits, target)"),),
+        ("its first argument, target, holds int64",),
+    ),
+    Program(
+        "An index behind a colon",
+        "index",
+        """
+        x, columns = torch.randn(3, 4), torch.tensor([0, 5])
+        x[:, columns]  # raises
+        """,
+        "",
+        "Give indices from -4 to 3: .clamp(max=3)",
+        (("x[:, columns]", "x[:, columns.clamp(max=3)]"),),
+        ("dimension 1 of x, which has 4 elements there",),
+    ),
+    Program(
+        "A row that index_select does not find",
+        "index of an embedding",
+        """
+        table, rows = torch.randn(3, 4), torch.tensor([4])
+        table.index_select(0, rows)  # raises
+        """,
+        "",
+        "Give indices from 0 to the size of that dimension - 1",
+        (("tensor([4])", "tensor([2])"),),
+        ("rows holds an index that table does not have: it goes from 4 to 4",),
+    ),
+    Program(
+        "A number of a tensor of many",
+        "number of many",
+        """
+        losses = torch.randn(3)
+        float(losses)  # raises
+        """,
+        "",
+        "Reduce it first: losses.mean()",
+        (("float(losses)", "float(losses.mean())"),),
+        ("losses has 3 elements",),
+    ),
+    Program(
+        "An array of a list of losses",
+        "numpy of a graph",
+        """
+        import numpy
+
+        net = nn.Linear(2, 1)
+        losses = [net(torch.randn(3, 2)).sum() for _ in range(2)]
+        numpy.array(losses)  # raises
+        """,
+        "",
+        "losses[0].detach().numpy()",
+        (("numpy.array(losses)", "numpy.array([one.detach().numpy() for one in losses])"),),
+        ("losses[0] requires grad",),
+    ),
+    Program(
+        "A loss is given tensors where it is made",
+        "truth of many",
+        """
+        a, b = torch.randn(3), torch.randn(3)
+        loss = nn.MSELoss(a, b)  # raises
+        """,
+        "the MSELoss itself",
+        "Make it first, then call it: nn.MSELoss()(input, target)",
+        (("nn.MSELoss(a, b)", "nn.MSELoss()(a, b)"),),
+    ),
+    Program(
+        "A dict goes into a Linear",
+        "argument that is no tensor",
+        """
+        class Output(dict):
+            pass
+
+        net = nn.Linear(3, 2)
+        found = Output(hidden=torch.ones(1, 3))
+        net(found)  # raises
+        """,
+        "net (Linear)",
+        "Take a tensor out of it: found['hidden']",
+        (("net(found)", "net(found['hidden'])"),),
+    ),
 ]

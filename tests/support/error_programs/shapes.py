@@ -459,4 +459,124 @@ PROGRAMS = [
         (("nn.MultiheadAttention(8, 2)", "nn.MultiheadAttention(6, 2)"),),
         ("x, float32[3, 2, 6]",),
     ),
+    Program(
+        "A picture without a batch, of too few channels",
+        "channels",
+        """
+        net = nn.Conv2d(3, 8, 3)
+        x = torch.randn(1, 28, 28)
+        net(x)  # raises
+        """,
+        "net (Conv2d)",
+        "net = nn.Conv2d(1, ...)",
+        (("nn.Conv2d(3, 8, 3)", "nn.Conv2d(1, 8, 3)"),),
+        ("its input [1, 28, 28], without a batch, has 1 in dimension 0",),
+    ),
+    Program(
+        "A picture without a batch whose channels stand last",
+        "channels",
+        """
+        net = nn.Conv2d(3, 8, 3)
+        x = torch.randn(28, 28, 3)
+        net(x)  # raises
+        """,
+        "net (Conv2d)",
+        "Put the channels first: x.movedim(-1, 0)",
+        (("net(x)", "net(x.movedim(-1, 0))"),),
+    ),
+    Program(
+        "A kernel far larger than the input",
+        "kernel too large",
+        """
+        net = nn.Conv2d(3, 4, 9)
+        net(torch.randn(1, 3, 4, 4))  # raises
+        """,
+        "net (Conv2d)",
+        "net with padding=3 or more",
+        (("nn.Conv2d(3, 4, 9)", "nn.Conv2d(3, 4, 9, padding=3)"),),
+    ),
+    Program(
+        "Two of three operands do not fit",
+        "broadcast",
+        """
+        a, b, c = torch.ones(2, 3), torch.ones(2, 3), torch.ones(2, 4)
+        torch.where(a > 0, b, c)  # raises
+        """,
+        "",
+        "Make what produces b or c give both one size",
+        (("torch.ones(2, 4)", "torch.ones(2, 3)"),),
+        ("b and c have 3 and 4 elements in dimension 1",),
+    ),
+    Program(
+        "Which of three operands does not fit cannot be told",
+        "broadcast",
+        """
+        anchor, near, far = torch.ones(3, 4), torch.ones(3, 4), torch.ones(3, 5)
+        F.triplet_margin_loss(anchor, near, far)  # raises
+        """,
+        "",
+        "Give all operands one size there, or size 1",
+        (("torch.ones(3, 5)", "torch.ones(3, 4)"),),
+        ("Two of the operands have 4 and 5 elements", "negative is far, float32[3, 5]"),
+    ),
+    Program(
+        "A sum and a product in one operation",
+        "matrix product",
+        """
+        bias, a, b = torch.ones(5), torch.ones(2, 3), torch.ones(4, 5)
+        torch.addmm(bias, a, b)  # raises
+        """,
+        "",
+        "Make what produces a or b so wide",
+        (("torch.ones(4, 5)", "torch.ones(3, 5)"),),
+        ("the last dimension of a, which is 3", "of b, which is 4"),
+    ),
+    Program(
+        "A weight of F.linear of another width",
+        "matrix product",
+        """
+        x, weight = torch.ones(2, 4), torch.ones(3, 5)
+        F.linear(x, weight)  # raises
+        """,
+        "",
+        "Make what produces x or weight so wide",
+        (("torch.ones(3, 5)", "torch.ones(3, 4)"),),
+        ("the last dimension of x, which is 4, and the last of weight, which is 5",),
+    ),
+    Program(
+        "A Conv1d on pictures",
+        "dimensions of a convolution",
+        """
+        net = nn.Conv1d(3, 4, 3)
+        x = torch.randn(2, 3, 8, 8)
+        net(x)  # raises
+        """,
+        "net (Conv1d)",
+        "Join the dimensions behind the channels: x.flatten(2)",
+        (("net(x)", "net(x.flatten(2))"),),
+    ),
+    Program(
+        "A weight of another width is put into a module",
+        "matrix product",
+        """
+        net = nn.Linear(3, 2)
+        state = {"weight": torch.ones(2, 4), "bias": torch.ones(2)}
+        torch.func.functional_call(net, state, torch.ones(1, 3))  # raises
+        """,
+        "net (Linear)",
+        "Give it a weight of shape [2, 3]",
+        (("torch.ones(2, 4)", "torch.ones(2, 3)"),),
+        ("its input has 3 features",),
+    ),
+    Program(
+        "Heads that do not multiply to the width",
+        "reshape",
+        """
+        x = torch.ones(2, 5, 10)
+        x.view(2, 5, 3, 4)  # raises
+        """,
+        "",
+        "Give sizes whose product is 100; it is 120",
+        (("(2, 5, 3, 4)", "(2, 5, 2, 5)"),),
+    ),
 ]

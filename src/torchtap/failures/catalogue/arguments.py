@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 import re
+from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from torchtap.failures.failure import Explanation, Failure
 from torchtap.failures.operands import Operand
@@ -20,7 +21,7 @@ def _argument(failure: Failure, found: re.Match[str]) -> Explanation:
     text = name if operand is None else failure.name_of(operand)
     origin = None if operand is None else failure.origin(operand)
     hooked = origin.module if origin is not None else None
-    ways = _ways(given, text, hooked)
+    ways = _ways(given, text, hooked, None if operand is None else operand.value)
     return Explanation(
         f"{failure.module_text} takes a tensor as {name!r}, and got {given}"
         f"{f', which {failure.names.module(hooked)} returned' if hooked is not None else ''}.",
@@ -33,8 +34,15 @@ def _details(failure: Failure, operand: Operand) -> tuple[tuple[str, str], ...]:
     return (("operand", failure.described(operand)),)
 
 
-def _ways(given: str, text: str, maker: nn.Module | None) -> tuple[str, ...]:
+def _ways(given: str, text: str, maker: nn.Module | None, value: Any) -> tuple[str, ...]:
+    if isinstance(value, dict):
+        held = [key for key, one in value.items() if isinstance(one, Tensor)]
+        short = [f"{text}[{key!r}]" for key in held[:3]]
+        return (f"Take a tensor out of it: {' or '.join(short) or f'{text}[...]'}.",)
     if given in ("tuple", "list"):
+        is_first = type(value) in (tuple, list) and value and isinstance(value[0], Tensor)
+        if type(value) in (tuple, list) and value and not is_first:
+            return (f"Make a tensor of it: torch.tensor({text}).",)
         ways = [f"Take the tensor out of it: {text}[0]."]
         if isinstance(maker, nn.LSTM | nn.GRU | nn.RNN | nn.MultiheadAttention):
             ways.append(
@@ -44,7 +52,7 @@ def _ways(given: str, text: str, maker: nn.Module | None) -> tuple[str, ...]:
             ways.append(
                 "A forward hook of it returned that: return the tensor, or None to keep it."
             )
-        return (*ways, f"Make a tensor of it: torch.tensor({text}), or torch.stack({text}).")
+        return (*ways, f"Make a tensor of it: torch.stack({text}), or torch.cat({text}).")
     if given == "NoneType":
         return (
             f"Return a value from what makes {text}: a function without return gives None.",
@@ -52,7 +60,9 @@ def _ways(given: str, text: str, maker: nn.Module | None) -> tuple[str, ...]:
         )
     if "ndarray" in given:
         return (f"Convert it: torch.from_numpy({text}).float().",)
-    return (f"Give a tensor: torch.as_tensor({text}).",)
+    if given in ("int", "float", "bool", "complex"):
+        return (f"Give a tensor: torch.as_tensor({text}).",)
+    return (f"Give the tensor that {text} holds, and not {text} itself.",)
 
 
 def _forward(failure: Failure, found: re.Match[str]) -> Explanation:

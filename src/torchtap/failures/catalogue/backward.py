@@ -107,7 +107,8 @@ def _cut(failure: Failure, tensor: Tensor | None, name: str, details: Details) -
             "Compute it from parameters, or from inputs with requires_grad_(True), with grad "
             "mode on.",
         )
-    return Explanation(what, ways, (*details, *(("cut", one.text) for one in cuts[:4])), modules)
+    shown = (("cut" if one.is_on_way else "perhaps", one.text) for one in cuts[:4])
+    return Explanation(what, ways, (*details, *shown), modules)
 
 
 def _input_without_grad(failure: Failure, found: re.Match[str]) -> Explanation:
@@ -164,7 +165,9 @@ def _twice(failure: Failure, found: re.Match[str]) -> Explanation:
         )
     root = failure.differentiated[0]
     name = _name(failure, root, "the loss")
-    again, carrier = _earlier_backward(failure, root)
+    again, other, carrier = _earlier_backward(failure, root)
+    if again and other is not None:
+        return _shared_part(failure, name, again, other)
     if again:
         return _same_loss(failure, name, again)
     if carrier is None:
@@ -175,26 +178,54 @@ def _twice(failure: Failure, found: re.Match[str]) -> Explanation:
                 "Give retain_graph=True to the earlier backward, or add the losses and call "
                 "backward once.",
             ),
-            *_freed_in(failure, failure.nodes),
+            *_freed_in(failure, failure.nodes, is_certain=False),
         )
     nodes = failure.nodes
-    if carrier.tensor is not None and carrier.tensor is not root:
+    is_older = carrier.tensor is not None and carrier.tensor is not root
+    if is_older and carrier.tensor is not None:
         nodes = nodes_of([carrier.tensor])
     short = carrier.name
     return Explanation(
         f"The graph of {name} goes on into that of an earlier backward, which freed it: {short} "
         "carries it over.",
         (
-            f"Detach {short} before it is used again: {short} = {short}.detach().",
+            f"Detach {short} before it is used again: {_detached(short, carrier.is_tuple)}.",
+            f"Where the gradient of this backward is the one that is wanted, detach {short} in "
+            "what the earlier one goes through.",
             "Give retain_graph=True to the earlier backward, if its graph is really to be part of "
             "this one; memory then grows with each step.",
         ),
-        *_freed_in(failure, nodes),
+        *_freed_in(failure, nodes, is_certain=is_older),
+    )
+
+
+def _detached(name: str, is_tuple: bool) -> str:
+    if is_tuple:
+        return f"{name} = tuple(one.detach() for one in {name})"
+    return f"{name} = {name}.detach()"
+
+
+def _shared_part(failure: Failure, name: str, again: str, other: Tensor) -> Explanation:
+    """Two losses have a part of the graph in common, and the backward of one has freed it."""
+    before = set(nodes_of([other]))
+    details, module = _freed_in(
+        failure, [one for one in failure.nodes if one in before], is_certain=True
+    )
+    return Explanation(
+        f"The graph of {name} shares a part with one that an earlier backward went through and "
+        "freed.",
+        (
+            "Give retain_graph=True to the earlier backward.",
+            "Add the losses and call backward once.",
+            "Compute the shared part again, or detach it for one of the two.",
+        ),
+        (("earlier", again), *details),
+        module,
     )
 
 
 def _same_loss(failure: Failure, name: str, again: str) -> Explanation:
-    details, module = _freed_in(failure, failure.nodes)
+    details, module = _freed_in(failure, failure.nodes, is_certain=True)
     return Explanation(
         f"backward goes through the graph of {name} a second time, and the first time freed what "
         "it needs.",
@@ -208,9 +239,15 @@ def _same_loss(failure: Failure, name: str, again: str) -> Explanation:
     )
 
 
-def _freed_in(failure: Failure, nodes: list[Node]) -> tuple[Details, str]:
-    """The first node that is freed, and the first module whose node is."""
+def _freed_in(failure: Failure, nodes: list[Node], *, is_certain: bool) -> tuple[Details, str]:
+    """A node that an earlier backward has freed, and the module of the first such node.
+
+    Without ``is_certain``, the oldest one: what is younger may have been freed by the backward that
+    failed, which runs the youngest first.
+    """
     freed = [node for node in nodes if any(one.state == FREED for one in saved_by(node))]
+    if not is_certain:
+        freed.sort(key=lambda node: int(node._sequence_nr()))
     places = [place_of(node, failure.names) for node in freed[:200]]
     module = next((one for _, one in places if one is not None), None)
     details = (("freed", places[0][0]),) if places else ()
@@ -220,12 +257,17 @@ def _freed_in(failure: Failure, nodes: list[Node]) -> tuple[Details, str]:
 class _Carrier(NamedTuple):
     name: str
     tensor: Tensor | None
+    is_tuple: bool = False
 
 
-def _earlier_backward(failure: Failure, root: Tensor) -> tuple[str, _Carrier | None]:
+def _earlier_backward(failure: Failure, root: Tensor) -> tuple[str, Tensor | None, _Carrier | None]:
     """From the source: the line that went through this loss before, or what else brings it in.
 
     What is freed cannot tell: the backward that failed has freed what it had passed.
+
+    Returns:
+        the line of an earlier backward, the other tensor that it began at (``None`` for this
+        one), and what carries its graph into this one.
     """
     for frame in failure.frames:
         names = [key for key, value in frame.names.items() if value is root]
@@ -236,26 +278,33 @@ def _earlier_backward(failure: Failure, root: Tensor) -> tuple[str, _Carrier | N
             continue
         loop = _loop_at(frame)
         first, last = made[0].line, frame.line
-        calls = list(_backwards(frame))
-        between = [text for line, text in calls if first < line < last]
-        if between:
-            return between[-1], None
+        calls = list(_earlier_calls(frame))
+        for call in reversed(calls):
+            if call.tensor is root and first <= call.line:
+                return call.text, None, None
         if loop is not None and not loop[0] <= first <= loop[1]:
-            return f"{shown_file(frame.file)}:{last}, in an earlier round of the loop", None
-        return "", _carrier(failure, frame, first, calls, loop)
-    return "", None
+            return f"{shown_file(frame.file)}:{last}, in an earlier round of the loop", None, None
+        inside = {one for one in failure.nodes if any(True for _ in saved_by(one))}
+        for call in reversed(calls):
+            other = call.tensor
+            if other is None or other is root or inside.isdisjoint(nodes_of([other])):
+                continue
+            carrier = _carrier(failure, frame, first, calls, loop)
+            return ("", None, carrier) if carrier else (call.text, other, None)
+        return "", None, _carrier(failure, frame, first, calls, loop)
+    return "", None, None
 
 
 def _carrier(
     failure: Failure,
     frame: Frame,
     made: int,
-    calls: list[tuple[int, str]],
+    calls: list[_Earlier],
     loop: tuple[int, int] | None,
 ) -> _Carrier | None:
     """The variable of the graph that is older than an earlier backward."""
     inside = set(failure.nodes)
-    before = max((line for line, _ in calls if line < made), default=0)
+    before = max((one.line for one in calls if one.line < made), default=0)
     for name, value in [*frame.names.items(), *_attributes(frame.owner)]:
         for one in value if type(value) in (tuple, list) else (value,):
             if not isinstance(one, Tensor) or one.grad_fn not in inside:
@@ -263,10 +312,10 @@ def _carrier(
             lines = [given.line for given in assignments_of(frame, name)]
             is_outside = loop is not None and bool(lines) and max(lines) < loop[0]
             if is_outside or (lines and max(lines) < before) or name.startswith("self."):
-                return _Carrier(name, one)
+                return _Carrier(name, one, isinstance(value, tuple | list))
     found = next(_of_loops(frame, inside), "")
     if found:
-        return _Carrier(found, None)
+        return _Carrier(found, None, isinstance(frame.names.get(found), tuple | list))
     for _, module in failure.names.modules():
         for name, value in vars(module).items():
             if isinstance(value, Tensor) and value.grad_fn in inside:
@@ -274,16 +323,30 @@ def _carrier(
     return None
 
 
-def _backwards(frame: Frame) -> Iterator[tuple[int, str]]:
-    """Lines of a running function that call a backward."""
+class _Earlier(NamedTuple):
+    """A call of a backward in a running function: its line, and what it begins at, if known."""
+
+    line: int
+    text: str
+    tensor: Tensor | None
+
+
+def _earlier_calls(frame: Frame) -> Iterator[_Earlier]:
+    """Calls of a backward in a running function, before the running one, that free the graph."""
+    here = frame.expression
+    column = here.col_offset if isinstance(here, ast.expr) else 0
     for node in ast.walk(frame.function) if frame.function is not None else ():
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
             continue
-        if node.func.attr == "backward" or written(node.func).endswith("autograd.grad"):
-            yield (
-                node.lineno,
-                f"{shown_file(frame.file)}:{node.lineno}: {written(node, frame.file)}",
-            )
+        keeps = any(one.arg in ("retain_graph", "create_graph") for one in node.keywords)
+        if keeps or (node.lineno, node.col_offset) >= (frame.line, column):
+            continue
+        is_method = node.func.attr == "backward"
+        if is_method or written(node.func).endswith("autograd.grad"):
+            given = node.func.value if is_method else (node.args or [node])[0]
+            value = frame.value_of(given)
+            text = f"{shown_file(frame.file)}:{node.lineno}: {written(node, frame.file)}"
+            yield _Earlier(node.lineno, text, value if isinstance(value, Tensor) else None)
 
 
 def _loop_at(frame: Frame) -> tuple[int, int] | None:
@@ -316,7 +379,9 @@ def _is_loop(node: ast.AST) -> bool:
 def _is_of(frame: Frame, name: str, inside: set[Node]) -> bool:
     value = frame.names.get(name)
     parts = value if isinstance(value, tuple | list) else (value,)
-    return any(isinstance(one, Tensor) and one.grad_fn in inside for one in parts)
+    kept = {node for node in inside if getattr(node, "variable", None) is None}
+    tensors = [one for one in parts if isinstance(one, Tensor)]
+    return any(not kept.isdisjoint(nodes_of([one])) for one in tensors)
 
 
 def _attributes(owner: object) -> list[tuple[str, object]]:

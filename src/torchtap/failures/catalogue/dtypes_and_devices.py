@@ -41,11 +41,14 @@ def _devices(failure: Failure, found: re.Match[str]) -> Explanation:
             "Make new tensors where the others are: torch.zeros(..., "
             f"device={failure.name_of(inputs[0])}.device).",
         ]
+    if states and states[0].value.is_meta:  # What is on meta has no values that could be moved.
+        model = "Give the model values: model.to_empty(device='cpu'), then load its weights."
+        ways = [*ways[:1], model]
     hidden = _unregistered(failure, tensors)
     if hidden:
         ways.insert(0, hidden)
     return Explanation(
-        f"The operands are on different devices: {said or failure.text}.",
+        f"The operands are on different devices: {said or failure.text.rstrip('!.')}.",
         tuple(ways) or ("Bring all operands to one device by .to(device).",),
         tuple(("operand", failure.described(one)) for one in tensors[:6]),
     )
@@ -85,8 +88,14 @@ def _product(failure: Failure, found: re.Match[str]) -> Explanation:
         return _weighted(failure, name, value, weight)
     chosen = failure.pair
     names = [failure.name_of(one) for one in chosen]
-    said = " and ".join(f"{a} ({_dtype(b.value)})" for a, b in zip(names, chosen, strict=True))
-    said = said or failure.text
+    kinds = [_dtype(one.value) for one in chosen]
+    groups = (one for one in found.groupdict().values() if one)
+    told = [dtype_word(one.rpartition("::")[2]) for one in groups]
+    if "?" in kinds:  # Its value is not known, but PyTorch tells both dtypes.
+        others = [one for one in told if one not in kinds]
+        kinds = [others[0] if one == "?" and len(others) == 1 else one for one in kinds]
+    said = " and ".join(f"{a} ({b})" for a, b in zip(names, kinds, strict=True))
+    said = said.replace(" (?)", "") or failure.text
     other = names[1] if len(names) > 1 else "the other"
     return Explanation(
         f"A product takes operands of one dtype, and these have two: {said}.",
@@ -185,6 +194,16 @@ def _kernel(failure: Failure, found: re.Match[str]) -> Explanation:
     operand = failure.argument()
     name = "x" if operand is None else failure.name_of(operand)
     kind = dtype_word(found["dtype"])
+    target = failure.operand("target")
+    swapped = target is not None and _dtype(target.value) not in _WHOLE
+    if "log_softmax" in found["kernel"] and target is not None and swapped and kind in _WHOLE:
+        other = failure.name_of(target)
+        return Explanation(
+            f"The loss takes logits first and the target second: its first argument, {name}, holds "
+            f"{kind}, and its second, {other}, {_dtype(target.value)}.",
+            (f"Swap them: loss({other}, {name}).",),
+            failure.details(),
+        )
     return Explanation(
         f"{found['kernel']} is not there for {kind}, which {name} holds, on this device.",
         (f"Convert it first: {name}.float().",),

@@ -120,7 +120,7 @@ def _type(failure: Failure, found: re.Match[str]) -> Explanation:
 
 def _no_tensor(failure: Failure, found: re.Match[str]) -> Explanation:
     return Explanation(
-        f"A tensor hook returned {found['given']}, where a tensor or None is expected.",
+        f"A hook on a tensor returned {found['given']}, where a tensor or None is expected.",
         ("Return None, or nothing, from a hook that only reads.",),
         _functions(failure),
     )
@@ -180,13 +180,14 @@ def _post(failure: Failure, found: re.Match[str]) -> Explanation:
 
 def _no_grad(failure: Failure, found: re.Match[str]) -> Explanation:
     tensors = [one for one in failure.tensors if not one.value.requires_grad]
-    name = failure.name_of(tensors[0]) if tensors else "x"
+    name = failure.name_of(tensors[0]) if tensors else "the tensor"
     return Explanation(
         f"{name} does not require grad, so no gradient will ever come to a hook or be retained "
         f"on it.",
         (
-            f"Call {name}.requires_grad_() before, if it is an input.",
-            f"Guard it: if {name}.requires_grad: ..., where forwards run under no_grad too.",
+            f"Call {name.rpartition(' ')[2]}.requires_grad_() before, if it is an input.",
+            f"Guard it: if {name.rpartition(' ')[2]}.requires_grad: ..., where forwards run under "
+            "no_grad too.",
         ),
         failure.details(*tensors[:1]),
     )

@@ -36,7 +36,9 @@ def _overwritten(failure: Failure, found: re.Match[str]) -> Explanation:
             f"forward had saved it.",
             ("Replace the operation in place by one out of place: x = x + y for x += y.",),
         )
-    needed = stale[0]
+    # Of several, that which PyTorch speaks of; of those, backward comes to the youngest first.
+    meant = [one for one in stale if one.said == failure.text] or stale
+    needed = max(meant, key=lambda one: int(one.node._sequence_nr()))
     weight = _weight(failure, needed)
     if weight is not None:
         return _changed_weight(failure, needed, *weight, int(found["then"]))
@@ -45,13 +47,11 @@ def _overwritten(failure: Failure, found: re.Match[str]) -> Explanation:
     since = int(found["then"])
     label, written = writer_of(needed.tensor, writer, failure.frames, failure.names, since)
     texts = list(dict.fromkeys(one.text for one in written))
-    if writer is not None:
-        texts = texts or [place_of(writer, failure.names)[0]]
     if module is None and len(written) == 1:
         module = _around(failure, needed.node, written[0])
     return Explanation(
-        f"Backward of {place} needs {_what(needed)}, which was overwritten in place after the "
-        "forward had saved it.",
+        f"Backward of {place} needs {_what(needed, failure)}, which was overwritten in place after "
+        "the forward had saved it.",
         (
             "Replace the write by an operation out of place: x = x + y for x += y, inplace=False "
             "for inplace=True, torch.where for x[mask] = y.",
@@ -75,8 +75,23 @@ def _around(failure: Failure, node: Node, write: Write) -> nn.Module | None:
     return chosen[0] if len(chosen) == 1 else None
 
 
-def _what(saved: Saved) -> str:
-    return "its own result" if saved.name.startswith("result") else f"its operand ({saved.name!r})"
+def _what(saved: Saved, failure: Failure) -> str:
+    buffer = _buffer(saved.tensor, failure)
+    if buffer:
+        return f"the buffer {buffer}"
+    if saved.name.startswith("result"):
+        return "its own result"
+    if saved.name == "tensors":  # Of a function that was written in Python.
+        return "a tensor that it saved"
+    return f"its operand ({saved.name!r})"
+
+
+def _buffer(tensor: Tensor | None, failure: Failure) -> str:
+    for path, module in failure.names.modules():
+        for name, one in dict(module._buffers.items()).items():
+            if tensor is not None and one is not None and shares_memory(one, tensor):
+                return f"{path}.{name}".lstrip(".")
+    return ""
 
 
 def _writer(failure: Failure, needed: Saved) -> Node | None:
@@ -91,6 +106,8 @@ def _writer(failure: Failure, needed: Saved) -> Node | None:
     ]
     for node in takes:
         kept = [one.tensor for one in saved_by(node) if one.tensor is not None]
+        if tensor is not None and not _is_shaped(node, tensor):
+            continue  # What is written in place keeps its shape.
         if tensor is not None and any(
             one.name.startswith("result")
             and one.tensor is not None
@@ -100,7 +117,15 @@ def _writer(failure: Failure, needed: Saved) -> Node | None:
             return node  # Its result stands in the memory of what it took.
         if "CopySlices" in node.name() or not kept:
             return node
-    return takes[0] if len(takes) == 1 else None
+    fitting = [node for node in takes if tensor is None or _is_shaped(node, tensor)]
+    return fitting[0] if len(fitting) == 1 else None
+
+
+def _is_shaped(node: Node, tensor: Tensor) -> bool:
+    given = getattr(node, "_input_metadata", None) or ()
+    if not given or tensor.is_nested:
+        return True
+    return any(tuple(one.shape) == tuple(tensor.shape) for one in given)
 
 
 def _weight(failure: Failure, needed: Saved) -> tuple[str, nn.Module] | None:
@@ -123,7 +148,8 @@ def _changed_weight(
         f"The parameter {name} was changed between the forward and this backward, which needs its "
         f"value of then.",
         (
-            "Call all backwards before optimizer.step(), or run the forward again after it.",
+            "Call all backwards before optimizer.step() (or what else writes into parameters), or "
+            "run the forward again after it.",
             "Detach what the earlier part computed, if its gradient is not wanted: for a GAN, "
             "discriminator(fake.detach()).",
         ),
@@ -149,7 +175,7 @@ def _steps(failure: Failure) -> list[str]:
                     found.append(
                         f"{shown_file(frame.file)}:{node.lineno}: {as_source(node, frame.file)}"
                     )
-    return found
+    return list(dict.fromkeys(found))
 
 
 # ---------------------------------------------------------------------- refused at once
@@ -157,7 +183,7 @@ def _steps(failure: Failure) -> list[str]:
 
 def _target(failure: Failure) -> tuple[str, Operand | None]:
     """What is written into: the first tensor of the operation."""
-    found = failure.operands
+    found = failure.tensors or failure.operands
     return (failure.name_of(found[0]), found[0]) if found else ("x", None)
 
 

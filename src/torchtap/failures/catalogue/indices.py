@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 
 from torch import Tensor, nn
@@ -17,6 +18,8 @@ def _span(operand: Operand | None) -> str:
 
 
 def _embedding(failure: Failure, found: re.Match[str]) -> Explanation:
+    if not any(one.code.co_name.startswith("embedding") for one in failure.frames):
+        return _selected(failure)
     operand, weight = failure.operand("input"), failure.operand("weight")
     name = "x" if operand is None else failure.name_of(operand)
     module = failure.module
@@ -25,13 +28,18 @@ def _embedding(failure: Failure, found: re.Match[str]) -> Explanation:
         rows = len(weight.value)
     span = _span(operand)
     short = failure.variable
-    high = int(span.rpartition(" ")[2]) + 1 if span else "N"
+    high = int(span.rpartition(" ")[2]) + 1 if span else None
     table = failure.module_text if isinstance(module, nn.Embedding) else "The table"
     has = f"has {rows} rows, for indices from 0 to {rows - 1}" if rows else "was indexed"
-    ways = [f"Give it a row for each: {short} = nn.Embedding({high}, ...)."]
+    ways = []
     if span.startswith("from -"):
-        ways.insert(0, f"Replace the negative ones, which stand for padding: {name}.clamp(min=0).")
-    ways.append("Check the vocabulary of the tokenizer against that of the model.")
+        ways.append(f"Replace the negative ones, if they stand for padding: {name}.clamp(min=0).")
+    if high is None or rows is None or high > rows:
+        ways.append(f"Give it a row for each: {short} = nn.Embedding({high or 'N'}, ...).")
+    if rows is not None and "pos" in name:
+        ways.append(f"Give shorter sequences: {rows} positions at most (truncation=True).")
+    else:
+        ways.append("Check the vocabulary of the tokenizer against that of the model.")
     return Explanation(
         f"{table} {has}, and {name} holds indices {span or 'beyond them'}.",
         tuple(ways),
@@ -39,19 +47,50 @@ def _embedding(failure: Failure, found: re.Match[str]) -> Explanation:
     )
 
 
-def _index(failure: Failure, found: re.Match[str]) -> Explanation:
-    size, dim, value = int(found["size"]), found["dim"], found["value"]
-    tensors = failure.operands
-    name = failure.name_of(tensors[0]) if tensors else "the tensor"
+def _selected(failure: Failure) -> Explanation:
+    """Of ``index_select`` and its like, whose message says neither dimension nor index."""
+    name = failure.name_of(failure.operands[0]) if failure.operands else "the tensor"
+    index = next((one for one in failure.tensors[1:] if not one.value.is_floating_point()), None)
+    given = "An index was given" if index is None else f"{failure.name_of(index)} holds an index"
+    span = _span(index)
     return Explanation(
-        f"Index {value} was asked of dimension {dim} of {name}, which has {size} elements there, "
-        f"from 0 to {size - 1}.",
-        (
-            f"Give indices below {size}: .clamp(max={size - 1}), or check where they come from.",
-            f"Check that dimension {dim} is the one that is meant.",
-        ),
+        f"{given} that {name} does not have{f': it goes {span}' if span else ''}.",
+        ("Give indices from 0 to the size of that dimension - 1; check where they come from.",),
         failure.details(),
     )
+
+
+def _index(failure: Failure, found: re.Match[str]) -> Explanation:
+    size, value = int(found["size"]), int(found["value"])
+    tensors = failure.operands
+    name = failure.name_of(tensors[0]) if tensors else "the tensor"
+    dim = _dimension(failure, int(found["dim"]), size)
+    where = "a dimension" if dim is None else f"dimension {dim}"
+    # Of an index in brackets negative ones count from the end; gather and its like take none.
+    low = -size if isinstance(failure.frames[-1].expression, ast.Subscript) else 0
+    high = f".clamp(max={size - 1})" if value >= 0 else f".clamp(min={low})"
+    ways = [f"Give indices from {low} to {size - 1}: {high}, or check where they come from."]
+    if dim is not None:
+        ways.append(f"Check that dimension {dim} is the one that is meant.")
+    if not size:
+        ways = ["Check why it is empty, or leave the index out where it is."]
+    return Explanation(
+        f"Index {value} was asked of {where} of {name}, which has "
+        + (f"{size} elements there, from 0 to {size - 1}." if size else "no elements there."),
+        tuple(ways),
+        failure.details(),
+    )
+
+
+def _dimension(failure: Failure, said: int, size: int) -> int | None:
+    """The dimension of the tensor: of several indices, PyTorch counts the indexed ones alone."""
+    node = failure.frames[-1].expression
+    if not isinstance(node, ast.Subscript) or not isinstance(node.slice, ast.Tuple):
+        return said
+    value = failure.operands[0].value if failure.operands else None
+    shape = value.shape if isinstance(value, Tensor) else ()
+    fitting = [at for at, one in enumerate(shape) if one == size]
+    return fitting[0] if len(fitting) == 1 else None
 
 
 def _mask(failure: Failure, found: re.Match[str]) -> Explanation:

@@ -60,6 +60,7 @@ def _held(failure: Failure, name: str) -> tuple[tuple[str, str], ...]:
 
 def _numpy(failure: Failure, found: re.Match[str]) -> Explanation:
     name, details = _tensor(failure)
+    name = (_element(failure) or "tensor") if name == "self" else name
     return Explanation(
         f"{name} requires grad, and an array of numpy cannot be part of the graph.",
         (
@@ -69,6 +70,18 @@ def _numpy(failure: Failure, found: re.Match[str]) -> Explanation:
         ),
         details,
     )
+
+
+def _element(failure: Failure) -> str:
+    """The tensor as an element of a list or dict of the program, such as ``losses[0]``."""
+    wanted = next((one.owner for one in reversed(failure.frames) if one.owner is not None), None)
+    for frame in reversed(failure.frames):
+        for name, value in {} if frame.is_torch else frame.names.items():
+            held = dict(enumerate(value)) if type(value) in (list, tuple) else value
+            for key, one in held.items() if type(held) is dict else ():
+                if one is wanted and isinstance(one, Tensor):
+                    return f"{name}[{key!r}]"
+    return ""
 
 
 def _copy(failure: Failure, found: re.Match[str]) -> Explanation:

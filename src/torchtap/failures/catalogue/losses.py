@@ -50,9 +50,11 @@ def _column(failure: Failure, found: re.Match[str]) -> Explanation:
     is_column = isinstance(value, Tensor) and value.dim() == 2 and value.shape[1] == 1
     way = f"Take the column out: {name}.squeeze(1)." if is_column else f"{name}.argmax(1)."
     ways = [way] if is_column else [f"Take class numbers of a one-hot target: {way}"]
-    ways.append(
-        f"For probabilities of each class, give floats of the shape of the input: {name}.float()."
-    )
+    if not is_column:
+        ways.append(
+            "For probabilities of each class, give floats of the shape of the input: "
+            f"{name}.float()."
+        )
     return Explanation(
         f"The loss takes one class number per row, int64[batch], and {name} is {shape_of(value)}.",
         tuple(ways),
@@ -65,8 +67,9 @@ def _range(failure: Failure, found: re.Match[str]) -> Explanation:
     num = _classes(given)
     value = int(found["value"])
     known = "" if num is None else f" from 0 to {num - 1}"
-    ways = [f"Make the last layer give {value + 1} classes or more, if {value} is a class."]
     span = None if target is None else bounds_of(target.value)
+    high = value if span is None else max(value, int(span[1]))
+    ways = [f"Make the last layer give {high + 1} classes or more, if {value} is a class."]
     if num is not None and value == num and span is not None and span[0] >= 1:
         ways.insert(0, f"Count the classes from 0: {name} - 1.")
     if value < 0:
@@ -132,10 +135,16 @@ def _binary_dtype(failure: Failure, found: re.Match[str]) -> Explanation:
 
 def _binary_size(failure: Failure, found: re.Match[str]) -> Explanation:
     given, target, source, name = _pair(failure)
+    a, b = given and given.value, target and target.value
+    ways = ["Give a target of the shape of the input: one number for each output."]
+    if isinstance(a, Tensor) and isinstance(b, Tensor) and a.numel() == b.numel():
+        ways = [f"Bring them to one shape: {name}.view_as({source})."]
+        if a.dim() == 2 and a.shape[1] == 1 and b.dim() == 1:
+            ways.append(f"Take the column out: {source}.squeeze(1).")
     return Explanation(
         f"The loss takes one target per element, and {name} is {found['target']} for {source} of "
         f"{found['input']}.",
-        (f"Bring them to one shape: {name}.view_as({source}), or {source}.squeeze(1).",),
+        tuple(ways),
         _details(failure, given, target),
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import re
 
 from torch import Tensor, nn
@@ -102,7 +103,7 @@ def _state_dict(failure: Failure, found: re.Match[str]) -> Explanation:
             "Leave these out and train them anew: pop them from the state and give strict=False.",
         ]
     else:
-        what = f"{len(missing)} names are missing and {len(unexpected)} are not known"
+        what = f"{_names(len(missing))} missing and {_names(len(unexpected))} not known"
         ways += [
             "Build the model as it was saved.",
             "Load what there is: strict=False, and look at what it returns.",
@@ -121,6 +122,10 @@ def _state_dict(failure: Failure, found: re.Match[str]) -> Explanation:
         ),
         failure.names.module(owner) if owner is not None and module else "",
     )
+
+
+def _names(number: int) -> str:
+    return "1 name is" if number == 1 else f"{number} names are"
 
 
 def _between(text: str, head: str) -> str:
@@ -148,6 +153,12 @@ def _lazy(failure: Failure, found: re.Match[str]) -> Explanation:
 
 
 def _truth(failure: Failure, found: re.Match[str]) -> Explanation:
+    if failure.frames[-1].file.endswith(os.path.join("nn", "_reduction.py")):
+        kind = type(failure.module).__name__ if failure.module is not None else "the loss"
+        return Explanation(
+            f"Tensors were given to {kind} where it is made; it takes them when it is called.",
+            (f"Make it first, then call it: nn.{kind}()(input, target).",),
+        )
     operand = failure.tensors[0] if failure.tensors else None
     name = "x" if operand is None else failure.name_of(operand)
     given = "" if operand is None else f" ({shape_of(operand.value)})"
@@ -172,8 +183,10 @@ def _condition(failure: Failure) -> str:
 def _number(failure: Failure, found: re.Match[str]) -> Explanation:
     operand = failure.argument()
     name = "x" if operand is None else failure.name_of(operand)
+    value = None if operand is None else operand.value
+    numel = found["numel"] or (value.numel() if isinstance(value, Tensor) else "several")
     return Explanation(
-        f"{name} has {found['numel']} elements, and one number was to be made of it.",
+        f"{name} has {numel} elements, and one number was to be made of it.",
         (f"Reduce it first: {name}.mean().item().", f"Take all: {name}.tolist()."),
         failure.details(operand),
     )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from torch import Tensor
+
 from torchtap.failures.failure import Explanation, Failure
 
 
@@ -11,13 +13,17 @@ def _layer(failure: Failure, found: re.Match[str]) -> Explanation:
     given = re.findall(r"\d+", found["given"])
     num = len(re.findall(r"\d+", found["wanted"]))
     last = ", ".join(given[-num:])
+    ways = [f"Make it take that width: {failure.variable} = nn.LayerNorm([{last}])."]
+    wanted = re.findall(r"\d+", found["wanted"])
+    if num == 1 and wanted[0] in given[:-1]:
+        at = given.index(wanted[0])
+        ways.append(
+            f"Move dimension {at} to the end, normalize, and move it back: x.movedim({at}, -1)."
+        )
     return Explanation(
         f"{failure.module_text} normalizes the last dimensions {found['wanted']}, and its input is "
         f"{found['given']}.",
-        (
-            f"Make it take that width: {failure.variable} = nn.LayerNorm([{last}]).",
-            "Move the dimension to the end, normalize, and move it back: x.movedim(1, -1).",
-        ),
+        tuple(ways),
         failure.details(failure.argument()),
     )
 
@@ -35,14 +41,16 @@ def _group(failure: Failure, found: re.Match[str]) -> Explanation:
 
 def _features(failure: Failure, found: re.Match[str]) -> Explanation:
     kind = type(failure.module).__name__ if failure.module is not None else "BatchNorm1d"
+    operand = failure.argument()
+    value = None if operand is None else operand.value
+    ways = [f"Make it take that many: {failure.variable} = nn.{kind}({found['given']})."]
+    if isinstance(value, Tensor) and value.shape[-1] == int(found["wanted"]):
+        ways.append("Put the channels behind the batch: x.movedim(-1, 1).")
     return Explanation(
         f"{failure.module_text} takes {found['wanted']} channels, and its input has "
         f"{found['given']} in dimension 1.",
-        (
-            f"Make it take that many: {failure.variable} = nn.{kind}({found['given']}).",
-            "Put the channels behind the batch: x.movedim(-1, 1).",
-        ),
-        failure.details(failure.argument()),
+        tuple(ways),
+        failure.details(operand),
     )
 
 
@@ -96,7 +104,7 @@ def _state(failure: Failure, found: re.Match[str]) -> Explanation:
         f"Make the state [layers * directions, batch, hidden]: torch.zeros({found['wanted']}).",
         "Leave the state out: it is zeros then.",
     ]
-    if not getattr(failure.module, "batch_first", False):
+    if getattr(failure.module, "batch_first", None) is False:
         ways.append("If the batch stands first in the input, set batch_first=True.")
     return Explanation(
         f"{failure.module_text} takes a hidden state of shape ({found['wanted']}) for this input, "

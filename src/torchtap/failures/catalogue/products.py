@@ -21,27 +21,59 @@ def _maker(failure: Failure, operand: Operand | None) -> str:
     if operand is None:
         return ""
     module = failure.origin(operand).module
-    return "" if module is None else failure.names.module(module)
+    if module is None or not any(True for _ in module.parameters()):
+        return ""  # A Flatten or an activation returns what it is given.
+    return failure.names.module(module)
 
 
 def _matrices(failure: Failure, found: re.Match[str]) -> Explanation:
     module = failure.module
     if isinstance(module, nn.Linear) and failure.frames[failure.depth or 0].is_torch:
         return _linear(failure, module)
-    names = [failure.name_of(one) for one in failure.pair]
-    names += ["the first", "the second"][len(names) :]
-    groups = found.groupdict()
-    a, b = groups["left"], groups["right"]
-    values = [one.value for one in failure.pair]
+    left, right = int(found["left"]), int(found["right"])
+    chosen, is_linear = _factors(failure, left, right)
+    if not chosen:
+        return Explanation(
+            f"A product sums over a dimension of {left} in one operand and {right} in the other.",
+            ("Make what produces one of them so wide that the two numbers are equal.",),
+            failure.details(),
+        )
+    names, values = [failure.name_of(one) for one in chosen], [one.value for one in chosen]
+    where = "the first (of matrices: the last but one)"
+    if is_linear:
+        where = "the last"
     return Explanation(
-        f"A product sums over the last dimension of {names[0]}, which is {a}, and the first (of "
-        f"matrices: the last but one) of {names[1]}, which is {b}.",
+        f"A product sums over the last dimension of {names[0]}, which is {left}, and {where} of "
+        f"{names[1]}, which is {right}.",
         (
-            *_transposed(names, values),
+            *([] if is_linear else _transposed(names, values)),
             f"Make what produces {names[0]} or {names[1]} so wide that the two numbers are equal.",
         ),
         failure.details(),
     )
+
+
+def _factors(failure: Failure, left: int, right: int) -> tuple[list[Operand], bool]:
+    """The two factors of a product, and whether the second is transposed, as in F.linear.
+
+    None where several operands fit, or one of them is not known.
+    """
+    operands = [one for one in failure.operands if not isinstance(one.value, int | float | str)]
+    node = failure.frames[operands[0].depth].expression if operands else None
+    name = getattr(getattr(node, "func", None), "attr", "")
+    if len(failure.tensors) < len(operands):
+        is_pair = len(operands) == 2 and name != "linear"
+        return (operands if is_pair else []), False
+    if name == "linear":
+        return failure.tensors[:2], True
+    pairs = [
+        [one, other]
+        for at, one in enumerate(failure.tensors)
+        for other in failure.tensors[at + 1 :]
+        if one.value.dim() and other.value.dim()
+        if one.value.shape[-1] == left and other.value.shape[-2:][0] == right
+    ]
+    return (pairs[0] if len(pairs) == 1 else []), False
 
 
 def _transposed(names: list[str], values: list[object]) -> list[str]:
@@ -63,6 +95,12 @@ def _linear(failure: Failure, module: nn.Linear) -> Explanation:
     given = value.shape[-1] if isinstance(value, Tensor) and value.dim() else "none"
     name = failure.module_text
     short = failure.variable
+    if given == module.in_features:  # Its weight is another one than it was made with.
+        return Explanation(
+            f"The weight of {name} does not fit: its input has {given} features.",
+            (f"Give it a weight of shape [{module.out_features}, {given}].",),
+            failure.details(operand),  # The weight itself is put back by now.
+        )
     ways = [f"Make it take {given}: {short} = nn.Linear({given}, {module.out_features})."]
     maker = _maker(failure, operand)
     if maker:
@@ -101,17 +139,29 @@ def _channels(failure: Failure, found: re.Match[str]) -> Explanation:
     ways = []
     shape = [int(one) for one in re.findall(r"\d+", found["input"])]
     weight = [int(one) for one in re.findall(r"\d+", found["weight"])]
+    value = None if operand is None else operand.value
+    is_single = isinstance(value, Tensor) and value.dim() == len(shape) - 1
     if len(shape) == len(weight) and int(wanted) in shape[2:]:
-        ways.append("Put the channels behind the batch: x.movedim(-1, 1), of a batch in NHWC.")
-    if len(shape) == len(weight) and shape[0] == int(wanted):
+        ways.append(
+            "Put the channels first: x.movedim(-1, 0), of an image in HWC."
+            if is_single
+            else "Put the channels behind the batch: x.movedim(-1, 1), of a batch in NHWC."
+        )
+    if len(shape) == len(weight) and shape[0] == int(wanted) and not is_single:
         ways.append("Give it a batch: x.unsqueeze(0), and not x.unsqueeze(1).")
-    kind = type(module).__name__ if module is not None else "Conv2d"
-    ways.append(f"Make it take {given} channels: {short} = nn.{kind}({given}, ...).")
+    kind = type(module).__name__
+    if hasattr(module, "in_channels"):
+        ways.append(f"Make it take {given} channels: {short} = nn.{kind}({given}, ...).")
+    else:
+        ways.append(f"Make the weight take {given} channels, where it takes {wanted}.")
     maker = _maker(failure, operand)
     if maker:
         ways.append(f"Make {maker} return {wanted} channels.")
+    what = f"its input {found['input']} has {given}"
+    if isinstance(value, Tensor) and is_single:
+        what = f"its input {list(value.shape)}, without a batch, has {given} in dimension 0"
     return Explanation(
-        f"{name} takes {wanted} channels, and its input {found['input']} has {given}.",
+        f"{name} takes {wanted} channels, and {what}.",
         tuple(ways),
         failure.details(operand),
     )
@@ -122,11 +172,17 @@ def _dimensions(failure: Failure, found: re.Match[str]) -> Explanation:
     low, high = int(found["low"]), int(found["high"])
     num = len(re.findall(r"\d+", found["given"]))
     short = "x" if operand is None else failure.name_of(operand)
+    shape = [int(one) for one in re.findall(r"\d+", found["given"])]
+    channels = getattr(failure.module, "in_channels", None)
     way = (
         f"Add the channel: {short}.unsqueeze(0), or the batch and the channel: {short}[None, None]."
-        if num < low
-        else f"Join dimensions: {short}.flatten(0, {num - high}), or take one: {short}[0]."
     )
+    if num >= low:
+        way = f"Take one, where the first dimension is no batch: {short}[0]."
+        if channels == shape[1]:
+            way = f"Join the dimensions behind the channels: {short}.flatten({high - 1})."
+        elif channels == shape[num - high + 1]:
+            way = f"Join the dimensions of the batch: {short}.flatten(0, {num - high})."
     return Explanation(
         f"{failure.module_text} takes [batch, channels, ...] in {high} dimensions (or {low} "
         f"without batch), and its input {found['given']} has {num}.",
@@ -137,12 +193,17 @@ def _dimensions(failure: Failure, found: re.Match[str]) -> Explanation:
 
 def _kernel(failure: Failure, found: re.Match[str]) -> Explanation:
     operand = failure.argument()
+    pairs = zip(found["kernel"].split(" x "), found["given"].split(" x "), strict=False)
+    lacking = max(int(kernel) - int(given) for kernel, given in pairs)
+    held = getattr(failure.module, "padding", 0)
+    padding = max(held) if type(held) is tuple else 0
     return Explanation(
         f"{failure.module_text} has a kernel of {found['kernel']}, and its input with padding is "
         f"only {found['given']}.",
         (
             "Give a larger input, or fewer pools and strides before it.",
-            f"Pad it: {failure.variable} with padding=1, or a smaller kernel.",
+            f"Pad it: {failure.variable} with padding={padding + (lacking + 1) // 2} or more, or a "
+            "smaller kernel.",
         ),
         failure.details(operand),
     )

@@ -2,37 +2,79 @@
 
 from __future__ import annotations
 
+import ast
+import itertools
+import math
 import re
+from collections.abc import Iterator, Sequence
 
 from torch import Tensor
 
 from torchtap.failures.failure import Explanation, Failure
-from torchtap.failures.operands import shape_of
+from torchtap.failures.operands import Operand, shape_of
 
 
 def _broadcast(failure: Failure, found: re.Match[str]) -> Explanation:
-    chosen = failure.pair
-    names = [failure.name_of(one) for one in chosen]
-    a, b = (names + ["the first", "the second"][len(names) :])[:2]
+    chosen = _disagreeing(failure, found)
+    sizes = (
+        f"{found['a']} and {found['b']} elements in dimension {found['dim']} of the result, and "
+        f"only a size of 1 is repeated"
+    )
+    if not chosen:
+        return Explanation(
+            f"Two of the operands have {sizes}.",
+            ("Give all operands one size there, or size 1, which is repeated.",),
+            failure.details(),
+        )
+    a, b = (failure.name_of(one) for one in chosen)
     shapes = " and ".join(filter(None, (shape_of(one.value) for one in chosen)))
     ways = [
         f"Make what produces {a} or {b} give both one size there, or size 1, which is repeated."
     ]
-    if chosen and all(isinstance(one.value, Tensor) for one in chosen) and len(chosen) == 2:
-        dims = chosen[0].value.dim(), chosen[1].value.dim()
-        if dims[0] != dims[1]:
-            low = a if dims[0] < dims[1] else b
-            ways.insert(
-                0, f"Say where the missing dimension is: {low}.unsqueeze(-1), or {low}[:, None]."
-            )
-        elif chosen[0].value.numel() == chosen[1].value.numel():
-            ways.insert(0, f"Bring them into one order: {b}.mT, or {b}.reshape({a}.shape).")
+    if all(isinstance(one.value, Tensor) for one in chosen):
+        ways = [*_fitting(a, b, chosen[0].value, chosen[1].value), *ways]
     return Explanation(
-        f"{a} and {b} have {found['a']} and {found['b']} elements in dimension {found['dim']} of "
-        f"the result, and only a size of 1 is repeated{f' ({shapes})' if shapes else ''}.",
+        f"{a} and {b} have {sizes}{f' ({shapes})' if shapes else ''}.",
         tuple(ways),
         failure.details(),
     )
+
+
+def _disagreeing(failure: Failure, found: re.Match[str]) -> list[Operand]:
+    """The two operands of the two sizes, in the order of the message; none if that is not sure."""
+    sizes, dim = (int(found["a"]), int(found["b"])), int(found["dim"])
+    num = max((one.value.dim() for one in failure.tensors), default=0)
+
+    def size(one: Operand) -> int | None:
+        at = dim - (num - one.value.dim())
+        return one.value.shape[at] if 0 <= at < one.value.dim() else None
+
+    pairs = itertools.permutations(failure.tensors, 2)
+    fitting = [list(pair) for pair in pairs if tuple(map(size, pair)) == sizes]
+    if len(fitting) == 1:
+        return fitting[0]
+    node = failure.frames[failure.operands[0].depth].expression if failure.operands else None
+    is_pair = isinstance(node, ast.BinOp | ast.AugAssign) and len(failure.operands) == 2
+    is_known = len(failure.tensors) == 2 and not fitting
+    return list(failure.operands) if is_pair and not is_known else []
+
+
+def _fitting(a: str, b: str, one: Tensor, other: Tensor) -> Iterator[str]:
+    """What would make two tensors fit each other."""
+    if one.dim() != other.dim():
+        low, name = (one, a) if one.dim() < other.dim() else (other, b)
+        high = other if low is one else one
+        if _broadcasts((*low.shape, 1), high.shape):
+            yield f"Say where the missing dimension is: {name}.unsqueeze(-1), or {name}[..., None]."
+    elif one.dim() > 1 and _broadcasts(one.shape, other.mT.shape):
+        yield f"Bring them into one order: {b}.mT."
+    elif one.numel() == other.numel():
+        yield f"Bring them to one shape, if the order is the same: {b}.reshape({a}.shape)."
+
+
+def _broadcasts(one: Sequence[int], other: Sequence[int]) -> bool:
+    ends = zip(reversed(one), reversed(other), strict=False)
+    return all(a == b or 1 in (a, b) for a, b in ends)
 
 
 def _concatenation(failure: Failure, found: re.Match[str]) -> Explanation:
@@ -55,23 +97,23 @@ def _concatenation(failure: Failure, found: re.Match[str]) -> Explanation:
 def _concatenation_dims(failure: Failure, found: re.Match[str]) -> Explanation:
     wanted, given = int(found["wanted"]), int(found["given"])
     other = next((one for one in failure.tensors if one.value.dim() == given), None)
-    name = "the other" if other is None else failure.name_of(other)
-    way = "unsqueeze(-1)" if given < wanted else f"flatten({wanted - 1})"
+    name = "" if other is None else failure.name_of(other)
+    way = "unsqueeze(-1)" if given < wanted else f"flatten({max(wanted - 1, 0)})"
     return Explanation(
         f"Tensors that are concatenated have one number of dimensions; these have {wanted} and "
-        f"{given} ({name}).",
-        (f"Give it as many: {name}.{way}.",),
+        f"{given}{f' ({name})' if name else ''}.",
+        (f"Give the one of {given} as many: {name or 'x'}.{way}.",),
         failure.details(),
     )
 
 
 def _stack(failure: Failure, found: re.Match[str]) -> Explanation:
-    if "collate" in failure.text or any("collate" in one.file for one in failure.frames):
+    if "collate" in failure.text or any("collat" in one.file for one in failure.frames):
         return Explanation(
             f"The samples of a batch have different shapes: {found['wanted']} at 0 and "
             f"{found['given']} at {found['at']}, and the DataLoader stacks them.",
             (
-                "Give collate_fn to the DataLoader: one that pads, such as "
+                "Give collate_fn to the DataLoader (data_collator to a Trainer) that pads: "
                 "torch.nn.utils.rnn.pad_sequence(samples, batch_first=True).",
                 "Bring all samples to one shape in the data set: crop, resize or pad.",
             ),
@@ -98,6 +140,8 @@ def _reshape(failure: Failure, found: re.Match[str]) -> Explanation:
         ways = [
             f"Keep the batch and flatten the rest: {name}.flatten(1); then fit what follows to it."
         ]
+    elif isinstance(value, Tensor) and sizes[:1] == list(value.shape[:1]):
+        ways.insert(0, f"Give sizes whose product is {found['numel']}; it is {math.prod(sizes)}.")
     elif isinstance(value, Tensor) and value.dim() > 1:
         ways.insert(0, f"Keep the batch: {name}.flatten(1), or {name}.view({name}.size(0), -1).")
     return Explanation(

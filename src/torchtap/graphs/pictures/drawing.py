@@ -140,7 +140,11 @@ def _heading(picture: Picture, width: float) -> list[DrawnText]:
 def _around_frames(
     picture: Picture, arrows: Sequence[tuple[int, int]]
 ) -> Iterator[tuple[int, int]]:
-    """What leads into a frame stands above all of it, and what it leads to below."""
+    """What leads into a frame stands above all of it, and what it leads to below.
+
+    Below too stands what nothing leads to and what comes after the frame, such as the parameters
+    of the next module: beside the last boxes it would break the frame.
+    """
     entered, left = {end for _, end in arrows}, {start for start, _ in arrows}
     for frame in picture.frames:
         inside = set(frame.boxes)
@@ -151,6 +155,11 @@ def _around_frames(
                 yield from ((start, box) for box in first if start < box)
             if start in inside and end not in inside:
                 yield from ((box, end) for box in last if box < end)
+        onward = {start for start, end in arrows if start in inside and end in inside}
+        ends = [box for box in frame.boxes if box not in onward]
+        for box in range(max(inside) + 1, len(picture.boxes)):
+            if box not in entered:
+                yield from ((end, box) for end in ends)
 
 
 def _arrow(
