@@ -9,6 +9,7 @@ from torch import nn
 from torchtap.core.text import count
 from torchtap.explain.again import Again
 from torchtap.explain.found import Found
+from torchtap.explain.layout import are_channels_last
 from torchtap.explain.map import Map
 from torchtap.explain.perturbation import per_batch
 from torchtap.explain.place import Place
@@ -124,8 +125,8 @@ def _attributed(request: Request, subject: Subject, target: Target, at: Any) -> 
         scores=scores.detach().float().cpu(),
         notes=(*subject.notes, *place.notes, *_rows(found, variable), *_odd(found, variable)),
         gap=None if found.gap is None else found.gap.float().cpu(),
-        size=_size(variable, place),
-        again=Again(subject, target, again, place.name, place.site),
+        size=_size(subject, variable, place),
+        again=Again(subject, target, again, place.name, place.site, request.call),
     )
 
 
@@ -147,13 +148,14 @@ def _odd(found: Found, variable: Variable) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _size(variable: Variable, place: Place) -> tuple[int, ...]:
+def _size(subject: Subject, variable: Variable, place: Place) -> tuple[int, ...]:
     """What of the shape is space: of pictures and volumes, and of tokens; see ``Map.size``."""
     shape = tuple(variable.value.shape)
+    if place.site is None and len(shape) > 2:
+        is_last = len(shape) == 3 or is_channels_last(shape)
+        return () if is_last and are_channels_last(subject.modules, shape) else shape[2:]
     if is_channels_last(shape):
         return ()  # Space is not last.
     if len(shape) > 3:
-        return shape[2:]
-    if len(shape) == 3 and place.site is None:
         return shape[2:]
     return shape[1:] if len(shape) == 2 and not variable.value.is_floating_point() else ()

@@ -104,9 +104,13 @@ class SiteValue:
         self._editor.begin_step(0, is_on=True)
         try:
             is_read = spoiled.is_read(run, scores)
+            is_read = is_read and (self.site.port != "input" or spoiled.is_overwritten)
+            if is_read:
+                self._editor.begin_step(0, is_on=True)
+                spoiled.check_steady(run, scores)
         finally:
             self._spoiled = None
-        if is_read and (self.site.port != "input" or spoiled.is_overwritten):
+        if is_read:
             raise refuse_shared(self.site)
 
     @contextmanager

@@ -10,7 +10,7 @@ from torch import Tensor
 from torchtap.core.errors import InputError
 from torchtap.core.site import Site
 from torchtap.core.tensors import storage_id
-from torchtap.explain.same_scores import are_same
+from torchtap.explain.same_scores import are_same, refuse_unsteady
 from torchtap.explain.subject import Subject
 
 Scores = Callable[[], Tensor]
@@ -38,9 +38,12 @@ class Spoiled:
         self._version = 0
         self._subject = subject
         self._is_owned = False
+        self._overwrites = True
 
     def replace(self, tensor: Tensor) -> Tensor:
         """Overwrite a tensor; returns the clone to go on with."""
+        if not self._overwrites:
+            return tensor
         self.clone = tensor.clone()
         self._version = -1 if self.clone.is_inference() else self.clone._version
         if storage_id(tensor) in _owned(self._subject):  # Parameters are never written to.
@@ -66,6 +69,16 @@ class Spoiled:
                 _write(self._tensor, self._value)
             self._tensor = self._value = None
         return self._is_owned or not are_same(found, expected, expected)
+
+    def check_steady(self, run: Scores, expected: Tensor) -> None:
+        """Raise if it is the model that gives other scores, or an error, when it runs again.
+
+        Args:
+            run: one forward, in which nothing is overwritten.
+            expected: the scores without.
+        """
+        self._overwrites = False
+        refuse_unsteady(expected, run())
 
     @property
     def is_overwritten(self) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
+from torch.nn.parameter import is_lazy
 
 from torchtap.core.errors import InputError
 from torchtap.core.modules import modules_of
@@ -48,7 +49,8 @@ class Subject:
         num_evals: how often the model was run so far; rows that are repeated count as often.
 
     Raises:
-        InputError: the model is no module or holds a ScriptModule, or its arguments hold no tensor.
+        InputError: the model is no module, holds a ScriptModule or lazy parameters, or its
+            arguments hold no tensor.
     """
 
     def __init__(self, model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
@@ -60,6 +62,7 @@ class Subject:
         self.kwargs = dict(kwargs)
         self.modules, _ = modules_of(model)
         _refuse_scripted(self.modules)
+        _refuse_lazy(self.modules)
         self.inputs = dict(argument_leaves(args, self.kwargs))
         if not self.inputs:
             raise InputError(
@@ -79,12 +82,14 @@ class Subject:
 
         Args:
             model: takes the place of the model.
-            inputs: name -> tensor, in place of some of :attr:`inputs`.
+            inputs: name -> tensor, in place of some of :attr:`inputs`, and of the same tensor
+                elsewhere among them.
         """
+        made = {id(self.inputs[name]): one for name, one in inputs.items()}
         args, kwargs = replace_arguments(
             self.args,
             self.kwargs,
-            lambda name, tensor: inputs.get(name, tensor),
+            lambda _, tensor: made.get(id(tensor), tensor),
             inside=lambda _, tensor, __: tensor,
         )
         return Subject(self.model if model is None else model, args, kwargs)
@@ -193,6 +198,17 @@ def _refuse_scripted(modules: Mapping[str, nn.Module]) -> None:
                 f"Module {path or '.'!r} is a ScriptModule, which takes no hooks and gives its "
                 f"buffers to none but itself. Explain the module that it was scripted from."
             )
+
+
+def _refuse_lazy(modules: Mapping[str, nn.Module]) -> None:
+    for path, one in modules.items():
+        tables = one._parameters.items(), one._buffers.items()
+        for name, tensor in (item for table in tables for item in table):
+            if tensor is not None and is_lazy(tensor):
+                raise InputError(
+                    f"Module {path or '.'!r} is a {type(one).__name__} whose {name} is not "
+                    f"initialised, which the first call does. Call the model once before."
+                )
 
 
 def _without_replicas(model: nn.Module) -> nn.Module:
