@@ -135,8 +135,8 @@ def preserved(modules: Mapping[str, nn.Module], *held: Any) -> Iterator[Callable
     Yields:
         a function that makes copies and generators again what they were, for one more forward.
     """
-    originals = {path: dict(module._buffers) for path, module in modules.items()}
-    owners = [(modules[path], own) for path, own in originals.items() if own]
+    originals = {path: dict(one._buffers) for path, one in modules.items() if one._buffers}
+    owners = [(modules[path], own) for path, own in originals.items()]
     buffers = {
         id(one): one for own in originals.values() for one in own.values() if one is not None
     }
@@ -161,8 +161,9 @@ def preserved(modules: Mapping[str, nn.Module], *held: Any) -> Iterator[Callable
     finally:
         numbers.put_back()
         for path, module in modules.items():
-            module._buffers.clear()
-            module._buffers.update(originals[path])
+            if module._buffers or path in originals:
+                module._buffers.clear()
+                module._buffers.update(originals.get(path, {}))
 
 
 @contextmanager

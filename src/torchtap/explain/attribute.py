@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import nn
 
+from torchtap.core.modules import walked_once
 from torchtap.core.text import count
 from torchtap.explain.again import Again
 from torchtap.explain.found import Found
@@ -103,7 +104,8 @@ def attribute(
         tensor([[ 3., -2.]])
     """
     request = request_of(model, method, kwargs)
-    return _attributed(request, Subject(model, inputs, request.kwargs), Target(target), at)
+    with walked_once(model):
+        return _attributed(request, Subject(model, inputs, request.kwargs), Target(target), at)
 
 
 def _attributed(request: Request, subject: Subject, target: Target, at: Any) -> Map:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from torchtap.core.errors import InputError
-from torchtap.core.modules import Where
+from torchtap.core.modules import Where, walked_once
 from torchtap.core.site import Site
 from torchtap.core.tensors import kind_of
 from torchtap.explain.activations import LAST, Activation, gradients_at, values_at
@@ -157,11 +157,12 @@ def cam(
         >>> found.values.shape, found.layer, found.target
         (torch.Size([2, 6, 6]), '0', (7, 7))
     """
-    subject = Subject(model, inputs, kwargs)
-    sites = () if layer is None else tuple(asked_layers(model, layer))
-    wish, budget = Wish(layout, grid), Budget(batch_size, max_evals, progress)
-    settings = Settings(method, sites, relu, stack, call, wish, budget)
-    return made(settings, subject, Target(target))
+    with walked_once(model):
+        subject = Subject(model, inputs, kwargs)
+        sites = () if layer is None else tuple(asked_layers(model, layer))
+        wish, budget = Wish(layout, grid), Budget(batch_size, max_evals, progress)
+        settings = Settings(method, sites, relu, stack, call, wish, budget)
+        return made(settings, subject, Target(target))
 
 
 def made(settings: Settings, subject: Subject, target: Target) -> Map:

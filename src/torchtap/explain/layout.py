@@ -147,14 +147,14 @@ def are_channels_last(modules: Mapping[str, nn.Module], shape: Sequence[int]) ->
         shape: of the input.
     """
     rank, second, last = len(shape), shape[1], shape[-1]
-    taken = [one for module in modules.values() for one in _taken(module, rank)]
+    taken = (one for module in modules.values() for one in _taken(module, rank))
     if rank == 3:
         fitting = (first for width, first in taken if width == (second if first else last))
         return not next(fitting, True)
     if not last <= _MOST_IMAGE_CHANNELS < second:
         return False
-    stems = [width for width, is_first in taken if is_first]
-    return not stems or stems[0] != second
+    stem = next((width for width, is_first in taken if is_first), None)
+    return stem != second
 
 
 @dataclass(frozen=True, slots=True)

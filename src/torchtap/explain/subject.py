@@ -12,7 +12,7 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.nn.parameter import is_lazy
 
 from torchtap.core.errors import InputError
-from torchtap.core.modules import modules_of
+from torchtap.core.modules import modules_of, walked_once
 from torchtap.core.plan import make_plan
 from torchtap.core.preserved import gradients_set_aside, preserved
 from torchtap.core.rebuild import replace_arguments
@@ -74,6 +74,7 @@ class Subject:
         self.notes = tuple(_notes(self.modules))
         self.num_evals = 0
         self._rewind: Callable[[], None] | None = None
+        self._is_fresh = False
 
     def changed(
         self, *, model: nn.Module | None = None, inputs: Mapping[str, Tensor] = _NO_INPUTS
@@ -111,7 +112,9 @@ class Subject:
             stack.enter_context(gradients_set_aside(params))
             guards.hold()
             stack.callback(guards.release)
+            stack.enter_context(walked_once(self.model))
             self._rewind = stack.enter_context(preserved(self.modules, self.args, self.kwargs))
+            self._is_fresh = True
             try:
                 yield
             finally:
@@ -151,7 +154,9 @@ class Subject:
         self, inputs: Mapping[str, Tensor], times: int
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         assert self._rewind is not None, "runs stand inside of held()"
-        self._rewind()
+        if not self._is_fresh:
+            self._rewind()
+        self._is_fresh = False
         self.num_evals += times
 
         # A tensor that is given twice stays one.
@@ -202,8 +207,7 @@ def _refuse_scripted(modules: Mapping[str, nn.Module]) -> None:
 
 def _refuse_lazy(modules: Mapping[str, nn.Module]) -> None:
     for path, one in modules.items():
-        tables = one._parameters.items(), one._buffers.items()
-        for name, tensor in (item for table in tables for item in table):
+        for name, tensor in (*one._parameters.items(), *one._buffers.items()):
             if tensor is not None and is_lazy(tensor):
                 raise InputError(
                     f"Module {path or '.'!r} is a {type(one).__name__} whose {name} is not "
