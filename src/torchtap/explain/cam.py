@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -19,6 +20,7 @@ from torchtap.explain.activations import LAST, Activation, gradients_at, values_
 from torchtap.explain.again import Again
 from torchtap.explain.cam_forwards import Budget, ablationcam, resized, scorecam
 from torchtap.explain.cam_methods import GRADIENT_METHODS, RECTIFIED, eigencam, weighed
+from torchtap.explain.keywords import refuse_unknown
 from torchtap.explain.last_linear import class_weights
 from torchtap.explain.layers import asked_layers, last_layer, layers_with_maps
 from torchtap.explain.layout import (
@@ -157,12 +159,18 @@ def cam(
         >>> found.values.shape, found.layer, found.target
         (torch.Size([2, 6, 6]), '0', (7, 7))
     """
+    refuse_unknown(model, kwargs, "argument of tt.cam", _ARGUMENTS)
     with walked_once(model):
         subject = Subject(model, inputs, kwargs)
         sites = () if layer is None else tuple(asked_layers(model, layer))
         wish, budget = Wish(layout, grid), Budget(batch_size, max_evals, progress)
         settings = Settings(method, sites, relu, stack, call, wish, budget)
         return made(settings, subject, Target(target))
+
+
+_ARGUMENTS = tuple(
+    one.name for one in inspect.signature(cam).parameters.values() if one.kind is one.KEYWORD_ONLY
+)
 
 
 def made(settings: Settings, subject: Subject, target: Target) -> Map:

@@ -26,6 +26,11 @@ from torchtap.hooks.uncompiled import uncompiled
 from torchtap.transfer.extractor import LAST, Extractor
 
 _NO_INPUTS: Mapping[str, Tensor] = {}
+_INFERENCE = (
+    "Parameters or tensors of this model were made under torch.inference_mode, so no gradient goes "
+    "through them. Make the model outside of it, or use tt.attribute with a method that needs no "
+    "gradients: occlusion, feature_permutation, shapley."
+)
 
 
 class Subject:
@@ -130,7 +135,12 @@ class Subject:
                 ``inputs`` hold so many times more rows than the originals.
         """
         args, kwargs = self._arguments(inputs, times)
-        return self._called(*args, **kwargs)
+        try:
+            return self._called(*args, **kwargs)
+        except RuntimeError as error:
+            if "Inference tensors" in str(error):
+                error.add_note(_INFERENCE)
+            raise
 
     def scores(
         self, target: Target, inputs: Mapping[str, Tensor] = _NO_INPUTS, *, times: int = 1
