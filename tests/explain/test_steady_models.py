@@ -81,6 +81,6 @@ def test_occlusion_of_a_state_in_buffers_is_that_of_single_calls() -> None:
 @pytest.mark.parametrize("make", [tt.cam, tt.attribute])
 def test_a_lazy_model_is_refused_and_stays_lazy(make: Any) -> None:
     net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.LazyLinear(2))
-    with pytest.raises(tt.InputError, match="Module '3' is a LazyLinear whose weight is not init"):
+    with pytest.raises(tt.InputError, match="Module '3' is a LazyLinear that is not initialised"):
         make(net, normal(1, 3, 8, 8))
     assert isinstance(net[3].weight, nn.UninitializedParameter)

@@ -199,13 +199,20 @@ def several(where: Where) -> list[Any]:
 def _walk(
     module: nn.Module, path: str, above: tuple[nn.Module, ...]
 ) -> Iterator[tuple[str, nn.Module]]:
-    module = unwrapped(module)
-    if any(module is one for one in above):
-        return
-    yield path, module
-    for name, child in module._modules.items():
-        if child is not None:
-            yield from _walk(child, f"{path}.{name}" if path else name, (*above, module))
+    """A module and those below with their paths, in the order of ``named_modules()``."""
+    waiting = [(path, module, above)]
+    while waiting:
+        path, module, above = waiting.pop()
+        module = unwrapped(module)
+        if id(module) in map(id, above):  # A module may contain itself.
+            continue
+        yield path, module
+        if not module._modules:
+            continue
+        prefix, inside = f"{path}." if path else "", (*above, module)
+        for name, child in reversed(module._modules.items()):
+            if child is not None:
+                waiting.append((f"{prefix}{name}", child, inside))
 
 
 def unwrapped(module: nn.Module) -> nn.Module:

@@ -21,6 +21,12 @@ _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 """Tables that hold no generators; to look into those of all modules takes milliseconds."""
 
 
+_PLAIN = frozenset({bool, int, float, str, type(None)})
+"""Most attributes are of these classes, and hold no generators."""
+
+_CONTAINERS = (dict, list, tuple, set)
+
+
 class RandomState:
     """The state of every generator of random numbers that can be found.
 
@@ -39,7 +45,7 @@ class RandomState:
             value
             for module in modules
             for name, value in vars(module).items()
-            if name not in _OF_EVERY_MODULE
+            if type(value) not in _PLAIN and name not in _OF_EVERY_MODULE
         ]
         self._generators = [*_global_generators(), *_held_generators([attributes, held])]
         self._states = self.read()
@@ -93,10 +99,11 @@ def _held_generators(values: Iterable[Any]) -> Iterator[Access]:
         value = waiting.pop()
         if type(value) in others:
             continue
-        if isinstance(value, dict | list | tuple | set):
-            if value and id(value) not in seen:
+        if isinstance(value, _CONTAINERS):
+            inner = value.values() if isinstance(value, dict) else value
+            if not _PLAIN.issuperset(map(type, inner)) and id(value) not in seen:
                 seen.add(id(value))
-                waiting += value.values() if isinstance(value, dict) else value
+                waiting += inner
             continue
         access = _access(value)
         if access is None:

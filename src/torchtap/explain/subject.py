@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -217,12 +217,12 @@ def _refuse_scripted(modules: Mapping[str, nn.Module]) -> None:
 
 def _refuse_lazy(modules: Mapping[str, nn.Module]) -> None:
     for path, one in modules.items():
-        for name, tensor in (*one._parameters.items(), *one._buffers.items()):
-            if tensor is not None and is_lazy(tensor):
-                raise InputError(
-                    f"Module {path or '.'!r} is a {type(one).__name__} whose {name} is not "
-                    f"initialised, which the first call does. Call the model once before."
-                )
+        tensors: Iterable[Any] = (*one._parameters.values(), *one._buffers.values())
+        if any(map(is_lazy, tensors)):
+            raise InputError(
+                f"Module {path or '.'!r} is a {type(one).__name__} that is not initialised yet, "
+                f"which the first call does. Call the model once before."
+            )
 
 
 def _without_replicas(model: nn.Module) -> nn.Module:
