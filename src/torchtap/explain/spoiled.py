@@ -39,6 +39,7 @@ class Spoiled:
         self._subject = subject
         self._is_owned = False
         self._overwrites = True
+        self._other = _swapped
 
     def replace(self, tensor: Tensor) -> Tensor:
         """Overwrite a tensor; returns the clone to go on with."""
@@ -50,7 +51,7 @@ class Spoiled:
             self._is_owned = True
             return self.clone
         self._tensor, self._value = tensor, tensor.detach().clone()
-        _write(tensor, _other(self._value))
+        _write(tensor, self._other(self._value))
         return self.clone
 
     def is_read(self, run: Scores, expected: Tensor) -> bool:
@@ -60,6 +61,14 @@ class Spoiled:
             run: one forward, in which the edit calls :meth:`replace`.
             expected: the scores without.
         """
+        for self._other in (_swapped, _all_alike):
+            if self._shows(run, expected):
+                return True
+            if self.clone is None or not _is_discrete(self.clone):
+                break  # NaN has shown it.
+        return False
+
+    def _shows(self, run: Scores, expected: Tensor) -> bool:
         try:
             found = run()
         except (RuntimeError, ValueError, LookupError, AssertionError):
@@ -109,12 +118,22 @@ def _owned(subject: Subject) -> set[int]:
     return {storage_id(one) for one in owned if one is not None} - {0}
 
 
-def _other(value: Tensor) -> Tensor:
-    """Values that show wherever they are read; of integers and flags, others that occur."""
-    if value.is_floating_point() or value.is_complex():
+def _is_discrete(value: Tensor) -> bool:
+    return not (value.is_floating_point() or value.is_complex())
+
+
+def _swapped(value: Tensor) -> Tensor:
+    """Values that show wherever they are read; of integers and flags, at each place another one."""
+    if not _is_discrete(value):
         return torch.full_like(value, torch.nan)
-    low = value.min()
-    return torch.where(value == low, value.max(), low)
+    low, high = value.aminmax()
+    return torch.where(value == low, high, low) if low != high else value ^ 1
+
+
+def _all_alike(value: Tensor) -> Tensor:
+    """One of the integers at all places: sums do not tell where values have gone."""
+    low, high = value.aminmax()
+    return low.expand_as(value) if low != high else value ^ 1
 
 
 def _write(tensor: Tensor, value: Tensor) -> None:
