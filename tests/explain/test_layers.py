@@ -310,6 +310,25 @@ def test_a_sequence_is_read_as_the_modules_take_it(model: nn.Module, size: tuple
     torch.testing.assert_close(curve.shares, torch.linspace(0, 1, places + 1).double())
 
 
+def test_tokens_behind_the_convolutions_of_a_signal_lie_over_its_length() -> None:
+    class Turned(nn.Sequential):
+        def forward(self, x: Tensor) -> Any:
+            value = self.first(x).transpose(1, 2)
+            return self.last(self.norm(value).tanh().mean(1))
+
+    model = Turned()
+    model.first, model.norm, model.last = nn.Conv1d(2, 4, 1), nn.LayerNorm(4), nn.Linear(4, 3)
+    x = random(2, 2, 9)
+    found = tt.cam(model, x, layer="norm", target=1, method="scorecam")
+    assert found.size == (9,)
+    value = model.norm(model.first(x).transpose(1, 2)).detach().transpose(1, 2)
+    low, high = value.amin(2, keepdim=True), value.amax(2, keepdim=True)
+    masks = (value - low) / (high - low)
+    scores = torch.stack([model(x * masks[:, one, None])[:, 1] for one in range(4)], 1).detach()
+    expected = (scores.softmax(1)[..., None] * value).sum(1).relu()
+    torch.testing.assert_close(found.values, expected)
+
+
 class OwnConv(nn.Module):
     """A convolution that is no module of PyTorch's, so that its channels are not told."""
 

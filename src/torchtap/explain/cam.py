@@ -332,7 +332,7 @@ class _Making:
     def _over(self, layout: Layout) -> Extent | None:
         """What the map lies over; tokens of a signal are its positions, not its features."""
         over = self._layouts.extent
-        if over is None or layout.name != TOKENS or over.channel_dim != 1 or len(over.size) != 1:
+        if over is None or over.is_told or layout.name != TOKENS or len(over.size) != 1:
             return over
         return Extent(over.name, over.rows, (self._subject.inputs[over.name].shape[1],), 2)
 

@@ -107,12 +107,14 @@ class Extent:
         rows: how many rows it has.
         size: its length, height and width, or depth, height and width.
         channel_dim: which of its dimensions counts channels; ``None`` for token numbers.
+        is_told: whether the modules tell which; otherwise it is the usual one.
     """
 
     name: str
     rows: int
     size: tuple[int, ...]
     channel_dim: int | None
+    is_told: bool = True
 
 
 def extent_of(subject: Subject) -> Extent | None:
@@ -124,12 +126,14 @@ def extent_of(subject: Subject) -> Extent | None:
     for name, one in subject.inputs.items():
         if one.is_nested or one.layout is not torch.strided:
             continue
-        is_signal = one.is_floating_point() and one.dim() == 3
-        if is_signal or (not one.is_complex() and one.dim() in (4, 5)):
-            last = one.dim() - 1
-            is_last = not is_signal and are_channels_last(subject.modules, tuple(one.shape))
+        if one.is_floating_point() and one.dim() == 3:
+            dim = _channels_of_sequence(subject.modules, tuple(one.shape))
+            size = one.shape[1 if dim == 2 else 2]
+            return Extent(name, one.shape[0], (size,), dim or 1, is_told=dim is not None)
+        if not one.is_complex() and one.dim() in (4, 5):
+            is_last = are_channels_last(subject.modules, tuple(one.shape))
             spatial = one.shape[1:-1] if is_last else one.shape[2:]
-            return Extent(name, one.shape[0], tuple(spatial), last if is_last else 1)
+            return Extent(name, one.shape[0], tuple(spatial), one.dim() - 1 if is_last else 1)
         if not (one.is_floating_point() or one.is_complex()) and one.dim() == 2:
             return Extent(name, one.shape[0], (one.shape[1],), None)
     return None
@@ -146,15 +150,23 @@ def are_channels_last(modules: Mapping[str, nn.Module], shape: Sequence[int]) ->
         modules: of the model, in the order in which they stand in it.
         shape: of the input.
     """
-    rank, second, last = len(shape), shape[1], shape[-1]
-    taken = (one for module in modules.values() for one in _taken(module, rank))
-    if rank == 3:
-        fitting = (first for width, first in taken if width == (second if first else last))
-        return not next(fitting, True)
-    if not last <= _MOST_IMAGE_CHANNELS < second:
+    if len(shape) == 3:
+        return _channels_of_sequence(modules, shape) == 2
+    if not shape[-1] <= _MOST_IMAGE_CHANNELS < shape[1]:
         return False
+    taken = (one for module in modules.values() for one in _taken(module, len(shape)))
     stem = next((width for width, is_first in taken if is_first), None)
-    return stem != second
+    return stem != shape[1]
+
+
+def _channels_of_sequence(modules: Mapping[str, nn.Module], shape: Sequence[int]) -> int | None:
+    """Which dimension counts channels, if a module takes as many as one of them."""
+    for module in modules.values():
+        for width, is_first in _taken(module, 3):
+            dim = 1 if is_first else 2
+            if width == shape[dim]:
+                return dim
+    return None
 
 
 @dataclass(frozen=True, slots=True)
