@@ -841,3 +841,28 @@ def test_a_tensor_at_several_places_is_explained_at_all_of_them() -> None:
     torch.testing.assert_close(found.values[:, 1], x[:, 1] + 2)
     apart = tt.attribute(model, x, x.clone(), target=1, method="gradient")
     torch.testing.assert_close(apart.values[:, 1], x[:, 1])
+
+
+def test_a_misspelt_argument_of_cam_is_named() -> None:
+    with pytest.raises(tt.InputError, match=r"layr is no argument of tt.cam.*did you mean 'layer'"):
+        tt.cam(relu_mlp(), rows(), layr="0")
+
+
+def test_an_argument_that_only_a_hook_takes_goes_to_the_model() -> None:
+    def scaled(module: nn.Module, args: Any, kwargs: Any) -> Any:
+        return (args[0] * kwargs.pop("scale"),), kwargs
+
+    model = nn.Linear(3, 2)
+    model.register_forward_pre_hook(scaled, with_kwargs=True)
+    found = tt.attribute(model, rows(), target=1, method="gradient", scale=3.0)
+    torch.testing.assert_close(found.values, 3 * model.weight[1].detach().expand(5, 3))
+
+
+def test_a_model_of_inference_mode_says_which_methods_it_has() -> None:
+    with torch.inference_mode():
+        model = nn.Linear(3, 2)
+    with pytest.raises(RuntimeError, match="Inference tensors") as caught:
+        tt.attribute(model, rows(), target=1)
+    assert "occlusion" in caught.value.__notes__[-1]
+    found = tt.attribute(model, rows(), target=1, method="occlusion")
+    torch.testing.assert_close(found.values, rows() * model.weight[1])

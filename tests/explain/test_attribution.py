@@ -455,6 +455,8 @@ def zeroed_in_place(h: Tensor) -> Tensor:
     ("function", "name"),
     [
         (lambda h: torch.maximum(h, h.new_zeros(())), "MaximumBackward0"),
+        (lambda h: torch.stack([h, torch.zeros_like(h)]).amax(0), "AmaxBackward0"),
+        (lambda h: torch.stack([torch.zeros_like(h), h], -1).sort()[0][..., 1], "SortBackward0"),
         (lambda h: torch.where(h > 0, h, 0.0), "WhereBackward0"),
         (lambda h: torch.where(h > 0, h, 0.1 * h), "WhereBackward0"),
         (lambda h: torch.where(h < 0, 0.0, h), "WhereBackward0"),

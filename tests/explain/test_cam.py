@@ -544,3 +544,33 @@ def test_the_model_is_left_as_it_was(method: str) -> None:
     assert torch.equal(x, before)
     assert x.grad is None
     assert hooks(net) == before_hooks
+
+
+# --- channels that sum to 0 -------------------------------------------------------------------
+
+
+def normalised(dtype: torch.dtype) -> tuple[nn.Module, Tensor, Tensor]:
+    """A model whose layer "0" has channels of mean 0, its input, and the value of the layer."""
+    torch.manual_seed(3)
+    parts = nn.InstanceNorm2d(4), nn.Tanh(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3)
+    x = torch.randn(2, 4, 7, 7).to(dtype)
+    return nn.Sequential(*parts).to(dtype), x, parts[0](x)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_xgradcam_gives_channels_that_sum_to_zero_no_weight(dtype: torch.dtype) -> None:
+    net, x, value = normalised(dtype)
+    assert float(value.sum((2, 3)).abs().max()) < 1e-4
+    found = tt.cam(net, x, layer="0", target=1, method="xgradcam")
+    assert bool((found.values == 0).all())
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_sign_of_eigencam_is_not_that_of_rounding(seed: int) -> None:
+    net, x, _ = normalised(torch.float32)
+    noise = torch.randn(x.shape, generator=torch.Generator().manual_seed(seed))
+    one = tt.cam(net, x, layer="0", method="eigencam").values
+    two = tt.cam(net, x + 1e-5 * noise, layer="0", method="eigencam").values
+    torch.testing.assert_close(one, two, rtol=0, atol=1e-3)
+    peaks = one.flatten(1).gather(1, one.flatten(1).abs().argmax(1, keepdim=True))
+    assert bool((peaks > 0).all())

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import torchtap as tt
 from torchtap.core.errors import InputError
 from torchtap.core.site import Site
 from torchtap.explain.again import Again
@@ -241,6 +242,30 @@ def test_places_at_a_site_inside_of_the_model_are_replaced_there() -> None:
     assert float(found.scores[0, 1]) == pytest.approx(model[1:](embedded)[0, 0].item(), abs=1e-6)
 
 
+@pytest.mark.parametrize("call", [0, 1])
+def test_places_at_a_module_that_is_called_twice_are_replaced_at_the_call(call: int) -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(3, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.after(self.fc(x)) if call == 0 else self.fc(self.fc(x).tanh())
+
+        def after(self, value: Tensor) -> Tensor:
+            return self.fc(value.tanh())
+
+    torch.manual_seed(0)
+    model, x = Twice(), torch.tensor([[1.0, -2.0, 0.5]])
+    found = tt.attribute(model, x, target=1, method="input_x_gradient", at="fc", call=call)
+    check = found.check(steps=1, of="score", **FEW)
+    assert not {"deletion", "insertion"} & dict(check.missing).keys()
+    empty = torch.zeros(1, 3)
+    expected = float((model.after(empty) if call == 0 else empty).detach()[0, 1])
+    assert check.deletion is not None
+    assert float(check.deletion.scores[0, -1]) == pytest.approx(expected)
+
+
 def test_probabilities_that_the_model_gives_are_not_softened_again() -> None:
     model = nn.Sequential(linear([2.0, 1.0]), nn.Softmax(1))
     x = torch.tensor([[1.0, 1.0]])
@@ -250,6 +275,20 @@ def test_probabilities_that_the_model_gives_are_not_softened_again() -> None:
 
 
 # ---------------------------------------------------------------------- random weights and noise
+
+
+def test_noise_is_added_at_all_places_of_a_tensor_that_is_given_twice() -> None:
+    class Difference(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(3, 2)
+
+        def forward(self, one: Tensor, two: Tensor) -> Tensor:
+            return self.fc(one) + 50 * (one - two).sum(1, keepdim=True)
+
+    model, x = Difference(), torch.tensor([[1.0, -2.0, 0.5]])
+    found = tt.attribute(model, x, x, target=0, method="input_x_gradient").check(parts="noise")
+    assert found.noise is not None and float(found.noise[0]) < 0.2
 
 
 def deep() -> nn.Module:

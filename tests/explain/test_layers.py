@@ -265,6 +265,110 @@ def test_maps_of_one_two_and_three_dimensions(
         assert tt.cam(model, x, target=1, method=method).values.shape == expected
 
 
+@pytest.mark.parametrize("shape", [(2, 8, 4, 4), (2, 6, 8, 4), (2, 16, 7, 3), (2, 5, 5, 2)])
+def test_small_maps_as_inputs_are_no_pictures_with_channels_last(shape: tuple[int, ...]) -> None:
+    model = nn.Sequential(nn.Conv2d(shape[1], 6, 1), nn.ReLU(), Pool((2, 3)), nn.Linear(6, 3))
+    x = random(*shape)
+    assert tt.cam(model, x, target=1).size == shape[2:]
+    assert tt.attribute(model, x, target=1, method="gradient").size == shape[2:]
+    value = model[:2](x).detach()
+    low, high = value.amin((2, 3), keepdim=True), value.amax((2, 3), keepdim=True)
+    masks = torch.where(high > low, (value - low) / (high - low), 0)
+    scores = torch.stack([model(x * masks[:, one, None])[:, 1] for one in range(6)], 1)
+    scores = scores.masked_fill((low == high)[..., 0, 0], -torch.inf).detach()
+    expected = (scores.softmax(1)[..., None, None] * value).sum(1).relu()
+    found = tt.cam(model, x, layer="1", target=1, method="scorecam")
+    torch.testing.assert_close(found.values, expected)
+
+
+def test_pictures_with_channels_last_stay_so_in_a_model_that_turns_them() -> None:
+    class Turned(nn.Sequential):
+        def forward(self, x: Tensor) -> Any:
+            return super().forward(x.movedim(-1, 1))
+
+    model = Turned(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 4, 3), nn.ReLU(), Pool((2, 3)), nn.Linear(4, 3))
+    found = tt.cam(model, random(2, 8, 9, 3), target=1)
+    assert found.size == (8, 9) and found.values.shape == (2, 4, 5)
+    assert tt.attribute(model, random(2, 8, 9, 3), target=1, method="gradient").size == ()
+
+
+@pytest.mark.parametrize(
+    ("model", "size"),
+    [
+        (nn.Sequential(nn.Linear(5, 4), nn.ReLU(), Pool((1,)), nn.Linear(4, 3)), ()),
+        (nn.Sequential(nn.Conv1d(7, 4, 1), nn.ReLU(), Pool((2,)), nn.Linear(4, 3)), (5,)),
+    ],
+    ids=["steps of features", "channels of a signal"],
+)
+def test_a_sequence_is_read_as_the_modules_take_it(model: nn.Module, size: tuple[int, ...]) -> None:
+    x = random(2, 7, 5)
+    found = tt.attribute(model, x, target=1, method="input_x_gradient")
+    assert found.size == size
+    places = (found.values.sum(1 if size else 2)).shape[1]
+    curve = found.check(parts="deletion", steps=places, of="score", num_controls=1).deletion
+    assert curve is not None
+    torch.testing.assert_close(curve.shares, torch.linspace(0, 1, places + 1).double())
+
+
+def test_tokens_behind_the_convolutions_of_a_signal_lie_over_its_length() -> None:
+    class Turned(nn.Sequential):
+        def forward(self, x: Tensor) -> Any:
+            value = self.first(x).transpose(1, 2)
+            return self.last(self.norm(value).tanh().mean(1))
+
+    model = Turned()
+    model.first, model.norm, model.last = nn.Conv1d(2, 4, 1), nn.LayerNorm(4), nn.Linear(4, 3)
+    x = random(2, 2, 9)
+    found = tt.cam(model, x, layer="norm", target=1, method="scorecam")
+    assert found.size == (9,)
+    value = model.norm(model.first(x).transpose(1, 2)).detach().transpose(1, 2)
+    low, high = value.amin(2, keepdim=True), value.amax(2, keepdim=True)
+    masks = (value - low) / (high - low)
+    scores = torch.stack([model(x * masks[:, one, None])[:, 1] for one in range(4)], 1).detach()
+    expected = (scores.softmax(1)[..., None] * value).sum(1).relu()
+    torch.testing.assert_close(found.values, expected)
+
+
+class OwnConv(nn.Module):
+    """A convolution that is no module of PyTorch's, so that its channels are not told."""
+
+    def __init__(self, num: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(random(num, 3, 3, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.conv2d(x, self.weight, padding=1)
+
+
+@pytest.mark.parametrize(("num", "side", "is_told"), [(6, 16, True), (6, 8, False), (8, 8, False)])
+def test_a_head_as_wide_as_a_map_does_not_put_channels_last(
+    num: int, side: int, *, is_told: bool
+) -> None:
+    flat = num * side * side
+    model = nn.Sequential(OwnConv(num), nn.Flatten(), nn.Linear(flat, side), nn.Linear(side, 3))
+    x = random(2, 3, side, side)
+    if is_told:
+        assert tt.cam(model, x, layer="0", target=1).values.shape == (2, side, side)
+        return
+    with pytest.raises(tt.InputError, match="give layout='channels_first'"):
+        tt.cam(model, x, layer="0", target=1)
+
+
+def test_a_squeeze_as_narrow_as_a_map_does_not_put_channels_last() -> None:
+    class Squeeze(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.down, self.up = nn.Linear(16, 4), nn.Linear(4, 16)
+
+        def forward(self, x: Tensor) -> Tensor:
+            gate = self.up(self.down(x.mean((2, 3))).relu()).sigmoid()
+            return x * gate[..., None, None]
+
+    stem = nn.Conv2d(3, 16, 3, stride=2, padding=1)
+    model = nn.Sequential(stem, Squeeze(), Pool((2, 3)), nn.Linear(16, 3))
+    assert tt.cam(model, random(2, 3, 8, 8), layer="1", target=1).values.shape == (2, 4, 4)
+
+
 def test_memory_format_makes_no_difference() -> None:
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), Pool((2, 3)), nn.Linear(4, 3))
     x = random(2, 3, 9, 8)

@@ -186,3 +186,27 @@ def test_another_way_at_the_baseline_is_refused() -> None:
     model = Net(lambda m, x: x.tanh() if x.sum() else x.sigmoid())
     with pytest.raises(tt.InputError, match="runs other operations there"):
         tt.attribute(model, rows(), target=1, method="deeplift")
+
+
+SIGHTLESS = {
+    "mask": Net(lambda m, x: (x * (x > 0.1)) @ torch.ones(3, 3)),
+    "detached gate": Net(lambda m, x: x * x.detach().sigmoid()),
+    "detached term": Net(lambda m, x: x.tanh() + x.detach()),
+    "index": Net(lambda m, x: x.gather(1, x.argsort(1))),
+}
+
+
+@pytest.mark.parametrize("case", SIGHTLESS)
+def test_what_autograd_does_not_see_of_the_value_is_refused_by_deeplift(case: str) -> None:
+    x = torch.tensor([[0.3, -0.4, 0.2], [-1.0, 2.0, 0.5]])
+    other = torch.tensor([[0.1, 0.9, -0.7]])
+    with pytest.raises(tt.InputError, match="deeplift does not add up"):
+        tt.attribute(SIGHTLESS[case], x, target=1, method="deeplift", baselines=other)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_rounding_in_a_deep_model_is_no_reason_to_refuse(dtype: torch.dtype) -> None:
+    blocks = [nn.Sequential(nn.Linear(8, 8), nn.SiLU(), nn.Linear(8, 8), nn.ReLU())] * 6
+    model = seeded(lambda: nn.Sequential(nn.Linear(3, 8), *blocks, nn.Linear(8, 3))).to(dtype)
+    found = tt.attribute(model, rows().to(dtype), target=1, method="deeplift")
+    assert bool(found.values.isfinite().all())

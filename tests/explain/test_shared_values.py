@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -105,6 +106,16 @@ def test_what_a_module_takes_is_one_use_unless_it_is_written_in_place() -> None:
             tt.attribute(
                 net(forward, nn.ReLU(inplace=True)), x, at="r:input", target=1, method="gradient"
             )
+
+
+@pytest.mark.parametrize("tokens", [[[3, 1, 4]], [[3, 1, 1, 3]], [[2, 2, 2]]])
+def test_tokens_that_are_read_under_another_name_are_refused_all_the_same(tokens: Any) -> None:
+    def forward(m: Net, x: Tensor) -> Tensor:
+        return m.o(m.e(m.i(x)).mean(1) + m.e(x).mean(1))
+
+    model = seeded(lambda: Net(forward, i=nn.Identity(), e=nn.Embedding(6, 4), o=nn.Linear(4, 2)))
+    with pytest.raises(tt.InputError, match=SHARED):
+        tt.attribute(model, torch.tensor(tokens), at="i", target=1, method="occlusion")
 
 
 def test_a_parameter_that_is_returned_is_refused_and_stays() -> None:

@@ -12,6 +12,7 @@ from torch import nn
 from torchtap.capture.compiled import NOT_IN_GRAPHS
 from torchtap.core.absence import Absence, Absences
 from torchtap.core.errors import SiteError
+from torchtap.core.modules import every_module
 from torchtap.core.plan import Plan
 from torchtap.core.site import FLOW_PORTS, STATE_PORTS, Site
 from torchtap.core.text import plural
@@ -268,9 +269,8 @@ def _why_missing(state: SiteState) -> str | None:
 
 def is_compiled(model: nn.Module) -> bool:
     """Whether the model, or a part of it, was compiled."""
-    modules = [model, *model.modules()]
     return any(
         type(module).__name__ == "OptimizedModule"
         or getattr(module, "_compiled_call_impl", None) is not None
-        for module in modules
+        for module in every_module(model)
     )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, TypeGuard
 
 from torch import nn
@@ -19,6 +21,13 @@ OneWhere = str | Pattern | nn.Module | type[nn.Module] | Callable[[Site, nn.Modu
 Where = OneWhere | Sequence[OneWhere]
 
 
+Modules = tuple[dict[str, nn.Module], dict[str, str]]
+"""Path -> module, and further path -> first path."""
+
+_WALKS: ContextVar[dict[int, tuple[nn.Module, Modules | None]] | None]
+_WALKS = ContextVar("walks", default=None)
+"""Those inside of :func:`walked_once`: identity -> model, and what was found once it was asked."""
+
 _INNER_OF_WRAPPER = {
     "OptimizedModule": "_orig_mod",
     "FullyShardedDataParallel": "_fsdp_wrapped_module",
@@ -26,7 +35,7 @@ _INNER_OF_WRAPPER = {
 }
 
 
-def modules_of(model: nn.Module) -> tuple[dict[str, nn.Module], dict[str, str]]:
+def modules_of(model: nn.Module) -> Modules:
     """Modules by path, and the further paths of shared ones.
 
     As ``named_modules()``, but wrappers (torch.compile, DDP, FSDP, checkpoint wrappers) are looked
@@ -35,6 +44,39 @@ def modules_of(model: nn.Module) -> tuple[dict[str, nn.Module], dict[str, str]]:
     Returns:
         (path -> module, each module once; further path -> first path).
     """
+    walks = _WALKS.get() or {}
+    if id(model) not in walks:
+        return _walked(model)
+    _, known = walks[id(model)]
+    if known is None:
+        known = _walked(model)
+        walks[id(model)] = model, known
+    modules, aliases = known
+    return dict(modules), dict(aliases)
+
+
+@contextmanager
+def walked_once(model: nn.Module) -> Iterator[None]:
+    """Inside, :func:`modules_of` gives the modules that the model had when it was first asked.
+
+    For work that asks again and again of a model whose modules stay: each walk takes a millisecond
+    for a thousand modules.
+
+    Args:
+        model: any module.
+    """
+    before = _WALKS.get() or {}
+    if id(model) in before:
+        yield
+        return
+    token = _WALKS.set({**before, id(model): (model, None)})
+    try:
+        yield
+    finally:
+        _WALKS.reset(token)
+
+
+def _walked(model: nn.Module) -> Modules:
     found: dict[str, nn.Module] = {}
     aliases: dict[str, str] = {}
     first: dict[int, str] = {}
@@ -47,6 +89,18 @@ def modules_of(model: nn.Module) -> tuple[dict[str, nn.Module], dict[str, str]]:
     return found, aliases
 
 
+def every_module(model: nn.Module) -> list[nn.Module]:
+    """What ``model.modules()`` gives, wrappers too; without the names it is quicker."""
+    found: dict[int, nn.Module] = {}
+    waiting: list[nn.Module | None] = [model]
+    while waiting:
+        module = waiting.pop()
+        if module is not None and id(module) not in found:
+            found[id(module)] = module
+            waiting.extend(reversed(module._modules.values()))
+    return list(found.values())
+
+
 def num_parameters(model: nn.Module) -> dict[str, int]:
     """Path -> elements of the parameters that the module itself has; of those that have any.
 
@@ -55,6 +109,7 @@ def num_parameters(model: nn.Module) -> dict[str, int]:
     found = {
         path: sum(one.numel() for one in module._parameters.values() if _has_shape(one))
         for path, module in modules_of(model)[0].items()
+        if module._parameters
     }
     return {path: number for path, number in found.items() if number}
 
@@ -76,17 +131,17 @@ class Places:
     """
 
     def __init__(self, model: nn.Module, modules: Mapping[str, nn.Module]) -> None:
-        above: dict[int, tuple[nn.Module, _Link]] = {}
-        for parent in model.modules():
+        above: dict[int, tuple[nn.Module, str]] = {}
+        for parent in every_module(model):
             for name, child in parent._modules.items():
                 if child is not None:
-                    link = weakref.ref(parent), name, weakref.ref(child)
-                    above.setdefault(id(child), (parent, link))
+                    above.setdefault(id(child), (parent, name))
         self._model = weakref.ref(model)
         self._modules = {path: weakref.ref(module) for path, module in modules.items()}
         self._chains = {path: _chain(module, model, above) for path, module in modules.items()}
-        links = {id(link): link for chain in self._chains.values() for link in chain}
-        self._links = list(links.values())
+        # Weak references to one module are one and the same object.
+        every = (link for chain in self._chains.values() for link in chain)
+        self._links = list({(id(link[0]), link[1]): link for link in every}.values())
 
     def are_kept(self) -> bool:
         """Whether all modules stand where they stood. Quick; a wrapper that is new is a change."""
@@ -101,15 +156,16 @@ class Places:
 
 
 def _chain(
-    module: nn.Module, model: nn.Module, above: Mapping[int, tuple[nn.Module, _Link]]
+    module: nn.Module, model: nn.Module, above: Mapping[int, tuple[nn.Module, str]]
 ) -> list[_Link]:
     """The links from a module up to the model; a module may contain itself."""
     chain: list[_Link] = []
     passed: set[int] = set()
     while module is not model and id(module) in above and id(module) not in passed:
         passed.add(id(module))
-        module, link = above[id(module)]
-        chain.append(link)
+        parent, name = above[id(module)]
+        chain.append((weakref.ref(parent), name, weakref.ref(module)))
+        module = parent
     return chain
 
 
@@ -143,17 +199,24 @@ def several(where: Where) -> list[Any]:
 def walk(
     module: nn.Module, path: str, above: tuple[nn.Module, ...]
 ) -> Iterator[tuple[str, nn.Module]]:
-    """All paths below a module and what stands there, shared modules once for each path.
+    """A module and those below with their paths, in the order of ``named_modules()``.
 
-    ``above`` are the modules in which it stands: one that contains itself is not entered again.
+    Shared modules come once for each path. ``above`` are the modules in which it stands: one that
+    contains itself is not entered again.
     """
-    module = unwrapped(module)
-    if any(module is one for one in above):
-        return
-    yield path, module
-    for name, child in module._modules.items():
-        if child is not None:
-            yield from walk(child, f"{path}.{name}" if path else name, (*above, module))
+    waiting = [(path, module, above)]
+    while waiting:
+        path, module, above = waiting.pop()
+        module = unwrapped(module)
+        if id(module) in map(id, above):  # A module may contain itself.
+            continue
+        yield path, module
+        if not module._modules:
+            continue
+        prefix, inside = f"{path}." if path else "", (*above, module)
+        for name, child in reversed(module._modules.items()):
+            if child is not None:
+                waiting.append((f"{prefix}{name}", child, inside))
 
 
 def unwrapped(module: nn.Module) -> nn.Module:
@@ -173,6 +236,15 @@ def _inner_of(module: nn.Module) -> nn.Module | None:
         if name in _INNER_OF_WRAPPER:
             return module._modules.get(_INNER_OF_WRAPPER[name])
     return None
+
+
+def types_of(modules: Mapping[str, nn.Module]) -> dict[str, tuple[str, ...]]:
+    """Path -> names of the module's class and of its bases below ``nn.Module``."""
+    known: dict[type, tuple[str, ...]] = {}
+    for module in modules.values():
+        if type(module) not in known:
+            known[type(module)] = tuple(type_names(module))
+    return {path: known[type(module)] for path, module in modules.items()}
 
 
 def type_names(module: nn.Module) -> Iterator[str]:

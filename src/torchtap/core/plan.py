@@ -13,7 +13,7 @@ from torch import nn
 
 from torchtap.core.absence import Absence
 from torchtap.core.errors import InputError, SiteError
-from torchtap.core.modules import Where, modules_of, several, state_names, type_names, walk
+from torchtap.core.modules import Where, modules_of, several, state_names, types_of, walk
 from torchtap.core.planned_size import PlannedSize
 from torchtap.core.printed_page import Listed, Page, Printed
 from torchtap.core.site import (
@@ -121,7 +121,7 @@ def make_plan(model: nn.Module, where: Where) -> Plan:
     items = several(where)
     patterns = tuple(_as_pattern(item) for item in items if isinstance(item, str | Pattern))
     others = [item for item in items if not isinstance(item, str | Pattern)]
-    types = {path: tuple(type_names(module)) for path, module in modules.items()}
+    types = types_of(modules)
     paths = {path: [path] for path in modules}
     for alias, first in aliases.items():
         paths[first].append(alias)
@@ -234,7 +234,13 @@ class _Fitting:
         self, paths: Mapping[str, list[str]], types: Mapping[str, tuple[str, ...]]
     ) -> dict[str, list[Pattern]]:
         """Path -> the patterns that fit the module, in their order."""
-        return {path: self._of_one(names, types[path]) for path, names in paths.items()}
+        named = self._exact.keys()
+        return {
+            path: self._of_one(names, types[path])
+            if self._open or not named.isdisjoint(names)
+            else []
+            for path, names in paths.items()
+        }
 
     def _of_one(self, names: list[str], types: tuple[str, ...]) -> list[Pattern]:
         found = {place for name in names for place in self._exact.get(name, ())}

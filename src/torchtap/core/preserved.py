@@ -21,6 +21,12 @@ _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 """Tables that hold no generators; to look into those of all modules takes milliseconds."""
 
 
+_PLAIN = frozenset({bool, int, float, str, type(None)})
+"""Most attributes are of these classes, and hold no generators."""
+
+_CONTAINERS = (dict, list, tuple, set)
+
+
 class RandomState:
     """The state of every generator of random numbers that can be found.
 
@@ -39,7 +45,7 @@ class RandomState:
             value
             for module in modules
             for name, value in vars(module).items()
-            if name not in _OF_EVERY_MODULE
+            if type(value) not in _PLAIN and name not in _OF_EVERY_MODULE
         ]
         self._generators = [*_global_generators(), *_held_generators([attributes, held])]
         self._states = self.read()
@@ -93,10 +99,11 @@ def _held_generators(values: Iterable[Any]) -> Iterator[Access]:
         value = waiting.pop()
         if type(value) in others:
             continue
-        if isinstance(value, dict | list | tuple | set):
-            if value and id(value) not in seen:
+        if isinstance(value, _CONTAINERS):
+            inner = value.values() if isinstance(value, dict) else value
+            if not _PLAIN.issuperset(map(type, inner)) and id(value) not in seen:
                 seen.add(id(value))
-                waiting += value.values() if isinstance(value, dict) else value
+                waiting += inner
             continue
         access = _access(value)
         if access is None:
@@ -138,14 +145,14 @@ def preserved(modules: Mapping[str, nn.Module], *held: Any) -> Iterator[Callable
     Yields:
         a function that makes copies and generators again what they were, for one more forward.
     """
-    scripted = [one for one in modules.values() if isinstance(one, torch.jit.ScriptModule)]
-    values = [(one, one.clone()) for module in scripted for one in module.buffers(recurse=False)]
-    originals = {
-        path: dict(module._buffers)
-        for path, module in modules.items()
-        if not isinstance(module, torch.jit.ScriptModule)
-    }
-    owners = [(modules[path], own) for path, own in originals.items() if own]
+    others, values = dict[str, nn.Module](), list[tuple[Tensor, Tensor]]()
+    for path, module in modules.items():
+        if isinstance(module, torch.jit.ScriptModule):
+            values += [(one, one.clone()) for one in module.buffers(recurse=False)]
+        else:
+            others[path] = module
+    originals = {path: dict(one._buffers) for path, one in others.items() if one._buffers}
+    owners = [(modules[path], own) for path, own in originals.items()]
     buffers = {
         id(one): one for own in originals.values() for one in own.values() if one is not None
     }
@@ -171,9 +178,10 @@ def preserved(modules: Mapping[str, nn.Module], *held: Any) -> Iterator[Callable
     finally:
         numbers.put_back()
         _write_back(values)
-        for path, own in originals.items():
-            modules[path]._buffers.clear()
-            modules[path]._buffers.update(own)
+        for path, module in others.items():
+            if module._buffers or path in originals:
+                module._buffers.clear()
+                module._buffers.update(originals.get(path, {}))
 
 
 def _write_back(values: Iterable[tuple[Tensor, Tensor]]) -> None:

@@ -32,6 +32,7 @@ class Again(Generic[Made]):
             chosen, where none was given): the model may be a copy with other weights.
         over: name of the tensor in ``subject.inputs`` that the map lies over.
         site: the site inside the model that the map lies over, in place of an input.
+        call: which call of the site's module.
     """
 
     subject: Subject
@@ -39,6 +40,7 @@ class Again(Generic[Made]):
     make: Callable[[Subject, Target], Made]
     over: str = ""
     site: Site | None = None
+    call: int | None = None
 
     def __call__(
         self, *, model: nn.Module | None = None, inputs: Mapping[str, Tensor] | None = None

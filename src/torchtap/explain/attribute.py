@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import nn
 
+from torchtap.core.modules import walked_once
 from torchtap.core.text import count
 from torchtap.explain.again import Again
 from torchtap.explain.attributions.found import Found
@@ -13,6 +14,7 @@ from torchtap.explain.attributions.perturbation import per_batch
 from torchtap.explain.attributions.place import Place
 from torchtap.explain.attributions.request import Request, request_of
 from torchtap.explain.attributions.variable import Variable, variable_of
+from torchtap.explain.cams.layout import are_channels_last
 from torchtap.explain.maps.map import Map
 from torchtap.explain.maps.values import is_channels_last
 from torchtap.explain.subject import Subject
@@ -102,7 +104,8 @@ def attribute(
         tensor([[ 3., -2.]])
     """
     request = request_of(model, method, kwargs)
-    return _attributed(request, Subject(model, inputs, request.kwargs), Target(target), at)
+    with walked_once(model):
+        return _attributed(request, Subject(model, inputs, request.kwargs), Target(target), at)
 
 
 def _attributed(request: Request, subject: Subject, target: Target, at: Any) -> Map:
@@ -124,8 +127,8 @@ def _attributed(request: Request, subject: Subject, target: Target, at: Any) -> 
         scores=scores.detach().float().cpu(),
         notes=(*subject.notes, *place.notes, *_rows(found, variable), *_odd(found, variable)),
         gap=None if found.gap is None else found.gap.float().cpu(),
-        size=_size(variable, place),
-        again=Again(subject, target, again, place.name, place.site),
+        size=_size(subject, variable, place),
+        again=Again(subject, target, again, place.name, place.site, request.call),
     )
 
 
@@ -147,13 +150,14 @@ def _odd(found: Found, variable: Variable) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _size(variable: Variable, place: Place) -> tuple[int, ...]:
+def _size(subject: Subject, variable: Variable, place: Place) -> tuple[int, ...]:
     """What of the shape is space: of pictures and volumes, and of tokens; see ``Map.size``."""
     shape = tuple(variable.value.shape)
+    if place.site is None and len(shape) > 2:
+        is_last = len(shape) == 3 or is_channels_last(shape)
+        return () if is_last and are_channels_last(subject.modules, shape) else shape[2:]
     if is_channels_last(shape):
         return ()  # Space is not last.
     if len(shape) > 3:
-        return shape[2:]
-    if len(shape) == 3 and place.site is None:
         return shape[2:]
     return shape[1:] if len(shape) == 2 and not variable.value.is_floating_point() else ()

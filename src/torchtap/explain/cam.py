@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from torchtap.core.errors import InputError
-from torchtap.core.modules import Where
+from torchtap.core.modules import Where, walked_once
 from torchtap.core.site import Site
 from torchtap.core.tensors import kind_of
 from torchtap.explain.again import Again
@@ -31,6 +32,7 @@ from torchtap.explain.cams.layout import (
     Wish,
     no_map,
 )
+from torchtap.explain.keywords import refuse_unknown
 from torchtap.explain.maps.map import Map
 from torchtap.explain.subject import Subject
 from torchtap.explain.target import Given, Target
@@ -157,11 +159,18 @@ def cam(
         >>> found.values.shape, found.layer, found.target
         (torch.Size([2, 6, 6]), '0', (7, 7))
     """
-    subject = Subject(model, inputs, kwargs)
-    sites = () if layer is None else tuple(asked_layers(model, layer))
-    wish, budget = Wish(layout, grid), Budget(batch_size, max_evals, progress)
-    settings = Settings(method, sites, relu, stack, call, wish, budget)
-    return made(settings, subject, Target(target))
+    refuse_unknown(model, kwargs, "argument of tt.cam", _ARGUMENTS)
+    with walked_once(model):
+        subject = Subject(model, inputs, kwargs)
+        sites = () if layer is None else tuple(asked_layers(model, layer))
+        wish, budget = Wish(layout, grid), Budget(batch_size, max_evals, progress)
+        settings = Settings(method, sites, relu, stack, call, wish, budget)
+        return made(settings, subject, Target(target))
+
+
+_ARGUMENTS = tuple(
+    one.name for one in inspect.signature(cam).parameters.values() if one.kind is one.KEYWORD_ONLY
+)
 
 
 def made(settings: Settings, subject: Subject, target: Target) -> Map:
@@ -323,7 +332,7 @@ class _Making:
     def _over(self, layout: Layout) -> Extent | None:
         """What the map lies over; tokens of a signal are its positions, not its features."""
         over = self._layouts.extent
-        if over is None or layout.name != TOKENS or over.channel_dim != 1 or len(over.size) != 1:
+        if over is None or over.is_told or layout.name != TOKENS or len(over.size) != 1:
             return over
         return Extent(over.name, over.rows, (self._subject.inputs[over.name].shape[1],), 2)
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from torchtap.core.errors import InputError
+from torchtap.core.text import number
+
 _ULPS = 8
 _SHARE = 1e-3
 """Of what the scores change by where the input is another: an error that no map shows."""
@@ -33,6 +36,30 @@ def are_same(found: Tensor, expected: Tensor, changed: Tensor) -> bool:
     rounding = _ULPS * torch.finfo(expected.dtype).eps * _largest(wide)
     slack = max(_SHARE * effects, rounding)
     return torch.allclose(found.double(), wide, rtol=0, atol=slack, equal_nan=True)
+
+
+def refuse_unsteady(first: Tensor, second: Tensor) -> None:
+    """Of two forwards from the same state.
+
+    Args:
+        first: ``float[rows]``.
+        second: likewise.
+
+    Raises:
+        InputError: the scores are others, so the model keeps something that is not put back.
+    """
+    if not are_same(second, first, torch.zeros_like(first)):
+        raise InputError(
+            f"The model gave other scores when it was run again on the same inputs "
+            f"({_shown(first)}, then {_shown(second)}), so runs cannot be compared: it keeps a "
+            f"state outside of its buffers, or draws random numbers from a generator that is no "
+            f"attribute of a module. Keep the state in a buffer (register_buffer), or reset it in "
+            f"forward."
+        )
+
+
+def _shown(scores: Tensor) -> str:
+    return ", ".join(map(number, scores.tolist()[:3])) + (", ..." if len(scores) > 3 else "")
 
 
 def _largest(tensor: Tensor) -> float:

@@ -10,7 +10,7 @@ from torch import Tensor
 from torchtap.core.errors import InputError
 from torchtap.core.site import Site
 from torchtap.core.tensors import storage_id
-from torchtap.explain.same_scores import are_same
+from torchtap.explain.same_scores import are_same, refuse_unsteady
 from torchtap.explain.subject import Subject
 
 Scores = Callable[[], Tensor]
@@ -38,16 +38,20 @@ class Spoiled:
         self._version = 0
         self._subject = subject
         self._is_owned = False
+        self._overwrites = True
+        self._other = _swapped
 
     def replace(self, tensor: Tensor) -> Tensor:
         """Overwrite a tensor; returns the clone to go on with."""
+        if not self._overwrites:
+            return tensor
         self.clone = tensor.clone()
         self._version = -1 if self.clone.is_inference() else self.clone._version
         if storage_id(tensor) in _owned(self._subject):  # Parameters are never written to.
             self._is_owned = True
             return self.clone
         self._tensor, self._value = tensor, tensor.detach().clone()
-        _write(tensor, _other(self._value))
+        _write(tensor, self._other(self._value))
         return self.clone
 
     def is_read(self, run: Scores, expected: Tensor) -> bool:
@@ -57,6 +61,14 @@ class Spoiled:
             run: one forward, in which the edit calls :meth:`replace`.
             expected: the scores without.
         """
+        for self._other in (_swapped, _all_alike):
+            if self._shows(run, expected):
+                return True
+            if self.clone is None or not _is_discrete(self.clone):
+                break  # NaN has shown it.
+        return False
+
+    def _shows(self, run: Scores, expected: Tensor) -> bool:
         try:
             found = run()
         except (RuntimeError, ValueError, LookupError, AssertionError):
@@ -66,6 +78,16 @@ class Spoiled:
                 _write(self._tensor, self._value)
             self._tensor = self._value = None
         return self._is_owned or not are_same(found, expected, expected)
+
+    def check_steady(self, run: Scores, expected: Tensor) -> None:
+        """Raise if it is the model that gives other scores, or an error, when it runs again.
+
+        Args:
+            run: one forward, in which nothing is overwritten.
+            expected: the scores without.
+        """
+        self._overwrites = False
+        refuse_unsteady(expected, run())
 
     @property
     def is_overwritten(self) -> bool:
@@ -96,12 +118,22 @@ def _owned(subject: Subject) -> set[int]:
     return {storage_id(one) for one in owned if one is not None} - {0}
 
 
-def _other(value: Tensor) -> Tensor:
-    """Values that show wherever they are read; of integers and flags, others that occur."""
-    if value.is_floating_point() or value.is_complex():
+def _is_discrete(value: Tensor) -> bool:
+    return not (value.is_floating_point() or value.is_complex())
+
+
+def _swapped(value: Tensor) -> Tensor:
+    """Values that show wherever they are read; of integers and flags, at each place another one."""
+    if not _is_discrete(value):
         return torch.full_like(value, torch.nan)
-    low = value.min()
-    return torch.where(value == low, value.max(), low)
+    low, high = value.aminmax()
+    return torch.where(value == low, high, low) if low != high else value ^ 1
+
+
+def _all_alike(value: Tensor) -> Tensor:
+    """One of the integers at all places: sums do not tell where values have gone."""
+    low, high = value.aminmax()
+    return low.expand_as(value) if low != high else value ^ 1
 
 
 def _write(tensor: Tensor, value: Tensor) -> None:

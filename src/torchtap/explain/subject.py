@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
+from torch.nn.parameter import is_lazy
 
 from torchtap.core.errors import InputError
-from torchtap.core.modules import modules_of
+from torchtap.core.modules import modules_of, walked_once
 from torchtap.core.plan import make_plan
 from torchtap.core.preserved import gradients_set_aside, preserved
 from torchtap.core.rebuild import replace_arguments
@@ -25,6 +26,11 @@ from torchtap.hooks.uncompiled import uncompiled
 from torchtap.transfer.extractor import LAST, Extractor
 
 _NO_INPUTS: Mapping[str, Tensor] = {}
+_INFERENCE = (
+    "Parameters or tensors of this model were made under torch.inference_mode, so no gradient goes "
+    "through them. Make the model outside of it, or use tt.attribute with a method that needs no "
+    "gradients: occlusion, feature_permutation, shapley."
+)
 
 
 class Subject:
@@ -48,7 +54,8 @@ class Subject:
         num_evals: how often the model was run so far; rows that are repeated count as often.
 
     Raises:
-        InputError: the model is no module or holds a ScriptModule, or its arguments hold no tensor.
+        InputError: the model is no module, holds a ScriptModule or lazy parameters, or its
+            arguments hold no tensor.
     """
 
     def __init__(self, model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
@@ -60,6 +67,7 @@ class Subject:
         self.kwargs = dict(kwargs)
         self.modules, _ = modules_of(model)
         _refuse_scripted(self.modules)
+        _refuse_lazy(self.modules)
         self.inputs = dict(argument_leaves(args, self.kwargs))
         if not self.inputs:
             raise InputError(
@@ -71,6 +79,7 @@ class Subject:
         self.notes = tuple(_notes(self.modules))
         self.num_evals = 0
         self._rewind: Callable[[], None] | None = None
+        self._is_fresh = False
 
     def changed(
         self, *, model: nn.Module | None = None, inputs: Mapping[str, Tensor] = _NO_INPUTS
@@ -79,12 +88,14 @@ class Subject:
 
         Args:
             model: takes the place of the model.
-            inputs: name -> tensor, in place of some of :attr:`inputs`.
+            inputs: name -> tensor, in place of some of :attr:`inputs`, and of the same tensor
+                elsewhere among them.
         """
+        made = {id(self.inputs[name]): one for name, one in inputs.items()}
         args, kwargs = replace_arguments(
             self.args,
             self.kwargs,
-            lambda name, tensor: inputs.get(name, tensor),
+            lambda _, tensor: made.get(id(tensor), tensor),
             inside=lambda _, tensor, __: tensor,
         )
         return Subject(self.model if model is None else model, args, kwargs)
@@ -106,7 +117,9 @@ class Subject:
             stack.enter_context(gradients_set_aside(params))
             guards.hold()
             stack.callback(guards.release)
+            stack.enter_context(walked_once(self.model))
             self._rewind = stack.enter_context(preserved(self.modules, self.args, self.kwargs))
+            self._is_fresh = True
             try:
                 yield
             finally:
@@ -122,7 +135,12 @@ class Subject:
                 ``inputs`` hold so many times more rows than the originals.
         """
         args, kwargs = self._arguments(inputs, times)
-        return self._called(*args, **kwargs)
+        try:
+            return self._called(*args, **kwargs)
+        except RuntimeError as error:
+            if "Inference tensors" in str(error):
+                error.add_note(_INFERENCE)
+            raise
 
     def scores(
         self, target: Target, inputs: Mapping[str, Tensor] = _NO_INPUTS, *, times: int = 1
@@ -146,7 +164,9 @@ class Subject:
         self, inputs: Mapping[str, Tensor], times: int
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         assert self._rewind is not None, "runs stand inside of held()"
-        self._rewind()
+        if not self._is_fresh:
+            self._rewind()
+        self._is_fresh = False
         self.num_evals += times
 
         # A tensor that is given twice stays one.
@@ -192,6 +212,16 @@ def _refuse_scripted(modules: Mapping[str, nn.Module]) -> None:
             raise InputError(
                 f"Module {path or '.'!r} is a ScriptModule, which takes no hooks and gives its "
                 f"buffers to none but itself. Explain the module that it was scripted from."
+            )
+
+
+def _refuse_lazy(modules: Mapping[str, nn.Module]) -> None:
+    for path, one in modules.items():
+        tensors: Iterable[Any] = (*one._parameters.values(), *one._buffers.values())
+        if any(map(is_lazy, tensors)):
+            raise InputError(
+                f"Module {path or '.'!r} is a {type(one).__name__} that is not initialised yet, "
+                f"which the first call does. Call the model once before."
             )
 
 

@@ -33,6 +33,17 @@ _BENDING = _names(
 )
 _ELEMENTWISE = _SAME_PLACE | _PRODUCTS | _BENDING | {"pow"}
 
+_LARGEST = _names(
+    """
+    max amax min amin topk sort kthvalue logsumexp maxpool2dwithindices maxpool3dwithindices
+    adaptivemaxpool2d adaptivemaxpool3d
+    """
+)
+_JOINS = _names("cat stack")
+_TURNS = _names(
+    "clone alias view unsafeview reshapealias expand transpose permute squeeze unsqueeze"
+)
+
 _MASKS = _names("where maskedfill")
 
 RECORDED = frozenset({*_MASKS, "mul"})
@@ -80,9 +91,26 @@ def why_like_rectifier(node: Any, on_way: Collection[Any], operations: Operation
             f"{node.name()}, a value times a function of itself, as SiLU and GELU are: it may let "
             f"negative values through, and guided backpropagation has no meaning there"
         )
+    if name in _LARGEST and _competes(node, on_way):
+        return f"{node.name()}, of values beside constants, which may be a rectifier: torch.relu is"
     if name not in _NO_RECTIFIERS or _keeps_negative(node, name):
         return f"{node.name()}, of which it is not known whether it acts as a rectifier"
     return ""
+
+
+def _competes(node: Any, on_way: Collection[Any]) -> bool:
+    """Whether the values of which the largest is taken were put beside constants."""
+    waiting = [node]
+    while waiting:
+        for one, _ in waiting.pop().next_functions:
+            if one not in on_way:
+                continue
+            name = name_of_node(one)
+            if name in _JOINS and any(part not in on_way for part, _ in one.next_functions):
+                return True
+            if name in _JOINS | _TURNS:
+                waiting.append(one)
+    return False
 
 
 def _keeps_negative(node: Any, name: str) -> bool:

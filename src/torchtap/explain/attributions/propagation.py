@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from torchtap.core.errors import InputError
+from torchtap.core.text import number
 from torchtap.explain.attributions.found import Found, wide
 from torchtap.explain.attributions.operations import (
     Key,
@@ -68,6 +69,12 @@ _MAXIMA = _names("maxpool2dwithindices maxpool3dwithindices max amax")
 
 _NO_DIFFERENCE = 1e-10
 """Inputs of an activation that differ by less have its derivative as the multiplier."""
+
+_TOLERANCE = {torch.float64: 1e-7, torch.float32: 1e-3}
+_HALF = 0.1
+"""Rounding of a completeness gap, as a share of all that the map of a row adds up."""
+_ULPS = 64
+"""Rounding of the scores, whose difference it is."""
 
 Gradients = tuple[Tensor | None, ...]
 Rule = Callable[[Any, Key], None]
@@ -142,7 +149,35 @@ def deeplift(variable: Variable, *, baselines: float | Tensor | None = None) -> 
     )
     values = wide(multipliers) * (wide(variable.value) - wide(baseline))
     rise = variable.base_scores.double() - variable.scores(baseline).double()
-    return Found(values, variable.gap(values, rise))
+    gap = variable.gap(values, rise)
+    _refuse_incomplete(gap, (values.double().abs().sum() + rise.abs().sum()) / len(gap), variable)
+    return Found(values, gap)
+
+
+def _refuse_incomplete(gap: Tensor, size: Tensor, variable: Variable) -> None:
+    """With rules that are right for all operations the map adds up, so here one is missing.
+
+    Args:
+        gap: completeness gap of each row.
+        size: of what the map of a row adds up.
+        variable: what it is made of.
+
+    Raises:
+        InputError: it does not add up, beyond rounding.
+    """
+    scores = variable.base_scores
+    share = max(_TOLERANCE.get(one, _HALF) for one in (variable.value.dtype, scores.dtype))
+    if torch.is_autocast_enabled(scores.device.type):
+        share = _HALF
+    worst = gap.abs().max()
+    slack = share * size + _ULPS * torch.finfo(scores.dtype).eps * scores.double().abs().max()
+    if not bool(worst > slack):
+        return
+    raise InputError(
+        f"deeplift does not add up: the map's sum and the rise of the score differ by "
+        f"{number(float(worst))}. The model computes something from the value that autograd does "
+        f"not see: a mask as in h * (h > 0), an index, detach. Use the method integrated_gradients."
+    )
 
 
 def _times(factor: Tensor) -> Callable[[Gradients], Gradients]:

@@ -21,6 +21,7 @@ from torchtap.explain.attributions.propagation import deeplift, lrp
 from torchtap.explain.attributions.rectifiers import deconvolution, guided_backprop
 from torchtap.explain.attributions.shapley import shapley
 from torchtap.explain.attributions.variable import Variable
+from torchtap.explain.keywords import refuse_unknown
 
 Function = Callable[..., Found]
 
@@ -95,7 +96,8 @@ def request_of(model: nn.Module, method: str, kwargs: Mapping[str, Any]) -> Requ
             left.pop(name, None)
         make = _prepared(NOISY[method], left, one, of)
     _refuse_others(model, method, of, left)
-    _refuse_misspelt(model, method, of, left)
+    own = [one for one in _own_settings(method, of) if one != _BATCHING]
+    refuse_unknown(model, left, f"setting of {method!r}", own)
     return Request(method, make, of in WITHOUT_GRADIENT, call, left)
 
 
@@ -136,25 +138,6 @@ def _refuse_others(model: nn.Module, method: str, of: str, left: Mapping[str, An
             raise InputError(
                 f"{name} is no setting of {method!r}, and no argument of {type(model).__name__}; "
                 f"the method has {', '.join(own) or 'none'}."
-            )
-
-
-def _refuse_misspelt(model: nn.Module, method: str, of: str, left: Mapping[str, Any]) -> None:
-    """What neither the method nor the model takes."""
-    try:
-        parameters = inspect.signature(model.forward).parameters.values()
-    except (TypeError, ValueError):  # Of compiled code.
-        return
-    if any(one.kind is one.VAR_KEYWORD for one in parameters):
-        return
-    own = [one for one in _own_settings(method, of) if one != _BATCHING]
-    taken = {one.name for one in parameters}
-    for name in left:
-        if name not in taken:
-            raise InputError(
-                f"{name} is no setting of {method!r}, and no argument of {type(model).__name__}"
-                f"{did_you_mean(name, [*own, *taken])} The method has "
-                f"{', '.join(own) or 'none'}."
             )
 
 

@@ -101,12 +101,19 @@ class SiteValue:
                 one use of several; there only the others that the module changes in place count.
         """
         spoiled = self._spoiled = Spoiled(self._subject)
-        self._editor.begin_step(0, is_on=True)
+
+        def anew() -> Tensor:
+            self._editor.begin_step(0, is_on=True)  # Calls are numbered anew.
+            return run()
+
         try:
-            is_read = spoiled.is_read(run, scores)
+            is_read = spoiled.is_read(anew, scores)
+            is_read = is_read and (self.site.port != "input" or spoiled.is_overwritten)
+            if is_read:
+                spoiled.check_steady(anew, scores)
         finally:
             self._spoiled = None
-        if is_read and (self.site.port != "input" or spoiled.is_overwritten):
+        if is_read:
             raise refuse_shared(self.site)
 
     @contextmanager

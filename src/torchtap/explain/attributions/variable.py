@@ -15,7 +15,7 @@ from torchtap.core.text import plural
 from torchtap.explain.attributions.place import Inside, Place, place_of
 from torchtap.explain.attributions.site_value import SiteValue
 from torchtap.explain.rows import is_per_row
-from torchtap.explain.same_scores import are_same
+from torchtap.explain.same_scores import are_same, refuse_unsteady
 from torchtap.explain.subject import Subject
 from torchtap.explain.target import Target
 from torchtap.explain.twice import are_rows
@@ -58,6 +58,7 @@ class Variable:
         self._base_scores = scores
         self._copies = copies
         self._can_repeat: bool | None = None
+        self._is_steady = False
         self._is_per_row: bool | None = None
         self._rows = rows
 
@@ -167,6 +168,7 @@ class Variable:
         copies = self._copies * times
         other = Variable(values, lambda new, more: self._run(new, more * times), copies=copies)
         other._can_repeat, other.why_single = self._can_repeat, self.why_single
+        other._is_steady = True
         other._is_per_row = self.is_per_row
         return other
 
@@ -190,12 +192,20 @@ class Variable:
     def times_in(self, batch_size: int) -> int:
         """How many copies of the rows fit in one forward of at most so many rows."""
         times = batch_size // max(self.num_rows, 1)
-        if times < 2 or self.num_rows == 0:
-            return 1
-        if self._can_repeat is None:
+        is_single = times < 2 or self.num_rows == 0
+        if not is_single and self._can_repeat is None:
             self.why_single = self._why_not_repeated(min(times, _MOST_COPIES))
             self._can_repeat = not self.why_single
-        return times if self._can_repeat else 1
+        if is_single or not self._can_repeat:
+            self._check_steady()
+            return 1
+        return times
+
+    def _check_steady(self) -> None:
+        """Raise if the same values do not have the same scores once more."""
+        if not self._is_steady:
+            refuse_unsteady(self.base_scores, self.scores(self.value))
+            self._is_steady = True
 
     def _why_not_repeated(self, times: int) -> str:
         """Why the value has other scores beside other rows than by itself; empty if it has not.

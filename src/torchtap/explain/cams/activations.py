@@ -112,8 +112,9 @@ def edges_of(tensor: Tensor) -> Iterable[GradientEdge]:
 
 def floating_leaves(subject: Subject) -> dict[str, Tensor]:
     """The floating inputs as leaves that require grad; none where all parameters require it."""
-    params = list(subject.model.parameters())
-    if params and all(param.requires_grad for param in params):
+    tables = (module._parameters for module in subject.modules.values() if module._parameters)
+    wants = [one.requires_grad for table in tables for one in table.values() if one is not None]
+    if wants and all(wants):
         return {}
     return {
         name: one.detach().clone().requires_grad_()

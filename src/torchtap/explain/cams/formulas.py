@@ -12,6 +12,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+_ULPS = 8
+"""Rounding of a sum that is 0, in units of its terms."""
+
 Formula = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -45,11 +48,13 @@ def xgradcam(value: Tensor, gradient: Tensor) -> Tensor:
     """XGrad-CAM (Fu et al. 2020, equations 2 and 8).
 
     ``sum_k w_k A_k`` with ``w_k = sum_ij A_kij G_kij / sum_ij A_kij``, 0 where the channel sums
-    to 0; signed.
+    to 0, up to rounding (as behind a normalisation over the grid); signed.
     """
-    total = _spatial(value).sum(-1)
+    spatial = _spatial(value)
+    total, size = spatial.sum(-1), spatial.abs().sum(-1)
     weights = _spatial(value * gradient).sum(-1) / total
-    return _weighed(value, torch.where(total == 0, 0, weights))
+    is_zero = total.abs() <= _ULPS * torch.finfo(value.dtype).eps * size
+    return _weighed(value, torch.where(is_zero, 0, weights))
 
 
 def layercam(value: Tensor, gradient: Tensor) -> Tensor:
@@ -61,8 +66,9 @@ def eigencam(value: Tensor) -> Tensor:
     """Eigen-CAM (Muhammad and Yeasin 2020, section III): ``A v``, for no class.
 
     ``v`` is the first right singular vector of ``A`` as a matrix of places and channels, which is
-    not centred. Its sign is free: the map's sum is made positive. NaN where the value of a row is
-    not finite. The largest singular value must be single, or the map is one of many.
+    not centred. Its sign is free: the map's sum is made positive, and where that is 0, up to
+    rounding, the largest magnitude. NaN where the value of a row is not finite. The largest
+    singular value must be single, or the map is one of many.
     """
     found = [_first_component(row) for row in _spatial(value)]
     return torch.stack(found).reshape(-1, *value.shape[2:])
@@ -100,8 +106,15 @@ def _first_component(row: Tensor) -> Tensor:
         found = vectors[:, -1] * values[-1].clamp(min=0).sqrt()
     else:
         found = matrix @ torch.linalg.eigh(matrix.mT @ matrix)[1][:, -1]
-    first: Tensor = found if found.sum() >= 0 else -found
+    first: Tensor = found if _sense(found, row.dtype) >= 0 else -found
     return first.to(row.dtype)
+
+
+def _sense(found: Tensor, dtype: torch.dtype) -> Tensor:
+    total = found.sum()
+    if total.abs() > _ULPS * torch.finfo(dtype).eps * found.abs().sum():
+        return total
+    return found[found.abs().argmax()]
 
 
 def _spatial(maps: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from torchtap.core.record import Record
 from torchtap.core.site import Pattern, Site
 from torchtap.edits.edit import Edit, edit
 from torchtap.explain.cams.layout import Extent
-from torchtap.explain.same_scores import are_same
+from torchtap.explain.same_scores import are_same, refuse_unsteady
 from torchtap.explain.spoiled import Spoiled, refuse_shared
 from torchtap.explain.subject import Subject
 from torchtap.explain.target import Target
@@ -192,6 +192,8 @@ class _Ablation:
         self._spoiled = Spoiled(subject)
         try:
             is_read = self._spoiled.is_read(lambda: run([None]), alone)
+            if is_read:
+                self._spoiled.check_steady(lambda: run([None]), alone)
         finally:
             self._spoiled = None
         if is_read:
@@ -233,6 +235,8 @@ def _tried(method: str, subject: Subject, value: Tensor, run: Run, budget: Budge
     scores = torch.full((rows, total), torch.nan, dtype=torch.float64, device=value.device)
     num, notes = 0, []
     width, why = _width(subject, run, rows, order, budget)
+    if width == 1:
+        refuse_unsteady(run([None]), run([None]))
     notes += [why] if why else []
     with Progress(f"{method}: channels", len(order), wanted=budget.progress) as shown:
         try:

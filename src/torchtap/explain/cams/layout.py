@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -21,6 +21,8 @@ LAYOUTS = (CHANNELS_FIRST, CHANNELS_LAST, TOKENS, WINDOWS)
 _EXTRA_TOKENS = (0, 1, 2, 5)
 """None, a class token, one for distillation, and four registers."""
 _MOST_IMAGE_CHANNELS = 4
+_MOST_ANISOTROPY = 1.5
+"""Of what may be a smaller picture: sides are rounded, and strides mostly the same."""
 _CONVOLUTIONS = (
     nn.Conv1d,
     nn.Conv2d,
@@ -105,31 +107,65 @@ class Extent:
         rows: how many rows it has.
         size: its length, height and width, or depth, height and width.
         channel_dim: which of its dimensions counts channels; ``None`` for token numbers.
+        is_told: whether the modules tell which; otherwise it is the usual one.
     """
 
     name: str
     rows: int
     size: tuple[int, ...]
     channel_dim: int | None
+    is_told: bool = True
 
 
 def extent_of(subject: Subject) -> Extent | None:
     """What the maps of a model lie over: its first picture, volume, signal or sequence of tokens.
 
     Pictures are ``[B, C, H, W]``, or ``[B, H, W, C]`` where only the last dimension is one to
-    four.
+    four, and no convolution takes dimension 1 for the channels.
     """
     for name, one in subject.inputs.items():
         if one.is_nested or one.layout is not torch.strided:
             continue
-        is_signal = one.is_floating_point() and one.dim() == 3
-        if is_signal or (not one.is_complex() and one.dim() in (4, 5)):
-            last = one.dim() - 1
-            is_last = one.shape[-1] <= _MOST_IMAGE_CHANNELS < one.shape[1] and one.dim() > 3
+        if one.is_floating_point() and one.dim() == 3:
+            dim = _channels_of_sequence(subject.modules, tuple(one.shape))
+            size = one.shape[1 if dim == 2 else 2]
+            return Extent(name, one.shape[0], (size,), dim or 1, is_told=dim is not None)
+        if not one.is_complex() and one.dim() in (4, 5):
+            is_last = are_channels_last(subject.modules, tuple(one.shape))
             spatial = one.shape[1:-1] if is_last else one.shape[2:]
-            return Extent(name, one.shape[0], tuple(spatial), last if is_last else 1)
+            return Extent(name, one.shape[0], tuple(spatial), one.dim() - 1 if is_last else 1)
         if not (one.is_floating_point() or one.is_complex()) and one.dim() == 2:
             return Extent(name, one.shape[0], (one.shape[1],), None)
+    return None
+
+
+def are_channels_last(modules: Mapping[str, nn.Module], shape: Sequence[int]) -> bool:
+    """Whether an input has its channels last: a picture, a volume, or a sequence of features.
+
+    Of sequences the first module that takes as many channels decides. Pictures and volumes have
+    them last where only the last dimension is one to four, unless the first convolution takes
+    dimension 1.
+
+    Args:
+        modules: of the model, in the order in which they stand in it.
+        shape: of the input.
+    """
+    if len(shape) == 3:
+        return _channels_of_sequence(modules, shape) == 2
+    if not shape[-1] <= _MOST_IMAGE_CHANNELS < shape[1]:
+        return False
+    taken = (one for module in modules.values() for one in _taken(module, len(shape)))
+    stem = next((width for width, is_first in taken if is_first), None)
+    return stem != shape[1]
+
+
+def _channels_of_sequence(modules: Mapping[str, nn.Module], shape: Sequence[int]) -> int | None:
+    """Which dimension counts channels, if a module takes as many as one of them."""
+    for module in modules.values():
+        for width, is_first in _taken(module, 3):
+            dim = 1 if is_first else 2
+            if width == shape[dim]:
+                return dim
     return None
 
 
@@ -227,6 +263,8 @@ class Layouts:
             of_first, of_last = self._widths_in(place, rank)
             is_first, is_last = shape[1] in of_first, shape[-1] in of_last
             if is_first is not is_last:
+                if is_last and self._is_doubtful(path, shape):
+                    return self._by_size(shape)
                 return CHANNELS_FIRST if is_first else last
             if is_first and is_last:
                 return self._by_size(shape)
@@ -244,6 +282,18 @@ class Layouts:
                         (first if is_first else last).add(width)
             self._widths[path, rank] = first, last
         return self._widths[path, rank]
+
+    def _is_doubtful(self, path: str, shape: tuple[int, ...]) -> bool:
+        """Whether only linear layers around say that channels are last, and sizes do not.
+
+        Those of a head or of a squeeze may be as wide as a map by chance.
+        """
+        if self.extent is None or len(shape) - 2 != len(self.extent.size) or len(shape) == 3:
+            return False
+        if path in self._modules and any(_widths(self._modules[path], len(shape))):
+            return False
+        first, last = (_anisotropy(one, self.extent.size) for one in (shape[2:], shape[1:-1]))
+        return first <= last and first <= _MOST_ANISOTROPY
 
     def _by_size(self, shape: tuple[int, ...]) -> str | None:
         """Told by the input: maps keep its ratios."""
@@ -320,9 +370,21 @@ class Layouts:
 
 def _widths(module: nn.Module, rank: int) -> Iterator[tuple[int, bool]]:
     """Numbers of channels that a module takes or gives, and whether they come first."""
+    yield from _taken(module, rank)
     if isinstance(module, _CONVOLUTIONS):
         if module.weight.dim() == rank:
-            yield from ((module.in_channels, True), (module.out_channels, True))
+            yield module.out_channels, True
+    elif isinstance(module, nn.Linear):
+        yield module.out_features, False
+    elif isinstance(module, nn.Embedding | nn.EmbeddingBag):
+        yield module.embedding_dim, False
+
+
+def _taken(module: nn.Module, rank: int) -> Iterator[tuple[int, bool]]:
+    """Numbers of channels that a module takes, and whether they come first."""
+    if isinstance(module, _CONVOLUTIONS):
+        if module.weight.dim() == rank:
+            yield module.in_channels, True
     elif isinstance(module, _NORMS):
         suffix = type(module).__name__[-2:]  # "2d"; that of a SyncBatchNorm says nothing.
         if suffix == f"{rank - 2}d" or not suffix[0].isdigit():
@@ -330,20 +392,26 @@ def _widths(module: nn.Module, rank: int) -> Iterator[tuple[int, bool]]:
     elif isinstance(module, nn.GroupNorm):
         yield module.num_channels, True
     elif isinstance(module, nn.Linear):
-        yield from ((module.in_features, False), (module.out_features, False))
+        yield module.in_features, False
     elif isinstance(module, nn.LayerNorm | nn.RMSNorm):
         if len(module.normalized_shape) == 1:
             yield module.normalized_shape[0], False
-    elif isinstance(module, nn.Embedding | nn.EmbeddingBag):
-        yield module.embedding_dim, False
     elif isinstance(module, nn.MultiheadAttention):
         yield module.embed_dim, False
+    elif isinstance(module, nn.RNNBase):
+        yield module.input_size, False
 
 
 def _is_like(grid: Iterable[int], size: Sequence[int]) -> bool:
     """Whether a map may be a smaller picture: about the same factor in each dimension."""
     factors = [whole / one for whole, one in zip(size, grid, strict=True)]
-    return min(factors) >= 1 and max(factors) <= 1.5 * min(factors)
+    return min(factors) >= 1 and max(factors) <= _MOST_ANISOTROPY * min(factors)
+
+
+def _anisotropy(grid: Iterable[int], size: Sequence[int]) -> float:
+    """How much more one dimension of a picture would be shrunk than another, from 1."""
+    factors = [whole / one for whole, one in zip(size, grid, strict=True)]
+    return max(factors) / min(factors)
 
 
 def _patches(num: int, size: Sequence[int]) -> tuple[int, ...] | None:

@@ -145,8 +145,8 @@ def varied(again: Again[MapValues], of: str) -> Iterator[Variable]:
     site = again.site or Site("", "input", again.over)
     if of == "probability" and target.classes is not None and target.site is None:
         target = Target(target.probabilities)
-    with subject.held(), variable_of(subject, target, str(site), None, integers=True) as opened:
-        variable, _ = opened
+    opened = variable_of(subject, target, str(site), again.call, integers=True)
+    with subject.held(), opened as (variable, _):
         if not variable.is_per_row:
             raise InputError("the target is no number of each row")
         yield variable
