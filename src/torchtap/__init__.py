@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from torchtap.edits.tensor import edit_tensor as edit_tensor
     from torchtap.explain.attribute import attribute as attribute
     from torchtap.explain.cam import cam as cam
-    from torchtap.explain.check_result import Check as Check
-    from torchtap.explain.map import Map as Map
+    from torchtap.explain.checks.result import Check as Check
+    from torchtap.explain.maps.map import Map as Map
     from torchtap.failures.explain_errors import explain_errors as explain_errors
     from torchtap.graphs.door import graph as graph
     from torchtap.graphs.graph import Graph as Graph
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from torchtap.runs.open_run import open_run
     from torchtap.runs.run import Run as Run
     from torchtap.runs.store.disk import Disk as Disk
-    from torchtap.runs.table import Table as Table
+    from torchtap.runs.tables.table import Table as Table
     from torchtap.saved import codecs as codecs
     from torchtap.saved.advise import advise_offload as advise_offload
     from torchtap.saved.offload import Offload as Offload, offload as offload
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Absence": "core.absence",
     "CaptureError": "core.errors",
-    "Check": "explain.check_result",
+    "Check": "explain.checks.result",
     "Disk": "runs.store.disk",
     "Edit": "edits.edit",
     "EditError": "core.errors",
@@ -76,7 +76,7 @@ _HOMES = {
     "Histogram": "stats.histogram",
     "InputError": "core.errors",
     "Key": "core.record",
-    "Map": "explain.map",
+    "Map": "explain.maps.map",
     "Memory": "runs.memory",
     "MissingExtraError": "core.errors",
     "Offload": "saved.offload",
@@ -94,7 +94,7 @@ _HOMES = {
     "Statistics": "stats.statistics",
     "Stats": "stats.sink",
     "Sweep": "studies.sweep_table",
-    "Table": "runs.table",
+    "Table": "runs.tables.table",
     "TorchtapError": "core.errors",
     "Verification": "studies.verify",
     "Watch": "capture.watch",

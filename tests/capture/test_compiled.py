@@ -336,6 +336,7 @@ def test_a_copy_of_a_watched_compiled_model_is_told_from_it() -> None:
         assert two.run.stats(name).num_tensors == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", [BLOCK_WHERE, "*:input,output,grad_output,param,param_grad"])
 def test_many_equal_blocks_are_compiled_no_more_often_than_unwatched(where: Any) -> None:
     def graphs(model: nn.Module, is_watched: bool) -> Any:
@@ -467,6 +468,7 @@ def test_a_gradient_that_cannot_come_in_a_graph_is_absent_for_its_own_reason() -
     assert w.absent[0].reason == "grad mode was off"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transform", ["grad", "vmap"])
 def test_a_compiled_transform_runs_as_without_torchtap_and_its_sites_are_absent(
     transform: str,
@@ -527,6 +529,7 @@ def a_compiled_step(sink: Any, *, is_compiled: bool) -> Any:
     return losses, w
 
 
+@pytest.mark.slow
 def test_a_step_that_is_compiled_whole_gives_the_values_of_eager_mode() -> None:
     losses, one = a_compiled_step(tt.Memory(), is_compiled=False)
     with warnings.catch_warnings():

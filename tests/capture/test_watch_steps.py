@@ -188,6 +188,7 @@ def test_memory_is_flat_over_some_steps() -> None:
     assert grown(200, small_net(), ["*:*", "*:param_grad"], lambda record: None) < 20_000
 
 
+@pytest.mark.slow
 def test_a_sink_that_keeps_everything_is_seen_to_grow() -> None:
     assert grown(200, small_net(), ["*:*", "*:param_grad"], [].append) > 100_000
 

@@ -8,7 +8,6 @@ import math
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -133,21 +132,22 @@ def shell(*words: Any, **environment: Any) -> Any:
 # ---------------------------------------------------------------------- help and speed
 
 
+HEAVY = {"torch", "numpy", "matplotlib", "pyarrow", "duckdb", "scipy", "transformers", "asyncio"}
+"""Without them a command's help takes 0.06 s."""
+
+
 @pytest.mark.parametrize("command", ["", *sorted(cli.cli.commands)])
-def test_help_is_quick_without_torch_and_fits(command: Any) -> None:
+def test_help_imports_nothing_heavy_and_fits(command: Any) -> None:
     words = [word for word in (command, "--help") if word]
     code = (
         "import sys; from torchtap.cli.app import run; "
         f"code = run({words!r}); "
-        "print(code, *sorted({'torch', 'numpy', 'matplotlib'} & set(sys.modules)))"
+        f"print(code, *sorted({HEAVY!r} & set(sys.modules)))"
     )
-    started = time.perf_counter()
     done = shell("-c", code)
-    took = time.perf_counter() - started
     *text, last = done.stdout.strip().split("\n")
     assert last == "0", done.stderr
     assert all(breadth(line) <= 100 for line in text)
-    assert took < 2  # 0.06 s on a quiet machine; the ceiling only catches a heavy import.
 
 
 def test_help_names_every_command(call: Callable[..., Any]) -> None:
@@ -198,6 +198,7 @@ def test_there_are_a_thousand_class_names_in_their_order() -> None:
         assert names[index] == name
 
 
+@pytest.mark.slow
 def test_the_demo_prints_classes_and_modules_and_saves_both_files(tmp_path: Path) -> None:
     done = shell("-m", "torchtap.cli", "demo", "--out", str(tmp_path / "out"))
     assert done.returncode == 0, done.stderr
@@ -215,6 +216,7 @@ def test_the_demo_prints_classes_and_modules_and_saves_both_files(tmp_path: Path
     assert run["."].argmax() == CAT
 
 
+@pytest.mark.slow
 def test_the_demo_as_json_is_json(call: Callable[..., Any], tmp_path: Path) -> None:
     code, out, _ = call("demo", "--json", "--out", tmp_path)
     found = json.loads(out)

@@ -234,6 +234,7 @@ def test_the_picture_in_the_docs_is_the_one_that_the_demo_draws(demo: Any, name:
     assert (IMAGES / name).stat().st_size < 300_000
 
 
+@pytest.mark.slow
 def test_the_sheet_shows_three_depths_the_pixels_and_deletion(network: Any) -> None:
     found = explain_demo(run_demo())
     assert [one.layer for one in (*found.cams, found.pixels)] == [*DEPTHS, ""]

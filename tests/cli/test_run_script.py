@@ -293,6 +293,7 @@ net(torch.ones(5, 4))
 """
 
 
+@pytest.mark.slow
 def test_an_error_is_explained_where_that_is_asked_for(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(FAILING)
@@ -307,6 +308,7 @@ def test_an_error_is_explained_where_that_is_asked_for(tmp_path: Path) -> None:
     assert message in explained.stderr.decode().splitlines()
 
 
+@pytest.mark.slow
 def test_an_error_of_the_script_itself_is_left_alone(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("import torch\n\nraise ValueError('mine')\n")

@@ -32,9 +32,15 @@ from torchtap.cli import app as cli
 _WIDTH = 100
 
 
-def pages_with(found: Callable[[str], object]) -> pytest.MarkDecorator:
-    chosen = [page for page in PAGES if found(page.read_text())]
-    return pytest.mark.parametrize("page", chosen, ids=lambda page: str(page.relative_to(ROOT)))
+def pages_with(
+    found: Callable[[str], object], slow: Callable[[str], bool] = lambda name: False
+) -> pytest.MarkDecorator:
+    chosen = {str(page.relative_to(ROOT)): page for page in PAGES if found(page.read_text())}
+    marked = [
+        pytest.param(page, id=name, marks=[pytest.mark.slow] if slow(name) else [])
+        for name, page in chosen.items()
+    ]
+    return pytest.mark.parametrize("page", marked)
 
 
 every_page = pages_with(lambda text: True)
@@ -47,7 +53,7 @@ def test_the_pages_are_found() -> None:
 
 # What Lightning warns of: PyTorch's tree of values, and data that is loaded in the same process.
 @pytest.mark.filterwarnings("ignore:.*LeafSpec", "ignore:.*does not have many workers")
-@pages_with(lambda text: blocks(text, "python"))
+@pages_with(lambda text: blocks(text, "python"), slow=lambda name: name != "README.md")
 def test_every_example_runs_and_prints_what_the_page_shows(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -57,6 +63,7 @@ def test_every_example_runs_and_prints_what_the_page_shows(
         assert not list(differences(block.printed, real)), f"{page}:{block.line}"
 
 
+@pytest.mark.slow
 @pages_with(commands)
 def test_every_command_runs_and_prints_what_the_page_shows(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

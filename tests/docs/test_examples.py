@@ -33,6 +33,7 @@ def test_a_training_is_watched(tmp_path: Path) -> None:
     assert (tmp_path / "digits.safetensors").exists()
 
 
+@pytest.mark.slow
 def test_an_activation_is_edited_and_restored(tmp_path: Path) -> None:
     pytest.importorskip("sklearn")
     lines = run("edit_an_activation.py", tmp_path)
@@ -41,12 +42,14 @@ def test_an_activation_is_edited_and_restored(tmp_path: Path) -> None:
     assert any(share != before for share in without)
 
 
+@pytest.mark.slow
 def test_saved_tensors_are_offloaded(tmp_path: Path) -> None:
     lines = run("offload_saved_tensors.py", tmp_path)
     assert lines[-1] == "gradients equal to the bit: True"
     assert any(line.startswith("Moved") and "disk" in line for line in lines)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(one.stem for one in BENCHMARKS.glob("*.py")))
 def test_every_benchmark_finds_what_it_imports(name: str) -> None:
     command = [sys.executable, "-c", f"import {name}"]

@@ -102,6 +102,7 @@ for name in tt.__all__:
 """
 
 
+@pytest.mark.slow
 def test_importing_every_submodule_first_changes_no_name_of_the_face() -> None:
     assert python(_SHOW, *MODULES) == python(_SHOW)
 

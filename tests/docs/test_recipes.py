@@ -714,6 +714,7 @@ def test_a_residual_by_edits_works_in_a_module_called_inside_itself() -> None:
 # ---------------------------------------------------------------------- heads
 
 
+@pytest.mark.slow
 def test_the_worst_head_is_that_of_a_plain_loop() -> None:
     names = page("heads")
     model, tokens, accuracy = names["model"], names["tokens"], names["accuracy"]
@@ -986,6 +987,7 @@ def test_gradcam_by_hand_is_that_of_an_out_of_place_twin() -> None:
     assert not torch.allclose(found["wrong"].double(), wanted, atol=1e-2)
 
 
+@pytest.mark.slow
 def test_each_half_of_the_collage_speaks_for_its_own_class() -> None:
     found = page("two_classes")
     shares = {one: found["right_half"](found["pair"][row]) for row, one in ((0, 285), (1, 967))}

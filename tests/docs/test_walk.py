@@ -37,6 +37,7 @@ def test_every_kept_picture_is_drawn_by_a_page_that_shows_it() -> None:
         assert drawn_by(page) <= shown
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_every_picture_of_the_walk_says_what_its_page_draws(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -260,6 +260,7 @@ def test_a_gap_that_is_large_is_said_in_words() -> None:
     assert tt.attribute(model, x, target=0, tolerance=1e-3).gap.abs().max() <= 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tolerance", [1e-2, 1e-5, 1e-8])
 def test_steps_are_added_until_the_gap_is_below_what_was_asked(tolerance: float) -> None:
     model, x = kinked(), normal(4, 6, seed=6).double()

@@ -33,7 +33,9 @@ def total(output: Any) -> Tensor:
 
 
 @every_specimen
-@pytest.mark.parametrize("method", ["gradcam", "eigencam", "ablationcam"])
+@pytest.mark.parametrize(
+    "method", ["gradcam", pytest.param("eigencam", marks=pytest.mark.slow), "ablationcam"]
+)
 @pytest.mark.filterwarnings("ignore:None of the inputs", "ignore:There is a performance drop")
 def test_a_map_leaves_no_trace_or_is_refused(specimen: Specimen, method: str) -> None:
     model = specimen.build()
@@ -53,6 +55,7 @@ def num_tensors() -> int:
     return sum(issubclass(type(one), Tensor) for one in gc.get_objects())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["gradcam", "scorecam", "ablationcam"])
 def test_maps_leave_no_tensor_behind(method: str) -> None:
     model = nn.Sequential(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from ranks import run_on_two_ranks
 
 PROGRAM = """
@@ -41,5 +43,6 @@ assert all(torch.equal(a, p.grad) for a, p in zip(before, model.parameters()))
 """
 
 
+@pytest.mark.slow
 def test_a_map_of_a_model_in_ddp_is_made_on_one_rank_alone(tmp_path: Path) -> None:
     run_on_two_ranks(tmp_path, PROGRAM)

@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from torchtap.core.errors import InputError
 from torchtap.core.site import Site
 from torchtap.explain.again import Again
-from torchtap.explain.check_result import Check
-from torchtap.explain.curves import Curve
-from torchtap.explain.map import Map
-from torchtap.explain.randomise import randomised
-from torchtap.explain.ranks import importance_order, ranks, spearman
+from torchtap.explain.checks.curves import Curve
+from torchtap.explain.checks.randomise import randomised
+from torchtap.explain.checks.ranks import importance_order, ranks, spearman
+from torchtap.explain.checks.result import Check
+from torchtap.explain.maps.map import Map
 from torchtap.explain.subject import Subject
 from torchtap.explain.target import Target
 

@@ -13,7 +13,7 @@ from torch.nn import functional
 from transformers.models.swin.modeling_swin import window_partition
 
 import torchtap as tt
-from torchtap.explain.layout import Layout
+from torchtap.explain.cams.layout import Layout
 
 SMALL: dict[str, Any] = {
     "hidden_size": 32,

@@ -16,7 +16,7 @@ from PIL import Image
 
 import torchtap as tt
 from torchtap.core.errors import InputError, MissingExtraError
-from torchtap.explain.map import Map
+from torchtap.explain.maps.map import Map
 
 
 def made(values: Any, **fields: Any) -> Map:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from error_programs.page import PAGE, page
 
 
+@pytest.mark.slow
 def test_the_page_is_made_from_the_programs() -> None:
     written = PAGE.read_text()
     assert page() == written, "intended? Run `python tests/support/error_programs/page.py`."

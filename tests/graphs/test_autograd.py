@@ -244,6 +244,7 @@ def test_looking_unpacks_nothing_that_a_hook_packed() -> None:
     assert len(unpacked) == 1
 
 
+@pytest.mark.slow
 def test_the_graph_keeps_no_tensor_alive() -> None:
     x = leaf(3)
     y = x.exp()
@@ -296,6 +297,7 @@ def test_watched_nodes_have_the_module_that_made_them() -> None:
         assert {node.path for node in found.find(name)} == paths
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("specimen", _ZOO, ids=str)
 def test_concluded_modules_never_claim_what_the_watched_ones_deny(specimen: Specimen) -> None:
     torch.manual_seed(0)

@@ -189,6 +189,7 @@ def test_another_hook_decides_as_it_would_alone(second: Any, fused_calls: list[i
     assert ("linear1:output" in w.run) == (second is tt.edit)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("training", [False, True])
 def test_a_compiled_encoder_is_as_it_is_without_torchtap(

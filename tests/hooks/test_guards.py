@@ -42,6 +42,7 @@ def test_a_watch_that_was_never_closed_puts_the_compilers_setting_back() -> None
     assert torch._dynamo.config.skip_nnmodule_hook_guards is before
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("fresh_compiler")
 @pytest.mark.parametrize("end", ["closed", "collected"])
 def test_a_watch_that_ends_in_another_thread_puts_the_setting_back_in_all(end: str) -> None:

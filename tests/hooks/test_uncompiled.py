@@ -12,6 +12,7 @@ import torchtap as tt
 from torchtap.hooks.uncompiled import uncompiled
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("fresh_compiler")
 @pytest.mark.parametrize("first_ends_first", [True, False])
 def test_blocks_in_two_threads_that_overlap_leave_the_compiler_on(first_ends_first: bool) -> None:

@@ -39,6 +39,7 @@ print([name for name in {FOREIGN!r} if name in sys.modules])
     assert python(code).splitlines() == ["[]", "[]"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "package"),
     [("LightningWatch", "lightning"), ("TrainerWatch", "'transformers[torch]'")],

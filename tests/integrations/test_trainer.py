@@ -92,6 +92,7 @@ def test_every_value_is_that_of_plain_hooks(tmp_path: Path, settings: Any) -> No
     assert not callback.watch.absent
 
 
+@pytest.mark.slow
 def test_numbers_go_on_after_a_checkpoint(tmp_path: Path) -> None:
     trainer_of(tmp_path).train()
     checkpoint = str(tmp_path / "checkpoint-10")
@@ -170,6 +171,7 @@ def test_a_compiled_training_is_watched(tmp_path: Path, fresh_compiler: None) ->
 # --- what is changed --------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=list(SETTINGS))
 def test_watching_changes_nothing_and_leaves_nothing(tmp_path: Path, settings: Any) -> None:
     seen = []
@@ -212,6 +214,7 @@ def test_an_exception_ends_the_watch_of_a_with(tmp_path: Path) -> None:
     assert tt.open(file).steps == callback.run.steps == list(range(8))
 
 
+@pytest.mark.slow
 def test_after_an_exception_the_next_training_is_another_run(tmp_path: Path) -> None:
     callback = TrainerWatch("body.0", path=tmp_path / "run.safetensors")
     model = small_net()
@@ -225,6 +228,7 @@ def test_after_an_exception_the_next_training_is_another_run(tmp_path: Path) -> 
     assert tt.open(tmp_path / "run.safetensors").steps == callback.run.steps == [0, 1, 2]
 
 
+@pytest.mark.slow
 def test_after_an_exception_a_callback_that_nobody_holds_is_closed(tmp_path: Path) -> None:
     model = small_net()
     trainer = train_and_raise(
@@ -268,6 +272,7 @@ def test_closing_it_in_the_middle_ends_nothing_but_the_watch(tmp_path: Path) -> 
     assert callback.run.steps == list(range(5)) and is_clean(trainer.model)
 
 
+@pytest.mark.slow
 def test_a_sink_that_keeps_nothing_cannot_be_saved_and_says_so_before(tmp_path: Path) -> None:
     model = small_net()
     callback = TrainerWatch("body.0", to=lambda record: None, path=tmp_path / "run.safetensors")
@@ -283,6 +288,7 @@ def test_without_a_training_there_is_nothing_to_read() -> None:
         _ = callback.run
 
 
+@pytest.mark.slow
 def test_a_run_that_cannot_be_saved_hides_no_exception(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     with (

@@ -12,7 +12,7 @@ from torch import Tensor
 
 import torchtap as tt
 from torchtap.core.tree import argument_leaves, leaves
-from torchtap.explain.map import Map
+from torchtap.explain.maps.map import Map
 from torchtap.testing import Specimen, default_loss, zoo
 
 every_specimen = pytest.mark.parametrize("specimen", zoo(), ids=str)
@@ -53,7 +53,15 @@ def facts(model: torch.nn.Module, args: Any, kwargs: Any) -> bits.Facts:
 
 
 @every_specimen
-@pytest.mark.parametrize("method", SETTINGS)
+@pytest.mark.parametrize(
+    "method",
+    [
+        method
+        if method in ("gradient", "occlusion")
+        else pytest.param(method, marks=pytest.mark.slow)
+        for method in SETTINGS
+    ],
+)
 def test_attribution_leaves_no_trace(specimen: Specimen, method: str) -> None:
     model = specimen.build()
     args, kwargs = specimen.inputs()
@@ -143,6 +151,7 @@ def map_to_check(specimen: Specimen, target: Any) -> tuple[Map, torch.nn.Module,
     return found, model, facts(model, args, kwargs)
 
 
+@pytest.mark.slow
 @every_specimen
 @pytest.mark.parametrize("target", [loss, rows], ids=["of all", "of each row"])
 def test_a_check_leaves_no_trace_and_says_what_it_has_not_measured(

@@ -250,6 +250,7 @@ def check(
         pytest.skip(f"two plain runs differ: {', '.join(unsteady)}")
 
 
+@pytest.mark.slow
 @every_operator
 def test_an_operator_gives_the_same_bits_attached_to(name: str) -> None:
     check(name, most=1)

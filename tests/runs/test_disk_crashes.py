@@ -171,6 +171,7 @@ def subset_or_error(path: Path, flowed: dict[Any, Any]) -> int:
     return many
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_closed", [True, False], ids=["closed", "crashed"])
 def test_a_run_that_breaks_off_at_any_byte_shows_no_wrong_tensor(
     is_closed: bool, tmp_path: Path

@@ -59,6 +59,7 @@ def one_process(steps: int) -> tt.Run:
     return w.run
 
 
+@pytest.mark.slow
 def test_the_ranks_are_one_run(folder: Path) -> None:
     run, expected = tt.open(folder), one_process(3)
     assert run.meta.rank is None

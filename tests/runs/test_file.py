@@ -330,7 +330,7 @@ def test_a_crash_halfway_leaves_no_file(tmp_path: Path, monkeypatch: pytest.Monk
         Path(path).write_bytes(b"half")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("torchtap.runs.file.save_file", crashes)
+    monkeypatch.setattr("torchtap.runs.single_file.file.save_file", crashes)
     with pytest.raises(KeyboardInterrupt):
         run.save(tmp_path / "run.safetensors")
     assert list(tmp_path.iterdir()) == []
@@ -344,7 +344,7 @@ def test_a_crash_halfway_leaves_the_old_file(
     def crashes(*args: Any, **kwargs: Any) -> None:
         raise OSError("no space left")
 
-    monkeypatch.setattr("torchtap.runs.file.save_file", crashes)
+    monkeypatch.setattr("torchtap.runs.single_file.file.save_file", crashes)
     with pytest.raises(OSError, match="no space left"):
         kept(record(value=torch.zeros(1))).save(path)
     assert tt.open(path)["fc"].item() == 1.0

@@ -16,9 +16,9 @@ from torchtap.core import text as cells
 from torchtap.core.absence import Absence
 from torchtap.core.record import RECOMPUTE
 from torchtap.core.site import Site
-from torchtap.runs.modules import module_rows
 from torchtap.runs.run import Meta, Run, list_run
 from torchtap.runs.show import show_listing, show_module_rows
+from torchtap.runs.tables.modules import module_rows
 from torchtap.stats.sink import Stats
 
 ODD_NAMES = [

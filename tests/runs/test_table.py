@@ -13,7 +13,7 @@ from pages import ROOT
 from torch import nn
 
 import torchtap as tt
-from torchtap.runs.table_columns import DEFAULT_COLUMNS, ROW_COLUMNS, TABLE_COLUMNS
+from torchtap.runs.tables.columns import DEFAULT_COLUMNS, ROW_COLUMNS, TABLE_COLUMNS
 from torchtap.stats.numbers import NAMES
 
 NUM_SITES = 6

@@ -78,6 +78,7 @@ def trained(
     return losses, list(model.parameters()), packed
 
 
+@pytest.mark.slow
 @every_form
 @pytest.mark.parametrize("what", ["step", "model", "blocks"])
 def test_training_that_is_compiled_is_the_same_to_the_bit(what: str, form: str) -> None:

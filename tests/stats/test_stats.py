@@ -888,7 +888,7 @@ def test_a_large_model_has_a_table_that_reads_well() -> None:
     tokens = torch.randint(0, 65, (2, 16))
     with tt.watch(model, "*:output,grad_output", to=tt.Stats()) as w:
         model(tokens).sum().backward()
-    from torchtap.runs.table_columns import DEFAULT_COLUMNS
+    from torchtap.runs.tables.columns import DEFAULT_COLUMNS
 
     lines = str(w.run.table(columns=DEFAULT_COLUMNS)).split("\n")
     assert all(len(line) <= 100 for line in lines)

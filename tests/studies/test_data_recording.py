@@ -183,6 +183,7 @@ distributed.destroy_process_group()
 """
 
 
+@pytest.mark.slow
 def test_ranks_share_the_samples_and_go_on_together(tmp_path: Path) -> None:
     script = tmp_path / "program.py"
     script.write_text(_ON_RANKS)

@@ -612,6 +612,7 @@ def test_a_tied_weight_cannot_be_held_by_one_name_and_free_by_the_other(where: A
         assert not model[0].weight.requires_grad and model[0].bias.requires_grad
 
 
+@pytest.mark.slow
 def test_a_freeze_whose_handle_is_dropped_lives_as_long_as_the_model() -> None:
     tables = home._global_optimizer_pre_hooks, home._global_optimizer_post_hooks
     gc.collect()
@@ -628,6 +629,7 @@ def test_a_freeze_whose_handle_is_dropped_lives_as_long_as_the_model() -> None:
     assert [dict(table) for table in tables] == before
 
 
+@pytest.mark.slow
 def test_a_frozen_model_may_go_in_the_middle_of_an_optimizer_step() -> None:
     tables = home._global_optimizer_pre_hooks, home._global_optimizer_post_hooks
     before = [dict(table) for table in tables]

@@ -82,7 +82,7 @@ class CopyPolicy:
         return state.copies
 
     def _watch_out(self, state: SiteState, tensor: Tensor) -> None:
-        """See later whether anybody wrote into ``tensor``, without holding its memory."""
+        """Keep the version counter of ``tensor``, which counts later writes, but no memory."""
         witness = tensor.detach()
         version = witness._version
         # Emptied, it still shares the version counter.

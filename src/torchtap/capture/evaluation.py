@@ -71,12 +71,12 @@ class Evaluations:
         return FORWARD
 
     def begin_told(self) -> None:
-        """Whatever is called from now on evaluates: the program says so."""
+        """Count calls from now on as evaluation: the program says so."""
         self._num_told += 1
         self._busy.add(self._TOLD)
 
     def end_told(self) -> None:
-        """Calls are told apart by how they look again."""
+        """Tell evaluation from training by the calls themselves again."""
         self._num_told -= 1
         if not self._num_told:
             self._busy.discard(self._TOLD)

@@ -351,7 +351,7 @@ class Gradients:
 
 
 def _as_prehook(hook: Callable[[Any, Any], None], gradients: tuple[Tensor | None, ...]) -> None:
-    """Of an identity: what arrives there is what leaves, before anybody edits it."""
+    """A pre-hook of an identity node: its incoming gradient is its outgoing one, before edits."""
     hook(gradients, None)
 
 

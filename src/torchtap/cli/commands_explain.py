@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from torch import nn
 
     from torchtap.cli.batch import Batch
-    from torchtap.explain.check_result import Check
-    from torchtap.explain.map import Map
+    from torchtap.explain.checks.result import Check
+    from torchtap.explain.maps.map import Map
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 DEMO = "demo"

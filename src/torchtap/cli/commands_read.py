@@ -28,7 +28,7 @@ from torchtap.core.text import WIDTH
 
 if TYPE_CHECKING:
     from torchtap.runs.run import Run, Step
-    from torchtap.runs.table import Table
+    from torchtap.runs.tables.table import Table
 
 
 @click.command()
@@ -109,8 +109,8 @@ def show(
         table = opened.table(list(where) or None, steps=steps or None)
     limit = None if every else 40
     if modules:
-        from torchtap.runs.modules import module_rows
         from torchtap.runs.show import show_module_rows
+        from torchtap.runs.tables.modules import module_rows
 
         rows = module_rows(table)
         page = show_module_rows(rows, limit=limit)
@@ -176,7 +176,7 @@ def stats(
 
 def _listed_columns(path: str) -> list[str]:
     """Every column with what it is; of a run that is there also its further statistics."""
-    from torchtap.runs.table_columns import ROW_COLUMNS
+    from torchtap.runs.tables.columns import ROW_COLUMNS
     from torchtap.stats.numbers import NAMES
 
     said = {**{name: one.meaning for name, one in NAMES.items()}, **ROW_COLUMNS}
@@ -196,7 +196,7 @@ def _per_site(
     *,
     every: bool,
 ) -> tuple[list[dict[str, Any]], Page]:
-    from torchtap.runs.table_columns import DEFAULT_COLUMNS
+    from torchtap.runs.tables.columns import DEFAULT_COLUMNS
 
     table = opened.table(
         list(where) or None,

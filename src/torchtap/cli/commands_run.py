@@ -48,7 +48,7 @@ def demo(out: str, as_json: bool) -> None:
         from torchtap.cli.demo import SITES, run_demo
         from torchtap.cli.demo_sheet import explain_demo
         from torchtap.plot.maps import feature_maps_overview
-        from torchtap.runs.modules import module_rows
+        from torchtap.runs.tables.modules import module_rows
 
         found = run_demo()
         caption = "\n".join(f"{g.probability:.3f}  {g.index} {g.name}" for g in found.guesses)

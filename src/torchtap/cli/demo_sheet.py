@@ -10,7 +10,7 @@ from torchtap.cli.demo import Demo, class_names, demo_batch, load_demo
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from torchtap.explain.map import Map
+    from torchtap.explain.maps.map import Map
 
 DEPTHS = ("_blocks.2", "_blocks.8", "_bn1")
 """Maps of 56x56, 14x14 and 7x7; the last is the BatchNorm of the last convolution."""

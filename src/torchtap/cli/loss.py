@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from torchtap.cli.model import _describe, _kind, load_object
+from torchtap.cli.model import load_object
 from torchtap.core.errors import InputError
+from torchtap.core.text import class_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,7 +38,7 @@ def load_loss(text: str) -> Loss:
         )
     function = load_object(text, what="--loss")
     if not callable(function):
-        raise InputError(f"--loss {text} is {_kind(function)}; expected a callable.")
+        raise InputError(f"--loss {text} is {class_of(function)}; expected a callable.")
     return lambda output: _called(text, function, output)
 
 
@@ -47,8 +48,8 @@ def _floating(output: Any) -> list[Tensor]:
     found = [tensor for _, tensor in leaves(output) if tensor.is_floating_point()]
     if not found:
         raise InputError(
-            f"The model returned {_kind(output)} without a floating-point tensor; no loss can be "
-            f"made of it."
+            f"The model returned {class_of(output)} without a floating-point tensor; no loss can "
+            f"be made of it."
         )
     return found
 
@@ -59,10 +60,12 @@ def _mean(output: Any) -> Tensor:
 
 
 def _logit(output: Any, index: int) -> Tensor:
+    from torchtap.core.tensors import kind_of
+
     logits = _floating(output)[0]
     if not logits.dim() or index >= logits.shape[-1]:
         raise InputError(
-            f"--loss logit:{index} asks for class {index}; the model returned {_describe(logits)}."
+            f"--loss logit:{index} asks for class {index}; the model returned {kind_of(logits)}."
         )
     return _differentiable(logits[..., index].sum(), f"logit:{index}")
 
@@ -70,9 +73,11 @@ def _logit(output: Any, index: int) -> Tensor:
 def _called(text: str, function: Callable[[Any], Any], output: Any) -> Tensor:
     import torch
 
+    from torchtap.core.tensors import kind_of
+
     loss = function(output)
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
-        found = _describe(loss) if isinstance(loss, torch.Tensor) else _kind(loss)
+        found = kind_of(loss) if isinstance(loss, torch.Tensor) else class_of(loss)
         raise InputError(f"--loss {text} returned {found}; expected a tensor with one number.")
     return _differentiable(loss.reshape(()), text)
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchtap.core.errors import InputError
 from torchtap.core.site import did_you_mean
+from torchtap.core.text import class_of
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -51,8 +52,8 @@ def load_model(target: str, *, args: Sequence[str] = ()) -> nn.Module:
         raise InputError(f"{target} is a model already and takes no --arg.")
     if not isinstance(made, nn.Module):
         raise InputError(
-            f"{target} returned {_kind(made)}; expected an nn.Module. Name a class or a function "
-            f"that returns a model."
+            f"{target} returned {class_of(made)}; expected an nn.Module. Name a class or a "
+            f"function that returns a model."
         )
     return made
 
@@ -144,7 +145,7 @@ def _here(folder: Path | None = None) -> Iterator[None]:
 def _call(target: str, function: Any, given: Mapping[str, Any]) -> Any:
     if not callable(function):
         raise InputError(
-            f"{target} is {_kind(function)}; expected a callable that returns a model."
+            f"{target} is {class_of(function)}; expected a callable that returns a model."
         )
     try:
         signature = inspect.signature(function)
@@ -262,11 +263,11 @@ def _named_tensors(file: Path, found: Any) -> dict[str, Tensor]:
     import torch
 
     if not isinstance(found, Mapping):
-        raise InputError(f"{file} holds {_kind(found)}; expected a dict from name to tensor.")
+        raise InputError(f"{file} holds {class_of(found)}; expected a dict from name to tensor.")
     odd = [key for key, value in found.items() if not isinstance(value, torch.Tensor)]
     if odd:
         raise InputError(
-            f"{file} holds {_kind(found[odd[0]])} at {odd[0]!r}; expected a dict from name to "
+            f"{file} holds {class_of(found[odd[0]])} at {odd[0]!r}; expected a dict from name to "
             f"tensor."
         )
     return {str(key): value for key, value in found.items()}
@@ -284,6 +285,8 @@ def _strip(given: dict[str, Tensor]) -> tuple[dict[str, Tensor], tuple[str, ...]
 def _refuse_misfit(
     file: Path, model: str, own: Mapping[str, Tensor], given: Mapping[str, Tensor]
 ) -> None:
+    from torchtap.core.tensors import kind_of
+
     # A tied tensor is written once; files from before 2018 have no num_batches_tracked.
     present = {id(own[key]) for key in given if key in own}
     missing = [
@@ -295,7 +298,7 @@ def _refuse_misfit(
     ]
     unexpected = [key for key in given if key not in own]
     wrong = [
-        f"{key} is {_describe(given[key])}, the model has {_describe(own[key])}"
+        f"{key} is {kind_of(given[key])}, the model has {kind_of(own[key])}"
         for key in given
         if key in own and given[key].shape != own[key].shape
     ]
@@ -313,20 +316,10 @@ def _refuse_misfit(
         )
 
 
-def _describe(tensor: Tensor) -> str:
-    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
-
-
 def _some(names: Sequence[str], separator: str = ", ") -> str:
     more = len(names) - _MOST_NAMES
     shown = separator.join(names[:_MOST_NAMES])
     return f"{shown} and {more} more" if more > 0 else shown
-
-
-# ---------------------------------------------------------------------- the batch
-
-
-# ---------------------------------------------------------------------- the loss
 
 
 # ---------------------------------------------------------------------- shared
@@ -350,8 +343,3 @@ def _near_files(file: Path) -> str:
     folder = file.parent
     names = [str(one) for one in folder.iterdir()] if folder.is_dir() else []
     return did_you_mean(str(file), names)
-
-
-def _kind(value: Any) -> str:
-    name = type(value).__name__
-    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"

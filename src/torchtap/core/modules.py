@@ -38,7 +38,7 @@ def modules_of(model: nn.Module) -> tuple[dict[str, nn.Module], dict[str, str]]:
     found: dict[str, nn.Module] = {}
     aliases: dict[str, str] = {}
     first: dict[int, str] = {}
-    for path, module in _walk(model, "", ()):
+    for path, module in walk(model, "", ()):
         if id(module) in first:
             aliases[path] = first[id(module)]
         else:
@@ -140,16 +140,20 @@ def several(where: Where) -> list[Any]:
     return items
 
 
-def _walk(
+def walk(
     module: nn.Module, path: str, above: tuple[nn.Module, ...]
 ) -> Iterator[tuple[str, nn.Module]]:
+    """All paths below a module and what stands there, shared modules once for each path.
+
+    ``above`` are the modules in which it stands: one that contains itself is not entered again.
+    """
     module = unwrapped(module)
     if any(module is one for one in above):
         return
     yield path, module
     for name, child in module._modules.items():
         if child is not None:
-            yield from _walk(child, f"{path}.{name}" if path else name, (*above, module))
+            yield from walk(child, f"{path}.{name}" if path else name, (*above, module))
 
 
 def unwrapped(module: nn.Module) -> nn.Module:
@@ -165,20 +169,22 @@ def _inner_of(module: nn.Module) -> nn.Module | None:
         return None
     if isinstance(module, DistributedDataParallel | DataParallel):
         return module._modules["module"]
-    for name in _type_names(module):  # FSDP2 makes a subclass of the wrapper's class.
+    for name in type_names(module):  # FSDP2 makes a subclass of the wrapper's class.
         if name in _INNER_OF_WRAPPER:
             return module._modules.get(_INNER_OF_WRAPPER[name])
     return None
 
 
-def _type_names(module: nn.Module) -> Iterator[str]:
+def type_names(module: nn.Module) -> Iterator[str]:
+    """Names of its class and of the classes that it inherits from, up to ``nn.Module``."""
     for base in type(module).__mro__:
         if base is nn.Module:
             return
         yield base.__name__
 
 
-def _state_names(module: nn.Module) -> dict[str, list[str]]:
+def state_names(module: nn.Module) -> dict[str, list[str]]:
+    """Port -> names of the parameters or buffers that the module itself has."""
     params = [name for name, param in module._parameters.items() if param is not None]
     buffers = [name for name, buffer in module._buffers.items() if buffer is not None]
     of_params = dict.fromkeys(("param", "param_grad", "step_grad", "update"), params)

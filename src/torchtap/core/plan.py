@@ -13,20 +13,20 @@ from torch import nn
 
 from torchtap.core.absence import Absence
 from torchtap.core.errors import InputError, SiteError
-from torchtap.core.modules import Where, _state_names, _type_names, _walk, modules_of, several
+from torchtap.core.modules import Where, modules_of, several, state_names, type_names, walk
 from torchtap.core.planned_size import PlannedSize
 from torchtap.core.printed_page import Listed, Page, Printed
 from torchtap.core.site import (
-    _WILD,
     FLOW_PORTS,
     MARK_PORTS,
     PORTS,
     STATE_PORTS,
+    WILDCARDS,
     Pattern,
     Site,
     leaf_matches,
 )
-from torchtap.core.suggestions import _could_be_mark, _no_module, _nothing, _parts, near
+from torchtap.core.suggestions import could_be_mark, near, no_module, nothing_fits, patterns_in_one
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ def make_plan(model: nn.Module, where: Where) -> Plan:
     items = several(where)
     patterns = tuple(_as_pattern(item) for item in items if isinstance(item, str | Pattern))
     others = [item for item in items if not isinstance(item, str | Pattern)]
-    types = {path: tuple(_type_names(module)) for path, module in modules.items()}
+    types = {path: tuple(type_names(module)) for path, module in modules.items()}
     paths = {path: [path] for path in modules}
     for alias, first in aliases.items():
         paths[first].append(alias)
@@ -141,7 +141,7 @@ def make_plan(model: nn.Module, where: Where) -> Plan:
             reference = weakref.ref(module)
             taps.append(PlannedTap(path, type(module).__name__, filters, reference))
     if not taps and not unmatched:
-        raise SiteError(_nothing(model, where, patterns, others))
+        raise SiteError(nothing_fits(model, where, patterns, others))
     return Plan(
         model=type(modules[""]).__name__,
         where=tuple(_as_text(item, modules) for item in items),
@@ -167,7 +167,7 @@ Chooser = Callable[[str, nn.Module, str, str], bool]
 def _chooser(item: Any, modules: Mapping[str, nn.Module]) -> Chooser:
     """A function (path, module, port, leaf) -> bool."""
     if isinstance(item, nn.Module):
-        wanted = next((one for _, one in _walk(item, "", ())), item)
+        wanted = next((one for _, one in walk(item, "", ())), item)
         if not any(module is wanted for module in modules.values()):
             raise SiteError(
                 f"The given {type(item).__name__} is not a module of this "
@@ -210,7 +210,7 @@ def _choose(chooser: Chooser, path: str, module: nn.Module, filters: dict[str, F
     for port in FLOW_PORTS:
         if chooser(path, module, port, ""):
             filters[port] = Filter()
-    for port, names in _state_names(module).items():
+    for port, names in state_names(module).items():
         chosen = tuple(name for name in names if chooser(path, module, port, name))
         if chosen:
             before = filters[port].include if port in filters else ()
@@ -225,7 +225,7 @@ class _Fitting:
         self._exact: dict[str, list[int]] = {}
         self._open: list[int] = []
         for place, pattern in enumerate(patterns):
-            if pattern.type or pattern.path == "." or _WILD & set(pattern.path):
+            if pattern.type or pattern.path == "." or WILDCARDS & set(pattern.path):
                 self._open.append(place)
             else:
                 self._exact.setdefault(pattern.path, []).append(place)
@@ -284,12 +284,12 @@ def _unmatched(
     may_mark = bool(missing) and _may_mark(model)
     for pattern in missing:
         head = f"{type(model).__name__} has no module {pattern.path!r}"
-        parts = _parts(pattern, known)
+        parts = patterns_in_one(pattern, known)
         if parts:
             raise SiteError(f"{head}. Several patterns are a list: write {parts}.")
         if not may_mark or pattern.type:  # A mark has no class.
-            raise SiteError(_no_module(head, model, pattern, known, types))
-        if not pattern.negate and not _could_be_mark(pattern):
+            raise SiteError(no_module(head, model, pattern, known, types))
+        if not pattern.negate and not could_be_mark(pattern):
             raise SiteError(
                 f"{head}{near(pattern, known, types)} If it is a tt.mark: that is one tensor, "
                 f"with the ports {' and '.join(MARK_PORTS)} and no leaves; write "
@@ -311,7 +311,7 @@ def _as_text(item: Any, modules: Mapping[str, nn.Module]) -> str:
 
 def _without_empty(filters: dict[str, Filter], module: nn.Module) -> dict[str, Filter]:
     """Drop the state ports of a module that owns nothing of the kind."""
-    names = _state_names(module)
+    names = state_names(module)
     return {
         port: chosen
         for port, chosen in filters.items()

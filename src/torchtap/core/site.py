@@ -253,4 +253,5 @@ def _compiled(path: str) -> re.Pattern[str]:
         raise SiteError(f"{path!r} is not a regular expression: {error}.") from error
 
 
-_WILD = frozenset("*?[:")
+WILDCARDS = frozenset("*?[:")
+"""A path with any of these is a pattern and not a name."""

@@ -8,13 +8,13 @@ from typing import Any
 
 from torch import nn
 
-from torchtap.core.modules import Where, _state_names, _type_names, modules_of
+from torchtap.core.modules import Where, modules_of, state_names, type_names
 from torchtap.core.site import (
-    _WILD,
     FLOW_PORTS,
     MARK_PORTS,
     PORTS,
     STATE_PORTS,
+    WILDCARDS,
     Pattern,
     Site,
     did_you_mean,
@@ -22,6 +22,7 @@ from torchtap.core.site import (
     nearest,
     one_of,
 )
+from torchtap.core.text import with_article
 
 
 def near(pattern: Pattern, known: Sequence[str], types: Mapping[str, tuple[str, ...]]) -> str:
@@ -42,7 +43,7 @@ def near(pattern: Pattern, known: Sequence[str], types: Mapping[str, tuple[str, 
     return one_of(replace(pattern, path=name) for name in names)
 
 
-def _parts(pattern: Pattern, known: Sequence[str]) -> list[str]:
+def patterns_in_one(pattern: Pattern, known: Sequence[str]) -> list[str]:
     """The patterns that were written as one, with commas between them; else nothing."""
     if "," not in pattern.path or "[" in pattern.path or pattern.path.startswith("re:"):
         return []
@@ -50,25 +51,26 @@ def _parts(pattern: Pattern, known: Sequence[str]) -> list[str]:
     head = "!" if pattern.negate else ""
     tail = str(replace(pattern, path="", negate=False))
     paths = [text.partition(":")[0] for text in texts]
-    is_meant = all(path in known or _WILD & set(path) for path in paths)
+    is_meant = all(path in known or WILDCARDS & set(path) for path in paths)
     # What has ports keeps them; the last ones, after a colon, are those of all others.
     return [head + (t if ":" in t else t + tail) for t in texts] if is_meant else []
 
 
-def _could_be_mark(pattern: Pattern) -> bool:
+def could_be_mark(pattern: Pattern) -> bool:
     """Whether a mark has what is asked for; ``*`` asks for whatever there is."""
     ports = set(pattern.effective_ports)
     wanted = ports - set(FLOW_PORTS) if ports >= set(FLOW_PORTS) else ports
     return wanted <= set(MARK_PORTS) and leaf_matches(pattern.leaf, "")
 
 
-def _no_module(
+def no_module(
     head: str,
     model: nn.Module,
     pattern: Pattern,
     known: Sequence[str],
     types: Mapping[str, tuple[str, ...]],
 ) -> str:
+    """What is wrong with a pattern that fits no module, and what to write; begins with ``head``."""
     classes = sorted({one for names in types.values() for one in names})
     if pattern.type and pattern.type not in classes:
         meant = (replace(pattern, type=name) for name in nearest(pattern.type, classes))
@@ -92,7 +94,7 @@ def _no_module(
     if pattern.type:
         return f"{head} of class {pattern.type!r}{_of_class(pattern, known, types)}"
     owner, _, leaf = path.rpartition(".")
-    names = _state_names(modules_of(model)[0].get(owner, nn.Identity()))
+    names = state_names(modules_of(model)[0].get(owner, nn.Identity()))
     ports = [port for port in STATE_PORTS if leaf in names[port]]
     if ports:
         texts = " or ".join(repr(str(Site(owner, port, leaf))) for port in ports[:2])
@@ -103,23 +105,23 @@ def _no_module(
 def _of_class(pattern: Pattern, known: Sequence[str], types: Mapping[str, tuple[str, ...]]) -> str:
     """The same for a pattern with a class that there is elsewhere."""
     if pattern.path in types:
-        own = types[pattern.path][0]
-        article = "an" if own[0] in "AEIOU" else "a"
-        return f"; it is {article} {own}: write {str(replace(pattern, type=''))!r}."
+        own = with_article(types[pattern.path][0])
+        return f"; it is {own}: write {str(replace(pattern, type=''))!r}."
     fitting = [path for path in known if pattern.type in types.get(path, ())]
     return one_of(replace(pattern, path=path) for path in nearest(pattern.path, fitting))
 
 
-def _nothing(
+def nothing_fits(
     model: nn.Module, where: Where, patterns: Sequence[Pattern], others: Sequence[Any]
 ) -> str:
+    """Why patterns, classes and functions (``others``) together select no site of the model."""
     name = type(model).__name__
     state = [p for p in patterns if set(p.effective_ports) <= set(STATE_PORTS)]
     if state and not others:
         return f"{name} has no parameter or buffer at {_no_state(model, state[0])}"
     named = [item.__name__ for item in others if isinstance(item, type)]
     if named and len(named) == len(others) and not patterns:
-        classes = sorted({one for m in model.modules() for one in _type_names(m)})
+        classes = sorted({one for m in model.modules() for one in type_names(m)})
         return f"{name} has no module of class {named[0]!r}{did_you_mean(named[0], classes)}"
     return (
         f"Nothing of {name} fits {where!r}: everything was taken away, or the function chose none."
@@ -129,8 +131,8 @@ def _nothing(
 def _no_state(model: nn.Module, pattern: Pattern) -> str:
     """What to select in place of a pattern that finds no parameter and no buffer."""
     modules = modules_of(model)[0]
-    names = {path: _state_names(module) for path, module in modules.items()}
-    kinds = {path: list(_type_names(module)) for path, module in modules.items()}
+    names = {path: state_names(module) for path, module in modules.items()}
+    kinds = {path: list(type_names(module)) for path, module in modules.items()}
     fitting = [path for path in modules if pattern.matches_module(path, kinds[path])]
     ports = pattern.effective_ports
     leaves = dict.fromkeys(leaf for path in fitting for port in ports for leaf in names[path][port])

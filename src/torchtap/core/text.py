@@ -140,6 +140,16 @@ def plural(number: int, word: str) -> str:
     return f"{count(number)} {word}"
 
 
+def with_article(name: str) -> str:
+    """``an Adam``, ``a Linear``."""
+    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
+
+
+def class_of(value: object) -> str:
+    """Of which class a value is, in a sentence: ``a Linear``."""
+    return with_article(type(value).__name__)
+
+
 # ---------------------------------------------------------------------- text
 
 

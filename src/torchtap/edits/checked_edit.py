@@ -11,7 +11,7 @@ from torchtap.core.distributed import local
 from torchtap.core.errors import EditError
 from torchtap.core.record import Record
 from torchtap.core.site import Site
-from torchtap.core.tensors import _same_bits, _same_shape, kind_of
+from torchtap.core.tensors import kind_of, same_bits, same_shape
 from torchtap.core.user_functions import Function, name_of, place, takes_record
 
 _WIDE = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
@@ -80,7 +80,7 @@ class CheckedEdit:
         if (version >= 0 and tensor._version != version) or tensor.requires_grad is not is_tracked:
             raise self._wrote(record)
         if before is not None:
-            if not _same_bits(before, tensor):
+            if not same_bits(before, tensor):
                 raise self._wrote(record)
             self._proven[id(record.site)] = record.site
         if new is not None and new is not tensor:
@@ -90,7 +90,7 @@ class CheckedEdit:
     def _check(self, new: object, tensor: Tensor, record: Record) -> None:
         fits = (
             isinstance(new, Tensor)
-            and _same_shape(new, tensor)
+            and same_shape(new, tensor)
             and new.dtype == tensor.dtype
             and new.device == tensor.device
             and new.layout == tensor.layout

@@ -8,15 +8,15 @@ from torch import nn
 
 from torchtap.core.text import count
 from torchtap.explain.again import Again
-from torchtap.explain.found import Found
-from torchtap.explain.map import Map
-from torchtap.explain.perturbation import per_batch
-from torchtap.explain.place import Place
-from torchtap.explain.request import Request, request_of
+from torchtap.explain.attributions.found import Found
+from torchtap.explain.attributions.perturbation import per_batch
+from torchtap.explain.attributions.place import Place
+from torchtap.explain.attributions.request import Request, request_of
+from torchtap.explain.attributions.variable import Variable, variable_of
+from torchtap.explain.maps.map import Map
+from torchtap.explain.maps.values import is_channels_last
 from torchtap.explain.subject import Subject
 from torchtap.explain.target import Given, Target
-from torchtap.explain.values import is_channels_last
-from torchtap.explain.variable import Variable, variable_of
 
 
 def attribute(

@@ -15,13 +15,13 @@ from torchtap.core.errors import InputError
 from torchtap.core.modules import Where
 from torchtap.core.site import Site
 from torchtap.core.tensors import kind_of
-from torchtap.explain.activations import LAST, Activation, gradients_at, values_at
 from torchtap.explain.again import Again
-from torchtap.explain.cam_forwards import Budget, ablationcam, resized, scorecam
-from torchtap.explain.cam_methods import GRADIENT_METHODS, RECTIFIED, eigencam, weighed
-from torchtap.explain.last_linear import class_weights
-from torchtap.explain.layers import asked_layers, last_layer, layers_with_maps
-from torchtap.explain.layout import (
+from torchtap.explain.cams.activations import LAST, Activation, gradients_at, values_at
+from torchtap.explain.cams.formulas import GRADIENT_METHODS, RECTIFIED, eigencam, weighed
+from torchtap.explain.cams.forwards import Budget, ablationcam, resized, scorecam
+from torchtap.explain.cams.last_linear import class_weights
+from torchtap.explain.cams.layers import asked_layers, last_layer, layers_with_maps
+from torchtap.explain.cams.layout import (
     CHANNELS_FIRST,
     TOKENS,
     WINDOWS,
@@ -31,7 +31,7 @@ from torchtap.explain.layout import (
     Wish,
     no_map,
 )
-from torchtap.explain.map import Map
+from torchtap.explain.maps.map import Map
 from torchtap.explain.subject import Subject
 from torchtap.explain.target import Given, Target
 from torchtap.explain.twice import are_rows
@@ -137,8 +137,8 @@ def cam(
         kwargs: keywords of the model.
 
     Returns:
-        a :class:`~torchtap.explain.map.Map` with raw ``values`` ``float[B, H, W]`` (``[B, L]``,
-        ``[B, D, H, W]``) at the resolution of the layer, float32, or float64 where the layer is.
+        a :class:`torchtap.Map` with raw ``values`` ``float[B, H, W]``, ``[B, L]`` or
+        ``[B, D, H, W]`` at the resolution of the layer, float32, or float64 where the layer is.
         NaN in the layer stays NaN and is said in ``notes``.
 
     Raises:

@@ -13,15 +13,15 @@ from torch import Tensor
 from torchtap.core.errors import CaptureError, InputError
 from torchtap.core.progress import Progress
 from torchtap.core.text import count
-from torchtap.explain.check_result import Check, Of
-from torchtap.explain.curves import Orders, curve, num_runs
-from torchtap.explain.perturb import Ground, blurred, ground_of, mean_fill, varied
-from torchtap.explain.randomise import randomised
-from torchtap.explain.ranks import spearman
+from torchtap.explain.checks.curves import Orders, curve, num_runs
+from torchtap.explain.checks.perturb import Ground, blurred, ground_of, mean_fill, varied
+from torchtap.explain.checks.randomise import randomised
+from torchtap.explain.checks.ranks import spearman
+from torchtap.explain.checks.result import Check, Of
 
 if TYPE_CHECKING:
     from torchtap.explain.again import Again
-    from torchtap.explain.values import MapValues
+    from torchtap.explain.maps.values import MapValues
 
 PARTS = ("repeat", "deletion", "insertion", "random_weights", "noise")
 """What is measured, in this order."""
@@ -239,7 +239,7 @@ class _Checking:
         self._found["noise"] = worst
 
     def result(self) -> Check:
-        """What is there."""
+        """The numbers that were measured so far."""
         return Check(
             self.map,
             self.how.of,

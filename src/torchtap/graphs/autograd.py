@@ -147,7 +147,7 @@ def read_autograd(
     parts: ModelParts,
     inputs: Iterable[tuple[str, Tensor]] = (),
 ) -> AutogradParts:
-    """Walk the graph of tensors and write down what is there.
+    """Walk the graph of tensors and list its nodes, edges and saved tensors.
 
     Args:
         tensors: names and tensors at which backward would start.

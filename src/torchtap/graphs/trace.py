@@ -385,7 +385,7 @@ class Trace:
         if flow is not None:
             return flow
         if tensor.grad_fn is None:
-            return ""  # An input, or a tensor of someone else's.
+            return ""  # An input, or a tensor that was made outside of the call.
         number = len(self.operations)  # A custom function: its sources are those of its node.
         sources = tuple(self._sources_of(tensor.grad_fn))
         path = self.calls[self._stack[-1].id].path if self._stack else ""

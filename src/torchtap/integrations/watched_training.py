@@ -18,8 +18,8 @@ from torchtap.capture.watch import Every, To, Watch, watch as open_watch
 from torchtap.core.distributed import num_ranks
 from torchtap.core.errors import CaptureError, TorchtapError
 from torchtap.core.modules import Where
-from torchtap.runs.file import with_rank
 from torchtap.runs.run import Run
+from torchtap.runs.single_file.file import with_rank
 
 
 class WatchedTraining:

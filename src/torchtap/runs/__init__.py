@@ -3,13 +3,13 @@
 In the order in which it is read:
 
 - :mod:`~torchtap.runs.run`: the face of a run. :mod:`~torchtap.runs.contents`: what it holds at one
-  moment. :mod:`~torchtap.runs.select`: from text to sites.
+  moment, with :mod:`~torchtap.runs.meta`, :mod:`~torchtap.runs.step_notes` and
+  :mod:`~torchtap.runs.scalars`. :mod:`~torchtap.runs.select`: from text to sites.
 - :mod:`~torchtap.runs.records`: records as columns. :mod:`~torchtap.runs.memory`: ``tt.Memory``.
-- :mod:`~torchtap.runs.file`: a run in a file, with :mod:`~torchtap.runs.packed` (its series) and
-  :mod:`~torchtap.runs.values` (nested values). ``store/``: a run in a folder.
-- :mod:`~torchtap.runs.open_run`: ``tt.open`` of both. :mod:`~torchtap.runs.list_runs`: what is in
-  them, without torch, as a :mod:`~torchtap.runs.listing`.
-- :mod:`~torchtap.runs.table` and :mod:`~torchtap.runs.modules`: rows per site and per module.
-  The other modules print them.
-- :mod:`~torchtap.runs.scalars`: what a training logs. ``merging/``: the runs of all ranks as one.
+  :mod:`~torchtap.runs.rows` and :mod:`~torchtap.runs.row_dataset`: the rows of a site, for probes.
+- ``single_file/`` and ``store/``: a run in a file, a run in a folder.
+  :mod:`~torchtap.runs.open_run`: ``tt.open`` of both. :mod:`~torchtap.runs.list_runs`: what is in
+  them, without torch, as a :mod:`~torchtap.runs.listing`. :mod:`~torchtap.runs.export`: to others.
+- ``tables/``: rows per site and per module. :mod:`~torchtap.runs.show` prints a run.
+- ``merging/``: the runs of all ranks as one.
 """

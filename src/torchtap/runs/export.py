@@ -16,8 +16,8 @@ from torch import Tensor
 from torchtap.core.errors import InputError, RunError
 from torchtap.runs.run import Run
 from torchtap.runs.select import Where
-from torchtap.runs.statistics_rows import arrow_table, statistics_rows
 from torchtap.runs.strided import nameable
+from torchtap.runs.tables.statistics_rows import arrow_table, statistics_rows
 from torchtap.stats.statistics import NUMBERS
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]+")

@@ -34,7 +34,7 @@ def open_run(path: str | Path, *, verify: bool = True) -> Run:
         from torchtap.runs.store.opening import open_folder
 
         return open_folder(Path(path), verify=verify)
-    from torchtap.runs.file import read_run
+    from torchtap.runs.single_file.file import read_run
 
     stored = read_run(path)
     return Run(*stored[:4], scalars=stored.scalars, ranks=stored.ranks, notes=stored.notes)

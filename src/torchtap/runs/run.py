@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from torchtap.runs.merging.rank_numbers import RankNumbers
     from torchtap.runs.row_dataset import RowDataset
     from torchtap.runs.rows import SiteRows
-    from torchtap.runs.table import Table
+    from torchtap.runs.tables.table import Table
 
 __all__ = ["Meta", "Run", "Step", "Where"]
 
@@ -463,7 +463,7 @@ class Run(Printed):
             0:output       4       4
             1:output  0.9993  0.9993
         """
-        from torchtap.runs.table import measure_table
+        from torchtap.runs.tables.table import measure_table
 
         return measure_table(
             self._contents().in_phase(phase),
@@ -502,7 +502,7 @@ class Run(Printed):
             >>> w.run.sql("select step, l1 from statistics where l1 > 1 order by step").fetchall()
             [(1, 2.0), (2, 4.0)]
         """
-        from torchtap.runs.statistics_rows import query_statistics
+        from torchtap.runs.tables.statistics_rows import query_statistics
 
         return query_statistics(self, query)
 
@@ -519,7 +519,7 @@ class Run(Printed):
             RunError: there is a directory of that name, or a tensor has no values.
             OSError: it cannot be written there.
         """
-        from torchtap.runs.file import save_run
+        from torchtap.runs.single_file.file import save_run
 
         return save_run(self._contents(), self._find_scalars(), Path(path), self._find_notes())
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from torchtap.core.distributed import DEQUANTIZED, is_quantized, local, readable
 from torchtap.core.errors import InputError
+from torchtap.core.text import class_of
 from torchtap.core.torch_private import MKLDNN, is_of_transform
 from torchtap.stats.histogram import NUM_BINS, Histogram
 from torchtap.stats.kernels import cuda, native, stock
@@ -146,9 +147,8 @@ def no_values(tensor: Tensor) -> str | None:
     tensor, _ = local(tensor)
     if is_quantized(tensor) or _has_memory(tensor):
         return None
-    name = type(tensor).__name__
-    article = "an" if name[0] in "AEIOU" else "a"
-    return f"{article} {name} whose memory cannot be read: freed, or not its own"
+    name = class_of(tensor)
+    return f"{name} whose memory cannot be read: freed, or not its own"
 
 
 def _has_memory(tensor: Tensor) -> bool:

@@ -1,7 +1,7 @@
 """What was measured, by step: numbers for every step, larger things for the last ones.
 
 The sink fills a series; :mod:`~torchtap.stats.reading` makes statistics of it, and
-:mod:`~torchtap.runs.packed` writes it into a file.
+:mod:`~torchtap.runs.single_file.packed` writes it into a file.
 """
 
 from __future__ import annotations

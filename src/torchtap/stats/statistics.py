@@ -411,7 +411,7 @@ def sparkline(stats: Statistics, num_cells: int = _NUM_CELLS) -> str:
     """A histogram in one line of text, from the 1st to the 99th percentile."""
     cells = [] if stats.histogram is None else stats.histogram.shape(num_cells)
     top = max(cells, default=0)
-    # Whatever is there at all shows at least the lowest bar.
+    # Any count above zero shows at least the lowest bar.
     return "".join(_BARS[-(-one * (len(_BARS) - 1) // top)] for one in cells)
 
 

@@ -285,7 +285,7 @@ def _copy_as_it_is(param: Tensor) -> None:
 
 
 def is_held(param: Tensor) -> bool:
-    """Whether anybody holds a parameter now."""
+    """Whether any open freeze holds a parameter."""
     return any(frozen.holds(param) for frozen in _open)
 
 

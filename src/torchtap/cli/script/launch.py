@@ -147,7 +147,7 @@ class Watching:
     # ------------------------------------------------------------------ signals and forks
 
     def _terminated(self, number: int, frame: FrameType | None) -> None:
-        """Save, then end as by a SIGTERM that nobody handles."""
+        """Save, then end as by a SIGTERM without a handler."""
         if self._has_ended:  # It is being saved.
             self._signal = number
             signal.signal(number, signal.SIG_DFL)

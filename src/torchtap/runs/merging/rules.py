@@ -37,7 +37,7 @@ BEFORE_SCALING = (
     "(scale_grads): step_grad is what the optimizer used"
 )
 UNKNOWN = 0
-"""A number of microbatches that nobody told."""
+"""Stands for a number of microbatches that no rank recorded."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,7 +105,7 @@ class Lane:
         return place
 
     def write_header(self) -> None:
-        """Say in the header what is there now."""
+        """Rewrite the header with the tensors that the file holds now."""
         text = self._header().ljust(self._start - 8)
         write_all(self._files.get(self.path), memoryview(struct.pack("<Q", len(text)) + text), 0)
 

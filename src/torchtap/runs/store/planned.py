@@ -9,13 +9,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from torchtap.core.distributed import readable
-from torchtap.core.modules import _state_names
+from torchtap.core.modules import state_names
 from torchtap.core.plan import Filter
 from torchtap.core.planned_size import PlannedSize
 from torchtap.core.site import STATE_PORTS, Site
 from torchtap.core.tensors import obstacle
 from torchtap.runs.meta import Meta
-from torchtap.runs.packed import pack
+from torchtap.runs.single_file.packed import pack
 from torchtap.runs.store.selecting import WriteSelection
 from torchtap.runs.store.site_text import site_text
 
@@ -104,7 +104,7 @@ def _state_of(plan: Plan) -> Iterator[tuple[Site, Tensor]]:
         module = tap.module()
         if module is None:
             continue
-        for port, names in _state_names(module).items():
+        for port, names in state_names(module).items():
             chosen = tap.filters.get(port, _NOTHING)
             for name in names:
                 held = (module._buffers if port == "buffer" else module._parameters)[name]

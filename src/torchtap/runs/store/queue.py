@@ -129,7 +129,7 @@ class ByteQueue:
             return self._items.popleft()
 
     def give_up(self) -> None:
-        """Nothing is written any more: nobody waits for room."""
+        """The writer has stopped: wake the threads that wait for room, and admit nothing."""
         with self._changed:
             self._is_broken = True
             self._changed.notify_all()

@@ -101,14 +101,14 @@ class StatisticsWriter:
 
 
 def seal(folder: Path, series: Series, meta: Meta) -> dict[str, int]:
-    """Write all that was measured: as a table for everybody, and as a run without values.
+    """Write all that was measured: as a table that any program reads, and as a run without values.
 
     Returns:
         bytes and checksum of the latter.
     """
     import pyarrow.parquet
 
-    from torchtap.runs.file import save_run
+    from torchtap.runs.single_file.file import save_run
 
     path = folder / SEALED_STATISTICS
     half = path.with_name(f".{path.name}.part")
@@ -244,7 +244,7 @@ class RowsReader:
 
 def read_sealed(folder: Path, expected: Any) -> Series | None:
     """All that was measured, of an attempt that was closed; ``None`` if it is not as written."""
-    from torchtap.runs.file import read_run
+    from torchtap.runs.single_file.file import read_run
 
     path = folder / SERIES
     try:

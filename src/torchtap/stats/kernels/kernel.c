@@ -83,7 +83,7 @@ enum {
     TABLE = BINS + 80,          /* tables that are not a power of two apart share no cache set */
     FLUSH_ELEMENTS = 1 << 30,   /* before a count of 32 bits could overflow */
     LIST_ELEMENTS = UINT16_MAX, /* the most that are counted into a list: its counts have 16 bits */
-    NOBODY = -1,                /* the owner of a list that counts no longer */
+    NO_OWNER = -1,                /* the owner of a list that counts no longer */
     STRATA = 512,               /* sampled elements that are looked up at once */
 };
 
@@ -321,7 +321,7 @@ typedef struct {
     int64_t max_bins, max_lists, num_bins, num_lists;
     int64_t bins, counts; /* uint16_t[max_bins] each */
     int64_t ends, owners; /* int64_t[max_lists] each: where a list ends, and whose it is */
-    int64_t num_forgotten; /* lists of nobody */
+    int64_t num_forgotten; /* lists without an owner */
 } Lists;
 
 typedef struct {
@@ -779,7 +779,7 @@ static Lists *with_room(Lists *lists, int64_t numel, int64_t sample) {
 }
 
 /* Empties the bins that a row has counted into. Only those between the least and the largest
-   magnitude are looked at: memory that nobody touched stays so. */
+   magnitude are looked at: untouched memory stays untouched. */
 static void clear_bins(const double *row, int64_t *histogram) {
     int first, last;
     bins_in_use(row, &first, &last);
@@ -791,7 +791,7 @@ static void clear_bins(const double *row, int64_t *histogram) {
 }
 
 /* Forgets the one tensor that was measured, wherever its histogram is. A list stays where it is
-   and belongs to nobody. */
+   and has no owner. */
 static void forget(Aim *aim) {
     double *row = POINTER(double, aim->row);
     Lists *lists = POINTER(Lists, aim->lists);
@@ -800,7 +800,7 @@ static void forget(Aim *aim) {
     } else if (row[NUM_TENSORS] > 0 && lists && aim->last_list < lists->num_lists) {
         int64_t *owner = POINTER(int64_t, lists->owners) + aim->last_list;
         if (*owner == aim->owner) { /* Else the number is of lists that were taken. */
-            *owner = NOBODY;
+            *owner = NO_OWNER;
             lists->num_forgotten++;
         }
     }
@@ -828,7 +828,7 @@ static void take(const char *data, int64_t numel, int dtype, Aim *aim, int64_t t
 
 /* Moves the counts of many histograms into lists of bins and counts, one row after the other.
    `ends[row]` is where the row's list ends. Only bins between the least and the largest magnitude
-   of a row are looked at: memory that nobody touched stays so. */
+   of a row are looked at: untouched memory stays untouched. */
 typedef struct {
     uint16_t *bins;
     int64_t *counts, length;

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from torchtap.core.errors import InputError
 from torchtap.core.text import count, number
-from torchtap.explain.found import Found, wide
-from torchtap.explain.many import Batching, Many, check_count, single, spread_order
-from torchtap.explain.variable import Variable
+from torchtap.explain.attributions.found import Found, wide
+from torchtap.explain.attributions.many import Batching, Many, check_count, single, spread_order
+from torchtap.explain.attributions.variable import Variable
 
 _RULES = (
     "gausslegendre",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from torchtap.explain.found import Found, wide
-from torchtap.explain.variable import Variable
+from torchtap.explain.attributions.found import Found, wide
+from torchtap.explain.attributions.variable import Variable
 
 
 def gradient(variable: Variable) -> Found:

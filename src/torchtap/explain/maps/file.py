@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from torchtap.core.errors import InputError
 
 if TYPE_CHECKING:
-    from torchtap.explain.values import MapValues
+    from torchtap.explain.maps.values import MapValues
 
 ENDINGS = (".png", ".npy", ".safetensors")
 _KEY = "torchtap.map"

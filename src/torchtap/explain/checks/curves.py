@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from torchtap.explain.perturb import Ground
-from torchtap.explain.ranks import importance_order
-from torchtap.explain.variable import Variable
+from torchtap.explain.attributions.variable import Variable
+from torchtap.explain.checks.perturb import Ground
+from torchtap.explain.checks.ranks import importance_order
 
 
 @dataclass(frozen=True, eq=False, slots=True)

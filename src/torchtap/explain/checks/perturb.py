@@ -13,13 +13,13 @@ from torch import Tensor
 from torchtap.core.errors import InputError
 from torchtap.core.site import Site
 from torchtap.core.tensors import kind_of
+from torchtap.explain.attributions.variable import Variable, variable_of
+from torchtap.explain.maps.values import is_channels_last
 from torchtap.explain.target import Target
-from torchtap.explain.values import is_channels_last
-from torchtap.explain.variable import Variable, variable_of
 
 if TYPE_CHECKING:
     from torchtap.explain.again import Again
-    from torchtap.explain.values import MapValues
+    from torchtap.explain.maps.values import MapValues
 
 _BLUR = 1 / 16
 """Standard deviation of the blur, as a share of the longer side."""

@@ -11,16 +11,16 @@ from torch import nn
 
 from torchtap.core.errors import InputError
 from torchtap.core.site import did_you_mean
-from torchtap.explain.found import Found
-from torchtap.explain.gradients import gradient, input_x_gradient
-from torchtap.explain.integrated import integrated_gradients
-from torchtap.explain.many import Batching
-from torchtap.explain.noise import smoothgrad, smoothgrad_sq, vargrad
-from torchtap.explain.perturbation import feature_permutation, occlusion
-from torchtap.explain.propagation import deeplift, lrp
-from torchtap.explain.rectifiers import deconvolution, guided_backprop
-from torchtap.explain.shapley import shapley
-from torchtap.explain.variable import Variable
+from torchtap.explain.attributions.found import Found
+from torchtap.explain.attributions.gradients import gradient, input_x_gradient
+from torchtap.explain.attributions.integrated import integrated_gradients
+from torchtap.explain.attributions.many import Batching
+from torchtap.explain.attributions.noise import smoothgrad, smoothgrad_sq, vargrad
+from torchtap.explain.attributions.perturbation import feature_permutation, occlusion
+from torchtap.explain.attributions.propagation import deeplift, lrp
+from torchtap.explain.attributions.rectifiers import deconvolution, guided_backprop
+from torchtap.explain.attributions.shapley import shapley
+from torchtap.explain.attributions.variable import Variable
 
 Function = Callable[..., Found]
 

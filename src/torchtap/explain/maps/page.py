@@ -10,10 +10,10 @@ from torch import Tensor
 from torchtap.core.printed_page import BLANK, Grid, Line, Listed, Page, Part
 from torchtap.core.printed_tokens import Tokens
 from torchtap.core.text import NONE, Cell, clean, nonfinite, number, plural, share, typed
-from torchtap.explain.values import token_weights
+from torchtap.explain.maps.values import token_weights
 
 if TYPE_CHECKING:
-    from torchtap.explain.values import MapValues
+    from torchtap.explain.maps.values import MapValues
 
 _MOST_ROWS = 20
 _MOST_TOKENS = 10

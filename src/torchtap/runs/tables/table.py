@@ -11,8 +11,8 @@ from torchtap.core.errors import InputError, MissingExtraError
 from torchtap.core.printed_page import Page, Printed
 from torchtap.core.record import Record
 from torchtap.core.site import Site, did_you_mean
-from torchtap.runs.show_table import MOST_ROWS, WAY_OUT, show_table
-from torchtap.runs.table_columns import ROW_COLUMNS, TABLE_COLUMNS, Row as Row
+from torchtap.runs.tables.columns import ROW_COLUMNS, TABLE_COLUMNS, Row as Row
+from torchtap.runs.tables.text import MOST_ROWS, WAY_OUT, show_table
 from torchtap.stats import reading
 from torchtap.stats.measure import measure_all, shape_of
 from torchtap.stats.numbers import NAMES, number_of

@@ -9,7 +9,7 @@ from typing import Any
 from torchtap.core.errors import InputError
 from torchtap.core.progress import Progress
 from torchtap.core.text import count
-from torchtap.explain.variable import Variable
+from torchtap.explain.attributions.variable import Variable
 
 
 @dataclass(frozen=True, slots=True)

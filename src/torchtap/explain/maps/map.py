@@ -11,14 +11,14 @@ from torch import Tensor
 
 from torchtap.core.errors import InputError, MissingExtraError
 from torchtap.core.printed_page import Page, Printed, wants_color
-from torchtap.explain.map_file import ENDINGS, read_map, write_array, write_map
-from torchtap.explain.map_page import map_page, row_title, title_of
-from torchtap.explain.values import MapValues
+from torchtap.explain.maps.file import ENDINGS, read_map, write_array, write_map
+from torchtap.explain.maps.page import map_page, row_title, title_of
+from torchtap.explain.maps.values import MapValues
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from torchtap.explain.check_result import Check, Of
+    from torchtap.explain.checks.result import Check, Of
     from torchtap.plot.explained import Pane
 
 _MODES = {1: "linear", 2: "bilinear", 3: "trilinear"}

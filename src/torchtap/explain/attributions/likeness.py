@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtap.explain.operations import Operations, name_of_node
+from torchtap.explain.attributions.operations import Operations, name_of_node
 
 Edge = tuple[Any, int]
 """A node, and which of its outputs."""

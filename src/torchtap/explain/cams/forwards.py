@@ -14,7 +14,7 @@ from torchtap.core.progress import Progress
 from torchtap.core.record import Record
 from torchtap.core.site import Pattern, Site
 from torchtap.edits.edit import Edit, edit
-from torchtap.explain.layout import Extent
+from torchtap.explain.cams.layout import Extent
 from torchtap.explain.same_scores import are_same
 from torchtap.explain.spoiled import Spoiled, refuse_shared
 from torchtap.explain.subject import Subject

@@ -19,8 +19,14 @@ from torchtap.core.record import FORWARD, Record
 from torchtap.core.site import Site
 from torchtap.core.tensors import kind_of
 from torchtap.edits.edit import edit
-from torchtap.explain.activations import LAST, Activation, edges_of, floating_leaves, gradients_of
-from torchtap.explain.layout import CHANNELS_FIRST, Layout, Layouts
+from torchtap.explain.cams.activations import (
+    LAST,
+    Activation,
+    edges_of,
+    floating_leaves,
+    gradients_of,
+)
+from torchtap.explain.cams.layout import CHANNELS_FIRST, Layout, Layouts
 from torchtap.explain.subject import Subject
 from torchtap.explain.target import Target
 

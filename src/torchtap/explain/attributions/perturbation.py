@@ -11,11 +11,11 @@ from torch import Tensor
 
 from torchtap.core.errors import InputError
 from torchtap.core.tensors import kind_of
-from torchtap.explain.feature_mask import features_of
-from torchtap.explain.found import Found, wide
-from torchtap.explain.many import Batching, Many, check_count, spread_order
-from torchtap.explain.noise import Seed, generator_of
-from torchtap.explain.variable import Variable
+from torchtap.explain.attributions.feature_mask import features_of
+from torchtap.explain.attributions.found import Found, wide
+from torchtap.explain.attributions.many import Batching, Many, check_count, spread_order
+from torchtap.explain.attributions.noise import Seed, generator_of
+from torchtap.explain.attributions.variable import Variable
 
 Lengths = int | Sequence[int]
 

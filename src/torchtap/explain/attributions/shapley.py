@@ -11,12 +11,12 @@ from torch import Tensor
 from torchtap.core.errors import InputError
 from torchtap.core.tensors import kind_of
 from torchtap.core.text import count
-from torchtap.explain.feature_mask import Features, features_of
-from torchtap.explain.found import Found
-from torchtap.explain.many import Batching, Many, check_count
-from torchtap.explain.noise import Seed, generator_of
-from torchtap.explain.perturbation import per_batch, row_scores
-from torchtap.explain.variable import Variable
+from torchtap.explain.attributions.feature_mask import Features, features_of
+from torchtap.explain.attributions.found import Found
+from torchtap.explain.attributions.many import Batching, Many, check_count
+from torchtap.explain.attributions.noise import Seed, generator_of
+from torchtap.explain.attributions.perturbation import per_batch, row_scores
+from torchtap.explain.attributions.variable import Variable
 
 
 def shapley(

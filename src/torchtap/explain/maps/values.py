@@ -23,29 +23,7 @@ _COLORS = (1, 3, 4)
 class MapValues:
     """Values with a method, a place and a target: all that a check, a file or a page reads.
 
-    Attributes:
-        values: raw and signed, at native resolution, on the CPU, detached: ``float[B, H, W]`` of
-            ``cam`` (``[B, L]`` and ``[B, D, H, W]`` for 1-d and 3-d maps; ``[B, K, ...]`` where K
-            layers are stacked), the shape of the input for ``attribute``.
-        method: its name.
-        layer: path of the layer, ``""`` for the input; several are joined by ``", "``.
-        target: class of each row, ``None`` where the target is no class.
-        target_text: how the target reads.
-        scores: the explained number of each row, ``float[B]``.
-        notes: what the reader should know.
-        gap: completeness gap of each row, ``float[B]``, of methods that have one: the sum of the
-            map less the difference of the scores at the input and the baseline.
-        size: height and width (``(L,)``, ``(D, H, W)``) of what the map lies over, to resize it
-            to. Its length says how many of the last dimensions of ``values`` are space: what
-            stands between them and the rows are K stacked layers, or channels. ``(T,)`` for
-            tokens, where ``values`` are ``[B, T]``; ``()`` where nothing is space, as for
-            features ``[B, F]`` and embedded tokens ``[B, T, D]``, or where space is not last, as
-            in pictures ``[B, H, W, C]``.
-        again: makes the same map anew, for ``check``: an :class:`~torchtap.explain.again.Again`,
-            which says what ``tt.cam`` and ``tt.attribute`` must give. ``None`` of a map that was
-            read from a file.
-        names: name of each row's class, where they were given.
-        tokens: the texts of each row's tokens, where they were given.
+    Its fields are described where they are read, in :class:`torchtap.Map`.
     """
 
     values: Tensor

@@ -1,4 +1,4 @@
-"""A run in one safetensors file: no pickle, readable by anybody, opened without the model.
+"""A run in one safetensors file: no pickle, readable by any program, opened without the model.
 
 Each value is a tensor named ``SITE#step.call.backward.phase``; the keys, labels and what is known
 of the model stand as JSON in the header's metadata under ``torchtap``.
@@ -30,12 +30,12 @@ from torchtap.runs.contents import Contents
 from torchtap.runs.listing import FORMAT, PREFIX, check_format
 from torchtap.runs.merging.rank_numbers import RankNumbers
 from torchtap.runs.meta import Meta, meta_of
-from torchtap.runs.packed import is_small, pack, unpack
 from torchtap.runs.records import Records
 from torchtap.runs.scalars import Scalars
+from torchtap.runs.single_file.packed import is_small, pack, unpack
+from torchtap.runs.single_file.values import ALL
 from torchtap.runs.step_notes import StepNotes
 from torchtap.runs.strided import COMPLEX_WITHOUT_NAME, as_dtype, nameable, strided
-from torchtap.runs.values import ALL
 from torchtap.stats.series import Series
 
 T = TypeVar("T")

@@ -11,13 +11,13 @@ from torch import Tensor
 from torchtap.core.errors import InputError, MissingExtraError
 from torchtap.core.printed_page import BLANK, Grid, Line, Listed, Page, Part, Printed
 from torchtap.core.text import NONE, Cell, count, number
-from torchtap.explain.map_page import title_of
+from torchtap.explain.maps.page import title_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from torchtap.explain.curves import Curve
-    from torchtap.explain.values import MapValues
+    from torchtap.explain.checks.curves import Curve
+    from torchtap.explain.maps.values import MapValues
 
 Of = Literal["probability", "score"]
 

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from torchtap.core.errors import InputError
 from torchtap.core.tensors import kind_of
 from torchtap.core.text import plural
-from torchtap.explain.place import Inside, Place, place_of
+from torchtap.explain.attributions.place import Inside, Place, place_of
+from torchtap.explain.attributions.site_value import SiteValue
 from torchtap.explain.rows import is_per_row
 from torchtap.explain.same_scores import are_same
-from torchtap.explain.site_value import SiteValue
 from torchtap.explain.subject import Subject
 from torchtap.explain.target import Target
 from torchtap.explain.twice import are_rows

@@ -16,15 +16,15 @@ import torch
 from torch import Tensor
 
 from torchtap.core.errors import InputError
-from torchtap.explain.found import Found, wide
-from torchtap.explain.operations import (
+from torchtap.explain.attributions.found import Found, wide
+from torchtap.explain.attributions.operations import (
     Key,
     Operation,
     Operations,
     name_of_node,
     nodes_between,
 )
-from torchtap.explain.variable import Variable
+from torchtap.explain.attributions.variable import Variable
 
 
 def _names(text: str) -> frozenset[str]:

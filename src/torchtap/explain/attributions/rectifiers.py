@@ -10,10 +10,10 @@ from torch.autograd.graph import get_gradient_edge
 
 from torchtap.core.errors import InputError
 from torchtap.edits.catalogue.rectifiers import judge_rectifier
-from torchtap.explain.found import Found, wide
-from torchtap.explain.likeness import RECORDED, why_like_rectifier
-from torchtap.explain.operations import Operations, nodes_between
-from torchtap.explain.variable import Variable
+from torchtap.explain.attributions.found import Found, wide
+from torchtap.explain.attributions.likeness import RECORDED, why_like_rectifier
+from torchtap.explain.attributions.operations import Operations, nodes_between
+from torchtap.explain.attributions.variable import Variable
 
 Hook = Callable[[Any], object]
 Gradients = tuple[Tensor | None, ...]

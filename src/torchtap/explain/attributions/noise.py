@@ -10,9 +10,9 @@ from torch import Tensor
 from torchtap.core.errors import InputError
 from torchtap.core.tensors import kind_of
 from torchtap.core.text import number
-from torchtap.explain.found import Found, wide
-from torchtap.explain.many import Batching, Many, check_count
-from torchtap.explain.variable import Variable
+from torchtap.explain.attributions.found import Found, wide
+from torchtap.explain.attributions.many import Batching, Many, check_count
+from torchtap.explain.attributions.variable import Variable
 
 Method = Callable[[Variable], Found]
 Seed = int | torch.Generator

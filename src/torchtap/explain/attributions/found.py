@@ -13,7 +13,7 @@ class Found:
     """The values of a map, before it is one.
 
     Attributes:
-        values: in the shape of the variable; see :class:`torchtap.explain.map.Map`.
+        values: in the shape of the variable; see :class:`torchtap.explain.maps.map.Map`.
         gap: completeness gap of each row, of methods that have one.
         notes: what the reader should know.
     """

@@ -1,4 +1,4 @@
-"""A table turned by a quarter: one row per module, its output beside its gradient."""
+"""A table pivoted by port: one row per module, its output beside its gradient."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from torchtap.runs.table import Row
+from torchtap.runs.tables.table import Row
 from torchtap.stats.statistics import Statistics
 
 

@@ -1,0 +1,1 @@
+"""Maps: ``values`` and what is known of them, the ``map`` itself, its ``page`` and its ``file``."""

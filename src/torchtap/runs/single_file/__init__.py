@@ -1,0 +1,1 @@
+"""A run in one safetensors file: ``file``, with nested ``values`` and ``packed`` statistics."""
