@@ -8,6 +8,7 @@ In the order in which it is read:
   (:mod:`~torchtap.failures.frame`), what modules are called (:mod:`~torchtap.failures.names`), and
   the tensors of the operation with what made them (:mod:`~torchtap.failures.operands`, by
   :mod:`~torchtap.failures.assignments`).
+- :mod:`~torchtap.failures.call_numbers`: which call of a module it was, of several.
 - :mod:`~torchtap.failures.graph_reading`, :mod:`~torchtap.failures.writes`,
   :mod:`~torchtap.failures.cuts`: what the autograd graph and the source say of a backward that
   failed: what is freed or overwritten, which line wrote, where the graph was cut.

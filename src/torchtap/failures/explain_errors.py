@@ -35,6 +35,9 @@ def explain_errors(
     Nothing is attached to the model and nothing runs until something is raised: the note is read
     from the frames of the traceback, the source, and the autograd graph. No code of the program
     runs for it. Where the source alone does not decide, the note says so ("perhaps by", "one of").
+    Of a module that is called several times in one forward it says which call it was, counted from
+    the 1st, where the source of the caller tells: its lines, and loops over ``range`` and
+    ``enumerate``.
     An error that is not known gets a note with its place and no more. What a compiled function
     raises is explained by its line alone, since its frames hold no modules.
 
@@ -43,8 +46,9 @@ def explain_errors(
             of their variable before the path where there are several.
         record: note at each write in place which line made it, for errors of backward that need
             what was overwritten. Each operation of this thread then takes some microseconds more,
-            and PyTorch's fused encoder kernel is not used. For looking for an error, not for
-            training. What runs inside compiled functions is not noted.
+            and PyTorch's fused encoder kernel is not used; a frame of torchtap stands in the
+            traceback below the operation. For looking for an error, not for training. What runs
+            inside compiled functions is not noted.
 
     Raises:
         InputError: ``model`` is no module.
