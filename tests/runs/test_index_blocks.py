@@ -132,6 +132,20 @@ def test_several_indices_are_one(
     assert {len(np.asarray(one)) for one in whole.columns.values()} == {len(expected)}
 
 
+@settings(max_examples=80, deadline=None)
+@given(gaps=LISTS, share=st.floats(0, 1))
+def test_the_first_rows_are_those_of_all(gaps: list[tuple[int, list[int]]], share: float) -> None:
+    columns = columns_of([(number, sites) for number, (_, sites) in enumerate(gaps)])
+    lazy: Columns = {**expanded(columns)[2], "crc32": columns["crc32"]}  # type: ignore[dict-item]
+    index = Index({name: lazy[name] for name in DTYPES}, tables())
+    count = int(share * len(columns["step"]))
+    found = index.head(count)
+    right = Index(columns, tables()).only(np.arange(len(columns["step"])) < count)
+    assert found.tables.site == right.tables.site
+    for name in DTYPES:
+        assert np.array_equal(np.asarray(found.columns[name]), right.columns[name])
+
+
 def test_the_narrowest_numbers_are_taken() -> None:
     for numbers, kind in [([-128, 127], np.int8), ([128], np.int16), ([2**31], np.int64)]:
         found = narrow(np.array(numbers, dtype=np.int64))

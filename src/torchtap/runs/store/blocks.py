@@ -140,6 +140,29 @@ class BlockColumn:
         """The same rows with each number in place of that of which it has the place."""
         return BlockColumn(self._blocks, codes[self._kept], None, self.dtype)
 
+    def head(self, count: int) -> BlockColumn:
+        """The first rows."""
+        blocks, growth = self._blocks, self._growth
+        last = int(np.searchsorted(blocks.starts[1:], count))  # The block in which they end.
+        if last == len(blocks.periods):
+            return self
+        base, period = int(blocks.bases[last]), int(blocks.periods[last])
+        times = int(count - blocks.starts[last]) // period
+        whole = Blocks(blocks.starts[: last + 1], blocks.periods[:last], blocks.bases[:last])
+        own = np.array([0, times * period] if times else [0], dtype=np.int64)
+        some = Blocks(own, np.full(len(own) - 1, period), np.zeros(len(own) - 1, dtype=np.int64))
+        rows = np.arange(int(blocks.starts[last]) + times * period, count)
+        ends = [(whole, slice(0, base)), (some, slice(base, base + period if times else base))]
+        parts = [
+            BlockColumn(one, self._kept[at], None if growth is None else growth[at], self.dtype)
+            for one, at in ends
+        ]
+        return BlockColumn.chained([*parts, BlockColumn.of_rows(self[rows].astype(self.dtype))])
+
+    def distinct(self) -> Column:
+        """Its distinct numbers, of a column that does not grow."""
+        return np.unique(self._kept)
+
     @staticmethod
     def of_rows(rows: Column) -> BlockColumn:
         """Rows as one block that is not repeated."""

@@ -96,6 +96,22 @@ class Index:
         sites = [site for site, one in zip(self.tables.site, is_there, strict=True) if one]
         return Index(columns, replace(self.tables, site=sites))
 
+    def head(self, count: int) -> Index:
+        """The first of its values; rows that are computed stay so."""
+        sites = self.columns["site"]
+        if not isinstance(sites, BlockColumn):
+            return self.only(np.arange(len(self)) < count)
+        columns = {
+            name: one.head(count) if isinstance(one, BlockColumn) else one[:count]
+            for name, one in self.columns.items()
+        }
+        there = columns["site"].distinct()
+        numbers = np.zeros(len(self.tables.site), dtype=np.int32)
+        numbers[there] = np.arange(len(there))
+        columns["site"] = columns["site"].recoded(numbers)
+        names = [self.tables.site[number] for number in there.tolist()]
+        return Index(columns, replace(self.tables, site=names))
+
 
 def joined(parts: Sequence[Index]) -> Index:
     """The values of several, one after the other."""
