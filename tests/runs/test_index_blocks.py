@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import torchtap as tt
 from torchtap.core.site import Site
 from torchtap.runs.store import index_file
 from torchtap.runs.store.blocks import GROWING, BlockColumn, blocks_of, growth_of, narrow
-from torchtap.runs.store.index import DTYPES, Index, Tables
+from torchtap.runs.store.index import DTYPES, Index, Tables, joined
 from torchtap.runs.store.index_file import read_index, write_index
 from torchtap.runs.store.layout import lane_name
 
@@ -100,6 +101,49 @@ def test_steps_that_are_never_alike_are_one_block() -> None:
     blocks, kept = blocks_of(columns_of(steps))
     assert len(blocks.periods) == 1
     assert np.array_equal(kept, np.arange(len(blocks)))
+
+
+@settings(max_examples=60, deadline=None)
+@given(parts=st.lists(LISTS, min_size=2, max_size=4), is_plain=st.lists(st.booleans(), min_size=4))
+def test_several_indices_are_one(
+    parts: list[list[tuple[int, list[int]]]], is_plain: list[bool]
+) -> None:
+    indices, expected = [], []
+    for number, part in enumerate(parts):
+        columns = columns_of([(n, sites) for n, (_, sites) in enumerate(part)])
+        own = tables()
+        if number % 2:  # Of an attempt that saw its sites in another order.
+            own = replace(own, site=own.site[::-1])
+        expected += [
+            (own.site[code], step, row)
+            for code, step, row in zip(
+                columns["site"].tolist(),
+                columns["step"].tolist(),
+                columns["row"].tolist(),
+                strict=True,
+            )
+        ]
+        lazy = columns if is_plain[number] else {**expanded(columns)[2], "crc32": columns["crc32"]}
+        indices.append(Index({name: lazy[name] for name in DTYPES}, own))
+    whole = joined(indices)
+    sites, steps, rows = (np.asarray(whole.columns[name]) for name in ("site", "step", "row"))
+    found = zip((whole.tables.site[one] for one in sites), steps, rows, strict=True)
+    assert list(found) == expected
+    assert {len(np.asarray(one)) for one in whole.columns.values()} == {len(expected)}
+
+
+@settings(max_examples=80, deadline=None)
+@given(gaps=LISTS, share=st.floats(0, 1))
+def test_the_first_rows_are_those_of_all(gaps: list[tuple[int, list[int]]], share: float) -> None:
+    columns = columns_of([(number, sites) for number, (_, sites) in enumerate(gaps)])
+    lazy: Columns = {**expanded(columns)[2], "crc32": columns["crc32"]}  # type: ignore[dict-item]
+    index = Index({name: lazy[name] for name in DTYPES}, tables())
+    count = int(share * len(columns["step"]))
+    found = index.head(count)
+    right = Index(columns, tables()).only(np.arange(len(columns["step"])) < count)
+    assert found.tables.site == right.tables.site
+    for name in DTYPES:
+        assert np.array_equal(np.asarray(found.columns[name]), right.columns[name])
 
 
 def test_the_narrowest_numbers_are_taken() -> None:

@@ -7,7 +7,7 @@ offset and row grow each time. Steps that resemble no neighbour are a block that
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -135,6 +135,60 @@ class BlockColumn:
         times = self._blocks.times_of_rows - 1
         found: Column = self._kept.astype(self.dtype) + times * self._growth
         return found
+
+    def recoded(self, codes: Column) -> BlockColumn:
+        """The same rows with each number in place of that of which it has the place."""
+        return BlockColumn(self._blocks, codes[self._kept], None, self.dtype)
+
+    def head(self, count: int) -> BlockColumn:
+        """The first rows."""
+        blocks, growth = self._blocks, self._growth
+        last = int(np.searchsorted(blocks.starts[1:], count))  # The block in which they end.
+        if last == len(blocks.periods):
+            return self
+        base, period = int(blocks.bases[last]), int(blocks.periods[last])
+        times = int(count - blocks.starts[last]) // period
+        whole = Blocks(blocks.starts[: last + 1], blocks.periods[:last], blocks.bases[:last])
+        own = np.array([0, times * period] if times else [0], dtype=np.int64)
+        some = Blocks(own, np.full(len(own) - 1, period), np.zeros(len(own) - 1, dtype=np.int64))
+        rows = np.arange(int(blocks.starts[last]) + times * period, count)
+        ends = [(whole, slice(0, base)), (some, slice(base, base + period if times else base))]
+        parts = [
+            BlockColumn(one, self._kept[at], None if growth is None else growth[at], self.dtype)
+            for one, at in ends
+        ]
+        return BlockColumn.chained([*parts, BlockColumn.of_rows(self[rows].astype(self.dtype))])
+
+    def distinct(self) -> Column:
+        """Its distinct numbers, of a column that does not grow."""
+        return np.unique(self._kept)
+
+    @staticmethod
+    def of_rows(rows: Column) -> BlockColumn:
+        """Rows as one block that is not repeated."""
+        ends = np.array([0, len(rows)] if len(rows) else [0], dtype=np.int64)
+        blocks = Blocks(ends, ends[1:], np.zeros(len(ends) - 1, dtype=np.int64))
+        return BlockColumn(blocks, rows, None, rows.dtype)
+
+    @staticmethod
+    def chained(parts: Sequence[BlockColumn]) -> BlockColumn:
+        """The rows of several, one after the other."""
+        blocks = [one._blocks for one in parts]
+        starts = np.cumsum([0, *map(len, blocks)])
+        ends = [one.starts[1:] + start for one, start in zip(blocks, starts, strict=False)]
+        periods = np.concatenate([one.periods for one in blocks])
+        growth = None
+        if any(one._growth is not None for one in parts):
+            zeros = (np.zeros(len(one._kept), dtype=np.int64) for one in parts)
+            known = zip(parts, zeros, strict=True)
+            growth = np.concatenate([b if a._growth is None else a._growth for a, b in known])
+        whole = Blocks(
+            np.concatenate([np.zeros(1, dtype=np.int64), *ends]),
+            periods,
+            np.cumsum(periods) - periods,
+        )
+        kept = np.concatenate([one._kept for one in parts])
+        return BlockColumn(whole, kept, growth, parts[0].dtype)
 
 
 def narrow(column: Column) -> Column:

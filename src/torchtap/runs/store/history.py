@@ -43,7 +43,10 @@ def counted(index: Index, limit: int | None) -> Index:
     steps = index.columns["step"]
     if not len(steps) or steps.max() < limit:
         return index
-    return index.only(np.asarray(steps) < limit)
+    numbers = np.asarray(steps)
+    if (numbers[1:] < numbers[:-1]).any():
+        return index.only(numbers < limit)
+    return index.head(int(np.searchsorted(numbers, limit)))
 
 
 def absences(attempts: Attempts) -> list[Absence]:

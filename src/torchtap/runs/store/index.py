@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torchtap.core.errors import RunError
 from torchtap.core.record import PHASES
 from torchtap.core.site import Site
+from torchtap.runs.store.blocks import BlockColumn
 from torchtap.runs.store.dtypes import STORED
 from torchtap.runs.store.layout import is_value_file
 
@@ -95,32 +96,52 @@ class Index:
         sites = [site for site, one in zip(self.tables.site, is_there, strict=True) if one]
         return Index(columns, replace(self.tables, site=sites))
 
+    def head(self, count: int) -> Index:
+        """The first of its values; rows that are computed stay so."""
+        sites = self.columns["site"]
+        if not isinstance(sites, BlockColumn):
+            return self.only(np.arange(len(self)) < count)
+        columns = {
+            name: one.head(count) if isinstance(one, BlockColumn) else one[:count]
+            for name, one in self.columns.items()
+        }
+        there = columns["site"].distinct()
+        numbers = np.zeros(len(self.tables.site), dtype=np.int32)
+        numbers[there] = np.arange(len(there))
+        columns["site"] = columns["site"].recoded(numbers)
+        names = [self.tables.site[number] for number in there.tolist()]
+        return Index(columns, replace(self.tables, site=names))
+
 
 def joined(parts: Sequence[Index]) -> Index:
     """The values of several, one after the other."""
     if len(parts) == 1:
         return parts[0]
     tables = Tables()
-    columns: dict[str, list[NDArray[Any]]] = {name: [] for name in DTYPES}
+    columns: dict[str, list[Any]] = {name: [] for name in DTYPES}
     known: dict[str, dict[Any, int]] = {
         name: {entry: number for number, entry in enumerate(entries)}
         for name, entries in tables.items()
     }
     for part in parts:
-        for name, own in part.columns.items():
-            column = np.asarray(own)
+        for name, column in part.columns.items():
             if name in CODED:
                 entries = getattr(part.tables, name)
                 codes = [number_of(entry, known[name], getattr(tables, name)) for entry in entries]
-                column = np.array(codes, dtype=DTYPES[name])[column]
+                column = _recoded(column, np.array(codes, dtype=DTYPES[name]))
             columns[name].append(column)
-    return Index(
-        {
-            name: np.concatenate(found) if found else np.zeros(0, DTYPES[name])
-            for name, found in columns.items()
-        },
-        tables,
-    )
+    return Index({name: _chained(found) for name, found in columns.items()}, tables)
+
+
+def _recoded(column: Any, codes: NDArray[Any]) -> Any:
+    return column.recoded(codes) if isinstance(column, BlockColumn) else codes[column]
+
+
+def _chained(columns: Sequence[Any]) -> Any:
+    if not any(isinstance(one, BlockColumn) for one in columns):
+        return np.concatenate(columns)
+    parts = [one if isinstance(one, BlockColumn) else BlockColumn.of_rows(one) for one in columns]
+    return BlockColumn.chained(parts)
 
 
 def number_of(entry: T, known: dict[T, int], entries: list[T]) -> int:
