@@ -23,8 +23,12 @@ from torchtap.runs.store.index import Index
 from torchtap.runs.store.layout import SMALL
 
 _MOST_MAPS = 4096
-_LEAST_AHEAD, _MOST_AHEAD = 4 << 20, 32 << 20
-"""From so many bytes on a thread checks values ahead of the reader; and how far ahead it is."""
+_WORTH_A_THREAD = 4 << 20
+"""From so many bytes on a thread checks values ahead of the reader."""
+_WORTH_ASKING = 512 << 10
+"""From so many bytes on it checks a value: asking it to takes as long as a smaller one."""
+_MOST_AHEAD = 32 << 20
+"""Bytes that it is ahead of the reader."""
 
 
 class MappedFiles:
@@ -117,8 +121,8 @@ class MappedValues(Sequence[Tensor]):
         checksums. An error is raised when its value is asked for, not before.
         """
         chosen = np.asarray(places, dtype=np.intp)
-        unverified = chosen[~self._is_verified[chosen]]
-        if int(self.entries.columns["nbytes"][unverified].sum()) < _LEAST_AHEAD:
+        sizes = self.entries.columns["nbytes"][chosen]
+        if sizes[~self._is_verified[chosen] & (sizes >= _WORTH_ASKING)].sum() < _WORTH_A_THREAD:
             for place in places:
                 yield self[place]
             return
@@ -142,7 +146,9 @@ class MappedValues(Sequence[Tensor]):
             while begun and nbytes + size > _MOST_AHEAD:
                 nbytes -= sizes[number - len(begun)]
                 yield begun.popleft()
-            begun.append((places[number], self._check_begun(places[number], thread)))
+            is_large = size >= _WORTH_ASKING
+            check = self._check_begun(places[number], thread) if is_large else None
+            begun.append((places[number], check))
             nbytes += size
         yield from begun
 
