@@ -6,6 +6,7 @@ import contextlib
 import os
 import resource
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ import torch
 from bits import content
 from recordings import batch, copied, files_of, held, record_steps, seen, small_net
 from records import record, run_of
+from safetensors import safe_open
 from torch import Tensor, nn
 
 import torchtap as tt
@@ -352,6 +354,25 @@ def test_no_thread_is_left(tmp_path: Path) -> None:
     before = threading.active_count()
     record_steps(tmp_path / "run", range(3))
     assert threading.active_count() == before
+
+
+@pytest.mark.slow
+def test_a_sink_that_is_open_when_python_ends_is_closed(tmp_path: Path) -> None:
+    # No thread starts any more then, and the lanes are synced one by one.
+    program = (
+        "import sys, torch, torchtap as tt\n"
+        "net = torch.nn.Sequential(*[torch.nn.Identity() for _ in range(3)])\n"
+        "w = tt.watch(net, to=tt.Disk(sys.argv[1]))\n"
+        "w.__enter__()\n"
+        "net(torch.ones(4, 30_000)), w.step()\n"
+    )
+    subprocess.run([sys.executable, "-c", program, str(tmp_path / "run")], check=True)
+    run = tt.open(tmp_path / "run")
+    assert [bool((run.get(str(n)) == 1).all()) for n in range(3)] == [True] * 3
+    facts = next((tmp_path / "run").rglob("attempt.json")).read_text()
+    assert '"closed"' in facts
+    for lane in (tmp_path / "run").rglob("lanes/*"):
+        assert safe_open(lane, "pt").get_tensor("rows").shape == (4, 30_000)
 
 
 def test_a_sink_that_is_forgotten_is_closed(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,11 @@ from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler
 
 import torchtap as tt
+
+DTYPES = [
+    *(torch.bool, torch.uint8, torch.int64, torch.bfloat16, torch.float32, torch.complex64),
+    *(torch.float8_e4m3fn, torch.complex128),
+]
 
 WIDTH = 1000
 SIZES = [20, 20, 7, 0, 30]
@@ -119,6 +125,49 @@ def test_any_rows_are_what_indexing_gives(tmp_path_factory: Any, indices: list[i
         recorded(home)
     run = tt.open(home)
     assert content(run.rows(".:output", indices)) == content(run.cat(".:output")[indices])
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_rows_of_any_dtype_have_the_bits_that_were_written(
+    tmp_path: Path, dtype: torch.dtype
+) -> None:
+    size = torch.empty(0, dtype=torch.uint8).view(dtype).element_size()
+    bits = torch.randint(0, 2 if dtype is torch.bool else 256, (3, 16, 9000 * size))
+    bits = bits.to(torch.uint8)
+    with tt.watch(layer := nn.Identity(), to=tt.Disk(tmp_path / "run")) as w:
+        for one in bits:
+            layer(one.view(dtype))
+            w.step()
+    chosen = [47, 0, 16, 16, 31]
+    found = tt.open(tmp_path / "run").rows(".:output", chosen)
+    assert found.dtype is dtype and found.shape == (5, 9000)
+    assert torch.equal(found.view(torch.uint8), bits.view(48, -1)[chosen])
+
+
+def test_values_that_are_checked_ahead_are_refused_in_their_turn(tmp_path: Path) -> None:
+    values = torch.randn(12, 1 << 18)
+    with tt.watch(layer := nn.Identity(), to=tt.Disk(tmp_path / "run")) as w:
+        for value in values:
+            layer(value)
+            w.step()
+    (lane,) = (tmp_path / "run").rglob("lanes/*")
+    with lane.open("r+b") as file:
+        file.seek(4096 + 7 * values[0].nbytes + 5)
+        file.write(b"?")
+    run, read = tt.open(tmp_path / "run"), []
+    with pytest.raises(tt.RunError, match=r"step 7, call 0, is damaged"):
+        for record in run.records(".:output"):
+            read.append(record.value)
+    assert content(torch.stack(read)) == content(values[:7])
+    # The others can be read, and reading a part leaves no thread behind.
+    assert content(run.get(".:output", step=11)) == content(values[11])
+    some = tt.open(tmp_path / "run").records(".:output")
+    assert content(next(some).value) == content(values[0])
+    some.close()  # type: ignore[attr-defined]
+    for thread in threading.enumerate():
+        if thread.name.startswith("torchtap-check"):
+            thread.join(5)
+            assert not thread.is_alive()
 
 
 # --- as a data set ----------------------------------------------------------------------------

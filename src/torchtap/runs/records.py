@@ -64,6 +64,9 @@ class Stored(Protocol):
     def __getitem__(self, place: int) -> Any:
         """One of them."""
 
+    def in_order(self, places: Sequence[int]) -> Iterator[Any]:
+        """Some of them, one after the other."""
+
     def fact(self, place: int) -> Fact:
         """What is known of one, without reading it."""
 
@@ -220,10 +223,16 @@ class Records(Sequence[Record]):
         for start in range(0, len(places), _CHUNK):
             chunk = places[start : start + _CHUNK]
             columns = [self._table[name][chunk].tolist() for name in _COLUMNS.names or ()]
-            for place, site, step, call, phase, backward, label, version in zip(
-                chunk.tolist(), *columns, strict=True
+            numbers = chunk.tolist()
+            values = (
+                kept.in_order(numbers)
+                if isinstance(kept, Stored)
+                else (kept[place] for place in numbers)
+            )
+            for value, site, step, call, phase, backward, label, version in zip(
+                values, *columns, strict=True
             ):
-                found = (phases.values[phase], backward, labels.values[label], kept[place], version)
+                found = (phases.values[phase], backward, labels.values[label], value, version)
                 yield new_record(Record, (sites[site], step, call, *found))
 
     def column(self, name: str) -> NDArray[Any]:

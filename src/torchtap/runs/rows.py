@@ -55,14 +55,14 @@ class SiteRows:
         wanted = self._checked(indices)
         owners = np.searchsorted(self.starts, wanted, side="right") - 1
         within = wanted - self.starts[owners]
-        there, which = np.unique(owners, return_inverse=True)
-        if not len(there):
+        if not len(wanted):
             return self._first_value()[:0]
         stored = getattr(self._records.kept, "gather", None)
         if stored is not None:
-            found: Tensor | None = stored(self._places[there], which, within)
+            found: Tensor | None = stored(self._places[owners], within)
             if found is not None:
                 return found
+        there, which = np.unique(owners, return_inverse=True)
         values = [self._value(owner) for owner in there.tolist()]
         kinds = {(value.dtype, value.shape[1:]) for value in values}
         if len(kinds) > 1:

@@ -135,6 +135,8 @@ class AttemptWriter:
         else:
             lane, num_rows = self._lane_of(value)
             offset, row = self._append_to(lane, value.data, num_rows)
+            if self._durability == "step":  # So that the disk has it when the step is synced.
+                lane.begin_sync(offset)
             name = lane.path.name
         key = (site, value.step, value.call, value.phase, value.backward, json.dumps(value.labels))
         entry = Entry(*key, value.dtype, shape, name, row, offset, nbytes, checksum)
@@ -276,7 +278,8 @@ class AttemptWriter:
         self._pending.clear()
         for lane in self._lanes.values():
             lane.back_to(*self._committed[lane])
-            lane.cut()
+        self._files.each([(one.path, one.cut) for one in self._lanes.values() if one.has_more])
+        for lane in self._lanes.values():
             lane.write_header()
         if self._small is not None:
             self._small.stream.back_to(self._small_end)
@@ -302,9 +305,8 @@ class AttemptWriter:
             yield self._statistics.stream
 
     def _sync_values(self, *, every: bool = False) -> None:
-        for lane in self._lanes.values():
-            if every or lane.end != self._committed[lane][0]:
-                lane.sync()
+        changed = [lane for lane, (end, _) in self._committed.items() if every or lane.end != end]
+        self._files.each([(lane.path, os.fdatasync) for lane in changed])
         for stream in (self._small, self._statistics):
             if stream is not None:
                 stream.stream.sync()

@@ -13,7 +13,8 @@ import math
 import os
 import struct
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -27,6 +28,10 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 _KEEP_SIZE = 1
 _LEAST_GROWTH, _MOST_GROWTH = 1 << 20, 64 << 20
 _MOST_OPEN = 128
+_START_WRITING = 2
+"""A flag of ``sync_file_range``: begin to write to the disk, and do not wait for it."""
+_MOST_WAITING = 8
+"""Threads that wait for the disk together."""
 
 
 class OpenFiles:
@@ -48,10 +53,32 @@ class OpenFiles:
             self._open.move_to_end(path)
         return found
 
+    def each(self, tasks: Sequence[tuple[Path, Callable[[int], object]]]) -> None:
+        """Call functions that wait for the disk with the descriptors of files, several at once.
+
+        One ``fdatasync`` after the other waits for a flush of the disk each; at once they share it.
+
+        Raises:
+            OSError: what the first of them raised that failed; all have ended by then.
+        """
+        for start in range(0, len(tasks), self._most):
+            part = [(do, self.get(path)) for path, do in tasks[start : start + self._most]]
+            try:
+                with ThreadPoolExecutor(_MOST_WAITING) as threads:
+                    list(threads.map(_call, part))
+            except RuntimeError:  # The interpreter ends, and starts no thread any more.
+                for one in part:
+                    _call(one)
+
     def close(self) -> None:
         """Close them all."""
         while self._open:
             os.close(self._open.popitem()[1])
+
+
+def _call(task: tuple[Callable[[int], object], int]) -> None:
+    do, file = task
+    do(file)
 
 
 class Lane:
@@ -86,6 +113,7 @@ class Lane:
         self._start = -(-(len(self._header()) + 64) // PAGE) * PAGE
         self.end = self._start
         self._reserved = self._start
+        self._furthest = self._start
         self._can_reserve = True
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
         self.write_header()
@@ -98,6 +126,7 @@ class Lane:
         """
         file, nbytes = self._files.get(self.path), len(data)
         self._reserve(file, nbytes)
+        self._furthest = max(self._furthest, self.end + nbytes)
         write_all(file, data, self.end)
         place = self.end, self.num_rows
         self.end += nbytes
@@ -109,19 +138,29 @@ class Lane:
         text = self._header().ljust(self._start - 8)
         write_all(self._files.get(self.path), memoryview(struct.pack("<Q", len(text)) + text), 0)
 
-    def cut(self) -> None:
-        """Give back what was reserved, or written behind the last value."""
-        os.ftruncate(self._files.get(self.path), self.end)
-        self._reserved = self.end
+    @property
+    def has_more(self) -> bool:
+        """Whether something is reserved, or may be written, behind the last value."""
+        return max(self._reserved, self._furthest) > self.end
+
+    def cut(self, file: int) -> None:
+        """Give that back.
+
+        Args:
+            file: a descriptor of its file.
+        """
+        os.ftruncate(file, self.end)
+        self._reserved = self._furthest = self.end
 
     def stop_reserving(self) -> None:
         """Give back what was reserved, and reserve no more: the disk is nearly full."""
         self._can_reserve = False
-        self.cut()
+        self.cut(self._files.get(self.path))
 
-    def sync(self) -> None:
-        """See that it is on the disk."""
-        os.fdatasync(self._files.get(self.path))
+    def begin_sync(self, offset: int) -> None:
+        """Have the system begin to write to the disk what stands from a place on."""
+        with suppress(AttributeError):
+            _LIBC.sync_file_range(self._files.get(self.path), offset, 0, _START_WRITING)
 
     def back_to(self, end: int, num_rows: int) -> None:
         """Forget the values behind a place."""
@@ -168,3 +207,5 @@ def _allocate(file: int, offset: int, nbytes: int) -> bool:
 _LIBC = ctypes.CDLL(None, use_errno=True)
 with suppress(AttributeError):
     _LIBC.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
+with suppress(AttributeError):
+    _LIBC.sync_file_range.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]

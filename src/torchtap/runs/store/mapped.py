@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import os
-from collections import OrderedDict
-from collections.abc import Sequence
+from collections import OrderedDict, deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,12 @@ from torchtap.runs.store.index import Index
 from torchtap.runs.store.layout import SMALL
 
 _MOST_MAPS = 4096
+_WORTH_A_THREAD = 4 << 20
+"""From so many bytes on a thread checks values ahead of the reader."""
+_WORTH_ASKING = 512 << 10
+"""From so many bytes on it checks a value: asking it to takes as long as a smaller one."""
+_MOST_AHEAD = 32 << 20
+"""Bytes that it is ahead of the reader."""
 
 
 class MappedFiles:
@@ -103,49 +110,98 @@ class MappedValues(Sequence[Tensor]):
         return len(self.entries)
 
     def __getitem__(self, place: Any) -> Any:
-        columns, tables = self.entries.columns, self.entries.tables
-        file = int(columns["file"][place])
         self._refuse_lie(place)
         raw = self._raw(place)
         if not self._is_verified[place]:
-            self._verify(place, raw)
-        if self._is_small[file]:
+            self._verify(place, self._has_checksum(place, raw))
+        return self._shaped(place, raw)
+
+    def in_order(self, places: Sequence[int]) -> Iterator[Tensor]:
+        """Values one after the other.
+
+        While the caller works on one, a thread reads the next ones and compares them with their
+        checksums. An error is raised when its value is asked for, not before.
+        """
+        chosen = np.asarray(places, dtype=np.intp)
+        sizes = self.entries.columns["nbytes"][chosen]
+        if sizes[~self._is_verified[chosen] & (sizes >= _WORTH_ASKING)].sum() < _WORTH_A_THREAD:
+            for place in places:
+                yield self[place]
+            return
+        thread = ThreadPoolExecutor(1, "torchtap-check")
+        try:
+            for place, check in self._ahead(places, thread):
+                if check is not None and not self._is_verified[place]:
+                    self._verify(place, check.result())
+                yield self[place]
+        finally:
+            thread.shutdown(wait=False, cancel_futures=True)
+
+    def _ahead(
+        self, places: Sequence[int], thread: ThreadPoolExecutor
+    ) -> Iterator[tuple[int, Future[bool] | None]]:
+        """Each place, with what comes of its check; the checks of the next ones have begun."""
+        sizes = self.entries.columns["nbytes"][places].tolist()
+        begun: deque[tuple[int, Future[bool] | None]] = deque()
+        nbytes = 0
+        for number, size in enumerate(sizes):
+            while begun and nbytes + size > _MOST_AHEAD:
+                nbytes -= sizes[number - len(begun)]
+                yield begun.popleft()
+            is_large = size >= _WORTH_ASKING
+            check = self._check_begun(places[number], thread) if is_large else None
+            begun.append((places[number], check))
+            nbytes += size
+        yield from begun
+
+    def _check_begun(self, place: int, thread: ThreadPoolExecutor) -> Future[bool] | None:
+        if self._is_verified[place]:
+            return None
+        try:
+            self._refuse_lie(place)
+            return thread.submit(self._has_checksum, place, self._raw(place))
+        except (RunError, RuntimeError):  # Raised again when its turn comes; or Python ends.
+            return None
+
+    def _shaped(self, place: int, raw: Tensor) -> Tensor:
+        columns, tables = self.entries.columns, self.entries.tables
+        if self._is_small[int(columns["file"][place])]:
             raw = raw.clone()  # It may begin anywhere; and a page is not kept for a few bytes.
         dtype = self._dtypes[columns["dtype"][place]]
         return raw.view(dtype).view(tables.shape[columns["shape"][place]])
 
-    def gather(self, places: Any, which: Any, within: Any) -> Tensor | None:
+    def gather(self, places: Any, within: Any) -> Tensor | None:
         """Rows of several values at once, if they stand in one lane.
 
         Args:
-            places: of the values.
-            which: for each row, in which of these it stands.
+            places: for each row, of the value in which it stands.
             within: for each row, where in that value.
 
         Returns:
             ``None`` where they stand in several files, or are small.
         """
         columns, tables = self.entries.columns, self.entries.tables
-        files = np.unique(columns["file"][places])
-        if len(files) > 1 or self._is_small[files[0]]:
+        files, first = columns["file"][places], int(places[0])
+        if (files != files[0]).any() or self._is_small[files[0]]:
             return None
-        path, first = self._paths[int(files[0])], int(places[0])
-        shape = tables.shape[columns["shape"][first]]
-        others = {tables.shape[code][1:] for code in np.unique(columns["shape"][places]).tolist()}
+        path, shape = self._paths[int(files[0])], tables.shape[columns["shape"][first]]
+        others = {tables.shape[code][1:] for code in set(columns["shape"][places].tolist())}
         if len(others) > 1 or not shape or not columns["nbytes"][first]:
             return None  # The lane has elements and no rows; or the values have no dims.
-        for place in places[~self._is_verified[places]].tolist():
-            self._verify(place, self._raw(place))
+        for place in np.unique(places[~self._is_verified[places]]).tolist():
+            self._verify(place, self._has_checksum(place, self._raw(place)))
         row_bytes = int(columns["nbytes"][first]) // shape[0]
         starts = columns["offset"][places] - columns["row"][places] * row_bytes
         start = int(starts[0])
         if start < 0 or (starts != start).any() or (columns["row"][places] < 0).any():
             return None  # What the journal says of rows and of bytes does not fit together.
-        last = columns["row"][places[which]] + within
-        num = int(last.max()) + 1
+        rows = columns["row"][places] + within
+        num = int(rows.max()) + 1
         raw = self._files.bytes_of(path, start, num * row_bytes)
-        rows = raw.view(self._dtypes[columns["dtype"][first]]).view((num, *shape[1:]))
-        return rows[torch.from_numpy(last)]
+        # As bytes, of which rows of any dtype are made; indexing takes twice the time.
+        chosen = raw.view(num, row_bytes).index_select(0, torch.from_numpy(rows))
+        dtype = self._dtypes[columns["dtype"][first]]
+        return chosen.view(-1).view(dtype).view(len(rows), *shape[1:])
 
     def fact(self, place: int) -> Fact:
         """Dtype, shape and bytes of a value, without reading it."""
@@ -190,8 +246,9 @@ class MappedValues(Sequence[Tensor]):
         data: Any = raw.numpy() if raw.numel() else b""
         return crc32(data) == int(self.entries.columns["crc32"][place])
 
-    def _verify(self, place: int, raw: Tensor) -> None:
-        if not self._has_checksum(place, raw):
+    def _verify(self, place: int, is_whole: bool) -> None:
+        """Note that a value has its checksum, or refuse it."""
+        if not is_whole:
             columns = self.entries.columns
             site = self.entries.tables.site[columns["site"][place]]
             raise RunError(

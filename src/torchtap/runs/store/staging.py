@@ -66,6 +66,12 @@ class Buffers:
                 self._free.setdefault((size, pinned), []).append(buffer)
                 self._free_bytes += size
 
+    def clear(self) -> None:
+        """Let go of all that are free."""
+        with self._lock:
+            self._free.clear()
+            self._free_bytes = 0
+
     def _drop_one(self) -> None:
         """Let go of one buffer of the kind of which none was asked for the longest."""
         kind, found = next((key, one) for key, one in self._free.items() if one)

@@ -83,6 +83,7 @@ class Worker:
         elif item.what == "drain":
             pass  # All before it was written.
         elif item.what == "close":
+            self._buffers.clear()  # Making the index takes memory of its own.
             self._writer.close(*(item.body or ()))
         else:
             self._writer.abandon(item.body)
