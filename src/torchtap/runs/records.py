@@ -219,15 +219,15 @@ class Records(Sequence[Record]):
 
     def at(self, places: Places) -> Iterator[Record]:
         """The records at some places, made one by one."""
-        sites, phases, labels, kept = self.sites, self._phases, self._labels, self.kept
+        sites, phases, labels, stored = self.sites, self._phases, self._labels, self._stored
         for start in range(0, len(places), _CHUNK):
             chunk = places[start : start + _CHUNK]
             columns = [self._table[name][chunk].tolist() for name in _COLUMNS.names or ()]
             numbers = chunk.tolist()
             values = (
-                kept.in_order(numbers)
-                if isinstance(kept, Stored)
-                else (kept[place] for place in numbers)
+                (self.kept[place] for place in numbers)
+                if stored is None
+                else stored.in_order(numbers)
             )
             for value, site, step, call, phase, backward, label, version in zip(
                 values, *columns, strict=True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -164,6 +164,10 @@ class MergedValues:
         if owner >= 0:
             return self._records[owner].kept[where]
         return self._cuts[-1 - owner].value(where, self._records)
+
+    def in_order(self, places: Sequence[int]) -> Iterator[Any]:
+        """Some of them, one after the other."""
+        return (self[place] for place in places)
 
     def gather(self, places: Any, which: Any, within: Any) -> Tensor | None:
         """Rows of several values at once, if one rank has them in one file."""
