@@ -32,7 +32,7 @@ def dead():
     return model
 
 def broken():
-    return nn.Sequential(nn.Conv2d(8, 4, 3), nn.Flatten(), nn.LazyLinear(3))
+    return nn.Sequential(nn.Conv2d(8, 4, 3), nn.Flatten(), nn.Linear(4, 3))
 """
 
 
