@@ -169,13 +169,18 @@ class MergedValues:
         """Some of them, one after the other."""
         return (self[place] for place in places)
 
-    def gather(self, places: Any, which: Any, within: Any) -> Tensor | None:
-        """Rows of several values at once, if one rank has them in one file."""
+    def gather(self, places: Any, within: Any) -> Tensor | None:
+        """Rows of several values at once, if one rank has them in one file.
+
+        Args:
+            places: for each row, the place of its value.
+            within: for each row, where in that value.
+        """
         owner = int(self._owners[places[0]])
         if owner < 0 or (self._owners[places] != owner).any():
             return None
         stored = getattr(self._records[owner].kept, "gather", None)
-        found: Tensor | None = stored and stored(self._places[places], which, within)
+        found: Tensor | None = stored and stored(self._places[places], within)
         return found
 
     def fact(self, place: int) -> Fact:
