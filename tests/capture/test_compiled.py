@@ -293,6 +293,7 @@ def compile_blocks(model: nn.Module, how: Any) -> Any:
 BLOCK_WHERE = "blocks.*:output,grad_output"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["in place", "wrapped", "fullgraph", "dynamic", "whole"])
 def test_what_equal_blocks_return_is_counted_at_each_of_them(how: str) -> None:
     eager = seeded(Blocks)

@@ -130,6 +130,7 @@ def test_evaluations_are_measured_apart(tmp_path: Path, compiles: bool) -> None:
         w.run.stats("0:output", phase="evaluation")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compiles", [False, True])
 @pytest.mark.parametrize("sink", [tt.Memory, tt.Stats])
 def test_what_the_program_calls_an_evaluation_is_one(

@@ -321,6 +321,7 @@ def test_optimizers_that_step_inside_the_backward_make_one_step(stepping: Steppi
     assert steps_of(stepping) == [[0, 1, 2, 3]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["wrapper before", "wrapper after", "in place", "function"])
 def test_compiled_models_are_stepped_as_eager_ones(stepping: Stepping, how: str) -> None:
     torch.compiler.reset()
@@ -367,6 +368,7 @@ def test_optimizing_inputs_finds_no_model_and_costs_little(stepping: Stepping) -
     assert stepping._searched < 3.0  # Of a machine that is busy; each look takes 30 to 100 ms.
 
 
+@pytest.mark.slow
 def test_no_more_than_a_number_of_models_are_watched(stepping: Stepping) -> None:
     kept = [net() for _ in range(MOST_MODELS + 2)]
     for model in kept:

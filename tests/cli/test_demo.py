@@ -104,6 +104,7 @@ def truth(network: Any, run: Any) -> Any:
 # ---------------------------------------------------------------------- what it says
 
 
+@pytest.mark.slow
 def test_the_demo_ends_well_and_says_nothing_on_stderr(demo: Any) -> None:
     done, _ = demo
     assert done.returncode == 0, done.stderr

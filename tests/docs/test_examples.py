@@ -26,6 +26,7 @@ def test_every_example_is_run_here() -> None:
     assert [one.name for one in EXAMPLES.glob("*.py") if one.name not in text] == []
 
 
+@pytest.mark.slow
 def test_a_training_is_watched(tmp_path: Path) -> None:
     pytest.importorskip("sklearn")
     lines = run("watch_a_training.py", tmp_path)

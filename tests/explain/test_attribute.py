@@ -654,6 +654,7 @@ def test_a_checkpoint_is_explained_as_what_it_computes() -> None:
             torch.testing.assert_close(found.values, expected.values)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", [None, "0"])
 @pytest.mark.parametrize("method", METHODS)
 def test_model_and_map_are_freed_by_their_last_reference(method: str, at: str | None) -> None:

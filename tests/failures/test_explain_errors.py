@@ -6,6 +6,7 @@ import copy
 import gc
 import importlib
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -255,6 +256,7 @@ def test_what_is_not_known_gets_its_module_and_line_and_nothing_else() -> None:
     assert "ways out" not in note
 
 
+@pytest.mark.slow
 def test_the_exception_that_led_to_another_gets_the_note() -> None:
     def wrapped() -> None:
         try:
@@ -384,8 +386,8 @@ def test_a_write_on_the_line_of_the_backward_may_be_what_wrote(
     (tmp_path / "one_line.py").write_text(f"import torch\n\ndef wrong():\n    {_ONE_LINE}")
     monkeypatch.syspath_prepend(str(tmp_path))
     (note,) = notes(raised(importlib.import_module("one_line").wrong))
-    (found,) = [line for line in note.splitlines() if line.endswith("one_line.py:4: y += 1")]
-    assert found.split()[0] in ("perhaps", "one")
+    text = "".join(note.split())  # A long path is wrapped.
+    assert re.search(r"(perhapsby|oneof)\S*one_line\.py:4:y\+=1", text)
 
 
 def test_recording_is_no_operation_of_the_program() -> None:

@@ -130,6 +130,7 @@ def test_depth_opens_modules_and_a_picture_says_how_to_see_more() -> None:
         found.picture(depth=-1)
 
 
+@pytest.mark.slow
 def test_a_graph_without_modules_and_too_many_nodes_is_put_together() -> None:
     generator, made = random.Random(0), [leaf(2)]
     for _ in range(300):

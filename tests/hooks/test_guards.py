@@ -85,6 +85,7 @@ def test_a_value_that_the_program_has_set_is_changed_and_put_back() -> None:
         assert skips()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("fresh_compiler")
 def test_threads_that_enter_a_model_at_once_ask_once() -> None:
     before, interval = skips(), sys.getswitchinterval()

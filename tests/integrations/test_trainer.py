@@ -80,6 +80,7 @@ def train_and_raise(folder: Path, callback: Any, model: Any = None) -> Any:
 # --- what is recorded -------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=list(SETTINGS))
 def test_every_value_is_that_of_plain_hooks(tmp_path: Path, settings: Any) -> None:
     plain = trainer_of(tmp_path / "plain", **settings)

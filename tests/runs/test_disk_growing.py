@@ -81,6 +81,7 @@ def test_a_reader_follows_another_process(writer: subprocess.Popen[str], tmp_pat
     assert_whole(run)
     assert set(range(3)) <= set(run.steps) <= set(range(4))  # It was flushed after step 2.
     assert [one.state for one in examine(tmp_path / "run").attempts] == ["growing"]
+    assert any("a process is writing it" in one.reason for one in run.absent)
     kept = run.get("1", step=0)
     dataset, seen = run.dataset("1"), len(run.steps)
     go_on(writer)
@@ -115,6 +116,7 @@ def test_a_reader_keeps_what_a_process_that_was_killed_had_committed(
     writer.wait()
     run.refresh()
     assert_whole(run)
+    assert any("ended without closing it" in one.reason for one in run.absent)
     assert set(range(3)) <= set(run.steps)
     assert [one.state for one in examine(tmp_path / "run").attempts] == ["ended"]
     value: Tensor = tt.open(tmp_path / "run")["2"]

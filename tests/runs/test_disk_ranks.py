@@ -76,6 +76,7 @@ def test_the_ranks_are_one_run(folder: Path) -> None:
     assert any("rank 1 lacks step 3" in entry.reason for entry in run.absent)
 
 
+@pytest.mark.slow
 def test_statistics_are_those_of_all_values_together(folder: Path) -> None:
     run, expected = tt.open(folder), one_process(3)
     for site in ("0:output", "1:output"):

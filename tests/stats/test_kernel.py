@@ -608,6 +608,7 @@ def test_other_threads_run_during_a_large_call() -> None:
     assert during > 0
 
 
+@pytest.mark.slow
 def test_threads_of_python_measure_at_once() -> None:
     tensors = [random_tensor(torch.float32, 300_000, seed) for seed in range(4)]
     rows, histograms = empty_rows(4), torch.zeros(4, NUM_BINS, dtype=torch.int64)

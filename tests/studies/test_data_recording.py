@@ -61,6 +61,7 @@ def expected(batch_size: int = 7) -> dict[int, Any]:
 
 def check(run: tt.Run) -> None:
     """Every sample is there once, in its step, with its id."""
+    assert all("those of the later one count" in one.reason for one in run.absent)
     right = expected()
     assert run.steps == list(right)
     assert {step: content(run.cat("1", steps=step)) for step in run.steps} == right
@@ -101,6 +102,8 @@ def test_a_stopped_recording_goes_on_where_it_was(tmp_path: Path, place: int) ->
     path, net = tmp_path / "run", small_net()
     with pytest.raises(KeyboardInterrupt):
         tt.record(net, StopsAt(place), "1", to=path, batch_size=7)
+    reasons = [one.reason for one in tt.open(path).absent]
+    assert any(f"{place // 7} of 8 batches of the data set" in reason for reason in reasons)
     check(tt.record(net, StopsAt(-1), "1", to=path, batch_size=7, resume=True))
     check(tt.record(net, StopsAt(0), "1", to=path, batch_size=7, resume=True))  # Nothing is left.
 

@@ -571,6 +571,7 @@ def test_nan_goes_through_a_file(tmp_path: Path) -> None:
         assert table.rows[0].values["metric"] != table.rows[0].values["metric"]
 
 
+@pytest.mark.slow
 def test_progress_is_shown_only_after_two_seconds(capsys: pytest.CaptureFixture[str]) -> None:
     tt.sweep(mlp(), rows(), "*", EDITS, measures, progress=True)
     assert capsys.readouterr().err == ""

@@ -147,6 +147,7 @@ class _Plan:
             "num_samples": str(self.num_samples),
             "batch_size": str(self.batch_size),
             "num_ranks": str(self.world_size),
+            "num_steps": str(len(self.shares(0))),
         }
 
     def share(self, step: int) -> range:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -51,11 +51,12 @@ def counted(index: Index, limit: int | None) -> Index:
 
 def absences(attempts: Attempts) -> list[Absence]:
     """What was selected and not seen, and what is lost."""
-    found: list[Absence] = []
+    found = [Absence(WHOLE_RUN, why) for why in _unfinished(attempts)]
     limits = limits_of(attempts)
     for number, one in attempts.items():
         where = f"attempt {number}: " if len(attempts) > 1 else ""
-        found += [Absence(site_of(text), why) for text, why in one.facts.get("absent", ())]
+        if len(one.index) or number == max(attempts):  # Else it says nothing of the whole run.
+            found += [Absence(site_of(text), why) for text, why in one.facts.get("absent", ())]
         found += [Absence(WHOLE_RUN, f"{where}{why}") for why in one.lost]
         if one.facts.get("why"):
             found.append(Absence(WHOLE_RUN, f"{where}{one.facts['why']}"))
@@ -67,6 +68,25 @@ def absences(attempts: Attempts) -> list[Absence]:
             found.append(Absence(site_of(text), reason))
         found += _superseded(number, one, limits[number])
     return list(dict.fromkeys(found))
+
+
+def _unfinished(attempts: Attempts) -> Iterator[str]:
+    """What may be missing at the end, as the last attempt goes on or did not end well."""
+    last = attempts[max(attempts)]
+    measures = " (statistics every 50 steps)" if last.facts.get("measures") else ""
+    if last.is_growing:
+        yield f"a process is writing it: run.refresh() reads what it commits{measures}"
+        return
+    if last.state == "open":
+        yield "its process ended without closing it: what was not committed is lost"
+    wanted = int((last.facts.get("meta") or {}).get("labels", {}).get("num_steps", 0))
+    steps = [one.index.columns["step"] for one in attempts.values() if len(one.index)]
+    done = max((int(one.max()) + 1 for one in steps), default=0)
+    if done < wanted:
+        yield (
+            f"{done:,} of {wanted:,} batches of the data set were recorded; resume=True (on the "
+            f"command line --resume) goes on with the others"
+        )
 
 
 def _superseded(number: int, one: AttemptReader, limit: int | None) -> Sequence[Absence]:

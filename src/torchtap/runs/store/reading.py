@@ -172,11 +172,15 @@ class RankReader:
         """Why statistics of the last steps of an attempt are lost, if they are."""
         one, measured = self.attempts[number], self._measured[number]
         steps = one.index.columns["step"]
-        if not one.facts.get("measures") or measured.sealed is not None or not len(steps):
+        if not one.facts.get("measures") or not len(steps):
             return ""
         measured.refresh(one.facts)
         last = measured.rows.last_step
-        if one.is_growing or (last is not None and int(steps.max()) <= last):
+        if (
+            measured.sealed is not None
+            or one.is_growing
+            or (last is not None and int(steps.max()) <= last)
+        ):
             return ""
         after = "" if last is None else f" after step {last}"
         return f"attempt {number} was not closed: its statistics{after} are lost"
