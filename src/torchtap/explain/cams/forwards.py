@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -233,17 +234,18 @@ def _tried(method: str, subject: Subject, value: Tensor, run: Run, budget: Budge
     energy = value.double().square().flatten(2).sum((0, 2)).nan_to_num(0.0)
     order: list[int] = energy.argsort(descending=True, stable=True).tolist()[: budget.max_evals]
     scores = torch.full((rows, total), torch.nan, dtype=torch.float64, device=value.device)
-    num, notes = 0, []
-    width, why = _width(subject, run, rows, order, budget)
-    if width == 1:
+    trial = _try_several(subject, run, rows, order, budget)
+    if trial.width == 1:
         refuse_unsteady(run([None]), run([None]))
-    notes += [why] if why else []
-    with Progress(f"{method}: channels", len(order), wanted=budget.progress) as shown:
+    num, notes = len(trial.scores), [trial.why] if trial.why else []
+    if num:
+        scores[:, order[:num]] = _per_channel(trial.scores, rows)
+    with Progress(f"{method}: channels", len(order) - num, wanted=budget.progress) as shown:
         try:
-            for first in range(0, len(order), width):
-                chosen = order[first : first + width]
-                found = run(chosen).double()
-                scores[:, chosen] = found.reshape(len(chosen), -1).mT.expand(rows, -1)
+            for first in range(num, len(order), trial.width):
+                chosen = order[first : first + trial.width]
+                found = run(chosen)
+                scores[:, chosen] = _per_channel(found.reshape(len(chosen), -1), rows)
                 num += len(chosen)
                 for _ in chosen:
                     shown.advance(f"{method}: channels")
@@ -259,32 +261,55 @@ def _tried(method: str, subject: Subject, value: Tensor, run: Run, budget: Budge
 _FIRST = "those with the largest activation; the others have weight 0"
 
 
-def _width(
+class _Trial(NamedTuple):
+    """What the first forward of several channels showed.
+
+    Attributes:
+        width: how many channels fit in one forward.
+        scores: those of the first channels in the order; empty if they do not count.
+        why: one channel in a forward; empty if there are more.
+    """
+
+    width: int
+    scores: Tensor
+    why: str = ""
+
+
+def _try_several(
     subject: Subject, run: Run, rows: int, order: Sequence[int], budget: Budget
-) -> tuple[int, str]:
-    """How many channels fit in one forward, and why not more.
+) -> _Trial:
+    """Try several channels in one forward.
 
     One copy that is left alone and one without a channel are scored beside others: their scores
     must stay. The second tells where so many similar copies change the first but little.
     """
+    none = torch.empty(0)
     width = min(budget.batch_size // max(rows, 1), len(order))
     if width < 2:
-        return 1, ""
+        return _Trial(1, none)
     if subject.num_rows is None:
-        return 1, "one channel in a forward, since the inputs do not share their dimension 0"
+        why = "one channel in a forward, since the inputs do not share their dimension 0"
+        return _Trial(1, none, why)
     alone, ablated = run([None]), run([order[0]])
     beside = run([None, *order[: width - 1]])
     if len(beside) != width * len(alone):
-        return 1, "one channel in a forward, since the target gives one number for a whole batch"
+        why = "one channel in a forward, since the target gives one number for a whole batch"
+        return _Trial(1, none, why)
     first, second, *_ = changed = beside.view(width, -1)
     if not (are_same(first, alone, changed) and are_same(second, ablated, changed)):
         wrong = torch.maximum((first - alone).abs(), (second - ablated).abs())
         row = int(wrong.argmax())
-        return 1, (
+        why = (
             f"one channel in a forward, since the model mixes the rows of a batch: the score of "
             f"row {row} changes by {float(wrong[row]):.2g} beside others"
         )
-    return width, ""
+        return _Trial(1, none, why)
+    return _Trial(width, changed[1:].detach().clone())
+
+
+def _per_channel(found: Tensor, rows: int) -> Tensor:
+    """``float64[rows, channels]`` of ``[channels, rows]``, or of one score for all rows."""
+    return found.double().mT.expand(rows, -1)
 
 
 def _of_rows(scores: Tensor, rows: int) -> Tensor:
