@@ -547,6 +547,57 @@ def test_steps_from_a_checkpoint_on_supersede_those_that_were_there(tmp_path: Pa
     assert held(earlier) == first
 
 
+@pytest.mark.parametrize("how", [{"values": None}, {"every": 4}], ids=["no values", "every 4"])
+def test_steps_without_values_are_superseded_too(tmp_path: Path, how: dict[str, Any]) -> None:
+    """Ids, labels and logged numbers of a step are those of one attempt, and never of two."""
+    net, path = small_net(), tmp_path / "run"
+
+    def part(steps: range, name: str) -> None:
+        disk = tt.Disk(path, resume=name == "second", **how)
+        with tt.watch(net, "0", to=[disk, tt.Stats()]) as w:
+            for step in steps:
+                w.step(step)
+                net(batch(step))
+                w.log(**{name: step})
+                w.step(ids=[name], **{name: step})
+
+    part(range(10), "first")
+    part(range(5, 8), "second")
+    run = tt.open(path)
+    assert run.steps[-1] < 8
+    assert run.times[0] == list(range(8))
+    assert [run.ids(step) for step in range(8)] == [["first"]] * 5 + [["second"]] * 3
+    assert [run.labels(step) for step in (4, 5)] == [{"first": 4}, {"second": 5}]
+    assert run.scalars("first")[0] == [0, 1, 2, 3, 4]
+    assert run.scalars("second")[0] == [5, 6, 7]
+    (said,) = (entry.reason for entry in run.absent if "attempt" in entry.reason)
+    assert said.startswith("attempt 0 has steps 5 to 9 too, and a later attempt began again at")
+
+
+def test_what_is_logged_before_a_resumed_step_is_named_supersedes_nothing(tmp_path: Path) -> None:
+    first = record_steps(tmp_path / "run", range(4))
+    net = small_net()
+    with tt.watch(net, "0", to=tt.Disk(tmp_path / "run", resume=True)) as w:
+        w.log(lr=0.1)
+        w.step(4)
+        net(batch(4))
+        w.step()
+    run = tt.open(tmp_path / "run")
+    assert run.steps == [0, 1, 2, 3, 4]
+    assert {key: one for key, one in held(run).items() if key[1] < 4} == first
+
+
+def test_a_last_step_that_was_not_closed_has_no_time(tmp_path: Path) -> None:
+    net = small_net()
+    with tt.watch(net, "0", to=[tt.Disk(tmp_path / "run"), tt.Memory()]) as w:
+        net(batch(0))
+        w.step(ids=["a"])
+        net(batch(1))
+    run = tt.open(tmp_path / "run")
+    assert run.steps == w.run.steps == [0, 1]
+    assert run.times[0] == w.run.times[0] == [0]
+
+
 def test_another_model_does_not_go_on_with_the_run(tmp_path: Path) -> None:
     record_steps(tmp_path / "run", range(2))
     with pytest.raises(tt.RunError, match="is of the model Sequential, and this one is Linear"):

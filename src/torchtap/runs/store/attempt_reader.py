@@ -8,6 +8,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from torchtap.core.errors import RunError
 from torchtap.runs.store.commit import Commit
 from torchtap.runs.store.index import Index, checked, joined
@@ -100,9 +102,29 @@ class AttemptReader:
 
     @property
     def first_step(self) -> int | None:
-        """The first step that it has, if any."""
-        steps = self.index.columns["step"]
-        return int(steps.min()) if len(steps) else None
+        """The first step that it has, with values or with notes alone, if any.
+
+        What is logged before a resumed step is named (``w.log(...); w.step(1000)``) is committed
+        as of step 0: numbers alone in the first commit do not make it the first step.
+        """
+        values = self.index.columns["step"]
+        steps = [int(values.min())] if len(values) else []
+        for line in self._lines[:2]:
+            one = Commit.of_json(line)
+            if one.number or one.ids or one.labels:
+                steps.append(one.step)
+        return min(steps, default=None)
+
+    def steps_from(self, limit: int) -> list[int]:
+        """The steps from one on that it has, with values or with notes alone, ascending."""
+        values = np.unique(self.index.columns["step"])
+        found = set(values[values >= limit].tolist())
+        for line in reversed(self._lines):
+            step = Commit.of_json(line).step
+            if step < limit:
+                break
+            found.add(step)
+        return sorted(found)
 
     def paths(self, index: Index) -> list[Path]:
         """The files that an index of this attempt names."""

@@ -90,11 +90,9 @@ def _unfinished(attempts: Attempts) -> Iterator[str]:
 
 
 def _superseded(number: int, one: AttemptReader, limit: int | None) -> Sequence[Absence]:
-    steps = one.index.columns["step"]
-    if limit is None or not len(steps) or steps.max() < limit:
+    hidden = [] if limit is None else one.steps_from(limit)
+    if not hidden:
         return ()
-    steps = np.unique(steps)
-    hidden = steps[steps >= limit].tolist()
     reason = (
         f"attempt {number} has {said_steps(hidden)} too, and a later attempt began again at "
         f"step {limit}: those of the later one count. tt.open({one.folder.name!r}) in the "

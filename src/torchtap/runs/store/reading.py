@@ -140,7 +140,8 @@ class RankReader:
         found = StepNotes()
         for number, one in self.attempts.items():
             for commit in one.commits:
-                if counts(commit.step, self._limits[number]):
+                # The last step of a watch that ends within it is committed, and not closed.
+                if commit.is_closed and counts(commit.step, self._limits[number]):
                     found.note(commit.step, commit.time, commit.ids, commit.labels)
         return found
 
