@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -222,3 +223,55 @@ def test_ids_that_are_not_one_per_row_are_refused(tmp_path: Path) -> None:
     with pytest.raises(tt.RunError, match="Step 0 has 2 ids for 4 rows of 1:output"):
         run.dataset("1", ids=True)
     assert len(run.dataset("1")) == 4
+
+
+def test_a_data_set_that_is_sent_to_a_worker_has_the_rows_that_it_had(tmp_path: Path) -> None:
+    recorded(tmp_path / "run", [4] * 6)
+    rows = tt.open(tmp_path / "run").dataset(".:output", ids=True)
+    sent = pickle.dumps(rows)
+    layer = nn.Identity()
+    with tt.watch(layer, to=tt.Disk(tmp_path / "run", resume=True)) as w:
+        w.step(6)
+        layer(torch.ones(3, WIDTH))
+        w.step(ids=["6-0", "6-1", "6-2"])
+    assert len(tt.open(tmp_path / "run").dataset(".:output")) == 27  # It has grown.
+    there = pickle.loads(sent)
+    assert len(there) == len(rows) == 24
+    assert there[-1][1] == rows[-1][1] == "5-3"
+    assert content(there[-1][0]) == content(rows[-1][0])
+
+
+@pytest.mark.parametrize("size", [4, 9], ids=["other values", "other rows"])
+def test_a_data_set_whose_rows_are_others_in_a_worker_says_so(tmp_path: Path, size: int) -> None:
+    recorded(tmp_path / "run", [4] * 6)
+    rows = tt.open(tmp_path / "run").dataset(".:output")
+    sent, before = pickle.dumps(rows), content(rows[23])
+    layer = nn.Identity()
+    with tt.watch(layer, to=tt.Disk(tmp_path / "run", resume=True)) as w:
+        for step in range(3, 6):
+            w.step(step)
+            layer(torch.ones(size, WIDTH))
+    with pytest.raises(tt.RunError, match=r"has other rows of \.:output than when this data set"):
+        pickle.loads(sent)
+    assert content(rows[23]) == before
+
+
+def test_a_gradient_that_comes_late_is_no_other_row_in_a_worker(tmp_path: Path) -> None:
+    net, disk = small_net(), tt.Disk(tmp_path / "run")
+    with tt.watch(net, "0:grad_output", to=disk) as w:
+        late = None
+        for step in range(4):
+            loss = net(batch(step)).sum()
+            if step == 1:
+                late = loss
+            else:
+                loss.backward()
+            w.step()
+        disk.flush()
+        sent = pickle.dumps(tt.open(tmp_path / "run").dataset("0:grad_output"))
+        assert late is not None
+        late.backward()
+        w.step()
+        disk.flush()
+        with pytest.raises(tt.RunError, match="gradients of earlier steps, came since"):
+            pickle.loads(sent)

@@ -32,7 +32,8 @@ class RowDataset(Dataset[Item]):
     these rows at once, as one tensor (and a list of ids): that is how ``DataLoader`` is fastest,
     with ``sampler=BatchSampler(RandomSampler(dataset), 256, drop_last=False), batch_size=None``.
     The plain ``DataLoader(dataset, batch_size=256, shuffle=True)`` works too. Workers of both kinds
-    (fork and spawn) open the files by themselves.
+    (fork and spawn) open the files by themselves. The rows are those of the run when it was made:
+    of a run that grows, make it again after ``run.refresh()``.
 
     Args:
         opened: makes the run again in a worker; ``None`` where the run itself is taken along.
@@ -50,11 +51,11 @@ class RowDataset(Dataset[Item]):
         self.site = site
         self._has_ids = ids
         self._opened = opened
-        self._load(run)
+        self._load(run, run._site_rows(self.site))
 
-    def _load(self, run: HasRows) -> None:
+    def _load(self, run: HasRows, rows: SiteRows) -> None:
         self._run = run
-        self._rows: SiteRows = run._site_rows(self.site)
+        self._rows = rows
         self._ids = self._ids_of(run) if self._has_ids else None
 
     def __len__(self) -> int:
@@ -97,12 +98,23 @@ class RowDataset(Dataset[Item]):
         state = dict(self.__dict__)
         if self._opened is not None:  # A worker maps the files itself.
             state = {"site": self.site, "_has_ids": self._has_ids, "_opened": self._opened}
+            state["_expected"] = len(self._rows.steps), self._rows.mark
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        count, expected = state.pop("_expected", (0, None))
         self.__dict__.update(state)
-        if self._opened is not None:
-            self._load(self._opened())
+        if self._opened is None:
+            return
+        run = self._opened()
+        rows = run._site_rows(self.site).first(count)  # It may have grown meanwhile.
+        if rows.mark != expected:
+            raise RunError(
+                f"The run has other rows of {self.site} than when this data set was made: a later "
+                f"attempt, or gradients of earlier steps, came since. Make it again: "
+                f"run.refresh(), then run.dataset({str(self.site)!r})."
+            )
+        self._load(run, rows)
 
     def __repr__(self) -> str:
         return f"<RowDataset of {self.site}, {len(self):,} rows>"

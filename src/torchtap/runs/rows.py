@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,6 +77,20 @@ class SiteRows:
             mine = np.flatnonzero(which == number)
             out[torch.from_numpy(mine)] = value[torch.from_numpy(within[mine])]
         return out
+
+    def first(self, count: int) -> SiteRows:
+        """The rows of the first values; of all, where there are not so many."""
+        return SiteRows(self._records, self._places[:count], self._site)
+
+    @property
+    def mark(self) -> int:
+        """A checksum of steps, numbers of rows and, of values on disk, of what is in them."""
+        found = crc32(self.steps.astype(np.int64).tobytes(), crc32(self.starts.tobytes()))
+        entries = self._records.entries
+        if entries is not None and "crc32" in entries.columns:
+            sums = np.asarray(entries.columns["crc32"][self._places])
+            found = crc32(sums.astype(np.uint32).tobytes(), found)
+        return found
 
     def step_of(self, row: int) -> int:
         """The step of a row."""
