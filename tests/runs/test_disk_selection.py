@@ -94,3 +94,20 @@ def test_the_functions_of_a_user_may_fail_without_stopping_the_training(tmp_path
 def test_settings_that_mean_nothing_are_refused(how: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(tt.InputError, match=next(iter(how))):
         tt.Disk(tmp_path / "run", **how)
+
+
+def test_what_nothing_is_picked_of_has_the_dtype_of_the_rest(tmp_path: Path) -> None:
+    """So that joined rows keep the smaller dtype."""
+    layer = torch.nn.Identity()
+
+    def pick(value: torch.Tensor, record: tt.Record) -> torch.Tensor | None:
+        return value if record.step else None
+
+    disk = tt.Disk(tmp_path / "run", dtype=torch.float16, pick=pick)
+    with tt.watch(layer, to=disk) as w:
+        for _ in range(2):
+            layer(torch.full((2, 3), 0.1))
+            w.step()
+    joined = tt.open(tmp_path / "run").cat(".:output")
+    assert joined.dtype == torch.float16
+    assert torch.equal(joined, torch.full((2, 3), 0.1).half())

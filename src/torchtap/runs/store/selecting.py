@@ -83,7 +83,7 @@ class WriteSelection:
         if self.pick is not None:
             picked: Any = self.pick(tensor, record)
             if picked is None:
-                return tensor[:0] if tensor.dim() else tensor.new_empty(0), [*labels, PICKED]
+                picked = tensor[:0] if tensor.dim() else tensor.new_empty(0)
             if not isinstance(picked, Tensor):
                 raise InputError(
                     f"pick returned a {type(picked).__name__} for {record.site}; expected a part "
