@@ -61,7 +61,10 @@ def expected(batch_size: int = 7) -> dict[int, Any]:
 
 def check(run: tt.Run) -> None:
     """Every sample is there once, in its step, with its id."""
-    assert all("those of the later one count" in one.reason for one in run.absent)
+    # The last batch has one sample, so of two ranks one has none of it.
+    known = ("those of the later one count", "rank 0 has none in step 7")
+    lost = [one.reason for one in run.absent if not any(why in one.reason for why in known)]
+    assert lost == []
     right = expected()
     assert run.steps == list(right)
     assert {step: content(run.cat("1", steps=step)) for step in run.steps} == right
