@@ -7,6 +7,7 @@ In the order in which it is read:
 - :mod:`~torchtap.explain.subject`: a model and its inputs, run again and again without a trace.
   :mod:`~torchtap.explain.target`: the number of each row that is explained.
   :mod:`~torchtap.explain.again`: how a map is made anew, with another model or other inputs.
+  :mod:`~torchtap.explain.keywords`: misspelt arguments.
 - What makes a map silently wrong is found by running the model: :mod:`~torchtap.explain.rows` and
   :mod:`~torchtap.explain.twice` (a dimension that does not count the rows of the batch),
   :mod:`~torchtap.explain.spoiled` (a value that the model reads by another name too),

@@ -11,17 +11,23 @@ docs/format.md says what stands in the folder. Here:
     commit        what is known of a commit beside its values
     journal       the Arrow stream whose batches are the commits
     small         the Arrow stream of small values
-    attempt       one writer's folder: append, commit, close
+    attempt       one writer's folder: append, commit, close; attempt_reader reads it
+    new_attempt   makes that folder, and refuses to go on with another run
     index         the journal as columns of numbers; index_file keeps it in a file
+    blocks        rows of an index that come again from step to step, kept once
     queue         values on their way to the thread that writes
     staging       a tensor as bytes of its own, so that the training may go on
     selecting     which values are written, and what of them
+    settings      what tt.Disk was asked for
+    intake        values as they come, gathered and handed to the queue
     worker        the thread that writes
     lock          whether a living process writes
     disk          tt.Disk, the sink
-    statistics    rows of statistics on disk
+    planned       how large a run will be
+    statistics    rows of statistics on disk; rows_feed hands them on, measured_history joins them
     mapped        values of an index, memory-mapped and checked
+    history       which of what several attempts have counts
     reading       an attempt, or all attempts of a rank, read again
-    opening       tt.open of a folder
+    opening       tt.open of a folder; folder_listing names what is in it, without torch
     doctor        what of a folder is whole
 """
