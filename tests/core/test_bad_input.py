@@ -26,6 +26,7 @@ def linear() -> nn.Linear:
 # --- where ------------------------------------------------------------------------------------
 
 MISSPELT = [
+    ("nope", "TinyGPT has no module 'nope'; it has '"),
     ("blocks.1.atn", "TinyGPT has no module 'blocks.1.atn'; did you mean 'blocks.1.attn'"),
     (
         "blocks.1.atn:grad_output",

@@ -574,6 +574,21 @@ def test_steps_without_values_are_superseded_too(tmp_path: Path, how: dict[str, 
     assert said.startswith("attempt 0 has steps 5 to 9 too, and a later attempt began again at")
 
 
+def test_an_attempt_that_has_statistics_alone_supersedes_values_too(tmp_path: Path) -> None:
+    net, path = small_net(), tmp_path / "run"
+    for steps, resume in ((range(10), False), (range(5, 7), True)):
+        disk = tt.Disk(path, every=8, resume=resume)
+        with tt.watch(net, "0", to=[disk, tt.Stats()]) as w:
+            for step in steps:
+                w.step(step)
+                net(batch(step))
+                w.step()
+    run = tt.open(path)
+    assert [one.step for one in run.records()] == [0]  # That of step 8 is of the first attempt.
+    assert run.steps == list(range(7))
+    assert any(one.reason.startswith("attempt 0 has step 8 too") for one in run.absent)
+
+
 def test_what_is_logged_before_a_resumed_step_is_named_supersedes_nothing(tmp_path: Path) -> None:
     first = record_steps(tmp_path / "run", range(4))
     net = small_net()

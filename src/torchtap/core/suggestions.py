@@ -24,6 +24,8 @@ from torchtap.core.site import (
 )
 from torchtap.core.text import with_article
 
+_MOST_SHOWN = 6
+
 
 def near(pattern: Pattern, known: Sequence[str], types: Mapping[str, tuple[str, ...]]) -> str:
     """What may have been meant by a pattern that fits no module, as the end of a sentence.
@@ -40,7 +42,16 @@ def near(pattern: Pattern, known: Sequence[str], types: Mapping[str, tuple[str, 
     if port in PORTS and path in known:
         return f"; {port} is a port: write {f'{path}:{port}'!r}."
     names = nearest(pattern.path, known)
+    if not names and known:
+        return f"; it has {_some_of(known)}."
     return one_of(replace(pattern, path=name) for name in names)
+
+
+def _some_of(known: Sequence[str]) -> str:
+    """The outermost modules by name, and how many more there are."""
+    shown = sorted(known, key=lambda path: path.count("."))[:_MOST_SHOWN]
+    more = len(known) - len(shown)
+    return ", ".join(map(repr, shown)) + (f" and {more:,} more" if more else "")
 
 
 def patterns_in_one(pattern: Pattern, known: Sequence[str]) -> list[str]:

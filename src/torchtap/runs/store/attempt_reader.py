@@ -102,13 +102,15 @@ class AttemptReader:
 
     @property
     def first_step(self) -> int | None:
-        """The first step that it has, with values or with notes alone, if any.
+        """The first step that it has, with values, statistics or notes alone, if any.
 
         What is logged before a resumed step is named (``w.log(...); w.step(1000)``) is committed
         as of step 0: numbers alone in the first commit do not make it the first step.
         """
         values = self.index.columns["step"]
         steps = [int(values.min())] if len(values) else []
+        if isinstance(measured := self.facts.get("first_measured"), int):
+            steps.append(measured)
         for line in self._lines[:2]:
             one = Commit.of_json(line)
             if one.number or one.ids or one.labels:

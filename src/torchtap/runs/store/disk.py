@@ -336,7 +336,8 @@ class Disk:
         series = None if self._about.series is None else self._about.series()
         if series is None or not series.sites:
             return {}
-        return {"series": seal(folder, series, self._about.meta())}
+        sealed = seal(folder, series, self._about.meta())
+        return {"series": sealed, "first_measured": min(series.steps, default=None)}
 
     # ------------------------------------------------------------------ to the thread
 
