@@ -1,10 +1,18 @@
 # `make demo` and `make test` need nothing but Python 3.11 and make: they set up .venv themselves.
+# Another version has an environment of its own beside it: make test TORCH=2.14.1, or
+# make test PYTHON=python3.13. torch 2.13.0 is the one that installs without CUDA's libraries.
 PYTHON ?= python3
-VENV := .venv
+TORCH ?= 2.13.0
+OWN := $(if $(filter 2.13.0,$(TORCH)),,-torch$(TORCH))$(if $(filter python3,$(PYTHON)),,-$(notdir $(PYTHON)))
+VENV := .venv$(OWN)
 BIN := $(VENV)/bin
-PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
+CONSTRAINTS := $(VENV)/constraints.txt
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint $(CONSTRAINTS)
+# The tests that stand nearest to PyTorch, for a second release of it.
+NEAREST := tests/laws tests/hooks tests/capture tests/edits tests/saved tests/graphs tests/failures \
+	tests/core
 
-.PHONY: demo test test-slow check format benchmark clean
+.PHONY: demo test test-slow test-nearest check format benchmark versions release-check clean
 
 demo: $(VENV)/.demo
 	$(BIN)/torchtap demo --out demo
@@ -14,6 +22,9 @@ test: $(VENV)/.test
 
 test-slow: $(VENV)/.test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto -m slow
+
+test-nearest: $(VENV)/.test
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto -m "not slow" $(NEAREST)
 
 check: $(VENV)/.check
 	$(BIN)/ruff check .
@@ -37,13 +48,24 @@ benchmark: $(VENV)/.test
 	$(BIN)/python benchmarks/cams.py
 	$(BIN)/python benchmarks/store.py
 
+# Runs the fast tests on every version of tools/versions.txt, and writes the table of the README.
+versions: $(VENV)/.test
+	$(BIN)/python tools/versions.py
+
+# Builds the wheel and tries it where nothing else is installed.
+release-check: $(VENV)/.check
+	$(BIN)/python tools/release_check.py
+
 $(VENV)/.venv:
 	$(PYTHON) -m venv $(VENV)
 	touch $@
 
+$(CONSTRAINTS): $(VENV)/.venv constraints.txt
+	sed 's/^torch==.*/torch==$(TORCH)/' constraints.txt > $@
+
 # torch first and alone: its pin keeps every later resolution from looking for another build.
-$(VENV)/.base: $(VENV)/.venv pyproject.toml constraints.txt
-	$(PIP) torch==2.13.0 setuptools
+$(VENV)/.base: $(VENV)/.venv $(CONSTRAINTS) pyproject.toml
+	$(PIP) torch==$(TORCH) setuptools
 	touch $@
 
 $(VENV)/.demo: $(VENV)/.base
@@ -60,4 +82,4 @@ $(VENV)/.check: $(VENV)/.test
 	touch $@
 
 clean:
-	rm -rf $(VENV) build dist demo src/*.egg-info
+	rm -rf .venv .venv-* build dist demo src/*.egg-info

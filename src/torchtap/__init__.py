@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from torchtap.stats.sink import Stats as Stats
     from torchtap.stats.statistics import Statistics as Statistics
     from torchtap.studies.data_recording import record as record
+    from torchtap.studies.selfcheck import Selfcheck as Selfcheck, selfcheck as selfcheck
     from torchtap.studies.summary import summary as summary
     from torchtap.studies.sweep import sweep as sweep
     from torchtap.studies.sweep_table import Sweep as Sweep
@@ -85,6 +86,7 @@ _HOMES = {
     "Pattern": "core.site",
     "Record": "core.record",
     "Run": "runs.run",
+    "Selfcheck": "studies.selfcheck",
     "RunError": "core.errors",
     "Sink": "core.record",
     "Site": "core.site",
@@ -117,6 +119,7 @@ _HOMES = {
     "plot": "plot",
     "record": "studies.data_recording",
     "saved_report": "saved.report",
+    "selfcheck": "studies.selfcheck",
     "stats": "stats",
     "summary": "studies.summary",
     "suspend_offload": "saved.suspend",
@@ -133,11 +136,30 @@ def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'torchtap' has no attribute {name!r}")
-    module = importlib.import_module(f"torchtap.{home}")
+    module = _imported(f"torchtap.{home}")
     wanted = _OTHER_NAMES.get(name, name)
     value = module if wanted is None else getattr(module, wanted)
     globals()[name] = value  # The next access finds it at once.
     return value
+
+
+def _imported(name: str) -> Any:
+    """Import a module, and say what it could not find in what is installed beside torchtap.
+
+    Python reads an ``AttributeError`` of this module as "there is no such name", hides its text
+    behind "cannot import name", and lets ``hasattr`` say False for a name that ``dir`` lists.
+    """
+    try:
+        return importlib.import_module(name)
+    except AttributeError as error:
+        from torchtap.core.installation import versions
+
+        raise ImportError(
+            f"{name} could not be imported with {versions()}: {error}. A newer torchtap, or a "
+            "version of the other package that torchtap was tried with, may have it; "
+            "`torchtap selfcheck` says what works here.",
+            name=name,
+        ) from error
 
 
 def __dir__() -> list[str]:

@@ -417,7 +417,7 @@ NET = ("cli_nets:Net", "--shape", "1,3,8,8")
         (("record", *NET, "--loss", "best"), ["expected mean, logit:CLASS"]),
         (("record", *NET, "--loss", "logit:5"), ["class 5", "float32[1, 5]"]),
         (("record", *NET, "-o", "run.txt"), ["ends in .safetensors"]),
-        (("record", *NET, "-o", "."), ["a folder"]),
+        (("record", *NET, "-o", "."), ["a folder that holds something else", "give a new one"]),
         (("record", "cli_nets:Net", "--image", "cli_nets.py"), ["not a picture"]),
         (("record", "cli_nets:Net", "--image", "none.png"), ["There is no file none.png"]),
         (("record", "cli_nets:Net", "--input", "evil.npy"), ["runs code"]),

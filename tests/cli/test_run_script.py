@@ -242,7 +242,10 @@ def test_what_was_flushed_is_there_where_a_process_ends_at_once(tmp_path: Path) 
 @pytest.mark.slow
 def test_a_script_without_a_model_keeps_its_exit_code_and_is_told_of(tmp_path: Path) -> None:
     stderr, runs = both(tmp_path, "no_model.py", code=3)
-    assert stderr == "torchtap: nothing was watched: no model of this process was trained\n"
+    assert stderr == (
+        "torchtap: nothing was recorded: no model of this process was trained: no optimizer was "
+        "made, and no module ran in training mode with gradients\n"
+    )
     assert not runs
 
 
@@ -254,7 +257,7 @@ def test_a_run_that_cannot_be_written_is_told_of_and_the_script_goes_on(tmp_path
     assert watched.stdout == alone.stdout
     assert watched.returncode == 0
     said = watched.stderr.decode()
-    assert said.startswith("torchtap: nothing was saved: run.safetensors was not written: ")
+    assert said.startswith("torchtap: nothing was recorded: run.safetensors was not written: ")
     assert said.count("\n") == 1
 
 
@@ -266,7 +269,7 @@ def test_what_goes_wrong_in_the_watching_is_told_and_the_script_goes_on(tmp_path
     assert watched.returncode == 0
     said = [line for line in watched.stderr.decode().splitlines() if "conv9" in line]
     assert said[0].endswith("; the script goes on")  # At once, and again at the end.
-    assert said[-1].startswith("torchtap: nothing was watched: ")
+    assert said[-1].startswith("torchtap: nothing was recorded: ")
 
 
 # ---------------------------------------------------------------------- starts, and bad input
@@ -280,7 +283,7 @@ def test_a_script_sees_what_it_sees_without_torchtap(tmp_path: Path) -> None:
         assert watched.stdout == alone.stdout
         assert watched.stdout
         assert watched.stderr.decode() == (
-            "torchtap: nothing was watched: the script did not import torch\n"
+            "torchtap: nothing was recorded: the script did not import torch\n"
         )
 
 
@@ -332,6 +335,8 @@ def test_a_syntax_error_is_shown_as_python_shows_it(tmp_path: Path) -> None:
         (["."], "a folder"),
         (["--where", "fc:inputs", "x.py"], "inputs"),
         (["--to", "run.txt", "x.py"], "--to is run.txt"),
+        (["--to", "x.safetensors", "--values", "*", "x.py"], "--values needs a folder: --to x "),
+        (["--resume", "--to", ".", "x.py"], "holds something else than a run"),
         (["--every", "0", "x.py"], "--every"),
         ([], "Missing argument 'SCRIPT'"),
     ],
@@ -402,3 +407,123 @@ def test_each_update_is_a_step_where_optimizers_take_no_turns(tmp_path: Path, wh
     for file in files:
         steps, calls = open_run(file).over_steps(".:output", "num_tensors")
         assert (len(steps), set(calls)) == (25, {1})
+
+
+# ---------------------------------------------------------------------- nothing recorded
+
+
+EMPTY = {
+    "import torch\n": "no model of this process was trained",
+    "import torch\nfrom torch import nn\nnet = nn.Linear(2, 1)\n"
+    "optimizer = torch.optim.SGD(net.parameters(), 0.1)\n": "Linear was found, and no training",
+    "import torch\nx = torch.ones(2, requires_grad=True)\noptimizer = torch.optim.SGD([x], 0.1)\n"
+    "x.sum().backward()\noptimizer.step()\n": "the optimizers hold parameters of no module",
+}
+
+
+@pytest.mark.parametrize("number", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2))])
+def test_the_last_line_says_why_nothing_was_recorded(tmp_path: Path, number: int) -> None:
+    source, why = list(EMPTY.items())[number]
+    (tmp_path / "script.py").write_text(source)
+    (tmp_path / "raises.py").write_text(f"{source}raise ValueError('mine')\n")
+    done = run(tmp_path, *WATCHED, "--strict", "script.py")
+    assert done.returncode == 3  # Without --strict 0: test_a_script_sees_what_it_sees.
+    assert done.stderr.decode().startswith(f"torchtap: nothing was recorded: {why}")
+    raised = run(tmp_path, *WATCHED, "--strict", "raises.py")
+    assert raised.returncode == 1  # The script's own.
+    assert raised.stderr.decode().splitlines()[-1].endswith("; the script ended with ValueError")
+
+
+# ---------------------------------------------------------------------- folders
+
+
+RESUMED = """
+import os, signal, sys, torch
+from torch import nn
+torch.manual_seed(0)
+net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+start = 0
+if os.path.exists("checkpoint.pt"):
+    found = torch.load("checkpoint.pt")
+    net.load_state_dict(found["net"])
+    start = found["step"]
+for step in range(start, 12):
+    generator = torch.Generator().manual_seed(step)
+    optimizer.zero_grad()
+    net(torch.randn(6, 4, generator=generator)).square().mean().backward()
+    optimizer.step()
+    if step % 4 == 3:
+        torch.save({"net": net.state_dict(), "step": step + 1}, "checkpoint.pt")
+    if step == int(sys.argv[1]):
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_training_that_is_killed_and_resumed_is_one_run_in_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(RESUMED)
+    values = ("--values", "0:output", "--values-every", "2")
+    killed = run(tmp_path, *WATCHED, "--to", "a", *values, "train.py", "9")
+    assert killed.returncode == -signal.SIGKILL
+    refused = run(tmp_path, *WATCHED, "--to", "a", *values, "train.py", "-1")
+    assert refused.returncode == 2
+    assert b"holds a run already. Go on with it by --resume" in refused.stderr
+    words = ("--to", "a", "--resume", "--first-step", "8", *values)
+    resumed = run(tmp_path, *WATCHED, *words, "train.py", "-1")
+    assert (
+        resumed.stderr.decode()
+        == "torchtap: a: Sequential, 4 steps from 8 on, 20 sites, 0 absent\n"
+    )
+    (tmp_path / "checkpoint.pt").unlink()
+    assert not run(tmp_path, *WATCHED, "--to", "b", *values, "train.py", "-1").returncode
+    whole, pieces = open_run(tmp_path / "b"), open_run(tmp_path / "a")
+    assert whole.steps == list(range(12))
+    assert [record.step for record in pieces.records("0:output")] == [0, 2, 4, 6, 8, 10]
+    for step in (0, 2, 4, 6, 8, 10):
+        assert pieces.get("0:output", step=step).equal(whole.get("0:output", step=step))
+    for step in (0, 8, 9, 10, 11):
+        site = "0:update[weight]"
+        assert pieces.stats(site, step=step).l2 == whole.stats(site, step=step).l2
+    assert pieces.scalars("lr") == whole.scalars("lr") == (list(range(12)), [0.1] * 12)
+
+
+@pytest.mark.slow
+def test_a_folder_goes_on_after_its_last_step(tmp_path: Path) -> None:
+    for number, words in enumerate(((), ("--resume",))):
+        done = run(tmp_path, *WATCHED, "--to", "a", *words, SCRIPTS / "mnist.py")
+        assert not done.returncode
+        assert open_run(tmp_path / "a").steps == list(range(8 * (number + 1)))
+    assert open_run(tmp_path / "a").absent == []
+
+
+@pytest.mark.slow
+def test_ranks_write_one_folder_and_resume_it(tmp_path: Path) -> None:
+    words = (*RANKS, *WATCHED, "--to", "run", "--values", "*:output")
+    assert not run(tmp_path, *words, SCRIPTS / "ddp.py").returncode
+    resumed = run(tmp_path, *words, "--resume", SCRIPTS / "ddp.py")
+    assert resumed.stderr.decode().count("torchtap:") == 1
+    opened = open_run(tmp_path / "run")
+    assert opened.meta.world_size == 2
+    assert opened.steps == list(range(10))
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [
+        ("dcgan.py", {"run.netD": 8, "run.netG": 9}),
+        ("two_copies.py", {"run": 5, "run.model": 3}),
+        ("processes.py fork", {"run": 4}),
+        ("nanogpt.py --compile", {"run": 6}),
+    ],
+)
+def test_each_model_of_a_script_has_a_folder(
+    tmp_path: Path, script: str, expected: dict[str, int]
+) -> None:
+    name, *args = script.split()
+    alone = run(tmp_path, SCRIPTS / name, *args)
+    watched = run(tmp_path, *WATCHED, "--to", "run", SCRIPTS / name, *args)
+    assert watched.stdout == alone.stdout
+    folders = {path.name: path for path in tmp_path.glob("run*")}
+    assert {name: len(open_run(path).steps) for name, path in folders.items()} == expected

@@ -268,7 +268,7 @@ def run() -> tt.Run:
         ),
         (
             lambda run: run["head:grad_output"],
-            "Nothing was recorded at 'head:grad_output'; did you",
+            "Nothing was recorded at 'head:grad_output', which was not watched",
         ),
         (lambda run: run["head:ouptut"], "no port 'ouptut'"),
         (lambda run: run.get("head", step=3), "head:output has no record in step 3. There are: st"),

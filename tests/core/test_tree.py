@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, UserList, deque, namedtuple
+import functools
+import weakref
+from collections import OrderedDict, UserDict, UserList, deque, namedtuple
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
@@ -270,7 +273,41 @@ def test_dataclass_attributes_beside_its_fields_are_found() -> None:
     assert named(value) == {"a": 1, "late": 2}
 
 
+NO_NAME = "which holds tensors that have no name in it"
+
+
+def _keeps(tensor: Tensor) -> Any:
+    return lambda: tensor
+
+
+def _raised(error: Exception, tensor: Tensor) -> Exception:
+    error.__cause__ = ValueError([tensor])
+    return error
+
+
+class _Named(str):
+    """A text that keeps something."""
+
+    held: Any
+
+
+def _named_text() -> _Named:
+    text = _Named("a")
+    text.held = [ONE]
+    return text
+
+
 CLOSED = {
+    "closure": (_keeps(ONE), f"a function, {NO_NAME}"),
+    "method": (ONE.sin, f"a builtin_function_or_method, {NO_NAME}"),
+    "partial": (functools.partial(max, key=[ONE]), f"a partial, {NO_NAME}"),
+    "weak reference": (weakref.ref(ONE), f"a ReferenceType, {NO_NAME}"),
+    "weak proxy": (weakref.proxy(ONE), "a weak proxy, which stands for"),
+    "exception": (ValueError("a", (ONE,)), f"a ValueError, {NO_NAME}"),
+    "cause of an exception": (_raised(KeyError(), ONE), f"a KeyError, {NO_NAME}"),
+    "parameters": (torch.nn.ParameterList([ONE]), f"a ParameterList, {NO_NAME}"),
+    "tensors in a set": ({(1, ONE)}, "a set, which has no order"),
+    "values of a dict": ({"a": ONE}.values(), f"a dict_values, {NO_NAME}"),
     "set": ({ONE}, "a set, which has no order"),
     "frozenset": (frozenset([ONE]), "a frozenset, which has no order"),
     "generator": ((one for one in [ONE]), "a generator, which can be read only once"),
@@ -296,13 +333,28 @@ class Row(list[Any]):
     """Likewise."""
 
 
-@pytest.mark.parametrize("value", [Items(a=ONE), Row([ONE])], ids=["dict", "list"])
-def test_tensors_beside_the_items_of_a_container_are_reported(value: Any) -> None:
-    value.same, value.extra = ONE, TWO
+@pytest.mark.parametrize("extra", [TWO, [TWO], _keeps(TWO)], ids=["tensor", "list", "closure"])
+@pytest.mark.parametrize("kind", [lambda: Items(a=ONE), lambda: Row([ONE])], ids=["dict", "list"])
+def test_tensors_beside_the_items_of_a_container_are_reported(
+    kind: Callable[[], Any], extra: Any
+) -> None:
+    value = kind()
+    value.same, value.extra = ONE, extra
     for find in (leaves, lambda value, unseen: replace(value, lambda leaf, one: one, unseen)):
         unseen: dict[str, str] = {}
         find({"h": value}, unseen)
         assert list(unseen) == ["h.extra"] and "attribute of a" in unseen["h.extra"]
+
+
+def test_a_tensor_that_a_text_keeps_is_reported() -> None:
+    unseen: dict[str, str] = {}
+    leaves([_named_text()], unseen)
+    assert list(unseen) == ["0.held"]
+
+
+def test_a_proxy_of_what_is_gone_is_passed_over() -> None:
+    gone = weakref.proxy(Box(ONE))
+    assert leaves([gone, Box(gone)]) == [] and leaves(gone) == []
 
 
 def test_an_array_of_objects_is_reported() -> None:
@@ -313,7 +365,7 @@ def test_an_array_of_objects_is_reported() -> None:
     assert unseen == {"0": "a numpy array of objects, which is not looked into"}
 
 
-QUIET = [set(), {"a"}, "text", torch.float32, torch.device("cpu"), print, named, ONE.sin]
+QUIET = [set(), {"a"}, "text", torch.float32, torch.device("cpu"), print, named]
 QUIET += [
     torch.nn.Linear(1, 1),
     Box,
@@ -330,12 +382,52 @@ def test_what_holds_no_tensors_is_not_mentioned(value: Any) -> None:
     assert leaves((value, Box(value)), unseen) == [] and unseen == {}
 
 
-def test_fields_in_another_order_are_the_same_fields() -> None:
-    value = BaseModelOutput(hidden_states=(ONE,))
-    value["last_hidden_state"] = TWO
-    assert [name for name, _ in leaves(value)] == ["hidden_states.0", "last_hidden_state"]
+def _late(output: Any) -> Any:
+    output["last_hidden_state"] = TWO
+    return output
+
+
+def _moved(output: Any) -> Any:
+    OrderedDict.move_to_end(output, "last_hidden_state")
+    return output
+
+
+def _without(output: Any) -> Any:
+    OrderedDict.__delitem__(output, "last_hidden_state")
+    return output
+
+
+def _unset(output: Any) -> Any:
+    output.last_hidden_state = None  # The item stays.
+    return output
+
+
+OF_FIELDS = {
+    "set later": lambda: _late(BaseModelOutput(hidden_states=(ONE,))),
+    "moved": lambda: _moved(BaseModelOutput(TWO, (ONE,), (TWO, ONE))),
+    "taken out": lambda: _without(BaseModelOutput(TWO, (ONE,))),
+    "attribute set to None": lambda: _unset(BaseModelOutput(TWO, (ONE,))),
+    "in order": lambda: BaseModelOutput(TWO, (ONE,)),
+    "user dict": lambda: UserDict(b=ONE, a=TWO),
+}
+
+
+@pytest.mark.parametrize("kind", OF_FIELDS)
+def test_an_output_made_anew_has_the_keys_and_attributes_of_the_original_in_its_order(
+    kind: str,
+) -> None:
+    value = OF_FIELDS[kind]()
     new = replace(value, lambda leaf, tensor: tensor + 10)
-    assert named(new) == {"last_hidden_state": 12, "hidden_states.0": 11}
+    assert type(new) is type(value)
+    assert list(new) == list(value)
+    shift = {name: number + 10 for name, number in named(value).items()}
+    assert list(named(new).items()) == list(shift.items())
+    if kind != "user dict":
+        assert named(new[0]) == {name: one + 10 for name, one in named(value[0]).items()}
+        for name, held in vars(value).items():
+            added = 10 if name in value else 0  # What is no item stays.
+            expected = {leaf: number + added for leaf, number in named(held).items()}
+            assert named(vars(new)[name]) == expected
 
 
 def test_what_an_object_leads_to_is_found_where_it_stands_by_itself_too() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import weakref
 from collections.abc import Callable
@@ -859,11 +860,24 @@ def test_an_argument_that_only_a_hook_takes_goes_to_the_model() -> None:
     torch.testing.assert_close(found.values, 3 * model.weight[1].detach().expand(5, 3))
 
 
-def test_a_model_of_inference_mode_says_which_methods_it_has() -> None:
+@pytest.mark.parametrize("what", ["parameter", "buffer"])
+def test_a_model_of_inference_mode_says_what_can_be_done(what: str) -> None:
+    model = nn.Sequential(nn.Conv2d(3, 2, 1), nn.BatchNorm2d(2), nn.Flatten()).eval()
     with torch.inference_mode():
-        model = nn.Linear(3, 2)
-    with pytest.raises(RuntimeError, match="Inference tensors") as caught:
-        tt.attribute(model, rows(), target=1)
-    assert "occlusion" in caught.value.__notes__[-1]
-    found = tt.attribute(model, rows(), target=1, method="occlusion")
-    torch.testing.assert_close(found.values, rows() * model.weight[1])
+        if what == "buffer":
+            model[1].running_mean = torch.zeros(2)
+        else:
+            model[0] = nn.Conv2d(3, 2, 1)
+    x = torch.rand(2, 3, 4, 4)
+    with pytest.raises(tt.InputError, match=r"inference tensor.*copy\.deepcopy") as caught:
+        tt.attribute(model, x, target=1)
+    assert "occlusion" in str(caught.value)
+    with pytest.raises(tt.InputError, match="inference tensor"):
+        tt.cam(model, x, layer="0", target=1, method="eigencam")
+    found = tt.attribute(model, x, target=1, method="occlusion", sliding_window_shapes=(3, 4, 4))
+    with torch.no_grad():
+        score, base = (model(one)[:, 1] for one in (x, torch.zeros_like(x)))
+    torch.testing.assert_close(found.values[:, 0, 0, 0], score - base)
+    copied = copy.deepcopy(model)
+    assert tt.attribute(copied, x, target=1).values.isfinite().all()
+    assert tt.cam(copied, x, layer="0", target=1).values.shape == (2, 4, 4)

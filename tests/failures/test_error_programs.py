@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 from error_programs import EVERY
 from error_programs.program import WROTE, Program, error_of, run
 
@@ -54,3 +55,16 @@ def test_every_pattern_is_raised_by_a_program_with_the_real_pytorch() -> None:
 
 
 NOT_RAISED_HERE = {"out of memory", "fault of a kernel"}  # Of GPUs.
+
+
+@pytest.mark.parametrize("prefix", ["", "addmm: ", "at::native::addmm(): "])
+def test_a_message_is_recognised_behind_the_name_of_an_operator(prefix: str) -> None:
+    """PyTorch 2.15 puts names before messages that had none."""
+    try:
+        torch.ones(2, 3) @ torch.ones(4, 5)
+    except RuntimeError as error:
+        said = str(error).rpartition(": ")[2]
+        found = recognise(Failure(RuntimeError(prefix + said).with_traceback(error.__traceback__)))
+    assert found is not None
+    assert found.name == "matrix product"
+    assert (found.match["left"], found.match["right"]) == ("3", "4")

@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader
 
 import ranks
 import torchtap as tt
+from killed import die, killed_in
 
 accelerate: Any = pytest.importorskip("accelerate")
 from torchtap.integrations import AccelerateWatch  # noqa: E402 - needs accelerate
@@ -301,3 +302,34 @@ def test_each_rank_of_ddp_saves_its_own(tmp_path: Path) -> None:
     for step in range(4):
         one, other = (run.get("body.0:step_grad[bias]", step=step) for run in runs)
         assert torch.equal(one, other)  # The average over both.
+
+
+@pytest.mark.slow
+def test_a_training_that_is_killed_loses_no_step_before_its_checkpoint(tmp_path: Path) -> None:
+    path, saved = tmp_path / "run", tmp_path / "saved"
+
+    def trained(first: int, last: int) -> None:
+        accelerator = accelerator_of()
+        model = small_net()
+        model, optimizer = accelerator.prepare(model, made(model))
+        sinks = [tt.Disk(path, resume=True), tt.Stats()]
+        with AccelerateWatch(accelerator, model, "*body.0", to=sinks) as w:
+            if first:
+                accelerator.load_state(str(saved))
+                w.watch.step(first)
+            for step in range(first, last):
+                loss = model(torch.full((2, 4), float(step)), torch.ones(2))["loss"]
+                accelerator.backward(loss)
+                optimizer.step()
+                optimizer.zero_grad()
+                if step % 4 == 3:
+                    accelerator.save_state(str(saved))
+                if step == 13:
+                    die()
+
+    killed_in(lambda: trained(0, 20))
+    assert set(range(12)) <= set(tt.open(path).steps)
+    trained(12, 13)
+    run = tt.open(path)
+    assert run.steps == list(range(13))
+    assert " are lost" not in "; ".join(one.reason for one in run.absent)

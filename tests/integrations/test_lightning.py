@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader
 
 import ranks
 import torchtap as tt
+from killed import die, killed_in
 
 L: Any = pytest.importorskip("lightning.pytorch")
 from torchtap.integrations import LightningWatch  # noqa: E402 - needs lightning
@@ -344,3 +345,33 @@ def test_a_validation_before_any_training_is_as_without_us(tmp_path: Path) -> No
     assert found[0] == found[1]
     trainer.fit(model, loader(), loader(6, 3))
     assert callback.run.steps
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "settings", [{}, {"accumulate_grad_batches": 2}], ids=["plain", "accumulates"]
+)
+def test_a_training_that_is_killed_loses_no_step_before_its_checkpoint(
+    settings: Any, tmp_path: Path
+) -> None:
+    class DieAt(L.Callback):  # type: ignore[misc]
+        def on_after_backward(self, trainer: Any, module: Any) -> None:
+            if trainer.global_step == 9:
+                die()
+
+    path = tmp_path / "run"
+
+    def trained(folder: Path, *callbacks: Any, checkpoint: str | None = None) -> None:
+        saving = L.callbacks.ModelCheckpoint(folder, every_n_train_steps=4, save_top_k=-1)
+        tap = LightningWatch("*body.0", to=[tt.Disk(path, resume=True), tt.Stats()])
+        fit(tmp_path, Fitted(), saving, tap, *callbacks, checkpoint=checkpoint, **settings)
+
+    killed_in(lambda: trained(tmp_path / "saved", DieAt()))
+    (checkpoint,) = (tmp_path / "saved").glob("*step=8.ckpt")
+    assert set(range(8)) <= set(tt.open(path).steps)
+    trained(tmp_path / "on", checkpoint=str(checkpoint))
+    run = tt.open(path)
+    steps = run.steps
+    assert steps == list(range(len(steps))) and len(steps) > 9
+    assert run.over_steps("net.body.0", "num_tensors")[0] == steps
+    assert " are lost" not in "; ".join(one.reason for one in run.absent)

@@ -16,6 +16,7 @@ from torch import nn
 
 import ranks
 import torchtap as tt
+from killed import die, killed_in
 
 transformers: Any = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
@@ -328,3 +329,33 @@ def test_each_rank_of_ddp_saves_its_own(tmp_path: Path) -> None:
         assert torch.equal(one, other)  # The average over both.
         one, other = (run.get("body.0", step=step) for run in runs)
         assert not torch.equal(one, other)  # Each has its own samples.
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["steps", "epoch"])
+def test_a_training_that_is_killed_loses_no_step_before_its_checkpoint(
+    strategy: str, tmp_path: Path
+) -> None:
+    class DieAt(transformers.TrainerCallback):  # type: ignore[misc]
+        def on_step_begin(self, args: Any, state: Any, control: Any, **about: Any) -> None:
+            if state.global_step == 15:
+                die()
+
+    how = {"save_steps": 6, "save_strategy": strategy, "num_train_epochs": 1}
+    how |= {"per_device_train_batch_size": 4} if strategy == "epoch" else {}
+    path = tmp_path / "run"
+
+    def tap() -> Any:
+        sinks = [tt.Disk(path, resume=True), tt.Stats()]
+        return TrainerWatch("body.0:output,step_grad", to=sinks)
+
+    killed_in(lambda: trainer_of(tmp_path / "saved", tap(), DieAt(), **how).train())
+    checkpoint = max((tmp_path / "saved").glob("checkpoint-*"), key=lambda one: int(one.name[11:]))
+    first = int(checkpoint.name[11:])
+    assert set(range(first)) <= set(tt.open(path).steps)
+    callback = tap()
+    trainer_of(tmp_path / "on", callback, **how).train(resume_from_checkpoint=str(checkpoint))
+    run = tt.open(path)
+    assert run.steps == list(range(STEPS))
+    assert run.over_steps("body.0", "num_tensors")[0] == run.steps
+    assert " are lost" not in "; ".join(one.reason for one in run.absent)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
+import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -693,3 +695,105 @@ def test_a_disk_that_is_full_keeps_every_committed_step(small_disk: Path) -> Non
     assert len(run.steps) >= 5
     assert len(run) == 3 * len(run.steps)
     assert all(bool((one.value == one.step).all()) for one in run.records())
+
+
+# --- faults of the recording ------------------------------------------------------------------
+
+
+class OfItsOwn(torch.Tensor):
+    """A tensor whose class gives nobody its values."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in (torch.Tensor.detach, torch.Tensor.copy_):
+            raise ValueError("not mine")
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+def masked(x: torch.Tensor) -> torch.Tensor:
+    from torch.masked import masked_tensor
+
+    return masked_tensor(x, x > 0)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of MaskedTensors")
+@pytest.mark.parametrize("on_error", ["raise", "warn"])
+@pytest.mark.parametrize("make", [masked, lambda x: x.as_subclass(OfItsOwn)], ids=["masked", "own"])
+def test_a_value_that_its_class_does_not_give_is_absent_and_the_others_are_there(
+    make: Any, on_error: Any, tmp_path: Path
+) -> None:
+    class Makes(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return make(x)
+
+    net = nn.Sequential(nn.ReLU(), Makes())
+    with tt.watch(net, ["0", "1"], to=tt.Disk(tmp_path / "run", on_error=on_error)) as w:
+        for _ in range(3):
+            net(torch.ones(3))
+            w.step()
+    assert [str(one.site) for one in w.absent] == ["1:output"]
+    assert "whose values its class does not give" in w.absent[0].reason
+    run = tt.open(tmp_path / "run")
+    assert [str(one.site) for one in run.records()] == ["0:output"] * 3
+
+
+@pytest.mark.parametrize(
+    ("how", "why"),
+    [({"pick": True}, "KeyError: 'mine'"), ({"on_full": "raise"}, "CaptureError: The queue")],
+    ids=["pick", "full"],
+)
+def test_any_fault_of_the_recording_leaves_the_training_alone(
+    how: Any, why: str, tmp_path: Path
+) -> None:
+    def pick(x: torch.Tensor, record: tt.Record) -> torch.Tensor:
+        if record.step == 2:
+            raise KeyError("mine")
+        return x
+
+    how = {"pick": pick} if "pick" in how else how | {"queue_bytes": 100}
+    net, done = nn.Sequential(nn.Linear(4, 100_000), nn.ReLU()), 0
+    with (
+        pytest.warns(RuntimeWarning, match="writes no more"),
+        tt.watch(net, to=tt.Disk(tmp_path / "run", on_error="warn", **how)) as w,
+    ):
+        for done in range(40):  # noqa: B007 - how far it came is asked below
+            net(torch.ones(1, 4))
+            w.step()
+    assert done == 39
+    assert why in w.absent[0].reason
+    assert why in "; ".join(one.reason for one in tt.open(tmp_path / "run").absent)
+
+
+@pytest.mark.parametrize("width", [3, 100_000], ids=["small", "large"])
+def test_a_folder_that_is_deleted_is_noticed_with_the_next_commit(
+    width: int, tmp_path: Path
+) -> None:
+    net, disk = nn.Linear(4, width), tt.Disk(tmp_path / "run")
+    with (
+        pytest.raises(FileNotFoundError, match="was deleted while it was written to"),
+        tt.watch(net, to=disk) as w,
+    ):
+        net(torch.ones(1, 4))
+        w.step()
+        w.sync()
+        shutil.rmtree(tmp_path / "run")
+        net(torch.ones(1, 4))
+        w.step()
+        w.sync()
+    assert "what was committed is gone" in w.absent[0].reason
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("to", ["tt.Disk(path)", "[tt.Stats(), tt.Disk(path, every=2)]"])
+def test_an_interrupt_that_nothing_catches_ends_the_process_by_its_signal(
+    to: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "run"
+    code = (
+        f"import os, signal, torch, torchtap as tt; path = {str(path)!r}\n"
+        f"m = torch.nn.Linear(2, 2); w = tt.watch(m, to={to})\n"
+        "m(torch.ones(1, 2)); w.step(); os.kill(os.getpid(), signal.SIGINT)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == -signal.SIGINT, done.stderr
+    assert tt.open(path).steps == [0]

@@ -199,3 +199,31 @@ def _readable(run: tt.Run) -> Iterator[tuple[tuple[Any, ...], Any]]:
         except RunError:
             continue
         yield (str(one.site), one.step, one.call), content(one.value)
+
+
+# --- links ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_there", [True, False], ids=["elsewhere", "nowhere"])
+def test_a_rank_that_is_a_link_is_not_written_through(is_there: bool, tmp_path: Path) -> None:
+    path, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
+    record_steps(path, range(2))
+    (path / "rank-00000").rename(elsewhere)
+    (path / "rank-00000").symlink_to(elsewhere if is_there else tmp_path / "nowhere")
+    before = files_of(elsewhere)
+    net = small_net()
+    with pytest.raises(RunError, match=r"is a link to .*writes nowhere but in the folder"):
+        tt.watch(net, to=tt.Disk(path, resume=True))
+    assert files_of(elsewhere) == before
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_link_under_the_name_of_a_half_written_file_is_not_followed(tmp_path: Path) -> None:
+    path, victim = tmp_path / "run", tmp_path / "victim"
+    path.mkdir()
+    (path / "rank-00000").mkdir()
+    victim.write_text("mine")
+    (path / f".run.json.{os.getpid()}.part").symlink_to(victim)
+    record_steps(path, range(2))
+    assert victim.read_text() == "mine"
+    assert tt.open(path).steps == [0, 1]

@@ -88,7 +88,9 @@ def test_numbers_survive_a_crash(tmp_path: Path) -> None:
     run = tt.open(tmp_path / "run")
     assert run.series.steps == list(range(100))  # Every 50 steps they are written.
     for name in ("mean", "std", "l2", "max", "zeros"):
-        assert run.over_steps("1", name)[1] == memory.over_steps("1", name)[1][:100]
+        found, right = (one.over_steps("1", name)[1] for one in (run, memory))
+        assert found[:100] == right[:100]
+        assert found == pytest.approx(right)  # The last ones of the values, which were kept.
     assert run.stats("1", step=7).histogram is None
     with pytest.raises(tt.RunError, match="was not closed"):
         tt.Run([], run.meta, series=lambda: run.series).mean_norm("1")
@@ -204,8 +206,8 @@ def test_what_several_attempts_lack_is_said(tmp_path: Path) -> None:
     crash(tmp_path / "run", attempt=0)
     run = tt.open(tmp_path / "run")
     found = run.stats("1", step="all")
-    assert "an attempt was not closed" in found.notes[-1]
-    assert found.numel == (50 + 2) * 4 * 16  # Of the first 50 steps, and those of the second.
+    assert any("an attempt was not closed" in note for note in found.notes)
+    assert found.numel == 57 * 4 * 16  # Those after step 49 are computed from the values.
     assert run.stats("1", step=56).quantile(0.5) >= 0
     (lost,) = [one.reason for one in run.absent if "statistics" in one.reason]
     assert "attempt 0 was not closed: its statistics after step 49 are lost" in lost
@@ -341,7 +343,7 @@ def test_the_table_holds_what_numpy_computes(tmp_path: Path) -> None:
 def test_a_run_is_read_by_others_as_the_page_shows(tmp_path: Path) -> None:
     """With the programs of docs/format.md, the second in a process that cannot import torchtap."""
     page = (Path(__file__).parents[2] / "docs" / "format.md").read_text()
-    write, read = [part.split("```")[0] for part in page.split("```python\n")[1:]]
+    write, read, *_ = [part.split("```")[0] for part in page.split("```python\n")[1:]]
     there: dict[str, Any] = {}
     exec(write, there)
     run = tt.open(there["path"])

@@ -16,6 +16,7 @@ import torchtap as tt
 from torchtap.cli import app as cli
 from torchtap.runs.store.doctor import examine
 from torchtap.runs.store.layout import read_json, write_json
+from torchtap.runs.store.progress import Progress, ProgressWriter
 
 
 def recorded(path: Path) -> Path:
@@ -86,8 +87,11 @@ def test_a_run_whose_process_was_killed_is_whole(tmp_path: Path) -> None:
     journal = home / "journal.arrows"
     os.truncate(journal, journal.stat().st_size - 100)
     (home / "index.safetensors").unlink()
-    found = examine(path)
-    assert found.is_whole
+    for progress in [(0, 3, 3, 3), (0, 3, 3, 2)]:  # The last commit had been there, or never was.
+        (home / "progress").unlink()
+        ProgressWriter(home / "progress").write(Progress(*progress))
+        found = examine(path)
+        assert found.is_whole == (Progress(*progress) == Progress(0, 3, 3, 2))
     assert [(one.state, one.num_steps) for one in found.attempts] == [("ended", 2)]
 
 
@@ -131,3 +135,50 @@ def test_a_folder_is_listed_as_the_run_prints(
     assert cli.run(["show", str(tmp_path / "run"), "1"]) == 0
     assert cli.run(["stats", str(tmp_path / "run"), "1", "--step", "all"]) == 0
     assert "1:output" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("is_first", [True, False], ids=["alone", "a second attempt"])
+def test_an_attempt_that_was_closed_without_a_commit_is_whole(
+    is_first: bool, tmp_path: Path
+) -> None:
+    path, net = tmp_path / "run", small_net()
+    if not is_first:
+        record_steps(path, range(2))
+    with tt.watch(net, to=[tt.Disk(path, resume=True), tt.Stats()]):
+        pass
+    assert examine(path).is_whole
+    assert [one.state for one in examine(path).attempts] == ["closed"] * (2 - is_first)
+    assert "lost" not in "; ".join(one.reason for one in tt.open(path).absent)
+
+
+def test_an_attempt_whose_process_ended_before_it_wrote_is_empty(tmp_path: Path) -> None:
+    path = recorded(tmp_path / "run")
+    home = path / "rank-00000" / "attempt-001"
+    for make in (home.mkdir, (home / "lanes").mkdir, (home / "journal.arrows").touch):
+        make()
+        found = examine(path)
+        assert found.is_whole
+        assert [one.state for one in found.attempts] == ["closed", "empty"]
+        run = tt.open(path)
+        assert run.steps == [0, 1, 2]
+        assert "has written nothing so far" in run.absent[0].reason
+
+
+def test_a_description_that_is_damaged_is_named_whatever_the_path_is(tmp_path: Path) -> None:
+    path = tmp_path / "format" / "run of another format"
+    recorded(path)
+    facts = path / "rank-00000" / "attempt-000" / "attempt.json"
+    facts.write_bytes(facts.read_bytes()[:-40])
+    assert not examine(path).is_whole
+    run = tt.open(path / "rank-00000")
+    assert run.steps == [0, 1, 2]
+    assert any("attempt.json is damaged" in one.reason for one in run.absent)
+
+
+def test_another_format_is_refused_by_doctor_and_reader(tmp_path: Path) -> None:
+    path = recorded(tmp_path / "run")
+    facts = path / "rank-00000" / "attempt-000" / "attempt.json"
+    facts.write_bytes(facts.read_bytes().replace(b'"format": 1', b'"format": 9'))
+    for look in (tt.open, examine):
+        with pytest.raises(tt.RunError, match="has format 9"):
+            look(path)

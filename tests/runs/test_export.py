@@ -30,7 +30,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_values_go_to_an_archive_of_arrays(path: Path) -> None:
-    assert cli.run(["export", str(path), "1:output", "--to", "npz"]) == 0
+    assert cli.run(["export", str(path), "1:output", "--format", "npz"]) == 0
     arrays = np.load(path.with_name("run.npz"))
     assert len(arrays.files) == 3 + 1
     found = arrays["1_output_2.0.-1.forward"]
@@ -47,7 +47,7 @@ def test_a_file_has_the_permissions_of_any_other(path: Path, kind: str) -> None:
 
 
 def test_values_of_a_site_go_to_one_tensor(path: Path) -> None:
-    assert cli.run(["export", str(path), "1", "--to", "safetensors"]) == 0
+    assert cli.run(["export", str(path), "1", "--format", "safetensors"]) == 0
     (whole,) = load_file(path.with_name("run.safetensors")).values()
     right = torch.cat([small_net()[:2](batch(step)) for step in range(3)])
     assert torch.equal(whole, right)
@@ -65,7 +65,7 @@ def test_ids_labels_and_times_go_with_the_values(path: Path) -> None:
         for step, time in zip(*run.times, strict=True)
     ]
     for kind in ("npz", "safetensors"):
-        assert cli.run(["export", str(path), "1:output", "--to", kind]) == 0
+        assert cli.run(["export", str(path), "1:output", "--format", kind]) == 0
     with safe_open(path.with_name("run.safetensors"), framework="np") as opened:
         assert json.loads(opened.metadata()["notes"]) == expected
     arrays = np.load(path.with_name("run.npz"), allow_pickle=False)
@@ -88,7 +88,7 @@ def test_a_dtype_that_safetensors_lacks_is_exported_and_named(tmp_path: Path) ->
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 def test_statistics_go_to_a_table(path: Path, kind: str) -> None:
-    assert cli.run(["export", str(path), "1:output", "--to", kind]) == 0
+    assert cli.run(["export", str(path), "1:output", "--format", kind]) == 0
     file = path.with_name(f"run.{kind}")
     if kind == "csv":
         rows = list(csv.DictReader(file.read_text(encoding="utf-8").splitlines()))
@@ -129,15 +129,24 @@ def test_a_run_of_statistics_has_no_values_to_export(
     with tt.watch(net, to=[tt.Stats(), disk]) as w:
         net(batch(0))
         w.step()
-    assert cli.run(["export", str(tmp_path / "run"), "--to", kind]) == 2
+    assert cli.run(["export", str(tmp_path / "run"), "--format", kind]) == 2
     assert "has no values; its statistics are exported to csv" in capsys.readouterr().err
     assert not list(tmp_path.glob(f"*.{kind}"))
+
+
+def test_the_format_is_what_out_ends_in_and_the_earlier_spelling_works(
+    path: Path, tmp_path: Path
+) -> None:
+    assert cli.run(["export", str(path), "-o", str(tmp_path / "a.csv")]) == 0
+    assert cli.run(["export", str(path), "--to", "csv", "-o", str(tmp_path / "b.csv")]) == 0
+    assert (tmp_path / "a.csv").read_text() == (tmp_path / "b.csv").read_text()
+    assert cli.run(["export", str(path)]) == 2
 
 
 def test_a_format_that_does_not_exist_is_refused(
     path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.run(["export", str(path), "--to", "pickle"]) == 2
+    assert cli.run(["export", str(path), "--format", "pickle"]) == 2
     assert "expected one of npz, safetensors, csv, parquet" in capsys.readouterr().err
 
 
@@ -145,5 +154,5 @@ def test_the_run_itself_is_not_written_over(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = run_of(record()).save(tmp_path / "run.safetensors")
-    assert cli.run(["export", str(file), "--to", "safetensors"]) == 2
+    assert cli.run(["export", str(file), "--format", "safetensors"]) == 2
     assert "which is the run itself" in capsys.readouterr().err

@@ -345,7 +345,7 @@ def test_an_update_without_a_ratio_says_why(sink: Any, tmp_path: Path) -> None:
 def test_an_update_whose_parameter_was_not_watched_says_so(sink: Any) -> None:
     found = trained(".:update", sink()).stats(".:update[weight]")
     assert math.isnan(found.update_ratio)
-    assert found.why_no_ratio == ".:param[weight] was not watched beside it in that step"
+    assert found.why_no_ratio == "the port param was not watched beside it in that step"
 
 
 # ---------------------------------------------------------------------- shares

@@ -773,10 +773,10 @@ def test_a_result_that_no_file_can_hold_is_listed_as_absent_and_the_rest_is_save
     assert w.run.absent == []
     opened = tt.open(w.run.save(tmp_path / "run.safetensors"))
     assert opened.stats(".:output").extra["along(0)"].numel.tolist() == [1, 1, 1]
-    with pytest.raises(tt.RunError, match=r"its result is a pathlib\.PosixPath, which a file"):
+    with pytest.raises(tt.RunError, match=r"its result is a pathlib\S*\.PosixPath, which a file"):
         opened.stats(".:output").extra["odd"]
     (entry,) = opened.absent
-    assert "of 'odd', its result is a pathlib.PosixPath" in entry.reason
+    assert "of 'odd', its result is a pathlib" in entry.reason
 
 
 def test_what_further_statistics_found_costs_the_header_nothing(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import torchtap as tt
+from killed import die, killed_in
 from ranks import run_file
 from torchtap.cli import app as cli
 
@@ -132,6 +133,86 @@ def test_statistics_stand_beside_the_values(tmp_path: Path) -> None:
     with torch.no_grad():
         right = small_net()[:2](SAMPLES).double()
     assert run.stats("1", step="all").mean == pytest.approx(float(right.mean()), rel=1e-6)
+
+
+def record_and_be_killed(path: Path, data: Any, batch: int, **how: Any) -> None:
+    """Be killed in a batch, once what was recorded before it is committed."""
+
+    def recorded() -> None:
+        net, disk, number = small_net(), tt.Disk(path), list[int]()
+
+        def kill_in_its_batch(module: nn.Module, args: Any) -> None:
+            number.append(1)
+            if len(number) > batch:
+                disk.planned_size()  # Waits for the thread, and flushes no statistics.
+                die()
+
+        net.register_forward_pre_hook(kill_in_its_batch)
+        tt.record(net, data, "1", to=disk, batch_size=1, **how)
+
+    killed_in(recorded)
+
+
+def test_statistics_that_a_kill_lost_are_measured_again(tmp_path: Path) -> None:
+    path, data = tmp_path / "run", TensorDataset(SAMPLES.repeat(2, 1))
+    record_and_be_killed(path, data, 70, stats=tt.Stats())  # Rows are written every 50 steps.
+    assert len(tt.open(path).steps) == 70
+    net = small_net()
+    run = tt.record(net, data, "1", to=path, batch_size=1, stats=tt.Stats(), resume=True)
+    with torch.no_grad():
+        right = net[:2](SAMPLES.repeat(2, 1)).double().mean(1)
+    steps, means = run.over_steps("1", "mean")
+    assert steps == list(range(100))
+    assert means == pytest.approx(right.tolist(), rel=1e-5)
+    assert "lost" not in "; ".join(one.reason for one in run.absent)
+
+
+def test_statistics_that_are_asked_for_later_are_measured_of_all_batches(tmp_path: Path) -> None:
+    path, data = tmp_path / "run", TensorDataset(SAMPLES)
+    tt.record(small_net(), data, "1", to=path, batch_size=7)
+    for _ in range(2):
+        how = {"to": path, "batch_size": 7, "stats": tt.Stats(), "resume": True}
+        run = tt.record(small_net(), data, "1", **how)  # type: ignore[arg-type]
+        assert run.over_steps("1", "num_tensors") == (list(range(8)), [1] * 8)
+    assert len(list(path.glob("rank-00000/attempt-*"))) == 2  # The second time nothing was left.
+
+
+_RANKS = """
+import os, sys, time, torch, torchtap as tt, torch.distributed as distributed
+from torch import nn
+distributed.init_process_group("gloo")
+rank, fails = distributed.get_rank(), sys.argv[2] == "fails"
+
+class Slow(torch.utils.data.Dataset):
+    def __len__(self):
+        return 40
+    def __getitem__(self, place):
+        time.sleep(0.02 * rank)
+        if fails and rank and place == 20:
+            raise ValueError("mine")
+        return torch.full((4,), float(place))
+
+try:
+    run = tt.record(nn.Identity(), Slow(), to=sys.argv[1] + "/run", batch_size=8)
+    print("rows", run.num_rows("."), run.cat(".")[:, 0].sum().item(), len(run.absent), flush=True)
+except ValueError:
+    print("raised", rank, flush=True)
+distributed.barrier()
+os._exit(0)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["ends", "fails"])
+def test_a_rank_returns_the_run_of_all_ranks(kind: str, tmp_path: Path) -> None:
+    script = tmp_path / "ranks.py"
+    script.write_text(_RANKS)
+    said = run_file(tmp_path, script, 2, [kind])
+    if kind == "ends":
+        assert said.count("rows 40 780.0 0") == 2
+    else:
+        assert "raised 1" in said
+        assert "rows 28" in said  # Two batches of both, and three of which rank 1 has none.
 
 
 @pytest.mark.parametrize(

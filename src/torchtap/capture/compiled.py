@@ -60,7 +60,7 @@ _library: Any = torch.library.Library("torchtap", "DEF")  # type: ignore[no-unty
 _library.define(
     "emit(Tensor? value, Tensor ticket, str port, str leaf, str note, bool trains) -> ()"
 )
-_ENTERS, _LEAVES = "enters", "leaves"
+_ENTERS, _EVALUATES, _LEAVES = "enters", "enters in eval mode", "leaves"
 """In place of a port: the graph enters and leaves the model, and hands over no value."""
 # An operator has nothing but the ticket to find its part by. Numbers are never used again: the
 # graph of a backward may outlive its engine.
@@ -154,8 +154,8 @@ class Part:
         else:
             engine.begin(tap, trains=trains)
             tap.has_run = tap.is_in_graph = True
-            if port == _ENTERS:
-                engine.evaluations.begin_graph(trains=trains)
+            if port in (_ENTERS, _EVALUATES):
+                engine.evaluations.begin_graph(trains=trains, evaluates=port == _EVALUATES)
 
     def _expect(self, leaf: str, note: str) -> None:
         """A gradient will come, or it is said why none will."""
@@ -202,7 +202,9 @@ class CompilablePreForward(PreForward):
             )  # Looks at the frame of its caller.
         elif _can_leave_behind(self.part):
             if self.is_root:
-                _tell(self.part, _ENTERS, trains=_trains(module))
+                is_training = bool(getattr(module, "training", True))
+                trains = is_training and torch.is_grad_enabled()
+                _tell(self.part, _ENTERS if is_training else _EVALUATES, trains=trains)
             elif self.part.tells:
                 _tell(self.part)
             unseen: Unseen = {}
@@ -271,10 +273,6 @@ def _leave_behind(part: Part, leaf: str, tensor: Tensor) -> None:
             torch.ops.torchtap.emit(gradient, ticket, "grad_output", leaf, "", True)
 
         tensor.register_hook(arrive)  # type: ignore[no-untyped-call]
-
-
-def _trains(model: nn.Module) -> bool:
-    return torch.is_grad_enabled() and bool(getattr(model, "training", True))
 
 
 def _why_no_grad(tensor: Tensor) -> str:

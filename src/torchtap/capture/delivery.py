@@ -5,10 +5,12 @@ Of a sink this room knows what :class:`~torchtap.core.record.Sink` says, and no 
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,6 +22,11 @@ from torchtap.core.inference_mode import outside_inference_mode
 from torchtap.core.planned_size import PlannedSize
 from torchtap.core.record import Record, Sink
 from torchtap.core.site import Site
+from torchtap.core.torch_private import (
+    is_any_autocast_enabled,
+    set_grad_enabled,
+    without_autocast,
+)
 from torchtap.hooks.taps import Meter
 from torchtap.runs.about import About
 from torchtap.runs.memory import Memory
@@ -162,7 +169,7 @@ class SinkDispatch:
                 thread = threading.get_ident()
                 self.busy.add(thread)
                 try:
-                    with outside_inference_mode(), torch.no_grad(), torch._C._DisableAutocast():
+                    with outside_inference_mode(), torch.no_grad(), without_autocast():
                         return meter(tensor.detach(), step)
                 except Exception as error:  # noqa: BLE001 - as in _emit
                     self._disable(sink, error, f"in the meter of {site} (step {step})")
@@ -178,6 +185,17 @@ class SinkDispatch:
         """Tell the sinks, then raise what one of them raised since the last time."""
         for sink in list(self._alive):
             self._try(sink, partial(sink.close_step, step), f"at the end of step {step}")
+        self._raise_unraised()
+
+    def sync(self) -> None:
+        """Have the sinks that write do it, then raise what one of them raised."""
+        for sink in list(self._alive):
+            write = getattr(sink, "sync", None)
+            if write is not None:
+                self._try(sink, write, "in sync()")
+        self._raise_unraised()
+
+    def _raise_unraised(self) -> None:
         failure, self._unraised = self._unraised, None
         if failure is not None:
             raise failure
@@ -200,12 +218,12 @@ class SinkDispatch:
         with self._lock:
             self.busy.add(thread)
             if had_grad:
-                torch._C._set_grad_enabled(False)  # torch.no_grad() at a third of its price.
+                set_grad_enabled(False)  # torch.no_grad() at a third of its price.
             try:
                 for sink in self._alive:
                     try:
-                        if torch._C._is_any_autocast_enabled():
-                            with torch._C._DisableAutocast():
+                        if is_any_autocast_enabled():
+                            with without_autocast():
                                 sink.take(record)
                         else:
                             sink.take(record)
@@ -214,7 +232,7 @@ class SinkDispatch:
                         self._disable(sink, error, where)
             finally:
                 if had_grad:
-                    torch._C._set_grad_enabled(True)
+                    set_grad_enabled(True)
                 self.busy.discard(thread)
 
     def _try(self, sink: Sink, action: Callable[[], object], where: str) -> None:
@@ -242,6 +260,8 @@ def as_sinks(to: Any) -> list[Sink]:
     """
     if to is None:
         return [Memory()]
+    if isinstance(to, str | os.PathLike):
+        raise _no_path(to)
     items = list(to) if isinstance(to, Iterable) and not isinstance(to, Sink) else [to]
     if not items:
         raise InputError("to is empty; expected a sink, a callable, or a list of them.")
@@ -249,6 +269,8 @@ def as_sinks(to: Any) -> list[Sink]:
     for item in items:
         if isinstance(item, type):
             raise InputError(f"{item.__name__} is a class, not a sink; write {item.__name__}(...).")
+        if isinstance(item, str | os.PathLike):
+            raise _no_path(item)
         if isinstance(item, Sink):
             sinks.append(item)
         elif callable(item):
@@ -259,6 +281,18 @@ def as_sinks(to: Any) -> list[Sink]:
                 f"record, or an object with take, close_step and close."
             )
     return sinks
+
+
+def _no_path(to: Any) -> InputError:
+    """The error for a path in the place of a sink."""
+    path = Path(to)
+    is_file = path.suffix == ".safetensors"
+    folder, file = (path.with_suffix(""), path) if is_file else (path, f"{path}.safetensors")
+    return InputError(
+        f"to is the path {str(to)!r}; expected a sink. to=tt.Disk({str(folder)!r}) writes into "
+        f"that folder beside the training; for one file leave to= away, and call "
+        f"w.run.save({str(file)!r}) at the end."
+    )
 
 
 def _name(sink: Sink) -> str:

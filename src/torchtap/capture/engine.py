@@ -430,7 +430,7 @@ class Engine:
             self.gradients.backwards.number()
         elif not frames:
             trains = is_training and torch.is_grad_enabled()
-            phase = self.evaluations.phase(tap, trains=trains)
+            phase = self.evaluations.phase(tap, trains=trains, evaluates=not is_training)
         elif frames[0].phase is EVAL:
             phase = EVAL
         if call == UNIDENTIFIED:

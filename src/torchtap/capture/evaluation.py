@@ -7,19 +7,15 @@ is only ever evaluated is recorded as it is.
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections import Counter
-from types import CodeType, FrameType
-
-import torch
 
 from torchtap.capture.pipelining import Pipelining
 from torchtap.core.record import EVAL, FORWARD
+from torchtap.core.torch_private import is_in_function
 from torchtap.hooks.taps import Tap
 
 NO_GRADIENTS = "gradients of evaluation forwards (phase 'eval') are not recorded"
-_APPLY: CodeType = torch.autograd.Function.apply.__code__
 
 
 class Evaluations:
@@ -51,19 +47,19 @@ class Evaluations:
         self._early: Counter[Tap] = Counter()
         self._graph = _Graph()
 
-    def phase(self, tap: Tap, *, trains: bool) -> str:
+    def phase(self, tap: Tap, *, trains: bool, evaluates: bool = False) -> str:
         """The phase of an outermost call.
 
         Args:
             tap: of the module.
             trains: whether gradients are enabled, and the model is not in eval mode.
+            evaluates: whether the model is known to be in eval mode.
         """
         if self.pipelining.infers_shapes() or self._num_told:
             return EVAL
-        if trains:
+        # Gradients are off in a custom function, as of a reentrant checkpoint, that is recorded.
+        if trains or (not evaluates and is_in_function(is_recorded=True)):
             tap.has_trained = True
-            return FORWARD
-        if _is_inside(_APPLY):  # Gradients are off there, as in a reentrant checkpoint.
             return FORWARD
         if tap.has_trained and (self._root.has_trained or not self._root.has_run):
             return EVAL
@@ -85,9 +81,9 @@ class Evaluations:
         """The phase of what a compiled graph computes: of the model's call, if it has begun."""
         return self._graph.phase or self.phase(tap, trains=trains)
 
-    def begin_graph(self, *, trains: bool) -> None:
+    def begin_graph(self, *, trains: bool, evaluates: bool) -> None:
         """A compiled graph enters the model."""
-        self._graph.phase = self.phase(self._root, trains=trains)
+        self._graph.phase = self.phase(self._root, trains=trains, evaluates=evaluates)
 
     def end_graph(self) -> None:
         """It leaves the model."""
@@ -119,11 +115,3 @@ class _Graph(threading.local):
 
     def __init__(self) -> None:
         self.phase = ""
-
-
-def _is_inside(code: CodeType) -> bool:
-    """Whether a function runs on this thread's Python stack."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code is not code:
-        frame = frame.f_back
-    return frame is not None

@@ -12,7 +12,7 @@ from torch import Tensor
 from torchtap.capture.copy_policy import CopyPolicy
 from torchtap.capture.pending_gradient import PendingGradient, add_boundary_gradients
 from torchtap.core.record import FORWARD, Record, new_record
-from torchtap.core.torch_private import sequence_number
+from torchtap.core.torch_private import adds_to_buffers, sequence_number
 from torchtap.hooks.backwards import Backwards
 from torchtap.hooks.calls import Call
 from torchtap.hooks.graph import (
@@ -33,6 +33,11 @@ from torchtap.hooks.no_grad import BATCHED, is_batched, is_discarded_graph, why_
 from torchtap.hooks.taps import GradHook, SiteState
 from torchtap.hooks.tensor_hooks import TensorHooks
 from torchtap.hooks.views import FollowedViews, can_be_followed
+
+BUFFERED = (
+    "the backward of a custom function adds it to a buffer of autograd (ctx.input_grad_buffers), "
+    "and PyTorch refuses hooks that would see it; grad_output of the module before has the total"
+)
 
 
 class ModuleInputs:
@@ -268,7 +273,12 @@ class Gradients:
                 if crossing.place in passage.states and crossing.place not in unchanged:
                     nodes_of.setdefault(crossing.place, {}).setdefault(node, []).append(crossing)
         for place, nodes in nodes_of.items():
-            self._connect_argument(passage, place, nodes, roots)
+            if any(map(adds_to_buffers, nodes)):
+                state = passage.states[place]
+                state.expected += 1
+                state.reason = BUFFERED
+            else:
+                self._connect_argument(passage, place, nodes, roots)
         for place in passage.states.keys() - nodes_of.keys() - unchanged:
             state = passage.states[place]
             state.expected += 1

@@ -11,8 +11,12 @@ from torch import Tensor
 
 from torchtap.core.distributed import is_distributed
 from torchtap.core.record import FORWARD
-from torchtap.core.torch_private import current_node, current_task, will_run
-from torchtap.hooks.backwards import at_end_of_backward
+from torchtap.core.torch_private import (
+    call_after_backward,
+    current_node,
+    current_task,
+    will_run,
+)
 from torchtap.hooks.graph import (
     BoundaryEdge,
     Geometry,
@@ -143,7 +147,7 @@ class PendingGradient:
             self.sums[task] = self.sums[task] + part
         else:
             self.sums[task] = part
-            at_end_of_backward(partial(self._finish, task))
+            call_after_backward(partial(self._finish, task))
 
     def give_up(self, reason: str) -> None:
         """It is not available in the backward that is running."""

@@ -22,6 +22,7 @@ from torchtap.capture.missing import Missing, is_compiled
 from torchtap.core.absence import Absence, Absences
 from torchtap.core.closable import Closable
 from torchtap.core.distributed import own_rank, ranks_of_one_batch
+from torchtap.core.doors import require
 from torchtap.core.errors import CaptureError, InputError
 from torchtap.core.modules import Where, modules_of, num_parameters
 from torchtap.core.plan import Plan, make_plan
@@ -180,6 +181,33 @@ class Watch(Closable):
         if self._keeps_notes and (has_begun or own_ids or own_labels):
             self._notes.note(done, time.time(), own_ids, own_labels)
         self._delivery.close_step(done)
+
+    def sync(self) -> None:
+        """Have all that came so far written, before a training saves a checkpoint.
+
+        When it returns, what was recorded is committed in the folder of a ``tt.Disk``, with its
+        statistics: of all steps that were closed, and of the running step what has come of it.
+        ``tt.Disk`` writes beside the training, so a process that is killed loses the last steps; a
+        training that goes on from a checkpoint would never record them again. Does nothing for
+        sinks that do not write, and once the watch is closed.
+
+        Raises:
+            Exception: what a sink raised since the last time, with a note.
+
+        Example:
+            >>> import tempfile, torch, torchtap as tt
+            >>> model, path = torch.nn.Linear(2, 2), tempfile.mkdtemp() + "/run"
+            >>> w = tt.watch(model, to=tt.Disk(path))
+            >>> for _ in range(3):
+            ...     _ = model(torch.ones(1, 2))
+            ...     w.step()
+            >>> w.sync()  # And now torch.save(...).
+            >>> tt.open(path).steps
+            [0, 1, 2]
+            >>> w.close()
+        """
+        if self._is_open:
+            self._delivery.sync()
 
     def _checked(self, number: int) -> int:
         done = self._engine.step
@@ -375,10 +403,14 @@ class Watch(Closable):
             watch = own()
             return known if watch is None else watch._with_pipeline(known)
 
+        def running() -> int | None:
+            watch = own()
+            return None if watch is None else watch.current_step
+
         known = self._meta
         measured = self._delivery.measured
         every = None if callable(self._every) else self._every
-        told = (self._scalars, self._notes, replace(self._plan, measure=tuple), every)
+        told = (self._scalars, self._notes, replace(self._plan, measure=tuple), every, running)
         return About(meta, absent, expected, measured, *told)
 
     def _with_pipeline(self, meta: Meta) -> Meta:
@@ -458,6 +490,7 @@ def watch(
         >>> w.run["1:grad_output"]
         tensor([[1., 1.]])
     """
+    require("tt.watch")
     if copy not in COPY_MODES:
         raise InputError(f"copy is {copy!r}; expected one of {', '.join(COPY_MODES)}.")
     if grad_input not in _GRAD_INPUT_MODES:

@@ -1,7 +1,8 @@
 """The commands of ``torchtap``, and the exit code of each.
 
-Exit codes: 0 fine, 1 alarm or difference, 2 usage or bad input. Heavy imports stand inside the
-commands, so that ``--help`` and ``ls`` answer without waiting for torch.
+Exit codes: 0 fine, 1 alarm or difference, 2 usage or bad input, 3 torchtap could not do its work.
+Heavy imports stand inside the commands, so that ``--help`` and ``ls`` answer without waiting for
+torch.
 """
 
 from __future__ import annotations
@@ -9,12 +10,12 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import traceback
 from collections.abc import Sequence
 
 import click
 
 from torchtap.cli import (
+    commands_check,
     commands_explain,
     commands_read,
     commands_run,
@@ -22,11 +23,13 @@ from torchtap.cli import (
     commands_store,
 )
 from torchtap.cli.output import complain
+from torchtap.cli.raised import print_raised
 from torchtap.cli.script.launch import Launch
+from torchtap.core.blame import is_own_fault, is_raised_by_torchtap, own_fault
 from torchtap.core.errors import TorchtapError
 from torchtap.core.version import __version__
 
-FINE, BAD_INPUT, INTERRUPTED = 0, 2, 130
+FINE, BAD_INPUT, FAILED, INTERRUPTED = 0, 2, 3, 130
 
 
 def main() -> None:
@@ -75,10 +78,22 @@ def _answer(words: Sequence[str]) -> int | Launch:
         # The reader of the pipe has closed it; Python must not complain about it on the way out.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FINE
-    except Exception:  # noqa: BLE001 - the user's own model or loss: theirs to see in full
-        traceback.print_exc()
-        complain("the code that was asked to run raised the above")
+    except Exception as error:  # noqa: BLE001 - told, with whose fault it is
+        return _told(error)
+
+
+def _told(error: Exception) -> int:
+    """Print what no one expected, and say whose it is."""
+    if is_own_fault(error):
+        print_raised(error, whole=True)
+        complain(own_fault(error))
+        return FAILED
+    if is_raised_by_torchtap(error):  # By the system: a file that may not be read, a full disk.
+        complain(f"{type(error).__name__}: {error}")
         return BAD_INPUT
+    print_raised(error)
+    complain("the code that was asked to run raised the above")
+    return BAD_INPUT
 
 
 @click.group(
@@ -106,5 +121,6 @@ for command in (
     commands_read.merge,
     commands_read.show,
     commands_read.stats,
+    commands_check.selfcheck,
 ):
     cli.add_command(command)

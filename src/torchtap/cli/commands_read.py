@@ -49,13 +49,18 @@ def ls(path: str, as_json: bool, every: bool) -> None:
 
 @click.command()
 @click.argument("files", nargs=-1, required=True, metavar="RANK_FILES...")
-@click.option("--to", "out", required=True, metavar="FILE", help="Where the merged run goes.")
+@click.option(
+    "--to",
+    required=True,
+    metavar="RUN",
+    help="Where the merged run goes: a file that ends in .safetensors.",
+)
 @click.option("--allow-missing", is_flag=True, help="Merge without the ranks that are not given.")
 @click.option("--stages", is_flag=True, help="Runs of other modules are stages of one pipeline.")
 @json_option
 @all_option
 def merge(
-    files: tuple[str, ...], out: str, allow_missing: bool, stages: bool, as_json: bool, every: bool
+    files: tuple[str, ...], to: str, allow_missing: bool, stages: bool, as_json: bool, every: bool
 ) -> int:
     """Merge the runs of all ranks of one training, or a folder of them, into one run, and list it.
 
@@ -66,21 +71,21 @@ def merge(
     from torchtap.runs.run import list_run
     from torchtap.runs.show import show_listing
 
-    refuse_target(out, (".safetensors",), "--to")
-    if Path(out).resolve() in {Path(file).resolve() for file in files}:
-        raise InputError(f"--to is {out}, which is the run of a rank; give another file.")
+    refuse_target(to, (".safetensors",), "--to")
+    if Path(to).resolve() in {Path(file).resolve() for file in files}:
+        raise InputError(f"--to is {to}, which is the run of a rank; give another file.")
     with Progress("merging the ranks"):
         given = [existing_run(file) for file in files]
         paths = [path for one in given for path in rank_paths(one)]
         merged = merge_all(paths, allow_missing=allow_missing, stages=stages)
-        with writing(out):
-            merged.run.save(out)
+        with writing(to):
+            merged.run.save(to)
     listing = list_run(merged.run)
     if as_json:
         print_json(listing.as_dict())
     else:
         print_page(show_listing(listing, limit=None if every else 40))
-        print_written([out])
+        print_written([to])
     return 1 if merged.differing else 0
 
 

@@ -11,10 +11,12 @@ from torchtap.cli.failures import explained
 from torchtap.cli.options import (
     all_option,
     batch_options,
+    earlier_spelling,
     graph_loss_option,
     json_option,
     loss_option,
     model_options,
+    run_option,
 )
 from torchtap.cli.output import complain, print_json, print_page, print_written
 from torchtap.cli.parsing import (
@@ -26,7 +28,10 @@ from torchtap.cli.parsing import (
     picture_options,
     process_group,
     record_model,
+    refuse_folder,
+    refuse_nothing,
     refuse_target,
+    run_target,
     stats_of,
     writing,
 )
@@ -40,7 +45,9 @@ _PICTURES = (".png", ".svg", ".pdf", ".jpg", ".jpeg", ".webp")
 
 
 @click.command()
-@click.option("--out", default="torchtap-demo", show_default=True, metavar="DIR", help="Where to.")
+@click.option(
+    "-o", "--out", default="torchtap-demo", show_default=True, metavar="DIR", help="Where to."
+)
 @json_option
 def demo(out: str, as_json: bool) -> None:
     """Watch EfficientNet-Lite0 look at a cat, forward and backward, and see what decided."""
@@ -83,7 +90,10 @@ def demo(out: str, as_json: bool) -> None:
 @click.command()
 @click.argument("model")
 @click.argument("where", nargs=-1)
-@click.option("-o", "--out", metavar="FILE_OR_RUN", help="run.safetensors; with --data run.")
+@run_option(
+    "A file that ends in .safetensors, or a folder.  [default: run.safetensors; with --data run]"
+)
+@earlier_spelling("out", "-o", "--out")
 @click.option("--where", "patterns", multiple=True, metavar="WHERE", help="Further patterns.")
 @click.option("--data", metavar="DATA", help="A whole data set in place of one batch.")
 @click.option("--batch-size", default=32, show_default=True, help="For --data, over all ranks.")
@@ -98,6 +108,7 @@ def demo(out: str, as_json: bool) -> None:
 def record(
     model: str,
     where: tuple[str, ...],
+    to: str | None,
     out: str | None,
     patterns: tuple[str, ...],
     as_json: bool,
@@ -115,27 +126,30 @@ def record(
     where = (*where, *patterns)
     how = {name: options.pop(name) for name in ("data", "batch_size", "workers", "resume", "stats")}
     if how["data"] is not None:
-        _record_data(model, where, out or "run", how, options, as_json=as_json, every=every)
+        _record_data(model, where, to or out or "run", how, options, as_json=as_json, every=every)
         return
-    out = out or "run.safetensors"
-    refuse_target(out, (".safetensors",))
-    with Progress("running the model"):
-        recorded = record_model(model, where, options)
-        if not recorded.sites:
-            why = recorded.absent[0] if recorded.absent else "the model returned no tensor"
-            hint = "" if options["loss"] else " Gradients need --loss."
-            raise InputError(f"Nothing was recorded: {why}.{hint}")
-        with writing(out):
-            recorded.save(out)
+    target = to or out or "run.safetensors"
+    path, is_file = run_target(target)
+    if not is_file:
+        refuse_folder(path, resume=how["resume"])
+    elif how["resume"]:
+        raise InputError(f"--resume is for a run in a folder, and --to is {target}, a file.")
+    with Progress("running the model"), writing(target):
+        recorded = record_model(
+            model, where, options, to=None if is_file else path, resume=how["resume"]
+        )
+        if is_file:
+            refuse_nothing(recorded, options)
+            recorded.save(path)
     from torchtap.runs.run import list_run
     from torchtap.runs.show import show_listing
 
     listing = list_run(recorded)
     if as_json:
-        print_json({**listing.as_dict(), "files": [out]})
+        print_json({**listing.as_dict(), "files": [target]})
         return
     print_page(show_listing(listing, limit=None if every else 40))
-    print_written([out])
+    print_written([target])
 
 
 def _record_data(
@@ -154,6 +168,10 @@ def _record_data(
     from torchtap.runs.show import show_listing
     from torchtap.studies.data_recording import record_telling
 
+    if run_target(out)[1]:
+        raise InputError(
+            f"--to is {out}, a file; a data set is recorded into a folder: --to {Path(out).stem}."
+        )
     if options["loss"] is not None:
         raise InputError("--loss is for one batch; a data set is recorded without gradients.")
     built = built_model(model, options)

@@ -7,9 +7,12 @@ from pathlib import Path
 
 import click
 
-from torchtap.cli.parsing import refuse_target
+from torchtap.cli.options import run_option
+from torchtap.cli.parsing import refuse_folder, run_target
 from torchtap.cli.script.as_main import readable_script
-from torchtap.cli.script.launch import Launch
+from torchtap.cli.script.folders import FolderSettings
+from torchtap.cli.script.launch import Launch, launched_rank
+from torchtap.core.errors import InputError
 from torchtap.core.site import Pattern
 
 _WHERE = "*:output,grad_output,param,param_grad,update"
@@ -30,12 +33,32 @@ _WHERE = "*:output,grad_output,param,param_grad,update"
     metavar="N",
     help="Record every so many steps.",
 )
+@run_option(
+    "A file that ends in .safetensors, or a folder that is written as it goes on. Of several "
+    "models with a name, of ranks in a file with .rank0.  [default: run.safetensors; with --values "
+    "or --resume run]"
+)
 @click.option(
-    "--to",
-    default="run.safetensors",
+    "--values",
+    multiple=True,
+    metavar="WHERE",
+    help="In a folder: keep the values there, too, beside the statistics.",
+)
+@click.option(
+    "--values-every",
+    type=click.IntRange(min=1),
+    default=1,
     show_default=True,
-    metavar="RUN",
-    help="The file. Of several models: RUN with a name before its ending, of ranks: with .rank0.",
+    metavar="N",
+    help="Keep values of every so many steps.",
+)
+@click.option("--resume", is_flag=True, help="Go on with the run in a folder, after its last step.")
+@click.option(
+    "--first-step",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="The number of the first step, such as that of the checkpoint that SCRIPT goes on with: "
+    "steps from there on take the place of those in the folder.",
 )
 @click.option(
     "--step-every",
@@ -49,29 +72,51 @@ _WHERE = "*:output,grad_output,param,param_grad,update"
     is_flag=True,
     help="Say below an error of PyTorch at which module and line it came, and what to do.",
 )
+@click.option(
+    "--strict",
+    is_flag=True,
+    help="Exit with 3 where SCRIPT ends well and nothing was recorded, or the watching failed.",
+)
 @click.argument("script")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 def run(
     where: tuple[str, ...],
     every: int,
-    to: str,
+    to: str | None,
+    values: tuple[str, ...],
+    values_every: int,
+    resume: bool,
+    first_step: int | None,
     step_every: int | None,
     explain: bool,
+    strict: bool,
     script: str,
     args: tuple[str, ...],
 ) -> Launch:
     """Run the training SCRIPT as python does, and save statistics of what it trains.
 
     The script is not changed, nor is what it prints; its exit code is kept. Watched are the models
-    that its optimizers train, of this process. The file is written after the first step, then at
+    that its optimizers train, of this process. A file is written after the first step, then at
     least every 30 seconds unless that would take more than 2 % of the time, and at the end, also
-    after an exception, Ctrl-C or SIGTERM. One line on stderr says what was recorded.
+    after an exception, Ctrl-C or SIGTERM. A folder has each step when it ends. The last line on
+    stderr says what was recorded, or why nothing was.
 
-    Under torchrun, each rank writes a file: torchrun --nproc-per-node 2 -m torchtap run SCRIPT ARGS
+    Under torchrun, each rank writes a file, or its part of the folder:
+    torchrun --nproc-per-node 2 -m torchtap run SCRIPT ARGS
     """
-    refuse_target(to, (".safetensors",), option="--to")
-    patterns = where or (_WHERE,)
-    for pattern in patterns:
+    patterns = (where or (_WHERE,)) + tuple(one for one in values if not one.startswith("!"))
+    for pattern in (*patterns, *values):
         Pattern.parse(pattern)
-    target = Path(os.path.abspath(to))
-    return Launch(readable_script(script), args, patterns, every, step_every, target, explain)
+    asks_folder = bool(values) or resume or first_step is not None
+    path, is_file = run_target(to or ("run" if asks_folder else "run.safetensors"))
+    if is_file and asks_folder:
+        name = "--values" if values else "--resume" if resume else "--first-step"
+        raise InputError(f"{name} needs a folder: --to {path.stem} in place of --to {to}.")
+    target = Path(os.path.abspath(path))
+    if is_file:
+        goes_to: Path | FolderSettings = target
+    else:
+        goes_to = FolderSettings(target, values, values_every, resume, first_step)
+        refuse_folder(path, resume=resume, rank=launched_rank() or 0)
+    readable_script(script)
+    return Launch(script, args, patterns, every, step_every, goes_to, explain, strict)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from torchtap.cli.options import json_option
+from torchtap.cli.options import earlier_spelling, json_option
 from torchtap.cli.output import print_json, print_page, print_written
 from torchtap.core.errors import InputError
 from torchtap.core.progress import Progress
@@ -15,10 +15,20 @@ from torchtap.core.progress import Progress
 @click.command()
 @click.argument("path", metavar="RUN")
 @click.argument("where", nargs=-1)
-@click.option("--to", "kind", required=True, metavar="npz|safetensors|csv|parquet")
+@click.option(
+    "--format", "kind", metavar="npz|safetensors|csv|parquet", help="By default what FILE ends in."
+)
+@earlier_spelling("earlier_kind", "--to")
 @click.option("-o", "--out", metavar="FILE", help="Where to; beside RUN by default.")
 @json_option
-def export(path: str, where: tuple[str, ...], kind: str, out: str | None, as_json: bool) -> None:
+def export(
+    path: str,
+    where: tuple[str, ...],
+    kind: str | None,
+    earlier_kind: str | None,
+    out: str | None,
+    as_json: bool,
+) -> None:
     """Write a RUN in another format: its values (npz, safetensors), or statistics (csv, parquet).
 
     npz has an array for each value, named SITE_STEP.CALL.BACKWARD.PHASE, safetensors a tensor for
@@ -26,6 +36,11 @@ def export(path: str, where: tuple[str, ...], kind: str, out: str | None, as_jso
     """
     from torchtap.cli.parsing import open_saved, refuse_target, writing
 
+    kind = kind or earlier_kind or (Path(out).suffix.removeprefix(".") if out else "")
+    if not kind:
+        raise InputError(
+            "Give --format npz, safetensors, csv or parquet, or an --out that ends in one of them."
+        )
     target = out or f"{path.rstrip('/').removesuffix('.safetensors')}.{kind}"
     with Progress("writing"):
         from torchtap.runs.export import export_run
@@ -48,16 +63,19 @@ def export(path: str, where: tuple[str, ...], kind: str, out: str | None, as_jso
 @click.argument("path", metavar="RUN")
 @json_option
 def doctor(path: str, as_json: bool) -> int:
-    """Compare every checksum of a RUN in a folder, and say what is whole.
+    """Compare every checksum of a RUN in a folder or a file, and say what is whole.
 
     Exit code 1 says that something is not: what was committed is damaged, missing, or could not be
-    written. A run whose process was killed is whole if all that it committed is there.
+    written; or that a file has no checksums, as those of earlier versions, so that nobody knows.
+    A run whose process was killed is whole if all that it committed is there.
     """
-    from torchtap.cli.parsing import existing_folder
-    from torchtap.runs.store.doctor import examine
+    from torchtap.cli.parsing import existing_run
+    from torchtap.runs.single_file.doctor import FileDiagnosis, examine_file
+    from torchtap.runs.store.doctor import Diagnosis, examine
 
     with Progress("comparing checksums"):
-        found = examine(existing_folder(path))
+        run = existing_run(path)
+        found: Diagnosis | FileDiagnosis = examine(run) if run.is_dir() else examine_file(run)
     if as_json:
         print_json(found.as_dict())
     else:

@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from torchtap.core.blame import is_raised_by_torchtap
 from torchtap.core.errors import InputError, TorchtapError
 
 if TYPE_CHECKING:
@@ -26,7 +27,8 @@ def explained(
     """Turn what the model raises into one error that says what it was given.
 
     What was not raised inside the model, and all with ``--traceback``, comes through with the note
-    of ``tt.explain_errors`` and is otherwise as it is.
+    of ``tt.explain_errors`` and is otherwise as it is. What torchtap's own code raised is not the
+    model's, and comes through without a note.
 
     Raises:
         InputError: the model raised something.
@@ -36,6 +38,8 @@ def explained(
     except TorchtapError:
         raise
     except Exception as error:
+        if is_raised_by_torchtap(error):
+            raise
         from torchtap.failures.explain_errors import add_notes, explain
 
         failure, found, explanation = explain(error, model)

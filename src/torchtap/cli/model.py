@@ -97,13 +97,12 @@ def parse_args(words: Sequence[str], *, option: str = "--arg") -> dict[str, Any]
 
 
 def _import_name(name: str) -> Any:
-    with _here():
+    with _here(), _noting_import_of(name):
         try:
             return importlib.import_module(name)
         except ModuleNotFoundError as error:
             missing = error.name or ""
             if name != missing and not name.startswith(missing + "."):
-                error.add_note(f"Raised while torchtap imported {name}.")
                 raise  # The module is there; something that it imports is not.
             names = [file.stem for file in Path().glob("*.py")]
             raise InputError(
@@ -125,9 +124,21 @@ def _import_file(path: Path) -> Any:
     module = importlib.util.module_from_spec(spec)
     # Classes of the file must be found by their module's name, and its neighbours imported.
     sys.modules.setdefault(path.stem, module)
-    with _here(path.resolve().parent):
+    with _here(path.resolve().parent), _noting_import_of(str(path)):
         spec.loader.exec_module(module)
     return module
+
+
+@contextlib.contextmanager
+def _noting_import_of(name: str) -> Iterator[None]:
+    """Say of what the user's code raises that it was being imported."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        error.add_note(f"Raised while torchtap imported {name}.")
+        raise
 
 
 @contextlib.contextmanager

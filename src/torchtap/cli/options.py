@@ -49,6 +49,16 @@ def graph_loss_option(command: Command) -> Command:
     return click.option("--loss", metavar="LOSS", help=text)(command)
 
 
+def run_option(text: str) -> Callable[[Command], Command]:
+    """``--to RUN``: where what is recorded goes. A file that is made of a run goes to ``--out``."""
+    return click.option("--to", metavar="RUN", help=text)
+
+
+def earlier_spelling(name: str, *options: str) -> Callable[[Command], Command]:
+    """What an option was called before: it goes on working, and help does not show it."""
+    return click.option(*options, name, hidden=True)
+
+
 def json_option(command: Command) -> Command:
     text = "Print JSON instead of a table."
     return click.option("--json", "as_json", is_flag=True, help=text)(command)

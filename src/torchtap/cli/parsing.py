@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
+import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from torchtap.cli.failures import explained
 from torchtap.cli.output import complain, say_unwrapped
-from torchtap.core.errors import InputError
+from torchtap.core.errors import InputError, MissingExtraError
 from torchtap.core.record import steps_there
+from torchtap.runs.file_name import is_of_another_kind
 
 if TYPE_CHECKING:
     from torch import nn
 
     from torchtap.cli.batch import Batch
     from torchtap.runs.run import Run
+    from torchtap.runs.store.disk import Disk
     from torchtap.stats.catalogue.slices import Slices
     from torchtap.stats.statistics import Statistics
 
@@ -87,7 +91,15 @@ def model_and_batch(target: str, options: dict[str, Any]) -> tuple[nn.Module, Ba
     return model, batch
 
 
-def record_model(target: str, where: Sequence[str], options: dict[str, Any]) -> Run:
+def record_model(
+    target: str,
+    where: Sequence[str],
+    options: dict[str, Any],
+    *,
+    to: Path | None = None,
+    resume: bool = False,
+) -> Run:
+    """Watch a model on one batch, in memory or, with ``to``, into the folder of a run."""
     import torch
 
     from torchtap.capture.watch import watch
@@ -96,12 +108,51 @@ def record_model(target: str, where: Sequence[str], options: dict[str, Any]) -> 
     loss = None if options["loss"] is None else load_loss(options["loss"])
     model, batch = model_and_batch(target, options)
     wanted = list(where) or ["*" if loss is None else "*:output,grad_output"]
-    with watch(model, wanted) as watching, torch.set_grad_enabled(loss is not None):
-        with explained(target, model, batch, options):
-            output = batch.run(model)
-        if loss is not None:
-            torch.autograd.backward(loss(output))
+    with contextlib.ExitStack() as stack:
+        sink = None if to is None else stack.enter_context(_new_attempt(to, resume=resume))
+        with watch(model, wanted, to=sink) as watching, torch.set_grad_enabled(loss is not None):
+            with explained(target, model, batch, options):
+                output = batch.run(model)
+            if loss is not None:
+                torch.autograd.backward(loss(output))
+        if sink is not None:
+            refuse_nothing(watching.run, options)
     return watching.run
+
+
+def refuse_nothing(recorded: Run, options: dict[str, Any]) -> None:
+    """Raise ``InputError`` for a run in which nothing is."""
+    if not recorded.sites:
+        why = recorded.absent[0] if recorded.absent else "the model returned no tensor"
+        hint = "" if options["loss"] else " Gradients need --loss."
+        raise InputError(f"Nothing was recorded: {why}.{hint}")
+
+
+@contextlib.contextmanager
+def _new_attempt(path: Path, *, resume: bool) -> Iterator[Disk]:
+    """The sink of a folder; where recording fails, what it has made is taken away again."""
+    from torchtap.runs.store.disk import Disk
+
+    disk = Disk(path, resume=resume)
+    try:
+        yield disk
+    except BaseException:
+        discard_attempt(disk)
+        raise
+
+
+def discard_attempt(disk: Disk) -> None:
+    """Take the folder of an attempt away, and the run's if nothing else is in it."""
+    from torchtap.runs.store.layout import RUN, ranks_in
+
+    if disk.folder is None:
+        return
+    with contextlib.suppress(OSError):
+        shutil.rmtree(disk.folder)
+        disk.folder.parent.rmdir()
+        if not ranks_in(disk.path):
+            (disk.path / RUN).unlink()
+            disk.path.rmdir()
 
 
 def open_saved(path: str) -> Run:
@@ -122,15 +173,6 @@ def rank_paths(path: Path) -> list[Path]:
     from torchtap.runs.store.layout import ranks_in
 
     return [*ranks_in(path).values()] or [path] if path.is_dir() else [path]
-
-
-def existing_folder(path: str) -> Path:
-    """The path of a run that is there, in a folder."""
-    from torchtap.cli.model import existing_file
-
-    if not Path(path).is_dir():
-        raise InputError(f"{existing_file(path)} is a file; expected a folder of tt.Disk.")
-    return Path(path)
 
 
 def refuse_unknown_steps(path: str, opened: Run, steps: Sequence[int]) -> None:
@@ -233,6 +275,55 @@ def refuse_target(out: str, endings: Sequence[str], option: str = "--out") -> No
         raise InputError(f"{option} is {out}, a folder; expected a file.")
     if path.suffix.lower() not in endings:
         raise InputError(f"{option} is {out}; expected a name that ends in {' or '.join(endings)}.")
+
+
+def run_target(to: str) -> tuple[Path, bool]:
+    """Where a run goes, and whether that is one file: a name that ends in .safetensors.
+
+    Any other name is that of a folder, but for those that end as files of another kind do.
+
+    Raises:
+        InputError: no run can be written there.
+    """
+    path = Path(to)
+    if path.suffix.lower() == ".safetensors":
+        if path.is_dir():
+            raise InputError(f"--to is {to}, a folder; expected a file.")
+        return path, True
+    if is_of_another_kind(path) or (path.exists() and not path.is_dir()):
+        raise InputError(
+            f"--to is {to}; expected a name that ends in .safetensors, for a file, or the name of "
+            f"a folder, such as {path.stem or 'run'}."
+        )
+    return path, False
+
+
+def refuse_folder(path: Path, *, resume: bool, rank: int = 0) -> None:
+    """Refuse a folder in which no run can be written, before anything runs.
+
+    Raises:
+        InputError: there is something else, or a run and ``resume`` is false.
+        MissingExtraError: pyarrow is not installed.
+    """
+    from torchtap.runs.store.layout import attempts_in, is_run_folder, rank_folder
+
+    if importlib.util.find_spec("pyarrow") is None:
+        raise MissingExtraError(
+            "A run in a folder needs pyarrow. Install it: pip install 'torchtap[store]'. A file "
+            "needs none: --to run.safetensors."
+        )
+    if not path.is_dir():
+        return
+    if any(path.iterdir()) and not is_run_folder(path):
+        raise InputError(
+            f"--to is {path}, a folder that holds something else than a run; give a new one."
+        )
+    own = rank_folder(path, rank)
+    if not resume and own.is_dir() and attempts_in(own):
+        raise InputError(
+            f"--to is {path}, which holds a run already. Go on with it by --resume, or give "
+            f"another folder."
+        )
 
 
 @contextlib.contextmanager

@@ -8,6 +8,9 @@ label says which part of the whole that is.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -19,6 +22,8 @@ PLAIN = (Tensor, nn.Parameter)
 """Types whose values are in their own memory."""
 DEQUANTIZED = "dequantized"
 WAITED = "waited for its communication"
+_LONGEST = timedelta(days=1)
+"""How long ranks wait for the slowest one."""
 
 
 def num_ranks() -> int:
@@ -27,6 +32,30 @@ def num_ranks() -> int:
     if not distributed.is_available() or not distributed.is_initialized():
         return 0
     return distributed.get_world_size()
+
+
+@contextmanager
+def together() -> Iterator[None]:
+    """All ranks leave the block once the last one has come to its end.
+
+    A rank that raises does not wait, and the others do not wait for it. They meet in a group of
+    their own: what a model sends meanwhile, and a rank that left it, cannot be taken for this.
+    All ranks must enter it. With one process, and with the backend ``fake``, it does nothing.
+    """
+    distributed = torch.distributed
+    if num_ranks() < 2 or distributed.get_backend() == "fake":
+        yield
+        return
+    backend = "gloo" if distributed.is_gloo_available() else None
+    group = distributed.new_group(backend=backend, timeout=_LONGEST)
+    try:
+        yield
+    except BaseException:
+        with suppress(RuntimeError):  # Ranks that have ended need not be told.
+            distributed.barrier(group, async_op=True)
+        raise
+    distributed.barrier(group)
+    distributed.destroy_process_group(group)
 
 
 def own_rank() -> tuple[int, int]:

@@ -6,13 +6,13 @@ import inspect
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import CodeType
 from typing import Any
 
 from torch import nn
 
 from torchtap.core.absence import Absence
 from torchtap.core.errors import InputError, SiteError
+from torchtap.core.mark_search import may_mark
 from torchtap.core.modules import Where, modules_of, several, state_names, types_of, walk
 from torchtap.core.planned_size import PlannedSize
 from torchtap.core.printed_page import Listed, Page, Printed
@@ -202,7 +202,10 @@ def can_take(function: Callable[..., Any], num: int) -> bool:
 
 
 def _signature(function: Callable[..., Any]) -> str:
-    names = ", ".join(inspect.signature(function).parameters)
+    try:
+        names = ", ".join(inspect.signature(function).parameters)
+    except (TypeError, ValueError):  # It says something else of itself than a signature.
+        return ""
     return f"({names})"
 
 
@@ -287,13 +290,13 @@ def _unmatched(
     matched = {id(pattern) for found in fitting.values() for pattern in found}
     missing = [pattern for pattern in patterns if id(pattern) not in matched]
     known = [name for names in paths.values() for name in names if name]
-    may_mark = bool(missing) and _may_mark(model)
+    is_marking = bool(missing) and may_mark(model)
     for pattern in missing:
         head = f"{type(model).__name__} has no module {pattern.path!r}"
         parts = patterns_in_one(pattern, known)
         if parts:
             raise SiteError(f"{head}. Several patterns are a list: write {parts}.")
-        if not may_mark or pattern.type:  # A mark has no class.
+        if not is_marking or pattern.type:  # A mark has no class.
             raise SiteError(no_module(head, model, pattern, known, types))
         if not pattern.negate and not could_be_mark(pattern):
             raise SiteError(
@@ -332,44 +335,6 @@ def _cannot(taps: Iterable[PlannedTap], modules: Mapping[str, nn.Module]) -> Ite
         if isinstance(modules[tap.path], torch.jit.ScriptModule):
             for port in tap.ports:
                 yield Absence(Site(tap.path, port), "a ScriptModule takes no hooks")
-
-
-def _may_mark(model: nn.Module) -> bool:
-    """Whether any code of the model's classes, or a function it names, mentions ``mark``."""
-    seen: set[CodeType] = set()
-    classes = {base for module in model.modules() for base in type(module).__mro__}
-    for cls in classes:
-        if cls.__module__.partition(".")[0] in ("torch", "builtins"):
-            continue
-        for member in vars(cls).values():
-            if _mentions_mark(getattr(member, "__func__", member), seen, depth=4):
-                return True
-    return any(_mentions_mark(m.__dict__.get("forward"), seen, depth=4) for m in model.modules())
-
-
-def _mentions_mark(function: Any, seen: set[CodeType], depth: int) -> bool:
-    function = getattr(function, "__wrapped__", function)
-    code = getattr(function, "__code__", None)
-    if code is None or code in seen or depth == 0:
-        return False
-    scope = getattr(function, "__globals__", {})
-    todo = [code]
-    while todo:
-        code = todo.pop()
-        if code in seen:
-            continue
-        seen.add(code)
-        if "mark" in code.co_names:
-            return True
-        todo.extend(const for const in code.co_consts if isinstance(const, CodeType))
-        for name in code.co_names:
-            named = scope.get(name)
-            home = getattr(named, "__module__", None) or "torch"
-            if getattr(named, "__name__", "") == "mark" and home.startswith("torchtap"):
-                return True
-            if home.partition(".")[0] != "torch" and _mentions_mark(named, seen, depth - 1):
-                return True
-    return False
 
 
 _MOST_LINES = 40

@@ -5,19 +5,21 @@ from __future__ import annotations
 import copy
 import dataclasses
 import types
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
 
 from torch import Tensor
 from torch.utils import _pytree
 
-from torchtap.core.attributes import Part, kind_name
+from torchtap.core.attributes import PROXIES, Part, kind_name
 from torchtap.core.errors import EditError
 from torchtap.core.tree import (
     ATOMS,
     BUILT_IN,
     LISTS,
+    PLAIN,
+    STANDS_FOR,
     Leaf,
     Unseen,
     leaves,
@@ -62,7 +64,7 @@ def replace(
         >>> replace({"h": (torch.ones(1), None)}, lambda leaf, tensor: tensor * 2)
         {'h': (tensor([2.]), None)}
     """
-    if isinstance(value, Tensor):
+    if type(value) not in PROXIES and isinstance(value, Tensor):
         return function("", value)
     return _Maker(function, unseen, inside=inside, objects=objects).rebuild(value, "")
 
@@ -111,9 +113,15 @@ class _Maker:
 
     def rebuild(self, value: Any, name: str, above: frozenset[int] = _NONE) -> Any:
         """The value, or its like with other tensors."""
+        if type(value) in PROXIES:
+            if self._unseen is not None:
+                self._unseen[name] = STANDS_FOR
+            return value
         if isinstance(value, Tensor):
             return self._new(name, value)
         if isinstance(value, ATOMS):
+            if self._unseen is not None and type(value) not in PLAIN:
+                note_attributes(value, name, [], self._unseen)
             return value
         parts = parts_of(value)
         if parts is None:
@@ -130,7 +138,10 @@ class _Maker:
             return value
         twin = _twin(value, new, name)
         names = [one for one, _ in parts]
-        if _identities(parts_of(twin) or []) != _identities(zip(names, new, strict=True)):
+        made, expected = parts_of(twin) or [], list(zip(names, new, strict=True))
+        if not isinstance(value, Mapping):  # Of attributes the order says nothing.
+            made, expected = sorted(made, key=_identity), sorted(expected, key=_identity)
+        if list(map(_identity, made)) != list(map(_identity, expected)):
             raise EditError(f"{_named(value, name)} does not hold what it is made of. {_WAY_OUT}")
         return twin
 
@@ -158,9 +169,9 @@ class _Maker:
                 )
 
 
-def _identities(parts: Iterable[Part]) -> list[tuple[str, int]]:
-    """Which part stands under which name; a copy may list them in another order."""
-    return sorted((name, id(part)) for name, part in parts)
+def _identity(part: Part) -> tuple[str, int]:
+    name, value = part
+    return name, id(value)
 
 
 def _twin(value: Any, new: list[Any], name: str) -> Any:
@@ -182,6 +193,8 @@ def _twin(value: Any, new: list[Any], name: str) -> Any:
         twin = _apart(value, twin, new, name)
         for key, part in zip(value, new, strict=True):
             twin[key] = part
+        _put_in_order(twin, value)
+        _mirror(twin, value, new)
     else:
         for (field, _), part in zip(parts_of(value) or (), new, strict=True):
             object.__setattr__(twin, field, part)
@@ -210,6 +223,31 @@ def _apart(value: MutableMapping[Any, Any], twin: Any, new: list[Any], name: str
         if _shares(value, twin, new):
             raise EditError(f"A copy of {_named(value, name)} shares its items with it. {_WAY_OUT}")
     return twin
+
+
+def _put_in_order(twin: MutableMapping[Any, Any], value: Mapping[Any, Any]) -> None:
+    """Give a copy the keys of the original, in their order.
+
+    A class may make its copies of its fields, as ``ModelOutput`` does: a field that was set later
+    then stands elsewhere, and ``output[0]`` is another tensor. What a class forbids to take out
+    of its items is taken out by the methods of ``dict``.
+    """
+    if list(twin) == list(value):
+        return
+    kind: Any = next((one for one in (OrderedDict, dict) if isinstance(twin, one)), type(twin))
+    held = {key: twin[key] for key in value}
+    for key in list(twin):
+        kind.__delitem__(twin, key)
+    for key, part in held.items():
+        kind.__setitem__(twin, key, part)
+
+
+def _mirror(twin: Any, value: Mapping[Any, Any], new: list[Any]) -> None:
+    """Let attributes that are also keys differ from their items where those of the original do."""
+    made = {id(old): part for old, part in zip(value.values(), new, strict=True)}
+    for name, held in getattr(value, "__dict__", {}).items():
+        if name in value:
+            vars(twin)[name] = made.get(id(held), held)
 
 
 def _shares(value: MutableMapping[Any, Any], twin: Any, new: list[Any]) -> bool:

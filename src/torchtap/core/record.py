@@ -162,7 +162,7 @@ def said_steps(steps: Sequence[int]) -> str:
     """``step 3``, ``steps 3, 5, 6``, or ``steps 3 to 90 (40 of them)``."""
     if len(steps) == 1:
         return f"step {steps[0]}"
-    if list(steps) == list(range(steps[0], steps[-1] + 1)) and len(steps) > 2:
+    if len(steps) > 2 and steps[-1] - steps[0] == len(steps) - 1:
         return f"steps {steps[0]} to {steps[-1]}"
     if len(steps) <= _MOST_NAMED:
         return f"steps {', '.join(map(str, steps))}"
@@ -196,6 +196,9 @@ class Sink(Protocol):
     ``begin(about)``
         Told once, when the watch begins, what is known of it (:class:`torchtap.runs.about.About`):
         the model, and functions that say later what was seen and what is absent.
+    ``sync()``
+        Write what was taken so far, and return when it can be read: ``w.sync()`` calls it, before
+        a training saves a checkpoint.
     ``planned_size()`` -> :class:`~torchtap.core.planned_size.PlannedSize`
         How large what it writes will be, as far as it knows: ``w.plan`` says it.
     ``reads_backward`` (``bool``, by default ``True``)

@@ -106,6 +106,18 @@ def share(part: int, whole: int) -> str:
     return ">99.9%" if percent > 99.9 else f"{percent:.1f}%"
 
 
+def percent(part: float) -> str:
+    """A number as percent, of two digits and never in powers of ten.
+
+    Example:
+        >>> percent(0.0123), percent(1.4), percent(23.0), percent(1e9)
+        ('1.2%', '140%', '2,300%', 'over 10,000%')
+    """
+    if part > 100:
+        return "over 10,000%"
+    return f"{100 * part:,.0f}%" if part >= 0.1 else f"{100 * part:.2g}%"
+
+
 def nonfinite(nan: int, posinf: int, neginf: int) -> Cell:
     """Counts of what is not finite, with a word: ``3 NaN 1 Inf``."""
     said = [f"{count(nan)} NaN"] if nan else []

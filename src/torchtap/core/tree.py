@@ -17,15 +17,24 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree
 
-from torchtap.core.attributes import Part, attributes, kind_name, may_hold, why_closed
+from torchtap.core.attributes import (
+    PROXIES,
+    Part,
+    attributes,
+    kind_name,
+    may_hold,
+    reaches_tensor,
+    why_closed,
+)
 
 ATOMS = (str, bytes, int, float, complex, bool, type(None), torch.dtype, torch.device)
 LISTS = (list, deque, UserList)
 BUILT_IN = frozenset({tuple, list, dict, deque, OrderedDict, defaultdict, torch.Size})
-_WITH_ITEMS = (tuple, list, deque, UserList, Mapping)
+PLAIN = frozenset(ATOMS)
 MOST_PARTS = 4096
 """Parts of one object that are looked at; a trainer or a data set may stand among arguments."""
 MOST_LEVELS = 32
+STANDS_FOR = "a weak proxy, which stands for an object that others hold"
 Leaf = tuple[str, Tensor]
 Unseen = dict[str, str]
 """Leaf name -> what stands there and why it was not looked into, as ``a set, which ...``."""
@@ -48,7 +57,7 @@ def leaves(value: Any, unseen: Unseen | None = None) -> list[Leaf]:
         >>> [name for name, _ in leaves({"h": {"x": torch.ones(1)}})]
         ['h.x']
     """
-    if isinstance(value, Tensor):
+    if type(value) not in PROXIES and isinstance(value, Tensor):
         return [("", value)]
     found: list[Leaf] = []
     _walk(value, "", found, set(), {}, unseen)
@@ -91,10 +100,16 @@ def _walk(
     walked: dict[int, Any],
     unseen: Unseen | None,
 ) -> None:
+    if type(value) in PROXIES:  # What it stands for may be gone.
+        if unseen is not None:
+            unseen[name] = STANDS_FOR
+        return
     if isinstance(value, Tensor):
         found.append((name, value))
         return
     if isinstance(value, ATOMS):
+        if unseen is not None and type(value) not in PLAIN:
+            note_attributes(value, name, found, unseen)
         return
     parts = parts_of(value)
     if parts is None:
@@ -114,13 +129,13 @@ def _walk(
 
 
 def note_attributes(value: Any, name: str, found: list[Leaf], unseen: Unseen) -> None:
-    """Tensors that a subclass of a container keeps beside its items."""
-    if torch.compiler.is_compiling() or not isinstance(value, _WITH_ITEMS):
+    """Tensors that a subclass of a container, of text or of a number keeps beside its items."""
+    if torch.compiler.is_compiling():
         return
     known = {id(tensor) for _, tensor in found}
     kind = kind_name(value)
     for one, part in attributes(value) or ():
-        if isinstance(part, Tensor) and id(part) not in known:
+        if type(part) not in PLAIN and reaches_tensor(part, known):
             why = f"a tensor in an attribute of a {kind}, of which the items are looked at"
             unseen[f"{name}.{one}" if name else one] = why
 
@@ -178,8 +193,13 @@ def look_into(
     """
     whole, whole_name, room = value, name, MOST_PARTS
     waiting = [(name, value)]
+    with_more: list[tuple[str, Any]] = []
     while waiting:
         name, value = waiting.pop()
+        if type(value) in PROXIES:
+            if unseen is not None:
+                unseen[name] = STANDS_FOR
+            continue
         if isinstance(value, Tensor):
             found.append((name, value))
             continue
@@ -195,6 +215,8 @@ def look_into(
         parts = parts_of(value)
         if parts is None:
             parts = attributes(value)
+        elif type(value) not in BUILT_IN:
+            with_more.append((name, value))
         if parts is None:
             if unseen is not None and (why := why_closed(value)) is not None:
                 unseen[name] = why
@@ -205,3 +227,6 @@ def look_into(
             continue
         walked[id(value)] = value
         waiting += [(f"{name}.{one}" if name else one, part) for one, part in reversed(parts)]
+    if unseen is not None:
+        for name, value in with_more:
+            note_attributes(value, name, found, unseen)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 from torch import Tensor
@@ -23,6 +24,17 @@ def place(record: Record) -> str:
 def name_of(function: Any) -> str:
     """What a function is called."""
     return str(getattr(function, "__name__", None) or repr(function))
+
+
+def code_of(function: Any) -> CodeType | None:
+    """The byte code of a Python function or method; of anything else ``None``.
+
+    ``__code__`` may be something else: of the class of functions it is a descriptor, and a proxy
+    or a mock makes one up.
+    """
+    if type(function) is MethodType:
+        function = function.__func__
+    return function.__code__ if type(function) is FunctionType else None
 
 
 def takes_record(function: Function) -> bool:

@@ -8,6 +8,7 @@ from torch import nn
 
 from torchtap.core.absence import Absence
 from torchtap.core.closable import Closable
+from torchtap.core.doors import require
 from torchtap.core.errors import EditError, InputError
 from torchtap.core.modules import Where, modules_of
 from torchtap.core.plan import Plan, make_plan
@@ -241,6 +242,7 @@ def edit(
         >>> e.fired
         {'0:grad_output': 1}
     """
+    require("tt.edit")
     pairs = pairs_of(where, fn)
     check_missing(missing)
     if scaler is not None and not callable(getattr(scaler, "get_scale", None)):

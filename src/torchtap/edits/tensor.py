@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from torchtap.core.closable import Closable
+from torchtap.core.doors import require
 from torchtap.core.errors import EditError, InputError
 from torchtap.core.site import Site
 from torchtap.core.user_functions import Function
@@ -40,6 +41,7 @@ def edit_tensor(
         >>> x.grad, e.fired
         (tensor([30., 30.]), 1)
     """
+    require("tt.edit_tensor")
     check_missing(missing)
     return TensorEdit(tensor, fn, name, missing)
 

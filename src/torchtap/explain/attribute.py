@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import nn
 
+from torchtap.core.doors import require
 from torchtap.core.modules import walked_once
 from torchtap.core.text import count
 from torchtap.explain.again import Again
@@ -13,8 +14,9 @@ from torchtap.explain.attributions.found import Found
 from torchtap.explain.attributions.perturbation import per_batch
 from torchtap.explain.attributions.place import Place
 from torchtap.explain.attributions.request import Request, request_of
+from torchtap.explain.attributions.rounding import without_rounding
 from torchtap.explain.attributions.variable import Variable, variable_of
-from torchtap.explain.cams.layout import are_channels_last
+from torchtap.explain.extents import are_channels_last
 from torchtap.explain.maps.map import Map
 from torchtap.explain.maps.values import is_channels_last
 from torchtap.explain.subject import Subject
@@ -36,10 +38,11 @@ def attribute(
             ``.grad``, buffers, random numbers, modes and hooks.
         inputs: what it is called with, nested as it may be.
         target: what is explained, one number of each row: a class for all rows, a list or an
-            integer tensor with one for each, a tuple that indexes further dimensions
-            (``(position, class)``), a floating tensor that weighs the logits, a function of the
-            output, a site of the model (the sum of its elements), or ``None`` for the class with
-            the largest logit.
+            integer tensor with one for each, a tuple that indexes all dimensions after the rows
+            (``(position, class)`` of ``[B, T, C]``, ``(class, y, x)`` of ``[B, C, H, W]``) or a
+            list of such, a floating tensor that weighs the logits, a function of the output, a
+            site of the model (the sum of its elements), or ``None`` for the class with the largest
+            logit.
         method: one of those below.
         at: the value that is explained. By default the first floating tensor among the inputs;
             another one by its name, ``at=".:input[1]"`` or ``at=".:input[mask]"``, while all others
@@ -103,15 +106,19 @@ def attribute(
         >>> found.values.round(decimals=4)
         tensor([[ 3., -2.]])
     """
+    require("tt.attribute")
     request = request_of(model, method, kwargs)
     with walked_once(model):
         return _attributed(request, Subject(model, inputs, request.kwargs), Target(target), at)
 
 
 def _attributed(request: Request, subject: Subject, target: Target, at: Any) -> Map:
+    if not request.integers:
+        subject.refuse_inference()
     opened = variable_of(subject, target, at, request.call, integers=request.integers)
     with subject.held(), opened as (variable, place):
         found, scores = request.make(variable), variable.base_scores
+        values, small = without_rounding(found.values.detach(), scores, request.method)
 
     def again(subject: Subject, target: Target) -> Map:
         # By its path: the model may be a copy, with other modules.
@@ -119,13 +126,20 @@ def _attributed(request: Request, subject: Subject, target: Target, at: Any) -> 
         return _attributed(request, subject, target, same)
 
     return Map(
-        values=found.values.detach().cpu(),
+        values=values.cpu(),
         method=request.method,
         layer=place.layer,
         target=target.classes,
         target_text=target.text,
         scores=scores.detach().float().cpu(),
-        notes=(*subject.notes, *place.notes, *_rows(found, variable), *_odd(found, variable)),
+        notes=(
+            *subject.notes,
+            *target.notes,
+            *place.notes,
+            *_rows(found, variable),
+            *_odd(found, variable),
+            *small,
+        ),
         gap=None if found.gap is None else found.gap.float().cpu(),
         size=_size(subject, variable, place),
         again=Again(subject, target, again, place.name, place.site, request.call),

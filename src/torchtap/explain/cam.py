@@ -12,26 +12,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from torchtap.core.doors import require
 from torchtap.core.errors import InputError
 from torchtap.core.modules import Where, walked_once
 from torchtap.core.site import Site
 from torchtap.core.tensors import kind_of
 from torchtap.explain.again import Again
 from torchtap.explain.cams.activations import LAST, Activation, gradients_at, values_at
-from torchtap.explain.cams.formulas import GRADIENT_METHODS, RECTIFIED, eigencam, weighed
+from torchtap.explain.cams.formulas import GRADIENT_METHODS, RECTIFIED, eigencam, weighed, xgradcam
 from torchtap.explain.cams.forwards import Budget, ablationcam, resized, scorecam
 from torchtap.explain.cams.last_linear import class_weights
 from torchtap.explain.cams.layers import asked_layers, last_layer, layers_with_maps
-from torchtap.explain.cams.layout import (
-    CHANNELS_FIRST,
-    TOKENS,
-    WINDOWS,
-    Extent,
-    Layout,
-    Layouts,
-    Wish,
-    no_map,
-)
+from torchtap.explain.cams.layout import CHANNELS_FIRST, WINDOWS, Fit, Layout, Layouts, Wish, no_map
+from torchtap.explain.cams.reach import told_apart
+from torchtap.explain.cams.rounding import SIZES, widest_eps, without_rounding
+from torchtap.explain.extents import Extent
 from torchtap.explain.keywords import refuse_unknown
 from torchtap.explain.maps.map import Map
 from torchtap.explain.subject import Subject
@@ -98,6 +93,7 @@ def cam(
     call: int = LAST,
     grid: tuple[int, ...] | None = None,
     layout: str | None = None,
+    over: str | None = None,
     batch_size: int = 32,
     max_evals: int | None = None,
     progress: bool | None = None,
@@ -116,9 +112,10 @@ def cam(
         layer: a path, a pattern, a module, a class, a ``tt.mark``, or a list; several are averaged.
             By default the last layer whose map the score depends on at more than one place.
             ``map.layer`` and ``map.notes`` name it.
-        target: class number, a list or tensor of one for each row, ``(position, class)``, weights
-            of the logits, a function of the output, a site of the model; ``None`` for the class
-            with the largest logit. Logits are explained, not probabilities.
+        target: class number, a list or tensor of one for each row, an index of all dimensions after
+            the rows (``(position, class)`` of ``[B, T, C]``, ``(class, y, x)`` of ``[B, C, H, W]``)
+            or a list of such, weights of the logits, a function of the output, a site of the model;
+            ``None`` for the class with the largest logit. Logits are explained, not probabilities.
         method: by value and gradient at the layer: ``gradcam``, ``gradcam++``, ``hirescam``,
             ``xgradcam``, ``layercam``; by its value: ``cam`` (weights of the last ``nn.Linear``,
             where the score is the mean over the map), ``eigencam`` (no class); by one forward for
@@ -132,6 +129,9 @@ def cam(
             stand in front.
         layout: ``channels_first``, ``channels_last``, ``tokens`` or ``windows`` (of Swin), where
             the types of the modules do not tell.
+        over: name of the input that the map lies over, of a model with several. By default the one
+            that has the map's dimensions, and that the layer depends on; where several do, the
+            model is run once more for each.
         batch_size: most rows of one forward of ``scorecam`` and ``ablationcam``.
         max_evals: most channels that these two try, those with the largest activation first.
         progress: show it on stderr, after two seconds; by default if that is a terminal. An
@@ -159,11 +159,12 @@ def cam(
         >>> found.values.shape, found.layer, found.target
         (torch.Size([2, 6, 6]), '0', (7, 7))
     """
+    require("tt.cam")
     refuse_unknown(model, kwargs, "argument of tt.cam", _ARGUMENTS)
     with walked_once(model):
         subject = Subject(model, inputs, kwargs)
         sites = () if layer is None else tuple(asked_layers(model, layer))
-        wish, budget = Wish(layout, grid), Budget(batch_size, max_evals, progress)
+        wish, budget = Wish(layout, grid, over), Budget(batch_size, max_evals, progress)
         settings = Settings(method, sites, relu, stack, call, wish, budget)
         return made(settings, subject, Target(target))
 
@@ -181,6 +182,7 @@ def made(settings: Settings, subject: Subject, target: Target) -> Map:
         subject: the model and its inputs.
         target: what is explained.
     """
+    subject.refuse_inference()
     with subject.held():
         layouts = Layouts(subject, settings.wish)
         notes = list(subject.notes)
@@ -237,10 +239,11 @@ class _Making:
     def map(self, found: Sequence[Activation], scores: Tensor) -> Map:
         """The map of what the layers returned."""
         settings = self._settings
-        several = [self._of_layer(one, scores) for one in found]
+        fits = [self._fit(one) for one in found]
+        over = _one_extent(fits)
+        several = [self._of_layer(one, fit, scores) for one, fit in zip(found, fits, strict=True)]
         values = _joined(several, self._notes, stack=settings.stack)
         self._note_values(values)
-        over = self._over(self._layout(found[0]))
         sites = tuple(one.site for one in found)
         make = partial(made, replace(settings, sites=sites))
         return Map(
@@ -250,19 +253,21 @@ class _Making:
             target=self._target.classes,
             target_text=self._target.text,
             scores=scores.float().cpu(),
-            notes=tuple(self._notes),
+            notes=(*self._target.notes, *self._notes),
             size=() if over is None else over.size,
             again=Again(self._subject, self._target, make, "" if over is None else over.name),
         )
 
     # ------------------------------------------------------------------ one layer
 
-    def _of_layer(self, one: Activation, scores: Tensor) -> Tensor:
+    def _of_layer(self, one: Activation, fit: Fit, scores: Tensor) -> Tensor:
         """The map of a layer, ``float[B, *grid]``."""
-        layout = self._layout(one)
+        layout = fit.layout
         self._refuse_other_rows(one, layout, scores)
         if layout.name not in (CHANNELS_FIRST, "channels_last"):
             self._notes.append(f"layer {_name(one.site)!r}: {layout}")
+        if one.others:
+            self._note_others(one)
         if one.num_calls > 1:
             self._notes.append(
                 f"layer {_name(one.site)!r} was called {one.num_calls} times; this is call "
@@ -274,12 +279,12 @@ class _Making:
                 f"layer {_name(one.site)!r} has negative values; the weights of gradcam++ were "
                 f"derived for what comes after a ReLU"
             )
-        found = self._signed(one, layout, value, scores)
+        found = self._signed(one, fit, value, scores)
         return found.relu() if self._settings.is_rectified else found
 
     def _refuse_other_rows(self, one: Activation, layout: Layout, scores: Tensor) -> None:
         value = one.value
-        if layout.name == WINDOWS or len(scores) == 1:
+        if layout.name == WINDOWS or len(scores) == 1 or one.keeps_rows:
             return
         if not are_rows(self._subject, self._target, one.site, value, scores):
             raise InputError(
@@ -289,32 +294,40 @@ class _Making:
                 f"use tt.attribute(at={_name(one.site)!r}), or batch_first=True."
             )
 
-    def _signed(self, one: Activation, layout: Layout, value: Tensor, scores: Tensor) -> Tensor:
-        method = self._settings.method
+    def _signed(self, one: Activation, fit: Fit, value: Tensor, scores: Tensor) -> Tensor:
+        method, layout = self._settings.method, fit.layout
         if method in GRADIENT_METHODS:
             assert one.gradient is not None
-            return GRADIENT_METHODS[method](value, _wide(layout.maps(one.gradient)))
+            gradient = _wide(layout.maps(one.gradient))
+            eps = widest_eps((one.value.dtype, one.gradient.dtype, scores.dtype))
+            is_xgradcam = method == "xgradcam"
+            formula = partial(xgradcam, eps=eps) if is_xgradcam else GRADIENT_METHODS[method]
+            signed = formula(value, gradient)
+            if method not in SIZES:
+                return signed
+            size = SIZES[method](value, gradient)
+            signed, notes = without_rounding(signed, size, eps, _name(one.site))
+            self._notes += notes
+            return signed
         if method == "eigencam":
             return eigencam(value)
         if method == "cam":
             weights = class_weights(self._subject, self._target, value, scores, _name(one.site))
             return weighed(value, weights)
-        weights, notes = self._weights(one, layout, value)
+        weights, notes = self._weights(one, fit, value)
         self._notes += notes
         return weighed(value, weights)
 
-    def _weights(
-        self, one: Activation, layout: Layout, value: Tensor
-    ) -> tuple[Tensor, tuple[str, ...]]:
+    def _weights(self, one: Activation, fit: Fit, value: Tensor) -> tuple[Tensor, tuple[str, ...]]:
         """By forwards."""
+        layout, over = fit.layout, fit.extent
         subject, target, budget = self._subject, self._target, self._settings.budget
         with torch.no_grad():
             if self._settings.method == "ablationcam":
                 return ablationcam(
                     subject, target, value, one.site, one.call, layout.channel_dim, budget
                 )
-            over = self._over(layout)
-            if over is None or len(over.size) != len(layout.grid):
+            if over is None:
                 raise InputError(
                     f"scorecam masks the input with maps of {len(layout.grid)} dimensions, and no "
                     f"input fits: {', '.join(map(kind_of, subject.inputs.values()))}. "
@@ -322,21 +335,29 @@ class _Making:
                 )
             return scorecam(subject, target, value, over, budget)
 
-    def _layout(self, one: Activation) -> Layout:
-        layout = self._layouts.of(one.site.path, one.value)
-        if isinstance(layout, Layout):
-            return layout
+    def _fit(self, one: Activation) -> Fit:
+        """How the value of a layer lies over the inputs."""
+        fits = self._layouts.fits(one.site.path, one.value)
+        if fits:
+            fit, note = told_apart(self._subject, self._target, one, fits)
+            self._notes += [note] if note else []
+            return fit
+        reason = self._layouts.of(one.site.path, one.value)
         names = layers_with_maps(self._subject, self._target, self._layouts)
-        raise InputError(f"{no_map(one.site.path, one.value, layout)} {names}")
-
-    def _over(self, layout: Layout) -> Extent | None:
-        """What the map lies over; tokens of a signal are its positions, not its features."""
-        over = self._layouts.extent
-        if over is None or over.is_told or layout.name != TOKENS or len(over.size) != 1:
-            return over
-        return Extent(over.name, over.rows, (self._subject.inputs[over.name].shape[1],), 2)
+        raise InputError(f"{no_map(one.site.path, one.value, str(reason))} {names}")
 
     # ------------------------------------------------------------------ what is to be said
+
+    def _note_others(self, one: Activation) -> None:
+        """That the layer has returned other values, and how each is asked for."""
+        shown = ", ".join(
+            f"{str(replace(one.site, leaf=leaf))!r} ({kind})" for leaf, kind in one.others[:4]
+        )
+        more = ", ..." if len(one.others) > 4 else ""
+        self._notes.append(
+            f"layer {one.site.path or '.'!r} returned {1 + len(one.others)} values, and the map is "
+            f"of {one.site} ({kind_of(one.value)}); layer= takes another: {shown}{more}"
+        )
 
     def _note_values(self, values: Tensor) -> None:
         bad = int((~torch.isfinite(values)).sum())
@@ -349,6 +370,17 @@ class _Making:
                 f"the map of row {rows} is 0 everywhere: nothing was positive before the final "
                 f"ReLU. relu=False gives the signed map"
             )
+
+
+def _one_extent(fits: Sequence[Fit]) -> Extent | None:
+    """What the maps of several layers lie over."""
+    names = dict.fromkeys(fit.extent.name for fit in fits if fit.extent is not None)
+    if len(names) > 1:
+        shown = ", ".join(map(repr, names))
+        raise InputError(
+            f"The layers lie over different inputs ({shown}). Make one map of each kind."
+        )
+    return fits[0].extent
 
 
 def _joined(several: Sequence[Tensor], notes: list[str], *, stack: bool) -> Tensor:

@@ -125,6 +125,8 @@ class _Checking:
         self._found: dict[str, Any] = {}
         self._is_interrupted = False
         self._places: _Places | None = None
+        # A class that is the only one has the probability 1 whatever is taken away.
+        self._of: Of = how.of if again.target.has_probability else "score"
 
     def part(self, name: str, measure: Callable[[], None], runs: int) -> None:
         """Measure one part, if it may be."""
@@ -165,7 +167,7 @@ class _Checking:
 
     def curve(self, name: str) -> None:
         """Deletion or insertion, over what the map lies over."""
-        with self._counted(), varied(self.again, self.how.of) as variable:
+        with self._counted(), varied(self.again, self._of) as variable:
             if self._places is None:
                 self._places = self._ordered(variable.value)
             places = self._places
@@ -242,7 +244,7 @@ class _Checking:
         """The numbers that were measured so far."""
         return Check(
             self.map,
-            self.how.of,
+            self._of,
             gap=_relative_gap(self.map),
             missing=tuple(self._missing.items()),
             num_evals=self._num_evals,
@@ -311,4 +313,5 @@ def _relative_gap(map_: MapValues) -> Tensor | None:
         return None
     gap = map_.gap.double()
     total = map_.values.double().flatten(1).sum(1)
-    return gap.abs() / (total - gap).abs()
+    share = gap.abs() / (total - gap).abs()
+    return share.masked_fill(gap == 0, 0)  # Of a row that is its baseline: 0 of 0 is complete.

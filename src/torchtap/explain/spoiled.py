@@ -39,7 +39,7 @@ class Spoiled:
         self._subject = subject
         self._is_owned = False
         self._overwrites = True
-        self._other = _swapped
+        self._other = swapped
 
     def replace(self, tensor: Tensor) -> Tensor:
         """Overwrite a tensor; returns the clone to go on with."""
@@ -61,7 +61,7 @@ class Spoiled:
             run: one forward, in which the edit calls :meth:`replace`.
             expected: the scores without.
         """
-        for self._other in (_swapped, _all_alike):
+        for self._other in (swapped, _all_alike):
             if self._shows(run, expected):
                 return True
             if self.clone is None or not _is_discrete(self.clone):
@@ -122,7 +122,7 @@ def _is_discrete(value: Tensor) -> bool:
     return not (value.is_floating_point() or value.is_complex())
 
 
-def _swapped(value: Tensor) -> Tensor:
+def swapped(value: Tensor) -> Tensor:
     """Values that show wherever they are read; of integers and flags, at each place another one."""
     if not _is_discrete(value):
         return torch.full_like(value, torch.nan)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -18,7 +18,9 @@ from torchtap.core.preserved import gradients_set_aside, preserved
 from torchtap.core.rebuild import replace_arguments
 from torchtap.core.site import Site
 from torchtap.core.tensors import kind_of
+from torchtap.core.torch_messages import INFERENCE_TENSORS, says
 from torchtap.core.tree import argument_leaves
+from torchtap.explain.class_dim import class_dim_of
 from torchtap.explain.rows import refuse_other_rows
 from torchtap.explain.target import Target
 from torchtap.hooks.guards import HookGuards
@@ -27,9 +29,10 @@ from torchtap.transfer.extractor import LAST, Extractor
 
 _NO_INPUTS: Mapping[str, Tensor] = {}
 _INFERENCE = (
-    "Parameters or tensors of this model were made under torch.inference_mode, so no gradient goes "
-    "through them. Make the model outside of it, or use tt.attribute with a method that needs no "
-    "gradients: occlusion, feature_permutation, shapley."
+    "Tensors of this model were made under torch.inference_mode, so no gradient goes through them. "
+    "Make the model outside of it, or explain copy.deepcopy(model), made outside of it, whose "
+    "tensors are ordinary ones. Of tt.attribute, occlusion, feature_permutation and shapley need "
+    "no gradients."
 )
 
 
@@ -100,6 +103,18 @@ class Subject:
         )
         return Subject(self.model if model is None else model, args, kwargs)
 
+    def refuse_inference(self) -> None:
+        """Raise if gradients cannot go through the model, since it was made in inference mode.
+
+        Raises:
+            InputError: a parameter or buffer is an inference tensor.
+        """
+        for path, one in self.modules.items():
+            for name, tensor in (*one._parameters.items(), *one._buffers.items()):
+                if tensor is not None and tensor.is_inference():
+                    full = f"{path}.{name}" if path else name
+                    raise InputError(f"{full!r} is an inference tensor. {_INFERENCE}")
+
     @contextmanager
     def held(self) -> Iterator[None]:
         """Buffers and random numbers are put back at the end; grad mode is on inside.
@@ -138,7 +153,7 @@ class Subject:
         try:
             return self._called(*args, **kwargs)
         except RuntimeError as error:
-            if "Inference tensors" in str(error):
+            if says(error, INFERENCE_TENSORS):
                 error.add_note(_INFERENCE)
             raise
 
@@ -153,12 +168,15 @@ class Subject:
             times: as of :meth:`run`.
         """
         if target.site is None:
-            found = target.scores(self.run(inputs, times=times))
+            found = target.scores(self.run(inputs, times=times), self._class_dim)
             if target.is_flat and times == 1:
                 refuse_other_rows(found, self.inputs)
             return found
         args, kwargs = self._arguments(inputs, times)
         return target.scores(self._value(target.site, args, kwargs))
+
+    def _class_dim(self, shape: Sequence[int]) -> int | None:
+        return class_dim_of(self.modules, self.inputs, shape)
 
     def _arguments(
         self, inputs: Mapping[str, Tensor], times: int
@@ -217,8 +235,8 @@ def _refuse_scripted(modules: Mapping[str, nn.Module]) -> None:
 
 def _refuse_lazy(modules: Mapping[str, nn.Module]) -> None:
     for path, one in modules.items():
-        tensors: Iterable[Any] = (*one._parameters.values(), *one._buffers.values())
-        if any(map(is_lazy, tensors)):
+        tensors = [tensor for table in (one._parameters, one._buffers) for tensor in table.values()]
+        if any(tensor is not None and is_lazy(tensor) for tensor in tensors):
             raise InputError(
                 f"Module {path or '.'!r} is a {type(one).__name__} that is not initialised yet, "
                 f"which the first call does. Call the model once before."

@@ -11,10 +11,18 @@ from torch import Tensor
 from torchtap.core.errors import InputError, SiteError
 from torchtap.core.site import Site
 from torchtap.core.tensors import kind_of
-from torchtap.core.tree import leaves
+from torchtap.explain.logits import Logits, logits_of
 
-Given = int | Sequence[int] | Tensor | Callable[[Any], Tensor] | str | Site | None
+Index = int | Sequence[int] | Sequence[tuple[int, ...]]
+Given = Index | Tensor | Callable[[Any], Tensor] | str | Site | None
 """What ``target=`` takes."""
+ClassDim = Callable[[Sequence[int]], int | None]
+"""Which dimension counts classes of logits in a shape; ``None`` where that is not known."""
+
+
+def of_matrix(shape: Sequence[int]) -> int | None:
+    """The dimension of classes where there is no other: the last of two."""
+    return 1 if len(shape) == 2 else None
 
 
 class Target:
@@ -24,36 +32,45 @@ class Target:
     ones are scored by the same classes.
 
     Args:
-        given: a class number for all rows; a list or an integer tensor with one for each row; a
-            tuple that indexes further dimensions, as in ``(position, class)``; a floating tensor
-            of the logits' shape that weighs them; a function of the model's output; a site of the
-            model, whose elements are summed; ``None`` for the class with the largest logit.
+        given: a class number for all rows; a list or an integer tensor with one for each; a
+            tuple that indexes all dimensions after the rows, as in ``(position, class)``, or a
+            list with such a tuple for each row; a floating tensor of the logits' shape that weighs
+            them; a function of the model's output; a site of the model, whose elements are summed;
+            ``None`` for the class with the largest logit.
 
     Attributes:
         site: the site whose value is scored in place of the output, if any.
-        classes: class of each row, once an output was scored; ``None`` where no class is meant.
+        classes: class of each row, once an output was scored; ``None`` where no class is meant, or
+            it is not known which index is the class.
         text: how it reads in a title.
+        notes: what the reader should know of it.
         is_flat: whether the elements of an output of one dimension were taken for those of rows.
+        has_probability: whether the classes are some of several, once an output was scored.
     """
 
     def __init__(self, given: Given) -> None:
         self.site: Site | None = None
         self.classes: tuple[int, ...] | None = None
         self.text = ""
+        self.notes: tuple[str, ...] = ()
         self.is_flat = False
+        self.has_probability = False
         self._given: Any = _plain(given)
+        self._index: list[list[int]] | None = None
+        self._class_dim: int | None = None
         if isinstance(given, str | Site):
             self.site = given if isinstance(given, Site) else _site(given)
             self.text = f"sum of {self.site}"
         elif callable(given) and not isinstance(given, Tensor):
             self.text = getattr(given, "__name__", None) or repr(given)
 
-    def scores(self, output: Any) -> Tensor:
+    def scores(self, output: Any, class_dim: ClassDim = of_matrix) -> Tensor:
         """The number of each row, ``float[rows]``, with its graph.
 
         Args:
             output: of the model, or the value at :attr:`site`; its rows may be a multiple of those
                 of the first output that was scored, repeated as ``Tensor.repeat`` does.
+            class_dim: tells which dimension of the logits counts classes.
 
         Raises:
             InputError: the target does not fit the output; the message names what would.
@@ -62,28 +79,27 @@ class Target:
             return _per_row(output, f"The target {self.site}")
         if callable(self._given) and not isinstance(self._given, Tensor):
             return self._called(output)
-        name, logits = logits_of(output)
+        logits = logits_of(output)
+        self.notes = (logits.note,) if logits.note else ()
         if isinstance(self._given, Tensor) and self._given.is_floating_point():
-            return self._weighed(logits)
-        return self._chosen(name, logits)
+            return self._weighed(logits.values)
+        return self._chosen(logits, class_dim)
 
     def probabilities(self, output: Any) -> Tensor:
         """The softmax of each row at its class, ``float64[rows]``.
 
-        Logits that are probabilities already (from 0 to 1, with a sum of 1) are taken as they are.
+        It is taken over the classes alone, at the position of the target where the logits have
+        positions. Logits that are probabilities already (from 0 to 1, with a sum of 1) are taken as
+        they are.
 
         Args:
             output: as of :meth:`scores`, of a target of :attr:`classes` that has scored.
         """
         assert self.classes is not None
-        _, logits = logits_of(output)
-        if isinstance(self._given, tuple):
-            logits = _indexed(logits, self._given[:-1], self._given)
-        logits = logits.detach().double()
+        logits = self._at_position(logits_of(output).values).detach().double()
         is_done = bool((logits >= 0).all()) and bool(((logits.sum(1) - 1).abs() < 1e-3).all())
         shares = logits if is_done else logits.softmax(1)
-        places = torch.tensor(self.classes * (len(shares) // max(len(self.classes), 1)))
-        return shares.gather(1, places.to(shares.device)[:, None])[:, 0]
+        return shares.gather(1, _repeated(self.classes, shares)[:, None])[:, 0]
 
     def _called(self, output: Any) -> Tensor:
         found = self._given(output)
@@ -107,78 +123,94 @@ class Target:
         weights = weights.repeat(times, *[1] * (weights.dim() - 1))
         return (logits * weights).flatten(1).sum(1) if logits.dim() > 1 else logits * weights
 
-    def _chosen(self, name: str, logits: Tensor) -> Tensor:
-        index = self._given if isinstance(self._given, tuple) else None
-        if index is not None:
-            logits = _indexed(logits, index[:-1], self._given)
-        if logits.dim() < 2:  # One number for each row: there is nothing to choose.
-            if self._given is not None:
-                raise InputError(
-                    f"target is {self._given!r}, and the model returned {kind_of(logits)}, one "
-                    f"number for each row. Leave target away, or where these are the classes of a "
-                    f"call without a batch dimension, add one to the inputs (x[None])."
-                )
-            self.is_flat = index is None
-            self.text = self.text or f"output{f'[{name}]' if name else ''}"
-            return logits.reshape(-1)
-        if logits.dim() > 2:
+    # ------------------------------------------------------------------ by index
+
+    def _chosen(self, logits: Logits, class_dim: ClassDim) -> Tensor:
+        values = logits.values
+        if values.dim() < 2:
+            return self._flat(logits)
+        if self._index is None:
+            self._settle(logits, class_dim)
+        assert self._index is not None
+        chosen = self._at_position(values)
+        last = self._index[self._dim(values) - 1]
+        return chosen.gather(1, _repeated(last, chosen)[:, None])[:, 0]
+
+    def _flat(self, logits: Logits) -> Tensor:
+        """One number for each row: there is nothing to choose."""
+        if self._given is not None:
             raise InputError(
-                f"The logits are {kind_of(logits)}; expected rows x classes. Give an index for "
-                f"each further dimension, as in target=(-1, 42) for class 42 at the last "
-                f"position, or a function of the output."
+                f"target is {self._given!r}, and the model returned {kind_of(logits.values)}, one "
+                f"number for each row. Leave target away, or where these are the classes of a "
+                f"call without a batch dimension, add one to the inputs (x[None])."
             )
-        if self.classes is None:
-            self.classes = self._classes(logits, None if index is None else index[-1])
-            self.text = _class_text(self.classes)
-        times = logits.shape[0] // max(len(self.classes), 1)
-        places = torch.tensor(self.classes * times, device=logits.device)
-        return logits.gather(1, places[:, None])[:, 0]
+        self.is_flat = True
+        self.text = self.text or logits.text
+        return logits.values.reshape(-1)
 
-    def _classes(self, logits: Tensor, last: Any) -> tuple[int, ...]:
-        rows, num = logits.shape
-        given = self._given if last is None else last
-        if given is None:
-            return tuple(logits.detach().argmax(1).tolist())
-        if isinstance(given, Tensor):
-            given = given.tolist()
-        several = list(given) if isinstance(given, list) else [given] * rows
-        if len(several) != rows:
-            raise InputError(
-                f"target has {len(several)} classes, and the output {rows} rows; expected one "
-                f"class for each row, or one number for all."
+    def _settle(self, logits: Logits, class_dim: ClassDim) -> None:
+        """Settle the index of each row, and which of its parts is the class."""
+        values = logits.values
+        self._class_dim = class_dim(values.shape)
+        given = self._given
+        is_each = isinstance(given, list) and bool(given) and isinstance(given[0], tuple)
+        if values.dim() > 2 and not is_each and not isinstance(given, tuple):
+            raise InputError(_way_to_index(logits, given, self._class_dim))
+        if is_each or isinstance(given, tuple):
+            parts = list(_turned(given, values)) if is_each else list(given)
+            if len(parts) != values.dim() - 1:
+                raise InputError(
+                    f"target is {given!r}, with {len(parts)} indices. "
+                    f"{_way_to_index(logits, given, self._class_dim)}"
+                )
+        elif given is None:
+            parts = [values.detach().argmax(1).tolist()]
+        else:
+            parts = [given]
+        self._index = [
+            _of_rows(part, values, dim, given, self._class_dim) for dim, part in enumerate(parts, 1)
+        ]
+        self._name(logits)
+
+    def _name(self, logits: Logits) -> None:
+        """Say what the index means."""
+        assert self._index is not None
+        values, dim = logits.values, self._class_dim
+        if dim is None:
+            shared = all(len(set(part)) == 1 for part in self._index)
+            index = ", ".join(str(part[0]) for part in self._index) if shared else "..."
+            self.text = f"{logits.text}[:, {index}]"
+            self.notes += (
+                f"the target is called by its index, since nothing tells whether dimension 1 or "
+                f"the last of the logits ({kind_of(values)}) counts classes",
             )
-        for one in several:
-            if isinstance(one, bool) or not isinstance(one, int):
-                raise InputError(
-                    f"target is {self._given!r}; expected a class number, one for each row, a "
-                    f"tensor, a function of the output, a site of the model, or None."
-                )
-            if not -num <= one < num:
-                raise InputError(
-                    f"target is class {one}, and the model has {num} classes; expected 0 to "
-                    f"{num - 1}."
-                )
-        return tuple(one % num for one in several)
+            return
+        self.classes = tuple(self._index[dim - 1])
+        self.has_probability = values.shape[dim] > 1
+        self.text = _class_text(self.classes)
+        places = [part for place, part in enumerate(self._index, 1) if place != dim]
+        if places:
+            self.text += f" at {_place_text(places)}"
+
+    def _dim(self, values: Tensor) -> int:
+        return values.dim() - 1 if self._class_dim is None else self._class_dim
+
+    def _at_position(self, values: Tensor) -> Tensor:
+        """The logits of the classes at the position of each row, ``[rows, classes]``."""
+        assert self._index is not None
+        dim = self._dim(values)
+        places = [part for place, part in enumerate(self._index, 1) if place != dim]
+        values = values.movedim(dim, -1) if dim != values.dim() - 1 else values
+        for part in places:
+            if len(set(part)) == 1:
+                values = values[:, part[0]]
+            else:
+                rows = torch.arange(len(values), device=values.device)
+                values = values[rows, _repeated(part, values)]
+        return values
 
 
-def logits_of(output: Any) -> tuple[str, Tensor]:
-    """The logits in a model's output, and where they stand in it.
-
-    They are the tensor called ``logits``, or else the first floating one.
-
-    Raises:
-        InputError: there is no floating tensor.
-    """
-    floating = [(name, one) for name, one in leaves(output) if one.is_floating_point()]
-    for name, one in floating:
-        if name.rpartition(".")[2] == "logits":
-            return name, one
-    if not floating:
-        raise InputError(
-            f"The model returned {kind_of(output)} without a floating tensor, so no class can have "
-            f"won. Give target= a function of the output."
-        )
-    return floating[0]
+# ---------------------------------------------------------------------- what was given
 
 
 def _plain(given: Any) -> Any:
@@ -197,19 +229,51 @@ def _site(text: str) -> Site:
         raise InputError(f"target is {text!r}, which is no site: {error}") from error
 
 
-def _indexed(logits: Tensor, index: tuple[Any, ...], given: Any) -> Tensor:
-    for one in index:
-        if logits.dim() < 3 or not isinstance(one, int):
+def _turned(given: Sequence[Any], values: Tensor) -> list[list[Any]]:
+    """A list with a tuple for each row as a list for each dimension."""
+    lengths = {len(one) if isinstance(one, tuple) else -1 for one in given}
+    if len(given) != len(values) or len(lengths) != 1:
+        raise InputError(
+            f"target is {given!r}, and the output has {len(values)} rows; expected a tuple for "
+            f"each row, all of one length."
+        )
+    return [list(part) for part in zip(*given, strict=True)]
+
+
+def _of_rows(part: Any, values: Tensor, dim: int, given: Any, class_dim: int | None) -> list[int]:
+    """The index of each row in one dimension, from 0."""
+    rows, num = values.shape[0], values.shape[dim]
+    if isinstance(part, Tensor):
+        part = part.tolist()
+    several = list(part) if isinstance(part, list) else [part] * rows
+    if len(several) != rows:
+        raise InputError(
+            f"target has {len(several)} classes, and the output {rows} rows; expected one "
+            f"class for each row, or one number for all."
+        )
+    for one in several:
+        if isinstance(one, bool) or not isinstance(one, int):
             raise InputError(
-                f"target is {given!r}, and the logits are {kind_of(logits)}; expected an index for "
-                f"each dimension after the rows."
+                f"target is {given!r}; expected a class number, one for each row, a "
+                f"tensor, a function of the output, a site of the model, or None."
             )
-        if not -logits.shape[1] <= one < logits.shape[1]:
+        if not -num <= one < num:
+            if dim == class_dim:
+                raise InputError(
+                    f"target is class {one}, and the model has {num} classes; expected 0 to "
+                    f"{num - 1}."
+                )
             raise InputError(
-                f"target is {given!r}: index {one} is out of range for {kind_of(logits)}."
+                f"target is {given!r}: index {one} is out of range for dimension {dim} of the "
+                f"logits, {kind_of(values)}."
             )
-        logits = logits[:, one]
-    return logits
+    return [one % num for one in several]
+
+
+def _repeated(index: Sequence[int], values: Tensor) -> Tensor:
+    """An index of each row, as often as there are copies of the rows."""
+    times = len(values) // max(len(index), 1)
+    return torch.tensor(list(index) * times, dtype=torch.long, device=values.device)
 
 
 def _per_row(value: Any, what: str) -> Tensor:
@@ -218,8 +282,46 @@ def _per_row(value: Any, what: str) -> Tensor:
     return value.flatten(1).sum(1) if value.dim() > 1 else value
 
 
+# ---------------------------------------------------------------------- in words
+
+
+def _way_to_index(logits: Logits, given: Any, class_dim: int | None) -> str:
+    """What the logits are, and a target that fits them."""
+    values = logits.values
+    shape = tuple(values.shape)
+    head = f"The logits are {kind_of(values)}; expected rows x classes. Give an index for each "
+    if class_dim is None:
+        example = ", ".join("0" for _ in shape[1:])
+        return (
+            f"{head}dimension after the rows, as in target=({example}), or a function of the "
+            f"output; nothing tells whether dimension 1 or the last counts classes."
+        )
+    number = given if isinstance(given, int) and 0 <= given < shape[class_dim] else 0
+    places = [size // 2 for dim, size in enumerate(shape[1:], 1) if dim != class_dim]
+    is_first, dims = class_dim == 1, tuple(range(1, len(shape) - 1))
+    if not is_first and len(places) == 1:
+        places = [-1]  # Of text the position that says what comes next.
+    parts = [number, *places] if is_first else [*places, number]
+    tuple_text, index = ", ".join(map(str, parts)), f":, {number}" if is_first else f"..., {number}"
+    at = "the last position" if places == [-1] else _place_text([[one] for one in places])
+    shown = str(dims) if len(dims) > 1 else str(dims[0])
+    return (
+        f"{head}further dimension, as in target=({tuple_text}) for class {number} at {at}, or a "
+        f"function of the output, as in target=lambda out: {logits.code}[{index}].mean({shown}) "
+        f"for the mean of that class over all positions."
+    )
+
+
 def _class_text(classes: tuple[int, ...]) -> str:
     if len(set(classes)) == 1:
         return f"class {classes[0]}"
     shown = ", ".join(map(str, classes[:6]))
     return f"classes {shown}{', ...' if len(classes) > 6 else ''}"
+
+
+def _place_text(places: Sequence[Sequence[int]]) -> str:
+    if any(len(set(part)) > 1 for part in places):
+        return "a position of each row"
+    if len(places) == 1:
+        return f"position {places[0][0]}"
+    return f"({', '.join(str(part[0]) for part in places)})"

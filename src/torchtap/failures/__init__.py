@@ -4,6 +4,7 @@ In the order in which it is read:
 
 - :mod:`~torchtap.failures.explain_errors`: the door: the block, and the note on the exception.
 - :mod:`~torchtap.failures.messages`: PyTorch's messages, by name. The one place that reads them.
+- :mod:`~torchtap.failures.source`: the source of what ran, parsed.
 - :mod:`~torchtap.failures.failure`: what is known of one exception: where it was raised
   (:mod:`~torchtap.failures.frame`), what modules are called (:mod:`~torchtap.failures.names`), and
   the tensors of the operation with what made them (:mod:`~torchtap.failures.operands`, by

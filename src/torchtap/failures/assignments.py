@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
-from torchtap.failures.frame import Frame, written
+from torchtap.failures.frame import Frame
+from torchtap.failures.source import written
 
 _BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
@@ -42,7 +44,7 @@ def assignments_of(frame: Frame, name: str) -> list[Assignment]:
     function = frame.function
     if function is None or isinstance(function, ast.Lambda):
         return []
-    every = list(_statements(function, name, ()))
+    every = _every_assignment(function, name)
     here = blocks_at(function, frame.line)
     before = [one for one in every if _end(one.statement) < frame.line]
     # The statement itself: of ``x = f(x)``, the name had its value before it.
@@ -106,6 +108,11 @@ def _as_assignment(found: _Found, file: str) -> Assignment:
     if len(text) > _MOST_CHARACTERS:
         text = f"{text[: _MOST_CHARACTERS - 1]}…"
     return Assignment(found.statement.lineno, text, found.value)
+
+
+@lru_cache(maxsize=1024)
+def _every_assignment(function: ast.AST, name: str) -> tuple[_Found, ...]:
+    return tuple(_statements(function, name, ()))
 
 
 def _statements(

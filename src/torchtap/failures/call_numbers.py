@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 from torch import Tensor, nn
 
+from torchtap.core.user_functions import code_of
 from torchtap.failures.assignments import blocks_at
 from torchtap.failures.frame import MISSING, Frame, is_of_library
 from torchtap.failures.graph_reading import parameters_at
@@ -49,8 +51,8 @@ def numbered_call(frames: Sequence[Frame], depth: int | None) -> CalledBefore | 
     for number in range(depth if depth is not None else -1, -1, -1):
         frame = frames[number]
         caller = frame.module
-        node = frame.expression
-        if frame.is_torch or caller is None or not isinstance(node, ast.Call):
+        node = None if frame.is_torch or caller is None else frame.expression
+        if caller is None or not isinstance(node, ast.Call):
             continue
         called = frame.value_of(node.func)
         if not isinstance(called, nn.Module):
@@ -123,16 +125,14 @@ def _number(frame: Frame, here: ast.Call, module: nn.Module) -> tuple[int, bool]
     return before + rounds * each + 1, is_followed
 
 
-def _calls(function: ast.AST) -> Iterator[ast.Call]:
+@lru_cache(maxsize=256)
+def _calls(function: ast.AST) -> tuple[ast.Call, ...]:
     """The calls that a function makes itself."""
     todo = list(getattr(function, "body", ()))
-    while todo:
-        node = todo.pop(0)
-        if isinstance(node, ast.Call):
-            yield node
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            continue
-        todo += ast.iter_child_nodes(node)
+    for node in todo:  # Grows as it goes.
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            todo += ast.iter_child_nodes(node)
+    return tuple(node for node in todo if isinstance(node, ast.Call))
 
 
 def _is_of(frame: Frame, call: ast.Call, module: nn.Module) -> bool | None:
@@ -144,7 +144,7 @@ def _is_of(frame: Frame, call: ast.Call, module: nn.Module) -> bool | None:
         return None if any(one is module for one in called.modules()) else False
     if called is MISSING:
         return _may_lead_on(frame, call.func)
-    code = getattr(inspect.unwrap(called) if callable(called) else None, "__code__", None)
+    code = code_of(inspect.unwrap(called) if callable(called) else None)
     is_handed = any(_holds(frame.value_of(one), module) for one in _arguments(call))
     return (
         None if is_handed or (code is not None and not is_of_library(code.co_filename)) else False
@@ -162,7 +162,7 @@ def _may_lead_on(frame: Frame, func: ast.AST) -> bool | None:
         return False
     kind = owner if isinstance(owner, type) else type(owner)
     method: Any = inspect.getattr_static(kind, func.attr, None)
-    code = getattr(method, "__code__", None)
+    code = code_of(method)
     is_plain = method is not None and (code is None or is_of_library(code.co_filename))
     return False if is_plain and not isinstance(owner, nn.Module) else None
 

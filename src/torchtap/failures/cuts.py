@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from torchtap.failures.failure import Failure
-from torchtap.failures.frame import is_of_library, shown_file, source_tree, written
+from torchtap.failures.frame import is_of_library, shown_file
+from torchtap.failures.source import function_tree, source_tree, written
 
 _METHODS = {
     "detach": "Take the .detach() away: it returns a tensor without a graph.",
@@ -155,12 +156,11 @@ def _lines_of(kind: type[nn.Module]) -> tuple[str, int, int]:
 
 
 def _lines_of_function(function: Callable[..., Any]) -> tuple[str, int, int]:
-    function = inspect.unwrap(function)
-    try:
-        lines, first = inspect.getsourcelines(function)
-        return inspect.getsourcefile(function) or "", first, first + len(lines) - 1
-    except (OSError, TypeError):
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    tree = None if code is None else function_tree(code, code.co_firstlineno)
+    if code is None or not isinstance(tree, ast.FunctionDef | ast.AsyncFunctionDef):
         return "", 0, 0
+    return code.co_filename, code.co_firstlineno, tree.end_lineno or tree.lineno
 
 
 def _ranges(failure: Failure) -> Iterator[tuple[str, int, int, str]]:

@@ -8,10 +8,12 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from types import TracebackType
 
+import torch
 from torch import nn
 
+from torchtap.core.doors import require
 from torchtap.core.errors import InputError, TorchtapError
-from torchtap.core.torch_private import without_torch_functions
+from torchtap.core.torch_private import run_uncompiled, without_torch_functions
 from torchtap.failures.catalogue import explanation_of
 from torchtap.failures.failure import Explanation, Failure
 from torchtap.failures.frame import forget, is_interpreter_ending
@@ -47,8 +49,11 @@ def explain_errors(
         record: note at each write in place which line made it, for errors of backward that need
             what was overwritten. Each operation of this thread then takes some microseconds more,
             and PyTorch's fused encoder kernel is not used; a frame of torchtap stands in the
-            traceback below the operation. For looking for an error, not for training. What runs
-            inside compiled functions is not noted.
+            traceback below the operation. For looking for an error, not for training. What
+            ``torch.compile`` compiles stays whole, and is compiled once more for such blocks (a
+            stance of ``torch.compiler`` that forbids that is kept to); what it writes is told by
+            the name of the compiled function, without a line. Writes that were not seen, such as
+            those of other threads, are counted in the note.
 
     Raises:
         InputError: ``model`` is no module.
@@ -63,6 +68,7 @@ def explain_errors(
         ...     print(error.__notes__[0].splitlines()[0])
         torchtap: 1 (Linear) takes 8 features in the last dimension of its input, which has 3.
     """
+    require("tt.explain_errors")
     if model is not None and not isinstance(model, nn.Module):
         raise InputError(
             f"model is {type(model).__name__}; expected an nn.Module whose modules are to be "
@@ -80,6 +86,8 @@ class _Block:
         self._entered: list[tuple[BaseException | None, Recording | None]] = []
 
     def __enter__(self) -> None:
+        if torch.compiler.is_compiling():  # What is raised in a graph has no frames to look at.
+            return
         recording = start_recording() if self._record else None
         self._entered.append((sys.exception(), recording))
 
@@ -89,6 +97,8 @@ class _Block:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if torch.compiler.is_compiling():
+            return
         handled, recording = self._entered.pop()
         if recording is not None:
             recording.stop()
@@ -96,6 +106,11 @@ class _Block:
             add_notes(error, self._model, before=handled)
         if recording is not None:
             recording.forget()
+
+
+# A function of which Dynamo compiles parts may enter a block between them: that is not compiled.
+run_uncompiled(_Block.__enter__)
+run_uncompiled(_Block.__exit__)
 
 
 def add_notes(

@@ -11,10 +11,11 @@ from torch import Tensor, nn
 
 from torchtap.core.text import plural
 from torchtap.failures.call_numbers import num_in_input, numbered_call, ordinal
-from torchtap.failures.frame import MISSING, Frame, frames_of, shown_file, written
+from torchtap.failures.frame import MISSING, Frame, frames_of, shown_file
 from torchtap.failures.graph_reading import Node, nodes_of
 from torchtap.failures.names import Names
 from torchtap.failures.operands import Operand, Origin, operands_of, origin_of, shape_of
+from torchtap.failures.source import written
 
 _MOST_CHARACTERS = 90
 
@@ -48,6 +49,7 @@ class Failure:
         self.text = str(error)
         self.frames: Sequence[Frame] = frames_of(error)
         self._model = model
+        self._origins: dict[tuple[str, int, int], Origin] = {}
 
     @cached_property
     def names(self) -> Names:
@@ -175,7 +177,10 @@ class Failure:
 
     def origin(self, operand: Operand) -> Origin:
         """What made an operand."""
-        return origin_of(operand, self.frames, self.names)
+        key = operand.text, id(operand.value), operand.depth
+        if key not in self._origins:
+            self._origins[key] = origin_of(operand, self.frames, self.names)
+        return self._origins[key]
 
     def name_of(self, operand: Operand) -> str:
         """What the program calls an operand."""

@@ -14,13 +14,15 @@ import os
 import sys
 import sysconfig
 from collections.abc import Iterator
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 from types import CodeType, FrameType, TracebackType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from torchtap.failures.source import function_tree, node_at, nodes_around, place_in
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _OURS = str(Path(__file__).parents[1]) + os.sep
@@ -122,32 +124,22 @@ class Frame:
     @cached_property
     def expression(self) -> ast.AST | None:
         """What was being evaluated: a call, an operator, an attribute; ``None`` if not known."""
-        tree = source_tree(self.file)
-        place = self._place()
-        if tree is None or place is None:
-            return None
-        found = [node for node in ast.walk(tree) if _position(node) == place]
-        return found[-1] if found else None  # The innermost: walked outermost first.
-
-    def _place(self) -> tuple[int, ...] | None:
-        for number, place in enumerate(self.code.co_positions()):
-            if number == self._instruction // 2:
-                return None if None in place else place  # type: ignore[return-value]
-        return None
+        place = place_in(self.code, self._instruction)
+        tree = self._tree
+        return None if tree is None or place is None else node_at(tree, place)
 
     @cached_property
     def function(self) -> ast.AST | None:
         """The source of the function, or of the file where the frame is that of the file."""
-        tree = source_tree(self.file)
-        if tree is None or self.code.co_name == "<module>":
+        tree, place = self._tree, place_in(self.code, self._instruction)
+        if tree is None or place is None or self.code.co_name != "<lambda>":
             return tree
-        inside = [
-            node
-            for node in ast.walk(tree)
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-            and node.lineno <= self.line <= (node.end_lineno or node.lineno)
-        ]
+        inside = [one for one in nodes_around(tree, place) if isinstance(one, ast.Lambda)]
         return inside[-1] if inside else tree
+
+    @cached_property
+    def _tree(self) -> ast.AST | None:
+        return function_tree(self.code, self.line)
 
     def value_of(self, node: ast.AST) -> Any:
         """What an expression stands for; :data:`MISSING` where only running it would tell."""
@@ -172,44 +164,6 @@ def is_of_library(file: str) -> bool:
     if file.startswith((_TORCH, _OURS, _STANDARD, "<frozen")):
         return True
     return any(f"{os.sep}{name}{os.sep}" in file for name in _PACKAGES)
-
-
-@lru_cache(maxsize=64)
-def _parsed(source: str) -> ast.AST | None:
-    try:
-        return ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError):
-        return None
-
-
-def source_tree(file: str) -> ast.AST | None:
-    """The source of a file, parsed; ``None`` where it is not there."""
-    source = "".join(linecache.getlines(file))
-    return _parsed(source) if source else None
-
-
-def written(node: ast.AST, file: str = "") -> str:
-    """An expression or statement as source, in one line: as the file has it, if that is given."""
-    place = _position(node)
-    lines = linecache.getlines(file) if file and place is not None else []
-    if place is None or len(lines) < place[1]:
-        return " ".join(ast.unparse(node).split())
-    first, last, start, end = place
-    parts = [line.encode() for line in lines[first - 1 : last]]
-    if len(parts) > 1 and any(b"#" in one for one in parts):
-        return " ".join(ast.unparse(node).split())  # In one line, a comment would hide the rest.
-    parts[-1] = parts[-1][:end]
-    parts[0] = parts[0][start:]
-    if len(parts) > 1 and any(b"#" in one for one in parts):
-        return " ".join(ast.unparse(node).split())  # Without the comments.
-    return " ".join(b"".join(parts).decode().split())
-
-
-def _position(node: ast.AST) -> tuple[int, ...] | None:
-    if not isinstance(node, ast.expr | ast.stmt):
-        return None
-    end_line, end = node.end_lineno or node.lineno, node.end_col_offset or 0
-    return node.lineno, end_line, node.col_offset, end
 
 
 def attribute_of(value: Any, name: str) -> Any:

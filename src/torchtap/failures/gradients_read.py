@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from torchtap.failures.assignments import assignments_of
 from torchtap.failures.failure import Failure
-from torchtap.failures.frame import MISSING, Frame, written
+from torchtap.failures.frame import MISSING, Frame
+from torchtap.failures.source import written
 
 
 class Read(NamedTuple):

@@ -10,6 +10,8 @@ from weakref import WeakKeyDictionary
 
 from torch import Tensor, nn
 
+from torchtap.core import torch_messages
+from torchtap.core.torch_messages import says
 from torchtap.failures.names import Names
 
 Node = Any
@@ -89,7 +91,7 @@ def _saved(node: Node, name: str, raw: Any) -> Iterator[Saved]:
     try:
         unpacked = getattr(node, attribute)
     except RuntimeError as error:
-        state = FREED if "second time" in str(error) else OVERWRITTEN
+        state = FREED if says(error, torch_messages.FREED) else OVERWRITTEN
         yield Saved(node, name, state, tensor, str(error))
         return
     if tensor is not None and unpacked is not None:

@@ -1,7 +1,8 @@
 """PyTorch's messages, each as a pattern with a name: the one place where they are recognised.
 
-Written against PyTorch 2.13. A message that PyTorch words anew is not recognised any more: its note
-then says where it was raised and no more. The tests raise each of them with the real PyTorch.
+Written against PyTorch 2.13, with the prefixes of 2.15. A message that PyTorch words anew is not
+recognised any more: its note then says where it was raised and no more. The tests raise each of
+them with the real PyTorch.
 """
 
 from __future__ import annotations
@@ -213,7 +214,7 @@ PATTERNS: dict[str, str] = {
     "item of None": r"'NoneType' object is not (subscriptable|iterable)",
     "operator on None": r"unsupported operand type\(s\) for .*'NoneType'",
 }
-"""Name -> what a message begins with. The first that fits is taken."""
+"""Name -> what a message begins with, behind a prefix of one word. The first that fits is taken."""
 
 _ABOUT_NONE = ("attribute of None", "item of None", "operator on None", "None among tensors")
 """Messages that mean something of PyTorch only where what is ``None`` is a gradient."""
@@ -225,7 +226,9 @@ _IN_WORKER = re.compile(
 )
 """What a worker of a DataLoader raised, with its traceback as text."""
 _KINDS = (RuntimeError, ValueError, TypeError, IndexError, AttributeError, AssertionError)
-_COMPILED = {name: re.compile(pattern) for name, pattern in PATTERNS.items()}
+_PREFIX = r"([\w.:<>()]+: )?"
+"""What releases put before a message, and others do not: the name of an operator (``addmm: ``)."""
+_COMPILED = {name: re.compile(f"{_PREFIX}({pattern})") for name, pattern in PATTERNS.items()}
 
 
 class Found(NamedTuple):

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from torchtap.core.modules import modules_of, unwrapped
+from torchtap.core.modules import every_module, modules_of, unwrapped
 from torchtap.core.text import elide
 from torchtap.failures.frame import Frame, values_of
 
@@ -28,15 +28,15 @@ class Names:
     def __init__(self, frames: Sequence[Frame], model: nn.Module | None) -> None:
         self.models = [("", unwrapped(model))] if model is not None else list(_models(frames))
         self._paths: dict[int, tuple[str, nn.Module]] = {}
-        self._variables: dict[int, str] = {}
+        self._variables: dict[int, tuple[str, str]] = {}
         self._tensors: dict[int, tuple[str, Tensor, nn.Module]] = {}
-        num_trained = sum(any(True for _ in one.parameters()) for _, one in self.models)
+        num_trained = sum(_has_parameters(one) for _, one in self.models)
         for label, root in self.models:
             head = f"{label}." if label and num_trained > 1 else ""
             for path, module in modules_of(root)[0].items():
                 name = f"{head}{path}" if path else head.rstrip(".")
                 self._paths.setdefault(id(module), (name, module))
-                self._variables.setdefault(id(module), _indexed(label or "model", path))
+                self._variables.setdefault(id(module), (label or "model", path))
                 for leaf, tensor in _state(module):
                     full = f"{name}.{leaf}" if name else leaf
                     self._tensors.setdefault(id(tensor), (full, tensor, module))
@@ -57,12 +57,13 @@ class Names:
             return f"a {kind} that is no submodule of the model"
         if path:
             return f"{elide(path, _MOST_CHARACTERS)} ({kind})"
-        variable = self._variables[id(module)]
+        variable = self.variable(module)
         return f"the {kind} itself" if variable == "model" else f"{variable} ({kind})"
 
     def variable(self, module: nn.Module) -> str:
         """A module as the program would write it: ``net.blocks[0].fc``."""
-        return self._variables.get(id(module), "module")
+        found = self._variables.get(id(module))
+        return "module" if found is None else _indexed(*found)
 
     def modules(self) -> Iterator[tuple[str, nn.Module]]:
         """All modules with their paths."""
@@ -83,6 +84,12 @@ class Names:
         if found is None and not tensor.is_inference() and tensor._is_view():
             found = self._tensors.get(id(tensor._base))
         return found
+
+
+def _has_parameters(module: nn.Module) -> bool:
+    return any(
+        one is not None for inner in every_module(module) for one in inner._parameters.values()
+    )
 
 
 def _indexed(variable: str, path: str) -> str:
@@ -115,12 +122,10 @@ def _models(frames: Sequence[Frame]) -> Iterator[tuple[str, nn.Module]]:
             take("" if name == "self" else name, value)
             for at, one in enumerate(value[:8] if type(value) in (list, tuple) else ()):
                 take(f"{name}[{at}]", one)
-    inner = {
-        id(one)
-        for _, module in found.values()
-        for at, one in enumerate(module.modules())
-        if at and one is not module
-    }
+    inner: set[int] = set()
+    for key, (_, module) in found.items():
+        if key not in inner:  # What stands in it stands in what holds it, too.
+            inner.update(id(one) for one in every_module(module) if one is not module)
     for key, (name, module) in found.items():
         if key not in inner:
             yield name, module

@@ -14,9 +14,10 @@ from torch.nn.parameter import is_lazy
 from torchtap.core.text import typed
 from torchtap.core.torch_private import is_of_transform, num_dispatch_modes
 from torchtap.failures.assignments import Assignment, assignments_of
-from torchtap.failures.frame import MISSING, Frame, shown_file, written
+from torchtap.failures.frame import MISSING, Frame, shown_file
 from torchtap.failures.graph_reading import place_of
 from torchtap.failures.names import Names
+from torchtap.failures.source import written
 
 _DTYPES = {
     "float": "float32",

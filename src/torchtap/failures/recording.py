@@ -1,37 +1,51 @@
-"""Notes which line writes in place, while ``tt.explain_errors(record=True)`` is on."""
+"""Notes which line writes in place, while ``tt.explain_errors(record=True)`` is on.
+
+Code that ``torch.compile`` compiles is left as it is: Dynamo traces through the recording and puts
+nothing of it into the graph. What such code writes is noted with the function that was compiled,
+where PyTorch runs its operations one by one, and else not at all; versions tell how many writes
+were not seen.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from torchtap.core.torch_private import without_torch_functions
+from torchtap.core.torch_private import run_uncompiled, without_torch_functions
 from torchtap.failures.frame import is_of_library
 
 _MOST_STORAGES = 10_000
 _MOST_WRITES = 8
+_GENERATED = ("<eval_with_key>", "torchinductor_", f"{os.sep}torch{os.sep}_dynamo{os.sep}")
+"""Parts of the names of files whose frames stand between a compiled function and an operation."""
 
 
 class WriteAt(NamedTuple):
     """A write in place that was seen.
 
     Attributes:
+        before: version of the tensor before it.
         version: of the tensor, after it.
         file: of the line.
         line: its number.
         module: id of the module in whose method it ran; ``None`` outside of modules.
+        compiled: the name of the compiled function that made it; empty of other code.
     """
 
+    before: int
     version: int
     file: str
     line: int
     module: int | None
+    compiled: str
 
 
 class Recording(TorchFunctionMode):
@@ -50,23 +64,25 @@ class Recording(TorchFunctionMode):
     ) -> Any:
         """Run an operation, and look which of its arguments it has written into."""
         kwargs = kwargs or {}
+        if torch.compiler.is_compiling():  # Dynamo traces what stands here into its graph.
+            return func(*args, **kwargs)
         with without_torch_functions():
             before = [(one, one._version) for one in _tensors(args, kwargs)]
         result = func(*args, **kwargs)
         with without_torch_functions():
             for tensor, version in before:
                 if tensor._version != version:
-                    self._note(tensor, sys._getframe(1))
+                    self._note(tensor, version, sys._getframe(1))
         return result
 
-    def _note(self, tensor: Tensor, frame: FrameType | None) -> None:
+    def _note(self, tensor: Tensor, before: int, frame: FrameType | None) -> None:
         address = _address(tensor)
         if address is None:
             return
         writes = self._writes.setdefault(address, [])
         if writes and tensor._version <= writes[-1].version:
             writes.clear()  # The memory belongs to another tensor now.
-        writes.append(_write(tensor._version, frame))
+        writes.append(_write(before, tensor._version, frame))
         del writes[:-_MOST_WRITES]
         if len(self._writes) > _MOST_STORAGES:
             del self._writes[next(iter(self._writes))]
@@ -82,34 +98,58 @@ class Recording(TorchFunctionMode):
 
     def forget(self) -> None:
         """It is asked no more."""
-        _running.recordings.remove(self)
+        _running.recording = None
+
+
+# Operations between two compiled parts of a function call it, and are not compiled themselves.
+run_uncompiled(Recording.__torch_function__)
 
 
 class _Running(threading.local):
-    """The recordings of a thread, outermost first."""
+    """The recording of a thread."""
 
     def __init__(self) -> None:
-        self.recordings: list[Recording] = []
+        self.recording: Recording | None = None
 
 
 _running = _Running()
 
 
-def start_recording() -> Recording:
-    """Begin to note the writes of this thread."""
+def start_recording() -> Recording | None:
+    """Begin to note the writes of this thread; ``None`` where a block outside of this one does.
+
+    Dynamo compiles anew for each number of recordings, so there is one.
+    """
+    if _running.recording is not None:
+        return None
     recording = Recording()
     recording.__enter__()  # type: ignore[no-untyped-call]
-    _running.recordings.append(recording)
+    _running.recording = recording
     return recording
 
 
 def recorded_writes(tensor: Tensor, *, since: int) -> list[WriteAt]:
-    """What the recordings of this thread saw of writes into the memory of a tensor."""
-    for recording in reversed(_running.recordings):
-        found = recording.writes_into(tensor, since=since)
-        if found:
-            return found
-    return []
+    """What the recording of this thread saw of writes into the memory of a tensor."""
+    recording = _running.recording
+    return [] if recording is None else recording.writes_into(tensor, since=since)
+
+
+def num_unseen(tensor: Tensor, *, since: int, now: int) -> int:
+    """How many writes into a tensor the recording did not see; 0 where there is no recording.
+
+    Args:
+        tensor: what was overwritten.
+        since: its version when it was saved.
+        now: its version.
+    """
+    if _running.recording is None:
+        return 0
+    seen = {
+        version
+        for one in recorded_writes(tensor, since=since)
+        for version in range(max(one.before, since), one.version)
+    }
+    return now - since - len(seen)
 
 
 def _tensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Tensor]:
@@ -126,15 +166,19 @@ def _address(tensor: Tensor) -> int | None:
         return None
 
 
-def _write(version: int, frame: FrameType | None) -> WriteAt:
+def _write(before: int, version: int, frame: FrameType | None) -> WriteAt:
     """The innermost line of the program, and the module that was running."""
-    file, line, module = "", 0, None
+    file, line, module, compiled = "", 0, None, ""
+    is_compiled = False
     while frame is not None and (not file or module is None):
         name = frame.f_code.co_filename
-        if not file and not is_of_library(name):
+        is_generated = any(part in name for part in _GENERATED)
+        is_compiled |= is_generated and not file
+        if not file and not is_generated and not is_of_library(name):
             file, line = name, frame.f_lineno
+            compiled = frame.f_code.co_name if is_compiled else ""
         if module is None and frame.f_code.co_varnames[:1] == ("self",):
             owner = frame.f_locals.get("self")
             module = id(owner) if isinstance(owner, nn.Module) else None
         frame = frame.f_back
-    return WriteAt(version, file, line, module)
+    return WriteAt(before, version, file, line, module, compiled)

@@ -5,16 +5,18 @@ from __future__ import annotations
 import ast
 import inspect
 import linecache
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from torch import Tensor, nn
 
+from torchtap.core.user_functions import code_of
 from torchtap.failures.assignments import runs_before
-from torchtap.failures.frame import Frame, shown_file, source_tree, written
+from torchtap.failures.frame import Frame, shown_file
 from torchtap.failures.graph_reading import Node, operation, place_of, shares_memory
 from torchtap.failures.names import Names
 from torchtap.failures.recording import WriteAt, recorded_writes
+from torchtap.failures.source import source_tree, written
 
 _OPERATORS = {
     ast.Add: "Add",
@@ -127,6 +129,7 @@ def writer_of(
         if kind is None or kind in (one.operation, _ANY_WRITE) or one.operation == _ANY_WRITE
         if not _is_no_tensor(one, frames, names)
     ]
+    fitting.sort(key=_is_far(frames, names))  # The note has room for some.
     found = [*modules, *(write for write, _ in known), *fitting]
     found = list({one.text: one for one in found}.values())
     return "perhaps by" if len(found) == 1 else "one of", found
@@ -134,6 +137,10 @@ def writer_of(
 
 def _seen(write: WriteAt, names: Names) -> Write:
     """A write that was recorded, in words."""
+    if write.compiled:
+        at = f"{shown_file(write.file)}:{write.line}"
+        text = f"{write.compiled} ({at}), which torch.compile compiled: its lines are not recorded"
+        return Write(text, "", None, write.file, write.line)
     source = linecache.getline(write.file, write.line).strip()
     inside = [one for _, one in names.modules() if id(one) == write.module]
     where = f", in {names.module(inside[0])}" if inside else ""
@@ -197,12 +204,28 @@ def _of_module(module: nn.Module, names: Names) -> Write:
     return Write(f"{names.module(module)}, which has inplace=True", "", None, "", 0)
 
 
+def _is_far(frames: Sequence[Frame], names: Names) -> Callable[[Write], bool]:
+    """What tells whether a write stands in no running function, and in no method of a module."""
+    kinds = {type(one) for _, one in names.modules()}
+    codes = [getattr(one, "__code__", None) for kind in kinds for one in vars(kind).values()]
+    ranges = [
+        (code.co_filename, code.co_firstlineno, max(line for _, _, line in code.co_lines() if line))
+        for code in (*codes, *(frame.code for frame in frames))
+        if code is not None and code.co_name != "<module>"
+    ]
+
+    def is_far(write: Write) -> bool:
+        return not any(write.file == one and low <= write.line <= high for one, low, high in ranges)
+
+    return is_far
+
+
 def _files(frames: Sequence[Frame], names: Names) -> Iterable[str]:
     """Files of the program: those of its running functions, and of its modules."""
     found = {frame.file: None for frame in frames if not frame.is_torch and not frame.is_ours}
     for _, module in names.modules():
         if not type(module).__module__.startswith("torch."):
-            code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
+            code = code_of(inspect.unwrap(type(module).forward))
             if code is not None:
                 found[code.co_filename] = None
     return found

@@ -12,12 +12,15 @@ from torch import Tensor, nn
 from torch.autograd.function import BackwardCFunction
 from torch.nn.parameter import is_lazy
 
+from torchtap.core import torch_messages
 from torchtap.core.modules import modules_of
+from torchtap.core.torch_messages import says
 from torchtap.core.torch_private import (
     checkpoint_inputs,
     node_hooks,
     without_torch_function,
 )
+from torchtap.core.user_functions import code_of
 from torchtap.graphs.nodes import (
     ACTIVATION,
     BUFFER,
@@ -68,8 +71,6 @@ _VIEWS = frozenset(
         *("Unfold", "UnsafeView", "Unsqueeze", "View", "ViewAsComplex", "ViewAsReal"),
     )
 )
-_SECOND_TIME = "a second time"
-"""In what PyTorch says where saved tensors were freed (torch/csrc/autograd/saved_variable.cpp)."""
 
 
 def type_of(tensor: Tensor) -> TensorType:
@@ -288,7 +289,7 @@ class _Reader:
         try:
             slots = self._slots.of(node)
         except RuntimeError as error:  # Of a custom function, whose slots go with what is freed.
-            if _SECOND_TIME not in str(error):
+            if not says(error, torch_messages.FREED):
                 raise
             yield SavedTensor("tensors", None, 0, ACTIVATION, FREED)
             return
@@ -301,7 +302,7 @@ class _Reader:
             base = name.partition(".")[0]
             if base not in troubles:
                 troubles[base] = _trouble(node, base, [one for _, one in slots])
-            if _SECOND_TIME in troubles[base]:
+            if torch_messages.FREED in troubles[base]:
                 yield SavedTensor(name, None, 0, ACTIVATION, FREED)
             elif holds_any(raw):
                 yield self._kept(name, raw.data, troubles[base])
@@ -400,7 +401,7 @@ def _types(node: Any) -> Iterator[TensorType]:
 def _line_of(node: Any) -> str:
     """Where a custom function is defined."""
     cls = getattr(node, "_forward_cls", None)
-    code = getattr(getattr(cls, "backward", None), "__code__", None)
+    code = code_of(getattr(cls, "backward", None))
     return f"{code.co_filename}:{code.co_firstlineno}" if code is not None else ""
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 from torchtap.core.errors import InputError
 from torchtap.core.site import did_you_mean
 from torchtap.graphs.nodes import Operation
+from torchtap.graphs.reach import CUSTOM
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 INSIDE = "ran inside a custom function"
 """Reason of an operation of which it is not known whether it lets gradients through."""
+UNMARKED = "ran inside a custom function, whose result does not require grad"
 _FUNCTIONS = (
     " (The graph has custom functions, such as checkpoints: what they use inside gets its "
     "gradients from a backward of their own, which a graph does not show.)"
@@ -33,32 +35,28 @@ class Cuts:
         aliases: further path of a shared parameter -> its first.
         operations: that ran in a watched forward with inputs that require grad; ``None`` where
             none was watched.
-        results: numbers of the operations that made what the forward returned.
+        reached: path of each parameter that the autograd graph leads to -> what stands on the way
+            there, as of :func:`~torchtap.graphs.reach.reached_parameters`.
         refs: path -> weak reference to the parameter.
     """
 
     trainable: Mapping[str, bool] = field(default_factory=dict)
     aliases: Mapping[str, str] = field(default_factory=dict)
     operations: tuple[Operation, ...] | None = None
-    results: tuple[int, ...] = ()
+    reached: Mapping[str, str] = field(default_factory=dict)
     refs: Mapping[str, weakref.ref[Any]] = field(default_factory=dict)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Cuts, (dict(self.trainable), dict(self.aliases), self.operations, self.results)
+        return Cuts, (
+            *(dict(self.trainable), dict(self.aliases)),
+            *(self.operations, dict(self.reached)),
+        )
 
-    def why(
-        self,
-        parameter: str | Tensor,
-        reached: Collection[str],
-        *,
-        is_autograd: bool,
-        has_functions: bool,
-    ) -> str:
+    def why(self, parameter: str | Tensor, *, is_autograd: bool, has_functions: bool) -> str:
         """As of ``Graph.why_no_grad``.
 
         Args:
             parameter: its path, or itself.
-            reached: paths of the parameters that are in the graph.
             is_autograd: the graph is one of autograd.
             has_functions: it has custom functions, which may run a backward of their own.
         """
@@ -69,8 +67,9 @@ class Cuts:
                 f"{asked} does not require grad: it is frozen. parameter.requires_grad_(True) "
                 f"before the forward lets it train."
             )
-        if is_autograd and (path in reached or asked in reached):
-            return f"{asked} is in the graph: a backward gives it a gradient."
+        if path in self.reached:
+            where = "is in the graph" if is_autograd else "leads to the output"
+            return f"{asked} {where}: {_given(self.reached[path])}"
         if self.operations is None:
             return (
                 f"{asked} is not in the graph: no way of differentiable operations leads from it "
@@ -111,17 +110,16 @@ class Cuts:
         )
 
     def _watched(self, asked: str, path: str, operations: tuple[Operation, ...]) -> str:
-        reached, cut, is_used = self._follow(path, operations)
-        if is_used:
-            return f"{asked} leads to the output: a backward from there gives it a gradient."
+        reached, cut = self._follow(path, operations)
         if not reached and not cut:
             return f"{asked} is not in the graph: no operation of the forward used it."
         inside = [one for one in cut if one.reason == INSIDE]
-        if inside:
+        if inside and not any(one.reason == UNMARKED for one in cut):
             return (
                 f"{asked} is used inside a custom function (a reentrant checkpoint, for one), "
                 f"whose own backward decides whether it gets a gradient: {_describe(inside[0])}."
             )
+        cut = [one for one in cut if one.reason != INSIDE]
         if cut:
             said = "; ".join(_describe(one) for one in cut[:_MOST])
             more = f"; and {len(cut) - _MOST} more" if len(cut) > _MOST else ""
@@ -129,18 +127,14 @@ class Cuts:
             return f"{asked} is cut off: {said}{more}.{other}"
         last = _describe(reached[-1])
         return (
-            f"{asked} was used, and nothing cuts it off; what became of it does not lead to the "
-            f"result (last: {last})."
+            f"{asked} was used, and no operation that was seen cuts it off; what became of it does "
+            f"not lead to the result (last: {last})."
         )
 
     def _follow(
         self, path: str, operations: tuple[Operation, ...]
-    ) -> tuple[list[Operation], list[Operation], bool]:
-        """Operations that a parameter led to: those that let gradients through, and the others.
-
-        Returns:
-            both, and whether a result of the forward is among the first.
-        """
+    ) -> tuple[list[Operation], list[Operation]]:
+        """Operations that a parameter led to: those that let gradients through, and the others."""
         marks: set[int | str] = {path}
         reached, cut = [], []
         for number, one in enumerate(operations):
@@ -151,7 +145,19 @@ class Cuts:
                 reached.append(one)
             else:
                 cut.append(one)
-        return reached, cut, not marks.isdisjoint(self.results)
+        return reached, cut
+
+
+def _given(way: str) -> str:
+    """What a backward gives a parameter, by what stands on the way to it."""
+    if not way:
+        return "a backward gives it a gradient."
+    if way.startswith(CUSTOM):
+        return (
+            f"only {way} leads to it, whose own backward decides whether it gets a gradient "
+            f"(none, where it returns None)."
+        )
+    return f"a backward gives it zeros, since the derivative of {way} on the way to it is 0."
 
 
 def _describe(one: Operation) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from torchtap.core.doors import require
 from torchtap.core.errors import InputError
 from torchtap.core.modules import modules_of
 from torchtap.core.preserved import preserved
@@ -21,6 +22,7 @@ from torchtap.graphs.cuts import Cuts
 from torchtap.graphs.graph import AUTOGRAD, EXECUTION, Graph
 from torchtap.graphs.groups import INFERRED, by_parameters, by_sequence
 from torchtap.graphs.nodes import COMPILED, MODULE, Edge, Node
+from torchtap.graphs.reach import reached_parameters
 from torchtap.graphs.recorded import read_run
 from torchtap.graphs.trace import Trace, outermost_scripted
 from torchtap.hooks.calls import is_container
@@ -75,6 +77,7 @@ def graph(
         >>> [node.name for node in tt.graph(model, torch.ones(3, 4)).order()]
         ['input', 'Linear', 'ReLU', 'output']
     """
+    require("tt.graph")
     if isinstance(target, nn.Module):
         if model is not None:
             raise InputError("tt.graph got a module and model=; give one of them.")
@@ -114,7 +117,7 @@ def _graph_of_tensors(target: Any, model: Models) -> Graph:
         tuple(calls),
         tuple(found.roots),
         tuple(notes),
-        cuts=_cuts(models),
+        cuts=_cuts(models, tensors),
     )
 
 
@@ -173,7 +176,11 @@ def _notes(found: AutogradParts) -> list[str]:
     return notes
 
 
-def _cuts(models: Mapping[str, nn.Module], trace: Trace | None = None) -> Cuts:
+def _cuts(
+    models: Mapping[str, nn.Module],
+    tensors: Sequence[tuple[str, Tensor]],
+    trace: Trace | None = None,
+) -> Cuts:
     trainable, aliases, refs = dict[str, bool](), dict[str, str](), dict[str, Any]()
     first: dict[int, str] = {}
     for prefix, model in models.items():
@@ -188,9 +195,10 @@ def _cuts(models: Mapping[str, nn.Module], trace: Trace | None = None) -> Cuts:
                     first[id(param)] = full
                     trainable[full] = param.requires_grad
                     refs[full] = weakref.ref(param)
+    reached = reached_parameters((one for _, one in tensors), first)
     if trace is None:
-        return Cuts(trainable, aliases, refs=refs)
-    return Cuts(trainable, aliases, tuple(trace.operations), trace.results, refs)
+        return Cuts(trainable, aliases, reached=reached, refs=refs)
+    return Cuts(trainable, aliases, tuple(trace.operations), reached, refs)
 
 
 # ---------------------------------------------------------------------- a model that is run
@@ -217,7 +225,7 @@ def _graph_of_model(
         stack.enter_context(preserved(modules, args, kwargs))
         kept = _run(trace, model, args, kwargs, loss)
         tensors = trace.finish(kept)
-        cuts = _cuts({"": model}, trace)
+        cuts = _cuts({"": model}, tensors, trace)
         notes = _notes_of(model)
         if autograd and not trace.error:
             inputs = argument_leaves(args, dict(kwargs))

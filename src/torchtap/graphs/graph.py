@@ -17,12 +17,12 @@ from torchtap.core.site import did_you_mean
 from torchtap.core.text import NONE, count, elide, plural, shape, size
 from torchtap.graphs.cuts import Cuts
 from torchtap.graphs.nodes import (
+    AND,
     CHECKPOINT,
     FUNCTION,
     HIDDEN,
     OUTPUT,
     OVERWRITTEN,
-    PARAMETER,
     Call,
     Edge,
     Node,
@@ -128,7 +128,10 @@ class Graph(Printed):
             node
             for node in self.nodes
             if fnmatchcase(node.name, name)
-            or (node.path and (fnmatchcase(node.path, name) or node.path.startswith(inside)))
+            or any(
+                path and (fnmatchcase(path, name) or path.startswith(inside))
+                for path in (node.path, *node.path.split(AND))
+            )
         )
         if not found:
             known = dict.fromkeys(one for node in self.nodes for one in (node.name, node.path))
@@ -143,22 +146,16 @@ class Graph(Printed):
             parameter: its path, as in ``named_parameters()``, or itself.
 
         Returns:
-            sentences. Where the forward was watched (``tt.graph(model, *inputs)``), they name each
-            operation that cuts the way, with its module and its line in the program.
+            sentences. A way on which a custom function stands, whose backward may return none, or
+            an operation whose derivative is 0, is told. Where the forward was watched
+            (``tt.graph(model, *inputs)``), they name each operation that cuts the way, with its
+            module and its line in the program.
 
         Raises:
             InputError: the graph does not know the parameter: the model was not given.
         """
-        reached = {
-            one
-            for node in self.nodes
-            if node.kind == PARAMETER
-            for one in (node.path, *node.note.removeprefix("shared with ").split(", "))
-        }
         functions = any(node.kind in (FUNCTION, CHECKPOINT) for node in self.nodes)
-        return self.cuts.why(
-            parameter, reached, is_autograd=self.kind == AUTOGRAD, has_functions=functions
-        )
+        return self.cuts.why(parameter, is_autograd=self.kind == AUTOGRAD, has_functions=functions)
 
     # ------------------------------------------------------------------ pictures
 

@@ -28,6 +28,10 @@ OUTSIDE = -1
 """Number in place of a call, of what no module made."""
 
 
+AND = ", "
+"""Between the names of several inputs that are one tensor."""
+
+
 @dataclass(frozen=True, slots=True)
 class TensorType:
     """Shape and dtype of a tensor.
@@ -97,7 +101,8 @@ class Node:
             ``custom function``, ``checkpoint``, ``compiled``, ``module``, or ``raised`` (where the
             forward ended).
         path: of the module that made the node, ``""`` for the root or where it is not known. Of a
-            parameter and of a buffer their own path, of an input its name.
+            parameter and of a buffer their own path, of an input its name; of one tensor that is
+            several inputs, all their names.
         call: number of the call in :attr:`Graph.calls` that made it, -1 for none.
         types: shape and dtype of each output of the forward operation.
         sequence: number by which autograd orders backward; -1 of leaves.

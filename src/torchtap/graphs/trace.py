@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -19,11 +19,12 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree
 
-from torchtap.core.torch_private import current_task, sequence_number
+from torchtap.core.torch_private import current_task, is_in_function, sequence_number
 from torchtap.core.tree import argument_leaves, leaves
 from torchtap.graphs.autograd import type_of
-from torchtap.graphs.cuts import INSIDE
+from torchtap.graphs.cuts import INSIDE, UNMARKED
 from torchtap.graphs.nodes import (
+    AND,
     FUNCTION,
     INPUT,
     MODULE,
@@ -36,7 +37,6 @@ from torchtap.graphs.nodes import (
     TensorType,
 )
 from torchtap.hooks.module_hook import Handle, ModuleHook, run_as_it_is
-from torchtap.hooks.replay import is_in_function
 from torchtap.hooks.taps import Tap
 
 _LIBRARIES = str(Path(torch.__file__).parent), str(Path(__file__).parents[1])
@@ -52,6 +52,9 @@ _NO_VALUES = frozenset(
 """Functions whose results do not depend on the values that they are given."""
 _MOST_HIDDEN = 4096
 """Nodes that are looked at for where the result of a custom function came from."""
+
+
+Known = TypeVar("Known")
 
 
 @dataclass(slots=True)
@@ -90,19 +93,33 @@ class _Open:
     has_children: bool = False
 
 
-class Made:
-    """Which item made a tensor, of tensors that are still alive."""
+class Taken(NamedTuple):
+    """A tensor that an operation was given, as it was before it.
+
+    Attributes:
+        tensor: it.
+        needs_grad: whether it required grad.
+        source: number of the operation, or name of the parameter, that it came from.
+    """
+
+    tensor: Tensor
+    needs_grad: bool
+    source: int | str
+
+
+class Made(Generic[Known]):
+    """Something that is known of tensors, such as what made them, of those still alive."""
 
     def __init__(self) -> None:
-        self._by_id: dict[int, tuple[weakref.ref[Tensor], int]] = {}
+        self._by_id: dict[int, tuple[weakref.ref[Tensor], Known]] = {}
 
-    def __setitem__(self, tensor: Tensor, item: int) -> None:
+    def __setitem__(self, tensor: Tensor, item: Known) -> None:
         self._by_id[id(tensor)] = (weakref.ref(tensor), item)
 
-    def get(self, tensor: Tensor) -> int | None:
-        """The item, ``None`` where it is not known."""
-        ref, item = self._by_id.get(id(tensor), (None, None))
-        return item if ref is not None and ref() is tensor else None
+    def get(self, tensor: Tensor) -> Known | None:
+        """What is known of a tensor, ``None`` for nothing."""
+        found = self._by_id.get(id(tensor))
+        return found[1] if found is not None and found[0]() is tensor else None
 
 
 class _Enter(ModuleHook["Trace"]):
@@ -132,7 +149,6 @@ class Trace:
         items: inputs, operations and modules, in the order in which they ran.
         edges: (item, item, output, input, type).
         operations: for :meth:`Graph.why_no_grad`.
-        results: numbers of the operations that made what the forward returned.
         events: (sequence number, call) at each moment when a module was entered or left.
         merged: item -> the module into which it was merged.
         error: the exception that ended the forward; empty if none did.
@@ -149,11 +165,12 @@ class Trace:
         self.error = ""
         self.is_busy = False
         self._modules = modules
-        self._made, self._flows = Made(), Made()
+        self._made = Made[int]()
+        self._flows = Made[int]()
+        self._inside = Made[Operation]()
         self._nodes: dict[Any, int] = {}
         self._stack: list[_Open] = []
         self._times: Counter[str] = Counter()
-        self.results: tuple[int, ...] = ()
         self._raised: set[int] = set()
         self._params = {
             id(param): f"{path}.{name}".lstrip(".")
@@ -166,9 +183,13 @@ class Trace:
     def following(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[None]:
         """Follow what runs inside the block."""
         names = _argument_names(self._modules[""])
+        given: dict[int, tuple[Tensor, list[str]]] = {}
         for name, tensor in argument_leaves(args, kwargs):
             name = _named(name, names, is_only=len(args) == 1 and not kwargs)
-            self._new(Item("input", INPUT, OUTSIDE, name, (type_of(tensor),)), [tensor])
+            given.setdefault(id(tensor), (tensor, []))[1].append(name)
+        for tensor, several in given.values():  # Of one tensor, nothing tells which was used.
+            item = Item("input", INPUT, OUTSIDE, AND.join(several), (type_of(tensor),))
+            self._new(item, [tensor])
         with ExitStack() as stack:
             for path, module in self._modules.items():
                 if isinstance(module, torch.jit.ScriptModule):
@@ -211,14 +232,13 @@ class Trace:
             for call in self.calls
         ]
         found = leaves(output)
-        flows = (self._flows.get(tensor) for _, tensor in found if tensor.requires_grad)
-        self.results = tuple(flow for flow in flows if flow is not None)
         for name, tensor in found:
+            self._note_unmarked(tensor)
             source = self._source(tensor)
             if source is not None:
                 target = self._new(Item("output", OUTPUT, OUTSIDE, name, (type_of(tensor),)), [])
                 self.edges.append((source, target, 0, 0, type_of(tensor)))
-        self._made, self._flows, self._nodes = Made(), Made(), {}  # They hold the graph.
+        self._nodes = {}  # They hold the graph.
         return found
 
     def _end(self, last: _Open) -> None:
@@ -300,19 +320,29 @@ class Trace:
 
     # ------------------------------------------------------------------ operations
 
-    def ran(self, name: str, taken: Sequence[Tensor], given: Sequence[Tensor]) -> None:
+    def taken(self, tensors: Sequence[Tensor]) -> list[Taken]:
+        """What an operation is about to be given. What it writes into may not be known after it."""
+        return [
+            Taken(one, one.requires_grad, self._flow(one) if one.requires_grad else "")
+            for one in tensors
+        ]
+
+    def ran(self, name: str, inputs: Sequence[Taken], given: Sequence[Tensor]) -> None:
         """An operation ran.
 
         Args:
             name: of its function.
-            taken: the tensors it was given.
+            inputs: the tensors it was given.
             given: its results, and what it overwrote.
         """
         line = _line()
+        taken = [one.tensor for one in inputs]
         if not torch.is_grad_enabled() and is_in_function():
-            self._note_inside(name, taken, line)
+            self._note_inside(name, inputs, given, line)
             return
-        reason = self._note_flow(name, taken, given, line)
+        for tensor in taken:
+            self._note_unmarked(tensor)
+        reason = self._note_flow(name, inputs, given, line)
         sources = [(self._source(one), type_of(one)) for one in taken]
         known = [(source, kind) for source, kind in sources if source is not None]
         if not given or not known:
@@ -320,19 +350,35 @@ class Trace:
         path = self.calls[self._stack[-1].id].path if self._stack else ""
         params = [self._params[id(one)] for one in taken if id(one) in self._params]
         note = reason or (f"with {', '.join(params)}" if params else "")
-        cut = [place for place, one in enumerate(taken) if one.requires_grad] if reason else []
+        cut = [place for place, one in enumerate(inputs) if one.needs_grad] if reason else []
         call = self._stack[-1].id if self._stack else OUTSIDE
         types = tuple(map(type_of, given))
         item = self._new(Item(name, OPERATION, call, path, types, line, note, tuple(cut)), given)
         for place, (source, kind) in enumerate(known):
             self.edges.append((source, item, 0, place, kind))
 
-    def _note_inside(self, name: str, taken: Sequence[Tensor], line: str) -> None:
+    def _note_inside(
+        self, name: str, inputs: Sequence[Taken], given: Sequence[Tensor], line: str
+    ) -> None:
         """An operation ran in the forward of a custom function, which shows nothing of it."""
-        params = tuple(self._params[id(one)] for one in taken if id(one) in self._params)
+        tensors = [one.tensor for one in inputs]
+        params = tuple(self._params[id(one)] for one in tensors if id(one) in self._params)
         path = self.calls[self._stack[-1].id].path if self._stack else ""
         if params:
             self.operations.append(Operation(name, params, False, INSIDE, path, line))
+        sources = [one.source for one in inputs if one.needs_grad]
+        for before in map(self._inside.get, tensors):
+            sources += () if before is None else before.sources
+        if sources and name not in _NO_VALUES:
+            found = Operation(name, tuple(dict.fromkeys(sources)), False, UNMARKED, path, line)
+            for one in given:
+                self._inside[one] = found
+
+    def _note_unmarked(self, tensor: Tensor) -> None:
+        """A tensor is used: if a custom function made it without a graph, it was cut off there."""
+        found = self._inside.get(tensor)
+        if found is not None and not tensor.requires_grad and found not in self.operations:
+            self.operations.append(found)
 
     def _new(self, item: Item, tensors: Iterable[Tensor]) -> int:
         number = len(self.items)
@@ -383,19 +429,21 @@ class Trace:
         return found
 
     def _note_flow(
-        self, name: str, taken: Sequence[Tensor], given: Sequence[Tensor], line: str
+        self, name: str, inputs: Sequence[Taken], given: Sequence[Tensor], line: str
     ) -> str:
         """Write down an operation with inputs that require grad; returns why it cuts them off."""
-        sources = tuple(dict.fromkeys(self._flow(one) for one in taken if one.requires_grad))
+        sources = tuple(dict.fromkeys(one.source for one in inputs if one.needs_grad))
         if not sources or name in _NO_VALUES or (not given and name not in _VALUES):
             return ""
-        has_grad = any(one.requires_grad for one in given)
+        # What is written without grad mode keeps the graph that it had, without the write.
+        has_grad = torch.is_grad_enabled() and any(one.requires_grad for one in given)
         path = self.calls[self._stack[-1].id].path if self._stack else ""
         reason = "" if has_grad else _why_cut(name, given)
         number = len(self.operations)
         self.operations.append(Operation(name, sources, has_grad, reason, path, line))
         for one in given:
-            self._flows[one] = number
+            if has_grad or not one.requires_grad:
+                self._flows[one] = number
         return reason
 
     def _flow(self, tensor: Tensor) -> int | str:
@@ -436,10 +484,11 @@ class _Functions(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        result = func(*args, **(kwargs or {}))
         if current_task() != -1 or self._trace.is_busy:
-            return result
-        taken = [one for one in _pytree.tree_leaves((args, kwargs)) if isinstance(one, Tensor)]
+            return func(*args, **(kwargs or {}))
+        tensors = [one for one in _pytree.tree_leaves((args, kwargs)) if isinstance(one, Tensor)]
+        taken = self._trace.taken(tensors)
+        result = func(*args, **(kwargs or {}))
         if taken:
             name = _name_of(func)
             given = [one for one in _pytree.tree_leaves(result) if isinstance(one, Tensor)]

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from torchtap.graphs.nodes import MODULE, OUTSIDE, Call, Edge, Node
+from torchtap.graphs.nodes import INPUT, MODULE, OUTPUT, OUTSIDE, Call, Edge, Node
 
 _LONGEST = 8
 """Most parts in what is repeated."""
 _FEWEST_LEAVES = 3
 """Fewest repetitions of what holds no module."""
+_Way = tuple[str, Any]
+"""Where an edge leads: inside, to the next copy or elsewhere, and to what there."""
 
 
 @dataclass(slots=True, eq=False)
@@ -122,7 +125,7 @@ def fold_repeats(root: Part, arrows: Iterable[Edge]) -> None:
         root: the tree.
         arrows: edges between nodes, in the direction of the forward.
     """
-    wires = _Wires(arrows)
+    wires = _Wires(arrows, {node.id: _end(node) for node in root.nodes()})
     todo = [root]
     while todo:
         part = todo.pop()
@@ -130,10 +133,26 @@ def fold_repeats(root: Part, arrows: Iterable[Edge]) -> None:
         todo += part.children
 
 
-class _Wires:
-    """Tells whether copies of a part are joined to what is around them in the same way."""
+def _end(node: Node) -> Any:
+    """What an input or an output of the model looks like, whose number does not matter.
 
-    def __init__(self, arrows: Iterable[Edge]) -> None:
+    Each of the blocks in a row may take or return one of its own, as a key of a cache.
+    """
+    if node.kind not in (INPUT, OUTPUT):
+        return node.id
+    return node.kind, re.sub(r"\d+", "#", node.path), node.types
+
+
+class _Wires:
+    """Tells whether copies of a part are joined to what is around them in the same way.
+
+    Args:
+        arrows: edges between nodes, in the direction of the forward.
+        ends: node -> what a copy may have another one of in its place.
+    """
+
+    def __init__(self, arrows: Iterable[Edge], ends: Mapping[int, Any]) -> None:
+        self._ends = ends
         self._into: dict[int, list[int]] = {}
         self._out: dict[int, list[int]] = {}
         for arrow in arrows:
@@ -170,20 +189,20 @@ class _Wires:
         places: Sequence[Mapping[int, int]],
         number: int,
         step: int,
-    ) -> list[list[tuple[str, int]]]:
+    ) -> list[list[_Way]]:
         """Of each node of a copy, where its edges lead: inside, to the next copy, or elsewhere."""
         inside = places[number]
         beside = places[number + step] if 0 <= number + step < len(places) else {}
         found = []
         for node in copies[number]:
-            ways = []
+            ways = list[_Way]()
             for other in edges.get(node, ()):
                 if other in inside:
                     ways.append((_INSIDE, inside[other]))
                 elif other in beside:
                     ways.append((_NEXT, beside[other]))
                 else:
-                    ways.append((_ELSEWHERE, other))
+                    ways.append((_ELSEWHERE, self._ends.get(other, other)))
             found.append(ways)
         return found
 
@@ -191,7 +210,7 @@ class _Wires:
 _INSIDE, _NEXT, _ELSEWHERE = "inside", "next", "elsewhere"
 
 
-def _loosely(ways: Sequence[Sequence[tuple[str, int]]]) -> list[list[tuple[str, int]]]:
+def _loosely(ways: Sequence[Sequence[_Way]]) -> list[list[_Way]]:
     return [[way if way[0] == _INSIDE else (_ELSEWHERE, 0) for way in node] for node in ways]
 
 

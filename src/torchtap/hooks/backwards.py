@@ -4,28 +4,18 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
-from types import CodeType, FrameType
+from types import FrameType
 
-import torch
 from torch import Tensor
 
 from torchtap.core.stack_frames import innermost_frames
 from torchtap.core.tensors import storage_id
-from torchtap.core.torch_private import autograd_engine, current_task
+from torchtap.core.torch_private import call_after_backward, current_task, given_to_backward
 from torchtap.hooks.module_hook import keep_dynamo_out
 
 _REMEMBERED = 1024
-_GRADIENTS_OF: dict[CodeType, str] = {
-    torch.autograd.backward.__code__: "grad_tensors",
-    torch.autograd.grad.__code__: "grad_outputs",
-}
-
-
-def at_end_of_backward(function: Callable[[], None]) -> None:
-    """Call ``function`` when the backward that this thread is inside of has ended well."""
-    autograd_engine.queue_callback(function)
 
 
 def given_storages() -> set[int]:
@@ -46,11 +36,9 @@ def _given(frame: FrameType | None) -> list[Tensor] | None:
     """Gradients that the backwards on one Python stack were given; ``None`` if there is none."""
     found: list[Tensor] | None = None
     while frame is not None:
-        name = _GRADIENTS_OF.get(frame.f_code)
-        if name is not None:
-            given = frame.f_locals[name]
-            tensors = given if isinstance(given, Sequence) else [given]
-            found = [*(found or ()), *(one for one in tensors if isinstance(one, Tensor))]
+        given = given_to_backward(frame)
+        if given is not None:
+            found = [*(found or ()), *given]
         frame = frame.f_back
     return found
 
@@ -109,7 +97,7 @@ class Backwards:
         self._numbers[task] = number
         self.given |= given_storages()
         running.append(task)
-        at_end_of_backward(partial(self._end, running, task))
+        call_after_backward(partial(self._end, running, task))
         return number
 
     def _end(self, running: list[int], task: int) -> None:

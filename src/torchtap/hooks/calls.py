@@ -15,10 +15,16 @@ from torch import Tensor, nn
 
 from torchtap.core.record import BACKWARD, FORWARD, RECOMPUTE
 from torchtap.core.stack_frames import is_on_stack
-from torchtap.core.torch_private import current_node, current_task, sequence_number, top_saved_hooks
+from torchtap.core.torch_private import (
+    current_node,
+    current_task,
+    is_in_function,
+    sequence_number,
+    top_saved_hooks,
+)
 from torchtap.core.tree import argument_leaves
 from torchtap.hooks.module_hook import ModuleHook
-from torchtap.hooks.replay import FUNCTION, OTHER, Replay, is_in_function, what_runs
+from torchtap.hooks.replay import FUNCTION, OTHER, Replay, what_runs
 from torchtap.hooks.taps import Tap
 
 UNIDENTIFIED = -1

@@ -15,9 +15,10 @@ from torch.optim.optimizer import (
 from torch.utils.hooks import RemovableHandle
 
 from torchtap.core.stack_frames import innermost_frames
+from torchtap.core.torch_private import code_of, profile_hook_step
 from torchtap.hooks.module_hook import keep_dynamo_out
 
-_STEP = Optimizer.profile_hook_step(lambda: None).__code__
+_STEP = code_of(profile_hook_step(lambda: None))
 """Code of the function around each step, which calls the hooks."""
 _gone: list[RemovableHandle] = []
 """Handles of listeners that were never closed and are gone, to be removed outside of any step."""

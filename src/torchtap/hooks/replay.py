@@ -27,11 +27,13 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import BackwardCFunction, Function
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from torchtap.core.tensors import storage_id
 from torchtap.core.torch_private import (
+    CHECKPOINTS,
+    FUNCTION_BACKWARD,
+    REENTRANT_NODE,
     RUN_BACKWARD,
     current_node,
     current_task,
@@ -53,10 +55,6 @@ _MOST_COPIES = 256
 _SAMPLE = 16
 """Elements of an argument that stand for its content."""
 
-_CHECKPOINTS = "torch.utils.checkpoint"
-_APPLY_CODE = Function.apply.__func__.__code__  # type: ignore[attr-defined]
-_FUNCTION_CODE = BackwardCFunction.apply.__code__
-
 
 def what_runs(node: Any) -> str:
     """What runs a module inside the innermost backward of this thread.
@@ -67,24 +65,15 @@ def what_runs(node: Any) -> str:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
-        if code is _FUNCTION_CODE:
-            # By its name, because other libraries have copies of PyTorch's.
-            is_checkpoint = type(node).__name__ == "CheckpointFunctionBackward"
+        if code is FUNCTION_BACKWARD:
+            is_checkpoint = type(node).__name__ == REENTRANT_NODE
             return REENTRANT if is_checkpoint else FUNCTION
-        if code.co_name == "unpack_hook" and frame.f_globals.get("__name__") == _CHECKPOINTS:
+        if code.co_name == "unpack_hook" and frame.f_globals.get("__name__") == CHECKPOINTS:
             return NON_REENTRANT
-        if code is RUN_BACKWARD:
+        if code in RUN_BACKWARD:
             return OTHER
         frame = frame.f_back
     return OTHER  # A thread of the engine.
-
-
-def is_in_function() -> bool:
-    """Whether this thread is inside the forward of a custom function."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code is not _APPLY_CODE:
-        frame = frame.f_back
-    return frame is not None
 
 
 class Content(NamedTuple):

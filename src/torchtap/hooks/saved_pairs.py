@@ -10,19 +10,69 @@ Any pair of hooks switches off autograd's own check for saved tensors that are o
 
 from __future__ import annotations
 
+import sys
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from torchtap.core.torch_private import pop_saved_hooks, push_saved_hooks, top_saved_hooks
+from torchtap.core.torch_private import (
+    is_left_open,
+    pop_saved_hooks,
+    push_saved_hooks,
+    top_saved_hooks,
+)
 
 Pack = Callable[[Tensor], Any]
 Unpack = Callable[[Any], Tensor]
 Pair = tuple[Pack, Unpack]
 Guarded = tuple[Tensor, int]
 """An alias of a saved tensor, and the version at which it was saved."""
+
+
+class _Below(threading.local):
+    """
+    Attributes:
+        pair: that the pair of a pack hook stands on in this thread, while it is on.
+    """
+
+    def __init__(self) -> None:
+        self.pair: Pair | None = None
+
+
+class _PackHook:
+    """A pack hook that selective checkpoints pass by where the program does not say otherwise.
+
+    Since 2.15 such a checkpoint warns when it finds hooks of a user around it and was not told
+    whether to call them. By default it does not, and the warning is about a choice that the
+    program has not made: it would end a training that runs with ``-W error``. A pair that says it
+    is the checkpoint's own is skipped in silence, for the one below it; where the program passes
+    ``respect_saved_tensors_hooks``, it does not say so.
+    """
+
+    __slots__ = ("_pack", "below")
+
+    def __init__(self, pack: Pack) -> None:
+        self._pack = pack
+        self.below = _Below()
+
+    def __call__(self, tensor: Tensor) -> Any:
+        return self._pack(tensor)
+
+    @property
+    def _checkpoint_internal(self) -> bool:
+        return is_left_open(sys._getframe(1))
+
+    @property
+    def _user_hooks(self) -> Pair | None:
+        return self.below.pair
+
+
+def make_pair(pack: Pack, unpack: Unpack) -> Pair:
+    """The pair of hooks of one owner."""
+    return _PackHook(pack), unpack
 
 
 def top() -> Pair | None:
@@ -33,6 +83,8 @@ def top() -> Pair | None:
 
 def push(pair: Pair) -> None:
     """Put a pair on top."""
+    if isinstance(pair[0], _PackHook):
+        pair[0].below.pair = top()
     push_saved_hooks(*pair)
 
 
@@ -44,6 +96,8 @@ def remove(pair: Pair) -> bool:
         pop_saved_hooks()
         if found[0] is pair[0] and found[1] is pair[1]:
             was_there = True
+            if isinstance(pair[0], _PackHook):
+                pair[0].below.pair = None  # Held on, it would keep what the user's hooks hold.
             break
         above.append(found)
     for other in reversed(above):

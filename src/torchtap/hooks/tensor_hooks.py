@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable
-from sys import getrefcount
 from typing import Any
 
 from torch import Tensor
 
 from torchtap.hooks.order import put_gradient
 from torchtap.hooks.taps import GradHook
-
-_ONLY_OURS = 3
-"""References to the hook table of a tensor that was freed: list, loop variable, argument."""
 
 
 class TensorHooks:
@@ -23,11 +20,11 @@ class TensorHooks:
         is_ours: whether a hook in such a table is the owner's.
 
     Attributes:
-        tables: each of them once.
+        tables: each of them once. A tensor and its node own the table, and it goes with them.
     """
 
     def __init__(self, is_ours: Callable[[GradHook], bool]) -> None:
-        self.tables: list[Any] = []
+        self.tables: list[weakref.ref[Any]] = []
         self._is_ours = is_ours
 
     def put(self, tensor: Tensor, hook: GradHook) -> None:
@@ -38,7 +35,7 @@ class TensorHooks:
             hooks = OrderedDict()
             tensor._backward_hooks = hooks
             tensor.grad_fn._register_hook_dict(tensor)  # type: ignore[union-attr]
-            self.tables.append(hooks)
+            self.tables.append(weakref.ref(hooks))
             hooks[hook] = hook
         else:
             self.join(hooks, hook)
@@ -46,17 +43,18 @@ class TensorHooks:
     def join(self, hooks: Any, hook: GradHook) -> None:
         """Put a hook into a table that others made, which is remembered once, to clean it."""
         if not any(isinstance(other, GradHook) and self._is_ours(other) for other in hooks):
-            self.tables.append(hooks)
+            self.tables.append(weakref.ref(hooks))
         hooks[hook] = hook
         put_gradient(hooks, hook)
 
     def prune(self) -> None:
         """Forget the tables of tensors that were freed."""
-        self.tables[:] = [hooks for hooks in self.tables if getrefcount(hooks) > _ONLY_OURS]
+        self.tables[:] = [table for table in self.tables if table() is not None]
 
     def release(self) -> None:
         """Take every hook off, also those on tensors of graphs that are still alive."""
-        for hooks in self.tables:
+        for table in self.tables:
+            hooks = table() or {}
             for hook in list(hooks):
                 if isinstance(hook, GradHook) and self._is_ours(hook):
                     del hooks[hook]

@@ -34,6 +34,9 @@ class AccelerateWatch(WatchedTraining):
     it compiles the model: inside of a compiled model no forward is heard of, and each step of an
     optimizer ends a step.
 
+    ``accelerator.save_state()`` commits what was recorded (:meth:`Watch.sync`) before it saves; a
+    loop that saves in another way calls ``w.watch.sync()`` first.
+
     Args:
         accelerator: of the loop.
         model: that it trains.
@@ -67,7 +70,8 @@ class AccelerateWatch(WatchedTraining):
             path=path,
         )
         steps = _Steps(accelerator, model)
-        steps.next_step = self._begin(model, off=steps.release).step
+        watch = self._begin(model, off=steps.release)
+        steps.next_step, steps.sync = watch.step, watch.sync
         # After the watch: its own hook has seen the update by the time that a step may end.
         steps.attach()
 
@@ -77,9 +81,11 @@ class _Steps:
 
     Attributes:
         next_step: called where the next step begins.
+        sync: called before a checkpoint is saved.
     """
 
     next_step: Callable[[], object]
+    sync: Callable[[], object]
 
     def __init__(self, accelerator: Any, model: nn.Module) -> None:
         self._accelerator = accelerator
@@ -92,12 +98,17 @@ class _Steps:
         model = self._model()
         assert model is not None  # It was just given.
         hook = Handle(model.register_forward_pre_hook(_Entry(self, Tap("", {}))))
-        self._handles = [hook, *listen_to_optimizers(self)]
+        saving = self._accelerator.register_save_state_pre_hook(self.save)
+        self._handles = [hook, saving, *listen_to_optimizers(self)]
 
     def release(self) -> None:
         """Take them off."""
         while self._handles:
             self._handles.pop().remove()
+
+    def save(self, models: Any, weights: Any, folder: Any) -> None:
+        """``accelerator.save_state()`` begins."""
+        self.sync()
 
     def enter(self, module: nn.Module) -> None:
         """A forward of the model begins."""

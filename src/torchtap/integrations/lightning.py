@@ -22,7 +22,8 @@ class LightningEvents(WatchedTraining):
     batches whose gradients are accumulated. With manual optimization that number counts the steps
     of all optimizers, so it may grow by more than one. Validations, also the sanity check before
     the training, have the phase ``eval``. What the module logs (``trainer.callback_metrics``) is
-    kept with the step.
+    kept with the step. Before a checkpoint is saved, what was recorded is committed
+    (:meth:`Watch.sync`).
     """
 
     _logged: Mapping[str, Any] = MappingProxyType({})
@@ -59,6 +60,10 @@ class LightningEvents(WatchedTraining):
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """An epoch ended."""
         self._log_new(trainer)
+
+    def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
+        """A checkpoint is about to be written."""
+        self._sync()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """The training raised."""

@@ -15,7 +15,8 @@ class TrainerEvents(WatchedTraining):
     A step is one update of the weights, however many batches its gradient is accumulated over, and
     has the number of updates before it: ``state.global_step`` as the step begins. What the trainer
     logs afterwards (``loss``, ``grad_norm``, ``eval_loss``) is kept with that step, and its
-    evaluations are.
+    evaluations are. Before a checkpoint is saved, what was recorded is committed
+    (:meth:`Watch.sync`).
 
     The trainer does not tell callbacks of an exception. Then the watch is closed, and saved, when
     the next training begins, when trainer and callback are garbage-collected, or when the program
@@ -35,6 +36,20 @@ class TrainerEvents(WatchedTraining):
     def on_step_end(self, args: Any, state: Any, control: Any, **about: Any) -> None:
         """The weights were updated."""
         self._end_step()
+        self._sync_before_saving(control)
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **about: Any) -> None:
+        """An epoch ended."""
+        self._sync_before_saving(control)
+
+    def on_save(self, args: Any, state: Any, control: Any, **about: Any) -> None:
+        """A checkpoint was saved, after an evaluation and a log of its step."""
+        self._sync()
+
+    def _sync_before_saving(self, control: Any) -> None:
+        # The trainer tells of a checkpoint when it is written: a kill in between would lose steps.
+        if control.should_save:
+            self._sync()
 
     def on_log(
         self,

@@ -18,6 +18,7 @@ from torchtap.capture.watch import Every, To, Watch, watch as open_watch
 from torchtap.core.distributed import num_ranks
 from torchtap.core.errors import CaptureError, TorchtapError
 from torchtap.core.modules import Where
+from torchtap.runs.file_name import refuse_other_kind
 from torchtap.runs.run import Run
 from torchtap.runs.single_file.file import with_rank
 
@@ -64,6 +65,8 @@ class WatchedTraining:
             "edits": edits,
             "evaluation": evaluation,
         }
+        if path is not None:
+            refuse_other_kind(Path(path))  # Not after the training.
         self._path = path
         self._watch: Watch | None = None
         self._between_steps = ExitStack()
@@ -159,6 +162,11 @@ class WatchedTraining:
         if self._is_watching:
             self._between_steps.close()
             self._between_steps.enter_context(self.watch.evaluating())
+
+    def _sync(self) -> None:
+        """A checkpoint is saved: what was recorded is to be committed by then."""
+        if self._is_watching:
+            self.watch.sync()
 
     def _log(self, values: Mapping[str, Any]) -> None:
         """Keep those that are numbers with the running step."""

@@ -27,6 +27,7 @@ class About:
         notes: sample ids and labels of steps.
         plan: what is tapped.
         every: of how many steps one is recorded; ``None`` where a function decides.
+        running: the step that runs; ``None`` where no watch counts steps.
     """
 
     meta: Callable[[], Meta] = Meta
@@ -37,3 +38,4 @@ class About:
     notes: StepNotes = field(default_factory=StepNotes)
     plan: Plan | None = None
     every: int | None = 1
+    running: Callable[[], int | None] = lambda: None

@@ -20,13 +20,14 @@ from numpy.typing import NDArray
 
 from torchtap.core.absence import Absence
 from torchtap.core.errors import InputError, RunError, SiteError
-from torchtap.core.record import EVAL, FORWARD, PHASES, Record, steps_there
+from torchtap.core.record import EVAL, FORWARD, PHASES, Record, said_steps, steps_there
 from torchtap.core.site import Site
 from torchtap.runs.meta import Meta
 from torchtap.runs.records import Fact, Places, Records, distinct
 from torchtap.runs.rows import SiteRows
 from torchtap.runs.select import Selection, Where
 from torchtap.stats import reading
+from torchtap.stats.catalogue.results import Extra
 from torchtap.stats.numbers import NAMES, further_of, value_of
 from torchtap.stats.series import Series
 from torchtap.stats.statistics import Statistics, other_shape, why_no_ratio
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 Step = int | Iterable[int] | str | None
 _SEARCHED = 8
 """Sites whose records are searched for one by one, before those of all are sorted."""
+_OF_VALUES = "not measured while it ran: computed from the values that were kept"
 _NONE: Places = np.zeros(0, dtype=np.intp)
 
 
@@ -76,6 +78,7 @@ class Contents:
         self._expected = expected
         self._of_site: dict[Site, Places] = {}
         self._steps_of: dict[Site, Mapping[int, Places]] = {}
+        self._unmeasured_steps: dict[Site, list[int]] = {}
 
     def in_phase(self, phase: str) -> Contents:
         """The same run, of which another phase is looked up."""
@@ -108,7 +111,8 @@ class Contents:
         known = dict.fromkeys([*self._records.sites, *self.series.sites])
         in_order = [site for site in dict.fromkeys(self._expected()) if site in known]
         known = {**dict.fromkeys(in_order), **known}
-        return Selection(known, self.meta.modules, self.meta.aliases, self.absent)
+        meta = self.meta
+        return Selection(known, meta.modules, meta.aliases, self.absent, watched=meta.where)
 
     @property
     def sites(self) -> Sequence[Site]:
@@ -320,29 +324,102 @@ class Contents:
         by_path = len(set(paths)) == len(paths)
         norms = {}
         for site in chosen:
-            if self._is_recorded(site):
+            if self._has_all_values(site):
                 joined = self.cat(site)
                 joined = joined if joined.layout is torch.strided else joined.to_dense()
                 wide = joined.to(torch.complex128 if joined.is_complex() else torch.float64)
                 norm = float(torch.linalg.vector_norm(wide.mean(dim=0)))
             else:
-                norm = self.series.of(site).mean_norm()
+                norm = self._measured_mean_norm(site)
             norms[(site.path or ".") if by_path else str(site)] = norm
         return norms
 
+    def _has_all_values(self, site: Site) -> bool:
+        """Whether the values of a site were kept in every step in which it was measured."""
+        if site not in self.series:
+            return True
+        return set(self.series.steps_of(site)) <= self._by_step(site).keys()
+
+    def _measured_mean_norm(self, site: Site) -> float:
+        kept = self.only_kept(site)
+        if kept:
+            steps = self.steps_of(site)
+            raise RunError(
+                f"{site} has no mean over samples of all {len(steps)} steps: {said_steps(kept)} "
+                f"{'was' if len(kept) == 1 else 'were'} not measured, and of the others not all "
+                f"values were kept. Take the steps that were kept: run.cat({str(site)!r}).mean(0)."
+            )
+        return self.series.of(site).mean_norm()
+
     # ------------------------------------------------------------------ statistics
 
+    def steps_of(self, site: Site) -> list[int]:
+        """Steps of which there are statistics of a site, ascending: those in which it was measured
+        while it ran, and those of which its values were kept.
+        """
+        measured = self.series.steps_of(site) if site in self.series else []
+        return sorted({*measured, *self.only_kept(site)})
+
+    def only_kept(self, site: Site) -> list[int]:
+        """Steps of which the values of a site were kept, and it was not measured while it ran.
+
+        Those of a site that was measured in others are few: a crash loses the last statistics.
+        """
+        if not self._is_recorded(site):
+            return []
+        if site not in self._unmeasured_steps:
+            measured = set(self.series.steps_of(site)) if site in self.series else set()
+            self._unmeasured_steps[site] = sorted(self._by_step(site).keys() - measured)
+        return self._unmeasured_steps[site]
+
     def stats(self, site: str | Site, *, step: Step = None) -> Statistics:
-        """See :meth:`Run.stats <torchtap.runs.run.Run.stats>`."""
+        """See :meth:`Run.stats <torchtap.runs.run.Run.stats>`.
+
+        All that shows statistics asks here, and :meth:`steps_of`, so that a step that was measured
+        counts everywhere, whether its values were kept or not.
+        """
         place, step = self.resolve(site), as_step(step)
-        series = self.series
-        if place not in series:
+        if place not in self.series:
             return self._measured_now(place, step)
-        if isinstance(step, str):
-            return reading.whole(series, place)
-        if isinstance(step, list):
-            return reading.window(series, place, step)
-        return reading.at(series, place, step)
+        kept = self.only_kept(place)
+        if isinstance(step, str | list):
+            return self._over_several(place, None if isinstance(step, str) else step)
+        if step is None and kept:
+            step = self.steps_of(place)[-1]
+        if step in kept:
+            return self._not_measured(place, self._measured_now(place, step))
+        return reading.at(self.series, place, step)
+
+    def _over_several(self, site: Site, steps: list[int] | None) -> Statistics:
+        """Of several steps of a site that was measured together, or of all.
+
+        Args:
+            site: which.
+            steps: those that were asked for; ``None`` for all.
+        """
+        wanted = set(self.steps_of(site) if steps is None else steps)
+        kept = [step for step in self.only_kept(site) if step in wanted]
+        own = [step for step in self.series.steps_of(site) if step in wanted]
+        if not kept:
+            if steps is None:
+                return reading.whole(self.series, site)
+            return reading.window(self.series, site, steps)
+        found = self._not_measured(site, self._measured_now(site, kept))
+        if own:
+            measured = (
+                reading.whole(self.series, site)
+                if steps is None
+                else reading.window(self.series, site, own)
+            )
+            found = reading.without_ratio(measured.merge(found), site)
+        return replace(found, notes=(*found.notes, *reading.part_of([*own, *kept], wanted)))
+
+    def _not_measured(self, site: Site, found: Statistics) -> Statistics:
+        """Say of statistics of values that the site was measured in other steps."""
+        missing = {one.name: f"{_OF_VALUES}." for one in self.series.statistics}
+        return replace(
+            found, notes=(*found.notes, _OF_VALUES), extra=Extra(where=str(site), missing=missing)
+        )
 
     def _measured_now(self, site: Site, step: int | list[int] | str | None) -> Statistics:
         """Of values that were kept."""
@@ -373,9 +450,9 @@ class Contents:
         param = Site(site.path, "param", site.leaf)
         before = [*self._records.at(self._by_step(param).get(rows[0].step, _NONE)[:1])]
         norm = measure_all([before[0].value], histogram=False).l2 if before else math.nan
-        why = why_no_ratio(norm, str(param))
+        why = why_no_ratio(norm)
         if before and found.shape not in (None, shape := tuple(before[0].kept.shape)):
-            norm, why = math.nan, other_shape(str(param), shape, found.shape)
+            norm, why = math.nan, other_shape(shape, found.shape)
         return replace(found, weight_l2=norm, why_no_ratio=why)
 
     def _by_step(self, site: Site) -> Mapping[int, Places]:
@@ -395,17 +472,21 @@ class Contents:
         further = [one.name for one in series.statistics]
         if name not in NAMES:
             further_of(name, further)
-        if place not in series:
-            steps = sorted(self._by_step(place))
-            if not steps:
-                raise SiteError(self._nothing_like(place, None, None, None, self.phase))
-            return steps, [value_of(self.stats(place, step=step), name) for step in steps]
-        steps = series.steps_of(place)
+        if place not in series and not self._by_step(place):
+            raise SiteError(self._nothing_like(place, None, None, None, self.phase))
+        steps, kept = self.steps_of(place), set(self.only_kept(place))
         if name in NAMES and not NAMES[name].needs_histogram:
-            per_step = (reading.numbers_at(series, place, step) for step in steps)
+            per_step = (
+                self.stats(place, step=step)
+                if step in kept
+                else reading.numbers_at(series, place, step)
+                for step in steps
+            )
             return steps, [value_of(stats, name) for stats in per_step]
-        kept = [step for step in steps if series.is_kept(step)] or steps[-1:]
-        return kept, [value_of(reading.at(series, place, step), name) for step in kept]
+        if name not in NAMES and place in series:  # Of values no further statistics are computed.
+            steps, kept = series.steps_of(place), set()
+        there = [step for step in steps if step in kept or series.is_kept(step)] or steps[-1:]
+        return there, [value_of(self.stats(place, step=step), name) for step in there]
 
     def over_ranks(
         self, site: str | Site, name: str, step: int | None

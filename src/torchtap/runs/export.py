@@ -45,7 +45,7 @@ def export_run(run: Run, kind: str, path: Path, where: Where = None) -> list[Pat
         RunError: the values of a site do not fit together.
     """
     if kind not in KINDS:
-        raise InputError(f"--to is {kind!r}; expected one of {', '.join(KINDS)}.")
+        raise InputError(f"--format is {kind!r}; expected one of {', '.join(KINDS)}.")
     path.parent.mkdir(parents=True, exist_ok=True)
     half = path.with_name(f".{path.name}.part")
     try:

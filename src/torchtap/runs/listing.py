@@ -2,46 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import struct
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from torchtap.core.absence import Absence
-from torchtap.core.errors import RunError
 from torchtap.core.record import BACKWARD, EVAL, FORWARD, RECOMPUTE
 from torchtap.core.site import PORTS, Site
-
-FORMAT = 2
-"""Of a file's metadata; files of another one are refused."""
-
-_MOST_HEADER_BYTES = 100_000_000
-"""The limit that safetensors itself sets."""
+from torchtap.runs.single_file.header import UNPROTECTED, Header, describing, read_header
 
 PREFIX = "torchtap.stats"
 """Names of what was measured begin so; no record's can, since it has a colon before a hash."""
-
-DTYPES = {
-    "BOOL": "bool",
-    "U8": "uint8",
-    "I8": "int8",
-    "U16": "uint16",
-    "I16": "int16",
-    "U32": "uint32",
-    "I32": "int32",
-    "U64": "uint64",
-    "I64": "int64",
-    "F16": "float16",
-    "BF16": "bfloat16",
-    "F32": "float32",
-    "F64": "float64",
-    "C64": "complex64",
-    "F8_E4M3": "float8_e4m3fn",
-    "F8_E5M2": "float8_e5m2",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,15 +128,21 @@ def list_saved(path: str | Path) -> Listing:
         FileNotFoundError: there is no such file.
         RunError: the file is not a run of torchtap.
     """
-    file = Path(path)
-    header = _read_header(file)
-    text = header.pop("__metadata__", {}).get("torchtap")
-    if text is None:
-        raise RunError(f"{file} is a safetensors file, but torchtap did not write it.")
-    body = json.loads(text)
-    check_format(file, body)
-    values = [_value(entry, header[entry["name"]]) for entry in body["records"]]
+    header = read_header(path)
+    body = header.body()
+    with describing(header.path):
+        return _listed(header, body)
+
+
+def _listed(header: Header, body: Mapping[str, Any]) -> Listing:
+    values = [
+        ListedValue(one.site, one.step, one.phase, one.dtype, one.shape, nbytes)
+        for one in header.values(body)
+        for nbytes in [header.tensors[one.name].nbytes]
+    ]
     absent = [Absence(Site(where, port, leaf), why) for where, port, leaf, why in body["absent"]]
+    if header.crc32 is None:
+        absent.append(Absence(Site(""), UNPROTECTED))
     meta = body["meta"]
     found = listing_of(meta["model"], meta["modules"], values, absent)
     found = replace(found, rank=meta.get("rank", 0), world_size=meta.get("world_size", 1))
@@ -179,45 +158,8 @@ def list_saved(path: str | Path) -> Listing:
         for entry in series["sites"]
         if entry["dtype"]
     ]
-    num_steps = header[f"{PREFIX}.steps"]["shape"][0]
+    num_steps = header.tensors[f"{PREFIX}.steps"].shape[0]
     return with_measured(found, meta["modules"], measured, num_steps)
-
-
-def check_format(file: Path, body: dict[str, Any]) -> None:
-    """Raise ``RunError`` for a file that another torchtap wrote in another format."""
-    found = body["format"]
-    if found != FORMAT:
-        is_later = isinstance(found, int) and found > FORMAT
-        way_out = "Update it." if is_later else "Write it again with run.save."
-        raise RunError(
-            f"{file} has format {found!r}; this torchtap reads format {FORMAT}. {way_out}"
-        )
-
-
-def _read_header(file: Path) -> dict[str, Any]:
-    with file.open("rb") as stream:
-        start = stream.read(8)
-        length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
-        if not 2 <= length <= _MOST_HEADER_BYTES:
-            raise RunError(f"{file} is not a safetensors file.")
-        raw = stream.read(length)
-    try:
-        header = json.loads(raw)
-    except ValueError as error:
-        raise RunError(f"{file} is not a safetensors file, or only a part of one.") from error
-    if not isinstance(header, dict):
-        raise RunError(f"{file} is not a safetensors file.")
-    return header
-
-
-def _value(entry: dict[str, Any], tensor: dict[str, Any]) -> ListedValue:
-    begin, end = tensor["data_offsets"]
-    dtype, dims = DTYPES.get(tensor["dtype"], tensor["dtype"].lower()), tensor["shape"]
-    if entry["real_view"]:
-        dtype, dims = {"F16": "complex32"}.get(tensor["dtype"], "complex128"), dims[:-1]
-    dtype = entry.get("dtype") or dtype  # Older files have none.
-    site = Site(*entry["site"])
-    return ListedValue(site, entry["step"], entry["phase"], dtype, tuple(dims), end - begin)
 
 
 def listing_of(

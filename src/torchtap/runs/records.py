@@ -167,15 +167,6 @@ class Records(Sequence[Record]):
                 self.kept.extend(kept)
                 self._append(columns, versions)
 
-    def append_columns(self, *columns: Sequence[Any]) -> None:
-        """Append records whose values ``kept`` holds already; nothing can overwrite them.
-
-        Args:
-            columns: sites, steps, calls, phases, backwards and labels.
-        """
-        with self._lock:
-            self._append(columns, UNVERSIONED)
-
     def _append(self, columns: Sequence[Sequence[Any]], versions: Any) -> None:
         sites, steps, calls, phases, backwards, labels = columns
         end = self._length + len(sites)

@@ -12,6 +12,7 @@ from torchtap.core.printed_page import Page, Printed
 from torchtap.core.record import FORWARD, Record
 from torchtap.core.site import Site
 from torchtap.runs.contents import Contents, Step, as_step
+from torchtap.runs.file_name import refuse_other_kind
 from torchtap.runs.meta import Meta
 from torchtap.runs.records import LiveRecords, Records
 from torchtap.runs.scalars import Scalars
@@ -134,11 +135,19 @@ class Run(Printed):
         return self._contents().nbytes
 
     def __len__(self) -> int:
+        """How many values were kept, in all phases; 0 of a run of statistics alone."""
         return len(self._records())
 
+    def __bool__(self) -> bool:
+        """Whether the run holds anything: values, statistics, or numbers that were logged."""
+        series = self._series()
+        return bool(len(self) or series.steps or series.evaluation is not None or self.scalar_names)
+
     def __contains__(self, site: object) -> bool:
+        if not isinstance(site, str | Site):
+            return False
         try:
-            self._contents().resolve(site if isinstance(site, Site) else str(site))
+            self._contents().resolve(site)
         except SiteError:
             return False
         return True
@@ -279,12 +288,15 @@ class Run(Printed):
         """Norm of the mean over samples, per module.
 
         Values are joined along dim 0 over calls and steps, averaged over dim 0, and the Euclidean
-        norm of that mean is taken, all in float64. NaN and Inf go through. Where values were not
-        kept but measured by ``tt.Stats``, its running mean is taken.
+        norm of that mean is taken, all in float64. NaN and Inf go through. Where not all values
+        were kept that ``tt.Stats`` measured, its running mean is taken.
 
         Returns:
             path -> norm. Where the selection holds several sites of one module (ports or leaves),
             the keys are the sites' text forms instead.
+
+        Raises:
+            RunError: neither the values of all steps nor a running mean of them was kept.
         """
         return self._contents().mean_norm(where)
 
@@ -293,7 +305,9 @@ class Run(Printed):
     def stats(self, site: str | Site, *, step: Step = None, phase: str = FORWARD) -> Statistics:
         """Statistics of a site over all calls of one step, or of several together.
 
-        Measured while it ran by ``tt.Stats``, or now from the values that were kept.
+        Measured while it ran by ``tt.Stats``; of steps in which it was not, now from the values
+        that were kept, which ``notes`` says where both are there. Tables, data frames, exports and
+        :meth:`sql` show the same.
 
         Args:
             site: which.
@@ -305,6 +319,10 @@ class Run(Printed):
             SiteError: nothing was recorded or measured there.
         """
         return self._contents().in_phase(phase).stats(site, step=step)
+
+    def _steps_of(self, site: Site) -> list[int]:
+        """Steps of which there are statistics of a site."""
+        return self._contents().steps_of(site)
 
     def quantile(self, site: str | Site, q: float, *, step: Step = None) -> float:
         """One quantile of a site, right to 1/33 (3.1 %); see :meth:`Statistics.quantile`."""
@@ -433,7 +451,9 @@ class Run(Printed):
     ) -> Table:
         """One row per site: calls, shape, dtype, bytes, and statistics of the values.
 
-        Reads every selected value once. ``print`` shows it, ``to_frame`` hands it on.
+        The statistics are those of :meth:`stats`: as they were measured while it ran, else of the
+        values that were kept, each of which is read once. ``print`` shows it, ``to_frame`` hands it
+        on.
 
         Args:
             where: as in :meth:`records`.
@@ -516,11 +536,13 @@ class Run(Printed):
         is not there is made, and a file that is there replaced.
 
         Raises:
+            InputError: the name ends as files of another kind do (``.pt``, ``.npz``).
             RunError: there is a directory of that name, or a tensor has no values.
             OSError: it cannot be written there.
         """
         from torchtap.runs.single_file.file import save_run
 
+        refuse_other_kind(Path(path))
         return save_run(self._contents(), self._find_scalars(), Path(path), self._find_notes())
 
     # ------------------------------------------------------------------ selection

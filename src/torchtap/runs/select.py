@@ -20,6 +20,7 @@ class Selection:
         modules: path -> class names in MRO order, in the order of ``named_modules()``.
         aliases: second path of a shared module -> its first.
         absent: asks what was selected and not seen.
+        watched: the patterns that were watched, as text; none where that is not known.
 
     Attributes:
         sites: by module, port and leaf: leaves that are numbers (positional arguments, items of a
@@ -32,10 +33,13 @@ class Selection:
         modules: Mapping[str, tuple[str, ...]],
         aliases: Mapping[str, str],
         absent: Callable[[], Sequence[Absence]],
+        *,
+        watched: Sequence[str] = (),
     ) -> None:
         self._modules = modules
         self._aliases = aliases
         self._absent = absent
+        self._watched = watched
         self._paths: dict[str, list[str]] = {}
         for alias, first in aliases.items():
             self._paths.setdefault(first, [first]).append(alias)
@@ -71,6 +75,8 @@ class Selection:
         """The same, which may be none."""
         if where is None or isinstance(where, Site):
             return [site for site in self.sites if where in (None, site)]
+        if not isinstance(where, str | Sequence) and not callable(where):
+            raise _no_site(where)
         items: Sequence[Any] = [where] if isinstance(where, str) or callable(where) else where
         patterns = [Pattern.parse(item) for item in items if isinstance(item, str)]
         sites = {item for item in items if isinstance(item, Site)}
@@ -98,6 +104,8 @@ class Selection:
         Raises:
             SiteError: there is none, or several.
         """
+        if not isinstance(site, str | Site):
+            raise _no_site(site)
         wanted = site if isinstance(site, Site) else Site.parse(site)
         if wanted.path in self._aliases:
             wanted = Site(self._aliases[wanted.path], wanted.port, wanted.leaf)
@@ -125,10 +133,46 @@ class Selection:
             return f"Nothing was recorded at {text}: {entry.site} is absent because {entry.reason}."
         if not self.sites:
             return f"The run is empty: nothing was recorded, at {text} or elsewhere."
+        if self._is_unwatched(text):
+            return self._not_watched(Site.parse(text))
         known = [str(site) for site in self.sites]
         if ":" not in text:
             known = list(dict.fromkeys(site.path or "." for site in self.sites))
         return f"Nothing was recorded at {text!r}{did_you_mean(text, known)}"
+
+    def _is_unwatched(self, text: str) -> bool:
+        """Whether a text is a port of a module that is there, and no pattern had it."""
+        try:
+            site = Site.parse(text)
+            patterns = [Pattern.parse(one) for one in self._watched]
+        except SiteError:  # A pattern, or what was watched is a function.
+            return False
+        if not patterns or ":" not in text or site.path not in self._modules:
+            return False
+        adding = [one for one in patterns if not one.negate] or [Pattern("*")]
+        is_chosen = any(self._fits(one, site) for one in adding)
+        return not is_chosen or any(self._fits(one, site) for one in patterns if one.negate)
+
+    def _not_watched(self, site: Site) -> str:
+        """The message for such a port."""
+        ports = list(dict.fromkeys(one.port for one in self.sites if one.path == site.path))
+        place = site.path or "."
+        there = f"; at {place!r} there is {', '.join(ports)}" if ports else ""
+        wanted = f"{place}:{','.join(dict.fromkeys([*ports, site.port]))}"
+        return (
+            f"Nothing was recorded at {str(site)!r}, which was not watched: the run was watched at "
+            f"{', '.join(map(repr, self._watched))}{there}. Watch {wanted!r}."
+        )
+
+
+def _no_site(found: object) -> SiteError:
+    """The error for something else in the place of a site, such as the number of a step."""
+    is_number = isinstance(found, int)
+    step = f" Step {found} is read by run.get('PATH:output', step={found})." if is_number else ""
+    return SiteError(
+        f"{type(found).__name__} is no site: a run is read by the text of a site, such as "
+        f"run['layer1:output'].{step} run.sites lists them, run.records() gives all values."
+    )
 
 
 def _number(leaf: str) -> float:

@@ -44,6 +44,11 @@ class StepNotes:
         if labels:
             self._labels.setdefault(step, {}).update(labels)
 
+    def has(self, step: int) -> bool:
+        """Whether anything is noted of a step, and be it when it ended."""
+        place = bisect_left(self._steps, step)
+        return place < len(self._steps) and self._steps[place] == step
+
     def of(self, step: int) -> tuple[list[int | str], dict[str, Any]]:
         """Ids and labels of a step; empty where nothing is noted."""
         return list(self._ids.get(step, ())), dict(self._labels.get(step, {}))
@@ -64,8 +69,7 @@ class StepNotes:
         return dict(self._labels.get(step, {}))
 
     def _refuse_unknown(self, step: int) -> None:
-        place = bisect_left(self._steps, step)
-        if place == len(self._steps) or self._steps[place] != step:
+        if not self.has(step):
             raise SiteError(f"Nothing is noted of step {step}. {steps_there(self._steps, step)}")
 
 

@@ -11,7 +11,11 @@ from torchtap.core.distributed import readable
 from torchtap.core.errors import RunError
 from torchtap.runs.store.dtypes import STORED
 
-COMPLEX_WITHOUT_NAME = (torch.complex32, torch.complex128)
+_COMPLEX_OF_HALVES = tuple(
+    getattr(torch, name) for name in ("complex32", "bcomplex32") if hasattr(torch, name)
+)
+"""``bcomplex32``, two numbers of ``bfloat16``, came with torch 2.15."""
+COMPLEX_WITHOUT_NAME = (*_COMPLEX_OF_HALVES, torch.complex128)
 """Complex dtypes that safetensors lacks."""
 _OF_BITS = {
     getattr(torch, name): plain
@@ -68,10 +72,10 @@ def copyable(tensor: Tensor) -> Tensor:
     """A strided tensor as one of the same bits, shape and strides that can be copied.
 
     It is the tensor itself but for dtypes of less than a byte, such as ``int4`` and ``bits8``, and
-    for ``complex32``, at whose copies PyTorch warns.
+    for complex numbers of halves, at whose copies PyTorch warns.
     """
     plain = _OF_BITS.get(tensor.dtype)
-    if tensor.dtype is torch.complex32 and not (tensor.is_conj() or tensor.is_neg()):
+    if tensor.dtype in _COMPLEX_OF_HALVES and not (tensor.is_conj() or tensor.is_neg()):
         plain = torch.int32
     return tensor if plain is None else tensor.view(plain)
 
@@ -85,25 +89,3 @@ def nameable(tensor: Tensor) -> Tensor:
     if tensor.dtype in COMPLEX_WITHOUT_NAME:
         return torch.view_as_real(tensor.resolve_conj().resolve_neg())
     return copyable(tensor)
-
-
-def as_dtype(tensor: Tensor, name: str | None) -> Tensor:
-    """What :func:`copyable` was given, of what it returned.
-
-    Args:
-        tensor: that.
-        name: of the dtype, without ``torch.``; ``None`` for that of the tensor.
-
-    Raises:
-        RunError: the dtype is another one.
-    """
-    own = str(tensor.dtype).removeprefix("torch.")
-    if name is None or name == own:
-        return tensor
-    wanted: torch.dtype | None = getattr(torch, name, None)
-    if wanted is None or _OF_BITS.get(wanted) is not tensor.dtype:
-        raise RunError(
-            f"The header says of a value that it is {name}, and the file holds it as {own}: it is "
-            f"damaged, or this PyTorch ({torch.__version__}) has no such dtype."
-        )
-    return tensor.view(wanted)

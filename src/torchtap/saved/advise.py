@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import nn
 
+from torchtap.core.doors import require
 from torchtap.core.errors import InputError
 from torchtap.core.modules import modules_of
 from torchtap.core.printed_page import BLANK, Grid, Page, Printed
@@ -149,6 +150,7 @@ def advise_offload(
         >>> advice.nbytes, advice.kept_nbytes, advice.where
         (1572864, 0, ('.',))
     """
+    require("tt.advise_offload")
     if not isinstance(budget_bytes, int) or budget_bytes < 0:
         raise InputError(f"budget_bytes is {budget_bytes!r}; expected a number of bytes from 0.")
     folder = folder_for(dir, allow_memory=allow_tmpfs)

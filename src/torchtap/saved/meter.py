@@ -16,7 +16,7 @@ from torchtap.core.plan import make_plan
 from torchtap.core.record import Record
 from torchtap.core.site import Pattern
 from torchtap.hooks.graph import num_casts
-from torchtap.hooks.saved_pairs import checked, guarded
+from torchtap.hooks.saved_pairs import checked, guarded, make_pair
 from torchtap.hooks.scope import ModuleScope
 from torchtap.saved.storages import Buffers, blocks_of, is_for_checkpoint
 
@@ -105,7 +105,7 @@ class SavedMeter:
     def __init__(self, modules: Mapping[str, nn.Module], *, hooks: bool) -> None:
         self._hooks = hooks
         self._scope = ModuleScope()
-        self._scope.pair = (self._pack, lambda one: checked(one.guard))
+        self._scope.pair = make_pair(self._pack, lambda one: checked(one.guard))
         self._saved: list[weakref.ref[Counted]] = []
         self._of_nodes: list[Counted] = []
         self._buffers = Buffers(modules.items())

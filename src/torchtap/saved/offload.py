@@ -12,11 +12,13 @@ from typing import Literal
 from torch import Tensor, nn
 
 from torchtap.core.closable import Closable
+from torchtap.core.doors import require
 from torchtap.core.errors import InputError, OffloadError
 from torchtap.core.modules import Where, modules_of
 from torchtap.core.plan import make_plan
 from torchtap.core.text import plural
 from torchtap.hooks.module_hook import keep_dynamo_out
+from torchtap.hooks.saved_pairs import make_pair
 from torchtap.hooks.scope import ModuleScope
 from torchtap.saved.engine import OffloadEngine
 from torchtap.saved.gradient_check import Gradients, check_proof, compare_gradients
@@ -258,6 +260,7 @@ def offload(
         >>> off.report().moved_nbytes
         {'disk': 524288}
     """
+    require("tt.offload")
     check_request(
         model=model,
         where=where,
@@ -281,7 +284,7 @@ def offload(
         why_not=_why_not(buffers, only),
         thread=scope.places,
     )
-    scope.pair = (engine.pack, engine.unpack)
+    scope.pair = make_pair(engine.pack, engine.unpack)
     scope.on_end = engine.end_operation
     paths = [] if model is None else _attach(scope, model, where, buffers)
     done = Offload(engine, scope, model, paths=paths, keep_last=kept, missing=missing)

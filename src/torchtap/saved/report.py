@@ -15,12 +15,15 @@ from torch import Tensor, nn
 from torchtap.capture.saved_port import BUFFER, CAST, DUPLICATE, PARAMETER
 from torchtap.capture.watch import watch
 from torchtap.core.absence import Absence
+from torchtap.core.doors import require
 from torchtap.core.errors import InputError
 from torchtap.core.modules import modules_of
 from torchtap.core.outline import outline
 from torchtap.core.preserved import preserved
 from torchtap.core.printed_page import BLANK, Grid, Line, Page, Printed
+from torchtap.core.shape_arguments import noticing_shapes
 from torchtap.core.text import NONE, count, plural, size
+from torchtap.core.torch_messages import NO_SAVED_HOOKS, says
 from torchtap.core.torch_private import may_push_saved_hooks
 from torchtap.core.tree import argument_leaves
 from torchtap.saved.meter import EagerModules, ModelWithLoss, SavedMeter, path_in_model
@@ -148,6 +151,7 @@ def saved_report(
         >>> [(row.path, row.nbytes) for row in tt.saved_report(model, torch.ones(3, 4)).rows]
         [('0', 48), ('1', 96)]
     """
+    require("tt.saved_report")
     if depth is not None and depth < 0:
         raise InputError(f"depth is {depth}; expected a number from 0, or None for all.")
     call = _Call(model, loss, depth, args, kwargs)
@@ -155,10 +159,11 @@ def saved_report(
         if torch.is_inference_mode_enabled():
             stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad())
+        stack.enter_context(noticing_shapes("tt.saved_report", model, args, kwargs))
         try:
             return _look(call, hooks=may_push_saved_hooks())
         except RuntimeError as error:
-            if _FORBIDDEN not in str(error):
+            if not says(error, NO_SAVED_HOOKS):
                 raise
         return _look(call, hooks=False)
 
@@ -177,10 +182,6 @@ class _Call:
     def tensors(self) -> list[Tensor]:
         """What the model is called with."""
         return [tensor for _, tensor in argument_leaves(self.args, dict(self.kwargs))]
-
-
-_FORBIDDEN = "don't yet support saved tensor hooks"
-"""What ``torch.func`` says, in torch/_functorch/eager_transforms.py."""
 
 
 def _look(call: _Call, *, hooks: bool) -> SavedReport:

@@ -132,12 +132,12 @@ def _weight_l2(series: Series, site: Site, step: int | None) -> tuple[float, str
     param = Site(site.path, "param", site.leaf)
     row = series.row(step, series.known_place(param)) if param in series else None
     if row is None:
-        return math.nan, why_no_ratio(math.nan, str(param))
+        return math.nan, why_no_ratio(math.nan)
     shapes = series.of(param).shape, series.of(site).shape
     if None not in shapes and shapes[0] != shapes[1]:
-        return math.nan, other_shape(str(param), *shapes)
+        return math.nan, other_shape(*shapes)
     weight_l2 = math.sqrt(row[SUM_SQUARES])
-    return weight_l2, why_no_ratio(weight_l2, str(param))
+    return weight_l2, why_no_ratio(weight_l2)
 
 
 def _value(

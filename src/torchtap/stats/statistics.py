@@ -285,16 +285,21 @@ class Statistics(Printed):
         return show_statistics(self)
 
 
-def why_no_ratio(weight_l2: float, param: str) -> str:
-    """Why an update of one step has no ratio to ``param``; empty where it has one."""
+def why_no_ratio(weight_l2: float) -> str:
+    """Why an update of one step has no ratio to its parameter; empty where it has one.
+
+    It names no site: a table has one line for all sites of which the same is to be said.
+    """
     if math.isnan(weight_l2):
-        return f"{param} was not watched beside it in that step"
+        return "the port param was not watched beside it in that step"
     return "" if weight_l2 else "the parameter was all zero when the step began"
 
 
-def other_shape(param: str, of_param: Shape | None, of_update: Shape | None) -> str:
+def other_shape(of_param: Shape | None, of_update: Shape | None) -> str:
     """Why there is no ratio where an update is of a part of the parameter only, or the reverse."""
-    return f"{param} has shape {of_param} and its update {of_update}: one is a part of the other"
+    return (
+        f"the parameter has shape {of_param} and its update {of_update}: one is a part of the other"
+    )
 
 
 def _common(one: Statistics, two: Statistics, a: Any, b: Any, different: Any) -> Any:

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset, SequentialSampler
 
 from torchtap.capture.watch import watch
-from torchtap.core.distributed import local, own_rank
+from torchtap.core.distributed import local, own_rank, together
+from torchtap.core.doors import require
 from torchtap.core.errors import InputError
 from torchtap.core.modules import Where, modules_of
 from torchtap.core.plan import make_plan
@@ -26,7 +27,10 @@ from torchtap.runs.open_run import open_run
 from torchtap.runs.run import Run
 from torchtap.runs.store.attempt_reader import AttemptReader
 from torchtap.runs.store.disk import DATA_SET, Disk
+from torchtap.runs.store.gaps import unmeasured
+from torchtap.runs.store.history import counts, limits_of
 from torchtap.runs.store.layout import attempts_in, rank_folder
+from torchtap.runs.store.measured_rows import look_through
 from torchtap.stats.sink import Stats
 from torchtap.studies.fingerprint import NoFingerprintError, fingerprint
 
@@ -52,13 +56,15 @@ def record(
     The model runs as it is (``model.eval()`` is yours to call), without gradients. A step is a
     batch, in the order of the data set, and the ids of its samples are their places in it:
     ``run.ids(step)``. After any stop, ``resume=True`` goes on with the first batch that is not
-    there whole, so that no sample is there twice or missing. Compared with the run are the class
+    there whole, with its statistics if ``stats`` is given, so that no sample is there twice or
+    missing. Compared with the run are the class
     of the model, its parameters, its buffers (of modules in eval mode), ``where``, the number of
     samples, the batch size and the number of ranks; that the data are the same is yours to see to.
 
     Where ``torch.distributed`` is initialised, each rank takes its part of every batch and writes a
-    folder of its own; the run is the same as that of one process. Ranks whose part of the last
-    batch is empty have none of it.
+    folder of its own; the run is the same as that of one process. All ranks must call it: each
+    returns once all have written their parts, or raised. Ranks whose part of the last batch is
+    empty have none of it.
 
     Args:
         model: any module. Batches are moved to the device of its first parameter.
@@ -92,6 +98,7 @@ def record(
         >>> run.steps, run.ids(2), run.cat(".:output").shape
         ([0, 1, 2], [8, 9], torch.Size([10, 2]))
     """
+    require("tt.record")
     how = _How(where, call, stats, progress)
     return _recorded(model, _planned(data, batch_size, workers), how, to, resume=resume)
 
@@ -209,12 +216,20 @@ def _weights(model: nn.Module) -> dict[str, str]:
         return {}
 
 
-def _first_missing(path: Path, plan: _Plan, labels: Mapping[str, str], where: Sequence[str]) -> int:
-    """The first step that this rank has not whole."""
+def _first_missing(
+    path: Path,
+    plan: _Plan,
+    labels: Mapping[str, str],
+    where: Sequence[str],
+    *,
+    measures: bool,
+) -> int:
+    """The first step that this rank has not whole, with its statistics if they are measured."""
     home = rank_folder(path, plan.rank)
-    attempts = [AttemptReader(one) for one in attempts_in(home).values()] if home.is_dir() else []
+    folders = attempts_in(home) if home.is_dir() else {}
+    attempts = {number: AttemptReader(one) for number, one in folders.items()}
     done = -1
-    for one in attempts:
+    for one in attempts.values():
         meta = one.facts.get("meta", {})
         _refuse_other_sites(path, meta.get("where", where), where)
         known = meta.get("labels", labels)
@@ -225,7 +240,19 @@ def _first_missing(path: Path, plan: _Plan, labels: Mapping[str, str], where: Se
                     f"this is to go on with {value}. Give the same, or another folder."
                 )
         done = max([done, *(commit.step for commit in one.commits if commit.is_closed)])
-    return done + 1
+    first: int = min([done + 1, *(_unmeasured(attempts) if measures else ())])
+    return first
+
+
+def _unmeasured(attempts: Mapping[int, AttemptReader]) -> Iterator[int]:
+    """Steps from which on statistics of an attempt are missing."""
+    limits = limits_of(attempts)
+    spans = {number: look_through(one.folder)[0] for number, one in attempts.items()}
+    yield from (gap.first for gap in unmeasured(attempts, limits, spans))
+    for number, one in attempts.items():
+        first = one.first_step
+        if not one.facts.get("measures") and first is not None and counts(first, limits[number]):
+            yield first
 
 
 def _refuse_other_sites(path: Path, before: Sequence[str], now: Sequence[str]) -> None:
@@ -241,14 +268,17 @@ def _refuse_other_sites(path: Path, before: Sequence[str], now: Sequence[str]) -
 def _recorded(
     model: nn.Module, plan: _Plan, how: _How, to: str | Path | Disk, *, resume: bool
 ) -> Run:
-    disk = to if isinstance(to, Disk) else Disk(to, resume=resume)
-    wanted = make_plan(model, how.where).where
-    labels = plan.labels | _weights(model)
-    first = _first_missing(disk.path, plan, labels, wanted) if resume or disk.resumes else 0
-    shares = plan.shares(first)
-    disk.describe(labels, num_steps=len(shares) or None)
-    if first < plan.num_steps:
-        _run(model, plan, how, disk, shares)
+    with together():
+        disk = to if isinstance(to, Disk) else Disk(to, resume=resume)
+        wanted = make_plan(model, how.where).where
+        labels = plan.labels | _weights(model)
+        first = 0
+        if resume or disk.resumes:
+            first = _first_missing(disk.path, plan, labels, wanted, measures=bool(how.stats))
+        shares = plan.shares(first)
+        disk.describe(labels, num_steps=len(shares) or None)
+        if first < plan.num_steps:
+            _run(model, plan, how, disk, shares)
     return open_run(disk.path)
 
 

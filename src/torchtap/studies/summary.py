@@ -16,12 +16,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from torchtap.capture.watch import watch
+from torchtap.core.doors import require
 from torchtap.core.errors import InputError
 from torchtap.core.modules import modules_of
 from torchtap.core.outline import tree
 from torchtap.core.preserved import preserved
 from torchtap.core.printed_page import BLANK, Grid, Line, Page, Part, Printed
 from torchtap.core.record import Record
+from torchtap.core.shape_arguments import noticing_shapes
 from torchtap.core.text import NONE, Cell, count, plural, shape, short_count, size
 
 PARAMETER = "Parameter"
@@ -121,7 +123,8 @@ def summary(model: nn.Module, *args: Any, depth: int | None = None, **kwargs: An
         **kwargs: what the model is called with.
 
     Raises:
-        InputError: ``depth`` is negative, or the model has lazy parameters without a shape yet.
+        InputError: ``depth`` is negative, the model has lazy parameters without a shape yet, or
+            it was given a shape in the place of a tensor.
 
     Example:
         >>> import torch, torchtap as tt
@@ -129,6 +132,7 @@ def summary(model: nn.Module, *args: Any, depth: int | None = None, **kwargs: An
         >>> found.num_params, found.mult_adds, found.activation_bytes
         (10, 24, 24)
     """
+    require("tt.summary")
     if depth is not None and depth < 0:
         raise InputError(f"depth is {depth}; expected a number from 0, or None for all.")
     modules, aliases = modules_of(model)
@@ -144,6 +148,7 @@ def summary(model: nn.Module, *args: Any, depth: int | None = None, **kwargs: An
         stack.enter_context(watch(modules[""], "*:input,output", to=flow.take, copy="never"))
         ops = stack.enter_context(_Operations())
         counter = stack.enter_context(FlopCounterMode(display=False, custom_mapping=_formulas()))
+        stack.enter_context(noticing_shapes("tt.summary", modules[""], args, kwargs))
         modules[""](*args, **kwargs)
     macs = _mult_adds(modules, aliases, counter)
     rows = tuple(_rows(modules, aliases, flow, macs))

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import nn
 
+from torchtap.core.doors import require
 from torchtap.core.errors import InputError
 from torchtap.core.modules import Where
 from torchtap.core.plan import can_take
@@ -69,6 +70,7 @@ def sweep(
         >>> [str(row.site) for row in table]
         ['.:output', '0:output', '1:output']
     """
+    require("tt.sweep")
     if not isinstance(batch, int) or batch < 1:
         raise InputError(f"batch is {batch!r}; expected a whole number from 1.")
     edits = _named(edit)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from torchtap.capture.watch import watch
 from torchtap.core.absence import Absence, by_reason, reason_rows
+from torchtap.core.doors import require
 from torchtap.core.equality import has_memory, mismatch
 from torchtap.core.modules import Where
 from torchtap.core.plan import Plan, make_plan
@@ -119,6 +120,7 @@ def verify(
         >>> bool(tt.verify(block, torch.ones(3, 2)))
         True
     """
+    require("tt.verify")
     with uncompiled():
         return _verify(Trial(model, args, kwargs, loss), where)
 

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import CheckpointFunction
 
 from torchtap.core.errors import CaptureError
 from torchtap.core.plan import Filter
 from torchtap.core.site import Site
+from torchtap.core.torch_private import CHECKPOINT_FORWARD
 from torchtap.core.tree import Leaf, argument_leaves, leaves
 from torchtap.hooks.marks import open_editors
 from torchtap.hooks.module_hook import VALUES, Handle, keep_dynamo_out
@@ -168,7 +168,7 @@ def _is_in_reentrant_checkpoint() -> bool:
     Where nothing that is given to the checkpoint requires grad, PyTorch makes none either.
     """
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code is not CheckpointFunction.forward.__code__:
+    while frame is not None and frame.f_code is not CHECKPOINT_FORWARD:
         frame = frame.f_back
     given = leaves(frame.f_locals["args"]) if frame is not None else ()
     return any(tensor.requires_grad for _, tensor in given)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
+from torchtap.core.doors import require
 from torchtap.core.errors import CaptureError, EditError, InputError
 from torchtap.core.modules import Where, modules_of
 from torchtap.core.plan import Plan, make_plan
@@ -226,6 +227,7 @@ def features(
         >>> {site: tuple(one.shape) for site, one in extract(torch.ones(4, 2)).items()}
         {'1:output': (4, 3), '0:output': (4, 3)}
     """
+    require("tt.features")
     if not isinstance(call, int) or call < LAST:
         raise InputError(f"call is {call!r}; expected a number from 0, or -1 for the last.")
     return Features(model, where, call=call, frozen=frozen, stop=stop)

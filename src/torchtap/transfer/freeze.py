@@ -10,6 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parameter import is_lazy
 
 from torchtap.core.closable import Closable
+from torchtap.core.doors import require
 from torchtap.core.errors import EditError, SiteError
 from torchtap.core.modules import Where, modules_of, several
 from torchtap.core.plan import Plan, make_plan
@@ -113,6 +114,7 @@ def freeze(model: nn.Module, where: Where = "*", *, keep_grad: bool | None = Non
         >>> frozen.params, model[0].weight.grad, model[0].weight.requires_grad
         (('0:param[weight]', '0:param[bias]'), None, True)
     """
+    require("tt.freeze")
     held = _held(model, where)
     plan = make_plan(model, lambda site, _: (site.path, site.port, site.leaf) in held)
     return Freeze(FreezeHooks(plan, _gradients(model, keep_grad)))

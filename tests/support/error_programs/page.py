@@ -52,7 +52,7 @@ except RuntimeError as error:
   below gets the module, the call, the line and the operands, and nothing else.
 - Errors that led to another one (`raise ... from`), or came while another one was handled, get
   notes of their own.
-- It costs under a microsecond per block, and milliseconds where something is raised.
+- It costs under a microsecond per block, and some milliseconds where something is raised.
 
 What it knows comes from the frames of the traceback, the source, and the autograd graph. So these
 are its limits:
@@ -61,7 +61,9 @@ are its limits:
   source: of functions that still run, the variable that stands in the same memory decides; of a
   forward that has ended, all writes of the right kind are listed (`perhaps by`, `one of`).
   `tt.explain_errors(record=True)` notes each write as it is made, so the line is certain. Each
-  operation then takes some microseconds more, and the fused encoder kernel is not used.
+  operation then takes some microseconds more, and the fused encoder kernel is not used. What
+  `torch.compile` compiles stays compiled, and is told by the name of its function; writes that were
+  not seen, as those of other threads, are counted.
 - A line that assigned an operand is found by the order of the lines; where branches leave a choice,
   all are named.
 - What a compiled function raises has no frames of modules: its line is told.

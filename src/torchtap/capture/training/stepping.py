@@ -14,7 +14,7 @@ import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -34,8 +34,9 @@ from torchtap.capture.training.scalers import Scalers
 from torchtap.capture.training.trained_model import TrainedModel
 from torchtap.capture.watch import watch
 from torchtap.core.after_import import after_import
-from torchtap.core.errors import TorchtapError
+from torchtap.core.blame import is_own_fault, own_fault
 from torchtap.core.modules import unwrapped
+from torchtap.core.record import Sink
 from torchtap.core.torch_private import (
     before_compiling,
     current_task,
@@ -53,8 +54,36 @@ _SEARCH_SECONDS, _SEARCH_SHARE = 1.0, 0.01
 """The most time that looking for models in vain takes: so much, and a share of all."""
 
 
+class Keeper(Protocol):
+    """Keeps what is recorded of each model."""
+
+    def sinks(self, model: TrainedModel) -> list[Sink]:
+        """The sinks of a model that is to be watched."""
+
+    def begin(self, model: TrainedModel) -> int:
+        """The training of a model begins; returns the number of its first step."""
+
+    def drop(self, model: TrainedModel) -> None:
+        """A model only ran, and another one is trained: nothing of it is to be kept."""
+
+
+class _Measured:
+    """Measures each model, and keeps the statistics in memory."""
+
+    def sinks(self, model: TrainedModel) -> list[Sink]:
+        """``tt.Stats``; means over samples would take a copy of each output."""
+        return [Stats(sample_mean=())]
+
+    def begin(self, model: TrainedModel) -> int:
+        """Steps count from 0."""
+        return 0
+
+    def drop(self, model: TrainedModel) -> None:
+        """They are gone with the watch."""
+
+
 class Stepping:
-    """Finds what a program trains, watches it with ``tt.Stats``, and closes its steps.
+    """Finds what a program trains, watches it, and closes its steps.
 
     What goes wrong in here ends the watching, and never the training; ``faults`` says what.
 
@@ -62,6 +91,7 @@ class Stepping:
         where: what to watch of each model.
         every: record every so many steps.
         backwards: end a step after so many backwards, instead of by the optimizers.
+        keeper: gives the sinks of each model; by default ``tt.Stats``.
         ended: called after each step.
         faulty: called with what went wrong, at once: a training may take days.
 
@@ -69,6 +99,7 @@ class Stepping:
         models: that are watched.
         faults: what went wrong.
         num_left_out: optimizers whose models are not watched, since there were too many.
+        num_optimizers: how many optimizers were seen.
     """
 
     def __init__(
@@ -77,13 +108,15 @@ class Stepping:
         *,
         every: int = 1,
         backwards: int | None = None,
+        keeper: Keeper | None = None,
         ended: Callable[[], None] = lambda: None,
         faulty: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.models: list[TrainedModel] = []
         self.faults: list[str] = []
-        self.num_left_out = 0
+        self.num_left_out = self.num_optimizers = 0
         self._where = list(where)
+        self._keeper: Keeper = _Measured() if keeper is None else keeper
         self._every = every
         self._ended = ended
         self._faulty = faulty
@@ -148,6 +181,7 @@ class Stepping:
     def _fault(self, error: Exception) -> None:
         text = " ".join(str(error).split())
         said = f"{type(error).__name__}: {text}" if text else type(error).__name__
+        said = own_fault(error) if is_own_fault(error) else said
         if said not in self.faults:
             self.faults.append(said)
             self._faulty(said)
@@ -174,6 +208,7 @@ class Stepping:
         ref = weakref.ref(optimizer)
         state = OptimizerState(lambda: _params_of(ref()), lambda: _has_gradients(ref()))
         self._optimizers[id(optimizer)] = ref, state
+        self.num_optimizers += 1
         self._cycle.optimizers.append(state)
         params = state.params()
         known: set[int] = set().union(*(model.params for model in self.models))
@@ -214,8 +249,15 @@ class Stepping:
         state = self._state_of(optimizer) or self._learn(optimizer)
         for model in self.models:
             if model.state in state.models:
-                model.resume()
+                self._begin(model)
+                assert model.watch is not None
+                model.watch.log(**_rates(optimizer, self._place_of(state, model)))
         self._cycle.begin(state, has_closure=has_closure)
+
+    def _place_of(self, state: OptimizerState, model: TrainedModel) -> str:
+        """What tells an optimizer from others of the same model; empty for the only one."""
+        several = model.state.optimizers
+        return f".{several.index(state)}" if len(several) > 1 else ""
 
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         state = self._state_of(optimizer)
@@ -256,9 +298,9 @@ class Stepping:
         if found is not root:
             model.listen_at(found)
         try:
-            # Means over samples take a copy of each output in memory and in every file.
-            model.watch = watch(root, self._where, to=Stats(sample_mean=()), every=self._every)
-        except TorchtapError as error:
+            sinks = self._keeper.sinks(model)
+            model.watch = watch(root, self._where, to=sinks, every=self._every)
+        except Exception as error:  # noqa: BLE001 - told at the end; the training goes on
             model.release()
             self._fault(error)
             return None
@@ -277,6 +319,7 @@ class Stepping:
             for optimizer in model.state.optimizers:
                 optimizer.models.remove(model.state)
             model.close()
+            self._keeper.drop(model)
 
     def _first_forward(self, module: nn.Module, args: Any) -> None:
         if torch.compiler.is_compiling() or not torch.is_grad_enabled() or not module.training:
@@ -335,11 +378,21 @@ class Stepping:
             return
         if not model.is_part(module):
             model.ignore_parts()
-        model.resume()
+        self._begin(model)
         state = model.state
         if state.has_run and not self._cycle.has_ended(state) and self._scalers.were_updated():
             self._cycle.skip(state)
         self._cycle.enter(state)
+
+    def _begin(self, model: TrainedModel) -> None:
+        """The training of a model goes on; at its first forward, or step, it begins."""
+        if not model.has_trained:
+            number = self._keeper.begin(model)
+            if number:
+                assert model.watch is not None
+                model.watch.step(number)
+                model.first_step = number
+        model.resume()
 
     def _end_step(self, parts: list[ModelState]) -> None:
         self._scalers.note()
@@ -353,6 +406,17 @@ class Stepping:
 def _params_of(optimizer: Optimizer | None) -> set[int]:
     groups = () if optimizer is None else optimizer.param_groups
     return {id(param) for group in groups for param in group["params"]}
+
+
+def _rates(optimizer: Optimizer, place: str) -> dict[str, Any]:
+    """The learning rates of an optimizer, under the names by which they are logged."""
+    groups = optimizer.param_groups
+    found = {}
+    for number, group in enumerate(groups):
+        rate, ending = group.get("lr"), f".{number}" if len(groups) > 1 else ""
+        if isinstance(rate, int | float) or (isinstance(rate, torch.Tensor) and rate.numel() == 1):
+            found[f"lr{place}{ending}"] = rate
+    return found
 
 
 def _has_gradients(optimizer: Optimizer | None) -> bool:

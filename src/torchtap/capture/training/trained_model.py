@@ -33,6 +33,7 @@ class TrainedModel:
         watch: of it, once there is one.
         state: where it stands in the running step.
         num_steps: how many of its steps have ended.
+        first_step: the number of the first.
         has_trained: whether a training forward, or a step of an optimizer, was seen.
         was_in_training_mode: whether any of its forwards was. A model may be trained in eval mode.
         params: the ids of its parameters.
@@ -46,7 +47,7 @@ class TrainedModel:
         self.params = {id(param) for param in root.parameters()}
         self.watch: Watch | None = None
         self.state = ModelState()
-        self.num_steps = 0
+        self.num_steps = self.first_step = 0
         self.has_trained = self.was_in_training_mode = self.is_paused = False
         self._entered: Entered = lambda model, module: None
         self._handles: list[Any] = []

@@ -14,8 +14,10 @@ import types
 from collections.abc import Sequence
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import TracebackType
+from types import CodeType
 
+from torchtap.cli.raised import shorten
+from torchtap.core.blame import own_fault
 from torchtap.core.errors import InputError
 
 _PACKAGE = str(Path(__file__).parents[2]) + os.sep
@@ -74,36 +76,32 @@ def run_as_main(script: str, args: Sequence[str], *, explain: bool = False) -> N
         raise
     except BaseException as error:
         if explain and "torch" in sys.modules:
-            from torchtap.failures.explain_errors import add_notes
-
-            add_notes(error)
+            _explain(error)
         _print(error)
         sys.excepthook = _print_nothing
         raise
 
 
+def _explain(error: BaseException) -> None:
+    """Add the note, or one that says that torchtap failed at it: the exception is the user's."""
+    try:
+        from torchtap.failures.explain_errors import add_notes
+
+        add_notes(error)
+    except Exception as fault:  # noqa: BLE001 - the script's own exception is to be seen
+        error.add_note(f"torchtap: no explanation, because of {own_fault(fault)}.")
+
+
 def _print(error: BaseException) -> None:
     """As Python prints what no one caught, without the calls of ours."""
-    seen: set[int] = set()
-    waiting: list[BaseException | None] = [error]
-    while waiting:
-        one = waiting.pop()
-        if one is not None and id(one) not in seen:
-            seen.add(id(one))
-            one.__traceback__ = _without_ours(one.__traceback__)
-            waiting += [one.__cause__, one.__context__, *getattr(one, "exceptions", ())]
+    shorten(error, _is_passed_on)
     sys.excepthook(type(error), error, error.__traceback__)
 
 
-def _without_ours(trace: TracebackType | None) -> TracebackType | None:
-    """A traceback without what called the script, and without hooks that only passed it on."""
-    if trace is None:
-        return None
-    following = _without_ours(trace.tb_next)
-    is_ours = trace.tb_frame.f_code.co_filename.startswith(_PACKAGE)
-    if is_ours and (following is not None or trace.tb_frame.f_code is run_as_main.__code__):
-        return following
-    return TracebackType(following, trace.tb_frame, trace.tb_lasti, trace.tb_lineno)
+def _is_passed_on(code: CodeType, is_last: bool) -> bool:
+    """Whether code called the script, or is of a hook that only passed the exception on."""
+    is_ours = code.co_filename.startswith(_PACKAGE)
+    return is_ours and (not is_last or code is run_as_main.__code__)
 
 
 def _print_nothing(*_: object) -> None:

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torchtap.core.text import plural
+from torchtap.cli.script.cadence import Cadence
+from torchtap.cli.script.described import described
 
 if TYPE_CHECKING:
     from torchtap.capture.training.trained_model import TrainedModel
-
-_MOST_SECONDS = 30.0
-_MOST_LOST = 0.1
-_MOST_SHARE = 0.02
-"""What a process that dies at once may lose: so many seconds, or this share of its steps. Saving
-takes no more than that share of the time."""
+    from torchtap.core.record import Sink
 
 
 class ScriptFiles:
@@ -37,18 +33,28 @@ class ScriptFiles:
         self.failure = ""
         ending = "" if rank is None else f".rank{rank}"
         self._target = target.with_name(f"{target.stem}{ending}{target.suffix}")
-        self._first = self._next = 0.0
+        self._cadence = Cadence()
+
+    # ------------------------------------------------------------------ as a keeper
+
+    def sinks(self, model: TrainedModel) -> list[Sink]:
+        """Statistics in memory; means over samples would take a copy of each output."""
+        from torchtap.stats.sink import Stats
+
+        return [Stats(sample_mean=())]
+
+    def begin(self, model: TrainedModel) -> int:
+        """Steps count from 0."""
+        return 0
+
+    def drop(self, model: TrainedModel) -> None:
+        """Nothing was written of it."""
+
+    # ------------------------------------------------------------------ written
 
     def save_now_and_then(self, models: Sequence[TrainedModel]) -> None:
-        """After the first step, and then ever more rarely, up to every 30 seconds."""
-        began = time.perf_counter()
-        if began < self._next:
-            return
-        self._first = self._first or began
-        self.save(models)
-        now = time.perf_counter()
-        wait = min(_MOST_SECONDS, (now - self._first) * _MOST_LOST)
-        self._next = now + max(wait, (now - began) / _MOST_SHARE)
+        """After the first step, and then ever more rarely."""
+        self._cadence.run(partial(self.save, models))
 
     def save(self, models: Sequence[TrainedModel]) -> None:
         """Write the run of each model that was trained; each file appears whole or not at all."""
@@ -61,7 +67,7 @@ class ScriptFiles:
             except Exception as error:  # noqa: BLE001 - a full disk must not stop the training
                 self.failure = f"{path.name} was not written: {error}"
                 continue
-            self.written[path] = _described(model)
+            self.written[path] = described(model)
         for path in before:  # Another model came, and this one has a name now.
             if path not in self.written and not self.failure:
                 with contextlib.suppress(OSError):
@@ -75,15 +81,3 @@ class ScriptFiles:
         named = [f"{number}" if name in twice else name for number, name in enumerate(names)]
         stem, ending = self._target.stem, self._target.suffix
         return [self._target.with_name(f"{stem}.{name}{ending}") for name in named]
-
-
-def _described(model: TrainedModel) -> str:
-    assert model.watch is not None
-    run, state = model.watch.run, model.state
-    total = model.num_steps + state.is_complete
-    recorded = sum(1 for step in run.steps if step < total)
-    steps = plural(total, "step") if recorded == total else f"{recorded} of {plural(total, 'step')}"
-    if state.has_run and not state.is_complete:
-        steps += " and part of one"
-    num_absent = len(model.watch.absent)
-    return f"{model.kind}, {steps}, {plural(len(run.sites), 'site')}, {num_absent} absent"

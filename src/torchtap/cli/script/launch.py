@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,14 +15,20 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from torchtap.cli.script.as_main import run_as_main
+from torchtap.cli.script.described import why_empty
 from torchtap.cli.script.files import ScriptFiles
+from torchtap.cli.script.folders import FolderSettings, ScriptFolders
 from torchtap.core.after_import import after_import
+from torchtap.core.blame import is_own_fault, own_fault
 
 if TYPE_CHECKING:
     from torchtap.capture.training.stepping import Stepping
 
 _PACKAGE = str(Path(__file__).parents[2]) + os.sep
 _RETRY_SECONDS, _MOST_RETRIES = 0.01, 200
+UNRECORDED = 3
+"""Exit code with ``--strict`` of a script that ended well and of which nothing was recorded, or
+whose watching failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +41,9 @@ class Launch:
         where: what to watch of each model.
         every: record every so many steps.
         backwards: end a step after so many backwards.
-        to: where the run goes.
+        to: the file of the run, or what is written into a folder.
         explain: add a note to what PyTorch raises.
+        strict: end with :data:`UNRECORDED` where there would be nothing to look at.
     """
 
     script: str
@@ -43,8 +51,9 @@ class Launch:
     where: Sequence[str]
     every: int
     backwards: int | None
-    to: Path
+    to: Path | FolderSettings
     explain: bool = False
+    strict: bool = False
 
     def start(self) -> None:
         """Run the script.
@@ -54,7 +63,20 @@ class Launch:
         """
         watching = Watching(self)
         watching.attach()
-        run_as_main(self.script, self.args, explain=self.explain)
+        try:
+            run_as_main(self.script, self.args, explain=self.explain)
+        except SystemExit as end:
+            if end.code or not self.strict:
+                watching.note_end(end)
+                raise
+        except BaseException as error:
+            watching.note_end(error)
+            raise
+        if self.strict:
+            _wait_for_threads()
+            watching.finish()
+            if not watching.is_sound:
+                sys.exit(UNRECORDED)
 
 
 class Watching:
@@ -64,22 +86,29 @@ class Watching:
     """
 
     def __init__(self, launch: Launch) -> None:
-        rank = os.environ.get("RANK", "")
-        self._rank = int(rank) if rank.isdecimal() else None
+        self._rank = launched_rank()
         self._launch = launch
         self._process = os.getpid()
-        self._files = ScriptFiles(launch.to, rank=self._rank)
+        self._keeper: ScriptFiles | ScriptFolders
+        if isinstance(launch.to, Path):
+            self._keeper = ScriptFiles(launch.to, rank=self._rank)
+        else:
+            self._keeper = ScriptFolders(launch.to, rank=self._rank)
         self._stepping: Stepping | None = None
         self._failure = ""
-        self._has_ended = False
+        self._how_ended = ""
+        self._has_finished = self._has_ended = False
         self._num_retries = 0
         self._signal = 0
 
     def attach(self) -> None:
         """Wait for PyTorch to be imported, and for the end of the process."""
         # The first that is registered is the last to be called: after the script's own, and
-        # after its threads have ended.
+        # after its threads have ended. Finalizers, of which tt.Disk has one, come between: what
+        # they would close has been closed by then.
         atexit.register(self.end)
+        weakref.finalize(self, _nothing)
+        atexit.register(self.finish)
         if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             signal.signal(signal.SIGTERM, self._terminated)
         os.register_at_fork(after_in_child=self._forked)
@@ -94,55 +123,100 @@ class Watching:
                 launch.where,
                 every=launch.every,
                 backwards=launch.backwards,
+                keeper=self._keeper,
                 ended=self._step_ended,
                 faulty=self._tell_fault,
             )
             self._stepping.attach()
-        except Exception as error:  # noqa: BLE001 - told at the end; the script goes on
-            self._failure = f"{type(error).__name__}: {error}"
+        except Exception as error:  # noqa: BLE001 - told now and at the end; the script goes on
+            self._failure = _said(error)
+            self._tell_fault(self._failure)
 
     def _step_ended(self) -> None:
         assert self._stepping is not None
         if os.getpid() == self._process:
-            self._files.save_now_and_then(self._stepping.models)
+            self._keeper.save_now_and_then(self._stepping.models)
 
     def _tell_fault(self, text: str) -> None:
         if not self._has_ended and not self._rank and os.getpid() == self._process:
             _say(f"{text.rstrip('.')}; the script goes on")
+
+    def note_end(self, error: BaseException) -> None:
+        """The script ended by an exception; an exit with a code is one too."""
+        if isinstance(error, SystemExit):
+            self._how_ended = f"ended with exit code {error.code}" if error.code else ""
+        else:
+            self._how_ended = f"ended with {type(error).__name__}"
+
+    def finish(self) -> None:
+        """Save what was recorded, once."""
+        if self._has_finished or os.getpid() != self._process:
+            return
+        self._has_finished = True
+        if self._stepping is not None:
+            try:
+                self._stepping.detach()
+                self._keeper.save(self._stepping.models)
+            except Exception as error:  # noqa: BLE001 - told in the line at the end
+                self._failure = _said(error)
 
     def end(self) -> None:
         """Save what was recorded, and say so, once."""
         if self._has_ended or os.getpid() != self._process:
             return
         self._has_ended = True
-        if self._stepping is not None:
-            try:
-                self._stepping.detach()
-                self._files.save(self._stepping.models)
-            except Exception as error:  # noqa: BLE001 - told in the line at the end
-                self._failure = f"{type(error).__name__}: {error}"
+        self.finish()
         if not self._rank:
             _say(self._summary())
+        elif not self.is_sound:  # The first rank knows nothing of it.
+            _say(f"rank {self._rank}: {self._summary()}")
         if self._signal:
             os.kill(self._process, self._signal)
 
+    @property
+    def is_sound(self) -> bool:
+        """Whether something was recorded, and nothing of ours went wrong; once finished."""
+        return bool(self._keeper.written) and not self._notes() and not self._why_nothing()
+
+    def _notes(self) -> list[str]:
+        """What went wrong."""
+        found = [note for note in (self._failure, self._keeper.failure) if note]
+        return found + ([] if self._stepping is None else self._stepping.faults)
+
     def _summary(self) -> str:
+        written = [f"{_shown(path)}: {text}" for path, text in self._keeper.written.items()]
+        notes = self._notes()
+        why = self._why_nothing()
         stepping = self._stepping
-        notes = [note for note in (self._failure, self._files.failure) if note]
-        if stepping is None:
-            why = "" if notes else "the script did not import torch"
-        else:
-            notes += stepping.faults
-            if stepping.num_left_out:
-                notes.append(
-                    f"the models of {stepping.num_left_out} more optimizers were not watched"
-                )
-            why = "" if notes else "no model of this process was trained"
-        written = [f"{_shown(path)}: {text}" for path, text in self._files.written.items()]
-        if not written:
-            what = "nothing was saved" if self._files.failure else "nothing was watched"
-            return f"{what}: " + "; ".join([*notes, *([why] if why else [])])
+        if stepping is not None and stepping.num_left_out:
+            notes.append(f"the models of {stepping.num_left_out} more optimizers were not watched")
+        if why or not written:
+            return f"nothing was recorded: {'; '.join([*notes, *([why] if why else []), *written])}"
         return "; ".join([*written, *notes])
+
+    def _why_nothing(self) -> str:
+        """Why nothing was recorded; empty where something was, or where a fault says it."""
+        stepping = self._stepping
+        if stepping is None:
+            return "" if self._failure else self._ended("the script did not import torch")
+        trained = [one for one in stepping.models if one.has_trained and one.watch is not None]
+        if self._keeper.written:
+            empty = [why_empty(model) for model in trained]
+            return "; ".join(empty) if all(empty) else ""
+        if self._notes():
+            return ""
+        if stepping.models:
+            kinds = ", ".join(dict.fromkeys(model.kind for model in stepping.models))
+            return self._ended(f"{kinds} was found, and no training forward or step of it was seen")
+        if stepping.num_optimizers:
+            return self._ended("the optimizers hold parameters of no module that is there")
+        return self._ended(
+            "no model of this process was trained: no optimizer was made, and no module ran in "
+            "training mode with gradients"
+        )
+
+    def _ended(self, why: str) -> str:
+        return f"{why}; the script {self._how_ended}" if self._how_ended else why
 
     # ------------------------------------------------------------------ signals and forks
 
@@ -169,6 +243,23 @@ class Watching:
             self._stepping.abandon()
 
 
+def launched_rank() -> int | None:
+    """The rank of this process under ``torchrun``; ``None`` outside of it."""
+    rank = os.environ.get("RANK", "")
+    return int(rank) if rank.isdecimal() else None
+
+
+def _said(error: Exception) -> str:
+    return own_fault(error) if is_own_fault(error) else f"{type(error).__name__}: {error}"
+
+
+def _wait_for_threads() -> None:
+    """As Python does before it ends: what they train is recorded too."""
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join()
+
+
 def _is_ours(frame: FrameType | None) -> bool:
     """Whether a function of ours is running, other than that which runs the script."""
     while frame is not None and frame.f_code is not run_as_main.__code__:
@@ -183,6 +274,10 @@ def _shown(path: Path) -> str:
         return str(path.relative_to(Path.cwd()))
     except (ValueError, OSError):  # The folder may be gone.
         return str(path)
+
+
+def _nothing() -> None:
+    """Stands for a finalizer; with the first one, Python registers when all of them are called."""
 
 
 def _say(text: str) -> None:

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from torchtap.core.errors import InputError
-from torchtap.core.text import count, number
+from torchtap.core.text import count, number, percent
 from torchtap.explain.attributions.found import Found, wide
 from torchtap.explain.attributions.many import Batching, Many, check_count, single, spread_order
+from torchtap.explain.attributions.rounding import slack_of
 from torchtap.explain.attributions.variable import Variable
 
 _RULES = (
@@ -124,16 +125,16 @@ def _by_rule(way: _Way, places: list[float], weights: list[float], batching: Bat
             total, done = total + weighted_sum(gradients, share), done + sum(share)
     values = way.attributions(total if many.is_complete else total / done)
     gap = way.variable.gap(values, rise)
-    return Found(values, gap, (*_much(gap, rise), *many.notes))
+    return Found(values, gap, (*_much(gap, rise, way.variable.base_scores), *many.notes))
 
 
-def _much(gap: Tensor, rise: Tensor) -> tuple[str, ...]:
-    """The note that the map is far from complete."""
+def _much(gap: Tensor, rise: Tensor, scores: Tensor) -> tuple[str, ...]:
+    """The note that the map is far from complete, by more than rounding."""
     share = float(gap.abs().max()) / max(float(rise.abs().max()), 1e-30)
-    if not share > _MUCH:
+    if not share > _MUCH or not float(gap.abs().max()) > float(slack_of(scores).max()):
         return ()
     return (
-        f"the completeness gap is {100 * share:.2g}% of what the score rises from the baseline: "
+        f"the completeness gap is {percent(share)} of what the score rises from the baseline: "
         f"give tolerance=, or more n_steps",
     )
 

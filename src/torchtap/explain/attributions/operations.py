@@ -94,7 +94,11 @@ def name_of_node(node: Any) -> str:
 
 def nodes_between(scores: Tensor, values: Tensor) -> Iterator[Any]:
     """The nodes on any way back from the scores to the values; others are of no account."""
-    end = get_gradient_edge(values).node
+    return nodes_from(scores, get_gradient_edge(values).node)
+
+
+def nodes_from(scores: Tensor, end: Any) -> Iterator[Any]:
+    """The nodes on any way back from the scores to a node, which is none of them."""
     above: dict[Any, list[Any]] = {}
     waiting = [scores.grad_fn]
     known = set(waiting)

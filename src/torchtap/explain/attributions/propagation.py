@@ -68,7 +68,9 @@ _MAXIMA = _names("maxpool2dwithindices maxpool3dwithindices max amax")
 """The largest takes all."""
 
 _NO_DIFFERENCE = 1e-10
-"""Inputs of an activation that differ by less have its derivative as the multiplier."""
+_ULPS_OF_INPUT = 8
+"""Inputs of an activation that differ by less, or by rounding, have its derivative as multiplier:
+the quotient of two differences that are 0 is none, and that of two roundings is any number."""
 
 _TOLERANCE = {torch.float64: 1e-7, torch.float32: 1e-3}
 _HALF = 0.1
@@ -100,11 +102,12 @@ def lrp(variable: Variable, *, epsilon: float = 1e-9) -> Found:
         out = operation.output
         if out is None:
             return
+        out = wide(out)  # In half precision a small epsilon is 0, and 0 / 0 is no share.
         if name in _LINEAR and epsilon:
             stabilised = out + torch.where(out >= 0, epsilon, -epsilon).to(out)
             node.register_prehook(_times(out / stabilised))
         elif name in _THROUGH_ZERO and operation.input is not None:
-            ratio = out / operation.input
+            ratio = out / wide(operation.input)
             node.register_hook(_in_place_of_derivative(ratio.masked_fill(operation.input == 0, 0)))
 
     known = _MOVING | _LINEAR | _THROUGH_ZERO | _MAXIMA
@@ -136,9 +139,10 @@ def deeplift(variable: Variable, *, baselines: float | Tensor | None = None) -> 
             one, two = pairs[key]
             assert one.input is not None and one.output is not None
             assert two.input is not None and two.output is not None
-            wide_in, wide_out = one.input - two.input, one.output - two.output
-            is_same = wide_in.abs() < _NO_DIFFERENCE
-            node.register_hook(_in_place_of_derivative(wide_out / wide_in, but_for=is_same))
+            rise_in = wide(one.input) - wide(two.input)
+            rise_out = wide(one.output) - wide(two.output)
+            is_same = _are_same(one.input, two.input)
+            node.register_hook(_in_place_of_derivative(rise_out / rise_in, but_for=is_same))
 
     def before_backward(scores: Tensor, values: Tensor) -> None:
         pairs.update(_pairs(operations, reference))
@@ -152,6 +156,14 @@ def deeplift(variable: Variable, *, baselines: float | Tensor | None = None) -> 
     gap = variable.gap(values, rise)
     _refuse_incomplete(gap, (values.double().abs().sum() + rise.abs().sum()) / len(gap), variable)
     return Found(values, gap)
+
+
+def _are_same(one: Tensor, two: Tensor) -> Tensor:
+    """Where two inputs of an activation differ by nothing, or by rounding."""
+    eps = torch.finfo(one.dtype).eps
+    first, second = wide(one), wide(two)
+    slack = _ULPS_OF_INPUT * eps * torch.maximum(first.abs(), second.abs())
+    return (first - second).abs() <= slack.clamp(min=_NO_DIFFERENCE)
 
 
 def _refuse_incomplete(gap: Tensor, size: Tensor, variable: Variable) -> None:
@@ -183,9 +195,14 @@ def _refuse_incomplete(gap: Tensor, size: Tensor, variable: Variable) -> None:
 def _times(factor: Tensor) -> Callable[[Gradients], Gradients]:
     def hook(gradients: Gradients) -> Gradients:
         first = gradients[0]
-        return (None if first is None else first * factor.to(first), *gradients[1:])
+        return (None if first is None else _scaled(first, factor), *gradients[1:])
 
     return hook
+
+
+def _scaled(gradient: Tensor, factor: Tensor) -> Tensor:
+    """The product in the wider of both dtypes, as a gradient of the own."""
+    return (wide(gradient) * factor.to(wide(gradient))).to(gradient)
 
 
 def _in_place_of_derivative(
@@ -195,7 +212,7 @@ def _in_place_of_derivative(
         own, arrived = grad_inputs[0], grad_outputs[0]
         if own is None or arrived is None:
             return grad_inputs
-        new = arrived * factor.to(arrived)
+        new = _scaled(arrived, factor)
         return (new if but_for is None else torch.where(but_for, own, new), *grad_inputs[1:])
 
     return hook

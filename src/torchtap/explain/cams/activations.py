@@ -15,8 +15,11 @@ from torchtap.capture.watch import Watch, watch
 from torchtap.core.errors import InputError
 from torchtap.core.record import FORWARD, Record
 from torchtap.core.site import Pattern, Site
-from torchtap.core.tensors import storage_id
+from torchtap.core.tensors import kind_of, storage_id
+from torchtap.core.torch_messages import REENTRANT_CHECKPOINT, says
 from torchtap.edits.edit import edit
+from torchtap.explain.cams.rows_kept import keeps_rows
+from torchtap.explain.rows import is_ambiguous
 from torchtap.explain.subject import Subject
 from torchtap.explain.target import Target
 
@@ -35,6 +38,8 @@ class Activation:
             was asked for.
         call: which call of the layer it was, from 0.
         num_calls: how often the layer was called.
+        others: what else that call returned: leaf -> how it reads.
+        keeps_rows: whether the graph shows that dimension 0 of the value counts the scores.
     """
 
     site: Site
@@ -42,6 +47,28 @@ class Activation:
     gradient: Tensor | None
     call: int
     num_calls: int
+    others: tuple[tuple[str, str], ...] = ()
+    keeps_rows: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """What a spy has noted of a value.
+
+    Attributes:
+        copy: of the value.
+        alias: of it, detached; it is what was returned while its version is the same.
+        version: of the value.
+    """
+
+    copy: Tensor
+    alias: Tensor
+    version: int
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing has been written to it."""
+        return not self.alias.is_inference() and self.alias._version == self.version
 
 
 class LayerSpy:
@@ -53,16 +80,20 @@ class LayerSpy:
     Args:
         begins: put a leaf in the place of values that have no graph (all parameters are frozen, and
             the inputs are integers), so that the graph begins there.
+        keeps: note the values too.
 
     Attributes:
         edges: (site, call) -> edges of the value, and of the tensor that it is a view of.
         seen: (site, call) -> whether the value required grad, in the order of the calls.
+        noted: (site, call) -> the value, where values are kept.
         begins: as given.
     """
 
     writes_nothing = True
 
-    def __init__(self, *, begins: bool = False) -> None:
+    def __init__(self, *, begins: bool = False, keeps: bool = False) -> None:
+        self.noted: dict[tuple[Site, int], Noted] = {}
+        self._keeps = keeps
         self.edges: dict[tuple[Site, int], list[GradientEdge]] = {}
         self.seen: dict[tuple[Site, int], bool] = {}
         self.begins = begins
@@ -85,6 +116,10 @@ class LayerSpy:
         self.seen[place] = flows.requires_grad
         if flows.requires_grad:
             self.edges[place] = list(edges_of(flows))
+        if self._keeps:
+            alias = tensor.detach()
+            version = -1 if tensor.is_inference() else tensor._version
+            self.noted[place] = Noted(alias.clone(), alias, version)
         return new
 
     def _refuse_shared(self, tensor: Tensor, record: Record) -> None:
@@ -164,11 +199,93 @@ def gradients_at(
     Raises:
         InputError: there is no gradient.
     """
-    found = _backward(subject, target, sites, LayerSpy(), call)
+    found = _seen_by_spy(subject, target, sites, call)
+    if found is None:
+        found = _backward(subject, target, sites, LayerSpy(), call)
     if found is None:
         found = _backward(subject, target, sites, LayerSpy(begins=True), call)
     assert found is not None
     return found
+
+
+def _seen_by_spy(
+    subject: Subject, target: Target, sites: Sequence[Site], call: int
+) -> tuple[list[Activation], Tensor] | None:
+    """Values, gradients and scores, without a watch; ``None`` where one is needed.
+
+    An edge tells the gradient of what a layer returned. A watch is needed for views that are
+    overwritten, whose gradient comes partly by way of their base, and to say why there is none.
+    """
+    spy = LayerSpy(keeps=True)
+    where = _patterns(sites, "output")
+    try:
+        with edit(subject.model, where, spy, missing="ignore", name="layers"):
+            scores = subject.scores(target, floating_leaves(subject))
+        places = [_place(spy, site, call) for site in sites]
+        chosen = [one for one in places if one is not None]
+        if len(chosen) < len(sites) or not scores.requires_grad:
+            return None
+        are_shown = [_are_rows_shown(spy, one, scores) for one in chosen]
+        gradients = gradients_of(scores, [spy.edges[one][0] for one in chosen])
+        if any(one is None for one in gradients):
+            return None
+        several = zip(chosen, gradients, are_shown, strict=True)
+        return [_of_spy(spy, *one) for one in several], scores.detach()
+    finally:
+        spy.edges.clear()
+        spy.noted.clear()
+
+
+def _place(spy: LayerSpy, site: Site, call: int) -> tuple[Site, int] | None:
+    """Of the values that a spy has noted at a site the one that is wanted, if its edge will do."""
+    fitting = [place for place in spy.noted if _fits(place[0], site)]
+    number = max((one[1] for one in fitting), default=-1) if call == LAST else call
+    several = [place for place in fitting if place[1] == number]
+    if not several:
+        return None
+    main = main_leaf([(place[0], spy.noted[place].alias) for place in several])
+    place = several[main]
+    edges, noted = spy.edges.get(place, []), spy.noted[place]
+    is_enough = noted.alias.layout is torch.strided and not noted.alias.is_nested
+    return place if edges and is_enough and (len(edges) == 1 or noted.is_whole) else None
+
+
+def _are_rows_shown(spy: LayerSpy, place: tuple[Site, int], scores: Tensor) -> bool:
+    is_open = is_ambiguous(spy.noted[place].alias, len(scores))
+    return is_open and keeps_rows(scores, spy.edges[place][0].node)
+
+
+def _of_spy(
+    spy: LayerSpy, place: tuple[Site, int], gradient: Tensor | None, is_shown: bool
+) -> Activation:
+    site, call = place
+    value = spy.noted[place].copy
+    beside = [(one, spy.noted[one, number].alias) for one, number in spy.noted if number == call]
+    num = len({number for one, number in spy.noted if one == site})
+    return Activation(site, value, gradient, call, num, _others(site, beside), is_shown)
+
+
+def main_leaf(several: Sequence[tuple[Site, Tensor]]) -> int:
+    """Which of the values that one call returned is taken: the first that may be a map.
+
+    That is the first floating one with three dimensions or more; where there is none, the one with
+    most dimensions.
+    """
+    floating = [place for place, (_, one) in enumerate(several) if one.is_floating_point()]
+    places = floating or list(range(len(several)))
+    for place in places:
+        if several[place][1].dim() > 2:
+            return place
+    return max(places, key=lambda place: several[place][1].dim())
+
+
+def _others(site: Site, several: Sequence[tuple[Site, Tensor]]) -> tuple[tuple[str, str], ...]:
+    """What else a call has returned."""
+    return tuple(
+        (one.leaf, kind_of(value))
+        for one, value in several
+        if one.path == site.path and one.port == site.port and one.leaf != site.leaf
+    )
 
 
 def _backward(
@@ -228,7 +345,7 @@ def gradients_of(
             scores.sum(), edges, allow_unused=True, retain_graph=again
         )
     except RuntimeError as error:
-        if "checkpoint" in str(error):
+        if says(error, REENTRANT_CHECKPOINT):
             error.add_note(
                 f"A map reads gradients with torch.autograd.grad, which leaves .grad alone and "
                 f"does not go through reentrant checkpoints. Use checkpoint(use_reentrant=False), "
@@ -279,12 +396,14 @@ def _activation(
     records = [one for one in kept if one.site.port == "output" and _fits(one.site, site)]
     value = _one(records, seen, site, call)
     num = len({one.call for one in records})
+    beside = [(one.site, one.value) for one in kept if one.call == value.call]
+    others = _others(value.site, beside)
     if port is None:
-        return Activation(value.site, value.value, None, value.call, num)
+        return Activation(value.site, value.value, None, value.call, num, others)
     where = Site(value.site.path, port, value.site.leaf)
     for one in kept:
         if one.site == where and one.call == value.call:
-            return Activation(value.site, value.value, one.value, value.call, num)
+            return Activation(value.site, value.value, one.value, value.call, num, others)
     raise InputError(
         f"The score has no gradient at layer {site.path or '.'!r}: {_why(seen, where)}. "
         f"{NO_GRADIENT}"
@@ -292,7 +411,7 @@ def _activation(
 
 
 def _one(records: Sequence[Record], seen: Watch, site: Site, call: int) -> Record:
-    """The record of the call that is wanted; of several leaves the first with most dimensions."""
+    """The record of the call that is wanted; of several leaves as :func:`main_leaf` says."""
     calls = sorted({one.call for one in records})
     if not calls:
         raise InputError(f"Layer {site.path or '.'!r} gave no value: {_why(seen, site)}.")
@@ -302,8 +421,7 @@ def _one(records: Sequence[Record], seen: Watch, site: Site, call: int) -> Recor
             f"Layer {site.path or '.'!r} was called {len(calls)} times; there is no call {call}."
         )
     found = [one for one in records if one.call == number]
-    floating = [one for one in found if one.value.is_floating_point()] or found
-    return max(floating, key=lambda one: one.value.dim())
+    return found[main_leaf([(one.site, one.value) for one in found])]
 
 
 def _why(seen: Watch, site: Site) -> str:

@@ -44,16 +44,18 @@ def hirescam(value: Tensor, gradient: Tensor) -> Tensor:
     return (value * gradient).sum(1)
 
 
-def xgradcam(value: Tensor, gradient: Tensor) -> Tensor:
+def xgradcam(value: Tensor, gradient: Tensor, *, eps: float = 0.0) -> Tensor:
     """XGrad-CAM (Fu et al. 2020, equations 2 and 8).
 
     ``sum_k w_k A_k`` with ``w_k = sum_ij A_kij G_kij / sum_ij A_kij``, 0 where the channel sums
-    to 0, up to rounding (as behind a normalisation over the grid); signed.
+    to 0, up to rounding (as behind a normalisation over the grid); signed. ``eps`` is the rounding
+    of the values, where they were of another dtype.
     """
     spatial = _spatial(value)
     total, size = spatial.sum(-1), spatial.abs().sum(-1)
     weights = _spatial(value * gradient).sum(-1) / total
     is_zero = total.abs() <= _ULPS * torch.finfo(value.dtype).eps * size
+    is_zero |= total.abs() <= 2 * eps * torch.linalg.vector_norm(spatial, dim=-1)
     return _weighed(value, torch.where(is_zero, 0, weights))
 
 

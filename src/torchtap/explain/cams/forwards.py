@@ -15,7 +15,7 @@ from torchtap.core.progress import Progress
 from torchtap.core.record import Record
 from torchtap.core.site import Pattern, Site
 from torchtap.edits.edit import Edit, edit
-from torchtap.explain.cams.layout import Extent
+from torchtap.explain.extents import Extent
 from torchtap.explain.same_scores import are_same, refuse_unsteady
 from torchtap.explain.spoiled import Spoiled, refuse_shared
 from torchtap.explain.subject import Subject
@@ -144,6 +144,15 @@ def ablationcam(
         tried = _tried("ablationcam", subject, value, run, budget)
     weights = (whole[:, None] - tried.scores) / whole[:, None]
     notes = tried.notes
+    slack = 2 * torch.finfo(alone.dtype).eps
+    is_rounding = (weights.abs().nan_to_num(0.0) <= slack).all(1) & (weights != 0).any(1)
+    if bool(is_rounding.any()):
+        rows = ", ".join(str(row) for row in is_rounding.nonzero()[:, 0].tolist()[:6])
+        weights = weights.masked_fill(is_rounding[:, None], 0)
+        notes += (
+            f"without a channel the score of row {rows} changes by no more than its rounding: its "
+            f"weights were set to 0",
+        )
     if bool((whole < 0).any()):
         rows = ", ".join(str(row) for row in (whole < 0).nonzero()[:, 0].tolist()[:6])
         notes += (f"the score of row {rows} is negative, which turns the sign of its weights",)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from torchtap.core.errors import InputError
+from torchtap.core.site import Site
 from torchtap.core.tensors import kind_of
+from torchtap.explain.extents import Extent, extents_of, is_about_as_wide, is_like, widths
 from torchtap.explain.subject import Subject
 
 CHANNELS_FIRST = "channels_first"
@@ -20,26 +22,6 @@ WINDOWS = "windows"
 LAYOUTS = (CHANNELS_FIRST, CHANNELS_LAST, TOKENS, WINDOWS)
 _EXTRA_TOKENS = (0, 1, 2, 5)
 """None, a class token, one for distillation, and four registers."""
-_MOST_IMAGE_CHANNELS = 4
-_MOST_ANISOTROPY = 1.5
-"""Of what may be a smaller picture: sides are rounded, and strides mostly the same."""
-_CONVOLUTIONS = (
-    nn.Conv1d,
-    nn.Conv2d,
-    nn.Conv3d,
-    nn.ConvTranspose1d,
-    nn.ConvTranspose2d,
-    nn.ConvTranspose3d,
-)
-_NORMS = (
-    nn.BatchNorm1d,
-    nn.BatchNorm2d,
-    nn.BatchNorm3d,
-    nn.SyncBatchNorm,
-    nn.InstanceNorm1d,
-    nn.InstanceNorm2d,
-    nn.InstanceNorm3d,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,87 +81,18 @@ class Layout:
 
 
 @dataclass(frozen=True, slots=True)
-class Extent:
-    """What a map lies over.
-
-    Attributes:
-        name: of the input.
-        rows: how many rows it has.
-        size: its length, height and width, or depth, height and width.
-        channel_dim: which of its dimensions counts channels; ``None`` for token numbers.
-        is_told: whether the modules tell which; otherwise it is the usual one.
-    """
-
-    name: str
-    rows: int
-    size: tuple[int, ...]
-    channel_dim: int | None
-    is_told: bool = True
-
-
-def extent_of(subject: Subject) -> Extent | None:
-    """What the maps of a model lie over: its first picture, volume, signal or sequence of tokens.
-
-    Pictures are ``[B, C, H, W]``, or ``[B, H, W, C]`` where only the last dimension is one to
-    four, and no convolution takes dimension 1 for the channels.
-    """
-    for name, one in subject.inputs.items():
-        if one.is_nested or one.layout is not torch.strided:
-            continue
-        if one.is_floating_point() and one.dim() == 3:
-            dim = _channels_of_sequence(subject.modules, tuple(one.shape))
-            size = one.shape[1 if dim == 2 else 2]
-            return Extent(name, one.shape[0], (size,), dim or 1, is_told=dim is not None)
-        if not one.is_complex() and one.dim() in (4, 5):
-            is_last = are_channels_last(subject.modules, tuple(one.shape))
-            spatial = one.shape[1:-1] if is_last else one.shape[2:]
-            return Extent(name, one.shape[0], tuple(spatial), one.dim() - 1 if is_last else 1)
-        if not (one.is_floating_point() or one.is_complex()) and one.dim() == 2:
-            return Extent(name, one.shape[0], (one.shape[1],), None)
-    return None
-
-
-def are_channels_last(modules: Mapping[str, nn.Module], shape: Sequence[int]) -> bool:
-    """Whether an input has its channels last: a picture, a volume, or a sequence of features.
-
-    Of sequences the first module that takes as many channels decides. Pictures and volumes have
-    them last where only the last dimension is one to four, unless the first convolution takes
-    dimension 1.
-
-    Args:
-        modules: of the model, in the order in which they stand in it.
-        shape: of the input.
-    """
-    if len(shape) == 3:
-        return _channels_of_sequence(modules, shape) == 2
-    if not shape[-1] <= _MOST_IMAGE_CHANNELS < shape[1]:
-        return False
-    taken = (one for module in modules.values() for one in _taken(module, len(shape)))
-    stem = next((width for width, is_first in taken if is_first), None)
-    return stem != shape[1]
-
-
-def _channels_of_sequence(modules: Mapping[str, nn.Module], shape: Sequence[int]) -> int | None:
-    """Which dimension counts channels, if a module takes as many as one of them."""
-    for module in modules.values():
-        for width, is_first in _taken(module, 3):
-            dim = 1 if is_first else 2
-            if width == shape[dim]:
-                return dim
-    return None
-
-
-@dataclass(frozen=True, slots=True)
 class Wish:
     """What the caller says of the layout.
 
     Attributes:
         layout: one of :data:`LAYOUTS`, ``None`` to find it.
         grid: size of the map of tokens.
+        over: name of the input that the map lies over.
     """
 
     layout: str | None = None
     grid: tuple[int, ...] | None = None
+    over: str | None = None
 
     def __post_init__(self) -> None:
         if self.layout is not None and self.layout not in LAYOUTS:
@@ -196,23 +109,126 @@ class Wish:
             )
 
 
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """How a value lies over an input.
+
+    Attributes:
+        layout: of the value.
+        extent: of the input; ``None`` where the map lies over none of them, as that of a
+            spectrogram over a waveform.
+    """
+
+    layout: Layout
+    extent: Extent | None
+
+    @property
+    def size(self) -> tuple[int, ...]:
+        """That of the input."""
+        return () if self.extent is None else self.extent.size
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the map lies over the input, and of a sequence there are as many tokens."""
+        is_of_tokens = self.layout.name == TOKENS and len(self.size) == 1
+        return self.extent is not None and (not is_of_tokens or self.layout.grid == self.size)
+
+    def lying(self) -> Fit:
+        """The same without an input of other dimensions, which the map cannot lie over."""
+        extent = self.extent
+        if extent is None or len(extent.size) != len(self.layout.grid):
+            return Fit(self.layout, None)
+        if not extent.is_told and self.layout.name == TOKENS:
+            return Fit(self.layout, extent.turned())  # Positions of a signal, not its features.
+        return self
+
+
 class Layouts:
-    """Finds the layout of values in one model.
+    """Finds the layout of values in one model, and which of its inputs they lie over.
+
+    Args:
+        subject: the model and its inputs.
+        wish: what the caller says.
+
+    Raises:
+        InputError: the caller names an input that is none, or has no places.
+    """
+
+    def __init__(self, subject: Subject, wish: Wish) -> None:
+        extents: list[Extent | None] = [*_chosen_extents(subject, wish.over)]
+        self._readers = [
+            _Reader(
+                subject.modules,
+                wish,
+                extent,
+                subject.num_rows if extent is None else extent.rows,
+            )
+            for extent in extents or [None]
+        ]
+
+    def of(self, path: str, value: Tensor) -> Layout | str:
+        """The layout of what a module returned, or why it is no map."""
+        fits = self.fits(path, value)
+        return fits[0].layout if fits else self._why(path, value)
+
+    def fits(self, path: str, value: Tensor) -> list[Fit]:
+        """How a value may lie over the inputs; several where sizes do not tell which."""
+        found = []
+        for reader in self._readers:
+            layout = reader.of(path, value)
+            if isinstance(layout, Layout):
+                found.append(Fit(layout, reader.extent).lying())
+        exact = [one for one in found if one.is_exact]
+        return exact or [one for one in found if one.extent is not None] or found[:1]
+
+    def _why(self, path: str, value: Tensor) -> str:
+        reasons = {reader.of(path, value): None for reader in self._readers}
+        return "; ".join(one for one in reasons if isinstance(one, str))
+
+
+def _chosen_extents(subject: Subject, over: str | None) -> list[Extent]:
+    """Those of all inputs, or that of the one that the caller names."""
+    inputs = subject.inputs
+    if over is None:
+        return extents_of(subject.modules, inputs)
+    name = over
+    if over not in inputs and over.startswith(".:input"):
+        name = Site.parse(over).leaf
+    found = extents_of(subject.modules, {name: inputs[name]}) if name in inputs else []
+    if not found:
+        shown = ", ".join(f"{one!r} ({kind_of(tensor)})" for one, tensor in inputs.items())
+        raise InputError(
+            f"over is {over!r}; expected the name of an input with places (a picture, a volume, a "
+            f"signal or token numbers): the inputs are {shown}."
+        )
+    return found
+
+
+class _Reader:
+    """Reads layouts as of values that lie over one input.
 
     Types of modules decide it, those around where the module itself has no channels: a convolution
     or batch norm as wide as dimension 1 means that channels come first, a linear layer or layer
     norm as wide as the last dimension that they come last.
 
     Args:
-        subject: the model and its inputs.
+        modules: of the model.
         wish: what the caller says.
+        extent: the input; ``None`` where no input has places.
+        rows: how many rows a value has; ``None`` where that is not known.
     """
 
-    def __init__(self, subject: Subject, wish: Wish) -> None:
-        self.extent = extent_of(subject)
+    def __init__(
+        self,
+        modules: Mapping[str, nn.Module],
+        wish: Wish,
+        extent: Extent | None,
+        rows: int | None,
+    ) -> None:
+        self.extent = extent
         self._wish = wish
-        self._modules = subject.modules
-        self._rows = subject.num_rows if self.extent is None else self.extent.rows
+        self._modules = modules
+        self._rows = rows
         self._widths: dict[tuple[str, int], tuple[set[int], set[int]]] = {}
 
     def of(self, path: str, value: Tensor) -> Layout | str:
@@ -278,7 +294,7 @@ class Layouts:
             last: set[int] = set()
             for one, module in self._modules.items():
                 if not path or one == path or one.startswith(f"{path}."):
-                    for width, is_first in _widths(module, rank):
+                    for width, is_first in widths(module, rank):
                         (first if is_first else last).add(width)
             self._widths[path, rank] = first, last
         return self._widths[path, rank]
@@ -290,10 +306,9 @@ class Layouts:
         """
         if self.extent is None or len(shape) - 2 != len(self.extent.size) or len(shape) == 3:
             return False
-        if path in self._modules and any(_widths(self._modules[path], len(shape))):
+        if path in self._modules and any(widths(self._modules[path], len(shape))):
             return False
-        first, last = (_anisotropy(one, self.extent.size) for one in (shape[2:], shape[1:-1]))
-        return first <= last and first <= _MOST_ANISOTROPY
+        return is_about_as_wide(shape[2:], shape[1:-1], self.extent.size)
 
     def _by_size(self, shape: tuple[int, ...]) -> str | None:
         """Told by the input: maps keep its ratios."""
@@ -306,7 +321,7 @@ class Layouts:
             return TOKENS if shape[1] == size[0] else None
         if rank - 2 != len(size):
             return None
-        first, last = (_is_like(one, size) for one in (shape[2:], shape[1:-1]))
+        first, last = (is_like(one, size) for one in (shape[2:], shape[1:-1]))
         if first is last or rank == 3:
             return None
         return CHANNELS_FIRST if first else CHANNELS_LAST
@@ -366,52 +381,6 @@ class Layouts:
             if not path:
                 return None
             path = path.rpartition(".")[0]
-
-
-def _widths(module: nn.Module, rank: int) -> Iterator[tuple[int, bool]]:
-    """Numbers of channels that a module takes or gives, and whether they come first."""
-    yield from _taken(module, rank)
-    if isinstance(module, _CONVOLUTIONS):
-        if module.weight.dim() == rank:
-            yield module.out_channels, True
-    elif isinstance(module, nn.Linear):
-        yield module.out_features, False
-    elif isinstance(module, nn.Embedding | nn.EmbeddingBag):
-        yield module.embedding_dim, False
-
-
-def _taken(module: nn.Module, rank: int) -> Iterator[tuple[int, bool]]:
-    """Numbers of channels that a module takes, and whether they come first."""
-    if isinstance(module, _CONVOLUTIONS):
-        if module.weight.dim() == rank:
-            yield module.in_channels, True
-    elif isinstance(module, _NORMS):
-        suffix = type(module).__name__[-2:]  # "2d"; that of a SyncBatchNorm says nothing.
-        if suffix == f"{rank - 2}d" or not suffix[0].isdigit():
-            yield module.num_features, True
-    elif isinstance(module, nn.GroupNorm):
-        yield module.num_channels, True
-    elif isinstance(module, nn.Linear):
-        yield module.in_features, False
-    elif isinstance(module, nn.LayerNorm | nn.RMSNorm):
-        if len(module.normalized_shape) == 1:
-            yield module.normalized_shape[0], False
-    elif isinstance(module, nn.MultiheadAttention):
-        yield module.embed_dim, False
-    elif isinstance(module, nn.RNNBase):
-        yield module.input_size, False
-
-
-def _is_like(grid: Iterable[int], size: Sequence[int]) -> bool:
-    """Whether a map may be a smaller picture: about the same factor in each dimension."""
-    factors = [whole / one for whole, one in zip(size, grid, strict=True)]
-    return min(factors) >= 1 and max(factors) <= _MOST_ANISOTROPY * min(factors)
-
-
-def _anisotropy(grid: Iterable[int], size: Sequence[int]) -> float:
-    """How much more one dimension of a picture would be shrunk than another, from 1."""
-    factors = [whole / one for whole, one in zip(size, grid, strict=True)]
-    return max(factors) / min(factors)
 
 
 def _patches(num: int, size: Sequence[int]) -> tuple[int, ...] | None:

@@ -133,7 +133,7 @@ def varied(again: Again[MapValues], of: str) -> Iterator[Variable]:
 
     Args:
         again: model, inputs and target.
-        of: ``probability`` of the class, where the target is one, or the ``score``.
+        of: ``probability`` of the class, of a target that has one, or the ``score``.
 
     Raises:
         InputError: it is not known what the map lies over, or nothing can be put there.
@@ -143,7 +143,7 @@ def varied(again: Again[MapValues], of: str) -> Iterator[Variable]:
     if again.site is None and again.over not in subject.inputs:
         raise InputError("it is not known which input the map lies over")
     site = again.site or Site("", "input", again.over)
-    if of == "probability" and target.classes is not None and target.site is None:
+    if of == "probability":
         target = Target(target.probabilities)
     opened = variable_of(subject, target, str(site), again.call, integers=True)
     with subject.held(), opened as (variable, _):

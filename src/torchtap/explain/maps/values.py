@@ -58,8 +58,8 @@ class MapValues:
         is_all = len(range(len(self))[rows]) == len(self)
         target = self.target[rows] if self.target and self.is_per_row else self.target
         text = self.target_text
-        if target and len(set(target)) == 1:
-            text = f"class {target[0]}" if text.startswith("class") else text
+        if target and len(set(target)) == 1 and text.startswith("classes"):
+            text = f"class {target[0]}{''.join(text.partition(' at ')[1:])}"
         return replace(
             self,
             values=self.values[rows],

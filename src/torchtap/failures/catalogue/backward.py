@@ -12,9 +12,10 @@ from torch import Tensor
 from torchtap.failures.assignments import assignments_of
 from torchtap.failures.cuts import cuts_in, without_grad
 from torchtap.failures.failure import Explanation, Failure
-from torchtap.failures.frame import Frame, shown_file, written
+from torchtap.failures.frame import Frame, shown_file
 from torchtap.failures.graph_reading import FREED, Node, nodes_of, place_of, saved_by
 from torchtap.failures.operands import Operand, shape_of
+from torchtap.failures.source import written
 
 Details = tuple[tuple[str, str], ...]
 

@@ -7,8 +7,9 @@ import re
 from collections.abc import Iterator
 
 from torchtap.failures.failure import Explanation, Failure
-from torchtap.failures.frame import shown_file, source_tree
+from torchtap.failures.frame import shown_file
 from torchtap.failures.graph_reading import place_of
+from torchtap.failures.source import source_tree
 
 
 def _backward_of(failure: Failure, node: str) -> tuple[tuple[str, str], ...]:

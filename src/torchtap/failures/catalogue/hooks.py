@@ -8,8 +8,10 @@ from collections.abc import Iterator
 
 from torch import Tensor, nn
 
+from torchtap.core.user_functions import code_of
 from torchtap.failures.failure import Explanation, Failure
-from torchtap.failures.frame import shown_file, written
+from torchtap.failures.frame import shown_file
+from torchtap.failures.source import written
 
 Details = tuple[tuple[str, str], ...]
 
@@ -42,7 +44,7 @@ def _hooks_on(value: object) -> list[object]:
 def _place(hook: object) -> str:
     """Where a function is written: ``<lambda> at train.py:9``."""
     name = getattr(hook, "__name__", type(hook).__name__)
-    code = getattr(hook, "__code__", None)
+    code = code_of(hook)
     return (
         name if code is None else f"{name} at {shown_file(code.co_filename)}:{code.co_firstlineno}"
     )

@@ -8,9 +8,10 @@ import re
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from torchtap.core.text import plural
 from torchtap.failures.cuts import modules_at
 from torchtap.failures.failure import Explanation, Failure
-from torchtap.failures.frame import shown_file, written as as_source
+from torchtap.failures.frame import shown_file
 from torchtap.failures.graph_reading import (
     OVERWRITTEN,
     Node,
@@ -22,7 +23,8 @@ from torchtap.failures.graph_reading import (
     shares_memory,
 )
 from torchtap.failures.operands import Operand
-from torchtap.failures.recording import recorded_writes
+from torchtap.failures.recording import num_unseen, recorded_writes
+from torchtap.failures.source import written as as_source
 from torchtap.failures.writes import Write, writer_of
 
 Details = tuple[tuple[str, str], ...]
@@ -60,10 +62,23 @@ def _overwritten(failure: Failure, found: re.Match[str]) -> Explanation:
         (
             ("needed by", place),
             *((label, text) for text in texts[:6]),
+            *_unseen(needed.tensor, since, int(found["now"])),
             ("versions", f"saved at {found['then']}, now at {found['now']}"),
         ),
         "" if module is None else failure.names.module(module),
     )
+
+
+def _unseen(tensor: Tensor | None, since: int, now: int) -> Details:
+    """That the recording, where there is one, has not seen all writes."""
+    num = 0 if tensor is None else num_unseen(tensor, since=since, now=now)
+    if num < 1:
+        return ()
+    text = (
+        f"{num} of {plural(now - since, 'write')}: record=True sees no writes of what "
+        "torch.compile compiled, of other threads, and of compiled extensions"
+    )
+    return (("unseen", text),)
 
 
 def _around(failure: Failure, node: Node, write: Write) -> nn.Module | None:

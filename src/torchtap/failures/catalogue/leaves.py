@@ -8,8 +8,8 @@ import re
 from torch import Tensor, nn
 
 from torchtap.failures.failure import Explanation, Failure
-from torchtap.failures.frame import written
 from torchtap.failures.operands import Operand, shape_of
+from torchtap.failures.source import written
 
 
 def _tensor(failure: Failure) -> tuple[str, tuple[tuple[str, str], ...]]:

@@ -12,7 +12,7 @@ from torchtap.runs.merging.rank_numbers import RankNumbers
 from torchtap.runs.merging.rows import aligned
 from torchtap.stats.measure import measure_into
 from torchtap.stats.series import Rows
-from torchtap.stats.statistics import ROW_WIDTH, empty_rows
+from torchtap.stats.statistics import NUM_TENSORS, ROW_WIDTH, empty_rows
 
 
 def gather(held: Mapping[int, Contents], common: Sequence[int]) -> RankNumbers:
@@ -35,13 +35,15 @@ def _rows(held: Contents, steps: Sequence[int], sites: Sequence[Site]) -> Rows:
     """``float64[steps, sites, 16]`` of one rank."""
     rows = empty_rows(len(steps) * len(sites)).reshape(len(steps), len(sites), ROW_WIDTH)
     step_places = {step: place for place, step in enumerate(steps)}
-    places = {site: place for place, site in enumerate(sites) if site not in held.series}
-    for record in held.records():
-        if record.site in places and not record.overwritten:
-            measure_into(rows[step_places[record.step], places[record.site]], record.value)
+    for place, site in enumerate(sites):
+        for record in held.records_of(site, held.only_kept(site)):
+            if not record.overwritten:
+                measure_into(rows[step_places[record.step], place], record.value)
     found: Rows = rows.numpy()
     measured = aligned(held.series, steps)
     for place, site in enumerate(sites):
         if site in held.series:
-            found[:, place] = measured[:, held.series.known_place(site)]
+            own = measured[:, held.series.known_place(site)]
+            is_measured = own[:, NUM_TENSORS] > 0
+            found[is_measured, place] = own[is_measured]
     return found

@@ -112,7 +112,7 @@ class Replicas:
 
 def _are_equal(one: Records, at: Places, two: Records, there: Places) -> Mask:
     """Which records of two ranks have the same values."""
-    if one.entries is None or two.entries is None:
+    if not (_has_checksums(one) and _has_checksums(two)):
         pairs = zip(at.tolist(), there.tolist(), strict=True)
         return np.array([same(one[a].value, two[b].value) for a, b in pairs], dtype=bool)
     found: Mask = _column(one, "crc32", at) == _column(two, "crc32", there)
@@ -126,6 +126,11 @@ def _are_equal(one: Records, at: Places, two: Records, there: Places) -> Mask:
     for number in np.flatnonzero(~found).tolist():
         found[number] = _hold_the_same(one, int(at[number]), two, int(there[number]))
     return found
+
+
+def _has_checksums(records: Records) -> bool:
+    """Whether values are on disk, in other than a file of before, which has no checksums."""
+    return records.entries is not None and "crc32" in records.entries.columns
 
 
 def _column(records: Records, name: str, places: Places) -> Column:

@@ -1,16 +1,15 @@
 """A run in one safetensors file: no pickle, readable by any program, opened without the model.
 
 Each value is a tensor named ``SITE#step.call.backward.phase``; the keys, labels and what is known
-of the model stand as JSON in the header's metadata under ``torchtap``.
+of the model stand as JSON in the header's metadata under ``torchtap``. All of it is under checksums
+(see :mod:`~torchtap.runs.single_file.header`), and docs/format.md lays it out.
 """
 
 from __future__ import annotations
 
 import functools
 import json
-import os
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict
 from itertools import chain, count
 from pathlib import Path
@@ -18,24 +17,34 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from torchtap.core.absence import Absence
 from torchtap.core.errors import RunError
 from torchtap.core.record import Record
-from torchtap.core.site import Site, nearest, one_of
+from torchtap.core.site import Site
 from torchtap.runs.contents import Contents
-from torchtap.runs.listing import FORMAT, PREFIX, check_format
+from torchtap.runs.listing import PREFIX
 from torchtap.runs.merging.rank_numbers import RankNumbers
 from torchtap.runs.meta import Meta, meta_of
 from torchtap.runs.records import Records
 from torchtap.runs.scalars import Scalars
+from torchtap.runs.single_file.header import (
+    CHECKSUMS,
+    FORMAT,
+    UNPROTECTED,
+    Header,
+    Value,
+    describing,
+    read_header,
+)
 from torchtap.runs.single_file.packed import is_small, pack, unpack
-from torchtap.runs.single_file.values import ALL
+from torchtap.runs.single_file.tensors import Tensors, write_tensors
 from torchtap.runs.step_notes import StepNotes
-from torchtap.runs.strided import COMPLEX_WITHOUT_NAME, as_dtype, nameable, strided
+from torchtap.runs.store.history import WHOLE_RUN
+from torchtap.runs.store.index import DTYPES, Index, Tables, number_of
+from torchtap.runs.store.mapped import MappedFiles, MappedValues
+from torchtap.runs.strided import COMPLEX_WITHOUT_NAME, strided
 from torchtap.stats.series import Series
 
 T = TypeVar("T")
@@ -75,6 +84,7 @@ def save_run(held: Contents, scalars: Scalars, path: Path, notes: StepNotes | No
     tensors.update(of_ranks)
     body: dict[str, Any] = {
         "format": FORMAT,
+        "checksums": CHECKSUMS,
         "series": series,
         "evaluation": evaluation,
         "scalars": scalars.names,
@@ -85,32 +95,13 @@ def save_run(held: Contents, scalars: Scalars, path: Path, notes: StepNotes | No
             [*_parts(entry.site), entry.reason] for entry in (*held.absent(), *unwritten, *more)
         ],
     }
-    _write(path, tensors, json.dumps(body))
+    write_tensors(path, tensors, json.dumps(body), lambda: _refuse_overwritten(held))
     return path
 
 
 def with_rank(path: Path, rank: int) -> Path:
     """The file of one of several ranks: ``run.rank0.safetensors``."""
     return path.with_name(f"{path.stem}.rank{rank}{path.suffix}")
-
-
-def _write(path: Path, tensors: dict[str, Tensor], text: str) -> None:
-    half = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        half.touch()
-        mode = half.stat().st_mode  # As the user's umask wants it; safetensors makes it private.
-        save_file(tensors, half, metadata={"torchtap": text})
-        half.chmod(mode)
-        half.replace(path)
-    except (OSError, SafetensorError) as error:
-        if isinstance(error, OSError) and error.filename == str(half):
-            error.filename, error.filename2 = str(path), None  # The one that the user knows.
-        error.add_note(f"The run was not written to {path}. Save it where there is room for it.")
-        raise
-    finally:
-        with suppress(OSError):  # What went wrong before is the one to see.
-            half.unlink()
 
 
 class Stored(NamedTuple):
@@ -125,102 +116,89 @@ class Stored(NamedTuple):
     notes: Callable[[], StepNotes]
 
 
-def read_run(path: str | Path) -> Stored:
-    """Read what :func:`save_run` wrote; see :func:`~torchtap.runs.run.open_run`."""
-    file = Path(path)
-    if not file.exists():
-        raise FileNotFoundError(f"There is no run at {file}{_others(file)}")
-    if file.is_dir():
-        raise RunError(f"{file} is a directory; expected a file{_others(file / 'run')}")
-    try:
-        opened: Any = safe_open(file, framework="pt")
-        text = (opened.metadata() or {}).get("torchtap")
-    except (SafetensorError, OSError) as error:
-        raise RunError(f"{file} {_no_safetensors(file, error)}") from error
-    if text is None:
-        names = sorted(opened.keys())
-        first = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
-        raise RunError(
-            f"{file} is a safetensors file, but torchtap did not write it: it holds {first}. "
-            f"Its tensors are read by safetensors.torch.load_file({str(file)!r})."
-        )
-    try:
-        body = json.loads(text)
-        check_format(file, body)
-        return _stored(opened, body)
-    except (ValueError, TypeError, LookupError) as error:
-        if isinstance(error, RunError):
-            raise
-        raise RunError(
-            f"{file} has the name of a run of torchtap in its header and none there that can be "
-            f"read ({type(error).__name__}: {error}). Write it again with run.save."
-        ) from error
+def read_run(path: str | Path, *, verify: bool = True) -> Stored:
+    """Read what :func:`save_run` wrote; see :func:`~torchtap.runs.open_run.open_run`."""
+    header = read_header(path, verify=verify)
+    body = header.body()
+    with describing(header.path):
+        return _stored(header, body, verify=verify)
 
 
-def _others(file: Path) -> str:
-    """The end of a sentence: what a file in the same directory may have been meant."""
-    home = file.parent
-    if not home.is_dir():
-        return f": there is no directory {home} either."
-    found = sorted(one.name for one in home.glob("*.safetensors") if one.is_file())
-    return one_of([str(home / name) for name in nearest(file.name, found) or found[:3]])
-
-
-def _no_safetensors(file: Path, error: Exception) -> str:
-    """What is wrong with a file that safetensors does not read."""
-    try:
-        nbytes = file.stat().st_size
-        with file.open("rb") as opened:
-            start = opened.read(16)
-    except OSError as failed:
-        return f"cannot be read: {failed.strerror}."
-    if not nbytes:
-        return "is not a safetensors file: it is empty. Expected one that run.save wrote."
-    if start.startswith((b"PK", b"\x80")):
-        return (
-            f"is not a safetensors file but a pickle or a zip, as torch.save writes them. Weights "
-            f"are read by torch.load({str(file)!r})."
-        )
-    if start[8:].startswith(b"{"):
-        return (
-            f"is not a safetensors file that can be read: it breaks off or was damaged, with "
-            f"{nbytes:,} bytes left ({error}). Copy it again, or save the run again."
-        )
-    return f"is not a safetensors file: {error}. Expected one that run.save wrote."
-
-
-def _stored(opened: Any, body: dict[str, Any]) -> Stored:
+def _stored(header: Header, body: dict[str, Any], *, verify: bool) -> Stored:
+    path, files = header.path.resolve(), MappedFiles()
+    # Another file may take the place of this one while the run is open.
+    files.bytes_of(path, 0, path.stat().st_size)
+    tensors = Tensors(header, files, path, verify=verify)
     absent = [Absence(Site(path, port, leaf), why) for path, port, leaf, why in body["absent"]]
-    series = _series(opened, body.get("series"), PREFIX)
+    absent += [Absence(WHOLE_RUN, why) for why in _doubts(header) if why not in _reasons(absent)]
+    series = _series(tensors, body.get("series"), PREFIX)
     if body.get("evaluation"):
-        series.evaluation = _series(opened, body["evaluation"], EVALUATION)
-    records = _records(opened, body["records"])
-    scalars = _scalars(opened, body.get("scalars", ()))
+        series.evaluation = _series(tensors, body["evaluation"], EVALUATION)
+    index = _index(header, header.values(body), path.name)
+    is_verified = verify and header.crc32 is not None
+    values = MappedValues(index, [path], files, verify=is_verified)
+    own = index.tables
+    records = Records.of_columns(values, index.columns, own.site, own.labels, own.phase)
+    scalars = _scalars(tensors, body.get("scalars", ()))
     flat = body.get("ranks")
-    ranks = None if flat is None else RankNumbers.unpack(flat, opened.get_tensor)
-    meta, notes = meta_of(body["meta"]), functools.cache(lambda: _notes(opened))
+    ranks = None if flat is None else RankNumbers.unpack(flat, tensors.get)
+    meta, notes = meta_of(body["meta"]), functools.cache(lambda: _notes(header.path, tensors))
     return Stored(records, meta, lambda: absent, lambda: series, scalars, ranks, notes)
 
 
-def _series(opened: Any, body: dict[str, Any] | None, prefix: str) -> Series:
+def _doubts(header: Header) -> list[str]:
+    """Why what is read may not be what was written."""
+    if header.crc32 is None:
+        return [UNPROTECTED]
+    return [f"the file is damaged: {header.problem}"] if header.problem else []
+
+
+def _reasons(absent: Iterable[Absence]) -> set[str]:
+    return {entry.reason for entry in absent}
+
+
+def _index(header: Header, values: Sequence[Value], file: str) -> Index:
+    """The values of the file as the index of a folder has them."""
+    tables = Tables(file=[file])
+    entries: dict[str, tuple[list[Any], list[Any]]] = {
+        "site": ([one.site for one in values], tables.site),
+        "labels": ([one.labels for one in values], tables.labels),
+        "shape": ([one.shape for one in values], tables.shape),
+        "dtype": ([one.dtype for one in values], tables.dtype),
+        "phase": ([one.phase for one in values], tables.phase),
+    }
+    stored = [header.tensors[one.name] for one in values]
+    found: dict[str, Sequence[int]] = {
+        "step": [one.step for one in values],
+        "call": [one.call for one in values],
+        "backward": [one.backward for one in values],
+        "offset": [one.start for one in stored],
+        "nbytes": [one.nbytes for one in stored],
+        "row": [0] * len(values),
+        "file": [0] * len(values),
+        **{name: _coded(column, table) for name, (column, table) in entries.items()},
+    }
+    if header.crc32 is not None and not header.problem:
+        found["crc32"] = [header.crc32[one.name] for one in values]
+    return Index({name: np.array(one, dtype=DTYPES[name]) for name, one in found.items()}, tables)
+
+
+def _coded(column: Sequence[T], table: list[T]) -> list[int]:
+    """The numbers of some entries in a table, to which new ones are added."""
+    known = {entry: number for number, entry in enumerate(table)}
+    return [number_of(entry, known, table) for entry in column]
+
+
+def _series(tensors: Tensors, body: dict[str, Any] | None, prefix: str) -> Series:
     """One of the series of a file, whose tensors have names that begin with ``prefix``."""
-    found = (name for name in opened.keys() if name.startswith(f"{prefix}."))  # noqa: SIM118
+    found = (name for name in tensors.names() if name.startswith(f"{prefix}."))
     names = _renamed({name: name for name in found}, prefix, PREFIX)
-    small = {to: opened.get_tensor(name) for to, name in names.items() if is_small(to)}
-    return unpack(small, body, lambda name, start, end: _read(opened, names[name], start, end))
+    small = {to: tensors.get(name) for to, name in names.items() if is_small(to)}
+    return unpack(small, body, lambda name, start, end: tensors.part(names[name], start, end))
 
 
 def _renamed(by_name: Mapping[str, T], prefix: str, other: str) -> dict[str, T]:
     return {f"{other}{name.removeprefix(prefix)}": value for name, value in by_name.items()}
-
-
-def _read(opened: Any, name: str, start: int, end: int) -> Tensor:
-    """Elements of a flat tensor of the file, without the others."""
-    if (start, end) == (0, ALL):
-        whole: Tensor = opened.get_tensor(name)
-        return whole
-    part: Tensor = opened.get_slice(name)[start:end]
-    return part
 
 
 def _packed_scalars(scalars: Scalars) -> dict[str, Tensor]:
@@ -247,66 +225,27 @@ def _packed_notes(notes: StepNotes) -> dict[str, Tensor]:
     }
 
 
-def _notes(opened: Any) -> StepNotes:
+def _notes(path: Path, tensors: Tensors) -> StepNotes:
     """What is known of the steps; nothing in files that were written before they held it."""
     found = StepNotes()
-    if NOTES not in opened.keys():  # noqa: SIM118 - the file is no mapping
+    if NOTES not in tensors:
         return found
-    steps, times = (opened.get_tensor(f"{NOTES}.{name}") for name in ("steps", "times"))
-    for step, time in zip(steps.tolist(), times.tolist(), strict=True):
-        found.note(step, time, (), {})
-    for step, ids, labels in json.loads(opened.get_tensor(NOTES).numpy().tobytes()):
-        found.tell(step, ids, labels)
+    with describing(path):
+        steps, times = (tensors.get(f"{NOTES}.{name}") for name in ("steps", "times"))
+        for step, time in zip(steps.tolist(), times.tolist(), strict=True):
+            found.note(step, time, (), {})
+        for step, ids, labels in json.loads(tensors.get(NOTES).numpy().tobytes()):
+            found.tell(step, ids, labels)
     return found
 
 
-def _scalars(opened: Any, names: Iterable[str]) -> Scalars:
+def _scalars(tensors: Tensors, names: Iterable[str]) -> Scalars:
     scalars = Scalars()
     for place, name in enumerate(names):
-        steps, values = (opened.get_tensor(f"{SCALARS}.{place}.{k}") for k in ("steps", "values"))
+        steps, values = (tensors.get(f"{SCALARS}.{place}.{k}") for k in ("steps", "values"))
         for step, value in zip(steps.tolist(), values.tolist(), strict=True):
             scalars.log(step, {name: value})
     return scalars
-
-
-class _Values(Sequence[Tensor]):
-    """The values of an open file, each loaded when it is first read."""
-
-    def __init__(
-        self, opened: Any, names: list[str], real_views: list[bool], dtypes: list[str | None]
-    ) -> None:
-        self._opened = opened
-        self._names = names
-        self._real_views = real_views
-        self._dtypes = dtypes
-        self._loaded: dict[int, Tensor] = {}
-
-    def __len__(self) -> int:
-        return len(self._names)
-
-    def __getitem__(self, place: Any) -> Any:
-        if place not in self._loaded:
-            # Memory-mapped by safetensors: bytes are read when they are touched.
-            tensor = self._opened.get_tensor(self._names[place])
-            if self._real_views[place]:
-                tensor = torch.view_as_complex(tensor)
-            self._loaded[place] = tensor = as_dtype(tensor, self._dtypes[place])
-        return self._loaded[place]
-
-
-def _records(opened: Any, headers: list[dict[str, Any]]) -> Records:
-    if not headers:
-        return Records()
-
-    def column(name: str) -> list[Any]:
-        return [entry[name] for entry in headers]
-
-    dtypes = [entry.get("dtype") for entry in headers]  # Older files have none.
-    records = Records(_Values(opened, column("name"), column("real_view"), dtypes))
-    sites = [Site(*parts) for parts in column("site")]
-    numbers = (column(name) for name in ("step", "call", "phase", "backward"))
-    records.append_columns(sites, *numbers, [tuple(labels) for labels in column("labels")])
-    return records
 
 
 def _packed_records(held: Contents) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
@@ -321,7 +260,7 @@ def _packed_records(held: Contents) -> tuple[dict[str, Tensor], list[dict[str, A
                 f"has no values to write. Run the model on a device that has memory."
             )
         tensor, labels = _strided(record)
-        tensors[name] = _own(nameable(tensor))
+        tensors[name] = tensor
         headers.append(
             {
                 "name": name,
@@ -341,7 +280,8 @@ def _packed_records(held: Contents) -> tuple[dict[str, Tensor], list[dict[str, A
 def _unused_name(record: Record, used: Container[str]) -> str:
     """The name of a value; numbered where one key has several (a recomputation that is repeated,
     two leaves whose names are alike)."""
-    name = f"{record.site}#{record.step}.{record.call}.{record.backward}.{record.phase}"
+    site = str(record.site).encode("utf-8", "backslashreplace").decode()  # No lone surrogates.
+    name = f"{site}#{record.step}.{record.call}.{record.backward}.{record.phase}"
     names = chain([name], (f"{name}.{number}" for number in count(1)))
     return next(one for one in names if one not in used)
 
@@ -360,7 +300,11 @@ def _strided(record: Record) -> tuple[Tensor, list[str]]:
         ) from error
 
 
-def _own(tensor: Tensor) -> Tensor:
-    """Contiguous, on the CPU, and in memory of its own: safetensors refuses tensors that share."""
-    tensor = tensor.resolve_conj().resolve_neg()
-    return tensor.to("cpu").clone(memory_format=torch.contiguous_format)
+def _refuse_overwritten(held: Contents) -> None:
+    """See that no value was overwritten while it was written to the file.
+
+    Raises:
+        OverwrittenError: one was, by another thread.
+    """
+    for record in held.kept.overwritten():
+        _ = record.value

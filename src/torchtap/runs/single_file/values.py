@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchtap.runs.listing import DTYPES
+from torchtap.runs.single_file.header import DTYPES
 from torchtap.stats.catalogue.cosine import Trail
 from torchtap.stats.catalogue.effective_rank import Covariance
 from torchtap.stats.catalogue.nonfinite import Occurrence, Search

@@ -6,9 +6,11 @@ small values of the running commit.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import lru_cache
@@ -98,7 +100,7 @@ class AttemptWriter:
     def __init__(self, folder: Path, facts: Mapping[str, Any], *, durability: str) -> None:
         self.folder = folder
         self._durability = durability
-        self._facts = {"format": FORMAT, **facts}
+        self._facts = {"format": FORMAT, "id": uuid.uuid4().hex, **facts}
         self._files = OpenFiles()
         self._lanes: dict[tuple[Site, str, tuple[int, ...] | None], Lane] = {}
         self._kinds: dict[tuple[Site, str], tuple[int, ...]] = {}
@@ -113,9 +115,10 @@ class AttemptWriter:
         self.written = Written(0, 0, 0)
         self._statistics: StatisticsWriter | None = None
         (folder / LANES).mkdir()
-        self._journal = JournalWriter(folder / JOURNAL)
+        self._journal = JournalWriter(folder / JOURNAL, self._facts["id"])
         self._lock = hold_lock(self._journal.stream.file)
         self._write_facts({"state": "open"})
+        self._tells_links = bool(os.fstat(self._journal.stream.file).st_nlink)
 
     # ------------------------------------------------------------------ one value after the other
 
@@ -157,6 +160,7 @@ class AttemptWriter:
 
     def commit(self, commit: Commit) -> None:
         """Make what was appended since the last commit count, all or none of it."""
+        self._refuse_deleted()
         self.write_small()
         if self._durability == "step":
             self._sync_values()
@@ -174,9 +178,20 @@ class AttemptWriter:
 
     def append_statistics(self, measured: Measured) -> None:
         """Write rows of statistics; they count at once."""
+        self._refuse_deleted()
         if self._statistics is None:
-            self._statistics = StatisticsWriter(self.folder)
+            self._statistics = StatisticsWriter(self.folder, self._facts["id"])
         self._statistics.append(measured)
+
+    def _refuse_deleted(self) -> None:
+        """Notice it when the folder is gone: files that are open would take all that comes.
+
+        Raises:
+            FileNotFoundError: the journal has no name any more.
+        """
+        if self._tells_links and not os.fstat(self._journal.stream.file).st_nlink:
+            said = "the journal of the run was deleted while it was written to"
+            raise FileNotFoundError(errno.ENOENT, said, str(self.folder / JOURNAL))
 
     @property
     def num_commits(self) -> int:

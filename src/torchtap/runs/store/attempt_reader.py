@@ -14,8 +14,17 @@ from torchtap.core.errors import RunError
 from torchtap.runs.store.commit import Commit
 from torchtap.runs.store.index import Index, checked, joined
 from torchtap.runs.store.index_file import Sealed, read_index
-from torchtap.runs.store.layout import ATTEMPT, INDEX, JOURNAL, read_json, value_path
+from torchtap.runs.store.layout import (
+    ATTEMPT,
+    INDEX,
+    JOURNAL,
+    PROGRESS,
+    OtherFormatError,
+    read_json,
+    value_path,
+)
 from torchtap.runs.store.lock import is_being_written
+from torchtap.runs.store.progress import Progress, read_progress
 
 _NO_JOURNAL = f"{JOURNAL} is missing"
 
@@ -30,6 +39,7 @@ class AttemptReader:
         facts: what the writer said of the run; empty if that is damaged.
         index: of the values that can be read.
         lost: what cannot be read, and why.
+        progress: how far its training had come; ``None`` where that is not known.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -37,16 +47,19 @@ class AttemptReader:
         self.facts: dict[str, Any] = {}
         self.index = Index.empty()
         self.lost: list[str] = []
+        self.progress: Progress | None = None
         self._lines: list[bytes | str] = []
         self._end = 0
         self._num_damaged = 0
-        self._is_sealed = False
+        self._is_sealed = self._is_misplaced = False
         self.refresh()
 
     def refresh(self) -> bool:
         """Read what was committed since the last time; whether there was anything."""
         facts = self._read_facts()
+        facts = {} if self._is_misplaced else facts
         is_news, self.facts = facts != self.facts, facts
+        self.progress = read_progress(self.folder / PROGRESS)
         if self._is_sealed:
             return is_news
         sealed = None if self._end else read_index(self.folder / INDEX, facts.get("index"))
@@ -55,11 +68,18 @@ class AttemptReader:
             self._lines = list(sealed.lines)
             self._take(sealed.entries, sealed)
             return True
+        if not self._end and not self._is_misplaced:
+            self._refuse_misplaced()
         return self._follow() or is_news
 
     @property
     def state(self) -> str:
-        """``open``, ``closed``, ``failed``, or ``damaged`` where that is not known."""
+        """``open``, ``closed``, ``failed``, or ``damaged`` where that is not known.
+
+        ``empty``, where its process ended before it wrote anything.
+        """
+        if not self.facts and _is_blank(self.folder):
+            return "empty"
         return str(self.facts.get("state", "damaged"))
 
     @property
@@ -79,6 +99,11 @@ class AttemptReader:
             found += [Commit.of_json(line) for line in self._lines[done:]]
             self.__dict__["_commits"] = len(self._lines), found
         return found
+
+    @property
+    def last_commit(self) -> Commit | None:
+        """What is known of the last one."""
+        return Commit.of_json(self._lines[-1]) if self._lines else None
 
     def commits_with(self, name: str) -> Iterator[Commit]:
         """Those that have a part that is left out where it is empty, as ``scalars``.
@@ -117,6 +142,27 @@ class AttemptReader:
                 steps.append(one.step)
         return min(steps, default=None)
 
+    @property
+    def has_uncommitted(self) -> bool:
+        """Whether the training handed over commits that are not there."""
+        return self.progress is not None and self.progress.num_handed > len(self._lines)
+
+    @property
+    def num_torn(self) -> int:
+        """How many commits the journal had, and has no more."""
+        return 0 if self.progress is None else self.progress.num_committed - len(self._lines)
+
+    def last_commits(self, limit: int | None, most: int) -> list[Commit]:
+        """The last commits of steps before one, or of all steps, the last one first."""
+        found: list[Commit] = []
+        for line in reversed(self._lines):
+            one = Commit.of_json(line)
+            if limit is None or one.step < limit:
+                found.append(one)
+                if len(found) == most:
+                    break
+        return found
+
     def steps_from(self, limit: int) -> list[int]:
         """The steps from one on that it has, with values or with notes alone, ascending."""
         values = np.unique(self.index.columns["step"])
@@ -138,14 +184,29 @@ class AttemptReader:
         # A writer that has just begun may have come to neither when they were looked for.
         self.lost = [one for one in self.lost if not one.startswith((ATTEMPT, _NO_JOURNAL))]
         try:
-            return read_json(self.folder / ATTEMPT)
+            facts = read_json(self.folder / ATTEMPT)
+            if "state" in facts:  # Else it is another file of a run, under this name.
+                return facts
+            self.lost.append(f"{ATTEMPT} describes no attempt: model and patterns are unknown")
         except FileNotFoundError:
-            self.lost.append(f"{ATTEMPT} is missing: model, patterns and versions are not known")
-        except RunError as error:
-            if "format" in str(error):
-                raise
-            self.lost.append(f"{ATTEMPT} is damaged: model, patterns and versions are not known")
+            if not _is_blank(self.folder):
+                self.lost.append(f"{ATTEMPT} is missing: model, patterns and versions are unknown")
+        except OtherFormatError:
+            raise
+        except RunError:
+            self.lost.append(f"{ATTEMPT} is damaged: model, patterns and versions are unknown")
         return {}
+
+    def _refuse_misplaced(self) -> None:
+        """Believe the journal, and no description that is of another attempt."""
+        from torchtap.runs.store.owner import are_of_one, owner_of
+
+        if not are_of_one(owner_of(self.folder / JOURNAL), str(self.facts.get("id", ""))):
+            self._is_misplaced, self.facts = True, {}
+            self.lost.append(
+                f"{JOURNAL} and {ATTEMPT} are of different attempts: the journal is believed, and "
+                f"model, patterns and versions are unknown"
+            )
 
     def _follow(self) -> bool:
         """Read the journal from where it ended the last time."""
@@ -162,7 +223,8 @@ class AttemptReader:
                 self._lines.append(one.info)
                 self._end = one.end
         except FileNotFoundError:
-            self.lost.append(f"{_NO_JOURNAL}: which values were written is not known")
+            if not _is_blank(self.folder):
+                self.lost.append(f"{_NO_JOURNAL}: which values were written is not known")
         if batches:
             self._take(index_of(batches))
         return bool(batches)
@@ -191,6 +253,12 @@ class AttemptReader:
                 f"have no such size: they are lost"
             )
         self.index = joined([self.index, index]) if len(self.index) else index
+
+
+def _is_blank(folder: Path) -> bool:
+    """Whether nothing stands in it yet, as after a kill before its writer had begun."""
+    files = [one for one in folder.rglob("[!.]*") if not one.is_dir()]
+    return all(one.name == JOURNAL and not _size(one) for one in files)
 
 
 def _size(path: Path) -> int:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torchtap.core.absence import Absence
+from torchtap.core.distributed import PLAIN
 from torchtap.core.errors import CaptureError, RunError
 from torchtap.core.planned_size import PlannedSize
 from torchtap.core.record import Record
@@ -22,8 +23,10 @@ from torchtap.runs.meta import Meta
 from torchtap.runs.records import Records
 from torchtap.runs.select import Where
 from torchtap.runs.store.intake import Intake
+from torchtap.runs.store.layout import JOURNAL, PROGRESS
 from torchtap.runs.store.new_attempt import new_attempt, refuse_path
 from torchtap.runs.store.planned import after_steps, before_a_step, size_of_statistics
+from torchtap.runs.store.progress import Progress, ProgressWriter
 from torchtap.runs.store.reading import RankReader
 from torchtap.runs.store.rows_feed import RowsFeed
 from torchtap.runs.store.selecting import Pick, WriteSelection
@@ -70,9 +73,12 @@ class Disk:
             fit (``none``). A process that is killed loses nothing that was committed in any case.
         resume: go on with a run that is there, as a training that starts again from a checkpoint
             does: steps from the first new one on supersede those that were there.
-        on_error: what an error of writing does, such as a full disk. ``raise``: the next
-            ``w.step()`` raises it. ``warn``: it warns, and the training goes on unrecorded. What
-            was committed stays readable in both cases, and ``absent`` says that the rest is lost.
+        on_error: what an error of the recording does, such as a full disk, a ``pick`` that raises,
+            or a queue that is full with ``on_full="raise"``. ``raise``: the next ``w.step()``
+            raises it. ``warn``: it warns, and the training goes on unrecorded. What was committed
+            stays readable in both cases, and ``absent`` says that the rest is lost. A value that
+            its own class does not give, as of a ``MaskedTensor``, is absent with the reason, and
+            the others are recorded.
         num_steps: how many steps the training is planned to have: ``w.plan`` then says how large
             the run will be.
         labels: what else is to be written down of the run, text to text: ``run.meta.labels``.
@@ -134,6 +140,9 @@ class Disk:
         self._meta = Meta()
         self._intake = Intake(repr(self), self._settings)
         self._worker: Worker | None = None
+        self._progress: ProgressWriter | None = None
+        self._num_commits = 0
+        self._is_partly = False
         self._reader: RankReader | None = None
         self._process = os.getpid()
         self._lock = threading.Lock()
@@ -192,13 +201,17 @@ class Disk:
             "world_size": meta.world_size,
             "attempt": number,
             "measures": about.series is not None,
+            "every": about.every,
+            "values_every": None if self._selection.values is None else self._selection.every,
             "meta": asdict(meta),
         }
+        _import_for_closing(measures=about.series is not None)
         writer = AttemptWriter(self.folder, facts, durability=how.durability)
+        self._progress = ProgressWriter(self.folder / PROGRESS)
         self._rows = RowsFeed(about.series, self._intake.queue, self.folder)
         self._worker = Worker(writer, self._intake.queue, self._intake.buffers)
         # One that is forgotten is closed all the same, and at the latest when Python ends.
-        weakref.finalize(self, _end, self._worker, os.getpid())
+        weakref.finalize(self, _end, self._worker, self._progress, os.getpid())
 
     def take(self, record: Record) -> None:
         """Copy one value, and hand it to the thread.
@@ -211,6 +224,21 @@ class Disk:
             return
         if not self._selection.wants(record, self._meta):
             return
+        try:
+            self._take(record)
+        except Exception as error:
+            if type(record.kept) not in PLAIN:  # The class of the tensor may raise anything.
+                first = str(error).partition("\n")[0]
+                why = f"{type(error).__name__}: {first}" if first else type(error).__name__
+                kind = type(record.kept).__name__
+                reason = f"a {kind} whose values its class does not give ({why})"
+                self._unreadable[Absence(record.site, reason)] = None
+            elif self._settings.on_error == "raise":
+                raise
+            else:
+                worker.give_up(error)
+
+    def _take(self, record: Record) -> None:
         why = _why_unwritable(record)
         if why is not None:
             self._unreadable[Absence(record.site, why)] = None
@@ -236,9 +264,11 @@ class Disk:
         if step % (self._about.every or 1) == 0:
             self._intake.count_recorded()
         is_noted = any(self._about.notes.of(step)) or self._about.scalars.at(step)
-        if self._intake.has_uncommitted or is_noted:
+        has_more = bool(self._intake.has_uncommitted or is_noted)
+        if has_more:
             self._commit(step, is_closed=True)
         self._rows.close_step(step)
+        self._note_step(step, has_more=has_more)
         self._raise_failure(worker)
 
     def flush(self) -> None:
@@ -250,7 +280,23 @@ class Disk:
         if self._worker is not None:
             self._rows.hand_over()
             self._worker.ask("flush")
+            if self._progress is not None and not self._is_closed:
+                self._note_progress(*self._progress.last[:2])
             self._raise_failure(self._worker)
+
+    def sync(self) -> None:
+        """Commit what has come, also of the running step, and wait as :meth:`flush` does.
+
+        ``w.sync()`` calls it, before a training saves a checkpoint.
+
+        Raises:
+            Exception: what the thread raised since the last time.
+        """
+        worker = self._ready()
+        if worker is not None:
+            self._commit_running()
+            self._rows.hand_over(self._about.running())
+            self.flush()
 
     def close(self) -> None:
         """Commit what is there, write the index and end the thread.
@@ -262,12 +308,10 @@ class Disk:
         if worker is None or self._is_closed or os.getpid() != self._process:
             return
         self._is_closed = True
-        taken, logged = self._intake, self._about.scalars.newest
-        if taken.has_uncommitted:
-            self._commit(taken.last_step, is_closed=False)
-        elif logged is not None and (taken.last_committed is None or logged > taken.last_committed):
-            self._commit(logged, is_closed=False)
+        self._commit_running()
         worker.ask("close", (self._closing_facts(), self._seal))
+        if self._progress is not None:
+            self._progress.close()
         self._raise_failure(worker)
 
     def contents(self) -> Records:
@@ -315,8 +359,8 @@ class Disk:
         if self._worker is not None and self._worker.failure is not None:
             error = self._worker.failure
             reason = (
-                f"writing to {self.path} ended with {type(error).__name__}: {error}; what was "
-                f"committed before is there"
+                f"writing to {self.path} ended with {type(error).__name__}: {error}; "
+                f"{self._what_is_left}"
             )
             found.append(Absence(Site("", "output"), reason))
         return tuple(found)
@@ -337,7 +381,12 @@ class Disk:
         if series is None or not series.sites:
             return {}
         sealed = seal(folder, series, self._about.meta())
-        return {"series": sealed, "first_measured": min(series.steps, default=None)}
+        steps = series.steps
+        return {
+            "series": sealed,
+            "first_measured": min(steps, default=None),
+            "last_measured": max(steps, default=None),
+        }
 
     # ------------------------------------------------------------------ to the thread
 
@@ -358,6 +407,42 @@ class Disk:
     def _commit(self, step: int, *, is_closed: bool) -> None:
         notes, scalars = self._about.notes.of(step), self._about.scalars.at(step)
         self._intake.commit(step, is_closed=is_closed, notes=notes, scalars=scalars)
+        self._num_commits += 1
+        self._is_partly = not is_closed
+
+    def _commit_running(self) -> None:
+        """Commit what has come since the last step was closed."""
+        taken, logged = self._intake, self._about.scalars.newest
+        last = -1 if taken.last_committed is None else taken.last_committed
+        if taken.has_uncommitted:
+            self._commit(taken.last_step, is_closed=False)
+        elif logged is not None and (logged > last or (logged == last and self._is_partly)):
+            self._commit(logged, is_closed=False)
+
+    def _note_step(self, step: int, *, has_more: bool) -> None:
+        """Write down that a step was closed, for those who read a run that was killed."""
+        assert self._progress is not None
+        found, began = self._about.running(), self._progress.last.began
+        running = step + 1 if found is None else found
+        # step(1000) before the first forward names the running step 0, and closes none.
+        is_named = not step or running != step + 1
+        if began < 0 and (has_more or not is_named or self._about.notes.has(step)):
+            began = step
+        self._note_progress(began, running)
+
+    def _note_progress(self, began: int, running: int) -> None:
+        worker, progress = self._worker, self._progress
+        assert worker is not None and progress is not None
+        try:
+            progress.write(Progress(began, running, self._num_commits, worker.num_commits))
+        except OSError as error:
+            if worker.failure is None:
+                worker.give_up(error)
+
+    @property
+    def _what_is_left(self) -> str:
+        is_there = self.folder is not None and (self.folder / JOURNAL).exists()
+        return "what was committed before is there" if is_there else "what was committed is gone"
 
     def _raise_failure(self, worker: Worker) -> None:
         error = worker.failure
@@ -370,7 +455,7 @@ class Disk:
             said = f"{type(error).__name__}: {error}"
             warnings.warn(
                 f"tt.Disk({str(self.path)!r}) writes no more: {said}. The training goes on "
-                f"unrecorded; what was committed before is there.",
+                f"unrecorded; {self._what_is_left}.",
                 RuntimeWarning,
                 stacklevel=2,
             )
@@ -379,9 +464,26 @@ class Disk:
         return f"<Disk {str(self.path)!r}>"
 
 
-def _end(worker: Worker, process: int) -> None:
-    if os.getpid() == process and worker.is_running:
-        worker.ask("close")
+def _import_for_closing(*, measures: bool) -> None:
+    """Import now what closing needs, which may come when Python ends.
+
+    After an interrupt that nothing caught, Python ends by that signal, unless a module that is
+    imported meanwhile makes a class from text, as ``namedtuple`` and ``dataclass`` do: then the
+    exit code is 1.
+    """
+    import pyarrow.compute
+
+    if measures:
+        import pyarrow.parquet  # noqa: F401
+
+        import torchtap.runs.single_file.file  # noqa: F401
+
+
+def _end(worker: Worker, progress: ProgressWriter, process: int) -> None:
+    if os.getpid() == process:
+        if worker.is_running:
+            worker.ask("close")
+        progress.close()
 
 
 def _why_unwritable(record: Record) -> str | None:

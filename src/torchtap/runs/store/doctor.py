@@ -18,9 +18,12 @@ from torchtap.core.text import clean, plural, size
 from torchtap.runs.store.attempt_reader import AttemptReader
 from torchtap.runs.store.checksum import crc32, crc32_of_file
 from torchtap.runs.store.folder_listing import attempts_by_rank
+from torchtap.runs.store.gaps import gaps_of, unmeasured
+from torchtap.runs.store.history import limits_of
 from torchtap.runs.store.index import DTYPES, Index
 from torchtap.runs.store.index_file import read_index
-from torchtap.runs.store.layout import INDEX, SERIES, value_path
+from torchtap.runs.store.layout import INDEX, JOURNAL, PROGRESS, SERIES, SERIES_DAMAGED, value_path
+from torchtap.runs.store.measured_rows import Span, look_through
 
 _CHUNK = 4 << 20
 
@@ -31,13 +34,14 @@ class AttemptState:
 
     Attributes:
         folder: of it.
-        state: ``closed``, ``failed``, ``damaged``, ``growing`` (a living process writes it), or
+        state: ``closed``, ``failed``, ``damaged``, ``growing`` (a living process writes it),
             ``ended`` (its process ended without closing it, which loses nothing that was
-            committed).
+            committed), or ``empty`` (its process ended before it wrote anything).
         num_steps: how many steps were committed.
         num_values: how many values were committed and can be read.
         nbytes: of these values.
         problems: what is not whole.
+        notes: what else is to be known of it, such as steps that nobody recorded.
     """
 
     folder: Path
@@ -46,6 +50,7 @@ class AttemptState:
     num_values: int = 0
     nbytes: int = 0
     problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +65,7 @@ class Diagnosis(Printed):
 
     @property
     def is_whole(self) -> bool:
-        """Whether everything that was committed is there, to the bit."""
+        """Whether all that was committed is there, to the bit, and no attempt lost a step."""
         return not any(one.problems for one in self.attempts)
 
     def as_dict(self) -> dict[str, Any]:
@@ -75,6 +80,7 @@ class Diagnosis(Printed):
                     "num_values": one.num_values,
                     "nbytes": one.nbytes,
                     "problems": one.problems,
+                    "notes": one.notes,
                 }
                 for one in self.attempts
             ],
@@ -88,6 +94,7 @@ class Diagnosis(Printed):
             what = f"{plural(one.num_steps, 'step')}, {plural(one.num_values, 'value')}"
             parts += [BLANK, Line(f"{name}: {one.state}, {what}, {size(one.nbytes)}")]
             parts += [Line(f"  {clean(why)}", "bad") for why in one.problems]
+            parts += [Line(f"  {clean(note)}") for note in one.notes]
         return Page(*parts)
 
 
@@ -101,9 +108,25 @@ def examine(path: Path, told: Callable[[int], None] = lambda nbytes: None) -> Di
     Raises:
         RunError: it is no run.
     """
-    ranks = attempts_by_rank(path)
-    every = [one for attempts in ranks.values() for one in attempts.values()]
-    return Diagnosis(tuple(_examined(one, told) for one in every))
+    found = [_examined_rank(attempts, told) for attempts in attempts_by_rank(path).values()]
+    return Diagnosis(tuple(state for states in found for state in states))
+
+
+def _examined_rank(
+    attempts: dict[int, AttemptReader], told: Callable[[int], None]
+) -> list[AttemptState]:
+    """The attempts of a rank, and what is missing between them."""
+    states = {number: _examined(one, told) for number, one in attempts.items()}
+    spans: dict[int, Span | None] = {}
+    for number, one in attempts.items():
+        if "series" not in one.facts:
+            spans[number], damaged = look_through(one.folder)
+            states[number].problems += damaged
+    limits = limits_of(attempts)
+    for gap in (*gaps_of(attempts, limits), *unmeasured(attempts, limits, spans)):
+        state = states[gap.attempt]
+        (state.problems if gap.is_lost else state.notes).append(gap.reason)
+    return list(states.values())
 
 
 def _examined(one: AttemptReader, told: Callable[[int], None]) -> AttemptState:
@@ -115,6 +138,11 @@ def _examined(one: AttemptReader, told: Callable[[int], None]) -> AttemptState:
     found = AttemptState(one.folder, state, len(steps), len(index), nbytes, list(one.lost))
     if "why" in one.facts:
         found.problems.append(str(one.facts["why"]))
+    if one.progress is None and "every" in one.facts:
+        found.problems.append(f"{PROGRESS} is damaged: steps that were lost are not known")
+    if one.num_torn > 0:
+        many = plural(one.num_torn, "commit")
+        found.problems.append(f"{JOURNAL} lacks {many} that stood in it")
     if state == "closed":
         found.problems += _wrong_index(one)
         found.problems += _wrong_series(one)
@@ -168,7 +196,6 @@ def _checksum(file: int, offset: int, nbytes: int) -> int:
 def _wrong_index(one: AttemptReader) -> Iterator[str]:
     """Whether index and journal say the same."""
     from torchtap.runs.store.journal import index_of, read_journal
-    from torchtap.runs.store.layout import JOURNAL
     from torchtap.runs.store.streams import Damage
 
     sealed = read_index(one.folder / INDEX, one.facts.get("index"))
@@ -207,7 +234,7 @@ def _wrong_series(one: AttemptReader) -> Iterator[str]:
         except OSError:
             is_whole = False
         if not is_whole:
-            yield f"{SERIES} is damaged: of the statistics the numbers alone are there"
+            yield SERIES_DAMAGED
 
 
 def _wrong_headers(one: AttemptReader) -> Iterator[str]:

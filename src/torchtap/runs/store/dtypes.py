@@ -41,6 +41,7 @@ STORED = {
     "float8_e4m3fn": Stored("F8_E4M3", 0, 1),
     "float8_e5m2": Stored("F8_E5M2", 0, 1),
     "complex32": Stored("F16", 2, 4),
+    "bcomplex32": Stored("BF16", 2, 4),
     "complex128": Stored("F64", 2, 16),
     "float8_e4m3fnuz": Stored("U8", 1, 1),
     "float8_e5m2fnuz": Stored("U8", 1, 1),

@@ -17,13 +17,14 @@ from torchtap.runs.listing import Listing, SiteEntry, common_shape, in_order, li
 from torchtap.runs.meta import Meta, meta_of
 from torchtap.runs.records import distinct
 from torchtap.runs.store.attempt_reader import AttemptReader
-from torchtap.runs.store.history import absences, counted, limits_of
+from torchtap.runs.store.history import WHOLE_RUN, absences, counted, limits_of
 from torchtap.runs.store.index import Index, joined
 from torchtap.runs.store.layout import (
     ATTEMPT,
     JOURNAL,
     RUN,
     SERIES,
+    SERIES_DAMAGED,
     attempts_in,
     ranks_in,
     read_json,
@@ -46,7 +47,10 @@ def list_folder(path: Path) -> Listing:
         last = list(attempts.values())[-1]
         metas.append(meta_of(last.facts.get("meta", {})))
         if "series" in last.facts:
-            measured.append(list_saved(last.folder / SERIES))
+            try:
+                measured.append(list_saved(last.folder / SERIES))
+            except (OSError, RunError):
+                absent.append(Absence(WHOLE_RUN, f"{where}{SERIES_DAMAGED}"))
     whole = joined([one for one in indices if len(one)] or [Index.empty()])
     meta = metas[0]
     listing = list_index(whole, meta.model, meta.modules, absent)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -10,13 +10,11 @@ from torchtap.core.absence import Absence
 from torchtap.core.record import said_steps
 from torchtap.core.site import Site
 from torchtap.runs.store.attempt_reader import AttemptReader
+from torchtap.runs.store.gaps import Attempts, Limits, gaps_of
 from torchtap.runs.store.index import Index
 from torchtap.runs.store.site_text import site_of
 
 WHOLE_RUN = Site("", "output")
-Attempts = Mapping[int, AttemptReader]
-Limits = Mapping[int, int | None]
-"""Attempt -> the first step in which a later one counts; ``None`` for none."""
 
 
 def limits_of(attempts: Attempts) -> Limits:
@@ -53,6 +51,7 @@ def absences(attempts: Attempts) -> list[Absence]:
     """What was selected and not seen, and what is lost."""
     found = [Absence(WHOLE_RUN, why) for why in _unfinished(attempts)]
     limits = limits_of(attempts)
+    found += [Absence(WHOLE_RUN, gap.reason) for gap in gaps_of(attempts, limits)]
     for number, one in attempts.items():
         where = f"attempt {number}: " if len(attempts) > 1 else ""
         if len(one.index) or number == max(attempts):  # Else it says nothing of the whole run.
@@ -77,6 +76,8 @@ def _unfinished(attempts: Attempts) -> Iterator[str]:
     if last.is_growing:
         yield f"a process is writing it: run.refresh() reads what it commits{measures}"
         return
+    if last.state == "empty":
+        yield "its process has written nothing so far, or ended before it did"
     if last.state == "open":
         yield "its process ended without closing it: what was not committed is lost"
     wanted = int((last.facts.get("meta") or {}).get("labels", {}).get("num_steps", 0))

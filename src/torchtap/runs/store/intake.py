@@ -141,7 +141,8 @@ class Intake:
             end = EndOfStep(step, time.time(), is_closed, ids, labels, dict(scalars), dropped)
             self.queue.put(end)
             done = self.committed
-            has_values = self.num_values > done.num_values
+            # A step of which a flush committed a part is one step.
+            has_values = self.num_values > done.num_values and step != self.last_committed
             self.committed = done._replace(
                 num_steps=done.num_steps + has_values,
                 num_values=self.num_values,

@@ -26,6 +26,7 @@ from torchtap.runs.store.index import (
     parse_labels,
     parse_shape,
 )
+from torchtap.runs.store.owner import owned
 from torchtap.runs.store.site_text import site_of
 from torchtap.runs.store.streams import Damage, Found, StreamWriter, read_stream
 
@@ -87,10 +88,11 @@ class JournalWriter:
 
     Args:
         path: of the journal, which it makes.
+        owner: the number of the attempt that no other has.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.stream = StreamWriter(path, SCHEMA)
+    def __init__(self, path: Path, owner: str = "") -> None:
+        self.stream = StreamWriter(path, owned(SCHEMA, owner))
         self._info_bytes = 0
 
     def append(self, entries: Sequence[Entry], commit: Commit) -> None:

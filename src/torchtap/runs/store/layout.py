@@ -19,9 +19,11 @@ JOURNAL = "journal.arrows"
 SMALL = "small.arrows"
 INDEX = "index.safetensors"
 LANES = "lanes"
+PROGRESS = "progress"
 STATISTICS = "statistics.arrows"
 SEALED_STATISTICS = "statistics.parquet"
 SERIES = "series.safetensors"
+SERIES_DAMAGED = f"{SERIES} is damaged: of the statistics the numbers alone are there"
 
 MOST_SMALL = 64 << 10
 """Values of up to so many bytes stand together with others, unless their site has a lane."""
@@ -31,6 +33,10 @@ _ATTEMPT = re.compile(r"attempt-(\d{3,})")
 _LANE = re.compile(r"\d{5,}-[A-Za-z0-9_.-]{1,80}\.safetensors")
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]+")
 _MOST_CHARACTERS = 60
+
+
+class OtherFormatError(RunError):
+    """A file of another format, which a later torchtap may read."""
 
 
 def rank_folder(run: Path, rank: int) -> Path:
@@ -94,8 +100,9 @@ def write_json(path: Path, body: dict[str, Any], *, sync: bool = False) -> None:
     """Write a small file with a checksum of its own; it appears whole or not at all."""
     body = {**body, "crc32": _checksum(body)}
     half = path.with_name(f".{path.name}.{os.getpid()}.part")
+    half.unlink(missing_ok=True)  # Of a process with the same number that was killed.
     try:
-        with half.open("w", encoding="ascii") as stream:
+        with half.open("x", encoding="ascii") as stream:  # Follows no link that stands there.
             json.dump(body, stream)
             stream.flush()
             if sync:
@@ -110,7 +117,8 @@ def read_json(path: Path) -> dict[str, Any]:
 
     Raises:
         FileNotFoundError: it is not there.
-        RunError: it is damaged, or of another format.
+        OtherFormatError: it is of another format.
+        RunError: it is damaged.
     """
     try:
         body = json.loads(path.read_bytes())
@@ -121,7 +129,7 @@ def read_json(path: Path) -> dict[str, Any]:
         is_later = isinstance(found, int) and found > FORMAT
         way_out = " Update torchtap to read it." if is_later else ""
         known = f"this torchtap reads format {FORMAT}"
-        raise RunError(f"{path} has format {found!r}; {known}.{way_out}")
+        raise OtherFormatError(f"{path} has format {found!r}; {known}.{way_out}")
     expected = body.pop("crc32", None)
     if expected != _checksum(body):
         raise RunError(f"{path} is damaged: it does not have its checksum.")

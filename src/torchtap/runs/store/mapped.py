@@ -165,9 +165,12 @@ class MappedValues(Sequence[Tensor]):
 
     def _shaped(self, place: int, raw: Tensor) -> Tensor:
         columns, tables = self.entries.columns, self.entries.tables
-        if self._is_small[int(columns["file"][place])]:
-            raw = raw.clone()  # It may begin anywhere; and a page is not kept for a few bytes.
         dtype = self._dtypes[columns["dtype"][place]]
+        if (
+            self._is_small[int(columns["file"][place])]
+            or raw.storage_offset() % STORED[tables.dtype[columns["dtype"][place]]].itemsize
+        ):
+            raw = raw.clone()  # It may begin anywhere; and a page is not kept for a few bytes.
         return raw.view(dtype).view(tables.shape[columns["shape"][place]])
 
     def gather(self, places: Any, within: Any) -> Tensor | None:

@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from torchtap.core.record import EVAL, FORWARD
+from torchtap.runs.store.measured_rows import RowsReader
 from torchtap.runs.store.site_text import site_of
-from torchtap.runs.store.statistics import RowsReader, measured_in
+from torchtap.runs.store.statistics import measured_in
 from torchtap.stats.catalogue.results import Missing
 from torchtap.stats.histogram import Histogram, merged_together
 from torchtap.stats.series import ALL_STEPS, Rows, Series, SiteSummary

@@ -48,11 +48,16 @@ def new_attempt(path: Path, rank: int, model: str, *, resume: bool) -> tuple[Pat
         the folder, and the number of the attempt.
 
     Raises:
-        RunError: there are attempts and ``resume`` is false, one of them is being written, or they
-            are of another model.
+        RunError: there are attempts and ``resume`` is false, one of them is being written, they
+            are of another model, or the folder of the rank is a link.
         OSError: it cannot be made.
     """
     home = rank_folder(path, rank)
+    if home.is_symlink():
+        raise RunError(
+            f"{home} is a link to {home.readlink()}; tt.Disk writes nowhere but in the folder that "
+            f"it was given. Move what it links to into its place, or give another folder."
+        )
     home.mkdir(parents=True, exist_ok=True)
     before = attempts_in(home)
     if before and not resume:

@@ -13,6 +13,7 @@ from torchtap.runs.records import Records
 from torchtap.runs.scalars import Scalars
 from torchtap.runs.step_notes import StepNotes
 from torchtap.runs.store.attempt_reader import AttemptReader
+from torchtap.runs.store.gaps import unmeasured
 from torchtap.runs.store.history import WHOLE_RUN, absences, counted, counts, limits_of
 from torchtap.runs.store.index import CODED, Index, joined
 from torchtap.runs.store.layout import (
@@ -165,26 +166,12 @@ class RankReader:
     @property
     def absent(self) -> list[Absence]:
         """What was selected and not seen, and what is lost."""
-        lost = [why for one in self._measured.values() for why in one.lost]
-        lost += [why for number in self.attempts if (why := self._unmeasured(number))]
+        for number, one in self._measured.items():
+            one.refresh(self.attempts[number].facts)
+        lost = [why for one in self._measured.values() for why in (*one.lost, *one.rows.lost)]
+        spans = {number: one.rows.span for number, one in self._measured.items()}
+        lost += [gap.reason for gap in unmeasured(self.attempts, self._limits, spans)]
         return [*absences(self.attempts), *(Absence(WHOLE_RUN, why) for why in lost)]
-
-    def _unmeasured(self, number: int) -> str:
-        """Why statistics of the last steps of an attempt are lost, if they are."""
-        one, measured = self.attempts[number], self._measured[number]
-        steps = one.index.columns["step"]
-        if not one.facts.get("measures") or not len(steps):
-            return ""
-        measured.refresh(one.facts)
-        last = measured.rows.last_step
-        if (
-            measured.sealed is not None
-            or one.is_growing
-            or (last is not None and int(steps.max()) <= last)
-        ):
-            return ""
-        after = "" if last is None else f" after step {last}"
-        return f"attempt {number} was not closed: its statistics{after} are lost"
 
 
 def _renamed(index: Index, number: int) -> Index:

@@ -39,15 +39,21 @@ class RowsFeed:
         if self._num_closed % EVERY == 0:
             self.hand_over()
 
-    def hand_over(self) -> None:
-        """Hand on the rows of all steps that have ended."""
+    def hand_over(self, running: int | None = None) -> None:
+        """Hand on the rows of all steps that have ended.
+
+        Args:
+            running: a step that has not, of which the rows are handed on as they are now; when it
+                has ended they are handed on again, and those count.
+        """
         if self._series is None or self._rows is None:
             return
         for phase, one in phases_of(self._series()):
             came = one.steps_after(self._handed.get(phase))
             steps = [step for step in came if step <= self._last_closed]
-            if not steps:
-                continue
-            one.move_rows(steps, self._rows.empty, self._rows.alone)
-            self._queue.put(Statistics(measured_in(one, phase, steps)))
-            self._handed[phase] = steps[-1]
+            if steps:
+                one.move_rows(steps, self._rows.empty, self._rows.alone)
+                self._queue.put(Statistics(measured_in(one, phase, steps)))
+                self._handed[phase] = steps[-1]
+            if running is not None and running in came and running > self._last_closed:
+                self._queue.put(Statistics(measured_in(one, phase, [running])))

@@ -17,7 +17,8 @@ from torchtap.runs.meta import Meta
 from torchtap.runs.records import Records
 from torchtap.runs.scalars import Scalars
 from torchtap.runs.store.checksum import crc32_of_file
-from torchtap.runs.store.layout import SEALED_STATISTICS, SERIES, STATISTICS
+from torchtap.runs.store.layout import SEALED_STATISTICS, SERIES, SERIES_DAMAGED, STATISTICS
+from torchtap.runs.store.measured_rows import RowsReader, schema_of
 from torchtap.runs.store.site_text import site_text
 from torchtap.stats.series import Rows, Series
 from torchtap.stats.statistics import (
@@ -30,12 +31,6 @@ from torchtap.stats.statistics import (
     SUM_SQUARES,
 )
 
-COLUMNS = (
-    *("numel", "num_finite", "mean", "m2", "l1", "sum_squares", "min", "max", "zeros", "nan"),
-    *("posinf", "neginf", "subnormal", "num_tensors", "num_counted", "least_bin"),
-)
-"""The 16 numbers of a row, as ``Statistics`` has them; the last two are the kernel's own."""
-DERIVED = ("std", "rms", "l2", "absmax")
 EVERY = 50
 """Steps whose rows are written together."""
 
@@ -86,13 +81,16 @@ class StatisticsWriter:
 
     Args:
         folder: of the attempt.
+        owner: its number that no other has.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, owner: str = "") -> None:
+        from torchtap.runs.store.owner import owned
         from torchtap.runs.store.streams import StreamWriter
 
         self._folder = folder
-        self.stream = StreamWriter(folder / STATISTICS, _schema(is_sealed=False))
+        schema = owned(schema_of(is_sealed=False), owner)
+        self.stream = StreamWriter(folder / STATISTICS, schema)
 
     def append(self, measured: Measured) -> None:
         """Write the rows of some steps."""
@@ -113,7 +111,7 @@ def seal(folder: Path, series: Series, meta: Meta) -> dict[str, int]:
     path = folder / SEALED_STATISTICS
     half = path.with_name(f".{path.name}.part")
     try:
-        schema = _schema(is_sealed=True)
+        schema = schema_of(is_sealed=True)
         with pyarrow.parquet.ParquetWriter(half, schema, compression="zstd") as writer:
             for phase, one in phases_of(series):
                 steps = one.steps
@@ -125,21 +123,6 @@ def seal(folder: Path, series: Series, meta: Meta) -> dict[str, int]:
         half.unlink(missing_ok=True)
     save_run(Contents(Records(), series, meta, tuple), Scalars(), folder / SERIES)
     return crc32_of_file(folder / SERIES)
-
-
-def _schema(*, is_sealed: bool) -> Any:
-    import pyarrow as pa
-
-    text = pa.dictionary(pa.int32(), pa.string()) if is_sealed else pa.string()
-    names = (*COLUMNS, *DERIVED) if is_sealed else COLUMNS
-    return pa.schema(
-        [
-            pa.field("site", text, nullable=False),
-            pa.field("step", pa.int64(), nullable=False),
-            pa.field("phase", text, nullable=False),
-            *(pa.field(name, pa.float64(), nullable=False) for name in names),
-        ]
-    )
 
 
 def _batch(measured: Measured, *, is_sealed: bool) -> Any:
@@ -158,7 +141,7 @@ def _batch(measured: Measured, *, is_sealed: bool) -> Any:
     ]
     arrays = [texts[0], _plain(pa.int64(), steps), texts[1]]
     arrays += [_plain(pa.float64(), np.ascontiguousarray(one)) for one in columns]
-    return pa.RecordBatch.from_arrays(arrays, schema=_schema(is_sealed=is_sealed))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema_of(is_sealed=is_sealed))
 
 
 def _derived(rows: Rows) -> list[Any]:
@@ -195,66 +178,6 @@ def _coded(codes: Any, texts: Sequence[str], *, is_sealed: bool) -> Any:
 # ---------------------------------------------------------------------- read
 
 
-class RowsReader:
-    """The rows that an attempt has written so far.
-
-    Args:
-        folder: of the attempt.
-
-    Attributes:
-        last_step: the last step that it has, if any.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.last_step: int | None = None
-        self._path = folder / STATISTICS
-        self._end = 0
-        self._limit = 0
-        self.look()
-        self._rows: dict[tuple[str, str], dict[int, Rows]] = {}
-        self._sites: dict[tuple[str, str], Sequence[Any]] = {}
-
-    def look(self) -> None:
-        """See how far the file goes now; what comes later is not read until the next look.
-
-        Statistics are written after the values of their step. A reader that looks here before it
-        reads the journal has the values of every step of which it has statistics.
-        """
-        try:
-            self._limit = self._path.stat().st_size
-        except FileNotFoundError:
-            self._limit = 0
-
-    def refresh(self) -> bool:
-        """Read what was written up to the last look; whether there was anything new."""
-        if self._limit <= self._end:
-            return False
-        from torchtap.runs.store.streams import Found, read_stream
-
-        is_news = False
-        for one in read_stream(self._path, _schema(is_sealed=False), self._end, self._limit):
-            if isinstance(one, Found):
-                self._take(one.batch, json.loads(one.info)["sites"])
-                self._end, is_news = one.end, True
-        return is_news
-
-    def rows(self, phase: str) -> dict[str, tuple[Sequence[Any], dict[int, Rows]]]:
-        """Site -> what is known of it, and its row in each step."""
-        return {
-            site: (self._sites[phase, site], rows)
-            for (one, site), rows in self._rows.items()
-            if one == phase
-        }
-
-    def _take(self, batch: Any, sites: Mapping[str, Sequence[Any]]) -> None:
-        rows = np.stack([batch.column(name).to_numpy() for name in COLUMNS], axis=1)
-        keys = (batch.column(name).to_pylist() for name in ("phase", "site", "step"))
-        for phase, site, step, row in zip(*keys, rows, strict=True):
-            self._rows.setdefault((phase, site), {})[step] = row
-            self._sites[phase, site] = sites[site]
-            self.last_step = step if self.last_step is None else max(self.last_step, step)
-
-
 def read_sealed(folder: Path, expected: Any) -> Series | None:
     """All that was measured, of an attempt that was closed; ``None`` if it is not as written."""
     from torchtap.runs.single_file.file import read_run
@@ -263,7 +186,7 @@ def read_sealed(folder: Path, expected: Any) -> Series | None:
     try:
         if crc32_of_file(path) != expected:
             return None
-        return read_run(path).series()
+        return read_run(path, verify=False).series()  # All of its bytes were just compared.
     except (OSError, RunError):
         return None
 
@@ -299,5 +222,5 @@ class MeasuredReader:
             self.sealed = read_sealed(self._folder, expected)
             if self.sealed is not None:
                 return True
-            self.lost.append(f"{SERIES} is damaged: of the statistics the numbers alone are there")
+            self.lost.append(SERIES_DAMAGED)
         return self.rows.refresh()

@@ -194,13 +194,24 @@ def _messages(
         for found in _in_sequence(whole, schema, place):
             yield found
             place = found.end
-        if place >= size or view[place:] == _ENDING:
+        if place >= size or view[place:] == _ENDING or (not place and _is_empty(whole, schema)):
             return
         following = _next_batch(view, whole, schema, place, size)
         yield Damage(place, size if following is None else following, following is None)
         if following is None:
             return
         place = following
+
+
+def _is_empty(whole: Any, schema: Any) -> bool:
+    """Whether it is a stream that was closed without a batch."""
+    source = pa.BufferReader(whole)
+    try:
+        with pa.ipc.open_stream(source) as reader:
+            is_known = reader.schema.equals(schema)
+            return is_known and not list(reader) and source.tell() == len(whole)
+    except _NO_BATCH:
+        return False
 
 
 def _in_sequence(whole: Any, schema: Any, start: int) -> Iterator[Found]:

@@ -43,6 +43,17 @@ class Worker:
         if what in ("close", "abandon"):
             self._thread.join()
 
+    def give_up(self, error: Exception) -> None:
+        """Write no more, because of something that the training's thread was raised."""
+        self.ask("abandon", f"recording ended with {type(error).__name__}: {error}")
+        self._queue.give_up()
+        self.failure = error
+
+    @property
+    def num_commits(self) -> int:
+        """How many commits were written so far; waits for none."""
+        return self._writer.num_commits
+
     @property
     def written(self) -> Written:
         """Bytes of the commits, once all before is written."""

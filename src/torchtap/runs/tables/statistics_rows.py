@@ -11,37 +11,27 @@ from torchtap.runs.select import Where
 from torchtap.stats.statistics import NUMBERS
 
 if TYPE_CHECKING:
-    from torchtap.stats.series import Series
     from torchtap.stats.statistics import Statistics
 
 
 class Measured(Protocol):
     """What is asked of a run."""
 
-    @property
-    def series(self) -> Series: ...
-
     def select(self, where: Where) -> Sequence[Site]: ...
 
     def stats(self, site: str | Site, *, step: int) -> Statistics: ...
 
-    def over_steps(self, site: str | Site, name: str) -> tuple[list[int], Any]: ...
+    def _steps_of(self, site: Site) -> list[int]: ...
 
 
 def statistics_rows(run: Measured, where: Where = None) -> Iterator[dict[str, Any]]:
     """Site, step and numbers of every site and step."""
     for site in run.select(where):
-        for step in _steps_of(run, site):
+        for step in run._steps_of(site):
             stats = run.stats(site, step=step)
             row: dict[str, Any] = {"site": str(site), "step": step, "dtype": stats.dtype}
             row |= {name: getattr(stats, name) for name in NUMBERS}
             yield row
-
-
-def _steps_of(run: Measured, site: Any) -> list[int]:
-    if site in run.series:
-        return run.series.steps_of(site)
-    return run.over_steps(site, "numel")[0]
 
 
 def query_statistics(run: Measured, query: str) -> Any:

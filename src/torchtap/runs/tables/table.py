@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -148,23 +149,25 @@ def measure_table(
 ) -> Table:
     """Build the table of a run.
 
-    What was kept is measured now, reading every value of the last step of each site once (of all
-    steps for a merged table); what was measured while it ran is taken as it is.
+    What was measured while it ran is taken as it is, and counts before what was kept, which is
+    measured now, reading every value of the last step of each site once (of all steps for a merged
+    table).
     """
     names = _chosen(held.series, columns, sort)
     histogram = histogram or any(_needs_histogram(name) for name in names)
     is_merged = isinstance(steps, str) or (together and steps is not None)
     wanted = _wanted(steps)
-    series, rows, seen = held.series, [], set()
+    rows, seen = [], set[int]()
     for site in held.select(where):
-        group = held.records_of(site, wanted)
-        if group:
+        own = [step for step in held.steps_of(site) if wanted is None or step in wanted]
+        if not own:
+            continue
+        seen |= set(own)
+        if site in held.series:
+            rows.append(_measured_row(held, site, own, wanted, is_merged=is_merged))
+        else:
+            group = held.records_of(site, wanted)
             rows.append(_row(held, site, group, histogram=histogram, is_merged=is_merged))
-            seen |= {record.step for record in group}
-        elif site in series:
-            own = [step for step in series.steps_of(site) if wanted is None or step in wanted]
-            seen |= set(own)
-            rows += [_measured_row(held, site, own, wanted, is_merged=is_merged)] if own else []
     table = Table(tuple(rows), names, tuple(sorted(seen)), is_merged, _notes(seen, wanted))
     return table if sort is None else table.sorted(sort)
 
@@ -241,22 +244,22 @@ def _notes(seen: Collection[int], wanted: Collection[int] | None) -> tuple[str, 
 def _measured_row(
     held: Contents, site: Site, steps: list[int], wanted: Collection[int] | None, *, is_merged: bool
 ) -> Row:
-    series = held.series
-    per_step = [reading.numbers_at(series, site, step) for step in steps]
+    kept = set(held.only_kept(site)) & set(steps)
+    per_step = [reading.numbers_at(held.series, site, step) for step in steps if step not in kept]
+    others = held.records_of(site, kept) if kept else []
+    calls = Counter(record.step for record in others)
     if not is_merged:
-        stats = reading.at(series, site, steps[-1])
-    elif wanted is None:
-        stats = reading.whole(series, site)
+        stats = held.stats(site, step=steps[-1])
     else:
-        stats = reading.window(series, site, wanted)
+        stats = held.stats(site, step="all" if wanted is None else sorted(wanted))
     return Row(
         site=site,
         type=held.meta.type_name(site.path),
-        calls=max(stats.num_tensors for stats in per_step),
+        calls=max([*(stats.num_tensors for stats in per_step), *calls.values()]),
         steps=len(steps),
         shape=stats.shape,
         dtype=stats.dtype,
-        nbytes=sum(stats.nbytes for stats in per_step),
+        nbytes=sum(one.nbytes for one in per_step) + sum(one.nbytes for one in others),
         stats=stats,
         step=None if is_merged else steps[-1],
     )

@@ -1,0 +1,76 @@
+"""The doors of torchtap say what this PyTorch lacks for them, and that nobody tried it.
+
+Every public function that works on a running model calls :func:`require` first, before it touches
+the model. Reading runs and measuring tensors need no private name, and call nothing of this.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from functools import cache
+
+import torch
+
+from torchtap.core.errors import CaptureError
+from torchtap.core.torch_private import NAMES, TRIED_PYTHON, TRIED_TORCH, PrivateName, release_of
+
+_has_warned = False
+
+
+def require(door: str) -> None:
+    """Raise if this PyTorch lacks what a door needs; warn once if this version was never tried.
+
+    Args:
+        door: name of the public function, as ``tt.watch``.
+
+    Raises:
+        CaptureError: a private name of PyTorch that it needs is gone.
+    """
+    _warn_once()
+    gone = missing(door)
+    if gone:
+        needed = "; ".join(f"{one.name} ({one.purpose})" for one in gone)
+        raise CaptureError(
+            f"{door} needs what torch {torch.__version__} does not have: {needed}. torchtap was "
+            f"tried with torch {', '.join(TRIED_TORCH)}: install one of them, or a newer torchtap. "
+            "`torchtap selfcheck` says what works here."
+        )
+
+
+def missing(door: str) -> list[PrivateName]:
+    """The private names that a door needs and this PyTorch lacks."""
+    return [one for one in _of_door(door) if not one.is_there()]
+
+
+@cache
+def _of_door(door: str) -> tuple[PrivateName, ...]:
+    """The names that a door needs and that are gone, or may yet be imported."""
+    needed = (one for one in NAMES.values() if door in one.doors)
+    return tuple(one for one in needed if one.module or not one.is_there())
+
+
+def untried() -> str:
+    """Names the release of PyTorch or Python with which torchtap was never tried, or nothing."""
+    found = []
+    if release_of(torch.__version__) not in {release_of(one) for one in TRIED_TORCH}:
+        found.append(f"torch {torch.__version__}")
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    if python not in TRIED_PYTHON:
+        found.append(f"Python {python}")
+    return " and ".join(found)
+
+
+def _warn_once() -> None:
+    global _has_warned
+    if _has_warned:
+        return
+    _has_warned = True
+    found = untried()
+    if found:
+        warnings.warn(
+            f"torchtap was never tried with {found} (but with torch {', '.join(TRIED_TORCH)} and "
+            f"Python {', '.join(TRIED_PYTHON)}). Check that it is right here: tt.selfcheck(), or "
+            "`torchtap selfcheck`, takes some seconds.",
+            stacklevel=4,
+        )
