@@ -243,8 +243,8 @@ def test_what_was_flushed_is_there_where_a_process_ends_at_once(tmp_path: Path) 
 def test_a_script_without_a_model_keeps_its_exit_code_and_is_told_of(tmp_path: Path) -> None:
     stderr, runs = both(tmp_path, "no_model.py", code=3)
     assert stderr == (
-        "torchtap: nothing was recorded: no model of this process was trained: no optimizer was "
-        "made, and no module ran in training mode with gradients\n"
+        "torchtap: nothing was recorded: the optimizers hold parameters of no module that is "
+        "there; the script ended with exit code 3\n"
     )
     assert not runs
 

@@ -118,7 +118,7 @@ def differences(shown: list[str], real: list[str]) -> Iterator[str]:
     """Where the output in a page is not what came out.
 
     Columns may be of another width. Numbers may be off by 0.2 %, or by what rounding leaves of
-    zero. A line ``...`` stands for any number of lines.
+    zero, and a page may show fewer of their digits. A line ``...`` stands for any number of lines.
     """
     place = 0
     is_open = False
@@ -148,5 +148,13 @@ def _same_word(left: str, right: str) -> bool:
     numbers = number.fullmatch(left), number.fullmatch(right)
     if not all(numbers):
         return False
-    a, b = (float(match[1].replace(",", "")) for match in numbers if match)
-    return abs(a - b) <= max(2e-3 * max(abs(a), abs(b)), 1e-6)
+    a, b = (match[1].replace(",", "") for match in numbers if match)
+    off = max(2e-3 * max(abs(float(a)), abs(float(b))), 1e-6, *_left_out(a, b))
+    return abs(float(a) - float(b)) <= off
+
+
+def _left_out(shown: str, real: str) -> list[float]:
+    """How far a number may be off that is shown with fewer digits than it was printed with."""
+    if "e" in shown + real or len(shown) >= len(real):
+        return []
+    return [0.5 * 10.0 ** -len(shown.partition(".")[2])]

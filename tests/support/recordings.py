@@ -52,14 +52,19 @@ def small_net(width: int = 8) -> nn.Sequential:
     net = nn.Sequential(nn.Linear(width, 2 * width), nn.ReLU(), nn.Linear(2 * width, 3))
     with torch.no_grad():
         for parameter in net.parameters():
-            parameter.copy_(torch.randn(parameter.shape, generator=generator))
+            parameter.copy_(exact(parameter.shape, generator))
     return net
+
+
+def exact(shape: Sequence[int], generator: torch.Generator) -> Tensor:
+    """Random eighths: what a small net makes of them has no rounding, in batches of any size."""
+    return torch.randn(tuple(shape), generator=generator).mul_(8).round_().div_(8)
 
 
 def batch(step: int, rows: int = 4, width: int = 8) -> Tensor:
     """The input of a step, the same every time."""
     generator = torch.Generator().manual_seed(step)
-    return torch.randn(rows, width, generator=generator)
+    return exact((rows, width), generator)
 
 
 def record_steps(path: Path, steps: Sequence[int], *, rows: int = 4, **how: Any) -> Seen:
