@@ -48,7 +48,7 @@ benchmark: $(VENV)/.test
 	$(BIN)/python benchmarks/cams.py
 	$(BIN)/python benchmarks/store.py
 
-# Runs the fast tests on every version of tools/versions.txt, and writes the table of the README.
+# Runs the fast tests on every pair of tools/versions.py, and writes the table of the README.
 versions: $(VENV)/.test
 	$(BIN)/python tools/versions.py
 

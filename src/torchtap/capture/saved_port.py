@@ -14,7 +14,8 @@ from typing import Any
 from torch import Tensor
 
 from torchtap.core.tensors import storage_id
-from torchtap.hooks.graph import COMPILED, Node, num_casts
+from torchtap.core.torch_nodes import COMPILED
+from torchtap.hooks.graph import Node, num_casts
 from torchtap.hooks.saved_slots import SavedSlots, holds_any, unpacking_hook
 from torchtap.hooks.taps import SiteState, Tap
 

@@ -17,7 +17,8 @@ In the order in which they are read:
 - :mod:`~torchtap.core.user_functions`: what a function of the user's is called and takes.
 - :mod:`~torchtap.core.shape_arguments`: shapes that are given in the place of tensors.
 - :mod:`~torchtap.core.blame`: whose fault an exception is, torchtap's or another's.
-- :mod:`~torchtap.core.torch_messages`: what PyTorch says where torchtap goes another way.
+- :mod:`~torchtap.core.torch_messages`, :mod:`~torchtap.core.torch_nodes`: what PyTorch says where
+  torchtap goes another way; classes of autograd's nodes by name.
 - :mod:`~torchtap.core.text`, :mod:`~torchtap.core.outline`: numbers, sizes and tables as text;
   module paths as an indented tree.
 """

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
-import platform
 from pathlib import Path
 from types import TracebackType
 
 from torchtap.core.errors import TorchtapError
-from torchtap.core.version import __version__
+from torchtap.core.installation import versions
 
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep
 _TORCH = f"{os.sep}torch{os.sep}"
@@ -93,15 +91,6 @@ def own_fault(error: BaseException) -> str:
         f"a fault of torchtap itself: {said}{where}; this is {versions()}. `torchtap selfcheck` "
         f"says what of torchtap works here"
     )
-
-
-def versions() -> str:
-    """The versions that a fault depends on; of torch as it is installed, without importing it."""
-    try:
-        torch = f"torch {importlib.metadata.version('torch')}"
-    except importlib.metadata.PackageNotFoundError:
-        torch = "no installed torch"
-    return f"torchtap {__version__} with {torch} on Python {platform.python_version()}"
 
 
 def _traces(error: BaseException) -> list[TracebackType]:

@@ -7,9 +7,10 @@ way, or a ``CaptureError`` at the doors that need it (:func:`torchtap.core.doors
 runs needs none of them. ``torchtap selfcheck`` tries each (``studies/probes.py``), and so do the
 tests.
 
-Functions whose code or variables are looked for on the stack stand here too. Attributes of tensors,
-nodes and modules are listed here (``ATTRIBUTES``) and read where they are needed, since a function
-around each would cost more than the read.
+Functions whose code or variables are looked for on the stack stand here too; names of classes of
+nodes stand in :mod:`~torchtap.core.torch_nodes`, texts in :mod:`~torchtap.core.torch_messages`.
+Attributes of tensors, nodes and modules are listed here (``ATTRIBUTES``) and read where they are
+needed, since a function around each would cost more than the read.
 """
 
 from __future__ import annotations
@@ -656,8 +657,6 @@ _note(
     "the unpack_hook of a non-reentrant checkpoint, in whose closure is its frame with saved_args",
     without="calls that such a checkpoint computes again have the phase 'backward'",
 )
-REENTRANT_NODE = "CheckpointFunctionBackward"
-"""Name of the node of a reentrant checkpoint; other libraries have copies of PyTorch's."""
 
 
 _note(

@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from torchtap.core.torch_nodes import TURNS
 from torchtap.core.user_functions import code_of
 from torchtap.failures.assignments import blocks_at
 from torchtap.failures.frame import MISSING, Frame, is_of_library
@@ -84,7 +85,7 @@ def num_in_input(module: nn.Module, frames: Sequence[Frame]) -> int:
     seen, found = set(todo), 0
     while todo and len(seen) < _MOST_NODES:
         node = todo.pop()
-        is_view = node.name() in ("TBackward0", "TransposeBackward0", "PermuteBackward0")
+        is_view = node.name() in TURNS
         found += not is_view and any(one is weight for one in parameters_at(node))
         for following, _ in node.next_functions:
             if following is not None and following not in seen:

@@ -12,16 +12,13 @@ from torch import Tensor, nn
 
 from torchtap.core import torch_messages
 from torchtap.core.torch_messages import says
+from torchtap.core.torch_nodes import VIEWS_AND_CASTS
 from torchtap.failures.names import Names
 
 Node = Any
 _MOST_NODES = 20_000
 """Nodes that are walked to. Once Python has seen the nodes of a chain, PyTorch frees them one in
 another, which overflows the stack (and ends the process) from about 50,000 on."""
-_VIEWS = re.compile(
-    r"(T|AsStrided|Transpose|View|UnsafeView|ReshapeAlias|Permute|Expand|Squeeze|Unsqueeze|ToCopy"
-    r"|Alias|Slice|Select)Backward\d+$"
-)
 FREED, OVERWRITTEN, HELD = "freed", "overwritten", "held"
 
 
@@ -112,7 +109,7 @@ def parameters_at(node: Node) -> list[Tensor]:
             if isinstance(variable, Tensor):
                 found.append(variable)
                 break
-            if not _VIEWS.match(following.name()):
+            if following.name() not in VIEWS_AND_CASTS:
                 break
             following = following.next_functions[0][0] if following.next_functions else None
     return found

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.autograd.function import BackwardCFunction
 from torch.nn.parameter import is_lazy
 
-from torchtap.core import torch_messages
+from torchtap.core import torch_messages, torch_nodes
 from torchtap.core.modules import modules_of
 from torchtap.core.torch_messages import says
 from torchtap.core.torch_private import (
@@ -48,7 +48,7 @@ from torchtap.graphs.nodes import (
     SavedTensor,
     TensorType,
 )
-from torchtap.hooks.graph import COMPILED as COMPILED_NAME, edge_of, is_copy_slices, num_casts
+from torchtap.hooks.graph import edge_of, is_copy_slices, num_casts
 from torchtap.hooks.no_grad import why_no_grad
 from torchtap.hooks.saved_slots import SavedSlots, holds_any, unpacking_hook
 from torchtap.saved.storages import blocks_of
@@ -58,19 +58,9 @@ MOST_NODES = 30_000
 """Nodes that are walked to. Once Python has seen the nodes of a chain, PyTorch frees them one in
 another, which overflows the stack (and ends the process) from about 50,000 on; those that Python
 has not seen it frees in a loop."""
-_ACCUMULATE = "AccumulateGrad"
 _IN_CHECKPOINT = "inside an activation checkpoint"
 _UNKNOWN = "CppFunction"
 """Class of the nodes of C++ that Python was not told of: those of TorchScript and extensions."""
-_VIEWS = frozenset(
-    f"{name}Backward{number}"
-    for number in "012"
-    for name in (
-        *("Alias", "AsStrided", "Chunk", "Diagonal", "Expand", "Permute", "Real", "ReshapeAlias"),
-        *("Select", "Slice", "Split", "SplitWithSizes", "Squeeze", "T", "Transpose", "Unbind"),
-        *("Unfold", "UnsafeView", "Unsqueeze", "View", "ViewAsComplex", "ViewAsReal"),
-    )
-)
 
 
 def type_of(tensor: Tensor) -> TensorType:
@@ -277,7 +267,7 @@ class _Reader:
         is_param = isinstance(variable, nn.Parameter) or id(variable) in self._parts.owners
         others = self._parts.owners.get(id(variable), [])[1:]
         return {
-            "name": _ACCUMULATE,
+            "name": torch_nodes.ACCUMULATE,
             "kind": PARAMETER if is_param else INPUT,
             "path": self._leaf_path(variable),
             "types": (type_of(variable),),
@@ -375,18 +365,18 @@ _NARROW = {
 
 def _variable(node: Any) -> Any:
     """The tensor for which a node accumulates gradients, ``None`` for any other node."""
-    return node.variable if type(node).__name__ == _ACCUMULATE else None
+    return node.variable if type(node).__name__ == torch_nodes.ACCUMULATE else None
 
 
 def _kind(node: Any) -> str:
     name = node.name()
-    if name == COMPILED_NAME:
+    if name == torch_nodes.COMPILED:
         return COMPILED
     if isinstance(node, BackwardCFunction):
-        return CHECKPOINT if type(node).__name__ == "CheckpointFunctionBackward" else FUNCTION
+        return CHECKPOINT if type(node).__name__ == torch_nodes.CHECKPOINT else FUNCTION
     if is_copy_slices(node):
         return IN_PLACE
-    return VIEW if name in _VIEWS else OPERATION
+    return VIEW if name in torch_nodes.VIEWS else OPERATION
 
 
 def _types(node: Any) -> Iterator[TensorType]:

@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from torchtap.core.torch_nodes import VIEWS_AND_CASTS
 from torchtap.graphs.nodes import OUTSIDE, PARAMETER, Call, Edge, Node
-from torchtap.hooks.graph import is_view_or_cast
 
 INFERRED = (
     "modules were concluded: an operation counts for the module whose parameters it uses, one "
@@ -100,7 +100,7 @@ def _owners(nodes: Sequence[Node], edges: Sequence[Edge]) -> dict[int, str]:
         while todo:
             for user in users.get(todo.pop(), ()):
                 found.setdefault(user, Counter())[owner] += 1
-                if is_view_or_cast(nodes[user].name):
+                if nodes[user].name in VIEWS_AND_CASTS:
                     todo.append(user)
     return {node: _common(list(owners)) for node, owners in found.items()}
 

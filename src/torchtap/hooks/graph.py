@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
 
+from torchtap.core.torch_nodes import ACCUMULATE, CAST, COMPILED, COPY_SLICES, VIEWS_AND_CASTS
 from torchtap.core.torch_private import sequence_number
 
 Node = Any
@@ -17,8 +18,6 @@ Edge = tuple[Node, int]
 EDITED = "torchtap edit"
 """In a node's metadata: path of the module before which a gradient edit put this identity."""
 
-COMPILED = "CompiledFunctionBackward"
-"""Name of the node of a whole compiled graph."""
 _COMPRESSED = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
 
 
@@ -178,7 +177,7 @@ def boundary_edges(
 
 def is_copy_slices(node: Node) -> bool:
     """Whether the node is autograd's record of a write into a view."""
-    return bool(node.name() == "torch::autograd::CopySlices")
+    return bool(node.name() == COPY_SLICES)
 
 
 def overwriting_node(view: Tensor, first: int) -> Node | None:
@@ -219,37 +218,9 @@ def num_casts(tensor: Tensor) -> int | None:
     number = 0
     while node is not None:
         name = type(node).__name__  # As node.name(), which makes a string anew.
-        if name not in _TURNS:
-            is_leaf = name == "AccumulateGrad" and isinstance(node.variable, torch.nn.Parameter)
+        if name not in VIEWS_AND_CASTS:
+            is_leaf = name == ACCUMULATE and isinstance(node.variable, torch.nn.Parameter)
             return number if is_leaf else None
-        number += name == _CAST
+        number += name == CAST
         node = node.next_functions[0][0]
     return None
-
-
-_CAST = "ToCopyBackward0"
-_TURNS = frozenset(
-    {
-        _CAST,
-        "ExpandBackward0",
-        "PermuteBackward0",
-        "ReshapeAliasBackward0",
-        "SelectBackward0",
-        "SliceBackward0",
-        "SplitBackward0",
-        "SplitWithSizesBackward0",
-        "SqueezeBackward0",
-        "SqueezeBackward1",
-        "TBackward0",
-        "TransposeBackward0",
-        "UnbindBackward0",
-        "UnsafeViewBackward0",
-        "UnsqueezeBackward0",
-        "ViewBackward0",
-    }
-)
-
-
-def is_view_or_cast(name: str) -> bool:
-    """Whether a node of this name only selects, arranges or casts elements."""
-    return name in _TURNS

@@ -30,10 +30,10 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from torchtap.core.tensors import storage_id
+from torchtap.core.torch_nodes import CHECKPOINT
 from torchtap.core.torch_private import (
     CHECKPOINTS,
     FUNCTION_BACKWARD,
-    REENTRANT_NODE,
     RUN_BACKWARD,
     current_node,
     current_task,
@@ -66,7 +66,7 @@ def what_runs(node: Any) -> str:
     while frame is not None:
         code = frame.f_code
         if code is FUNCTION_BACKWARD:
-            is_checkpoint = type(node).__name__ == REENTRANT_NODE
+            is_checkpoint = type(node).__name__ == CHECKPOINT
             return REENTRANT if is_checkpoint else FUNCTION
         if code.co_name == "unpack_hook" and frame.f_globals.get("__name__") == CHECKPOINTS:
             return NON_REENTRANT

@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
-from torchtap.core import torch_private
+from torchtap.core import torch_nodes, torch_private
 from torchtap.core.torch_private import NAMES, PrivateName, find, release_of
 from torchtap.hooks.saved_pairs import make_pair, push, remove
 
@@ -366,7 +366,7 @@ def _checkpoint_forward() -> bool:
 
     x: Any = torch.ones(2, requires_grad=True)
     y = checkpoint(function, x, use_reentrant=True)
-    is_named = type(y.grad_fn).__name__ == torch_private.REENTRANT_NODE
+    is_named = type(y.grad_fn).__name__ == torch_nodes.CHECKPOINT
     return is_named and seen[0][0] is x
 
 

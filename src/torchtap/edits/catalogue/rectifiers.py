@@ -7,6 +7,17 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor
 
+from torchtap.core.torch_nodes import (
+    CHECKPOINT,
+    CLAMPS,
+    COMPILED,
+    COPY_SLICES,
+    HARDTANH,
+    RELU,
+    SOFT_RECTIFIERS,
+    THRESHOLD,
+    family,
+)
 from torchtap.edits.catalogue.ready import Ready, expect
 from torchtap.edits.editor import EditEngine, WantsCall
 from torchtap.edits.nodes import NodeEdit
@@ -67,26 +78,10 @@ def _flow(tensor: Tensor, record: Record) -> Tensor:
     return tensor
 
 
-_SOFT = {
-    "SiluBackward": "SiLU",
-    "GeluBackward": "GELU",
-    "EluBackward": "ELU or SELU",
-    "CeluBackward": "CELU",
-    "LeakyReluBackward": "a leaky ReLU",
-    "RreluWithNoiseBackward": "a randomised ReLU",
-    "PreluKernelBackward": "PReLU",
-    "SoftplusBackward": "softplus",
-    "MishBackward": "Mish",
-    "HardswishBackward": "hardswish",
-}
-"""What stands in a rectifier's place and lets more through; in-place ones count on (``...1``)."""
-
 _OPAQUE = {
-    "CompiledFunctionBackward": "a compiled graph, which hides its nodes; run the model eagerly",
-    "CheckpointFunctionBackward": (
-        "a reentrant checkpoint, which hides its nodes; use use_reentrant=False"
-    ),
-    "CopySlices": (
+    COMPILED: "a compiled graph, which hides its nodes; run the model eagerly",
+    CHECKPOINT: ("a reentrant checkpoint, which hides its nodes; use use_reentrant=False"),
+    COPY_SLICES: (
         "an in-place operation on a view, which hides what it computed; give the rectifier "
         "inplace=False"
     ),
@@ -95,33 +90,26 @@ _OPAQUE = {
 
 def judge_rectifier(node: Any) -> bool | str:
     """Whether a node is that of a rectifier; a text says why that is not known."""
-    kind = "CopySlices" if node.name() == "torch::autograd::CopySlices" else type(node).__name__
+    kind = COPY_SLICES if node.name() == COPY_SLICES else type(node).__name__
     if kind in _OPAQUE:
         return _OPAQUE[kind]
-    if _family(node) in _SOFT:
-        name = _SOFT[_family(node)]
+    name = SOFT_RECTIFIERS.get(family(kind))
+    if name is not None:
         return f"{name}, which lets negative values through: guided ReLU has no meaning"
     if isinstance(node, torch.autograd.function.BackwardCFunction):
         return f"{kind}, a function of the model's own, of which nothing is known"
     return _lenient(node)
 
 
-def _family(node: Any) -> str:
-    """The name of a node without the number, which tells its variants apart."""
-    return type(node).__name__.rstrip("0123456789")
-
-
 def _lenient(node: Any) -> bool:
-    family = _family(node)
-    if family == "ReluBackward":
+    kind = family(type(node).__name__)
+    if kind == RELU:
         return True
-    if family == "ThresholdBackward":
+    if kind == THRESHOLD:
         return bool(node._saved_threshold >= 0)
-    if family == "HardtanhBackward":
+    if kind == HARDTANH:
         return bool(node._saved_min_val >= 0)
-    if family in ("ClampBackward", "ClampMinBackward"):
-        return _is_rectifying(node._saved_min)
-    return False
+    return kind in CLAMPS and _is_rectifying(node._saved_min)
 
 
 def _is_rectifying(limit: float | Tensor | None) -> bool:

@@ -1,0 +1,124 @@
+"""Each name of an autograd node that torchtap tells apart is the name that PyTorch gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from torchtap.core import torch_nodes
+from torchtap.core.torch_nodes import family
+
+VIEWS: dict[str, Callable[[Tensor], Any]] = {
+    "Alias": lambda x: torch.ops.aten.alias(x),
+    "AsStrided": lambda x: x.as_strided((2, 2), (1, 4)),
+    "Diagonal": lambda x: x.diagonal(),
+    "Expand": lambda x: x[:1].expand(3, 4),
+    "Permute": lambda x: x.permute(1, 0),
+    "ReshapeAlias": lambda x: torch.ops.aten._reshape_alias(x, (2, 8), (8, 1)),
+    "Select": lambda x: x[0],
+    "Slice": lambda x: x[1:],
+    "Split": lambda x: x.split(2)[0],
+    "SplitWithSizes": lambda x: x.split([1, 3])[0],
+    "Squeeze": lambda x: x[:1].squeeze(0),
+    "T": lambda x: x.t(),
+    "Transpose": lambda x: x.transpose(0, 1),
+    "Unbind": lambda x: x.unbind()[0],
+    "Unfold": lambda x: x.unfold(0, 2, 1),
+    "UnsafeView": lambda x: torch.ops.aten._unsafe_view(x, (16,)),
+    "Unsqueeze": lambda x: x.unsqueeze(0),
+    "View": lambda x: x.view(16),
+    "ViewAsComplex": lambda x: torch.view_as_complex(x.view(8, 2)),
+    "ViewAsReal": lambda x: torch.view_as_real(torch.complex(x, x)),
+}
+RECTIFIERS: dict[str, Callable[[Tensor], Tensor]] = {
+    "CeluBackward": F.celu,
+    "ClampBackward": lambda x: x.clamp(0, 1),
+    "ClampMinBackward": lambda x: torch.clamp_min(x, 0),
+    "EluBackward": F.elu,
+    "GeluBackward": F.gelu,
+    "HardswishBackward": F.hardswish,
+    "HardtanhBackward": F.hardtanh,
+    "LeakyReluBackward": F.leaky_relu,
+    "MishBackward": F.mish,
+    "PreluKernelBackward": lambda x: F.prelu(x, torch.ones(1)),
+    "ReluBackward": F.relu,
+    "RreluWithNoiseBackward": lambda x: F.rrelu(x, training=True),
+    "SiluBackward": F.silu,
+    "SoftplusBackward": F.softplus,
+    "ThresholdBackward": lambda x: F.threshold(x, 0, 0),
+}
+
+IN_PLACE: dict[str, Callable[[Tensor], Tensor]] = {
+    "CeluBackward": lambda x: F.celu(x, inplace=True),
+    "ClampBackward": lambda x: x.clamp_(0, 1),
+    "ClampMinBackward": lambda x: x.clamp_min_(0),
+    "EluBackward": lambda x: F.elu(x, inplace=True),
+    "HardswishBackward": lambda x: F.hardswish(x, inplace=True),
+    "HardtanhBackward": lambda x: F.hardtanh(x, inplace=True),
+    "LeakyReluBackward": lambda x: F.leaky_relu(x, inplace=True),
+    "MishBackward": lambda x: F.mish(x, inplace=True),
+    "ReluBackward": lambda x: F.relu(x, inplace=True),
+    "RreluWithNoiseBackward": lambda x: F.rrelu(x, training=True, inplace=True),
+    "SiluBackward": lambda x: F.silu(x, inplace=True),
+    "ThresholdBackward": lambda x: F.threshold(x, 0, 0, inplace=True),
+}
+
+
+def node_of(result: Any) -> Any:
+    return result.grad_fn
+
+
+def leaf() -> Tensor:
+    return torch.ones(4, 4, requires_grad=True)
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_a_view_is_called_as_it_was(name: str) -> None:
+    node = node_of(VIEWS[name](leaf()))
+    assert type(node).__name__ == node.name()
+    assert family(node.name()) == f"{name}Backward"
+    assert node.name() in torch_nodes.VIEWS
+
+
+def test_every_view_is_tried() -> None:
+    assert {family(name) for name in torch_nodes.VIEWS} == {f"{name}Backward" for name in VIEWS}
+    assert torch_nodes.TURNS < torch_nodes.VIEWS
+
+
+@pytest.mark.parametrize("name", RECTIFIERS)
+def test_a_rectifier_is_called_as_it_was(name: str) -> None:
+    assert family(type(node_of(RECTIFIERS[name](leaf()))).__name__) == name
+
+
+@pytest.mark.parametrize("name", IN_PLACE)
+def test_a_rectifier_in_place_is_called_as_it_was(name: str) -> None:
+    assert family(type(node_of(IN_PLACE[name](leaf() * 1))).__name__) == name
+
+
+def test_every_rectifier_is_tried() -> None:
+    known = {torch_nodes.RELU, torch_nodes.THRESHOLD, torch_nodes.HARDTANH, *torch_nodes.CLAMPS}
+    assert known | torch_nodes.SOFT_RECTIFIERS.keys() == RECTIFIERS.keys()
+
+
+def test_other_nodes_are_called_as_they_were() -> None:
+    x = leaf()
+    base = x * 1
+    base[0].mul_(2)
+    assert node_of(base).name() == torch_nodes.COPY_SLICES
+    assert type(node_of(x.double())).__name__ == torch_nodes.CAST
+    (accumulates,) = (one for one, _ in node_of(x * 1).next_functions if one is not None)
+    assert type(accumulates).__name__ == torch_nodes.ACCUMULATE
+    again = checkpoint(torch.sin, x, use_reentrant=True)
+    assert type(node_of(again)).__name__ == torch_nodes.CHECKPOINT
+
+
+def test_a_compiled_graph_is_called_as_it_was() -> None:
+    made = torch.compile(lambda x: (x * 2).sin(), backend="aot_eager")(leaf())
+    assert node_of(made).name() == torch_nodes.COMPILED
+    torch._dynamo.reset()
