@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -212,8 +213,24 @@ def test_the_ports_that_an_error_offers_can_all_be_watched() -> None:
 
 @pytest.mark.parametrize("model", [None, 3, linear, nn.Linear, [linear()], torch.ones(1)])
 def test_what_is_no_module_is_refused(model: Any) -> None:
-    with pytest.raises(tt.InputError, match=r"The model must be an nn\.Module, not"):
-        tt.watch(model)
+    calls: dict[str, Callable[[], Any]] = {
+        "watch": lambda: tt.watch(model),
+        "edit": lambda: tt.edit(model, "0", tt.edits.zero()),
+        "summary": lambda: tt.summary(model),
+        "saved_report": lambda: tt.saved_report(model),
+        "verify": lambda: tt.verify(model),
+        "features": lambda: tt.features(model, "0"),
+        "freeze": lambda: tt.freeze(model, "0"),
+        "cam": lambda: tt.cam(model, torch.ones(1)),
+        "attribute": lambda: tt.attribute(model, torch.ones(1)),
+        "record": lambda: tt.record(model, [torch.ones(1)], to="nowhere"),
+        "advise_offload": lambda: tt.advise_offload(model, list, budget_bytes=0),
+    }
+    for name, call in calls.items():
+        with pytest.raises(tt.InputError, match=rf"tt\.{name} got .* expected a torch\.nn\.Module"):
+            call()
+    with pytest.raises(tt.InputError, match="the class Linear as model.*: an object of it"):
+        tt.summary(nn.Linear)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

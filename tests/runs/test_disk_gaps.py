@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -370,7 +371,10 @@ def check_killed_trainings(path: Path, file: Path, times: int, seed: int) -> Non
     found = {(str(r.site), r.step, r.call): content(r.value) for r in run.records(phase=None)}
     assert found == truth(first + 4)
     assert run.over_steps("1:output", "num_tensors") == (run.steps, [1] * len(run.steps))
-    assert "lost" not in said(run)
+    for one in run.absent:
+        if "lost" in one.reason:  # Killed between the sync in a step and the end of that step.
+            step = re.match(r"step (\d+) was running when it was last committed", one.reason)
+            assert step is not None and int(step[1]) % 6 == 5, one.reason
     assert problems(path) == ""
 
 

@@ -6,6 +6,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -185,9 +186,12 @@ class Late:
                 self._complete.append((alias, alias.clone(), version))
 
 
+_MOST_SAMPLES = 10
+
+
 def _runs_of(op: Any) -> Iterator[Callable[[], Any]]:
     for dtype in {torch.float32, torch.complex64} & op.supported_backward_dtypes("cpu"):
-        for sample in op.sample_inputs("cpu", dtype, requires_grad=True):
+        for sample in islice(op.sample_inputs("cpu", dtype, requires_grad=True), _MOST_SAMPLES):
             yield lambda sample=sample: op(sample.input, *sample.args, **sample.kwargs)  # type: ignore[misc]
             if op.inplace_variant is not None and isinstance(sample.input, Tensor):
                 yield lambda sample=sample: op.inplace_variant(  # type: ignore[misc]
@@ -224,7 +228,7 @@ def test_every_operator_has_filled_what_it_saves_when_the_thread_makes_another_n
                     fill_late.add(op.name)
                 if late.num_later_still:
                     later_still.add(op.name)
-    assert num_runs > 5000
+    assert num_runs > 3000
     assert "nn.functional.rrelu" in fill_late
     assert later_still == set()
 

@@ -490,7 +490,7 @@ def watch(
         >>> w.run["1:grad_output"]
         tensor([[1., 1.]])
     """
-    require("tt.watch")
+    require("tt.watch", model)
     if copy not in COPY_MODES:
         raise InputError(f"copy is {copy!r}; expected one of {', '.join(COPY_MODES)}.")
     if grad_input not in _GRAD_INPUT_MODES:

@@ -11,23 +11,29 @@ import warnings
 from functools import cache
 
 import torch
+from torch import nn
 
-from torchtap.core.errors import CaptureError
+from torchtap.core.errors import CaptureError, InputError
+from torchtap.core.tensors import kind_of
 from torchtap.core.torch_private import NAMES, TRIED_PYTHON, TRIED_TORCH, PrivateName, release_of
 
 _has_warned = False
 
 
-def require(door: str) -> None:
+def require(door: str, *models: object) -> None:
     """Raise if this PyTorch lacks what a door needs; warn once if this version was never tried.
 
     Args:
         door: name of the public function, as ``tt.watch``.
+        models: what was given to it as models.
 
     Raises:
         CaptureError: a private name of PyTorch that it needs is gone.
+        InputError: one of the models is none.
     """
     _warn_once()
+    for model in models:
+        _refuse_no_module(door, model)
     gone = missing(door)
     if gone:
         needed = "; ".join(f"{one.name} ({one.purpose})" for one in gone)
@@ -36,6 +42,20 @@ def require(door: str) -> None:
             f"tried with torch {', '.join(TRIED_TORCH)}: install one of them, or a newer torchtap. "
             "`torchtap selfcheck` says what works here."
         )
+
+
+def _refuse_no_module(door: str, model: object) -> None:
+    if isinstance(model, nn.Module):
+        return
+    way = ""
+    if isinstance(model, type) and issubclass(model, nn.Module):
+        found = f"the class {model.__name__}"
+        way = f": an object of it, as {model.__name__}(...) makes"
+    else:
+        found = kind_of(model)
+        if callable(model):
+            way = "; call the function in the forward of one"
+    raise InputError(f"{door} got {found} as model; expected a torch.nn.Module{way}.")
 
 
 def missing(door: str) -> list[PrivateName]:

@@ -242,7 +242,7 @@ def edit(
         >>> e.fired
         {'0:grad_output': 1}
     """
-    require("tt.edit")
+    require("tt.edit", model)
     pairs = pairs_of(where, fn)
     check_missing(missing)
     if scaler is not None and not callable(getattr(scaler, "get_scale", None)):

@@ -106,7 +106,7 @@ def attribute(
         >>> found.values.round(decimals=4)
         tensor([[ 3., -2.]])
     """
-    require("tt.attribute")
+    require("tt.attribute", model)
     request = request_of(model, method, kwargs)
     with walked_once(model):
         return _attributed(request, Subject(model, inputs, request.kwargs), Target(target), at)

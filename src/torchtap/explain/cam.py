@@ -159,7 +159,7 @@ def cam(
         >>> found.values.shape, found.layer, found.target
         (torch.Size([2, 6, 6]), '0', (7, 7))
     """
-    require("tt.cam")
+    require("tt.cam", model)
     refuse_unknown(model, kwargs, "argument of tt.cam", _ARGUMENTS)
     with walked_once(model):
         subject = Subject(model, inputs, kwargs)

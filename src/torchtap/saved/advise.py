@@ -150,7 +150,7 @@ def advise_offload(
         >>> advice.nbytes, advice.kept_nbytes, advice.where
         (1572864, 0, ('.',))
     """
-    require("tt.advise_offload")
+    require("tt.advise_offload", model)
     if not isinstance(budget_bytes, int) or budget_bytes < 0:
         raise InputError(f"budget_bytes is {budget_bytes!r}; expected a number of bytes from 0.")
     folder = folder_for(dir, allow_memory=allow_tmpfs)

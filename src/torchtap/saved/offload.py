@@ -260,7 +260,7 @@ def offload(
         >>> off.report().moved_nbytes
         {'disk': 524288}
     """
-    require("tt.offload")
+    require("tt.offload", *(() if model is None else (model,)))
     check_request(
         model=model,
         where=where,

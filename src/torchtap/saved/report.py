@@ -151,7 +151,7 @@ def saved_report(
         >>> [(row.path, row.nbytes) for row in tt.saved_report(model, torch.ones(3, 4)).rows]
         [('0', 48), ('1', 96)]
     """
-    require("tt.saved_report")
+    require("tt.saved_report", model)
     if depth is not None and depth < 0:
         raise InputError(f"depth is {depth}; expected a number from 0, or None for all.")
     call = _Call(model, loss, depth, args, kwargs)

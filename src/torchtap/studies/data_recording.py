@@ -98,7 +98,7 @@ def record(
         >>> run.steps, run.ids(2), run.cat(".:output").shape
         ([0, 1, 2], [8, 9], torch.Size([10, 2]))
     """
-    require("tt.record")
+    require("tt.record", model)
     how = _How(where, call, stats, progress)
     return _recorded(model, _planned(data, batch_size, workers), how, to, resume=resume)
 

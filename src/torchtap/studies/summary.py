@@ -132,7 +132,7 @@ def summary(model: nn.Module, *args: Any, depth: int | None = None, **kwargs: An
         >>> found.num_params, found.mult_adds, found.activation_bytes
         (10, 24, 24)
     """
-    require("tt.summary")
+    require("tt.summary", model)
     if depth is not None and depth < 0:
         raise InputError(f"depth is {depth}; expected a number from 0, or None for all.")
     modules, aliases = modules_of(model)

@@ -70,7 +70,7 @@ def sweep(
         >>> [str(row.site) for row in table]
         ['.:output', '0:output', '1:output']
     """
-    require("tt.sweep")
+    require("tt.sweep", model)
     if not isinstance(batch, int) or batch < 1:
         raise InputError(f"batch is {batch!r}; expected a whole number from 1.")
     edits = _named(edit)

@@ -120,7 +120,7 @@ def verify(
         >>> bool(tt.verify(block, torch.ones(3, 2)))
         True
     """
-    require("tt.verify")
+    require("tt.verify", model)
     with uncompiled():
         return _verify(Trial(model, args, kwargs, loss), where)
 

@@ -227,7 +227,7 @@ def features(
         >>> {site: tuple(one.shape) for site, one in extract(torch.ones(4, 2)).items()}
         {'1:output': (4, 3), '0:output': (4, 3)}
     """
-    require("tt.features")
+    require("tt.features", model)
     if not isinstance(call, int) or call < LAST:
         raise InputError(f"call is {call!r}; expected a number from 0, or -1 for the last.")
     return Features(model, where, call=call, frozen=frozen, stop=stop)

@@ -114,7 +114,7 @@ def freeze(model: nn.Module, where: Where = "*", *, keep_grad: bool | None = Non
         >>> frozen.params, model[0].weight.grad, model[0].weight.requires_grad
         (('0:param[weight]', '0:param[bias]'), None, True)
     """
-    require("tt.freeze")
+    require("tt.freeze", model)
     held = _held(model, where)
     plan = make_plan(model, lambda site, _: (site.path, site.port, site.leaf) in held)
     return Freeze(FreezeHooks(plan, _gradients(model, keep_grad)))
