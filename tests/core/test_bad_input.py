@@ -229,7 +229,7 @@ def test_what_is_no_module_is_refused(model: Any) -> None:
     for name, call in calls.items():
         with pytest.raises(tt.InputError, match=rf"tt\.{name} got .* expected a torch\.nn\.Module"):
             call()
-    with pytest.raises(tt.InputError, match="the class Linear as model.*: an object of it"):
+    with pytest.raises(tt.InputError, match=r"the class Linear as model.*: an object of it"):
         tt.summary(nn.Linear)  # type: ignore[arg-type]
 
 

@@ -275,7 +275,7 @@ def test_in_a_notebook_the_note_stands_below_the_error_and_names_the_cell() -> N
     finally:
         interactive.InteractiveShell.clear_instance()
     text = shown.getvalue()
-    assert text.index("RuntimeError: mat1 and mat2") < text.index("torchtap: 1 (Linear) takes 8")
+    assert text.index("mat1 and mat2") < text.index("torchtap: 1 (Linear) takes 8")
     assert "line        Cell In[1]:5, in run: return net(x)" in text
     assert "from        Cell In[2]:3: run(x)" in text
 

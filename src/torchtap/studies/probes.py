@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from types import FrameType, MappingProxyType
 from typing import Any
 
@@ -267,10 +268,16 @@ def _callback_handler() -> bool:
 
 def _dynamo_config() -> bool:
     config, name = find("torch._dynamo.config"), "skip_nnmodule_hook_guards"
-    was = getattr(config, name)
+
+    def seen() -> Any:
+        # By another thread: what this one has assigned hides the default from it.
+        with ThreadPoolExecutor(1) as other:
+            return other.submit(getattr, config, name).result()
+
+    was = seen()
     before = torch_private.set_default(config, name, not was)
     try:
-        return getattr(config, name) is not was
+        return seen() is not was
     finally:
         torch_private.set_default(config, name, before)
 
