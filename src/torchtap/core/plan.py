@@ -13,7 +13,15 @@ from torch import nn
 from torchtap.core.absence import Absence
 from torchtap.core.errors import InputError, SiteError
 from torchtap.core.mark_search import may_mark
-from torchtap.core.modules import Where, modules_of, several, state_names, types_of, walk
+from torchtap.core.modules import (
+    Where,
+    is_container,
+    modules_of,
+    several,
+    state_names,
+    types_of,
+    walk,
+)
 from torchtap.core.planned_size import PlannedSize
 from torchtap.core.printed_page import Listed, Page, Printed
 from torchtap.core.site import (
@@ -49,12 +57,18 @@ class Filter:
 
 @dataclass(frozen=True, slots=True)
 class PlannedTap:
-    """What is wanted of one module."""
+    """What is wanted of one module.
+
+    Attributes:
+        is_container: whether it cannot be called at all. Kept, since reasons are given later too,
+            when there is no model any more.
+    """
 
     path: str
     type: str
     filters: Mapping[str, Filter]
     module: Callable[[], nn.Module | None] = field(repr=False)
+    is_container: bool = False
 
     @property
     def ports(self) -> tuple[str, ...]:
@@ -138,8 +152,8 @@ def make_plan(model: nn.Module, where: Where) -> Plan:
             _choose(chooser, path, module, filters)
         filters = _without_empty(filters, module)
         if filters:
-            reference = weakref.ref(module)
-            taps.append(PlannedTap(path, type(module).__name__, filters, reference))
+            kind, reference = type(module).__name__, weakref.ref(module)
+            taps.append(PlannedTap(path, kind, filters, reference, is_container(module)))
     if not taps and not unmatched:
         raise SiteError(nothing_fits(model, where, patterns, others))
     return Plan(
