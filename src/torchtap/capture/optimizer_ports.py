@@ -225,9 +225,7 @@ class OptimizerPorts:
         if self._was_paused:
             return "the watch was paused when one made it"
         if not (self._has_stepped and is_finite) and self._has_a_scaler_skipped():
-            return (
-                f"GradScaler skipped the step, since {_ITS if not is_finite else _SOME} not finite"
-            )
+            return _SKIPPED.format("some" if is_finite else "its")
         if not self._has_stepped:
             return _CLOSED_BEFORE if is_last else "none made any before the next step began"
         if state.site.port == "step_grad" and param.grad is None:
