@@ -101,9 +101,9 @@ def verify(
     runs differ, because of such state or of a generator that could not be found, the verdict says
     so and accuses nothing.
 
-    Edits are not part of the proof: what one that changes nothing may change stands in
-    ``docs/editing.md``. What is compiled with ``torch.compile`` runs uncompiled here, since there are no modules in a
-    compiled graph whose values plain hooks could confirm.
+    What is compiled with ``torch.compile`` runs uncompiled here, since there are no modules in a
+    compiled graph whose values plain hooks could confirm. Edits are not part of the proof: what one
+    that changes nothing may change stands in ``docs/editing.md``.
 
     Args:
         model: the model, in the mode (train or eval) that you want to verify.
