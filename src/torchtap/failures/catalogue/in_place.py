@@ -113,7 +113,7 @@ def _buffer(tensor: Tensor | None, failure: Failure) -> str:
 def _writer(failure: Failure, needed: Saved) -> Node | None:
     """The node of the last write, if autograd recorded it."""
     tensor = needed.tensor
-    # Once its base is written into, a view has a new node of its own, and the base that of the write.
+    # Once its base is written into, a view has a new node, and the base has that of the write.
     for one in () if tensor is None else (tensor._base, tensor):
         if one is not None and one.grad_fn is not None and one.grad_fn is not needed.node:
             return one.grad_fn
