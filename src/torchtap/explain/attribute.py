@@ -115,6 +115,7 @@ def attribute(
 def _attributed(request: Request, subject: Subject, target: Target, at: Any) -> Map:
     if not request.integers:
         subject.refuse_inference()
+    subject = subject.with_rows()
     opened = variable_of(subject, target, at, request.call, integers=request.integers)
     with subject.held(), opened as (variable, place):
         found, scores = request.make(variable), variable.base_scores
