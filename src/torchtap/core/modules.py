@@ -215,12 +215,13 @@ def walk(
     waiting = [(path, module, above)]
     while waiting:
         path, module, above = waiting.pop()
+        if not module._modules:  # Most modules: no wrapper, and nothing in them.
+            yield path, module
+            continue
         module = unwrapped(module)
         if id(module) in map(id, above):  # A module may contain itself.
             continue
         yield path, module
-        if not module._modules:
-            continue
         prefix, inside = f"{path}." if path else "", (*above, module)
         for name, child in reversed(module._modules.items()):
             if child is not None:

@@ -134,11 +134,10 @@ class Subject:
         Raises:
             InputError: a parameter or buffer is an inference tensor.
         """
-        for path, one in self.modules.items():
-            for name, tensor in (*one._parameters.items(), *one._buffers.items()):
-                if tensor is not None and tensor.is_inference():
-                    full = f"{path}.{name}" if path else name
-                    raise InputError(f"{full!r} is an inference tensor. {_INFERENCE}")
+        for path, name, tensor in _state_of(self.modules):
+            if tensor.is_inference():
+                full = f"{path}.{name}" if path else name
+                raise InputError(f"{full!r} is an inference tensor. {_INFERENCE}")
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -260,13 +259,25 @@ def _refuse_scripted(modules: Mapping[str, nn.Module]) -> None:
 
 
 def _refuse_lazy(modules: Mapping[str, nn.Module]) -> None:
-    for path, one in modules.items():
-        tensors = [tensor for table in (one._parameters, one._buffers) for tensor in table.values()]
-        if any(tensor is not None and is_lazy(tensor) for tensor in tensors):
+    for path, _, tensor in _state_of(modules):
+        if type(tensor) not in _ORDINARY and is_lazy(tensor):
             raise InputError(
-                f"Module {path or '.'!r} is a {type(one).__name__} that is not initialised yet, "
-                f"which the first call does. Call the model once before."
+                f"Module {path or '.'!r} is a {type(modules[path]).__name__} that is not "
+                f"initialised yet, which the first call does. Call the model once before."
             )
+
+
+_ORDINARY = (Tensor, nn.Parameter)
+"""Classes of tensors that are not lazy; most are of these."""
+
+
+def _state_of(modules: Mapping[str, nn.Module]) -> Iterator[tuple[str, str, Tensor]]:
+    """The parameters and buffers that are there, each with the path of its module and its name."""
+    for path, one in modules.items():
+        for table in (one._parameters, one._buffers):
+            for name, tensor in table.items() if table else ():
+                if tensor is not None:
+                    yield path, name, tensor
 
 
 def _without_replicas(model: nn.Module) -> nn.Module:
