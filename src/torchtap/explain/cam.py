@@ -99,7 +99,8 @@ def cam(
     Args:
         model: any module, in the mode in which it is; wrapped ones (DDP, ``torch.compile``) are
             looked through and run uncompiled.
-        inputs: what it is called with.
+        inputs: what it is called with. A list of pictures ``[C, H, W]`` of one size, of which the
+            model returns a dict for each, as detectors do, has a row for each picture.
         layer: a path, a pattern, a module, a class, a ``tt.mark``, or a list; several are averaged.
             By default the last layer whose map the score depends on at more than one place.
             ``map.layer`` and ``map.notes`` name it.
