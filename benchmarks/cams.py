@@ -2,8 +2,8 @@
 
     python benchmarks/cams.py [--threads 1] [--rounds 25] [--markdown FILE]
 
-EfficientNet-Lite0 with its weights at 224 pixels, a small ViT, and a ResNet-18. Needs the packages of the
-demo, transformers and captum.
+EfficientNet-Lite0 with its weights at 224 pixels, a small ViT, and a ResNet-18. Needs the packages
+of the demo, transformers and captum.
 """
 
 from __future__ import annotations
