@@ -46,6 +46,7 @@ benchmark: $(VENV)/.test
 	$(BIN)/python benchmarks/runs.py
 	$(BIN)/python benchmarks/attribution.py
 	$(BIN)/python benchmarks/cams.py
+	$(BIN)/python benchmarks/errors.py
 	$(BIN)/python benchmarks/store.py
 
 # Runs the fast tests on every pair of tools/versions.py, and writes the table of the README.

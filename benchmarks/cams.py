@@ -2,8 +2,8 @@
 
     python benchmarks/cams.py [--threads 1] [--rounds 25] [--markdown FILE]
 
-EfficientNet-Lite0 with its weights at 224 pixels, and a small ViT. Needs the packages of the demo,
-transformers and captum.
+EfficientNet-Lite0 with its weights at 224 pixels, a small ViT, and a ResNet-18. Needs the packages
+of the demo, transformers and captum.
 """
 
 from __future__ import annotations
@@ -98,6 +98,44 @@ def beside_captum(rounds: int) -> list[Result]:
     return rows
 
 
+class ResNet18(nn.Module):
+    """Returns the logits alone, as captum needs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        config = transformers.ResNetConfig(
+            depths=[2, 2, 2, 2], hidden_sizes=[64, 128, 256, 512], layer_type="basic",
+            embedding_size=64,
+        )  # fmt: skip
+        config.num_labels = 10
+        self.net = transformers.ResNetForImageClassification(config)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.net(x).logits
+        return logits
+
+
+def small_batches(rounds: int) -> list[Result]:
+    """Batches of small pictures, where what a map costs beside its forward counts most."""
+    model = ResNet18().eval()
+    layer = "net.resnet.encoder.stages.3"
+    theirs = LayerGradCam(model, model.get_submodule(layer))
+    rows = []
+    for num in (1, 2, 8):
+        x, target = torch.randn(num, 3, 64, 64), list(range(num))
+
+        def captum(x: Tensor = x, target: list[int] = target) -> object:
+            return theirs.attribute(x, target=torch.tensor(target), relu_attributions=True)
+
+        def ours(x: Tensor = x, target: list[int] = target) -> object:
+            return tt.cam(model, x, layer=layer, target=target)
+
+        found = compare(captum, ours, rounds=2 * rounds, repeats=3)
+        what = f"Grad-CAM, to captum, ResNet-18 at 64 pixels, batch of {num}"
+        rows.append(found.result(what, "1.15", f", {found.more * 1e3:.2f} ms more"))
+    return rows
+
+
 def by_forwards(rounds: int) -> list[Result]:
     """Score-CAM and Ablation-CAM of 320 channels, to as many rows in batches of 32."""
     x, model = torch.randn(1, 3, 224, 224), lite0()
@@ -146,6 +184,7 @@ def main() -> None:
         memory(),
         *gradcams(options.rounds),
         *beside_captum(options.rounds),
+        *small_batches(options.rounds),
         *by_forwards(options.rounds),
     ]
     show(rows, options, "What class activation maps cost", __file__, HOW)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
+from pathlib import Path
+
 import pytest
 import torch
-from absent import reasons_at
+from absent import reasons, reasons_at
 from models import ones, scales, two_scales
 from torch import nn
 
@@ -24,6 +27,27 @@ def test_a_container_is_absent_because_it_is_never_called() -> None:
     with tt.watch(model, "*") as w:
         model(torch.ones(1))
     assert reasons_at(w, "blocks:output") == ["it has no forward: a container is never called"]
+
+
+def test_reasons_stay_what_they_were_once_the_model_is_freed(tmp_path: Path) -> None:
+    model = Net(lambda net, x: net.blocks[0](x), blocks=nn.ModuleList([nn.Linear(1, 1)]))
+    disk = tt.Disk(tmp_path / "run")
+    w = tt.watch(model, "*:output,update", to=[tt.Memory(), disk])
+    model(torch.ones(1)).sum().backward()
+    before = reasons(w)
+    del model
+    gc.collect()
+    assert reasons(w) == before
+    w.close()
+    w.run.save(tmp_path / "run.safetensors")
+    made_none = "no optimizer made a step with it"
+    assert before == {
+        "blocks:output": "it has no forward: a container is never called",
+        "blocks.0:update[weight]": made_none,
+        "blocks.0:update[bias]": made_none,
+    }
+    for run in (tt.open(tmp_path / "run"), tt.open(tmp_path / "run.safetensors")):
+        assert {str(site): reason for site, reason in run.absent} == before
 
 
 def test_a_container_beside_a_compiled_part_is_reported_as_a_container() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import pytest
@@ -148,6 +149,38 @@ def test_a_step_that_a_scaler_skips_has_no_gradient_and_says_so(fused: bool) -> 
         w.step()
     assert len(w.run) == 0
     assert "its gradient was not finite" in reasons_at(w, ".:step_grad[weight]")[0]
+
+
+def test_a_run_that_stops_in_mid_step_blames_no_scaler() -> None:
+    model = nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    w = tt.watch(model, ".:step_grad")
+    with contextlib.suppress(KeyboardInterrupt), w:
+        for number, value in enumerate((1.0, torch.inf, 1.0, torch.inf)):
+            optimizer.zero_grad()
+            scaler.scale(model(torch.full((1, 3), value)).sum()).backward()
+            if number == 3:
+                raise KeyboardInterrupt
+            scaler.step(optimizer)
+            scaler.update()
+            w.step()
+    assert reasons_at(w, ".:step_grad[weight]") == [
+        "no optimizer made a step with it in step 1: GradScaler skipped the step, since its "
+        "gradient was not finite; in step 3: the watch was closed in the middle of that step, "
+        "before any made one"
+    ]
+
+
+def test_a_scaler_that_was_not_updated_yet_is_seen_to_have_skipped() -> None:
+    model = nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    with tt.watch(model, ".:update") as w:
+        scaler.scale(model(torch.full((1, 3), torch.inf)).sum()).backward()
+        scaler.step(optimizer)
+        optimizer.zero_grad()
+    assert "GradScaler skipped the step, since some gradient" in reasons_at(w, ".:update[bias]")[0]
 
 
 def test_a_closure_computes_the_gradient_inside_the_step() -> None:

@@ -249,6 +249,12 @@ def test_the_sheet_shows_three_depths_the_pixels_and_deletion(network: Any) -> N
         "integrated_gradients at the input",
     ]
     (curves,) = (axes for axes in found.figure.axes if not axes.images)
+    labels = [str(one.get_label()).partition(", area")[0] for one in curves.lines]
+    beside = "its values at random places"  # As coarse as the map: pixels ruin a picture sooner.
+    assert labels == ["Grad-CAM", beside, "integrated gradients", beside]
+    assert [one.get_color() for one in curves.lines[::2]] == [
+        one.get_color() for one in curves.lines[1::2]
+    ]
     (ours,) = (one for one in curves.lines if str(one.get_label()).startswith("integrated"))
     scores = np.asarray(ours.get_ydata())
     with torch.no_grad():

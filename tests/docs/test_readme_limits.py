@@ -42,6 +42,33 @@ def test_a_model_that_was_compiled_before_is_reported() -> None:
     assert "torch.compiler.reset()" in reasons(w)["0:output"]
 
 
+def test_a_function_beside_a_tensor_is_reported_where_no_graph_is_compiled() -> None:
+    class Part(nn.Module):
+        def forward(self, x: Tensor) -> Any:
+            y = x * 2
+            return y, lambda: y
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.part = Part()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.part(x)[0] + 1
+
+    def absent(is_compiled: bool) -> list[str]:
+        model = Net()
+        called: Any = torch.compile(model, backend="eager") if is_compiled else model
+        with tt.watch(called, "part", to=tt.Stats()) as w:
+            called(torch.ones(2))
+        return list(reasons(w))
+
+    try:
+        assert (absent(False), absent(True)) == (["part:output[1]"], [])
+    finally:
+        torch.compiler.reset()
+
+
 def test_the_insides_of_a_fused_encoder_layer_are_reported() -> None:
     layer = nn.TransformerEncoderLayer(8, 2, batch_first=True).eval()
     with tt.watch(layer, "*") as w, torch.no_grad():

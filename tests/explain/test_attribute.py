@@ -284,8 +284,8 @@ def test_what_is_no_setting_goes_to_the_model() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"method": "saliency"}, "no method 'saliency'"),
-        ({"method": "integrated_gradient"}, "did you mean 'integrated_gradients'"),
+        ({"method": "saliency"}, "that is 'gradient' here"),
+        ({"method": "integrate_gradients"}, "did you mean 'integrated_gradients'"),
         ({"method": "gradient", "n_steps": 4}, "n_steps is no setting of 'gradient'"),
         ({"method": "gradient", "batch_size": 4}, "batch_size is no setting of 'gradient'"),
         ({"method": "smoothgrad", "of": "vargrad"}, "of is 'vargrad'; expected one of gradient"),

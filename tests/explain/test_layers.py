@@ -13,7 +13,9 @@ from torch.nn import functional
 from transformers.models.swin.modeling_swin import window_partition
 
 import torchtap as tt
+from torchtap.explain.attributions.request import METHODS, NOISY
 from torchtap.explain.cams.layout import Layout
+from torchtap.explain.method_names import ATTRIBUTIONS
 
 SMALL: dict[str, Any] = {
     "hidden_size": 32,
@@ -621,11 +623,29 @@ def test_maps_of_different_dimensions_are_not_averaged() -> None:
         tt.cam(model, random(1, 3, 8, 8), layer=["0", "2"], target=1)
 
 
+@pytest.mark.parametrize(
+    ("door", "given", "hint"),
+    [
+        (tt.cam, "grad-cam", "that is 'gradcam' here"),
+        (tt.cam, "GradCAMpp", r"that is 'gradcam\+\+' here"),
+        (tt.cam, "ig", "tt.attribute has it, as method='integrated_gradients'"),
+        (tt.attribute, "IG", "that is 'integrated_gradients' here"),
+        (tt.attribute, "saliency", "that is 'gradient' here"),
+        (tt.attribute, "Input X Gradient", "that is 'input_x_gradient' here"),
+        (tt.attribute, "grad-cam", "tt.cam has it, as method='gradcam'"),
+        (tt.attribute, "oclusion", "did you mean 'occlusion'"),
+        (tt.attribute, 3, "method is 3. Expected one of gradient, input_x_gradient"),
+    ],
+)
+def test_a_method_is_found_by_its_names_elsewhere(door: Any, given: Any, hint: str) -> None:
+    with pytest.raises(tt.InputError, match=hint):
+        door(small(), random(1, 3, 8, 8), method=given)
+    assert (*METHODS, *NOISY) == ATTRIBUTIONS
+
+
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script")
 def test_other_bad_input_is_refused() -> None:
     model, x = small(), random(1, 3, 8, 8)
-    with pytest.raises(tt.InputError, match="method is 'grad-cam'; expected one of cam, gradcam"):
-        tt.cam(model, x, method="grad-cam")
     with pytest.raises(tt.InputError, match="class 3, and the model has 3 classes"):
         tt.cam(model, x, target=3)
     with pytest.raises(tt.InputError, match=r"expected a torch\.nn\.Module"):

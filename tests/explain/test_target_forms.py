@@ -198,3 +198,79 @@ def test_detections_are_refused_with_a_target_that_fits() -> None:
     found = tt.cam(model, x, layer="conv", target=eval(function[1]))
     want = torch.stack([one["scores"].sum() for one in model(x)])
     torch.testing.assert_close(found.scores, want.detach())
+
+
+class PictureDetector(nn.Module):
+    """Called as those of torchvision: a list of pictures, a dict for each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.backbone = nn.Sequential(nn.Conv2d(3, 8, 3, stride=2), nn.ReLU())
+        self.boxes, self.scores = nn.Conv2d(8, 4, 1), nn.Conv2d(8, 1, 1)
+
+    def forward(self, images: list[Tensor]) -> list[dict[str, Tensor]]:
+        found = []
+        for image in images:
+            features = self.backbone(image.sub_(0.5)[None])  # It may write into its own pictures.
+            score, best = self.scores(features).sigmoid().flatten().topk(3)
+            boxes = self.boxes(features).flatten(2)[0].mT[best]
+            found.append({"boxes": boxes, "scores": score})
+        return found
+
+
+class BatchedDetector(PictureDetector):
+    def forward(self, images: list[Tensor]) -> list[dict[str, Tensor]]:
+        assert isinstance(images, list)
+        features = self.backbone(torch.stack(images))
+        scores = self.scores(features).sigmoid().flatten(1).topk(3).values
+        boxes = self.boxes(features).flatten(2).mT
+        return [{"boxes": box, "scores": one} for box, one in zip(boxes, scores, strict=True)]
+
+
+def best_score(found: Any) -> Tensor:
+    return torch.stack([one["scores"][0] for one in found])
+
+
+@pytest.mark.parametrize("num", [1, 2, 3])
+def test_a_list_of_pictures_has_a_map_for_each(num: int) -> None:
+    model, pictures = BatchedDetector(), list(torch.rand(num, 3, 16, 16))
+    held = [one.clone() for one in pictures]
+    found = tt.attribute(model, pictures, target=best_score, method="gradient")
+    leaves = [one.clone().requires_grad_() for one in pictures]
+    scores = best_score(model(leaves))
+    want = torch.stack(torch.autograd.grad(scores.sum(), leaves))
+    torch.testing.assert_close(found.values, want)
+    assert (tuple(found.size), found.notes) == ((16, 16), ())
+
+    mapped = tt.cam(model, pictures, layer="backbone.0", target=best_score, relu=False)
+    features = model.backbone[0](torch.stack(pictures)).detach().requires_grad_()
+    logits = model.scores(features.relu()).sigmoid().flatten(1).amax(1)
+    (gradient,) = torch.autograd.grad(logits.sum(), features)
+    weights = gradient.mean((2, 3), keepdim=True)
+    torch.testing.assert_close(mapped.values, (weights * features).sum(1).detach())
+    torch.testing.assert_close(mapped.scores, scores.detach())
+    checked = mapped.check(parts=("repeat",))
+    assert "the same map" in " ".join(repr(checked).split())
+    assert all(map(torch.equal, pictures, held))
+
+
+def test_a_list_of_pictures_in_which_the_model_writes_is_left_as_it_is() -> None:
+    model, pictures = PictureDetector(), list(torch.rand(2, 3, 8, 8))
+    held = [one.clone() for one in pictures]
+    found = tt.attribute(model, tuple(pictures), target=best_score, method="gradient")
+    assert found.values.shape == (2, 3, 8, 8)
+    assert all(map(torch.equal, pictures, held))
+    with pytest.raises(tt.InputError, match=r"different sizes .* as a list of one"):
+        tt.cam(model, [pictures[0], pictures[1][:, :6]], layer="backbone.0", target=best_score)
+
+
+def test_a_list_of_values_that_are_no_pictures_is_left_apart() -> None:
+    class Sum(nn.Module):
+        def forward(self, several: list[Tensor]) -> Tensor:
+            return sum(one.mean(1) for one in several)  # type: ignore[return-value]
+
+    a, b = torch.rand(3, 4, 5), torch.rand(3, 4, 5)
+    found = tt.attribute(Sum(), [a, b], target=2, method="gradient")
+    assert found.values.shape == (3, 4, 5)
+    assert "of 2 inputs the map is of" in found.notes[0]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import linecache
+import textwrap
 from pathlib import Path
 
 import pytest
 
 from torchtap.failures.assignments import assignments_of
 from torchtap.failures.frame import frames_of
+from torchtap.failures.source import function_tree
 
 
 def lines_for(source: str, folder: Path) -> list[int]:
@@ -50,3 +53,44 @@ def test_all_lines_that_may_have_assigned_a_variable_are_named(
     source: str, lines: list[int], tmp_path: Path
 ) -> None:
     assert lines_for(source, tmp_path) == lines
+
+
+def test_of_a_file_what_its_own_frame_runs_is_parsed(tmp_path: Path) -> None:
+    source = textwrap.dedent(
+        '''
+        @decorated(
+            1,
+        )
+        def f(
+            a,
+        ):
+            """Text
+
+        that begins a line.
+            """
+            return [
+                a,
+            ]
+
+        class A(list):
+            size = 1
+            def forward(self, x):
+                return {
+                    1: x,
+                }
+            # the end
+
+        if flag:
+            async def g(): return 1
+        h = lambda x: [y for y in x]; b = f(1)
+        '''
+    )
+    file = tmp_path / "train.py"
+    file.write_text(source)
+    found = function_tree(compile(source, str(file), "exec"), 1)
+    assert isinstance(found, ast.Module)
+    whole = ast.parse(source)
+    assert [type(one) for one in found.body] == [ast.Pass, ast.Pass, ast.If, ast.Assign, ast.Assign]
+    assert [ast.dump(one, include_attributes=True) for one in found.body[3:]] == [
+        ast.dump(one, include_attributes=True) for one in whole.body[3:]
+    ]

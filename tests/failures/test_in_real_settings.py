@@ -270,6 +270,9 @@ def test_in_a_notebook_the_note_stands_below_the_error_and_names_the_cell() -> N
                 "def run(x):\n    return net(x)\n",
                 store_history=True,
             )
+            shell.run_cell(
+                "f = tt.features(net, '0'); f", store_history=True
+            )  # Now _ holds the model.
             cell = "x = torch.ones(2, 4)\nwith tt.explain_errors():\n    run(x)\n"
             shell.run_cell(cell, store_history=True)
     finally:
@@ -277,7 +280,8 @@ def test_in_a_notebook_the_note_stands_below_the_error_and_names_the_cell() -> N
     text = shown.getvalue()
     assert text.index("mat1 and mat2") < text.index("torchtap: 1 (Linear) takes 8")
     assert "line        Cell In[1]:5, in run: return net(x)" in text
-    assert "from        Cell In[2]:3: run(x)" in text
+    assert "from        Cell In[3]:3: run(x)" in text
+    assert ": net[1] = nn.Linear(3, 2)" in text
 
 
 # --- what programs do with exceptions ---------------------------------------------------------

@@ -18,6 +18,7 @@ from torchtap.capture.watch import watch
 from torchtap.core.errors import InputError, MissingExtraError, SiteError
 from torchtap.core.site import Site
 from torchtap.plot import draw
+from torchtap.plot.draw import printable
 from torchtap.plot.maps import default_site, feature_maps, feature_maps_overview, grid_shape
 
 
@@ -213,13 +214,17 @@ def test_complex_values_are_drawn_by_magnitude() -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["$x$", "a_{b}^c", "模型", "\x1b[31m", "</script>"])
+@pytest.mark.parametrize("name", ["$x$", "a_{b}^c", "模型", "Ελλάδα", "\x1b[31m", "</script>"])
 def test_odd_names_are_drawn_as_they_are(
     name: str, tmp_path: Path, recwarn: pytest.WarningsRecorder
 ) -> None:
     figure = feature_maps(run_with(torch.rand(1, 2, 3, 3), path=name), Site(name))
     figure.savefig(tmp_path / "maps.png")
     assert not [warning for warning in recwarn if "Glyph" in str(warning.message)]
+
+
+def test_characters_that_the_font_has_are_kept_and_others_escaped() -> None:
+    assert printable("naïve Привет 你好 €") == r"naïve Привет \u4f60\u597d €"
 
 
 def test_the_picture_leaves_pyplot_alone() -> None:

@@ -460,6 +460,25 @@ def test_the_text_of_a_proof_that_holds() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("build", "where", "why"),
+    [
+        (lambda: model().requires_grad_(False), "*:*", "no loss requires grad, so no backward was"),
+        (model, "*:output,param", "none was selected"),
+        (model, "*:output,param_grad", None),
+    ],
+)
+def test_the_first_line_says_that_no_gradient_was_proved(build: Any, where: str, why: Any) -> None:
+    result = tt.verify(build(), rows(), where=where)
+    head = " ".join(repr(result).split())
+    assert result
+    if why is None:
+        assert head.startswith("Watching Sequential: the proof holds. ")
+    else:
+        assert f"the proof holds for values. No gradient was proved: {why}" in head
+    assert bool(result.no_gradients) == bool(why)
+
+
 def test_the_text_names_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     deliver = Gradients.deliver
 

@@ -194,7 +194,7 @@ def autocast_with_a_grad_scaler_and_clipping(probe: Probe) -> None:
 @PLAIN(
     "GradScaler",
     edited="inner",
-    absent=("no optimizer made a step with it in step 1: its gradient was not finite",),
+    absent=("no optimizer made a step with it in step 1: GradScaler skipped the step",),
 )
 def a_grad_scaler_that_skips_a_step(probe: Probe) -> None:
     model = ConvNet()

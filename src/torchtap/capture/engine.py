@@ -233,7 +233,8 @@ class Engine:
         """Take every hook off."""
         self._end_pass()
         self._moved = self.moved
-        self.optimizers.end_step(has_run=self._is_state_taken and self._has_trained)
+        has_run = self._is_state_taken and self._has_trained
+        self.optimizers.end_step(has_run=has_run, is_last=True)
         self.evaluations.end_step(self.step)
         self._record(False)
         open_engines.discard(self)
@@ -396,6 +397,7 @@ class Engine:
                 self._is_state_taken = True
                 self.values.forget_storages()
                 self.state.take(self.gradients.backwards, is_late=is_late)
+                self.optimizers.name_sites()
 
     def begin(self, tap: Tap, *, trains: bool) -> None:
         """A part of the model runs, maybe without the model itself."""

@@ -16,7 +16,6 @@ from torchtap.core.modules import every_module
 from torchtap.core.plan import Plan
 from torchtap.core.site import FLOW_PORTS, STATE_PORTS, Site
 from torchtap.core.text import plural
-from torchtap.hooks.calls import is_container as has_no_forward
 from torchtap.hooks.taps import SiteState, Tap
 
 if TYPE_CHECKING:
@@ -235,9 +234,7 @@ def why_not_called(plan: Plan, path: str, *, model_ran: bool, verb: str) -> str:
 
 def is_container(plan: Plan, path: str) -> bool:
     """Whether the module cannot be called at all, as ``nn.ModuleList``."""
-    planned = next((one for one in plan.taps if one.path == path), None)
-    module = None if planned is None else planned.module()
-    return module is not None and has_no_forward(module)
+    return any(one.path == path and one.is_container for one in plan.taps)
 
 
 def _is_untouched(state: SiteState) -> bool:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer
 
+from torchtap.capture.training.scalers import Scalers
 from torchtap.core.distributed import local, sharded_parameters
 from torchtap.core.inference_mode import normal_copy
 from torchtap.core.record import FORWARD, UNVERSIONED, Record
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 COMPUTED_INSIDE = "computed inside the optimizer's step, by its closure"
 UNSCALED = "divided by the grad_scale of the optimizer"
 _PORTS = ("step_grad", "update")
+_CLOSED_BEFORE = "the watch was closed in the middle of that step, before any made one"
+_SKIPPED = "GradScaler skipped the step, since {} gradient was not finite"
 
 
 class _Step(NamedTuple):
@@ -80,8 +83,10 @@ class OptimizerPorts:
         self._calls: Counter[SiteState] = Counter()
         # Optimizers inside their step, the outermost first.
         self._running: list[_Step] = []
-        self._skipped: dict[SiteState, list[int]] = {}
-        self._has_stepped = self._was_paused = False
+        self._skipped: dict[SiteState, dict[str, list[int]]] = {}
+        self._has_stepped = self._was_paused = self._are_named = False
+        self._scalers = Scalers()
+        self._were_scaled_away: bool | None = None
 
     @property
     def is_wanted(self) -> bool:
@@ -92,6 +97,11 @@ class OptimizerPorts:
         """Listen to all optimizers; returns the handles."""
         return [*listen_to_optimizers(self)] if self.is_wanted else []
 
+    def name_sites(self) -> None:
+        """Note, once the model runs, at which sites a step is waited for."""
+        if not self._are_named:
+            self._are_named = all(len(self._tapped(port)) for port in self._wanted)
+
     # ------------------------------------------------------------------ around a step
 
     def before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
@@ -101,6 +111,7 @@ class OptimizerPorts:
                 del self._running[depth:]  # Its last step raised.
                 break
         if _is_skipped(optimizer):
+            self._were_scaled_away = True
             self._running.append(_Step(id(optimizer), {}, {}, False))
             return
         self._was_paused |= not self.recording
@@ -179,39 +190,52 @@ class OptimizerPorts:
 
     # ------------------------------------------------------------------ the end of a step
 
-    def end_step(self, *, has_run: bool) -> None:
+    def end_step(self, *, has_run: bool, is_last: bool = False) -> None:
         """The step ends; where the model ran and no optimizer did, that is said.
 
-        ``GradScaler`` does not call an optimizer whose gradients are not finite.
+        Args:
+            has_run: whether the model did.
+            is_last: whether the watch is closed, and no other step begins.
         """
         if self.recording and has_run:
             for port in self._wanted:
                 for state, param in self._tapped(port):
                     if not self._calls[state]:
-                        self._note_skipped(state, param)
+                        self._note_skipped(state, param, is_last=is_last)
         self._calls.clear()
         self._running.clear()
         self._has_stepped = self._was_paused = False
+        self._were_scaled_away = None
+        if self._scalers.are_known:
+            self._scalers.note()
 
-    def _note_skipped(self, state: SiteState, param: Tensor) -> None:
-        skipped = self._skipped.setdefault(state, [])
-        skipped.append(self.step)
+    def _note_skipped(self, state: SiteState, param: Tensor, *, is_last: bool) -> None:
+        why = self._why_skipped(state, param, is_last=is_last)
+        skipped = self._skipped.setdefault(state, {})
+        skipped.setdefault(why, []).append(self.step)
         state.expected += 1
         if not param.requires_grad:
             state.reason = "it does not require grad, and no optimizer made a step with it"
             return
-        shown = ", ".join(map(str, skipped[:6])) + (" and more" if len(skipped) > 6 else "")
-        state.reason = f"no optimizer made a step with it in step {shown}"
+        parts = [f"in step {_first(steps)}: {reason}" for reason, steps in skipped.items()]
+        state.reason = f"no optimizer made a step with it {'; '.join(parts)}"
+
+    def _why_skipped(self, state: SiteState, param: Tensor, *, is_last: bool) -> str:
+        is_finite = param.grad is None or _is_finite(param.grad)
         if self._was_paused:
-            state.reason += ": the watch was paused when one made it"
-        elif param.grad is not None and not _is_finite(param.grad):
-            state.reason += ": its gradient was not finite, and GradScaler skips such steps"
-        elif not self._has_stepped:
-            state.reason += " (GradScaler skips steps whose gradients are not finite)"
-        elif state.site.port == "step_grad" and param.grad is None:
-            state.reason += ": it has no gradient"
-        else:
-            state.reason += ": those that made one do not hold it"
+            return "the watch was paused when one made it"
+        if not (self._has_stepped and is_finite) and self._has_a_scaler_skipped():
+            return _SKIPPED.format("some" if is_finite else "its")
+        if not self._has_stepped:
+            return _CLOSED_BEFORE if is_last else "none made any before the next step began"
+        if state.site.port == "step_grad" and param.grad is None:
+            return "it has no gradient"
+        return "those that made one do not hold it"
+
+    def _has_a_scaler_skipped(self) -> bool:
+        if self._were_scaled_away is None:  # Asked once a step: a device is waited for.
+            self._were_scaled_away = self._scalers.have_skipped()
+        return self._were_scaled_away
 
     def _states(self, port: str) -> dict[int, list[SiteState]]:
         """Id of a parameter -> its states; several, where several modules own it."""
@@ -229,6 +253,10 @@ class OptimizerPorts:
             for state, _, param in tapped_params(self._plan, self._taps, port)
             if obstacle(param) is None
         ]
+
+
+def _first(steps: list[int]) -> str:
+    return ", ".join(map(str, steps[:6])) + (" and more" if len(steps) > 6 else "")
 
 
 def _is_skipped(optimizer: Optimizer) -> bool:

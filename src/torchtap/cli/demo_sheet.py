@@ -60,12 +60,10 @@ def _sheet(demo: Demo, maps: list[Map]) -> Figure:
         for name, one in (("Grad-CAM", maps[-2]), ("integrated gradients", maps[-1]))
     }
     curves = {
-        name: (one.shares.numpy(), one.scores[0].numpy())
+        name: (one.shares.numpy(), one.scores[0].numpy(), one.control[:, 0].numpy())
         for name, one in checks.items()
         if one is not None
     }
-    control = checks["integrated gradients"]
-    assert control is not None
     caption = "\n".join(f"{g.probability:.3f}  {g.index} {g.name}" for g in demo.guesses) + "\n"
     return explained_sheet(
         demo.picture,
@@ -73,7 +71,6 @@ def _sheet(demo: Demo, maps: list[Map]) -> Figure:
         [_pane(one, demo.picture) for one in maps],
         curves,
         title=f"What decided that {demo.model} sees: {demo.guesses[0].name}",
-        control=(control.shares.numpy(), control.control[:, 0].numpy()),
         clip=_CLIP,
     )
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeGuard
 
+import torch
 from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.nn.parameter import is_lazy
@@ -99,6 +100,13 @@ def every_module(model: nn.Module) -> list[nn.Module]:
             found[id(module)] = module
             waiting.extend(reversed(module._modules.values()))
     return list(found.values())
+
+
+def is_container(module: nn.Module) -> bool:
+    """Whether the module cannot be called at all, as ``nn.ModuleList``."""
+    if isinstance(module, torch.jit.ScriptModule):  # Its class tells nothing: all share one.
+        return not hasattr(module, "forward")
+    return type(module).forward is nn.Module.forward and "forward" not in vars(module)
 
 
 def num_parameters(model: nn.Module) -> dict[str, int]:
@@ -207,12 +215,13 @@ def walk(
     waiting = [(path, module, above)]
     while waiting:
         path, module, above = waiting.pop()
+        if not module._modules:  # Most modules: no wrapper, and nothing in them.
+            yield path, module
+            continue
         module = unwrapped(module)
         if id(module) in map(id, above):  # A module may contain itself.
             continue
         yield path, module
-        if not module._modules:
-            continue
         prefix, inside = f"{path}." if path else "", (*above, module)
         for name, child in reversed(module._modules.items()):
             if child is not None:

@@ -13,7 +13,15 @@ from torch import nn
 from torchtap.core.absence import Absence
 from torchtap.core.errors import InputError, SiteError
 from torchtap.core.mark_search import may_mark
-from torchtap.core.modules import Where, modules_of, several, state_names, types_of, walk
+from torchtap.core.modules import (
+    Where,
+    is_container,
+    modules_of,
+    several,
+    state_names,
+    types_of,
+    walk,
+)
 from torchtap.core.planned_size import PlannedSize
 from torchtap.core.printed_page import Listed, Page, Printed
 from torchtap.core.site import (
@@ -49,12 +57,18 @@ class Filter:
 
 @dataclass(frozen=True, slots=True)
 class PlannedTap:
-    """What is wanted of one module."""
+    """What is wanted of one module.
+
+    Attributes:
+        is_container: whether it cannot be called at all. Kept, since reasons are given later too,
+            when there is no model any more.
+    """
 
     path: str
     type: str
     filters: Mapping[str, Filter]
     module: Callable[[], nn.Module | None] = field(repr=False)
+    is_container: bool = False
 
     @property
     def ports(self) -> tuple[str, ...]:
@@ -122,24 +136,20 @@ def make_plan(model: nn.Module, where: Where) -> Plan:
     patterns = tuple(_as_pattern(item) for item in items if isinstance(item, str | Pattern))
     others = [item for item in items if not isinstance(item, str | Pattern)]
     types = types_of(modules)
-    paths = {path: [path] for path in modules}
-    for alias, first in aliases.items():
-        paths[first].append(alias)
-    fitting = _Fitting(patterns).of(paths, types)
-    unmatched = _unmatched(model, patterns, fitting, paths, types)
+    fitting = _Fitting(patterns).of(modules, aliases, types)
+    unmatched = _unmatched(model, patterns, fitting, (modules, aliases), types)
     choosers = [_chooser(item, modules) for item in others]
     assume_all = not others and _only_takes_away(patterns)
     taps = []
-    for path, module in modules.items():
-        if not (fitting[path] or choosers or assume_all):
-            continue
-        filters = _ports_of(fitting[path], assume_all=assume_all)
+    for path in modules if choosers or assume_all else fitting:
+        module = modules[path]
+        filters = _ports_of(fitting.get(path, ()), assume_all=assume_all)
         for chooser in choosers:
             _choose(chooser, path, module, filters)
         filters = _without_empty(filters, module)
         if filters:
-            reference = weakref.ref(module)
-            taps.append(PlannedTap(path, type(module).__name__, filters, reference))
+            kind, reference = type(module).__name__, weakref.ref(module)
+            taps.append(PlannedTap(path, kind, filters, reference, is_container(module)))
     if not taps and not unmatched:
         raise SiteError(nothing_fits(model, where, patterns, others))
     return Plan(
@@ -234,23 +244,31 @@ class _Fitting:
                 self._exact.setdefault(pattern.path, []).append(place)
 
     def of(
-        self, paths: Mapping[str, list[str]], types: Mapping[str, tuple[str, ...]]
+        self,
+        modules: Mapping[str, nn.Module],
+        aliases: Mapping[str, str],
+        types: Mapping[str, tuple[str, ...]],
     ) -> dict[str, list[Pattern]]:
-        """Path -> the patterns that fit the module, in their order."""
-        named = self._exact.keys()
-        return {
-            path: self._of_one(names, types[path])
-            if self._open or not named.isdisjoint(names)
-            else []
-            for path, names in paths.items()
-        }
+        """Path -> the patterns that fit the module, in their order; of modules that any fits."""
+        places: dict[str, set[int]] = {}
+        for name, exact in self._exact.items():
+            path = name if name in modules else aliases.get(name)
+            if path is not None:
+                places.setdefault(path, set()).update(exact)
+        for path, names in _names_of(modules, aliases).items() if self._open else ():
+            for place in self._open:
+                if any(self._patterns[place].matches_module(name, types[path]) for name in names):
+                    places.setdefault(path, set()).add(place)
+        ordered = places if len(places) < 2 else [path for path in modules if path in places]
+        return {path: [self._patterns[at] for at in sorted(places[path])] for path in ordered}
 
-    def _of_one(self, names: list[str], types: tuple[str, ...]) -> list[Pattern]:
-        found = {place for name in names for place in self._exact.get(name, ())}
-        for place in self._open:
-            if any(self._patterns[place].matches_module(name, types) for name in names):
-                found.add(place)
-        return [self._patterns[place] for place in sorted(found)]
+
+def _names_of(modules: Mapping[str, nn.Module], aliases: Mapping[str, str]) -> dict[str, list[str]]:
+    """Path -> that path, and the further ones of the same module."""
+    names = {path: [path] for path in modules}
+    for alias, first in aliases.items():
+        names[first].append(alias)
+    return names
 
 
 def _only_takes_away(patterns: Sequence[Pattern]) -> bool:
@@ -283,14 +301,16 @@ def _unmatched(
     model: nn.Module,
     patterns: Iterable[Pattern],
     fitting: Mapping[str, list[Pattern]],
-    paths: Mapping[str, list[str]],
+    found: tuple[Mapping[str, nn.Module], Mapping[str, str]],
     types: Mapping[str, tuple[str, ...]],
 ) -> tuple[Pattern, ...]:
     """Patterns that fit no module: those of marks, if the model makes any, else an error."""
-    matched = {id(pattern) for found in fitting.values() for pattern in found}
+    matched = {id(pattern) for fits in fitting.values() for pattern in fits}
     missing = [pattern for pattern in patterns if id(pattern) not in matched]
-    known = [name for names in paths.values() for name in names if name]
-    is_marking = bool(missing) and may_mark(model)
+    if not missing:
+        return ()
+    known = [name for names in _names_of(*found).values() for name in names if name]
+    is_marking = may_mark(model)
     for pattern in missing:
         head = f"{type(model).__name__} has no module {pattern.path!r}"
         parts = patterns_in_one(pattern, known)

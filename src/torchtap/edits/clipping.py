@@ -42,10 +42,7 @@ class Clipping:
         norm: the norm of one tensor.
     """
 
-    why_silent = (
-        "no optimizer made a step with a gradient of it (a GradScaler skips the steps whose "
-        "gradients hold inf or nan)"
-    )
+    why_silent = "no optimizer made a step with a gradient of it while the edit was on"
 
     def __init__(self, plan: Plan, clip: Clip, norm: Callable[[Tensor, float], Tensor]) -> None:
         self.plan = plan

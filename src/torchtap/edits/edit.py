@@ -226,7 +226,9 @@ def edit(
     tensor that several modules return as it is, the gradient comes by the outermost first. Of
     ``grad_input`` only what flows through this module is changed; ``grad_output`` is the gradient
     of the returned tensor over all its uses; ``param_grad`` is what one backward adds to ``.grad``
-    (under DDP, of this rank, before the ranks are averaged).
+    (under DDP, of this rank, before the ranks are averaged). An edit at ``grad_input`` that changes
+    nothing may still change the last bits of other gradients where the tensor is used twice inside
+    of the module and outside of it too: autograd adds in another order (``docs/editing.md``).
 
     Raises:
         SiteError: a pattern fits nothing.

@@ -36,7 +36,7 @@ def attribute(
     Args:
         model: any module, in the mode in which it is. It is left as it was found: parameters,
             ``.grad``, buffers, random numbers, modes and hooks.
-        inputs: what it is called with, nested as it may be.
+        inputs: what it is called with, nested as it may be; a list of pictures as of ``tt.cam``.
         target: what is explained, one number of each row: a class for all rows, a list or an
             integer tensor with one for each, a tuple that indexes all dimensions after the rows
             (``(position, class)`` of ``[B, T, C]``, ``(class, y, x)`` of ``[B, C, H, W]``) or a
@@ -115,6 +115,7 @@ def attribute(
 def _attributed(request: Request, subject: Subject, target: Target, at: Any) -> Map:
     if not request.integers:
         subject.refuse_inference()
+    subject = subject.with_rows()
     opened = variable_of(subject, target, at, request.call, integers=request.integers)
     with subject.held(), opened as (variable, place):
         found, scores = request.make(variable), variable.base_scores

@@ -29,21 +29,12 @@ from torchtap.explain.cams.rounding import SIZES, widest_eps, without_rounding
 from torchtap.explain.extents import Extent
 from torchtap.explain.keywords import refuse_unknown
 from torchtap.explain.maps.map import Map
+from torchtap.explain.method_names import CAMS, refuse_method
 from torchtap.explain.subject import Subject
 from torchtap.explain.target import Given, Target
 from torchtap.explain.twice import are_rows
 
-METHODS = (
-    "cam",
-    "gradcam",
-    "gradcam++",
-    "hirescam",
-    "xgradcam",
-    "layercam",
-    "eigencam",
-    "scorecam",
-    "ablationcam",
-)
+METHODS = CAMS
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +61,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:
-            raise InputError(f"method is {self.method!r}; expected one of {', '.join(METHODS)}.")
+            raise refuse_method(self.method, "tt.cam")
         if isinstance(self.call, bool) or not isinstance(self.call, int) or self.call < LAST:
             raise InputError(
                 f"call is {self.call!r}; expected a number from 0, or -1 for the last."
@@ -108,7 +99,8 @@ def cam(
     Args:
         model: any module, in the mode in which it is; wrapped ones (DDP, ``torch.compile``) are
             looked through and run uncompiled.
-        inputs: what it is called with.
+        inputs: what it is called with. A list of pictures ``[C, H, W]`` of one size, of which the
+            model returns a dict for each, as detectors do, has a row for each picture.
         layer: a path, a pattern, a module, a class, a ``tt.mark``, or a list; several are averaged.
             By default the last layer whose map the score depends on at more than one place.
             ``map.layer`` and ``map.notes`` name it.
@@ -183,6 +175,7 @@ def made(settings: Settings, subject: Subject, target: Target) -> Map:
         target: what is explained.
     """
     subject.refuse_inference()
+    subject = subject.with_rows()
     with subject.held():
         layouts = Layouts(subject, settings.wish)
         notes = list(subject.notes)

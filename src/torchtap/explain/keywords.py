@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 
 from torch import nn
 
@@ -11,7 +11,7 @@ from torchtap.core.errors import InputError
 from torchtap.core.site import did_you_mean
 
 
-def refuse_unknown(model: nn.Module, given: Iterable[str], what: str, own: Sequence[str]) -> None:
+def refuse_unknown(model: nn.Module, given: Collection[str], what: str, own: Sequence[str]) -> None:
     """Raise if a keyword is no argument of the model.
 
     Args:
@@ -23,6 +23,8 @@ def refuse_unknown(model: nn.Module, given: Iterable[str], what: str, own: Seque
     Raises:
         InputError: it is none; the message says which there are.
     """
+    if not given:
+        return
     try:
         parameters = inspect.signature(model.forward).parameters.values()
     except (AttributeError, TypeError, ValueError):  # No module, or compiled code.

@@ -21,6 +21,7 @@ from torchtap.core.tensors import kind_of
 from torchtap.core.torch_messages import INFERENCE_TENSORS, says
 from torchtap.core.tree import argument_leaves
 from torchtap.explain.class_dim import class_dim_of
+from torchtap.explain.pictures import are_pictures, as_batch, as_list, may_be_pictures
 from torchtap.explain.rows import refuse_other_rows
 from torchtap.explain.target import Target
 from torchtap.hooks.guards import HookGuards
@@ -47,6 +48,7 @@ class Subject:
         model: any module, in the mode in which it is.
         args: its positional arguments, nested as they may be.
         kwargs: its keyword arguments.
+        is_apart: whether the first argument holds pictures that the model takes as a list.
 
     Attributes:
         modules: path -> module.
@@ -61,7 +63,14 @@ class Subject:
             arguments hold no tensor.
     """
 
-    def __init__(self, model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        *,
+        is_apart: bool = False,
+    ) -> None:
         if not isinstance(model, nn.Module):
             raise InputError(f"The model is {kind_of(model)}; expected a torch.nn.Module.")
         self.model = model
@@ -81,6 +90,7 @@ class Subject:
         self.num_rows = lengths.pop() if len(lengths) == 1 else None
         self.notes = tuple(_notes(self.modules))
         self.num_evals = 0
+        self._is_apart = is_apart
         self._rewind: Callable[[], None] | None = None
         self._is_fresh = False
 
@@ -101,7 +111,22 @@ class Subject:
             lambda _, tensor: made.get(id(tensor), tensor),
             inside=lambda _, tensor, __: tensor,
         )
-        return Subject(self.model if model is None else model, args, kwargs)
+        model = self.model if model is None else model
+        return Subject(model, args, kwargs, is_apart=self._is_apart)
+
+    def with_rows(self) -> Subject:
+        """The same call with a batch in place of a list of pictures, which the model is then given.
+
+        Where the arguments may be such a list, the model is run to see whether it is one: whether
+        it returns a dict for each.
+        """
+        if self._is_apart or not may_be_pictures(self.args, self.inputs):
+            return self
+        with self.held(), torch.no_grad():
+            output = self.run()
+        if not are_pictures(self.args, output):
+            return self
+        return Subject(self.model, as_batch(self.args), self.kwargs, is_apart=True)
 
     def refuse_inference(self) -> None:
         """Raise if gradients cannot go through the model, since it was made in inference mode.
@@ -109,11 +134,10 @@ class Subject:
         Raises:
             InputError: a parameter or buffer is an inference tensor.
         """
-        for path, one in self.modules.items():
-            for name, tensor in (*one._parameters.items(), *one._buffers.items()):
-                if tensor is not None and tensor.is_inference():
-                    full = f"{path}.{name}" if path else name
-                    raise InputError(f"{full!r} is an inference tensor. {_INFERENCE}")
+        for path, name, tensor in _state_of(self.modules):
+            if tensor.is_inference():
+                full = f"{path}.{name}" if path else name
+                raise InputError(f"{full!r} is an inference tensor. {_INFERENCE}")
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -204,7 +228,8 @@ class Subject:
                 )
             return tensor  # Such objects are passed as they are.
 
-        return replace_arguments(self.args, self.kwargs, fresh, inside=in_object)
+        args, kwargs = replace_arguments(self.args, self.kwargs, fresh, inside=in_object)
+        return as_list(args) if self._is_apart else args, kwargs
 
     def _value(self, site: Site, args: Any, kwargs: Any) -> Tensor:
         extractor = Extractor(make_plan(self.model, str(site)), LAST, may_stop=False)
@@ -234,13 +259,25 @@ def _refuse_scripted(modules: Mapping[str, nn.Module]) -> None:
 
 
 def _refuse_lazy(modules: Mapping[str, nn.Module]) -> None:
-    for path, one in modules.items():
-        tensors = [tensor for table in (one._parameters, one._buffers) for tensor in table.values()]
-        if any(tensor is not None and is_lazy(tensor) for tensor in tensors):
+    for path, _, tensor in _state_of(modules):
+        if type(tensor) not in _ORDINARY and is_lazy(tensor):
             raise InputError(
-                f"Module {path or '.'!r} is a {type(one).__name__} that is not initialised yet, "
-                f"which the first call does. Call the model once before."
+                f"Module {path or '.'!r} is a {type(modules[path]).__name__} that is not "
+                f"initialised yet, which the first call does. Call the model once before."
             )
+
+
+_ORDINARY = (Tensor, nn.Parameter)
+"""Classes of tensors that are not lazy; most are of these."""
+
+
+def _state_of(modules: Mapping[str, nn.Module]) -> Iterator[tuple[str, str, Tensor]]:
+    """The parameters and buffers that are there, each with the path of its module and its name."""
+    for path, one in modules.items():
+        for table in (one._parameters, one._buffers):
+            for name, tensor in table.items() if table else ():
+                if tensor is not None:
+                    yield path, name, tensor
 
 
 def _without_replicas(model: nn.Module) -> nn.Module:

@@ -66,6 +66,26 @@ def assignments_of(frame: Frame, name: str) -> list[Assignment]:
     return [_as_assignment(by_line[line], frame.file) for line in chosen]
 
 
+def loop_over(frame: Frame, name: str) -> ast.For | None:
+    """The innermost loop around a frame's line that gives a name each item in turn."""
+    loops = [node for node, _ in blocks_at(frame.function, frame.line)] if frame.function else []
+    found = [one for one in loops if isinstance(one, ast.For) and _names(one.target, name)]
+    return found[-1] if found else None
+
+
+def item_of_loop(loop: ast.For, name: str) -> ast.expr | None:
+    """What the items come from: ``xs`` of ``for x in xs`` and of ``for x, y in zip(xs, ys)``."""
+    over, target = loop.iter, loop.target
+    called = over.func.id if isinstance(over, ast.Call) and isinstance(over.func, ast.Name) else ""
+    if called == "enumerate" and isinstance(over, ast.Call) and over.args:
+        is_pair = isinstance(target, ast.Tuple) and len(target.elts) == 2
+        return over.args[0] if is_pair and _names(target.elts[1], name) else None  # type: ignore[attr-defined]
+    if called == "zip" and isinstance(over, ast.Call) and isinstance(target, ast.Tuple):
+        pairs = zip(target.elts, over.args, strict=False)
+        return next((part for one, part in pairs if _names(one, name)), None)
+    return over if isinstance(target, ast.Name) and not called else None
+
+
 def runs_before(function: ast.AST, line: int, here: int) -> bool | None:
     """Whether a line of a function ran before another one that is running.
 

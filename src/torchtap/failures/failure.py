@@ -17,6 +17,8 @@ from torchtap.failures.names import Names
 from torchtap.failures.operands import Operand, Origin, operands_of, origin_of, shape_of
 from torchtap.failures.source import written
 
+UNNAMED = "<tensor>"
+"""In place of the name of a tensor that has none, or whose name is not known."""
 _MOST_CHARACTERS = 90
 
 
@@ -243,7 +245,7 @@ class Failure:
             name
             for frame in self.frames
             if not frame.is_torch
-            for name, value in frame.names.items()
+            for name, value in frame.own_names.items()
             if value is wanted
         ]
 

@@ -11,6 +11,7 @@ import builtins
 import inspect
 import linecache
 import os
+import re
 import sys
 import sysconfig
 from collections.abc import Iterator
@@ -29,6 +30,8 @@ _OURS = str(Path(__file__).parents[1]) + os.sep
 _STANDARD = sysconfig.get_paths()["stdlib"] + os.sep
 _PACKAGES = ("site-packages", "dist-packages")
 _DISPATCH = "handle_torch_function"
+_HISTORY = re.compile(r"_+|_i+|_i?\d+|_[iod]h")
+"""Names by which IPython keeps inputs and results of cells; ``_`` is also what nobody reads."""
 _RAISES = frozenset({"RAISE_VARARGS", "RERAISE"})
 
 MISSING: Any = object()
@@ -111,6 +114,11 @@ class Frame:
             if name in self.frame.f_globals
         }
         return {**known, **self.frame.f_locals}
+
+    @cached_property
+    def own_names(self) -> dict[str, Any]:
+        """These without the names that nobody gave, by which a note can call nothing."""
+        return {key: one for key, one in self.names.items() if not _HISTORY.fullmatch(key)}
 
     @property
     def raises_itself(self) -> bool:
@@ -230,7 +238,7 @@ def forget(error: BaseException) -> None:
 
 def values_of(frame: Frame) -> Iterator[tuple[str, Any]]:
     """Names and values of a frame, and the attributes of its ``self`` if that is no module."""
-    yield from frame.names.items()
+    yield from frame.own_names.items()
     owner = frame.owner
     if (
         owner is not None

@@ -40,10 +40,16 @@ class Saved(NamedTuple):
     said: str = ""
 
 
-def nodes_of(tensors: Iterable[Tensor]) -> list[Node]:
-    """All nodes that lead to these tensors, those next to them first."""
+def leaves_of(tensors: Iterable[Tensor], without: Node = None) -> list[Tensor]:
+    """The leaves that lead to these tensors, not through one node."""
+    held = (getattr(node, "variable", None) for node in nodes_of(tensors, without))
+    return [one for one in held if isinstance(one, Tensor)]
+
+
+def nodes_of(tensors: Iterable[Tensor], without: Node = None) -> list[Node]:
+    """All nodes that lead to these tensors, those next to them first; not through one node."""
     todo = deque(one.grad_fn for one in tensors if one.grad_fn is not None)
-    seen = set(todo)
+    seen = {*todo, without}
     found: list[Node] = []
     while todo and len(found) < _MOST_NODES:
         node = todo.popleft()

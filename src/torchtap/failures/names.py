@@ -123,9 +123,18 @@ def _models(frames: Sequence[Frame]) -> Iterator[tuple[str, nn.Module]]:
             for at, one in enumerate(value[:8] if type(value) in (list, tuple) else ()):
                 take(f"{name}[{at}]", one)
     inner: set[int] = set()
-    for key, (_, module) in found.items():
-        if key not in inner:  # What stands in it stands in what holds it, too.
-            inner.update(id(one) for one in every_module(module) if one is not module)
+    # What torchtap made of a model comes last: the program has a name for the model itself.
+    ordered = sorted(found.items(), key=lambda item: _is_ours(item[1][1]))
+    for key, (_, module) in ordered:
+        inside = {id(one) for one in every_module(module) if one is not module}
+        if _is_ours(module) and not inside.isdisjoint(found.keys() - inner):
+            inner.add(key)
+        elif key not in inner:  # What stands in it stands in what holds it, too.
+            inner |= inside
     for key, (name, module) in found.items():
         if key not in inner:
             yield name, module
+
+
+def _is_ours(module: nn.Module) -> bool:
+    return type(module).__module__.startswith("torchtap.")

@@ -172,7 +172,7 @@ def origin_of(operand: Operand, frames: Sequence[Frame], names: Names) -> Origin
             continue
         if frame.is_torch or frame.is_ours or value is None:
             continue
-        held = [key for key, one in frame.names.items() if one is value]
+        held = [key for key, one in frame.own_names.items() if one is value]
         if not held:
             continue
         name = name if name in held else held[0]

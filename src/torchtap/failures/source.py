@@ -22,6 +22,7 @@ _MOST_ENDS = 12
 """Lines that are tried as the end of a function, of which the first is nearly always right."""
 _WITHOUT_DEF = frozenset({"<lambda>", "<genexpr>", "<listcomp>", "<setcomp>", "<dictcomp>"})
 _DEFS = ("def ", "async def ", "@")
+_BLOCKS = (*_DEFS, "class ")
 _UNPLACED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.JoinedStr)
 """Nodes with parts outside of their own place: decorators, and expressions in strings."""
 
@@ -40,11 +41,14 @@ def function_tree(code: CodeType, line: int) -> ast.AST | None:
         line: one that it ran.
 
     Returns:
-        The definition, with the line numbers of the file. A lambda or a comprehension gives the
+        The definition, with the line numbers of the file; of a file, what its own frame runs, with
+        ``pass`` in the place of functions and classes. A lambda or a comprehension gives the
         definition around it, or the file; so does a function that cannot be cut out of its file.
     """
     lines = linecache.getlines(code.co_filename)
     is_function = bool(code.co_flags & inspect.CO_OPTIMIZED)
+    if lines and code.co_name == "<module>":
+        return _parsed(_without_definitions(lines, code), 1) or source_tree(code.co_filename)
     if not lines or not is_function:
         return source_tree(code.co_filename)
     if code.co_name in _WITHOUT_DEF:
@@ -112,6 +116,31 @@ def written(node: ast.AST, file: str = "") -> str:
 def _holds(outer: Place, inner: Place) -> bool:
     begins = (outer[0], outer[2]) <= (inner[0], inner[2])
     return begins and (inner[1], inner[3]) <= (outer[1], outer[3])
+
+
+def _without_definitions(lines: list[str], code: CodeType) -> str:
+    """The source of a file with ``pass`` for each function and class: the frame runs none of them.
+
+    Python's own code tells where they stand. Where that is not all of one (a bracket that is
+    closed below), what is left cannot be parsed, and the whole file is.
+    """
+    kept = list(lines)
+    for inner in code.co_consts:
+        first = inner.co_firstlineno if isinstance(inner, CodeType) else 0
+        if not 0 < first <= len(lines) or not lines[first - 1].lstrip().startswith(_BLOCKS):
+            continue  # A lambda or a comprehension is a part of what the frame runs.
+        end = next(_ends(lines, max(first, _last_line(inner)), _indent(lines[first - 1])))
+        head = lines[first - 1]
+        kept[first - 1] = f"{head[: _indent(head)]}pass\n"
+        kept[first:end] = ["\n"] * (end - first)
+    return "".join(kept)
+
+
+def _last_line(code: CodeType) -> int:
+    """The last line of a function or class that Python knows of, with those inside of it."""
+    own = max((line for _, _, line in code.co_lines() if line), default=code.co_firstlineno)
+    inner = (_last_line(one) for one in code.co_consts if isinstance(one, CodeType))
+    return max((own, *inner))
 
 
 def _definition(lines: list[str], first: int, last: int) -> ast.AST | None:

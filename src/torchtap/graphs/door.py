@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from torchtap.core.doors import require
 from torchtap.core.errors import InputError
-from torchtap.core.modules import modules_of
+from torchtap.core.modules import is_container, modules_of
 from torchtap.core.preserved import preserved
 from torchtap.core.tensors import kind_of
 from torchtap.core.tree import argument_leaves, leaves
@@ -25,7 +25,6 @@ from torchtap.graphs.nodes import COMPILED, MODULE, Edge, Node
 from torchtap.graphs.reach import reached_parameters
 from torchtap.graphs.recorded import read_run
 from torchtap.graphs.trace import Trace, outermost_scripted
-from torchtap.hooks.calls import is_container
 from torchtap.hooks.uncompiled import uncompiled
 from torchtap.runs.run import Run
 

@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor, nn
 
+from torchtap.core.modules import is_container
 from torchtap.core.record import BACKWARD, FORWARD, RECOMPUTE
 from torchtap.core.stack_frames import is_on_stack
 from torchtap.core.torch_private import (
@@ -166,13 +167,6 @@ def _has_other_hooks(module: nn.Module) -> bool:
 def counted_as(call: int, phase: str) -> int:
     """The number by which the report of an edit counts a call."""
     return INSIDE_BACKWARD if phase is BACKWARD else call
-
-
-def is_container(module: nn.Module) -> bool:
-    """Whether the module cannot be called at all, as ``nn.ModuleList``."""
-    if isinstance(module, torch.jit.ScriptModule):  # Its class tells nothing: all share one.
-        return not hasattr(module, "forward")
-    return type(module).forward is nn.Module.forward and "forward" not in vars(module)
 
 
 def outermost_parts(modules: Mapping[str, nn.Module]) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
 from torchtap.core.text import clean, elide
@@ -33,8 +34,25 @@ def write_heading(axes: Axes, lines: Sequence[str]) -> None:
 
 
 def printable(text: str) -> str:
-    """Escapes for what the font of the figure does not have."""
-    return clean(text).encode("latin-1", "backslashreplace").decode("latin-1")
+    """Escapes for what the fonts of the figure do not have, where they would draw an empty box."""
+    known = _characters()
+    escaped = (
+        one if ord(one) in known else one.encode("ascii", "backslashreplace").decode()
+        for one in clean(text)
+    )
+    return "".join(escaped)
+
+
+@lru_cache(maxsize=1)
+def _characters() -> frozenset[int]:
+    """The characters that both kinds of font in figures have."""
+    from matplotlib.font_manager import FontProperties, findfont
+    from matplotlib.ft2font import FT2Font
+
+    families = ("sans-serif", "monospace")
+    fonts = (FT2Font(findfont(FontProperties(family=[one]))) for one in families)
+    first, second = (frozenset(font.get_charmap()) for font in fonts)
+    return first & second
 
 
 def draw_mosaic(axes: Axes, maps: Maps, cols: int, scale: Scale) -> None:

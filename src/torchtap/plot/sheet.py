@@ -25,10 +25,9 @@ def explained_sheet(
     picture: Array,
     caption: str,
     panes: Sequence[Pane],
-    curves: Mapping[str, tuple[Array, Array]],
+    curves: Mapping[str, tuple[Array, Array, Array]],
     *,
     title: str,
-    control: tuple[Array, Array],
     clip: float,
 ) -> Figure:
     """The picture with its classes, maps over it, and deletion curves: two rows.
@@ -37,9 +36,9 @@ def explained_sheet(
         picture: ``uint8[H, W, 3]``.
         caption: below it.
         panes: maps with the picture, each with a scale of its own.
-        curves: name -> shares and scores.
+        curves: name -> shares, scores, and those of random maps, ``[N, S]``: the same values at
+            random places of the map, so that each is beside maps as coarse as it is.
         title: stands above.
-        control: shares and scores of random maps, ``[N, S]``.
         clip: share of the largest magnitudes of each map that get its last colour.
     """
     cols = -(-(len(panes) + 2) // 2)
@@ -50,24 +49,23 @@ def explained_sheet(
     for pane in panes:
         axes[0].set_anchor("N")
         draw_overlay(axes.pop(0), pane, _INCHES, clip=clip)
-    _draw_curves(axes.pop(0), curves, control)
+    _draw_curves(axes.pop(0), curves)
     for rest in axes:
         rest.set_axis_off()
     write_title(figure, title, width)
     return figure
 
 
-def _draw_curves(
-    axes: Axes, curves: Mapping[str, tuple[Array, Array]], control: tuple[Array, Array]
-) -> None:
+def _draw_curves(axes: Axes, curves: Mapping[str, tuple[Array, Array, Array]]) -> None:
     import numpy
 
-    for place, scores in enumerate(control[1]):
-        label = "values at random pixels" if place == 0 else None
-        axes.plot(control[0], scores, color="#999999", linewidth=0.9, linestyle="--", label=label)
-    for color, (name, (shares, scores)) in zip(_COLORS, curves.items(), strict=False):
+    for color, (name, (shares, scores, controls)) in zip(_COLORS, curves.items(), strict=False):
         area = number(float(numpy.trapezoid(scores, shares)))
         axes.plot(shares, scores, color=color, linewidth=1.6, label=f"{name}, area {area}")
+        area = number(float(numpy.trapezoid(controls.mean(0), shares)))
+        for place, one in enumerate(controls):
+            label = f"its values at random places, area {area}" if place == 0 else None
+            axes.plot(shares, one, color=color, linewidth=0.9, linestyle="--", label=label)
     axes.set_title(
         "deletion, most important pixels first", fontsize=7, loc="left", family="monospace"
     )

@@ -137,6 +137,12 @@ class Series:
         self._unread: set[int] = set()
         self._new_rows: NewRows = blank_rows
 
+    @property
+    def kept_until_the_end(self) -> list[str]:
+        """What is measured besides the numbers of each step, which alone are written meanwhile."""
+        histograms = ["histograms"] if self.has_histograms else []
+        return [*histograms, *(repr(one.name) for one in self.statistics)]
+
     # ------------------------------------------------------------------ filled by the sink
 
     def place_of(self, site: Site) -> int:

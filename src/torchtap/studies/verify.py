@@ -17,7 +17,7 @@ from torchtap.core.modules import Where
 from torchtap.core.plan import Plan, make_plan
 from torchtap.core.printed_page import Line, Listed, Page, Part, Printed
 from torchtap.core.record import BACKWARD, EVAL, FORWARD, Key, Record
-from torchtap.core.site import Site
+from torchtap.core.site import GRADIENT_PORTS, Site
 from torchtap.hooks.uncompiled import uncompiled
 from torchtap.runs.memory import Memory
 from torchtap.studies.trial import Loss, Outcome, Place, Trial, true_values
@@ -62,6 +62,7 @@ class Verification(Printed):
             nothing else is compared.
         hollow: why the comparison proves nothing, although nothing in it is wrong.
         notes: how the model was run where that is not as it was given.
+        no_gradients: why no gradient is among what was proved; empty where one is.
     """
 
     model: str
@@ -74,6 +75,7 @@ class Verification(Printed):
     unsteady: tuple[str, ...]
     hollow: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    no_gradients: str = ""
 
     def __bool__(self) -> bool:
         return not (self.changed or self.wrong or self.unsteady or self.hollow)
@@ -100,7 +102,8 @@ def verify(
     so and accuses nothing.
 
     What is compiled with ``torch.compile`` runs uncompiled here, since there are no modules in a
-    compiled graph whose values plain hooks could confirm.
+    compiled graph whose values plain hooks could confirm. Edits are not part of the proof: what one
+    that changes nothing may change stands in ``docs/editing.md``.
 
     Args:
         model: the model, in the mode (train or eval) that you want to verify.
@@ -152,7 +155,16 @@ def _verify(trial: Trial, where: Where) -> Verification:
         unsteady=(),
         hollow=tuple(proof.hollow()),
         notes=notes,
+        no_gradients="" if proof.has_gradients else _why_no_gradients(plan, plain),
     )
+
+
+def _why_no_gradients(plan: Plan, plain: Outcome) -> str:
+    if not any(port in GRADIENT_PORTS for tap in plan.taps for port in tap.ports):
+        return "none was selected"
+    if plain.loss is None:
+        return "no loss requires grad, so no backward was run"
+    return "none was recorded that could be compared"
 
 
 def _unsteady(trial: Trial) -> list[str]:
@@ -236,6 +248,7 @@ class _Proof:
     Attributes:
         num_values: values compared bit for bit.
         num_gradients: gradients compared with the twin.
+        has_gradients: whether any gradient is among these, also one of a parameter.
         wrong: records that differ from the truth.
         unverified: records for which there is no truth.
     """
@@ -243,6 +256,7 @@ class _Proof:
     def __init__(self, trial: Trial, values: Mapping[Place, Tensor], twin: Twin | None) -> None:
         self.num_values = 0
         self.num_gradients = 0
+        self.has_gradients = False
         self.wrong: list[Wrong] = []
         self.unverified: dict[Absence, None] = {}
         self._trial = trial
@@ -275,6 +289,7 @@ class _Proof:
         is_exact = not _is_flow_gradient(record.site)
         self.num_values += is_exact
         self.num_gradients += not is_exact
+        self.has_gradients |= record.site.is_gradient
         if what is not None:
             self.wrong.append(Wrong(record.site, record.call, what))
 
@@ -391,12 +406,11 @@ def show_verification(result: Verification) -> Page:
         verdict = "is not possible"
     elif result.hollow and not (result.changed or result.wrong):
         verdict = "does not hold: it is incomplete"
+    elif result and result.no_gradients:
+        verdict = f"holds for values. No gradient was proved: {result.no_gradients}"
     said = _UNSTEADY
     if not result.unsteady:
-        said = (
-            f"{result.num_values:,} values bit for bit, {result.num_gradients:,} gradients within "
-            f"rounding of an out-of-place twin."
-        )
+        said = f"{result.num_values:,} values bit for bit, {_num_gradients(result)}."
     return Page(
         Line(f"Watching {result.model}: the proof {verdict}.", rest=""),
         Line(said, rest=""),
@@ -408,6 +422,12 @@ def show_verification(result: Verification) -> Page:
         *_reasons("Without an independent truth", result.unverified),
         *_reasons("Not seen", result.absent),
     )
+
+
+def _num_gradients(result: Verification) -> str:
+    if not result.num_gradients:
+        return "no gradient of a tensor that flows"
+    return f"{result.num_gradients:,} gradients within rounding of an out-of-place twin"
 
 
 def _reasons(title: str, absent: Sequence[Absence]) -> list[Part]:

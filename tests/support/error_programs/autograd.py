@@ -151,9 +151,9 @@ PROGRAMS = [
         loss.backward()  # raises
         """,
         "trunk (Linear)",
-        "Detach shared before it is used again",
-        (("head(shared)", "head(shared.detach())"),),
-        ("shared carries it over",),
+        "Give retain_graph=True to the earlier backward",
+        (("shared.sum().backward()", "shared.sum().backward(retain_graph=True)"),),
+        ("shared carries it over, and gradients of loss reach trunk (Linear) through it alone",),
     ),
     Program(
         "Backward from a loss per sample",
@@ -667,5 +667,57 @@ PROGRAMS = [
         "",
         "Take torch.set_grad_enabled(False) away",
         (("    torch.set_grad_enabled(False)", "    pass"),),
+    ),
+    Program(
+        "A GAN uses a fake again whose graph the critic's backward freed",
+        "backward twice",
+        """
+        def train():
+            generator, critic = nn.Linear(4, 4), nn.Linear(4, 1)
+            for _ in range(2):
+                fake = generator(torch.randn(6, 4))
+                critic_loss = critic(fake).mean()
+                critic_loss.backward()
+                generator.zero_grad()
+                loss = -critic(fake).mean()
+                loss.backward()  # raises
+                assert generator.weight.grad is not None
+
+        train()
+        """,
+        "generator (Linear)",
+        "Write fake.detach() in what the earlier backward goes through",
+        (("critic_loss = critic(fake)", "critic_loss = critic(fake.detach())"),),
+        ("gradients of loss reach generator (Linear) through it alone",),
+    ),
+    Program(
+        "The derivative of a batch of outputs",
+        "no scalar",
+        """
+        net = nn.Sequential(nn.Linear(1, 4), nn.Tanh(), nn.Linear(4, 1))
+        x = torch.rand(10, 1, requires_grad=True)
+        u = net(x)
+        (u_x,) = torch.autograd.grad(u, x, create_graph=True)  # raises
+        """,
+        "",
+        "Give grad_outputs=torch.ones_like(u)",
+        (("create_graph", "grad_outputs=torch.ones_like(u), create_graph"),),
+        ("torch.autograd.grad was asked for gradients of u",),
+    ),
+    Program(
+        "A parameter is made anew of its own gradient",
+        "attribute of None",
+        """
+        x, y = torch.randn(8, 3), torch.randn(8)
+        w = torch.randn(3, requires_grad=True)
+        for _ in range(2):
+            ((x @ w - y) ** 2).mean().backward()
+            w = w - 0.1 * w.grad
+            w.grad.zero_()  # raises
+        """,
+        "",
+        "with torch.no_grad(): w -= step * w.grad",
+        (("    w = w -", "    with torch.no_grad():\n        w -="),),
+        ("w = w - 0.1 * w.grad, made another tensor of that name",),
     ),
 ]

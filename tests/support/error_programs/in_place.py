@@ -335,4 +335,82 @@ PROGRAMS = [
         (("self.rate.mul_(0.9)", "self.rate = self.rate * 0.9"),),
         ("needs the buffer rate",),
     ),
+    Program(
+        "A buffer was made in inference mode, and the input was not",
+        "inference saved",
+        """
+        class Bank(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.fc = nn.Linear(4, 4)
+                self.register_buffer("memory", torch.zeros(8, 4))
+
+            def forward(self, x):
+                return self.fc(x) @ self.memory.t()  # raises
+
+        bank = Bank()
+        with torch.inference_mode():
+            bank.memory = torch.randn(8, 4)
+        bank(torch.randn(3, 4))
+        """,
+        "bank (Bank)",
+        "self.memory.clone()",
+        (("self.memory.t()", "self.memory.clone().t()"),),
+        ("self.memory was made in inference mode",),
+    ),
+    Program(
+        "A loop writes into the items of a tensor",
+        "one of several views",
+        """
+        def normalize(images, mean):
+            for image, m in zip(images, mean):
+                image.sub_(m)  # raises
+            return images
+
+        images = torch.rand(3, 2, 2, requires_grad=True) * 1.0
+        before = images.detach().clone()
+        assert torch.equal(normalize(images, [0.5] * 3), before - 0.5)
+        """,
+        "",
+        "for i in range(len(images)), and images[i] for image",
+        (
+            ("for image, m in zip(images, mean)", "for i, m in enumerate(mean)"),
+            ("image.s", "images[i].s"),
+        ),
+        ("views that a loop over images made",),
+    ),
+    Program(
+        "A loop writes into a part of the items of a tensor",
+        "one of several views",
+        """
+        batch = torch.zeros(2, 5, 5, requires_grad=True) * 1
+        for i, one in enumerate(batch):
+            one[:, 0] += 1  # raises
+        assert batch.sum() == 10
+        """,
+        "",
+        "batch[i][:, 0] for one[:, 0]",
+        (("one[:, 0]", "batch[i][:, 0]"),),
+    ),
+    Program(
+        "What a view was taken of is written into",
+        "overwritten",
+        """
+        class Gate(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.fc = nn.Linear(4, 4)
+
+            def forward(self, x):
+                w = torch.sigmoid(self.fc(x.mean(-1)))
+                y = x * w.unsqueeze(-1)
+                w += 1  # writes
+                return y
+
+        Gate()(nn.Conv1d(2, 4, 1)(torch.randn(2, 2, 5))).sum().backward()  # raises
+        """,
+        "",
+        "x = x + y for x += y",
+        (("w += 1", "w = w + 1"),),
+    ),
 ]

@@ -434,4 +434,56 @@ PROGRAMS = [
         "Take a tensor out of it: found['hidden']",
         (("net(found)", "net(found['hidden'])"),),
     ),
+    Program(
+        "A mask meets floats in a bitwise operator",
+        "kernel not implemented",
+        """
+        a, b = torch.rand(4) > 0.5, torch.ones(4)
+        a & b  # raises
+        """,
+        "",
+        "b > 0",
+        (("a & b", "a & (b > 0)"),),
+        ("float32, which b holds",),
+    ),
+    Program(
+        "Modules in a plain list stay on their device",
+        "devices",
+        """
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.hidden = [nn.Linear(4, 4)]
+
+            def forward(self, x):
+                for layer in self.hidden:
+                    x = layer(x)  # raises
+                return x
+
+        net = Net().to("meta")
+        net(torch.randn(2, 4, device="meta"))
+        """,
+        "layer (Linear)",
+        "self.hidden = nn.ModuleList(...)",
+        (("[nn.Linear(4, 4)]", "nn.ModuleList([nn.Linear(4, 4)])"),),
+    ),
+    Program(
+        "A module is made with what it should be called with",
+        "argument that is no tensor",
+        """
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.fc1, self.fc2 = nn.Linear(4, 4), nn.Linear(4, 2)
+
+            def forward(self, x):
+                x = nn.ReLU(self.fc1(x))
+                return self.fc2(x)  # raises
+
+        Net()(torch.randn(2, 4))
+        """,
+        "fc2 (Linear)",
+        "Make the module first, then call it: nn.ReLU()(self.fc1(x))",
+        (("nn.ReLU(self.fc1(x))", "nn.ReLU()(self.fc1(x))"),),
+    ),
 ]

@@ -262,8 +262,8 @@ PROGRAMS = [
         torch.cat([features, age], dim=1)  # raises
         """,
         "",
-        "age.unsqueeze(-1)",
-        (("[features, age]", "[features, age.unsqueeze(-1)]"),),
+        "age.unsqueeze(1)",
+        (("[features, age]", "[features, age.unsqueeze(1)]"),),
     ),
     Program(
         "Samples of different lengths in a DataLoader",
@@ -578,5 +578,49 @@ PROGRAMS = [
         "",
         "Give sizes whose product is 100; it is 120",
         (("(2, 5, 3, 4)", "(2, 5, 2, 5)"),),
+    ),
+    Program(
+        "A picture without a batch reaches a BatchNorm",
+        "dimensions of a norm",
+        """
+        net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU()).eval()
+        net(torch.rand(3, 8, 8))  # raises
+        """,
+        "1 (BatchNorm2d)",
+        "unsqueeze(0) of its input",
+        (("torch.rand(3, 8, 8)", "torch.rand(3, 8, 8).unsqueeze(0)"),),
+    ),
+    Program(
+        "torch.tensor of a list of tensors",
+        "number of many",
+        """
+        features = [torch.randn(4) for _ in range(3)]
+        assert torch.tensor(features).shape == (3, 4)  # raises
+        """,
+        "",
+        "torch.stack(features)",
+        (("torch.tensor(features)", "torch.stack(features)"),),
+    ),
+    Program(
+        "A context without a time beside states over time",
+        "concatenation of dimensions",
+        """
+        states, context = torch.randn(2, 5, 8), torch.randn(2, 8)
+        both = torch.cat([states, context], dim=-1)  # raises
+        """,
+        "",
+        "context.unsqueeze(1).expand(-1, 5, -1)",
+        (("context], ", "context.unsqueeze(1).expand(-1, 5, -1)], "),),
+    ),
+    Program(
+        "A class token without a time before tokens",
+        "concatenation of dimensions",
+        """
+        token, states = torch.randn(2, 8), torch.randn(2, 5, 8)
+        torch.cat([token, states], 1)  # raises
+        """,
+        "",
+        "token.unsqueeze(1)",
+        (("[token,", "[token.unsqueeze(1),"),),
     ),
 ]

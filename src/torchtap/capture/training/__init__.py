@@ -6,5 +6,6 @@ In the order in which it is read:
 - :mod:`~torchtap.capture.training.live_models`: finds the models that optimizers hold.
   :mod:`~torchtap.capture.training.trained_model` is one of them, with its hooks.
 - :mod:`~torchtap.capture.training.optimizer_cycle`: when a step ends.
-  :mod:`~torchtap.capture.training.scalers`: steps that ``GradScaler`` skips.
+  :mod:`~torchtap.capture.training.scalers`: steps that ``GradScaler`` skips; asked by
+  the ports ``step_grad`` and ``update`` too.
 """

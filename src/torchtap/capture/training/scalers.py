@@ -27,6 +27,11 @@ class Scalers:
             self._look()
         self._versions = self._now()
 
+    @property
+    def are_known(self) -> bool:
+        """Whether they were looked for."""
+        return self._found is not None
+
     def were_updated(self) -> bool:
         """Whether any was updated since the last time."""
         if self._found is None:
@@ -34,10 +39,30 @@ class Scalers:
         before, self._versions = self._versions, self._now()
         return any(version > before.get(key, 0) for key, version in self._versions.items())
 
+    def have_skipped(self) -> bool:
+        """Whether any found gradients that are not finite since the last :meth:`note`.
+
+        Reads a number of the device, so it is for steps that no optimizer made.
+        """
+        if self._found is None:
+            self._look()
+        return any(map(self._has_skipped, self._alive()))
+
+    def _has_skipped(self, scaler: GradScaler) -> bool:
+        states = getattr(scaler, "_per_optimizer_states", {}).values()
+        stepped = (state for state in states if state["stage"].name == "STEPPED")
+        if any(bool(found) for one in stepped for found in one["found_inf_per_device"].values()):
+            return True  # And was not updated since.
+        if scale_version(scaler) <= self._versions.get(id(scaler), 0):
+            return False
+        return scaler.state_dict().get("_growth_tracker") == 0  # Steps in a row that were made.
+
     def _look(self) -> None:
         scalers = (one for one in gc.get_objects() if issubclass(type(one), GradScaler))
         self._found = [weakref.ref(one) for one in scalers]
 
     def _now(self) -> dict[int, int]:
-        alive = [scaler for ref in self._found or () if (scaler := ref()) is not None]
-        return {id(scaler): scale_version(scaler) for scaler in alive}
+        return {id(scaler): scale_version(scaler) for scaler in self._alive()}
+
+    def _alive(self) -> list[GradScaler]:
+        return [scaler for ref in self._found or () if (scaler := ref()) is not None]

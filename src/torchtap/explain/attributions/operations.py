@@ -101,7 +101,7 @@ def nodes_from(scores: Tensor, end: Any) -> Iterator[Any]:
     """The nodes on any way back from the scores to a node, which is none of them."""
     above: dict[Any, list[Any]] = {}
     waiting = [scores.grad_fn]
-    known = set(waiting)
+    known = {scores.grad_fn, end}  # What leads to the end alone lies behind it.
     while waiting:
         node: Any = waiting.pop()
         for following, _ in node.next_functions:

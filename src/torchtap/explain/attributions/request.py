@@ -10,7 +10,6 @@ from typing import Any
 from torch import nn
 
 from torchtap.core.errors import InputError
-from torchtap.core.site import did_you_mean
 from torchtap.explain.attributions.found import Found
 from torchtap.explain.attributions.gradients import gradient, input_x_gradient
 from torchtap.explain.attributions.integrated import integrated_gradients
@@ -22,6 +21,7 @@ from torchtap.explain.attributions.rectifiers import deconvolution, guided_backp
 from torchtap.explain.attributions.shapley import shapley
 from torchtap.explain.attributions.variable import Variable
 from torchtap.explain.keywords import refuse_unknown
+from torchtap.explain.method_names import ATTRIBUTIONS, refuse_method
 
 Function = Callable[..., Found]
 
@@ -81,10 +81,8 @@ def request_of(model: nn.Module, method: str, kwargs: Mapping[str, Any]) -> Requ
     call = left.pop("call", None)
     if call is not None and (isinstance(call, bool) or not isinstance(call, int) or call < 0):
         raise InputError(f"call is {call!r}; expected a whole number from 0.")
-    known = [*METHODS, *NOISY]
-    if method not in known:
-        hint = did_you_mean(str(method), known)
-        raise InputError(f"There is no method {method!r}{hint} There are {', '.join(known)}.")
+    if method not in ATTRIBUTIONS:
+        raise refuse_method(method, "tt.attribute")
     if method in METHODS:
         of, make = method, _prepared(METHODS[method], left)
     else:

@@ -89,7 +89,7 @@ class LayerSpy:
         begins: as given.
     """
 
-    writes_nothing = True
+    writes_nothing = takes_record = True
 
     def __init__(self, *, begins: bool = False, keeps: bool = False) -> None:
         self.noted: dict[tuple[Site, int], Noted] = {}

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge
 
 from torchtap.core.errors import InputError
-from torchtap.core.modules import Where, unwrapped
+from torchtap.core.modules import Where, is_container, modules_of, unwrapped
 from torchtap.core.plan import make_plan
 from torchtap.core.record import FORWARD, Record
 from torchtap.core.site import Site
@@ -104,6 +104,10 @@ def asked_layers(model: nn.Module, layer: Where | Site) -> list[Site]:
 def _of_one(model: nn.Module, item: Any) -> Iterator[Site]:
     if isinstance(item, nn.Module):
         item = unwrapped(item)
+    named = modules_of(model)[0].get(item) if type(item) is str and item else None
+    if named is not None and not is_container(named):  # It needs no plan of all modules.
+        yield Site(item, "output")
+        return
     plan = make_plan(model, str(item) if isinstance(item, Site) else item)
     for pattern in plan.unmatched:  # Of a tt.mark.
         yield Site(pattern.path, "output")

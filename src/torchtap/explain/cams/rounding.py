@@ -41,7 +41,9 @@ def without_rounding(
     is_some = (largest > 0) & terms.isfinite()
     is_rounding = is_some & (largest <= min(_TIMES * eps, _MOST) * terms)
     is_cancelled = is_some & ~is_rounding & (largest <= _CANCELLED * terms)
-    notes = []
+    notes: list[str] = []
+    if not bool((is_rounding | is_cancelled).any()):  # Of a device it is asked once.
+        return found, ()
     if bool(is_rounding.any()):
         rows, row = _rows(is_rounding)
         notes.append(

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 from typing import Any
 
 from torch import Tensor, nn
 
+from torchtap.failures.assignments import assignments_of
 from torchtap.failures.failure import Explanation, Failure
 from torchtap.failures.operands import Operand
+from torchtap.failures.source import written
 
 
 def _argument(failure: Failure, found: re.Match[str]) -> Explanation:
@@ -21,13 +24,30 @@ def _argument(failure: Failure, found: re.Match[str]) -> Explanation:
     text = name if operand is None else failure.name_of(operand)
     origin = None if operand is None else failure.origin(operand)
     hooked = origin.module if origin is not None else None
+    made = "" if operand is None else _made_of_a_tensor(failure, operand)
     ways = _ways(given, text, hooked, None if operand is None else operand.value)
+    ways = (made, *ways[1:]) if made else ways
     return Explanation(
         f"{failure.module_text} takes a tensor as {name!r}, and got {given}"
         f"{f', which {failure.names.module(hooked)} returned' if hooked is not None else ''}.",
         ways,
         () if operand is None else _details(failure, operand),
     )
+
+
+def _made_of_a_tensor(failure: Failure, operand: Operand) -> str:
+    """The way out where a module was made with what it was to be called with."""
+    if not isinstance(operand.value, nn.Module):
+        return ""
+    for frame in failure.frames:
+        if frame.is_torch or frame.own_names.get(failure.name_of(operand)) is not operand.value:
+            continue
+        for one in assignments_of(frame, failure.name_of(operand)):
+            if isinstance(one.value, ast.Call) and one.value.args:
+                kind = written(one.value.func, frame.file)
+                given = ", ".join(written(part, frame.file) for part in one.value.args)
+                return f"Make the module first, then call it: {kind}()({given})."
+    return ""
 
 
 def _details(failure: Failure, operand: Operand) -> tuple[tuple[str, str], ...]:

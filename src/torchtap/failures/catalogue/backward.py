@@ -13,7 +13,7 @@ from torchtap.failures.assignments import assignments_of
 from torchtap.failures.cuts import cuts_in, without_grad
 from torchtap.failures.failure import Explanation, Failure
 from torchtap.failures.frame import Frame, shown_file
-from torchtap.failures.graph_reading import FREED, Node, nodes_of, place_of, saved_by
+from torchtap.failures.graph_reading import FREED, Node, leaves_of, nodes_of, place_of, saved_by
 from torchtap.failures.operands import Operand, shape_of
 from torchtap.failures.source import written
 
@@ -186,6 +186,10 @@ def _twice(failure: Failure, found: re.Match[str]) -> Explanation:
     if is_older and carrier.tensor is not None:
         nodes = nodes_of([carrier.tensor])
     short = carrier.name
+    lost = _only_through(failure, root, carrier)
+    if lost:
+        freed = _freed_in(failure, nodes, is_certain=is_older)
+        return _needed_carrier(failure, name, carrier, lost, freed)
     return Explanation(
         f"The graph of {name} goes on into that of an earlier backward, which freed it: {short} "
         "carries it over.",
@@ -197,6 +201,40 @@ def _twice(failure: Failure, found: re.Match[str]) -> Explanation:
             "this one; memory then grows with each step.",
         ),
         *_freed_in(failure, nodes, is_certain=is_older),
+    )
+
+
+def _only_through(failure: Failure, root: Tensor, carrier: _Carrier) -> str:
+    """The module whose parameters a loss reaches through one tensor alone; empty if there is none.
+
+    Were that tensor detached, they would get no gradient of the loss.
+    """
+    node = None if carrier.tensor is None else carrier.tensor.grad_fn
+    if carrier.tensor is None or node is None or carrier.is_tuple:
+        return ""
+    around = {id(one) for one in leaves_of([root], without=node)}
+    lost = [one for one in leaves_of([carrier.tensor]) if id(one) not in around]
+    holders = (failure.names.holder(one) for one in lost)
+    found = next((one for one in holders if one is not None), None)
+    return "" if found is None else failure.names.module(found)
+
+
+def _needed_carrier(
+    failure: Failure, name: str, carrier: _Carrier, lost: str, freed: tuple[Details, str]
+) -> Explanation:
+    """A tensor that brings an earlier graph in, and through which gradients are wanted."""
+    short = carrier.name
+    return Explanation(
+        f"The graph of {name} goes on into that of an earlier backward, which freed it: {short} "
+        f"carries it over, and gradients of {name} reach {lost} through it alone.",
+        (
+            f"Give retain_graph=True to the earlier backward, where {lost} is to learn from both.",
+            f"Write {short}.detach() in what the earlier backward goes through, where {lost} is to "
+            f"learn from {name} alone, as the generator of a GAN.",
+            f"Detach it here only if {lost} is to get no gradient of {name}: "
+            f"{_detached(short, carrier.is_tuple)}.",
+        ),
+        *freed,
     )
 
 
@@ -271,7 +309,7 @@ def _earlier_backward(failure: Failure, root: Tensor) -> tuple[str, Tensor | Non
         one), and what carries its graph into this one.
     """
     for frame in failure.frames:
-        names = [key for key, value in frame.names.items() if value is root]
+        names = [key for key, value in frame.own_names.items() if value is root]
         if frame.is_torch or not names:
             continue
         made = [one for key in names for one in assignments_of(frame, key)]
@@ -305,14 +343,18 @@ def _carrier(
 ) -> _Carrier | None:
     """The variable of the graph that is older than an earlier backward."""
     inside = set(failure.nodes)
-    before = max((one.line for one in calls if one.line < made), default=0)
-    for name, value in [*frame.names.items(), *_attributes(frame.owner)]:
+    earlier = [one for one in calls if one.line < made]
+    before = max((one.line for one in earlier), default=0)
+    starts = [one.tensor for one in earlier if one.tensor is not None]
+    older = inside.intersection(nodes_of(starts))
+    for name, value in [*frame.own_names.items(), *_attributes(frame.owner)]:
         for one in value if type(value) in (tuple, list) else (value,):
             if not isinstance(one, Tensor) or one.grad_fn not in inside:
                 continue
             lines = [given.line for given in assignments_of(frame, name)]
             is_outside = loop is not None and bool(lines) and max(lines) < loop[0]
-            if is_outside or (lines and max(lines) < before) or name.startswith("self."):
+            is_before = bool(lines) and max(lines) < before
+            if is_outside or is_before or one.grad_fn in older or name.startswith("self."):
                 return _Carrier(name, one, isinstance(value, tuple | list))
     found = next(_of_loops(frame, inside), "")
     if found:
@@ -394,13 +436,25 @@ def _attributes(owner: object) -> list[tuple[str, object]]:
 def _no_scalar(failure: Failure, found: re.Match[str]) -> Explanation:
     root = next((one for one in failure.differentiated if one.numel() != 1), None)
     name = _name(failure, root, _called_on(failure))
+    details = (("tensor", f"{name}, {shape_of(root)}, {_made(failure, root)}".rstrip(", ")),)
+    if any(one.is_torch and one.code.co_name == "grad" for one in failure.frames):
+        return Explanation(
+            f"torch.autograd.grad was asked for gradients of {name}, which is {shape_of(root)} and "
+            "not one number.",
+            (
+                f"Give grad_outputs=torch.ones_like({name}): the derivative of each element, where "
+                "each depends on its own part of the input alone.",
+                f"Differentiate one number: {name}.sum(), or {name}.mean() where a mean is meant.",
+            ),
+            details,
+        )
     return Explanation(
         f"backward was called on {name}, which is {shape_of(root)} and not one number.",
         (
             f"Reduce it to one number: {name}.mean().backward(), or .sum().",
             f"Give the gradient to begin with: {name}.backward(torch.ones_like({name})).",
         ),
-        (("tensor", f"{name}, {shape_of(root)}, {_made(failure, root)}".rstrip(", ")),),
+        details,
     )
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from torch import Tensor, nn
 
-from torchtap.failures.failure import Explanation, Failure
+from torchtap.failures.failure import UNNAMED, Explanation, Failure
 from torchtap.failures.operands import Operand, dtype_word
 
+_MOST_HELD = 64
+_TABLES = frozenset({"_modules", "_parameters", "_buffers"})
 _WHOLE = ("int8", "int16", "int32", "int64", "uint8", "bool")
 
 
@@ -41,12 +44,12 @@ def _devices(failure: Failure, found: re.Match[str]) -> Explanation:
             "Make new tensors where the others are: torch.zeros(..., "
             f"device={failure.name_of(inputs[0])}.device).",
         ]
-    if states and states[0].value.is_meta:  # What is on meta has no values that could be moved.
+    hidden = _unregistered(failure, tensors)
+    if hidden:  # It stays where it is when the model is moved.
+        ways = [hidden, *(one for one in ways if not one.startswith("Move the model"))]
+    elif states and states[0].value.is_meta:  # What is on meta has no values that could be moved.
         model = "Give the model values: model.to_empty(device='cpu'), then load its weights."
         ways = [*ways[:1], model]
-    hidden = _unregistered(failure, tensors)
-    if hidden:
-        ways.insert(0, hidden)
     return Explanation(
         f"The operands are on different devices: {said or failure.text.rstrip('!.')}.",
         tuple(ways) or ("Bring all operands to one device by .to(device).",),
@@ -58,6 +61,12 @@ def _unregistered(failure: Failure, tensors: list[Operand]) -> str:
     """What a module keeps in a plain attribute, which ``.to`` does not move."""
     for _, module in failure.names.modules():
         for name, value in vars(module).items():
+            if name not in _TABLES and _holds_one(value, tensors, registered=module):
+                kind = "ModuleDict" if type(value) is dict else "ModuleList"
+                return (
+                    f"Register the modules in {name!r} of {failure.names.module(module)}, so that "
+                    f".to(device) moves them: self.{name} = nn.{kind}(...)."
+                )
             if isinstance(value, Tensor) and any(one.value is value for one in tensors):
                 where = failure.names.module(module)
                 return (
@@ -65,6 +74,19 @@ def _unregistered(failure: Failure, tensors: list[Operand]) -> str:
                     f"self.register_buffer({name!r}, ...)."
                 )
     return ""
+
+
+def _holds_one(held: Any, tensors: list[Operand], *, registered: nn.Module) -> bool:
+    """Whether a list or dict has a module that is not registered, and is that of some tensors."""
+    if type(held) not in (list, tuple, dict):
+        return False
+    inside = list(held.values() if type(held) is dict else held)[:_MOST_HELD]
+    modules = [one for one in inside if isinstance(one, nn.Module)]
+    known = {id(one) for one in registered.modules()} if modules else set()
+    wanted = {id(one.value) for one in tensors}
+    return any(
+        id(param) in wanted for one in modules if id(one) not in known for param in one.parameters()
+    )
 
 
 def _of_user(failure: Failure) -> list[Operand]:
@@ -80,7 +102,7 @@ def _of_user(failure: Failure) -> list[Operand]:
 def _product(failure: Failure, found: re.Match[str]) -> Explanation:
     operand = failure.argument()
     value = None if operand is None else operand.value
-    name = "x" if operand is None else failure.name_of(operand)
+    name = UNNAMED if operand is None else failure.name_of(operand)
     weight = next((one.value for one in failure.tensors if failure.origin(one).is_state), None)
     if isinstance(weight, Tensor) and isinstance(value, Tensor):
         if weight.device != value.device:  # Of convolutions, the message speaks of types alone.
@@ -134,7 +156,7 @@ def _mixed(failure: Failure, found: re.Match[str]) -> Explanation:
 
 def _index(failure: Failure, found: re.Match[str]) -> Explanation:
     operand = failure.operand("input")
-    name = "x" if operand is None else failure.name_of(operand)
+    name = UNNAMED if operand is None else failure.name_of(operand)
     ways = [f"Convert it: {name}.long()."]
     if isinstance(failure.module, nn.Embedding | nn.EmbeddingBag):
         ways.append("Where the input is floats by nature, use nn.Linear in place of the embedding.")
@@ -168,7 +190,7 @@ def _result(failure: Failure, found: re.Match[str]) -> Explanation:
             failure.details(target),
         )
     first = failure.tensors[0] if failure.tensors else None
-    name = "x" if first is None else failure.name_of(first)
+    name = UNNAMED if first is None else failure.name_of(first)
     return Explanation(
         f"The result is {dtype_word(found['given'])}, and {name}, which is written into, holds "
         f"{dtype_word(found['wanted'])}.",
@@ -182,7 +204,7 @@ def _result(failure: Failure, found: re.Match[str]) -> Explanation:
 
 def _mean(failure: Failure, found: re.Match[str]) -> Explanation:
     operand = failure.argument()
-    name = "x" if operand is None else failure.name_of(operand)
+    name = UNNAMED if operand is None else failure.name_of(operand)
     return Explanation(
         f"A mean of whole numbers has no dtype of its own, and {name} holds whole numbers.",
         (f"Convert it first: {name}.float().mean(), or {name}.mean(dtype=torch.float32).",),
@@ -192,7 +214,7 @@ def _mean(failure: Failure, found: re.Match[str]) -> Explanation:
 
 def _kernel(failure: Failure, found: re.Match[str]) -> Explanation:
     operand = failure.argument()
-    name = "x" if operand is None else failure.name_of(operand)
+    name = UNNAMED if operand is None else failure.name_of(operand)
     kind = dtype_word(found["dtype"])
     target = failure.operand("target")
     swapped = target is not None and _dtype(target.value) not in _WHOLE
@@ -204,11 +226,25 @@ def _kernel(failure: Failure, found: re.Match[str]) -> Explanation:
             (f"Swap them: loss({other}, {name}).",),
             failure.details(),
         )
+    wrong = next((one for one in failure.tensors if _dtype(one.value) == kind), operand)
+    name = UNNAMED if wrong is None else failure.name_of(wrong)
     return Explanation(
         f"{found['kernel']} is not there for {kind}, which {name} holds, on this device.",
-        (f"Convert it first: {name}.float().",),
+        _converted(name, kind, found["kernel"]),
         failure.details(),
     )
+
+
+def _converted(name: str, kind: str, kernel: str) -> tuple[str, ...]:
+    """What an operand is to be, for a kernel that is not there for its dtype."""
+    if "bitwise" in kernel and kind not in _WHOLE:
+        return (
+            f"Compare it, where it stands for yes and no: {name} > 0, or {name}.bool().",
+            f"Convert it, where its bits are meant: {name}.long().",
+        )
+    if kind in ("float32", "float64"):
+        return (f"Convert it first: {name}.long(), since there is none for floats.",)
+    return (f"Convert it first: {name}.float().",)
 
 
 SITUATIONS = {

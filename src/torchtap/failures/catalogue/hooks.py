@@ -22,7 +22,7 @@ def _functions(failure: Failure, wanted: str = "") -> Details:
         (name, value)
         for frame in failure.frames
         if not frame.is_torch
-        for name, value in frame.names.items()
+        for name, value in frame.own_names.items()
     ]
     for _, model in failure.names.models:
         held += [(failure.names.tensor(one) or "", one) for one in model.parameters()]

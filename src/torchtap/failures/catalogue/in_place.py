@@ -9,8 +9,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from torchtap.core.text import plural
+from torchtap.failures.assignments import item_of_loop, loop_over
 from torchtap.failures.cuts import modules_at
-from torchtap.failures.failure import Explanation, Failure
+from torchtap.failures.failure import UNNAMED, Explanation, Failure
 from torchtap.failures.frame import shown_file
 from torchtap.failures.graph_reading import (
     OVERWRITTEN,
@@ -112,8 +113,10 @@ def _buffer(tensor: Tensor | None, failure: Failure) -> str:
 def _writer(failure: Failure, needed: Saved) -> Node | None:
     """The node of the last write, if autograd recorded it."""
     tensor = needed.tensor
-    if tensor is not None and tensor.grad_fn is not None and tensor.grad_fn is not needed.node:
-        return tensor.grad_fn
+    # Once its base is written into, a view has a new node, and the base has that of the write.
+    for one in () if tensor is None else (tensor._base, tensor):
+        if one is not None and one.grad_fn is not None and one.grad_fn is not needed.node:
+            return one.grad_fn
     takes = [
         node
         for node in failure.nodes
@@ -199,7 +202,7 @@ def _steps(failure: Failure) -> list[str]:
 def _target(failure: Failure) -> tuple[str, Operand | None]:
     """What is written into: the first tensor of the operation."""
     found = failure.tensors or failure.operands
-    return (failure.name_of(found[0]), found[0]) if found else ("x", None)
+    return (failure.name_of(found[0]), found[0]) if found else (UNNAMED, None)
 
 
 def _leaf(failure: Failure, found: re.Match[str]) -> Explanation:
@@ -256,16 +259,44 @@ def _function_view(failure: Failure, found: re.Match[str]) -> Explanation:
 
 
 def _several(failure: Failure, found: re.Match[str]) -> Explanation:
-    name, _ = _target(failure)
+    name, operand = _target(failure)
+    whole = _whole_of_view(failure, operand)
+    base = name.partition("[")[0]
+    ways = (
+        f"Compute out of place: {name} = {name} + y for {name} += y.",
+        "Take the view by an index (x[0], x[:, :4]), which can be written into.",
+    )
+    if base != name:  # To assign to a part of it is a write too.
+        ways = (f"Write into a clone: {base} = {base}.clone() before the write.", ways[1])
+    if whole:
+        part = f"{whole}[i]{name.removeprefix(base)}"
+        ways = (
+            f"Write through an index: for i in range(len({whole})), and {part} for {name}.",
+            f"Compute a list of new tensors in the loop, and torch.stack it in place of {whole}.",
+        )
     return Explanation(
-        f"{name} is one of several views that {found['node'].lower()} made of one tensor, and "
-        "such a view cannot be written into in place.",
-        (
-            f"Compute out of place: {name} = {name} + y for {name} += y.",
-            "Take the view by an index (x[0], x[:, :4]), which can be written into.",
-        ),
+        f"{base} is one of several views that {_maker_of_views(found['node'], whole)} made of one "
+        "tensor, and such a view cannot be written into in place.",
+        ways,
         failure.details(),
     )
+
+
+def _maker_of_views(node: str, whole: str) -> str:
+    return f"a loop over {whole}" if whole else node.lower()
+
+
+def _whole_of_view(failure: Failure, operand: Operand | None) -> str:
+    """The tensor whose items a loop goes through, where the one written into is such an item."""
+    if operand is None:
+        return ""
+    base = operand.text.partition("[")[0]
+    frame = failure.frames[operand.depth]
+    loop = loop_over(frame, base)
+    item = None if loop is None else item_of_loop(loop, base)
+    if item is None or not isinstance(frame.value_of(item), Tensor):
+        return ""
+    return as_source(item, frame.file)
 
 
 def _mode_view(failure: Failure, found: re.Match[str]) -> Explanation:

@@ -7,7 +7,7 @@ import re
 
 from torch import Tensor, nn
 
-from torchtap.failures.failure import Explanation, Failure
+from torchtap.failures.failure import UNNAMED, Explanation, Failure
 from torchtap.failures.operands import Operand, bounds_of
 
 
@@ -21,7 +21,7 @@ def _embedding(failure: Failure, found: re.Match[str]) -> Explanation:
     if not any(one.code.co_name.startswith("embedding") for one in failure.frames):
         return _selected(failure)
     operand, weight = failure.operand("input"), failure.operand("weight")
-    name = "x" if operand is None else failure.name_of(operand)
+    name = UNNAMED if operand is None else failure.name_of(operand)
     module = failure.module
     rows = module.num_embeddings if isinstance(module, nn.Embedding | nn.EmbeddingBag) else None
     if rows is None and weight is not None and isinstance(weight.value, Tensor):
@@ -109,7 +109,7 @@ def _mask(failure: Failure, found: re.Match[str]) -> Explanation:
 
 def _one_hot(failure: Failure, found: re.Match[str]) -> Explanation:
     operand = failure.argument()
-    name = "x" if operand is None else failure.name_of(operand)
+    name = UNNAMED if operand is None else failure.name_of(operand)
     span = _span(operand)
     high = int(span.rpartition(" ")[2]) + 1 if span else "N"
     way = f"Give num_classes={high} or more."

@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
+import ast
 import re
+from collections.abc import Iterator
 
 from torch import Tensor
 
-from torchtap.failures.failure import Explanation, Failure
+from torchtap.failures.failure import UNNAMED, Explanation, Failure
 from torchtap.failures.operands import Operand
+from torchtap.failures.source import written
 
 
 def _inference(failure: Failure) -> tuple[str, tuple[tuple[str, str], ...]]:
     """The inference tensors of the operation: a name, and their descriptions."""
-    found = [one for one in failure.tensors if one.value.is_inference()]
+    found = [one for one in (*failure.tensors, *_inside(failure)) if one.value.is_inference()]
     if not found:
-        return "x", ()
+        return UNNAMED, ()
     return failure.name_of(found[0]), tuple(
         ("operand", failure.described(one)) for one in found[:3]
     )
+
+
+def _inside(failure: Failure) -> Iterator[Operand]:
+    """The tensors that the operands of the operation were computed from: ``a`` of ``a.t()``."""
+    for operand in failure.operands:
+        frame = failure.frames[operand.depth]
+        for node in ast.walk(frame.expression) if frame.expression is not None else ():
+            value = frame.value_of(node) if isinstance(node, ast.Name | ast.Attribute) else None
+            if isinstance(value, Tensor):
+                yield Operand(written(node, frame.file), value, operand.depth)
+        return
 
 
 _KEEP = (

@@ -7,7 +7,7 @@ import re
 
 from torch import Tensor, nn
 
-from torchtap.failures.failure import Explanation, Failure
+from torchtap.failures.failure import UNNAMED, Explanation, Failure
 from torchtap.failures.operands import Operand, shape_of
 from torchtap.failures.source import written
 
@@ -18,7 +18,7 @@ def _tensor(failure: Failure) -> tuple[str, tuple[tuple[str, str], ...]]:
     if not found:
         owner = next((one.owner for one in reversed(failure.frames) if one.owner is not None), None)
         held = failure.holders(owner) if isinstance(owner, Tensor) else []
-        return (held[-1] if held else "x"), ()
+        return (held[-1] if held else UNNAMED), ()
     return failure.name_of(found[0]), failure.details(found[0])
 
 
@@ -38,7 +38,7 @@ def _integer(failure: Failure, found: re.Match[str]) -> Explanation:
 
 def _flag(failure: Failure, found: re.Match[str]) -> Explanation:
     node = None if failure.user is None else failure.user.expression
-    name = written(node.value) if isinstance(node, ast.Attribute) else "x"
+    name = written(node.value) if isinstance(node, ast.Attribute) else UNNAMED
     return Explanation(
         f"requires_grad was set on {name}, which is no leaf: it was computed, and requires grad "
         "because of what it was computed from.",
@@ -76,7 +76,7 @@ def _element(failure: Failure) -> str:
     """The tensor as an element of a list or dict of the program, such as ``losses[0]``."""
     wanted = next((one.owner for one in reversed(failure.frames) if one.owner is not None), None)
     for frame in reversed(failure.frames):
-        for name, value in {} if frame.is_torch else frame.names.items():
+        for name, value in {} if frame.is_torch else frame.own_names.items():
             held = dict(enumerate(value)) if type(value) in (list, tuple) else value
             for key, one in held.items() if type(held) is dict else ():
                 if one is wanted and isinstance(one, Tensor):
@@ -168,7 +168,7 @@ def _given(failure: Failure) -> tuple[tuple[str, str], ...]:
     frame = failure.frames[depth]
     found = [
         Operand(name, value, depth)
-        for name, value in frame.names.items()
+        for name, value in frame.own_names.items()
         if isinstance(value, Tensor) and value.requires_grad and not value.is_leaf
     ]
     return failure.details(*found[:3]) if found else ()

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import difflib
 import os
 import re
 
 from torch import Tensor, nn
 
-from torchtap.failures.failure import Explanation, Failure
+from torchtap.failures.failure import UNNAMED, Explanation, Failure
 from torchtap.failures.operands import shape_of
+from torchtap.failures.source import written
 
 
 def _no_forward(failure: Failure, found: re.Match[str]) -> Explanation:
@@ -160,7 +162,7 @@ def _truth(failure: Failure, found: re.Match[str]) -> Explanation:
             (f"Make it first, then call it: nn.{kind}()(input, target).",),
         )
     operand = failure.tensors[0] if failure.tensors else None
-    name = "x" if operand is None else failure.name_of(operand)
+    name = UNNAMED if operand is None else failure.name_of(operand)
     given = "" if operand is None else f" ({shape_of(operand.value)})"
     return Explanation(
         f"A tensor with several elements{given} was used where one answer, yes or no, is needed: "
@@ -174,27 +176,45 @@ def _truth(failure: Failure, found: re.Match[str]) -> Explanation:
 
 
 def _condition(failure: Failure) -> str:
-    import ast
-
     node = failure.frames[-1].expression
     return ast.unparse(node) if isinstance(node, ast.Compare) else ""
 
 
 def _number(failure: Failure, found: re.Match[str]) -> Explanation:
     operand = failure.argument()
-    name = "x" if operand is None else failure.name_of(operand)
+    name = UNNAMED if operand is None else failure.name_of(operand)
     value = None if operand is None else operand.value
     numel = found["numel"] or (value.numel() if isinstance(value, Tensor) else "several")
+    ways = (f"Reduce it first: {name}.mean().item().", f"Take all: {name}.tolist().")
+    whole = _made_a_tensor(failure)
+    if whole:
+        ways = (
+            f"Join them: torch.stack({whole}), or torch.cat({whole}) where their shapes differ.",
+            f"Reduce each to one number first, if one is meant: {name}.mean().item().",
+        )
     return Explanation(
         f"{name} has {numel} elements, and one number was to be made of it.",
-        (f"Reduce it first: {name}.mean().item().", f"Take all: {name}.tolist()."),
+        ways,
         failure.details(operand),
     )
 
 
+def _made_a_tensor(failure: Failure) -> str:
+    """The list of tensors that was given to ``torch.tensor`` or the like, as it is written."""
+    frame = failure.user
+    node = None if frame is None else frame.expression
+    if frame is None or not isinstance(node, ast.Call) or not node.args:
+        return ""
+    maker = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+    is_maker = maker in ("tensor", "as_tensor", "array", "asarray") or maker.endswith("Tensor")
+    held = frame.value_of(node.args[0])
+    is_list = type(held) in (list, tuple) and any(isinstance(one, Tensor) for one in held)
+    return written(node.args[0], frame.file) if is_maker and is_list else ""
+
+
 def _meta(failure: Failure, found: re.Match[str]) -> Explanation:
     operand = failure.argument()
-    name = "x" if operand is None else failure.name_of(operand)
+    name = UNNAMED if operand is None else failure.name_of(operand)
     return Explanation(
         f"{name} is on the meta device: it has a shape and no values.",
         ("Make the model with values: model.to_empty(device='cpu'), then load its weights.",),

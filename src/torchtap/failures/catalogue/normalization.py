@@ -71,17 +71,22 @@ def _one_value(failure: Failure, found: re.Match[str]) -> Explanation:
 
 
 def _dimensions(failure: Failure, found: re.Match[str]) -> Explanation:
-    given = int(found["given"])
-    fitting = {2: "BatchNorm1d", 3: "BatchNorm1d", 4: "BatchNorm2d", 5: "BatchNorm3d"}.get(given)
+    operand, given = failure.argument(), int(found["given"])
+    value = None if operand is None else operand.value
+    channels = getattr(failure.module, "num_features", None)
+    shape = list(value.shape) if isinstance(value, Tensor) else []
     ways = ["Give the input the dimensions [batch, channels, ...] that it takes."]
-    if fitting:
+    fitting = {2: "BatchNorm1d", 3: "BatchNorm1d", 4: "BatchNorm2d", 5: "BatchNorm3d"}.get(given)
+    if fitting and shape[1:2] == [channels]:
         ways.insert(
             0, f"Use the class for {given} dimensions: {failure.variable} = nn.{fitting}(...)."
         )
+    elif shape[:1] == [channels] and f"{given + 1}D" in found["wanted"]:
+        ways.insert(0, "Give the model a batch, also of one sample: unsqueeze(0) of its input.")
     return Explanation(
         f"{failure.module_text} takes an input of {found['wanted']}, and got one of {given}D.",
         tuple(ways),
-        failure.details(failure.argument()),
+        failure.details(operand),
     )
 
 

@@ -6,7 +6,7 @@ import re
 
 from torch import Tensor, nn
 
-from torchtap.failures.failure import Explanation, Failure
+from torchtap.failures.failure import UNNAMED, Explanation, Failure
 from torchtap.failures.operands import Operand
 
 
@@ -171,7 +171,7 @@ def _dimensions(failure: Failure, found: re.Match[str]) -> Explanation:
     operand = failure.argument()
     low, high = int(found["low"]), int(found["high"])
     num = len(re.findall(r"\d+", found["given"]))
-    short = "x" if operand is None else failure.name_of(operand)
+    short = UNNAMED if operand is None else failure.name_of(operand)
     shape = [int(one) for one in re.findall(r"\d+", found["given"])]
     channels = getattr(failure.module, "in_channels", None)
     way = (

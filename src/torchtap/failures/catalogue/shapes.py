@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from torch import Tensor
 
-from torchtap.failures.failure import Explanation, Failure
+from torchtap.failures.failure import UNNAMED, Explanation, Failure
 from torchtap.failures.operands import Operand, shape_of
 
 
@@ -98,13 +98,47 @@ def _concatenation_dims(failure: Failure, found: re.Match[str]) -> Explanation:
     wanted, given = int(found["wanted"]), int(found["given"])
     other = next((one for one in failure.tensors if one.value.dim() == given), None)
     name = "" if other is None else failure.name_of(other)
-    way = "unsqueeze(-1)" if given < wanted else f"flatten({max(wanted - 1, 0)})"
     return Explanation(
         f"Tensors that are concatenated have one number of dimensions; these have {wanted} and "
         f"{given}{f' ({name})' if name else ''}.",
-        (f"Give the one of {given} as many: {name or 'x'}.{way}.",),
+        (_dims_given(failure, wanted, given) or "Give all of them one number of dimensions.",),
         failure.details(),
     )
+
+
+def _dims_given(failure: Failure, *dims: int) -> str:
+    """How the tensor with the fewer dimensions can stand beside the other; empty if not known."""
+    low = next((one for one in failure.tensors if one.value.dim() == min(dims)), None)
+    high = next((one for one in failure.tensors if one.value.dim() == max(dims)), None)
+    along = _dim_given(failure)
+    if low is None or high is None or along is None or max(dims) - min(dims) != 1:
+        return ""
+    name, here, there = failure.name_of(low), list(low.value.shape), list(high.value.shape)
+    along %= len(there)
+    for is_repeated in (False, True):
+        for at in range(len(there)):
+            new = [*here[:at], 1, *here[at:]]
+            differs = [one for one in range(len(new)) if one != along and new[one] != there[one]]
+            if not differs and not is_repeated:
+                return f"Give {name} the dimension that it lacks: {name}.unsqueeze({at})."
+            if differs == [at] and is_repeated:
+                sizes = ", ".join(str(there[one]) if one == at else "-1" for one in range(len(new)))
+                text = f"{name}.unsqueeze({at}).expand({sizes})"
+                return f"Repeat {name} along the dimension that it lacks: {text}."
+    return ""
+
+
+def _dim_given(failure: Failure) -> int | None:
+    """The dimension along which tensors are concatenated, where the call tells."""
+    if not failure.operands:
+        return None
+    frame = failure.frames[failure.operands[0].depth]
+    node = frame.expression
+    if not isinstance(node, ast.Call):
+        return None
+    given = [one.value for one in node.keywords if one.arg in ("dim", "axis")]
+    value = frame.value_of(given[0] if given else node.args[1]) if given or node.args[1:] else 0
+    return value if type(value) is int else None
 
 
 def _stack(failure: Failure, found: re.Match[str]) -> Explanation:
@@ -131,7 +165,7 @@ def _stack(failure: Failure, found: re.Match[str]) -> Explanation:
 
 def _reshape(failure: Failure, found: re.Match[str]) -> Explanation:
     operand = failure.argument()
-    name = "x" if operand is None else failure.name_of(operand)
+    name = UNNAMED if operand is None else failure.name_of(operand)
     value = None if operand is None else operand.value
     given = shape_of(value)
     ways = ["Let one dimension be computed: -1 in its place, and check that the others divide."]
@@ -154,7 +188,7 @@ def _reshape(failure: Failure, found: re.Match[str]) -> Explanation:
 
 def _strides(failure: Failure, found: re.Match[str]) -> Explanation:
     operand = failure.argument()
-    name = "x" if operand is None else failure.name_of(operand)
+    name = UNNAMED if operand is None else failure.name_of(operand)
     stride = ""
     if operand is not None and isinstance(operand.value, Tensor):
         stride = f" (stride {tuple(operand.value.stride())})"
@@ -171,7 +205,7 @@ def _strides(failure: Failure, found: re.Match[str]) -> Explanation:
 
 def _expand(failure: Failure, found: re.Match[str]) -> Explanation:
     operand = failure.argument()
-    name = "x" if operand is None else failure.name_of(operand)
+    name = UNNAMED if operand is None else failure.name_of(operand)
     return Explanation(
         f"{name} has {found['given']} in dimension {found['dim']}, which was to be "
         f"{found['wanted']}: expand repeats a size of 1 alone.",
@@ -185,7 +219,7 @@ def _expand(failure: Failure, found: re.Match[str]) -> Explanation:
 
 def _dimension(failure: Failure, found: re.Match[str]) -> Explanation:
     operand = failure.argument()
-    name = "x" if operand is None else failure.name_of(operand)
+    name = UNNAMED if operand is None else failure.name_of(operand)
     value = None if operand is None else operand.value
     num = value.dim() if isinstance(value, Tensor) else int(found["high"]) + 1
     return Explanation(

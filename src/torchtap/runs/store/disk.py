@@ -201,6 +201,7 @@ class Disk:
             "world_size": meta.world_size,
             "attempt": number,
             "measures": about.series is not None,
+            "until_the_end": [] if about.series is None else about.series().kept_until_the_end,
             "every": about.every,
             "values_every": None if self._selection.values is None else self._selection.every,
             "meta": asdict(meta),

@@ -127,6 +127,30 @@ def unmeasured(attempts: Attempts, limits: Limits, spans: Mapping[int, Span | No
     return [gap for gap in found if gap is not None]
 
 
+def kept_in_vain(attempts: Attempts, limits: Limits, spans: Mapping[int, Span | None]) -> list[Gap]:
+    """Steps of which the numbers alone are there: an attempt writes the rest when it is closed.
+
+    Args:
+        attempts: of one rank.
+        limits: see :data:`Limits`.
+        spans: as of :func:`unmeasured`.
+    """
+    found = []
+    for number, one in attempts.items():
+        kept, span = one.facts.get("until_the_end"), spans.get(number)
+        if not kept or span is None or one.is_growing or "series" in one.facts:
+            continue
+        later = [_first_measured(attempts[key], spans.get(key)) for key in attempts if key > number]
+        limit = _least([limits[number], *(first for first in later if first is not None)])
+        every = one.facts.get("every")
+        end = span.last + 1 if limit is None else min(span.last + 1, limit)
+        steps = _multiples(range(span.first, end), every if isinstance(every, int) else 1)
+        if steps:
+            said = f"of {said_steps(steps)} there are the numbers, and not {' and '.join(kept)}"
+            found.append(Gap(number, steps[0], f"attempt {number} was not closed: {said}", False))
+    return found
+
+
 def _unmeasured_behind(
     number: int, one: AttemptReader, span: Span | None, following: int | None
 ) -> Gap | None:

@@ -13,7 +13,7 @@ from torchtap.runs.records import Records
 from torchtap.runs.scalars import Scalars
 from torchtap.runs.step_notes import StepNotes
 from torchtap.runs.store.attempt_reader import AttemptReader
-from torchtap.runs.store.gaps import unmeasured
+from torchtap.runs.store.gaps import kept_in_vain, unmeasured
 from torchtap.runs.store.history import WHOLE_RUN, absences, counted, counts, limits_of
 from torchtap.runs.store.index import CODED, Index, joined
 from torchtap.runs.store.layout import (
@@ -170,7 +170,8 @@ class RankReader:
             one.refresh(self.attempts[number].facts)
         lost = [why for one in self._measured.values() for why in (*one.lost, *one.rows.lost)]
         spans = {number: one.rows.span for number, one in self._measured.items()}
-        lost += [gap.reason for gap in unmeasured(self.attempts, self._limits, spans)]
+        for missing in (unmeasured, kept_in_vain):
+            lost += [gap.reason for gap in missing(self.attempts, self._limits, spans)]
         return [*absences(self.attempts), *(Absence(WHOLE_RUN, why) for why in lost)]
 
 
