@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from torchtap.runs.merging.rank_numbers import RankNumbers
+    from torchtap.runs.tables.statistics_columns import StatisticsIndex
 
 Step = int | Iterable[int] | str | None
 _SEARCHED = 8
@@ -118,6 +119,13 @@ class Contents:
     def sites(self) -> Sequence[Site]:
         """Sites that were recorded or measured, by module, port and leaf."""
         return self.selection.sites
+
+    @cached_property
+    def statistics_index(self) -> StatisticsIndex:
+        """Of which sites and steps there are statistics."""
+        from torchtap.runs.tables.statistics_columns import StatisticsIndex
+
+        return StatisticsIndex(self, self.select(None))
 
     @property
     def steps(self) -> list[int]:

@@ -17,6 +17,7 @@ from torchtap.core.errors import InputError, RunError
 from torchtap.runs.run import Run
 from torchtap.runs.select import Where
 from torchtap.runs.strided import nameable
+from torchtap.runs.tables.statistics_columns import unicode_names
 from torchtap.runs.tables.statistics_rows import arrow_table, statistics_rows
 from torchtap.stats.statistics import NUMBERS
 
@@ -78,13 +79,14 @@ def _write_safetensors(run: Run, path: Path, where: Where) -> None:
     tensors: dict[str, Tensor] = {}
     steps: dict[str, list[int]] = {}
     dtypes: dict[str, str] = {}
-    for site in run.select(where):
+    sites = run.select(where)
+    for site, name in zip(sites, unicode_names(sites), strict=True):
         if site in run.series and not any(True for _ in run.records(site)):
             continue
         joined = run.cat(site)
-        dtypes[str(site)] = str(joined.dtype).removeprefix("torch.")
-        tensors[str(site)] = nameable(joined).contiguous()
-        steps[str(site)] = run._site_rows(site).steps.tolist()
+        dtypes[name] = str(joined.dtype).removeprefix("torch.")
+        tensors[name] = nameable(joined).contiguous()
+        steps[name] = run._site_rows(site).steps.tolist()
     if not tensors:
         raise RunError(_NO_VALUES)
     said = {"steps": steps, "dtypes": dtypes, "notes": _notes(run)}
