@@ -11,6 +11,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch import Tensor
+
 from torchtap.core.absence import Absence
 from torchtap.core.distributed import PLAIN
 from torchtap.core.errors import CaptureError, RunError
@@ -18,6 +21,7 @@ from torchtap.core.planned_size import PlannedSize
 from torchtap.core.record import Record
 from torchtap.core.site import Site
 from torchtap.core.tensors import obstacle
+from torchtap.core.torch_private import is_of_transform
 from torchtap.runs.about import About
 from torchtap.runs.meta import Meta
 from torchtap.runs.records import Records
@@ -32,12 +36,11 @@ from torchtap.runs.store.rows_feed import RowsFeed
 from torchtap.runs.store.selecting import Pick, WriteSelection
 from torchtap.runs.store.settings import Durability, OnError, OnFull, Settings
 from torchtap.runs.store.site_text import site_text
+from torchtap.runs.store.staging import CLONED
 from torchtap.runs.store.statistics import seal
 from torchtap.runs.strided import strided
 
 if TYPE_CHECKING:
-    import torch
-
     from torchtap.runs.store.worker import Worker
 
 DATA_SET = "data set"
@@ -225,18 +228,38 @@ class Disk:
         if not self._selection.wants(record, self._meta):
             return
         try:
-            self._take(record)
+            # Of a plain tensor nothing more is to be looked at.
+            tensor = record.value
+            if (
+                type(tensor) is not Tensor
+                or tensor.dtype not in CLONED
+                or not tensor.is_cpu
+                or tensor.layout is not torch.strided
+                or tensor.is_nested
+                or not self._selection.takes_whole
+                or is_of_transform(tensor)
+                or not self._intake.take_small(record, tensor)
+            ):
+                self._take(record)
         except Exception as error:
-            if type(record.kept) not in PLAIN:  # The class of the tensor may raise anything.
-                first = str(error).partition("\n")[0]
-                why = f"{type(error).__name__}: {first}" if first else type(error).__name__
-                kind = type(record.kept).__name__
-                reason = f"a {kind} whose values its class does not give ({why})"
-                self._unreadable[Absence(record.site, reason)] = None
-            elif self._settings.on_error == "raise":
-                raise
-            else:
-                worker.give_up(error)
+            self._refuse(record, worker, error)
+
+    def _refuse(self, record: Record, worker: Worker, error: Exception) -> None:
+        """Deal with a value that could not be taken: where its class does not give it, say so.
+
+        Raises:
+            Exception: the error, with ``on_error="raise"``.
+        """
+        if type(record.kept) not in PLAIN:  # The class of the tensor may raise anything.
+            first = str(error).partition("\n")[0]
+            why = f"{type(error).__name__}: {first}" if first else type(error).__name__
+            kind = type(record.kept).__name__
+            reason = f"a {kind} whose values its class does not give ({why})"
+            self._unreadable[Absence(record.site, reason)] = None
+        elif self._settings.on_error == "raise":
+            raise error
+        else:
+            worker.give_up(error)
 
     def _take(self, record: Record) -> None:
         why = _why_unwritable(record)
