@@ -88,6 +88,7 @@ class Intake:
         self._dropped: dict[str, tuple[int, int]] = {}
         self._clones: list[tuple[int, Any, Tensor]] = []
         self._clone_room = self._credit = 0
+        self._is_partly = False
         self._is_roomy = settings.max_bytes is None and settings.queue_bytes >= 8 * _CREDIT
 
     def take_small(self, record: Record, tensor: Tensor) -> bool:
@@ -178,7 +179,9 @@ class Intake:
             dropped, self._dropped = self._dropped, {}
             ids, labels = notes
             end = EndOfStep(step, time.time(), is_closed, ids, labels, dict(scalars), dropped)
-            self.queue.put(end, urgent=False)
+            # A step of which a part was committed is not to look lost for longer than it is.
+            self.queue.put(end, urgent=self._is_partly)
+            self._is_partly = not is_closed
             done = self.committed
             # A step of which a flush committed a part is one step.
             has_values = self.num_values > done.num_values and step != self.last_committed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any
 
 from torchtap.runs.store.attempt import AttemptWriter, Value, Written
@@ -17,6 +18,9 @@ from torchtap.runs.store.queue import (
     Values,
 )
 from torchtap.runs.store.staging import Buffers
+
+_LONGEST_WAIT = 0.02
+"""Seconds for which a commit waits for those behind it."""
 
 
 class Worker:
@@ -75,8 +79,12 @@ class Worker:
 
     def _run(self) -> None:
         while True:
-            for item in self._queue.get():
+            items = self._queue.get()
+            late = time.monotonic() + _LONGEST_WAIT
+            for item in items:
                 self._try(item)
+                if isinstance(item, EndOfStep) and time.monotonic() > late:
+                    self._try(None)  # Commits do not wait for a disk that is slow.
                 self._let_go(item)
                 if isinstance(item, Request) and item.what in ("close", "abandon"):
                     return
