@@ -293,6 +293,8 @@ class Contents:
                 f"{place} has no record in steps {steps!r}. {steps_there(own, missing)}"
             )
         values = [row.value for _, row in sorted(last.items(), key=lambda item: item[0])]
+        kinds = (torch.strided, torch.sparse_coo)  # Others are joined as sparse ones.
+        values = [one if one.layout in kinds else one.to_sparse() for one in values]
         try:
             return torch.cat([value.reshape(1) if value.dim() == 0 else value for value in values])
         except RuntimeError as error:

@@ -26,8 +26,16 @@ from torchtap.core.errors import RunError
 from torchtap.core.site import Site
 from torchtap.runs.store.checksum import crc32
 from torchtap.runs.store.commit import Commit
+from torchtap.runs.store.dtypes import is_sparse_dtype
 from torchtap.runs.store.index_file import write_index
-from torchtap.runs.store.journal import Head, JournalWriter, Template, Templates, index_of, read_journal
+from torchtap.runs.store.journal import (
+    Head,
+    JournalWriter,
+    Template,
+    Templates,
+    index_of,
+    read_journal,
+)
 from torchtap.runs.store.lane import FULL, Lane, OpenFiles
 from torchtap.runs.store.layout import (
     ATTEMPT,
@@ -172,7 +180,9 @@ class AttemptWriter:
         Args:
             values: where among those of the commit each comes, its key, and the tensor.
         """
-        if self._kinds and any((key[0], CLONED[one.dtype]) in self._kinds for _, key, one in values):
+        if self._kinds and any(
+            (key[0], CLONED[one.dtype]) in self._kinds for _, key, one in values
+        ):
             for order, key, tensor in values:
                 data = memoryview(joined([tensor]))
                 self.append(Value(*key, CLONED[tensor.dtype], tuple(tensor.shape), data), order)
@@ -359,6 +369,9 @@ class AttemptWriter:
     def _lane_of(self, value: Value) -> tuple[Lane, int]:
         """The lane of a value, and how many rows of it the value takes."""
         kind, trailing = (value.site, value.dtype), value.shape[1:]
+        if is_sparse_dtype(value.dtype):
+            self._kinds.setdefault(kind, trailing)
+            return self._lane(*kind, None), len(value.data)
         if trailing == self._kinds.setdefault(kind, trailing):
             num_rows = value.shape[0] if value.shape else 1
             return self._lane(*kind, trailing), num_rows

@@ -38,7 +38,7 @@ from torchtap.runs.store.settings import Durability, OnError, OnFull, Settings
 from torchtap.runs.store.site_text import site_text
 from torchtap.runs.store.staging import CLONED
 from torchtap.runs.store.statistics import seal
-from torchtap.runs.strided import strided
+from torchtap.runs.strided import storable
 
 if TYPE_CHECKING:
     from torchtap.runs.store.worker import Worker
@@ -268,7 +268,8 @@ class Disk:
             return
         value = record.value
         try:
-            whole, said = strided(value, record.labels)
+            is_dense = self._selection.pick is not None  # It is given what it was written for.
+            whole, said = storable(value, record.labels, dense=is_dense)
         except RunError as error:
             self._unreadable[Absence(record.site, str(error))] = None
             return

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from torchtap.core.errors import CaptureError
 from torchtap.core.record import Record
+from torchtap.runs.sparse import dtype_of, is_sparse, packed
 from torchtap.runs.store.layout import MOST_SMALL
 from torchtap.runs.store.queue import ByteQueue, EndOfStep, SmallValues, Staged, Values
 from torchtap.runs.store.settings import Settings
@@ -122,13 +123,17 @@ class Intake:
 
         Args:
             record: of it.
-            tensor: its numbers, strided.
+            tensor: its numbers, strided or sparse.
             labels: what is to be written down of them.
 
         Raises:
             CaptureError: the queue is full, with ``on_full="raise"``.
         """
-        dtype, tensor = str(tensor.dtype).removeprefix("torch."), copyable(tensor)
+        shape = tuple(tensor.shape)
+        if is_sparse(tensor):
+            dtype, tensor = dtype_of(tensor), packed(tensor)
+        else:
+            dtype, tensor = str(tensor.dtype).removeprefix("torch."), copyable(tensor)
         nbytes = tensor.numel() * tensor.element_size()
         room = rounded(nbytes)
         most = self._settings.max_bytes
@@ -147,7 +152,6 @@ class Intake:
                 raise
             key = (*record[:5], tuple(labels))
             size = (nbytes, room)
-            shape = tuple(tensor.shape)
             self._hand_over(Staged(self.num_values, key, dtype, shape, buffer, *size, arrived))
             self.num_values += 1
             self.num_bytes += nbytes

@@ -116,6 +116,7 @@ class Template:
 
     def __init__(self, heads: Sequence[Head], nbytes: Sequence[int]) -> None:
         self.heads = list(heads)
+        self.sizes = list(nbytes)
         self.nbytes = np.array(nbytes, dtype=np.int64)
         of_site = {head[0]: site_text(head[0]) for head in heads}
         known = {
@@ -163,7 +164,7 @@ class Templates:
     def of(self, heads: list[Head], nbytes: Sequence[int]) -> Template:
         """The one of some values, which is new or not."""
         for number, one in enumerate(self._known):
-            if one.heads == heads:
+            if one.heads == heads and one.sizes == nbytes:
                 if number:
                     self._known.insert(0, self._known.pop(number))
                 return one

@@ -17,8 +17,9 @@ from torch import Tensor
 
 from torchtap.core.errors import RunError
 from torchtap.runs.records import Fact
+from torchtap.runs.sparse import unpacked
 from torchtap.runs.store.checksum import crc32
-from torchtap.runs.store.dtypes import STORED
+from torchtap.runs.store.dtypes import STORED, dense_dtype, is_sparse_dtype
 from torchtap.runs.store.index import Index
 from torchtap.runs.store.layout import SMALL
 
@@ -99,7 +100,9 @@ class MappedValues(Sequence[Tensor]):
         self.entries = index
         self._paths = paths
         self._files = files
-        self._dtypes: list[torch.dtype] = [getattr(torch, name) for name in index.tables.dtype]
+        names = index.tables.dtype
+        self._dtypes: list[torch.dtype] = [getattr(torch, dense_dtype(name)) for name in names]
+        self._is_sparse = [is_sparse_dtype(name) for name in names]
         is_small = [path.name == SMALL for path in paths]
         self._is_small = np.array(is_small, dtype=bool)
         self._is_verified: NDArray[np.bool_] = np.zeros(len(index), dtype=bool)
@@ -166,6 +169,12 @@ class MappedValues(Sequence[Tensor]):
     def _shaped(self, place: int, raw: Tensor) -> Tensor:
         columns, tables = self.entries.columns, self.entries.tables
         dtype = self._dtypes[columns["dtype"][place]]
+        if self._is_sparse[columns["dtype"][place]]:
+            kind, shape = (
+                tables.dtype[columns["dtype"][place]],
+                tables.shape[columns["shape"][place]],
+            )
+            return unpacked(raw, kind, shape, str(self.path_of(place)))
         if (
             self._is_small[int(columns["file"][place])]
             or raw.storage_offset() % STORED[tables.dtype[columns["dtype"][place]]].itemsize
@@ -186,6 +195,8 @@ class MappedValues(Sequence[Tensor]):
         columns, tables = self.entries.columns, self.entries.tables
         files, first = columns["file"][places], int(places[0])
         if (files != files[0]).any() or self._is_small[files[0]]:
+            return None
+        if any(self._is_sparse[code] for code in set(columns["dtype"][places].tolist())):
             return None
         path, shape = self._paths[int(files[0])], tables.shape[columns["shape"][first]]
         others = {tables.shape[code][1:] for code in set(columns["shape"][places].tolist())}
@@ -210,7 +221,9 @@ class MappedValues(Sequence[Tensor]):
         """Dtype, shape and bytes of a value, without reading it."""
         columns, tables = self.entries.columns, self.entries.tables
         shape = tables.shape[columns["shape"][place]]
-        return Fact(tables.dtype[columns["dtype"][place]], shape, int(columns["nbytes"][place]))
+        return Fact(
+            dense_dtype(tables.dtype[columns["dtype"][place]]), shape, int(columns["nbytes"][place])
+        )
 
     @property
     def nbytes(self) -> int:
@@ -239,6 +252,8 @@ class MappedValues(Sequence[Tensor]):
         """An index is looked at value by value when they are read."""
         fact = self.fact(place)
         expected = math.prod(fact.shape) * STORED[fact.dtype].itemsize
+        if self._is_sparse[self.entries.columns["dtype"][place]]:
+            expected = max(fact.nbytes, 0)
         if fact.nbytes != expected or int(self.entries.columns["offset"][place]) < 0:
             raise RunError(
                 f"The index of {self.path_of(place)} says that a value {fact.dtype}"
