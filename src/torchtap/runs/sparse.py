@@ -19,7 +19,7 @@ _LAYOUTS: dict[torch.layout, str] = {getattr(torch, name): name for name in SPAR
 _ROWS = {"crow_indices": Tensor.crow_indices, "col_indices": Tensor.col_indices}
 _COLUMNS = {"ccol_indices": Tensor.ccol_indices, "row_indices": Tensor.row_indices}
 _INDICES: dict[str, Any] = {
-    "sparse_coo": {"indices": Tensor._indices},  # type: ignore[attr-defined]
+    "sparse_coo": {"indices": lambda tensor: tensor._indices()},
     "sparse_csr": _ROWS,
     "sparse_bsr": _ROWS,
     "sparse_csc": _COLUMNS,
@@ -116,10 +116,10 @@ def _built(
 ) -> Tensor:
     """The tensor; what is no such tensor is refused, whatever a file says."""
     if layout != "sparse_coo":
+        build: Any = torch.sparse_compressed_tensor
         kind = getattr(torch, layout)
-        return torch.sparse_compressed_tensor(
-            *indices, values, shape, layout=kind, check_invariants=True
-        )
+        whole: Tensor = build(*indices, values, shape, layout=kind, check_invariants=True)
+        return whole
     found = torch.sparse_coo_tensor(indices[0], values, shape, check_invariants=True)
     if json.loads(said["is_coalesced"]) is not True:
         return found

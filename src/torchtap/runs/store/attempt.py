@@ -1,14 +1,13 @@
 """Writes the folder of one attempt: values, commits, and what is known of the run.
 
 Everything here happens in the order of the calls, in one thread. Large values are written at once.
-Small ones and commits wait in memory for others, to be written together: small values first, then the
-journal, whose batches count as soon as they are whole.
+Small ones and commits wait in memory for others, to be written together: small values first, then
+the journal, whose batches count as soon as they are whole.
 """
 
 from __future__ import annotations
 
 import errno
-import json
 import os
 import time
 import uuid
@@ -346,6 +345,7 @@ class AttemptWriter:
         """
         try:
             with suppress(OSError, RunError):
+                self._make_room()
                 self.write()
             with suppress(OSError):
                 self._cut()
@@ -397,6 +397,12 @@ class AttemptWriter:
         rows = sum(end for end, _ in ends.values()) - self._header_bytes
         grown = rows + small + self._journal.nbytes - self._empty_bytes
         self.written = Written(grown, self._empty_bytes, self._header_bytes)
+
+    def _make_room(self) -> None:
+        """Give back what no commit names, so that those that wait find room on a full disk."""
+        for lane, (end, num_rows) in self._ends_then[0].items():
+            lane.back_to(end, num_rows)
+            lane.stop_reserving()
 
     def _cut(self) -> None:
         """Leave in the files what was committed, and say so in their headers."""

@@ -241,7 +241,7 @@ class Disk:
                 or not self._intake.take_small(record, tensor)
             ):
                 self._take(record)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - raised again where it is to be
             self._refuse(record, worker, error)
 
     def _refuse(self, record: Record, worker: Worker, error: Exception) -> None:
@@ -407,7 +407,7 @@ class Disk:
         sealed = seal(folder, series, self._about.meta())
         steps = series.steps
         return {
-            "series": sealed,
+            **sealed,
             "first_measured": min(steps, default=None),
             "last_measured": max(steps, default=None),
         }

@@ -22,8 +22,16 @@ from torchtap.runs.store.gaps import gaps_of, unmeasured
 from torchtap.runs.store.history import limits_of
 from torchtap.runs.store.index import DTYPES, Index
 from torchtap.runs.store.index_file import read_index
-from torchtap.runs.store.layout import INDEX, JOURNAL, PROGRESS, SERIES, SERIES_DAMAGED, value_path
-from torchtap.runs.store.measured_rows import Span, look_through
+from torchtap.runs.store.layout import (
+    INDEX,
+    JOURNAL,
+    PROGRESS,
+    SEALED_STATISTICS,
+    SERIES,
+    SERIES_DAMAGED,
+    value_path,
+)
+from torchtap.runs.store.measured_rows import Span, look_through, measured_steps
 
 _CHUNK = 4 << 20
 
@@ -37,7 +45,7 @@ class AttemptState:
         state: ``closed``, ``failed``, ``damaged``, ``growing`` (a living process writes it),
             ``ended`` (its process ended without closing it, which loses nothing that was
             committed), or ``empty`` (its process ended before it wrote anything).
-        num_steps: how many steps were committed.
+        num_steps: how many steps have values or statistics.
         num_values: how many values were committed and can be read.
         nbytes: of these values.
         problems: what is not whole.
@@ -122,6 +130,8 @@ def _examined_rank(
         if "series" not in one.facts:
             spans[number], damaged = look_through(one.folder)
             states[number].problems += damaged
+        measured, own = measured_steps(one.folder), np.unique(one.index.columns["step"])
+        states[number].num_steps = len(np.union1d(own, measured))
     limits = limits_of(attempts)
     for gap in (*gaps_of(attempts, limits), *unmeasured(attempts, limits, spans)):
         state = states[gap.attempt]
@@ -227,14 +237,19 @@ def _are_same(one: Index, two: Index) -> bool:
 
 
 def _wrong_series(one: AttemptReader) -> Iterator[str]:
-    expected = one.facts.get("series")
-    if expected is not None:
-        try:
-            is_whole = crc32_of_file(one.folder / SERIES) == expected
-        except OSError:
-            is_whole = False
-        if not is_whole:
-            yield SERIES_DAMAGED
+    """What was measured, and the table of it that others read."""
+    if not _is_as_written(one, SERIES, "series"):
+        yield SERIES_DAMAGED
+    if not _is_as_written(one, SEALED_STATISTICS, "statistics"):
+        yield f"{SEALED_STATISTICS} is damaged; torchtap reads {SERIES} in place of it"
+
+
+def _is_as_written(one: AttemptReader, name: str, fact: str) -> bool:
+    expected = one.facts.get(fact)  # None of earlier versions, or where nothing was measured.
+    try:
+        return expected is None or crc32_of_file(one.folder / name) == expected
+    except OSError:
+        return False
 
 
 def _wrong_headers(one: AttemptReader) -> Iterator[str]:

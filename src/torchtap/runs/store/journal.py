@@ -119,7 +119,7 @@ class Template:
         self.sizes = list(nbytes)
         self.nbytes = np.array(nbytes, dtype=np.int64)
         of_site = {head[0]: site_text(head[0]) for head in heads}
-        known = {
+        known: dict[str, Any] = {
             "site": [of_site[head[0]] for head in heads],
             "call": [head[1] for head in heads],
             "phase": [head[2] for head in heads],
@@ -221,7 +221,7 @@ def batch_of(rows: Sequence[Sequence[Any]], schema: Any) -> Any:
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def array_of(column: Sequence[Any] | NDArray[Any], kind: Any) -> Any:
+def array_of(column: Any, kind: Any) -> Any:
     """Texts, bytes or numbers as an array."""
     if pa.types.is_string(kind) or pa.types.is_large_binary(kind):
         return texts_of(column, kind)

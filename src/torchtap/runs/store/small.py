@@ -93,7 +93,7 @@ class SmallWriter:
         buffers = [None, template.ends_buffer, pa.py_buffer(data)]
         values = pa.Array.from_buffers(_BINARY, len(steps), buffers)
         batch = template.batch(SCHEMA, {"step": array_of(steps, _INT64), "data": values})
-        numbers = {"step": [steps], "data": [template.ends, data]}
+        numbers: dict[str, list[Any]] = {"step": [steps], "data": [template.ends, data]}
         self.stream.add(batch, b"", crc_of(template.parts_with(SCHEMA, numbers)))
         nbytes = len(data)
         place = self.stream.next - -(-nbytes // _ALIGNED) * _ALIGNED
