@@ -69,7 +69,7 @@ def test_a_run_of_statistics_alone_has_their_steps(
             w.sync()
             path = Path(shutil.copytree(path, tmp_path / "copy"))
     cli.run(["doctor", str(path)])
-    assert "4 steps, 0 values" in capsys.readouterr().out
+    assert "statistics of 4 steps, 0 values" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,8 @@ class AttemptState:
         state: ``closed``, ``failed``, ``damaged``, ``growing`` (a living process writes it),
             ``ended`` (its process ended without closing it, which loses nothing that was
             committed), or ``empty`` (its process ended before it wrote anything).
-        num_steps: how many steps have values or statistics.
+        num_steps: how many steps were committed with values.
+        num_measured: how many steps have statistics.
         num_values: how many values were committed and can be read.
         nbytes: of these values.
         problems: what is not whole.
@@ -55,6 +56,7 @@ class AttemptState:
     folder: Path
     state: str
     num_steps: int = 0
+    num_measured: int = 0
     num_values: int = 0
     nbytes: int = 0
     problems: list[str] = field(default_factory=list)
@@ -85,6 +87,7 @@ class Diagnosis(Printed):
                     "folder": str(one.folder),
                     "state": one.state,
                     "num_steps": one.num_steps,
+                    "num_measured": one.num_measured,
                     "num_values": one.num_values,
                     "nbytes": one.nbytes,
                     "problems": one.problems,
@@ -99,11 +102,20 @@ class Diagnosis(Printed):
         parts: list[Part] = [Line(total, "good" if self.is_whole else "bad")]
         for one in self.attempts:
             name = "/".join(one.folder.parts[-2:])
-            what = f"{plural(one.num_steps, 'step')}, {plural(one.num_values, 'value')}"
+            what = f"{_said_steps(one)}, {plural(one.num_values, 'value')}"
             parts += [BLANK, Line(f"{name}: {one.state}, {what}, {size(one.nbytes)}")]
             parts += [Line(f"  {clean(why)}", "bad") for why in one.problems]
             parts += [Line(f"  {clean(note)}") for note in one.notes]
         return Page(*parts)
+
+
+def _said_steps(one: AttemptState) -> str:
+    """``3 steps``, or where they are others ``statistics of 4 steps``."""
+    steps, measured = plural(one.num_steps, "step"), plural(one.num_measured, "step")
+    if one.num_measured in (0, one.num_steps):
+        return steps
+    said = f"statistics of {measured}"
+    return f"{steps}, {said}" if one.num_steps else said
 
 
 def examine(path: Path, told: Callable[[int], None] = lambda nbytes: None) -> Diagnosis:
@@ -130,8 +142,7 @@ def _examined_rank(
         if "series" not in one.facts:
             spans[number], damaged = look_through(one.folder)
             states[number].problems += damaged
-        measured, own = measured_steps(one.folder), np.unique(one.index.columns["step"])
-        states[number].num_steps = len(np.union1d(own, measured))
+        states[number].num_measured = len(measured_steps(one.folder))
     limits = limits_of(attempts)
     for gap in (*gaps_of(attempts, limits), *unmeasured(attempts, limits, spans)):
         state = states[gap.attempt]
@@ -145,7 +156,7 @@ def _examined(one: AttemptReader, told: Callable[[int], None]) -> AttemptState:
     if state == "open":
         state = "growing" if one.is_growing else "ended"
     nbytes, steps = int(np.asarray(index.columns["nbytes"]).sum()), np.unique(index.columns["step"])
-    found = AttemptState(one.folder, state, len(steps), len(index), nbytes, list(one.lost))
+    found = AttemptState(one.folder, state, len(steps), 0, len(index), nbytes, list(one.lost))
     if "why" in one.facts:
         found.problems.append(str(one.facts["why"]))
     if one.progress is None and "every" in one.facts:
