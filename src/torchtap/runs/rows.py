@@ -75,8 +75,9 @@ class SiteRows:
             )
         first = values[0]
         out = torch.empty((len(wanted), *first.shape[1:]), dtype=first.dtype, device=first.device)
-        for number, value in enumerate(values):
-            mine = np.flatnonzero(which == number)
+        order = np.argsort(which, kind="stable")  # Of each value the rows that are asked of it.
+        ends = np.cumsum(np.bincount(which, minlength=len(values)))
+        for value, mine in zip(values, np.split(order, ends[:-1]), strict=True):
             chosen = torch.from_numpy(within[mine])
             if value.layout is torch.sparse_coo:
                 value, chosen = value.index_select(0, chosen).to_dense(), torch.arange(len(mine))

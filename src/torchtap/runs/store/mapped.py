@@ -190,11 +190,11 @@ class MappedValues(Sequence[Tensor]):
             within: for each row, where in that value.
 
         Returns:
-            ``None`` where they stand in several files, or are small.
+            ``None`` where they stand in several files, or differ in shape or dtype.
         """
         columns, tables = self.entries.columns, self.entries.tables
         files, first = columns["file"][places], int(places[0])
-        if (files != files[0]).any() or self._is_small[files[0]]:
+        if (files != files[0]).any():
             return None
         if any(self._is_sparse[code] for code in set(columns["dtype"][places].tolist())):
             return None
@@ -202,13 +202,14 @@ class MappedValues(Sequence[Tensor]):
         others = {tables.shape[code][1:] for code in set(columns["shape"][places].tolist())}
         if len(others) > 1 or not shape or not columns["nbytes"][first]:
             return None  # The lane has elements and no rows; or the values have no dims.
-        for place in np.unique(places[~self._is_verified[places]]).tolist():
-            self._verify(place, self._has_checksum(place, self._raw(place)))
+        self._verify_all(np.unique(places[~self._is_verified[places]]))
+        if self._is_small[files[0]]:
+            return self._gathered_singly(places, within)
         row_bytes = int(columns["nbytes"][first]) // shape[0]
         starts = columns["offset"][places] - columns["row"][places] * row_bytes
         start = int(starts[0])
         if start < 0 or (starts != start).any() or (columns["row"][places] < 0).any():
-            return None  # What the journal says of rows and of bytes does not fit together.
+            return self._gathered_singly(places, within)  # Each value has a place of its own.
         rows = columns["row"][places] + within
         num = int(rows.max()) + 1
         raw = self._files.bytes_of(path, start, num * row_bytes)
@@ -216,6 +217,29 @@ class MappedValues(Sequence[Tensor]):
         chosen = raw.view(num, row_bytes).index_select(0, torch.from_numpy(rows))
         dtype = self._dtypes[columns["dtype"][first]]
         return chosen.view(-1).view(dtype).view(len(rows), *shape[1:])
+
+    def _gathered_singly(self, places: Any, within: Any) -> Tensor | None:
+        """The same of values that stand by themselves, as small ones and those of one file do."""
+        columns, tables = self.entries.columns, self.entries.tables
+        dtypes, first = columns["dtype"][places], int(places[0])
+        if (dtypes != dtypes[0]).any():
+            return None
+        for place in np.unique(places).tolist():
+            self._refuse_lie(place)
+        trailing = tables.shape[columns["shape"][first]][1:]
+        row_bytes = math.prod(trailing) * STORED[tables.dtype[dtypes[0]]].itemsize
+        starts = columns["offset"][places] + within * row_bytes
+        end = int((columns["offset"][places] + columns["nbytes"][places]).max())
+        whole: Any = self._files.bytes_of(self.path_of(first), 0, end).numpy()
+        found = np.empty((len(places), row_bytes), dtype=np.uint8)
+        for own, start in zip(found, starts.tolist(), strict=True):
+            own[:] = whole[start : start + row_bytes]
+        kind = self._dtypes[int(dtypes[0])]
+        return torch.from_numpy(found).view(-1).view(kind).view(len(places), *trailing)
+
+    def _verify_all(self, places: Any) -> None:
+        for place in places.tolist():
+            self._verify(place, self._has_checksum(place, self._raw(place)))
 
     def fact(self, place: int) -> Fact:
         """Dtype, shape and bytes of a value, without reading it."""
