@@ -49,7 +49,7 @@ from torchtap.runs.store.layout import (
 )
 from torchtap.runs.store.lock import hold_lock
 from torchtap.runs.store.site_text import site_text
-from torchtap.runs.store.small import SmallWriter, joined
+from torchtap.runs.store.small import SmallWriter, joined, stacked
 from torchtap.runs.store.staging import CLONED
 from torchtap.runs.store.statistics import Measured, StatisticsWriter
 from torchtap.runs.store.streams import Found
@@ -193,7 +193,9 @@ class AttemptWriter:
             self._last_facts = facts
         template = self._last_template
         steps = np.array([key[1] for _, key, _ in values], dtype=np.int64)
-        offsets, sums = self._add_small(template, steps, [one for _, _, one in values])
+        tensors = [one for _, _, one in values]
+        data = stacked(tensors) if template.are_alike else memoryview(joined(tensors))
+        offsets, sums = self._add_small(template, steps, data)
         self._blocks.append(([order for order, _, _ in values], template, steps, offsets, sums))
 
     def write_small(self) -> None:
@@ -204,22 +206,22 @@ class AttemptWriter:
         chosen = [entries[number] for number in numbers]
         template = self._templates.of([one[1] for one in chosen], [one[3] for one in chosen])
         steps = np.array([one[2] for one in chosen], dtype=np.int64)
-        offsets, sums = self._add_small(template, steps, [value for _, value in self._pending])
+        data = memoryview(joined([value for _, value in self._pending]))
+        offsets, sums = self._add_small(template, steps, data)
         self._pending.clear()
         for row, (number, place) in enumerate(zip(numbers, offsets.tolist(), strict=True)):
             entries[number] = (*entries[number][:4], row, place, sums[row])
 
     def _add_small(
-        self, template: Template, steps: Column, values: Sequence[Tensor | memoryview]
+        self, template: Template, steps: Column, data: memoryview
     ) -> tuple[Column, list[int]]:
         """Have small values stand together; where each begins in the file, and its checksum."""
         if self._small is None:
             self._small = SmallWriter(self.folder / SMALL)
             self._has_new_files = True
-        data, ends = memoryview(joined(values)), template.ends
-        place, starts = self._small.add(template, steps, data), template.starts
-        sums = [crc32(data[begin:end]) for begin, end in starts]
-        return place + ends[:-1], sums
+        place = self._small.add(template, steps, data)
+        sums = [crc32(data[begin:end]) for begin, end in template.starts]
+        return place + template.ends[:-1], sums
 
     def commit(self, commit: Commit) -> None:
         """Have what was appended since the last commit count, all or none of it, once written."""

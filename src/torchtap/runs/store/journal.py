@@ -137,6 +137,7 @@ class Template:
         self.ends_buffer = pa.py_buffer(self.ends)
         self.starts = list(pairwise(self.ends.tolist()))
         self.rows = np.arange(len(heads))
+        self.are_alike = len({head[5:7] for head in heads}) == 1
 
     def batch(self, schema: Any, numbers: Mapping[str, Any]) -> Any:
         """A batch with these columns, and others that are given as arrays."""

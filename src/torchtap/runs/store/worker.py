@@ -85,6 +85,7 @@ class Worker:
                 self._try(item)
                 if isinstance(item, EndOfStep) and time.monotonic() > late:
                     self._try(None)  # Commits do not wait for a disk that is slow.
+                    late = time.monotonic() + _LONGEST_WAIT
                 self._let_go(item)
                 if isinstance(item, Request) and item.what in ("close", "abandon"):
                     return
