@@ -33,7 +33,6 @@ from torchtap.runs.store.journal import (
     Template,
     Templates,
     index_of,
-    read_journal,
 )
 from torchtap.runs.store.lane import FULL, Lane, OpenFiles
 from torchtap.runs.store.layout import (
@@ -52,7 +51,6 @@ from torchtap.runs.store.site_text import site_text
 from torchtap.runs.store.small import SmallWriter, joined, stacked
 from torchtap.runs.store.staging import CLONED
 from torchtap.runs.store.statistics import Measured, StatisticsWriter
-from torchtap.runs.store.streams import Found
 
 _MOST_WAITING = 1 << 20
 """Bytes of small values and of the journal that wait to be written together."""
@@ -425,9 +423,9 @@ class AttemptWriter:
     # ------------------------------------------------------------------ what stands beside them
 
     def _write_index(self) -> dict[str, int]:
-        found = [one for one in read_journal(self.folder / JOURNAL) if isinstance(one, Found)]
-        index = index_of([one.batch for one in found])
-        return write_index(self.folder / INDEX, index, [one.info for one in found])
+        found = self._journal.stream.batches(self.folder / JOURNAL)
+        index = index_of([batch for batch, _ in found])
+        return write_index(self.folder / INDEX, index, [info for _, info in found])
 
     def _write_facts(self, more: Mapping[str, Any]) -> None:
         self._facts |= more

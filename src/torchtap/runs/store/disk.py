@@ -18,7 +18,7 @@ from torchtap.core.absence import Absence
 from torchtap.core.distributed import PLAIN
 from torchtap.core.errors import CaptureError, RunError
 from torchtap.core.planned_size import PlannedSize
-from torchtap.core.record import Record
+from torchtap.core.record import UNVERSIONED, Record
 from torchtap.core.site import Site
 from torchtap.core.tensors import obstacle
 from torchtap.core.torch_private import is_of_transform
@@ -153,6 +153,7 @@ class Disk:
         self._unreadable: dict[Absence, None] = {}
         self._is_closed = False
         self._has_warned = False
+        self._quick: dict[int, Site] = {}
         self._rows = RowsFeed(None, self._intake.queue, None)
 
     @property
@@ -223,25 +224,30 @@ class Disk:
         Raises:
             CaptureError: the queue is full, with ``on_full="raise"``.
         """
+        tensor, site, version = record[6], record[0], record[7]
+        # Most values are small plain tensors of sites that were looked at: that must be quick.
+        if (
+            self._quick.get(id(site)) is site
+            and type(tensor) is Tensor
+            and tensor.dtype in CLONED
+            and tensor.is_cpu
+            and tensor.layout is torch.strided
+            and not tensor.is_nested
+            and (version == UNVERSIONED or tensor._version == version)
+            and not is_of_transform(tensor)
+            and self._intake.take_small(record, tensor)
+        ):
+            return
         worker = self._ready()
         if worker is None or worker.failure is not None:
+            self._quick.clear()
             return
         if not self._selection.wants(record, self._meta):
             return
+        if self._selection.takes_whole:
+            self._quick[id(site)] = site
         try:
-            # Of a plain tensor nothing more is to be looked at.
-            tensor = record.value
-            if (
-                type(tensor) is not Tensor
-                or tensor.dtype not in CLONED
-                or not tensor.is_cpu
-                or tensor.layout is not torch.strided
-                or tensor.is_nested
-                or not self._selection.takes_whole
-                or is_of_transform(tensor)
-                or not self._intake.take_small(record, tensor)
-            ):
-                self._take(record)
+            self._take(record)
         except Exception as error:  # noqa: BLE001 - raised again where it is to be
             self._refuse(record, worker, error)
 
@@ -290,8 +296,11 @@ class Disk:
             self._intake.count_recorded()
         is_noted = any(self._about.notes.of(step)) or self._about.scalars.at(step)
         has_more = bool(self._intake.has_uncommitted or is_noted)
+        was_partly = self._is_partly
         if has_more:
             self._commit(step, is_closed=True)
+        if was_partly:  # Else a step that is whole would look as if a part of it were lost.
+            worker.ask("drain")
         self._rows.close_step(step)
         self._note_step(step, has_more=has_more)
         self._raise_failure(worker)
@@ -333,6 +342,7 @@ class Disk:
         if worker is None or self._is_closed or os.getpid() != self._process:
             return
         self._is_closed = True
+        self._quick.clear()
         self._commit_running()
         worker.ask("close", (self._closing_facts(), self._seal))
         if self._progress is not None:
@@ -473,6 +483,7 @@ class Disk:
         error = worker.failure
         if error is None:
             return
+        self._quick.clear()
         if self._settings.on_error == "raise":
             raise error
         if not self._has_warned:

@@ -89,7 +89,6 @@ class Intake:
         self._dropped: dict[str, tuple[int, int]] = {}
         self._clones: list[tuple[int, Any, Tensor]] = []
         self._clone_room = self._credit = 0
-        self._is_partly = False
         self._is_roomy = settings.max_bytes is None and settings.queue_bytes >= 8 * _CREDIT
 
     def take_small(self, record: Record, tensor: Tensor) -> bool:
@@ -111,7 +110,6 @@ class Intake:
             self._credit -= room
             self._clone_room += room
             self.num_values += 1
-            self.num_bytes += nbytes
             self.has_uncommitted = True
             self.last_step = record[1]
             if self._clone_room > _MOST_GATHERED:
@@ -183,9 +181,7 @@ class Intake:
             dropped, self._dropped = self._dropped, {}
             ids, labels = notes
             end = EndOfStep(step, time.time(), is_closed, ids, labels, dict(scalars), dropped)
-            # A step of which a part was committed is not to look lost for longer than it is.
-            self.queue.put(end, urgent=self._is_partly)
-            self._is_partly = not is_closed
+            self.queue.put(end, urgent=False)
             done = self.committed
             # A step of which a flush committed a part is one step.
             has_values = self.num_values > done.num_values and step != self.last_committed
@@ -244,6 +240,7 @@ class Intake:
             self._gathered.clear()
             self._gathered_bytes = 0
         if self._clones:
+            self.num_bytes += self._clone_room - _CLONE * len(self._clones)
             self.queue.put(SmallValues(self._clones, self._clone_room), urgent=False)
             self._clones, self._clone_room = [], 0
         if self._credit:

@@ -56,8 +56,8 @@ class WriteSelection:
 
     @property
     def takes_whole(self) -> bool:
-        """Whether values are written as they are."""
-        return self.dtype is None and self.pick is None
+        """Whether the values of all steps are written as they are."""
+        return self.dtype is None and self.pick is None and self.every == 1
 
     def wants(self, record: Record, meta: Meta) -> bool:
         """Whether a record is written."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from torchtap.core.errors import MissingExtraError
-from torchtap.runs.store.checksum import crc32
+from torchtap.runs.store.checksum import crc32, crc32_of_file
 from torchtap.runs.store.lane import write_all
 
 try:
@@ -82,6 +82,7 @@ class StreamWriter:
         self._stream: Any = None
         self._skipped = 0
         self.end = 0
+        self._crc = 0
 
     @property
     def file(self) -> int:
@@ -126,6 +127,7 @@ class StreamWriter:
         self.forget()
         write_all(self._file, whole, self.end)
         self.end += len(whole)
+        self._crc = crc32(whole, self._crc)
         return whole
 
     def forget(self) -> None:
@@ -152,6 +154,20 @@ class StreamWriter:
             ending = sink.getvalue().to_pybytes()
         write_all(self._file, memoryview(ending), self.end)
         self.end += len(ending)
+        self._crc = crc32(ending, self._crc)
+
+    def batches(self, path: Path) -> list[tuple[Any, bytes]]:
+        """The batches of the finished file, and what is said beside them.
+
+        Where all of its bytes are those that were written, which their checksum says, the batches
+        are not looked at one by one.
+        """
+        if crc32_of_file(path) != {"nbytes": self.end, "crc32": self._crc}:
+            found = (one for one in read_stream(path, self._schema) if isinstance(one, Found))
+            return [(one.batch, one.info) for one in found]
+        with pa.memory_map(str(path)) as source, pa.ipc.open_stream(source) as reader:
+            whole = reader.iter_batches_with_custom_metadata()
+            return [(batch, said[INFO]) for batch, said in whole]
 
     def close(self) -> None:
         """Close the file."""
