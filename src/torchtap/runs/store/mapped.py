@@ -28,6 +28,8 @@ _WORTH_A_THREAD = 4 << 20
 """From so many bytes on a thread checks values ahead of the reader."""
 _WORTH_ASKING = 512 << 10
 """From so many bytes on it checks a value: asking it to takes as long as a smaller one."""
+_PART, _MOST_PARTS = 1024, 512
+"""Numbers of a column that are computed together, and how often that is remembered."""
 _MOST_AHEAD = 32 << 20
 """Bytes that it is ahead of the reader."""
 
@@ -105,6 +107,7 @@ class MappedValues(Sequence[Tensor]):
         self._is_sparse = [is_sparse_dtype(name) for name in names]
         is_small = [path.name == SMALL for path in paths]
         self._is_small = np.array(is_small, dtype=bool)
+        self._known: dict[tuple[str, int], NDArray[Any]] = {}
         self._is_verified: NDArray[np.bool_] = np.zeros(len(index), dtype=bool)
         if not verify:
             self._is_verified[:] = True
@@ -118,6 +121,23 @@ class MappedValues(Sequence[Tensor]):
         if not self._is_verified[place]:
             self._verify(place, self._has_checksum(place, raw))
         return self._shaped(place, raw)
+
+    def _at(self, name: str, place: int) -> int:
+        """One number of the index; those beside it are computed with it, where they are computed.
+
+        Of a large run one by one would take ten times as long as reading the values.
+        """
+        column = self.entries.columns[name]
+        if isinstance(column, np.ndarray):
+            return int(column[place])
+        part, within = divmod(place, _PART)
+        found = self._known.get((name, part))
+        if found is None:
+            if len(self._known) >= _MOST_PARTS:
+                self._known.clear()
+            found = column[np.arange(part * _PART, min((part + 1) * _PART, len(self)))]
+            self._known[name, part] = found
+        return int(found[within])
 
     def in_order(self, places: Sequence[int]) -> Iterator[Tensor]:
         """Values one after the other.
@@ -167,20 +187,14 @@ class MappedValues(Sequence[Tensor]):
             return None
 
     def _shaped(self, place: int, raw: Tensor) -> Tensor:
-        columns, tables = self.entries.columns, self.entries.tables
-        dtype = self._dtypes[columns["dtype"][place]]
-        if self._is_sparse[columns["dtype"][place]]:
-            kind, shape = (
-                tables.dtype[columns["dtype"][place]],
-                tables.shape[columns["shape"][place]],
-            )
-            return unpacked(raw, kind, shape, str(self.path_of(place)))
-        if (
-            self._is_small[int(columns["file"][place])]
-            or raw.storage_offset() % STORED[tables.dtype[columns["dtype"][place]]].itemsize
-        ):
+        tables, code = self.entries.tables, self._at("dtype", place)
+        dtype, shape = self._dtypes[code], tables.shape[self._at("shape", place)]
+        if self._is_sparse[code]:
+            return unpacked(raw, tables.dtype[code], shape, str(self.path_of(place)))
+        is_small = self._is_small[self._at("file", place)]
+        if is_small or raw.storage_offset() % STORED[tables.dtype[code]].itemsize:
             raw = raw.clone()  # It may begin anywhere; and a page is not kept for a few bytes.
-        return raw.view(dtype).view(tables.shape[columns["shape"][place]])
+        return raw.view(dtype).view(shape)
 
     def gather(self, places: Any, within: Any) -> Tensor | None:
         """Rows of several values at once, if they stand in one lane.
@@ -243,11 +257,10 @@ class MappedValues(Sequence[Tensor]):
 
     def fact(self, place: int) -> Fact:
         """Dtype, shape and bytes of a value, without reading it."""
-        columns, tables = self.entries.columns, self.entries.tables
-        shape = tables.shape[columns["shape"][place]]
-        return Fact(
-            dense_dtype(tables.dtype[columns["dtype"][place]]), shape, int(columns["nbytes"][place])
-        )
+        tables = self.entries.tables
+        shape = tables.shape[self._at("shape", place)]
+        dtype = dense_dtype(tables.dtype[self._at("dtype", place)])
+        return Fact(dtype, shape, self._at("nbytes", place))
 
     @property
     def nbytes(self) -> int:
@@ -256,7 +269,7 @@ class MappedValues(Sequence[Tensor]):
 
     def path_of(self, place: int) -> Path:
         """The file in which a value stands."""
-        return self._paths[int(self.entries.columns["file"][place])]
+        return self._paths[self._at("file", place)]
 
     def is_whole(self, place: int) -> bool:
         """Whether a value has its checksum."""
@@ -266,8 +279,7 @@ class MappedValues(Sequence[Tensor]):
             return False
 
     def _raw(self, place: int) -> Tensor:
-        columns = self.entries.columns
-        offset, nbytes = int(columns["offset"][place]), int(columns["nbytes"][place])
+        offset, nbytes = self._at("offset", place), self._at("nbytes", place)
         if not nbytes:
             return torch.empty(0, dtype=torch.uint8)
         return self._files.bytes_of(self.path_of(place), offset, nbytes)
@@ -276,9 +288,9 @@ class MappedValues(Sequence[Tensor]):
         """An index is looked at value by value when they are read."""
         fact = self.fact(place)
         expected = math.prod(fact.shape) * STORED[fact.dtype].itemsize
-        if self._is_sparse[self.entries.columns["dtype"][place]]:
+        if self._is_sparse[self._at("dtype", place)]:
             expected = max(fact.nbytes, 0)
-        if fact.nbytes != expected or int(self.entries.columns["offset"][place]) < 0:
+        if fact.nbytes != expected or self._at("offset", place) < 0:
             raise RunError(
                 f"The index of {self.path_of(place)} says that a value {fact.dtype}"
                 f"{list(fact.shape)} has {fact.nbytes:,} bytes; it is damaged."
@@ -286,7 +298,7 @@ class MappedValues(Sequence[Tensor]):
 
     def _has_checksum(self, place: int, raw: Tensor) -> bool:
         data: Any = raw.numpy() if raw.numel() else b""
-        return crc32(data) == int(self.entries.columns["crc32"][place])
+        return crc32(data) == self._at("crc32", place)
 
     def _verify(self, place: int, is_whole: bool) -> None:
         """Note that a value has its checksum, or refuse it."""
