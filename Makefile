@@ -47,6 +47,7 @@ benchmark: $(VENV)/.test
 	$(BIN)/python benchmarks/attribution.py
 	$(BIN)/python benchmarks/cams.py
 	$(BIN)/python benchmarks/store.py
+	$(BIN)/python benchmarks/small_values.py
 
 # Runs the fast tests on every version of tools/versions.txt, and writes the table of the README.
 versions: $(VENV)/.test
