@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -39,7 +40,7 @@ def test_a_whole_run_is_found_whole(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 def test_a_flipped_bit_in_any_file_is_found(tmp_path: Path) -> None:
     path, chance = recorded(tmp_path / "run"), random.Random(0)
-    unchecked = {"run.json", "statistics.arrows", "statistics.parquet"}
+    unchecked = {"run.json", "statistics.arrows"}
     for file in files_of(path):
         whole = file.read_bytes()
         for _ in range(6):
@@ -55,7 +56,26 @@ def test_a_flipped_bit_in_any_file_is_found(tmp_path: Path) -> None:
     assert examine(path).is_whole
 
 
-@pytest.mark.parametrize("name", ["index.safetensors", "journal.arrows", "series.safetensors"])
+@pytest.mark.parametrize("how", ["closed", "killed"])
+def test_a_run_of_statistics_alone_has_their_steps(
+    how: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    net, path = small_net(), tmp_path / "run"
+    with tt.watch(net, "*:output", to=[tt.Disk(path, values=None), tt.Stats()]) as w:
+        for step in range(4):
+            net(batch(step))
+            w.step()
+        if how == "killed":
+            w.sync()
+            path = Path(shutil.copytree(path, tmp_path / "copy"))
+    cli.run(["doctor", str(path)])
+    assert "statistics of 4 steps, 0 values" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["index.safetensors", "journal.arrows", "series.safetensors", "statistics.parquet"],
+)
 def test_a_file_that_is_missing_is_named(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -86,13 +86,6 @@ def test_two_records_may_share_their_memory(tmp_path: Path) -> None:
     assert run["c"].tolist() == [1, 2, 3]
 
 
-def test_a_sparse_tensor_becomes_dense_and_says_so(tmp_path: Path) -> None:
-    dense = torch.tensor([[0.0, 2.0], [0.0, 0.0]])
-    run = written(kept(record(value=dense.to_sparse())), tmp_path)
-    assert run["fc"].tolist() == dense.tolist()
-    assert run.record("fc").labels == ("dense from sparse_coo",)
-
-
 def test_a_nested_tensor_becomes_its_values_and_says_so(tmp_path: Path) -> None:
     parts = [torch.ones(2, 3), torch.zeros(1, 3)]
     value = torch.nested.nested_tensor(parts, layout=torch.jagged)

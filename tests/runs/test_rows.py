@@ -128,21 +128,24 @@ def test_any_rows_are_what_indexing_gives(tmp_path_factory: Any, indices: list[i
     assert content(run.rows(".:output", indices)) == content(run.cat(".:output")[indices])
 
 
+@pytest.mark.parametrize("width", [9000, 5], ids=["lane", "small"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_rows_of_any_dtype_have_the_bits_that_were_written(
-    tmp_path: Path, dtype: torch.dtype
+    tmp_path: Path, dtype: torch.dtype, width: int
 ) -> None:
     size = torch.empty(0, dtype=torch.uint8).view(dtype).element_size()
-    bits = torch.randint(0, 2 if dtype is torch.bool else 256, (3, 16, 9000 * size))
+    bits = torch.randint(0, 2 if dtype is torch.bool else 256, (3, 16, width * size))
     bits = bits.to(torch.uint8)
     with tt.watch(layer := nn.Identity(), to=tt.Disk(tmp_path / "run")) as w:
         for one in bits:
             layer(one.view(dtype))
             w.step()
     chosen = [47, 0, 16, 16, 31]
-    found = tt.open(tmp_path / "run").rows(".:output", chosen)
-    assert found.dtype is dtype and found.shape == (5, 9000)
-    assert torch.equal(found.view(torch.uint8), bits.view(48, -1)[chosen])
+    run = tt.open(tmp_path / "run")
+    for one in (run, tt.open(run.save(tmp_path / "run.safetensors"))):
+        found = one.rows(".:output", chosen)
+        assert found.dtype is dtype and found.shape == (5, width)
+        assert torch.equal(found.view(torch.uint8), bits.view(48, -1)[chosen])
 
 
 def test_values_that_are_checked_ahead_are_refused_in_their_turn(tmp_path: Path) -> None:

@@ -35,10 +35,10 @@ def held(run: tt.Run) -> Seen:
 
 
 def copied(record: tt.Record) -> tt.Record:
-    """A record with a copy of its value, made by torch alone; of a sparse one a dense copy."""
+    """A record with a copy of its value, made by torch alone; one of MKL-DNN is dense."""
     try:
         value = record.value.detach().clone()
-        if value.layout is torch.strided:
+        if str(value.layout) != "torch._mkldnn":
             return record.with_value(value)
         said = f"dense from {str(value.layout).removeprefix('torch.')}"
         return record._replace(labels=(*record.labels, said)).with_value(value.to_dense())

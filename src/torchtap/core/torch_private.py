@@ -824,6 +824,7 @@ ATTRIBUTES: Mapping[str, str] = MappingProxyType(
         "_is_zerotensor": "whether a tensor is zero without memory",
         "_nested_tensor_size": "shapes of the parts of a nested tensor",
         "_indices": "indices of a sparse tensor that is not coalesced",
+        "_values": "values of a sparse tensor that is not coalesced",
         # Nodes of the autograd graph.
         "_sequence_nr": "in which order nodes were made",
         "_register_hook_dict": "puts a table of hooks on a tensor, without a handle for each",

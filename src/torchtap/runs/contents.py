@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from torchtap.runs.merging.rank_numbers import RankNumbers
+    from torchtap.runs.tables.statistics_columns import StatisticsIndex
 
 Step = int | Iterable[int] | str | None
 _SEARCHED = 8
@@ -118,6 +119,13 @@ class Contents:
     def sites(self) -> Sequence[Site]:
         """Sites that were recorded or measured, by module, port and leaf."""
         return self.selection.sites
+
+    @cached_property
+    def statistics_index(self) -> StatisticsIndex:
+        """Of which sites and steps there are statistics."""
+        from torchtap.runs.tables.statistics_columns import StatisticsIndex
+
+        return StatisticsIndex(self, self.select(None))
 
     @property
     def steps(self) -> list[int]:
@@ -285,6 +293,8 @@ class Contents:
                 f"{place} has no record in steps {steps!r}. {steps_there(own, missing)}"
             )
         values = [row.value for _, row in sorted(last.items(), key=lambda item: item[0])]
+        kinds = (torch.strided, torch.sparse_coo)  # Others are joined as sparse ones.
+        values = [one if one.layout in kinds else one.to_sparse() for one in values]
         try:
             return torch.cat([value.reshape(1) if value.dim() == 0 else value for value in values])
         except RuntimeError as error:

@@ -16,7 +16,9 @@ from torch import Tensor
 from torchtap.core.errors import InputError, RunError
 from torchtap.runs.run import Run
 from torchtap.runs.select import Where
+from torchtap.runs.sparse import about, is_sparse, parts_of
 from torchtap.runs.strided import nameable
+from torchtap.runs.tables.statistics_columns import unicode_names
 from torchtap.runs.tables.statistics_rows import arrow_table, statistics_rows
 from torchtap.stats.statistics import NUMBERS
 
@@ -61,8 +63,12 @@ def _write_npz(run: Run, path: Path, where: Where) -> None:
     for record in run.records(where, phase=None):
         name = f"{record.site}#{record.step}.{record.call}.{record.backward}.{record.phase}"
         # Names are of files in the archive: none may lead out of where it is unpacked.
-        safe = unused(_UNSAFE.sub("_", name).lstrip("."), arrays)
-        arrays[safe] = _array(record.value, str(record.site))
+        value = record.value
+        for part, one in _parts_of(value).items():
+            safe = unused(_UNSAFE.sub("_", name).lstrip(".") + part, arrays)
+            arrays[safe] = _array(one, str(record.site))
+        if is_sparse(value):
+            arrays[f"{safe.rpartition('.')[0]}.about"] = np.array(json.dumps(about(value)))
     if not arrays:
         raise RunError(_NO_VALUES)
     notes = _notes(run)
@@ -78,20 +84,33 @@ def _write_safetensors(run: Run, path: Path, where: Where) -> None:
     tensors: dict[str, Tensor] = {}
     steps: dict[str, list[int]] = {}
     dtypes: dict[str, str] = {}
-    for site in run.select(where):
+    sparse: dict[str, dict[str, Any]] = {}
+    sites = run.select(where)
+    for site, name in zip(sites, unicode_names(sites), strict=True):
         if site in run.series and not any(True for _ in run.records(site)):
             continue
         joined = run.cat(site)
-        dtypes[str(site)] = str(joined.dtype).removeprefix("torch.")
-        tensors[str(site)] = nameable(joined).contiguous()
-        steps[str(site)] = run._site_rows(site).steps.tolist()
+        dtypes[name] = str(joined.dtype).removeprefix("torch.")
+        if is_sparse(joined):
+            sparse[name] = about(joined)
+        for part, value in _parts_of(joined).items():
+            tensors[unused(f"{name}{part}", tensors)] = nameable(value).contiguous()
+        steps[name] = run._site_rows(site).steps.tolist()
     if not tensors:
         raise RunError(_NO_VALUES)
     said = {"steps": steps, "dtypes": dtypes, "notes": _notes(run)}
+    said |= {"sparse": sparse} if sparse else {}
     path.touch()
     mode = path.stat().st_mode  # As the user's umask wants it; safetensors makes it private.
     save_file(tensors, path, metadata={name: json.dumps(one) for name, one in said.items()})
     path.chmod(mode)
+
+
+def _parts_of(tensor: Tensor) -> dict[str, Tensor]:
+    """A tensor under no name; the indices and values of a sparse one under theirs."""
+    if not is_sparse(tensor):
+        return {"": tensor}
+    return {f".{name}": part for name, part in parts_of(tensor).items()}
 
 
 def _notes(run: Run) -> list[dict[str, Any]]:

@@ -57,7 +57,8 @@ class SiteRows:
         owners = np.searchsorted(self.starts, wanted, side="right") - 1
         within = wanted - self.starts[owners]
         if not len(wanted):
-            return self._first_value()[:0]
+            value = self._first_value()
+            return value.new_empty((0, *value.shape[1:]), layout=torch.strided)
         stored = getattr(self._records.kept, "gather", None)
         if stored is not None:
             found: Tensor | None = stored(self._places[owners], within)
@@ -72,10 +73,17 @@ class SiteRows:
                 f"{', '.join(sorted(str((str(d), list(s))) for d, s in kinds))}. Read them one by "
                 f"one with run.records({str(self._site)!r})."
             )
-        out = values[0].new_empty((len(wanted), *values[0].shape[1:]))
-        for number, value in enumerate(values):
-            mine = np.flatnonzero(which == number)
-            out[torch.from_numpy(mine)] = value[torch.from_numpy(within[mine])]
+        first = values[0]
+        out = torch.empty((len(wanted), *first.shape[1:]), dtype=first.dtype, device=first.device)
+        order = np.argsort(which, kind="stable")  # Of each value the rows that are asked of it.
+        ends = np.cumsum(np.bincount(which, minlength=len(values)))
+        for value, mine in zip(values, np.split(order, ends[:-1]), strict=True):
+            chosen = torch.from_numpy(within[mine])
+            if value.layout is torch.sparse_coo:
+                value, chosen = value.index_select(0, chosen).to_dense(), torch.arange(len(mine))
+            elif value.layout is not torch.strided:
+                value = value.to_dense()
+            out[torch.from_numpy(mine)] = value[chosen]
         return out
 
     def first(self, count: int) -> SiteRows:

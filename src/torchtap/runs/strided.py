@@ -1,4 +1,4 @@
-"""Tensors of every kind as dense, strided ones, and what is to be said of that."""
+"""Tensors of every kind as such that files hold, and what is to be said of that."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from torchtap.core.distributed import readable
 from torchtap.core.errors import RunError
-from torchtap.runs.store.dtypes import STORED
+from torchtap.runs.store.dtypes import SPARSE, STORED
 
 _COMPLEX_OF_HALVES = tuple(
     getattr(torch, name) for name in ("complex32", "bcomplex32") if hasattr(torch, name)
@@ -17,6 +17,7 @@ _COMPLEX_OF_HALVES = tuple(
 """``bcomplex32``, two numbers of ``bfloat16``, came with torch 2.15."""
 COMPLEX_WITHOUT_NAME = (*_COMPLEX_OF_HALVES, torch.complex128)
 """Complex dtypes that safetensors lacks."""
+_SPARSE = frozenset(getattr(torch, name) for name in SPARSE)
 _OF_BITS = {
     getattr(torch, name): plain
     for names, plain in (
@@ -32,12 +33,15 @@ _OF_BITS = {
 same size that they can."""
 
 
-def strided(tensor: Tensor, labels: Sequence[str]) -> tuple[Tensor, list[str]]:
-    """The numbers of a tensor as a dense, strided tensor, detached; without a copy where it is one.
+def storable(
+    tensor: Tensor, labels: Sequence[str], *, dense: bool = False
+) -> tuple[Tensor, list[str]]:
+    """The numbers of a tensor as a strided or sparse one, detached; without a copy where it is one.
 
     Args:
         tensor: of any kind; of a distributed one what this rank holds of it is taken.
         labels: what is known of it.
+        dense: whether a sparse one is made dense, too.
 
     Returns:
         the tensor, and the labels with what was changed.
@@ -55,7 +59,7 @@ def strided(tensor: Tensor, labels: Sequence[str]) -> tuple[Tensor, list[str]]:
         elif tensor.is_nested:
             tensor = tensor.values()
             said.append("values of a nested tensor")
-        elif tensor.layout is not torch.strided:
+        elif tensor.layout is not torch.strided and (dense or tensor.layout not in _SPARSE):
             said.append(f"dense from {str(tensor.layout).removeprefix('torch.')}")
             tensor = tensor.to_dense()
     except RuntimeError as error:

@@ -101,6 +101,43 @@ class _Step:
     states: States = field(default_factory=dict)
 
 
+class Snapshot:
+    """The rows of a series at one moment; nothing is copied, and nothing changes them later.
+
+    Args:
+        steps: ascending.
+        rows: of each step, one for each site known by then.
+        whole: the same as one array, where there is one.
+        num_sites: how many there are now.
+
+    Attributes:
+        steps: ``int64``, ascending.
+    """
+
+    def __init__(
+        self, steps: Sequence[int], rows: Sequence[Rows], whole: Rows | None, num_sites: int
+    ) -> None:
+        self.steps: NDArray[np.int64] = np.array(steps, dtype=np.int64)
+        self._rows = rows
+        self._whole = whole
+        self._num_sites = num_sites
+
+    def column(self, number: int) -> NDArray[np.float64]:
+        """One of the 16 numbers, ``float64[steps, sites]``; 0 of sites not known in a step."""
+        if self._whole is not None:
+            found: NDArray[np.float64] = self._whole[..., number]
+            return found
+        found = np.zeros((len(self.steps), self._num_sites))
+        for own, rows in zip(found, self._rows, strict=True):
+            own[: len(rows)] = rows[: self._num_sites, number]
+        return found
+
+    def numbers(self, at: Any, places: Any, number: int) -> NDArray[np.float64]:
+        """One of the 16 numbers, of some sites, each in the step that stands at a place."""
+        found: NDArray[np.float64] = self.column(number)[at, places]
+        return found
+
+
 class Series:
     """Statistics of every site and step.
 
@@ -136,6 +173,7 @@ class Series:
         self._saved_histograms: SavedHistograms = _no_histograms
         self._unread: set[int] = set()
         self._new_rows: NewRows = blank_rows
+        self._whole: Rows | None = None
 
     @property
     def kept_until_the_end(self) -> list[str]:
@@ -155,6 +193,7 @@ class Series:
     def add_step(self, step: int, rows: Rows, parts: list[StepHistograms]) -> None:
         """The rows of a step that has ended, one per site; later parts of it are merged."""
         self.revision += 1
+        self._whole = None
         for saved in list(self._unread):
             self._read_histograms(saved)
         entry = self._steps.get(step)
@@ -205,7 +244,18 @@ class Series:
     def steps_of(self, site: Site) -> list[int]:
         """Steps in which a site was measured."""
         place = self._places[site]
+        whole = self._whole
+        if whole is not None:
+            steps = self.steps
+            return [steps[at] for at in np.flatnonzero(whole[:, place, NUM_TENSORS]).tolist()]
         return [step for step in self.steps if self.row(step, place) is not None]
+
+    def snapshot(self) -> Snapshot:
+        """All rows as they are now."""
+        with self.lock:
+            steps = self.steps
+            rows = [] if self._whole is not None else [self._steps[step].rows for step in steps]
+            return Snapshot(steps, rows, self._whole, len(self.measured))
 
     def known_place(self, site: Site) -> int:
         """The place of a site that is there."""
@@ -373,6 +423,8 @@ class Series:
             saved: gives states of the further statistics.
         """
         self._saved, self._saved_histograms = saved, histograms
+        is_whole = not self._steps and steps == sorted(steps) and rows.ndim == 3
+        self._whole = rows if is_whole and rows.shape[1] == len(self.measured) else None
         for step, own, is_kept in zip(steps, rows, kept, strict=True):
             self._steps[step] = _Step(step, own, [] if is_kept else None)
             self._recent.append(self._steps[step])
@@ -398,9 +450,9 @@ class Series:
         return [_together(s, a, b) for s, a, b in zip(self.statistics, one, two, strict=True)]
 
     def _merge_step(self, entry: _Step, rows: Rows) -> None:
-        if len(rows) > len(entry.rows):
-            more = blank_rows(len(rows) - len(entry.rows))
-            entry.rows = np.concatenate([entry.rows, more])
+        # A copy: what was read of the step before does not change.
+        more = blank_rows(max(len(rows) - len(entry.rows), 0))
+        entry.rows = np.concatenate([entry.rows, more])
         new = np.flatnonzero(rows[:, NUM_TENSORS]).tolist()
         replaced = [place for place in new if self.measured[place].is_replaced]
         self._drop(entry, replaced)

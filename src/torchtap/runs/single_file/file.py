@@ -40,11 +40,12 @@ from torchtap.runs.single_file.header import (
 )
 from torchtap.runs.single_file.packed import is_small, pack, unpack
 from torchtap.runs.single_file.tensors import Tensors, write_tensors
+from torchtap.runs.sparse import dtype_of, is_sparse, packed
 from torchtap.runs.step_notes import StepNotes
 from torchtap.runs.store.history import WHOLE_RUN
 from torchtap.runs.store.index import DTYPES, Index, Tables, number_of
 from torchtap.runs.store.mapped import MappedFiles, MappedValues
-from torchtap.runs.strided import COMPLEX_WITHOUT_NAME, strided
+from torchtap.runs.strided import COMPLEX_WITHOUT_NAME, storable
 from torchtap.stats.series import Series
 
 T = TypeVar("T")
@@ -259,7 +260,11 @@ def _packed_records(held: Contents) -> tuple[dict[str, Tensor], list[dict[str, A
                 f"{record.site} (step {record.step}, call {record.call}) is a meta tensor, which "
                 f"has no values to write. Run the model on a device that has memory."
             )
-        tensor, labels = _strided(record)
+        tensor, labels = _storable(record)
+        dtype, more = str(tensor.dtype).removeprefix("torch."), {}
+        if is_sparse(tensor):
+            dtype, more = dtype_of(tensor), {"shape": list(tensor.shape)}
+            tensor = packed(tensor)
         tensors[name] = tensor
         headers.append(
             {
@@ -271,7 +276,8 @@ def _packed_records(held: Contents) -> tuple[dict[str, Tensor], list[dict[str, A
                 "backward": record.backward,
                 "labels": labels,
                 "real_view": tensor.dtype in COMPLEX_WITHOUT_NAME,
-                "dtype": str(tensor.dtype).removeprefix("torch."),
+                "dtype": dtype,
+                **more,
             }
         )
     return tensors, headers
@@ -290,9 +296,9 @@ def _parts(site: Site) -> tuple[str, str, str]:
     return site.path, site.port, site.leaf
 
 
-def _strided(record: Record) -> tuple[Tensor, list[str]]:
+def _storable(record: Record) -> tuple[Tensor, list[str]]:
     try:
-        return strided(record.value, record.labels)
+        return storable(record.value, record.labels)
     except RunError as error:
         raise RunError(
             f"{record.site} (step {record.step}, call {record.call}) is {error}, and so cannot be "

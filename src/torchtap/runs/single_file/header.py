@@ -19,7 +19,7 @@ from torchtap.core.errors import RunError
 from torchtap.core.record import PHASES
 from torchtap.core.site import PORTS, Site, nearest, one_of
 from torchtap.runs.store.checksum import crc32
-from torchtap.runs.store.dtypes import STORED
+from torchtap.runs.store.dtypes import STORED, is_sparse_dtype
 from torchtap.runs.store.layout import is_run_folder
 
 FORMAT = 2
@@ -162,7 +162,10 @@ class Header:
             raise ValueError(f"{where} in phase {entry['phase']!r}")
         dtype = entry.get("dtype") or _unnamed_dtype(tensor, is_real_view=entry["real_view"])
         shape = tensor.shape if STORED[dtype].width != 2 else tensor.shape[:-1]
-        if not _can_be(dtype, tensor) or math.prod(shape) * STORED[dtype].itemsize != tensor.nbytes:
+        nbytes = math.prod(shape) * STORED[dtype].itemsize
+        if is_sparse_dtype(dtype):
+            shape, nbytes = tuple(map(_whole, entry["shape"])), tensor.nbytes
+        if not _can_be(dtype, tensor) or nbytes != tensor.nbytes or min(shape, default=0) < 0:
             raise RunError(
                 f"{self.path} is damaged: its header says that the value of {where} is {dtype}, "
                 f"and the file holds it as {tensor.code}{list(tensor.shape)}. Copy the file "

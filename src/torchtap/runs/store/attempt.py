@@ -1,28 +1,39 @@
 """Writes the folder of one attempt: values, commits, and what is known of the run.
 
-Everything here happens in the order of the calls, in one thread; nothing waits in memory but the
-small values of the running commit.
+Everything here happens in the order of the calls, in one thread. Large values are written at once.
+Small ones and commits wait in memory for others, to be written together: small values first, then
+the journal, whose batches count as soon as they are whole.
 """
 
 from __future__ import annotations
 
 import errno
-import json
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import lru_cache
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from torchtap.core.errors import RunError
 from torchtap.core.site import Site
 from torchtap.runs.store.checksum import crc32
 from torchtap.runs.store.commit import Commit
+from torchtap.runs.store.dtypes import is_sparse_dtype
 from torchtap.runs.store.index_file import write_index
-from torchtap.runs.store.journal import Entry, JournalWriter, index_of, read_journal
+from torchtap.runs.store.journal import (
+    Head,
+    JournalWriter,
+    Template,
+    Templates,
+    index_of,
+)
 from torchtap.runs.store.lane import FULL, Lane, OpenFiles
 from torchtap.runs.store.layout import (
     ATTEMPT,
@@ -37,11 +48,22 @@ from torchtap.runs.store.layout import (
 )
 from torchtap.runs.store.lock import hold_lock
 from torchtap.runs.store.site_text import site_text
-from torchtap.runs.store.small import SmallWriter
+from torchtap.runs.store.small import SmallWriter, joined, stacked
+from torchtap.runs.store.staging import CLONED
 from torchtap.runs.store.statistics import Measured, StatisticsWriter
-from torchtap.runs.store.streams import Found
 
-_Small = tuple[str, int, str, str, bytes | memoryview]
+_MOST_WAITING = 1 << 20
+"""Bytes of small values and of the journal that wait to be written together."""
+
+
+_Entry = tuple[int, Head, int, int, int, int, int]
+"""Place in the commit, head, step, bytes, row, offset and checksum of a value."""
+Column = NDArray[np.int64]
+_Block = tuple[list[int], Template, Column, Column, list[int]]
+"""Small values that came together: places in the commit, template, steps, offsets, checksums."""
+Key = tuple[Site, int, int, str, int, tuple[str, ...]]
+"""Site, step, call, phase, backward and labels of a value."""
+SmallValue = tuple[int, Key, Tensor]
 
 
 class Value(NamedTuple):
@@ -105,12 +127,17 @@ class AttemptWriter:
         self._lanes: dict[tuple[Site, str, tuple[int, ...] | None], Lane] = {}
         self._kinds: dict[tuple[Site, str], tuple[int, ...]] = {}
         self._committed: dict[Lane, tuple[int, int]] = {}
-        self._entries: list[tuple[int, Entry]] = []
-        self._pending: list[tuple[int, _Small]] = []
+        self._entries: list[_Entry] = []
+        self._pending: list[tuple[int, Tensor | memoryview]] = []
+        self._templates = Templates()
+        self._blocks: list[_Block] = []
+        self._last_facts: list[Any] = []
+        self._last_template = self._templates.of([], [])
         self._small: SmallWriter | None = None
         self._small_end = 0
+        self._ends_then: tuple[dict[Lane, tuple[int, int]], int] = {}, 0
         self._has_new_files = True
-        self._num_commits = 0
+        self._num_made = self._num_commits = 0
         self._header_bytes = self._empty_bytes = 0
         self.written = Written(0, 0, 0)
         self._statistics: StatisticsWriter | None = None
@@ -129,56 +156,126 @@ class AttemptWriter:
             value: what.
             order: where among the values of the commit it comes; the order of the calls by default.
         """
+        nbytes, site, dtype = len(value.data), value.site, value.dtype
+        head = (site, value.call, value.phase, value.backward, value.labels, dtype, value.shape)
+        number = len(self._entries) if order is None else order
+        if nbytes <= MOST_SMALL and (site, dtype) not in self._kinds:
+            self._pending.append((len(self._entries), value.data))
+            self._entries.append((number, (*head, SMALL), value.step, nbytes, 0, 0, 0))
+            return
         checksum = crc32(value.data)
-        nbytes, shape, site = len(value.data), json.dumps(value.shape), _text(value.site)
-        name, row, offset = SMALL, len(self._pending), 0
-        if nbytes <= MOST_SMALL and (value.site, value.dtype) not in self._kinds:
-            small = (site, value.step, value.dtype, shape, value.data)
-            self._pending.append((len(self._entries), small))
-        else:
-            lane, num_rows = self._lane_of(value)
-            offset, row = self._append_to(lane, value.data, num_rows)
-            if self._durability == "step":  # So that the disk has it when the step is synced.
-                lane.begin_sync(offset)
-            name = lane.path.name
-        key = (site, value.step, value.call, value.phase, value.backward, json.dumps(value.labels))
-        entry = Entry(*key, value.dtype, shape, name, row, offset, nbytes, checksum)
-        self._entries.append((len(self._entries) if order is None else order, entry))
+        lane, num_rows = self._lane_of(value)
+        offset, row = self._append_to(lane, value.data, num_rows)
+        if self._durability == "step":  # So that the disk has it when the step is synced.
+            lane.begin_sync(offset)
+        where = (row, offset, checksum)
+        self._entries.append((number, (*head, lane.path.name), value.step, nbytes, *where))
+
+    def append_small(self, values: Sequence[SmallValue]) -> None:
+        """Take small values of plain tensors on the CPU, which nobody changes any more.
+
+        Args:
+            values: where among those of the commit each comes, its key, and the tensor.
+        """
+        if self._kinds and any(
+            (key[0], CLONED[one.dtype]) in self._kinds for _, key, one in values
+        ):
+            for order, key, tensor in values:
+                data = memoryview(joined([tensor]))
+                self.append(Value(*key, CLONED[tensor.dtype], tuple(tensor.shape), data), order)
+            return
+        facts = [(key[0], *key[2:], one.dtype, one.shape) for _, key, one in values]
+        if facts != self._last_facts:
+            heads = [(*fact[:5], CLONED[fact[5]], tuple(fact[6]), SMALL) for fact in facts]
+            self._last_template = self._templates.of(heads, [one.nbytes for _, _, one in values])
+            self._last_facts = facts
+        template = self._last_template
+        steps = np.array([key[1] for _, key, _ in values], dtype=np.int64)
+        tensors = [one for _, _, one in values]
+        data = stacked(tensors) if template.are_alike else memoryview(joined(tensors))
+        offsets, sums = self._add_small(template, steps, data)
+        self._blocks.append(([order for order, _, _ in values], template, steps, offsets, sums))
 
     def write_small(self) -> None:
-        """Write the small values that wait in memory for others to stand with."""
+        """Have the small values that came stand together; their bytes are needed no longer."""
         if not self._pending:
             return
+        entries, numbers = self._entries, [number for number, _ in self._pending]
+        chosen = [entries[number] for number in numbers]
+        template = self._templates.of([one[1] for one in chosen], [one[3] for one in chosen])
+        steps = np.array([one[2] for one in chosen], dtype=np.int64)
+        data = memoryview(joined([value for _, value in self._pending]))
+        offsets, sums = self._add_small(template, steps, data)
+        self._pending.clear()
+        for row, (number, place) in enumerate(zip(numbers, offsets.tolist(), strict=True)):
+            entries[number] = (*entries[number][:4], row, place, sums[row])
+
+    def _add_small(
+        self, template: Template, steps: Column, data: memoryview
+    ) -> tuple[Column, list[int]]:
+        """Have small values stand together; where each begins in the file, and its checksum."""
         if self._small is None:
             self._small = SmallWriter(self.folder / SMALL)
             self._has_new_files = True
-        places = self._small.append([row for _, row in self._pending])
-        for (number, _), offset in zip(self._pending, places, strict=True):
-            order, entry = self._entries[number]
-            self._entries[number] = order, entry._replace(offset=offset)
-        self._pending.clear()
+        place = self._small.add(template, steps, data)
+        sums = [crc32(data[begin:end]) for begin, end in template.starts]
+        return place + template.ends[:-1], sums
 
     def commit(self, commit: Commit) -> None:
-        """Make what was appended since the last commit count, all or none of it."""
+        """Have what was appended since the last commit count, all or none of it, once written."""
         self._refuse_deleted()
         self.write_small()
+        template, numbers = self._committing()
+        before = self._journal.nbytes
+        self._journal.add(template, numbers, commit)
+        if not template.heads:
+            self._empty_bytes += self._journal.nbytes - before
+        self._num_made += 1
+        self._note_ends()
+        waiting = self._journal.stream.num_waiting
+        waiting += 0 if self._small is None else self._small.stream.num_waiting
+        if self._durability == "step" or waiting > _MOST_WAITING:
+            self.write()
+
+    def _committing(self) -> tuple[Template, Mapping[str, Any]]:
+        """What is to be committed, in its order."""
+        blocks, entries = self._blocks, self._entries
+        self._blocks, self._entries = [], []
+        if len(blocks) == 1 and not entries:
+            _, template, steps, offsets, sums = blocks[0]
+            rows = template.rows
+            return template, {"step": steps, "row": rows, "offset": offsets, "crc32": sums}
+        for orders, template, steps, offsets, sums in blocks:
+            columns = (steps.tolist(), template.nbytes.tolist(), template.rows.tolist())
+            own = zip(orders, template.heads, *columns, offsets.tolist(), sums, strict=True)
+            entries += own
+        entries.sort(key=itemgetter(0))
+        template = self._templates.of([one[1] for one in entries], [one[3] for one in entries])
+        places = {"step": 2, "row": 4, "offset": 5, "crc32": 6}
+        return template, {name: [one[at] for one in entries] for name, at in places.items()}
+
+    def write(self) -> None:
+        """Write the commits that wait: they hold as soon as this returns."""
+        if self._num_made == self._num_commits:
+            return
+        ends, small_end = self._ends_then
+        self._num_made, made = self._num_commits, self._num_made  # Until they are there.
+        if self._small is not None:
+            self._small.write()
         if self._durability == "step":
             self._sync_values()
-        self._entries.sort(key=itemgetter(0))
-        before = self._journal.nbytes
-        self._journal.append([entry for _, entry in self._entries], commit)
-        if not self._entries:
-            self._empty_bytes += self._journal.nbytes - before
+        self._journal.stream.write()
         if self._durability == "step":
             self._journal.stream.sync()
             self._sync_names()
-        self._entries.clear()
-        self._num_commits += 1
-        self._note_ends()
+        self._num_made = self._num_commits = made
+        self._small_end = small_end
+        self._committed.update(ends)
 
     def append_statistics(self, measured: Measured) -> None:
         """Write rows of statistics; they count at once."""
         self._refuse_deleted()
+        self.write()
         if self._statistics is None:
             self._statistics = StatisticsWriter(self.folder, self._facts["id"])
         self._statistics.append(measured)
@@ -195,11 +292,17 @@ class AttemptWriter:
 
     @property
     def num_commits(self) -> int:
-        """How many there are."""
+        """How many were written."""
         return self._num_commits
+
+    @property
+    def num_made(self) -> int:
+        """How many there are with those that wait."""
+        return self._num_made
 
     def flush(self) -> None:
         """Make the files of values readable for others, and see that all is on the disk."""
+        self.write()
         for lane in self._lanes.values():
             lane.write_header()
         if self._durability != "none":
@@ -220,6 +323,7 @@ class AttemptWriter:
             seal: writes what else is to stand in the folder, and returns what is to be noted of it.
         """
         try:
+            self.write()
             self._cut()
             for stream in self._streams():
                 stream.finish()
@@ -240,6 +344,9 @@ class AttemptWriter:
         Nothing here raises: the disk may be full.
         """
         try:
+            with suppress(OSError, RunError):
+                self._make_room()
+                self.write()
             with suppress(OSError):
                 self._cut()
             with suppress(OSError):
@@ -262,6 +369,9 @@ class AttemptWriter:
     def _lane_of(self, value: Value) -> tuple[Lane, int]:
         """The lane of a value, and how many rows of it the value takes."""
         kind, trailing = (value.site, value.dtype), value.shape[1:]
+        if is_sparse_dtype(value.dtype):
+            self._kinds.setdefault(kind, trailing)
+            return self._lane(*kind, None), len(value.data)
         if trailing == self._kinds.setdefault(kind, trailing):
             num_rows = value.shape[0] if value.shape else 1
             return self._lane(*kind, trailing), num_rows
@@ -280,16 +390,24 @@ class AttemptWriter:
         return known
 
     def _note_ends(self) -> None:
-        for lane in self._lanes.values():
-            self._committed[lane] = lane.end, lane.num_rows
-        self._small_end = 0 if self._small is None else self._small.stream.end
-        rows = sum(lane.end for lane in self._lanes.values()) - self._header_bytes
-        grown = rows + self._small_end + self._journal.nbytes - self._empty_bytes
+        """Where the files end when the commits that wait are written."""
+        ends = {lane: (lane.end, lane.num_rows) for lane in self._lanes.values()}
+        small = 0 if self._small is None else self._small.stream.next
+        self._ends_then = ends, small
+        rows = sum(end for end, _ in ends.values()) - self._header_bytes
+        grown = rows + small + self._journal.nbytes - self._empty_bytes
         self.written = Written(grown, self._empty_bytes, self._header_bytes)
+
+    def _make_room(self) -> None:
+        """Give back what no commit names, so that those that wait find room on a full disk."""
+        for lane, (end, num_rows) in self._ends_then[0].items():
+            lane.back_to(end, num_rows)
+            lane.stop_reserving()
 
     def _cut(self) -> None:
         """Leave in the files what was committed, and say so in their headers."""
         self._entries.clear()
+        self._blocks.clear()
         self._pending.clear()
         for lane in self._lanes.values():
             lane.back_to(*self._committed[lane])
@@ -297,15 +415,17 @@ class AttemptWriter:
         for lane in self._lanes.values():
             lane.write_header()
         if self._small is not None:
+            self._small.forget()
             self._small.stream.back_to(self._small_end)
+        self._journal.stream.forget()
         self._journal.stream.back_to(self._journal.stream.end)
 
     # ------------------------------------------------------------------ what stands beside them
 
     def _write_index(self) -> dict[str, int]:
-        found = [one for one in read_journal(self.folder / JOURNAL) if isinstance(one, Found)]
-        index = index_of([one.batch for one in found])
-        return write_index(self.folder / INDEX, index, [one.info for one in found])
+        found = self._journal.stream.batches(self.folder / JOURNAL)
+        index = index_of([batch for batch, _ in found])
+        return write_index(self.folder / INDEX, index, [info for _, info in found])
 
     def _write_facts(self, more: Mapping[str, Any]) -> None:
         self._facts |= more
@@ -344,11 +464,6 @@ def _numel(shape: tuple[int, ...]) -> int:
     for size in shape:
         found *= size
     return found
-
-
-@lru_cache(maxsize=65536)
-def _text(site: Site) -> str:
-    return site_text(site)
 
 
 def _sync_folders(*folders: Path) -> None:

@@ -11,13 +11,17 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch import Tensor
+
 from torchtap.core.absence import Absence
 from torchtap.core.distributed import PLAIN
 from torchtap.core.errors import CaptureError, RunError
 from torchtap.core.planned_size import PlannedSize
-from torchtap.core.record import Record
+from torchtap.core.record import UNVERSIONED, Record
 from torchtap.core.site import Site
 from torchtap.core.tensors import obstacle
+from torchtap.core.torch_private import is_of_transform
 from torchtap.runs.about import About
 from torchtap.runs.meta import Meta
 from torchtap.runs.records import Records
@@ -32,12 +36,11 @@ from torchtap.runs.store.rows_feed import RowsFeed
 from torchtap.runs.store.selecting import Pick, WriteSelection
 from torchtap.runs.store.settings import Durability, OnError, OnFull, Settings
 from torchtap.runs.store.site_text import site_text
+from torchtap.runs.store.staging import CLONED
 from torchtap.runs.store.statistics import seal
-from torchtap.runs.strided import strided
+from torchtap.runs.strided import storable
 
 if TYPE_CHECKING:
-    import torch
-
     from torchtap.runs.store.worker import Worker
 
 DATA_SET = "data set"
@@ -47,8 +50,9 @@ DATA_SET = "data set"
 class Disk:
     """A sink that writes every record into a folder, beside the training.
 
-    ``tt.open(path)`` reads it, also while it grows. A step is committed when ``w.step()`` closes
-    it; after a crash every committed step is there, whole. docs/format.md says what stands in the
+    ``tt.open(path)`` reads it, also while it grows. A step is committed within 20 ms after
+    ``w.step()`` closes it, unless the disk is slower; after a crash every committed step is there,
+    whole, and those that were not are named. docs/format.md says what stands in the
     folder. Each rank of ``torch.distributed`` writes a folder of its own in it.
 
     A value is copied inside of the hook, into memory that is used again, and written by a thread.
@@ -149,6 +153,7 @@ class Disk:
         self._unreadable: dict[Absence, None] = {}
         self._is_closed = False
         self._has_warned = False
+        self._quick: dict[int, Site] = {}
         self._rows = RowsFeed(None, self._intake.queue, None)
 
     @property
@@ -220,24 +225,49 @@ class Disk:
         Raises:
             CaptureError: the queue is full, with ``on_full="raise"``.
         """
+        tensor, site, version = record[6], record[0], record[7]
+        # Most values are small plain tensors of sites that were looked at: that must be quick.
+        if (
+            self._quick.get(id(site)) is site
+            and type(tensor) is Tensor
+            and tensor.dtype in CLONED
+            and tensor.is_cpu
+            and tensor.layout is torch.strided
+            and not tensor.is_nested
+            and (version == UNVERSIONED or tensor._version == version)
+            and not is_of_transform(tensor)
+            and self._intake.take_small(record, tensor)
+        ):
+            return
         worker = self._ready()
         if worker is None or worker.failure is not None:
+            self._quick.clear()
             return
         if not self._selection.wants(record, self._meta):
             return
+        if self._selection.takes_whole:
+            self._quick[id(site)] = site
         try:
             self._take(record)
-        except Exception as error:
-            if type(record.kept) not in PLAIN:  # The class of the tensor may raise anything.
-                first = str(error).partition("\n")[0]
-                why = f"{type(error).__name__}: {first}" if first else type(error).__name__
-                kind = type(record.kept).__name__
-                reason = f"a {kind} whose values its class does not give ({why})"
-                self._unreadable[Absence(record.site, reason)] = None
-            elif self._settings.on_error == "raise":
-                raise
-            else:
-                worker.give_up(error)
+        except Exception as error:  # noqa: BLE001 - raised again where it is to be
+            self._refuse(record, worker, error)
+
+    def _refuse(self, record: Record, worker: Worker, error: Exception) -> None:
+        """Deal with a value that could not be taken: where its class does not give it, say so.
+
+        Raises:
+            Exception: the error, with ``on_error="raise"``.
+        """
+        if type(record.kept) not in PLAIN:  # The class of the tensor may raise anything.
+            first = str(error).partition("\n")[0]
+            why = f"{type(error).__name__}: {first}" if first else type(error).__name__
+            kind = type(record.kept).__name__
+            reason = f"a {kind} whose values its class does not give ({why})"
+            self._unreadable[Absence(record.site, reason)] = None
+        elif self._settings.on_error == "raise":
+            raise error
+        else:
+            worker.give_up(error)
 
     def _take(self, record: Record) -> None:
         why = _why_unwritable(record)
@@ -246,7 +276,8 @@ class Disk:
             return
         value = record.value
         try:
-            whole, said = strided(value, record.labels)
+            is_dense = self._selection.pick is not None  # It is given what it was written for.
+            whole, said = storable(value, record.labels, dense=is_dense)
         except RunError as error:
             self._unreadable[Absence(record.site, str(error))] = None
             return
@@ -266,8 +297,11 @@ class Disk:
             self._intake.count_recorded()
         is_noted = any(self._about.notes.of(step)) or self._about.scalars.at(step)
         has_more = bool(self._intake.has_uncommitted or is_noted)
+        was_partly = self._is_partly
         if has_more:
             self._commit(step, is_closed=True)
+        if was_partly:  # Else a step that is whole would look as if a part of it were lost.
+            worker.ask("drain")
         self._rows.close_step(step)
         self._note_step(step, has_more=has_more)
         self._raise_failure(worker)
@@ -309,6 +343,7 @@ class Disk:
         if worker is None or self._is_closed or os.getpid() != self._process:
             return
         self._is_closed = True
+        self._quick.clear()
         self._commit_running()
         worker.ask("close", (self._closing_facts(), self._seal))
         if self._progress is not None:
@@ -384,7 +419,7 @@ class Disk:
         sealed = seal(folder, series, self._about.meta())
         steps = series.steps
         return {
-            "series": sealed,
+            **sealed,
             "first_measured": min(steps, default=None),
             "last_measured": max(steps, default=None),
         }
@@ -449,6 +484,7 @@ class Disk:
         error = worker.failure
         if error is None:
             return
+        self._quick.clear()
         if self._settings.on_error == "raise":
             raise error
         if not self._has_warned:

@@ -22,8 +22,16 @@ from torchtap.runs.store.gaps import gaps_of, kept_in_vain, unmeasured
 from torchtap.runs.store.history import limits_of
 from torchtap.runs.store.index import DTYPES, Index
 from torchtap.runs.store.index_file import read_index
-from torchtap.runs.store.layout import INDEX, JOURNAL, PROGRESS, SERIES, SERIES_DAMAGED, value_path
-from torchtap.runs.store.measured_rows import Span, look_through
+from torchtap.runs.store.layout import (
+    INDEX,
+    JOURNAL,
+    PROGRESS,
+    SEALED_STATISTICS,
+    SERIES,
+    SERIES_DAMAGED,
+    value_path,
+)
+from torchtap.runs.store.measured_rows import Span, look_through, measured_steps
 
 _CHUNK = 4 << 20
 
@@ -37,7 +45,8 @@ class AttemptState:
         state: ``closed``, ``failed``, ``damaged``, ``growing`` (a living process writes it),
             ``ended`` (its process ended without closing it, which loses nothing that was
             committed), or ``empty`` (its process ended before it wrote anything).
-        num_steps: how many steps were committed.
+        num_steps: how many steps were committed with values.
+        num_measured: how many steps have statistics.
         num_values: how many values were committed and can be read.
         nbytes: of these values.
         problems: what is not whole.
@@ -47,6 +56,7 @@ class AttemptState:
     folder: Path
     state: str
     num_steps: int = 0
+    num_measured: int = 0
     num_values: int = 0
     nbytes: int = 0
     problems: list[str] = field(default_factory=list)
@@ -77,6 +87,7 @@ class Diagnosis(Printed):
                     "folder": str(one.folder),
                     "state": one.state,
                     "num_steps": one.num_steps,
+                    "num_measured": one.num_measured,
                     "num_values": one.num_values,
                     "nbytes": one.nbytes,
                     "problems": one.problems,
@@ -91,11 +102,20 @@ class Diagnosis(Printed):
         parts: list[Part] = [Line(total, "good" if self.is_whole else "bad")]
         for one in self.attempts:
             name = "/".join(one.folder.parts[-2:])
-            what = f"{plural(one.num_steps, 'step')}, {plural(one.num_values, 'value')}"
+            what = f"{_said_steps(one)}, {plural(one.num_values, 'value')}"
             parts += [BLANK, Line(f"{name}: {one.state}, {what}, {size(one.nbytes)}")]
             parts += [Line(f"  {clean(why)}", "bad") for why in one.problems]
             parts += [Line(f"  {clean(note)}") for note in one.notes]
         return Page(*parts)
+
+
+def _said_steps(one: AttemptState) -> str:
+    """``3 steps``, or where they are others ``statistics of 4 steps``."""
+    steps, measured = plural(one.num_steps, "step"), plural(one.num_measured, "step")
+    if one.num_measured in (0, one.num_steps):
+        return steps
+    said = f"statistics of {measured}"
+    return f"{steps}, {said}" if one.num_steps else said
 
 
 def examine(path: Path, told: Callable[[int], None] = lambda nbytes: None) -> Diagnosis:
@@ -122,6 +142,7 @@ def _examined_rank(
         if "series" not in one.facts:
             spans[number], damaged = look_through(one.folder)
             states[number].problems += damaged
+        states[number].num_measured = len(measured_steps(one.folder))
     limits = limits_of(attempts)
     measured = (*unmeasured(attempts, limits, spans), *kept_in_vain(attempts, limits, spans))
     for gap in (*gaps_of(attempts, limits), *measured):
@@ -136,7 +157,7 @@ def _examined(one: AttemptReader, told: Callable[[int], None]) -> AttemptState:
     if state == "open":
         state = "growing" if one.is_growing else "ended"
     nbytes, steps = int(np.asarray(index.columns["nbytes"]).sum()), np.unique(index.columns["step"])
-    found = AttemptState(one.folder, state, len(steps), len(index), nbytes, list(one.lost))
+    found = AttemptState(one.folder, state, len(steps), 0, len(index), nbytes, list(one.lost))
     if "why" in one.facts:
         found.problems.append(str(one.facts["why"]))
     if one.progress is None and "every" in one.facts:
@@ -228,14 +249,19 @@ def _are_same(one: Index, two: Index) -> bool:
 
 
 def _wrong_series(one: AttemptReader) -> Iterator[str]:
-    expected = one.facts.get("series")
-    if expected is not None:
-        try:
-            is_whole = crc32_of_file(one.folder / SERIES) == expected
-        except OSError:
-            is_whole = False
-        if not is_whole:
-            yield SERIES_DAMAGED
+    """What was measured, and the table of it that others read."""
+    if not _is_as_written(one, SERIES, "series"):
+        yield SERIES_DAMAGED
+    if not _is_as_written(one, SEALED_STATISTICS, "statistics"):
+        yield f"{SEALED_STATISTICS} is damaged; torchtap reads {SERIES} in place of it"
+
+
+def _is_as_written(one: AttemptReader, name: str, fact: str) -> bool:
+    expected = one.facts.get(fact)  # None of earlier versions, or where nothing was measured.
+    try:
+        return expected is None or crc32_of_file(one.folder / name) == expected
+    except OSError:
+        return False
 
 
 def _wrong_headers(one: AttemptReader) -> Iterator[str]:

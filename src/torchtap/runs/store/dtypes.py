@@ -2,6 +2,7 @@
 
 A dtype that safetensors has no name for is written as a plainer one, with one more dimension: a
 complex number as two real ones, anything else as its bytes. The journal has the true name.
+A sparse value has as many bytes as it needs, whatever its shape is.
 """
 
 from __future__ import annotations
@@ -52,3 +53,16 @@ STORED = {
     "bits16": Stored("U16", 1, 2),
 }
 """Name of a dtype of torch -> how it is stored."""
+SPARSE = ("sparse_coo", "sparse_csr", "sparse_csc", "sparse_bsr", "sparse_bsc")
+"""Layouts of values that are stored as they are: each as the bytes of a safetensors file."""
+STORED |= {f"{name}.{layout}": Stored("U8", 0, 1) for name in [*STORED] for layout in SPARSE}
+
+
+def is_sparse_dtype(name: str) -> bool:
+    """Whether a name is of a dtype with a sparse layout, as ``float32.sparse_coo``."""
+    return "." in name
+
+
+def dense_dtype(name: str) -> str:
+    """A dtype without its layout."""
+    return name.partition(".")[0]

@@ -15,7 +15,7 @@ from torchtap.core.errors import RunError
 from torchtap.core.record import PHASES
 from torchtap.core.site import Site
 from torchtap.runs.store.blocks import BlockColumn
-from torchtap.runs.store.dtypes import STORED
+from torchtap.runs.store.dtypes import STORED, is_sparse_dtype
 from torchtap.runs.store.layout import is_value_file
 
 Columns = Mapping[str, Any]
@@ -182,11 +182,20 @@ def checked(index: Index, sizes: Mapping[str, int]) -> tuple[Index, dict[str, in
 
 
 def expected_bytes(index: Index) -> NDArray[np.int64]:
-    """Bytes that a value of its dtype and shape has; -1 of what cannot be."""
+    """Bytes that a value of its dtype and shape has; -1 of what cannot be.
+
+    A sparse one has as many as it has.
+    """
     widths = np.array([STORED[name].itemsize for name in index.tables.dtype] or [0])
     sizes = np.array([_numel(shape) for shape in index.tables.shape] or [0], dtype=np.int64)
     shapes = np.asarray(index.columns["shape"])
     found: NDArray[np.int64]
+    is_sparse = np.array([is_sparse_dtype(name) for name in index.tables.dtype])
+    if is_sparse.any():
+        dtypes = np.asarray(index.columns["dtype"])
+        own = np.maximum(np.asarray(index.columns["nbytes"]), 0)
+        found = sizes[shapes] * widths[dtypes]
+        return np.where(is_sparse[dtypes] & (sizes[shapes] >= 0), own, found)
     if len(widths) == 1:
         found = (sizes * widths[0])[shapes]
     else:

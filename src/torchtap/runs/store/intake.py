@@ -7,12 +7,14 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from torchtap.core.errors import CaptureError
 from torchtap.core.record import Record
+from torchtap.runs.sparse import dtype_of, is_sparse, packed
 from torchtap.runs.store.layout import MOST_SMALL
-from torchtap.runs.store.queue import ByteQueue, EndOfStep, Staged, Values
+from torchtap.runs.store.queue import ByteQueue, EndOfStep, SmallValues, Staged, Values
 from torchtap.runs.store.settings import Settings
 from torchtap.runs.store.site_text import site_text
 from torchtap.runs.store.staging import Buffers, Stager, rounded
@@ -20,6 +22,14 @@ from torchtap.runs.strided import copyable
 
 _MOST_GATHERED = 4 << 20
 """Bytes of small values that are handed to the thread together."""
+_MOST_CLONED = 16 << 10
+"""Plain values of up to so many bytes are cloned: finding them a buffer takes longer."""
+_CLONE = 512
+"""Bytes that a clone takes beside its elements, at most."""
+_CREDIT = 256 << 10
+"""Bytes of the queue that are taken at once for values that are cloned."""
+_PAUSE = 0.02
+"""Seconds for which the thread that writes waits for further steps."""
 
 
 class Committed(NamedTuple):
@@ -61,7 +71,8 @@ class Intake:
     """
 
     def __init__(self, name: str, settings: Settings) -> None:
-        self.queue = queue = ByteQueue(settings.queue_bytes)
+        pause = 0.0 if settings.durability == "step" else _PAUSE
+        self.queue = queue = ByteQueue(settings.queue_bytes, pause)
         self.buffers = Buffers(settings.queue_bytes, lambda: queue.num_bytes)
         self.num_values = self.num_bytes = 0
         self.num_dropped = self.dropped_bytes = 0
@@ -76,19 +87,51 @@ class Intake:
         self._gathered: list[Staged] = []
         self._gathered_bytes = 0
         self._dropped: dict[str, tuple[int, int]] = {}
+        self._clones: list[tuple[int, Any, Tensor]] = []
+        self._clone_room = self._credit = 0
+        self._is_roomy = settings.max_bytes is None and settings.queue_bytes >= 8 * _CREDIT
+
+    def take_small(self, record: Record, tensor: Tensor) -> bool:
+        """Copy a small value of a plain tensor on the CPU; ``False`` where :meth:`take` is to."""
+        nbytes = tensor.nbytes
+        if nbytes > _MOST_CLONED or not self._is_roomy:
+            return False
+        room = nbytes + _CLONE
+        with self._lock:
+            if self._credit < room:
+                if not self.queue.reserve(_CREDIT, wait=False):
+                    return False
+                self._credit += _CREDIT
+            if tensor.is_contiguous():
+                clone = tensor.clone()
+            else:
+                clone = tensor.clone(memory_format=torch.contiguous_format)
+            self._clones.append((self.num_values, record[:6], clone))
+            self._credit -= room
+            self._clone_room += room
+            self.num_values += 1
+            self.has_uncommitted = True
+            self.last_step = record[1]
+            if self._clone_room > _MOST_GATHERED:
+                self._hand_gathered()
+        return True
 
     def take(self, record: Record, tensor: Tensor, labels: Sequence[str]) -> None:
         """Copy one value, and hand it on.
 
         Args:
             record: of it.
-            tensor: its numbers, strided.
+            tensor: its numbers, strided or sparse.
             labels: what is to be written down of them.
 
         Raises:
             CaptureError: the queue is full, with ``on_full="raise"``.
         """
-        dtype, tensor = str(tensor.dtype).removeprefix("torch."), copyable(tensor)
+        shape = tuple(tensor.shape)
+        if is_sparse(tensor):
+            dtype, tensor = dtype_of(tensor), packed(tensor)
+        else:
+            dtype, tensor = str(tensor.dtype).removeprefix("torch."), copyable(tensor)
         nbytes = tensor.numel() * tensor.element_size()
         room = rounded(nbytes)
         most = self._settings.max_bytes
@@ -107,7 +150,6 @@ class Intake:
                 raise
             key = (*record[:5], tuple(labels))
             size = (nbytes, room)
-            shape = tuple(tensor.shape)
             self._hand_over(Staged(self.num_values, key, dtype, shape, buffer, *size, arrived))
             self.num_values += 1
             self.num_bytes += nbytes
@@ -139,7 +181,7 @@ class Intake:
             dropped, self._dropped = self._dropped, {}
             ids, labels = notes
             end = EndOfStep(step, time.time(), is_closed, ids, labels, dict(scalars), dropped)
-            self.queue.put(end)
+            self.queue.put(end, urgent=False)
             done = self.committed
             # A step of which a flush committed a part is one step.
             has_values = self.num_values > done.num_values and step != self.last_committed
@@ -194,6 +236,13 @@ class Intake:
 
     def _hand_gathered(self) -> None:
         if self._gathered:
-            self.queue.put(Values(tuple(self._gathered)))
+            self.queue.put(Values(tuple(self._gathered)), urgent=False)
             self._gathered.clear()
             self._gathered_bytes = 0
+        if self._clones:
+            self.num_bytes += self._clone_room - _CLONE * len(self._clones)
+            self.queue.put(SmallValues(self._clones, self._clone_room), urgent=False)
+            self._clones, self._clone_room = [], 0
+        if self._credit:
+            self.queue.release(self._credit)
+            self._credit = 0

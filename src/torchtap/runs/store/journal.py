@@ -6,7 +6,10 @@ What no whole batch names was never written.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from torchtap.core.site import Site
 from torchtap.runs.store.commit import Commit
 from torchtap.runs.store.index import (
     CODED,
@@ -27,8 +31,15 @@ from torchtap.runs.store.index import (
     parse_shape,
 )
 from torchtap.runs.store.owner import owned
-from torchtap.runs.store.site_text import site_of
-from torchtap.runs.store.streams import Damage, Found, StreamWriter, read_stream
+from torchtap.runs.store.site_text import site_of, site_text
+from torchtap.runs.store.streams import (
+    Damage,
+    Found,
+    StreamWriter,
+    crc_of,
+    parts_of,
+    read_stream,
+)
 
 SCHEMA = pa.schema(
     [
@@ -47,6 +58,13 @@ SCHEMA = pa.schema(
         pa.field("crc32", pa.uint32(), nullable=False),
     ]
 )
+
+_MOST_TEMPLATES = 4
+_KINDS = {
+    **{name: (np.int64, pa.int64()) for name in ("step", "row", "offset")},
+    "crc32": (np.uint32, pa.uint32()),
+}
+"""Columns that are others in each step, as numpy and as Arrow have them."""
 
 
 class Entry(NamedTuple):
@@ -83,6 +101,78 @@ class Entry(NamedTuple):
     crc32: int
 
 
+Head = tuple[Site, int, str, int, tuple[str, ...], str, tuple[int, ...], str]
+"""What of a value is mostly the same in each step: site, call, phase, backward, labels, dtype,
+shape and file."""
+
+
+class Template:
+    """Columns of the values of a step that are the same in each step like it.
+
+    Args:
+        heads: of the values.
+        nbytes: of each.
+    """
+
+    def __init__(self, heads: Sequence[Head], nbytes: Sequence[int]) -> None:
+        self.heads = list(heads)
+        self.sizes = list(nbytes)
+        self.nbytes = np.array(nbytes, dtype=np.int64)
+        of_site = {head[0]: site_text(head[0]) for head in heads}
+        known: dict[str, Any] = {
+            "site": [of_site[head[0]] for head in heads],
+            "call": [head[1] for head in heads],
+            "phase": [head[2] for head in heads],
+            "backward": [head[3] for head in heads],
+            "labels": [json.dumps(head[4]) for head in heads],
+            "dtype": [head[5] for head in heads],
+            "shape": [json.dumps(head[6]) for head in heads],
+            "file": [head[7] for head in heads],
+            "nbytes": self.nbytes,
+        }
+        self.columns = {name: array_of(one, SCHEMA.field(name).type) for name, one in known.items()}
+        self.parts = {name: parts_of(column) for name, column in self.columns.items()}
+        self.ends = np.zeros(len(heads) + 1, dtype=np.int64)
+        np.cumsum(self.nbytes, out=self.ends[1:])
+        self.ends_buffer = pa.py_buffer(self.ends)
+        self.starts = list(pairwise(self.ends.tolist()))
+        self.rows = np.arange(len(heads))
+        self.are_alike = len({head[5:7] for head in heads}) == 1
+
+    def batch(self, schema: Any, numbers: Mapping[str, Any]) -> Any:
+        """A batch with these columns, and others that are given as arrays."""
+        columns = {**numbers, **self.columns}
+        return pa.RecordBatch.from_arrays([columns[n] for n in _names_of(schema)], schema=schema)
+
+    def parts_with(self, schema: Any, numbers: Mapping[str, Sequence[Any]]) -> list[Any]:
+        """The bytes of the columns of that batch, one after the other; those of others given."""
+        if not self.heads:
+            return []
+        return [part for n in _names_of(schema) for part in (self.parts.get(n) or numbers[n])]
+
+
+@cache
+def _names_of(schema: Any) -> tuple[str, ...]:
+    return tuple(schema.names)
+
+
+class Templates:
+    """Those of the last kinds of steps."""
+
+    def __init__(self) -> None:
+        self._known: list[Template] = []
+
+    def of(self, heads: list[Head], nbytes: Sequence[int]) -> Template:
+        """The one of some values, which is new or not."""
+        for number, one in enumerate(self._known):
+            if one.heads == heads and one.sizes == nbytes:
+                if number:
+                    self._known.insert(0, self._known.pop(number))
+                return one
+        self._known = [Template(heads, nbytes), *self._known[: _MOST_TEMPLATES - 1]]
+        return self._known[0]
+
+
 class JournalWriter:
     """Appends commits.
 
@@ -101,26 +191,42 @@ class JournalWriter:
         self.stream.append(batch_of(entries, SCHEMA), info)
         self._info_bytes += len(info)
 
+    def add(self, template: Template, numbers: Mapping[str, Any], commit: Commit) -> None:
+        """Make one commit ready to be written with others.
+
+        Args:
+            template: of its values.
+            numbers: ``step``, ``row``, ``offset`` and ``crc32`` of each.
+            commit: what else is known.
+        """
+        info = commit.as_json()
+        columns = {name: np.asarray(one, dtype=_KINDS[name][0]) for name, one in numbers.items()}
+        arrays = {
+            name: pa.Array.from_buffers(_KINDS[name][1], len(one), [None, pa.py_buffer(one)])
+            for name, one in columns.items()
+        }
+        parts = template.parts_with(SCHEMA, {name: [one] for name, one in columns.items()})
+        self.stream.add(template.batch(SCHEMA, arrays), info, crc_of([info, *parts]))
+        self._info_bytes += len(info)
+
     @property
     def nbytes(self) -> int:
         """Its bytes, and those of what stands beside its batches, which the index repeats."""
-        return self.stream.end + self._info_bytes
+        return self.stream.next + self._info_bytes
 
 
 def batch_of(rows: Sequence[Sequence[Any]], schema: Any) -> Any:
     """Rows as a batch, without ``pa.array()``, whose first call imports pandas (0.15 s)."""
     columns = list(zip(*rows, strict=True)) or [()] * len(schema)
-    arrays = [
-        texts_of(column, one.type)
-        if pa.types.is_string(one.type) or pa.types.is_large_binary(one.type)
-        else _numbers(column, one.type)
-        for column, one in zip(columns, schema, strict=True)
-    ]
+    arrays = [array_of(column, one.type) for column, one in zip(columns, schema, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _numbers(column: Sequence[Any], kind: Any) -> Any:
-    values = np.array(column, dtype=kind.to_pandas_dtype())
+def array_of(column: Any, kind: Any) -> Any:
+    """Texts, bytes or numbers as an array."""
+    if pa.types.is_string(kind) or pa.types.is_large_binary(kind):
+        return texts_of(column, kind)
+    values = np.asarray(column, dtype=kind.to_pandas_dtype())
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
 
 

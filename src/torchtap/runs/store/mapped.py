@@ -17,8 +17,9 @@ from torch import Tensor
 
 from torchtap.core.errors import RunError
 from torchtap.runs.records import Fact
+from torchtap.runs.sparse import unpacked
 from torchtap.runs.store.checksum import crc32
-from torchtap.runs.store.dtypes import STORED
+from torchtap.runs.store.dtypes import STORED, dense_dtype, is_sparse_dtype
 from torchtap.runs.store.index import Index
 from torchtap.runs.store.layout import SMALL
 
@@ -27,6 +28,8 @@ _WORTH_A_THREAD = 4 << 20
 """From so many bytes on a thread checks values ahead of the reader."""
 _WORTH_ASKING = 512 << 10
 """From so many bytes on it checks a value: asking it to takes as long as a smaller one."""
+_PART, _MOST_PARTS = 1024, 512
+"""Numbers of a column that are computed together, and how often that is remembered."""
 _MOST_AHEAD = 32 << 20
 """Bytes that it is ahead of the reader."""
 
@@ -99,9 +102,12 @@ class MappedValues(Sequence[Tensor]):
         self.entries = index
         self._paths = paths
         self._files = files
-        self._dtypes: list[torch.dtype] = [getattr(torch, name) for name in index.tables.dtype]
+        names = index.tables.dtype
+        self._dtypes: list[torch.dtype] = [getattr(torch, dense_dtype(name)) for name in names]
+        self._is_sparse = [is_sparse_dtype(name) for name in names]
         is_small = [path.name == SMALL for path in paths]
         self._is_small = np.array(is_small, dtype=bool)
+        self._known: dict[tuple[str, int], NDArray[Any]] = {}
         self._is_verified: NDArray[np.bool_] = np.zeros(len(index), dtype=bool)
         if not verify:
             self._is_verified[:] = True
@@ -115,6 +121,23 @@ class MappedValues(Sequence[Tensor]):
         if not self._is_verified[place]:
             self._verify(place, self._has_checksum(place, raw))
         return self._shaped(place, raw)
+
+    def _at(self, name: str, place: int) -> int:
+        """One number of the index; those beside it are computed with it, where they are computed.
+
+        Of a large run one by one would take ten times as long as reading the values.
+        """
+        column = self.entries.columns[name]
+        if isinstance(column, np.ndarray):
+            return int(column[place])
+        part, within = divmod(place, _PART)
+        found = self._known.get((name, part))
+        if found is None:
+            if len(self._known) >= _MOST_PARTS:
+                self._known.clear()
+            found = column[np.arange(part * _PART, min((part + 1) * _PART, len(self)))]
+            self._known[name, part] = found
+        return int(found[within])
 
     def in_order(self, places: Sequence[int]) -> Iterator[Tensor]:
         """Values one after the other.
@@ -164,14 +187,14 @@ class MappedValues(Sequence[Tensor]):
             return None
 
     def _shaped(self, place: int, raw: Tensor) -> Tensor:
-        columns, tables = self.entries.columns, self.entries.tables
-        dtype = self._dtypes[columns["dtype"][place]]
-        if (
-            self._is_small[int(columns["file"][place])]
-            or raw.storage_offset() % STORED[tables.dtype[columns["dtype"][place]]].itemsize
-        ):
+        tables, code = self.entries.tables, self._at("dtype", place)
+        dtype, shape = self._dtypes[code], tables.shape[self._at("shape", place)]
+        if self._is_sparse[code]:
+            return unpacked(raw, tables.dtype[code], shape, str(self.path_of(place)))
+        is_small = self._is_small[self._at("file", place)]
+        if is_small or raw.storage_offset() % STORED[tables.dtype[code]].itemsize:
             raw = raw.clone()  # It may begin anywhere; and a page is not kept for a few bytes.
-        return raw.view(dtype).view(tables.shape[columns["shape"][place]])
+        return raw.view(dtype).view(shape)
 
     def gather(self, places: Any, within: Any) -> Tensor | None:
         """Rows of several values at once, if they stand in one lane.
@@ -181,23 +204,26 @@ class MappedValues(Sequence[Tensor]):
             within: for each row, where in that value.
 
         Returns:
-            ``None`` where they stand in several files, or are small.
+            ``None`` where they stand in several files, or differ in shape or dtype.
         """
         columns, tables = self.entries.columns, self.entries.tables
         files, first = columns["file"][places], int(places[0])
-        if (files != files[0]).any() or self._is_small[files[0]]:
+        if (files != files[0]).any():
+            return None
+        if any(self._is_sparse[code] for code in set(columns["dtype"][places].tolist())):
             return None
         path, shape = self._paths[int(files[0])], tables.shape[columns["shape"][first]]
         others = {tables.shape[code][1:] for code in set(columns["shape"][places].tolist())}
         if len(others) > 1 or not shape or not columns["nbytes"][first]:
             return None  # The lane has elements and no rows; or the values have no dims.
-        for place in np.unique(places[~self._is_verified[places]]).tolist():
-            self._verify(place, self._has_checksum(place, self._raw(place)))
+        self._verify_all(np.unique(places[~self._is_verified[places]]))
+        if self._is_small[files[0]]:
+            return self._gathered_singly(places, within)
         row_bytes = int(columns["nbytes"][first]) // shape[0]
         starts = columns["offset"][places] - columns["row"][places] * row_bytes
         start = int(starts[0])
         if start < 0 or (starts != start).any() or (columns["row"][places] < 0).any():
-            return None  # What the journal says of rows and of bytes does not fit together.
+            return self._gathered_singly(places, within)  # Each value has a place of its own.
         rows = columns["row"][places] + within
         num = int(rows.max()) + 1
         raw = self._files.bytes_of(path, start, num * row_bytes)
@@ -206,11 +232,35 @@ class MappedValues(Sequence[Tensor]):
         dtype = self._dtypes[columns["dtype"][first]]
         return chosen.view(-1).view(dtype).view(len(rows), *shape[1:])
 
+    def _gathered_singly(self, places: Any, within: Any) -> Tensor | None:
+        """The same of values that stand by themselves, as small ones and those of one file do."""
+        columns, tables = self.entries.columns, self.entries.tables
+        dtypes, first = columns["dtype"][places], int(places[0])
+        if (dtypes != dtypes[0]).any():
+            return None
+        for place in np.unique(places).tolist():
+            self._refuse_lie(place)
+        trailing = tables.shape[columns["shape"][first]][1:]
+        row_bytes = math.prod(trailing) * STORED[tables.dtype[dtypes[0]]].itemsize
+        starts = columns["offset"][places] + within * row_bytes
+        end = int((columns["offset"][places] + columns["nbytes"][places]).max())
+        whole: Any = self._files.bytes_of(self.path_of(first), 0, end).numpy()
+        found = np.empty((len(places), row_bytes), dtype=np.uint8)
+        for own, start in zip(found, starts.tolist(), strict=True):
+            own[:] = whole[start : start + row_bytes]
+        kind = self._dtypes[int(dtypes[0])]
+        return torch.from_numpy(found).view(-1).view(kind).view(len(places), *trailing)
+
+    def _verify_all(self, places: Any) -> None:
+        for place in places.tolist():
+            self._verify(place, self._has_checksum(place, self._raw(place)))
+
     def fact(self, place: int) -> Fact:
         """Dtype, shape and bytes of a value, without reading it."""
-        columns, tables = self.entries.columns, self.entries.tables
-        shape = tables.shape[columns["shape"][place]]
-        return Fact(tables.dtype[columns["dtype"][place]], shape, int(columns["nbytes"][place]))
+        tables = self.entries.tables
+        shape = tables.shape[self._at("shape", place)]
+        dtype = dense_dtype(tables.dtype[self._at("dtype", place)])
+        return Fact(dtype, shape, self._at("nbytes", place))
 
     @property
     def nbytes(self) -> int:
@@ -219,7 +269,7 @@ class MappedValues(Sequence[Tensor]):
 
     def path_of(self, place: int) -> Path:
         """The file in which a value stands."""
-        return self._paths[int(self.entries.columns["file"][place])]
+        return self._paths[self._at("file", place)]
 
     def is_whole(self, place: int) -> bool:
         """Whether a value has its checksum."""
@@ -229,8 +279,7 @@ class MappedValues(Sequence[Tensor]):
             return False
 
     def _raw(self, place: int) -> Tensor:
-        columns = self.entries.columns
-        offset, nbytes = int(columns["offset"][place]), int(columns["nbytes"][place])
+        offset, nbytes = self._at("offset", place), self._at("nbytes", place)
         if not nbytes:
             return torch.empty(0, dtype=torch.uint8)
         return self._files.bytes_of(self.path_of(place), offset, nbytes)
@@ -239,7 +288,9 @@ class MappedValues(Sequence[Tensor]):
         """An index is looked at value by value when they are read."""
         fact = self.fact(place)
         expected = math.prod(fact.shape) * STORED[fact.dtype].itemsize
-        if fact.nbytes != expected or int(self.entries.columns["offset"][place]) < 0:
+        if self._is_sparse[self._at("dtype", place)]:
+            expected = max(fact.nbytes, 0)
+        if fact.nbytes != expected or self._at("offset", place) < 0:
             raise RunError(
                 f"The index of {self.path_of(place)} says that a value {fact.dtype}"
                 f"{list(fact.shape)} has {fact.nbytes:,} bytes; it is damaged."
@@ -247,7 +298,7 @@ class MappedValues(Sequence[Tensor]):
 
     def _has_checksum(self, place: int, raw: Tensor) -> bool:
         data: Any = raw.numpy() if raw.numel() else b""
-        return crc32(data) == int(self.entries.columns["crc32"][place])
+        return crc32(data) == self._at("crc32", place)
 
     def _verify(self, place: int, is_whole: bool) -> None:
         """Note that a value has its checksum, or refuse it."""

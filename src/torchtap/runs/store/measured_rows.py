@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from torchtap.runs.store.layout import JOURNAL, STATISTICS
+from torchtap.runs.store.layout import JOURNAL, SEALED_STATISTICS, STATISTICS
 
 Rows = NDArray[np.float64]
 
@@ -73,6 +74,26 @@ def look_through(folder: Path) -> tuple[Span | None, list[str]]:
     except FileNotFoundError:
         return None, []
     return span, damaged
+
+
+def measured_steps(folder: Path) -> list[int]:
+    """The steps of which an attempt has rows; of what is damaged those that can be read."""
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    found: set[int] = set()
+    with suppress(OSError, pa.ArrowException), (folder / SEALED_STATISTICS).open("rb") as stream:
+        for batch in pyarrow.parquet.ParquetFile(stream).iter_batches(columns=["step"]):
+            found.update(batch.column("step").unique().to_pylist())
+    if found:
+        return sorted(found)
+    from torchtap.runs.store.streams import Damage, read_stream
+
+    with suppress(FileNotFoundError):
+        for one in read_stream(folder / STATISTICS, schema_of(is_sealed=False)):
+            if not isinstance(one, Damage):
+                found.update(one.batch.column("step").unique().to_pylist())
+    return sorted(found)
 
 
 _MISPLACED = (

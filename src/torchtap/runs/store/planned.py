@@ -58,7 +58,8 @@ def before_a_step(
         if selection.wants_site(site, meta)
     ]
     share = _share(size.every, selection.every)
-    flowing = dict.fromkeys(
+    flowing = dict.fromkeys(port for port in _sparse_ports(plan, selection, meta))
+    flowing |= dict.fromkeys(
         port
         for tap in plan.taps
         for port in tap.ports
@@ -110,8 +111,19 @@ def _state_of(plan: Plan) -> Iterator[tuple[Site, Tensor]]:
                 held = (module._buffers if port == "buffer" else module._parameters)[name]
                 if held is None or not chosen.accepts(name) or obstacle(held) is not None:
                     continue
+                if port in _OF_GRADIENTS and getattr(module, "sparse", False) is True:
+                    continue  # Its size is that of the rows that a batch asks for.
                 if port not in _OF_GRADIENTS or held.requires_grad:
                     yield Site(tap.path, port, name), readable(held)[0]
+
+
+def _sparse_ports(plan: Plan, selection: WriteSelection, meta: Meta) -> Iterator[str]:
+    """Ports of gradients that are sparse, as those of ``Embedding(sparse=True)``."""
+    for tap in plan.taps:
+        if getattr(tap.module(), "sparse", False) is True:
+            for port in tap.ports:
+                if port in _OF_GRADIENTS and selection.wants_site(Site(tap.path, port), meta):
+                    yield port
 
 
 def size_of_statistics(series: Series | None, num_steps: int | None) -> tuple[int, int]:

@@ -47,6 +47,19 @@ class Values:
 
 
 @dataclass(frozen=True, slots=True)
+class SmallValues:
+    """Small values of plain tensors on the CPU.
+
+    Attributes:
+        values: place among the values of the attempt, key, and a copy of each.
+        room: how many bytes of the queue they take together.
+    """
+
+    values: Sequence[tuple[int, Any, Tensor]]
+    room: int
+
+
+@dataclass(frozen=True, slots=True)
 class EndOfStep:
     """What was written since the last such item is to be committed."""
 
@@ -81,7 +94,7 @@ class Request:
     done: threading.Event = field(default_factory=threading.Event)
 
 
-Item = Values | EndOfStep | Statistics | Request
+Item = Values | SmallValues | EndOfStep | Statistics | Request
 
 
 class ByteQueue:
@@ -89,10 +102,14 @@ class ByteQueue:
 
     Args:
         max_bytes: that wait at most; one value that is larger waits alone.
+        pause: for how many seconds the thread that writes waits for others behind an item that is
+            not urgent: to be woken for each step costs more than to write it.
     """
 
-    def __init__(self, max_bytes: int) -> None:
+    def __init__(self, max_bytes: int, pause: float = 0.0) -> None:
         self.max_bytes = max_bytes
+        self._pause = pause
+        self._is_urgent = False
         self.num_bytes = 0
         self._items: deque[Item] = deque()
         self._changed = threading.Condition()
@@ -102,6 +119,7 @@ class ByteQueue:
         """Take room for a value; ``False`` where there is none, or nothing is written any more."""
         with self._changed:
             while self.num_bytes and self.num_bytes + nbytes > self.max_bytes:
+                self._hurry()
                 if not wait or self._is_broken:
                     return False
                 self._changed.wait()
@@ -115,18 +133,34 @@ class ByteQueue:
             self.num_bytes -= nbytes
             self._changed.notify_all()
 
-    def put(self, item: Item) -> None:
-        """Hand an item over; never waits."""
+    def put(self, item: Item, *, urgent: bool = True) -> None:
+        """Hand an item over; never waits.
+
+        Args:
+            item: what.
+            urgent: whether it is to be seen to at once.
+        """
         with self._changed:
             self._items.append(item)
-            self._changed.notify_all()
+            if urgent or 4 * self.num_bytes > self.max_bytes:
+                self._hurry()
+            elif len(self._items) == 1:
+                self._changed.notify_all()
 
-    def get(self) -> Item:
-        """The next item; waits for one."""
+    def get(self) -> list[Item]:
+        """The next items; waits for them."""
         with self._changed:
             while not self._items:
                 self._changed.wait()
-            return self._items.popleft()
+            if not self._is_urgent and self._pause:
+                self._changed.wait_for(lambda: self._is_urgent, self._pause)
+            items, self._is_urgent = list(self._items), False
+            self._items.clear()
+            return items
+
+    def _hurry(self) -> None:
+        self._is_urgent = True
+        self._changed.notify_all()
 
     def give_up(self) -> None:
         """The writer has stopped: wake the threads that wait for room, and admit nothing."""

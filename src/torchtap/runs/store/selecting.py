@@ -54,6 +54,11 @@ class WriteSelection:
                 f"pick is {self.pick!r}; expected a function of a tensor and a record."
             )
 
+    @property
+    def takes_whole(self) -> bool:
+        """Whether the values of all steps are written as they are."""
+        return self.dtype is None and self.pick is None and self.every == 1
+
     def wants(self, record: Record, meta: Meta) -> bool:
         """Whether a record is written."""
         if record.step % self.every:

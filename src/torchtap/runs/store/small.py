@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.ipc
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
-from torchtap.runs.store.journal import batch_of
-from torchtap.runs.store.streams import StreamWriter
+from torchtap.core.errors import RunError
+from torchtap.runs.store.journal import Template, array_of
+from torchtap.runs.store.streams import StreamWriter, crc_of
 
 SCHEMA = pa.schema(
     [
@@ -20,6 +26,40 @@ SCHEMA = pa.schema(
         pa.field("data", pa.large_binary(), nullable=False),
     ]
 )
+_BINARY, _INT64 = pa.large_binary(), pa.int64()
+_ALIGNED = 8
+"""Buffers of Arrow streams begin at multiples of so many bytes; that of the data is the last."""
+_LOOKED_AT = 64
+"""Bytes at either end of the data that are compared with what was written."""
+
+
+def joined(values: Sequence[Tensor | memoryview]) -> Any:
+    """The bytes of some values, one after the other."""
+    parts: list[Any] = []
+    tensors: list[Tensor] = []
+    for value in values:
+        if isinstance(value, Tensor):
+            tensors.append(value)
+            continue
+        parts += [*map(stacked, _alike(tensors)), value]
+        tensors = []
+    parts += map(stacked, _alike(tensors))
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _alike(tensors: list[Tensor]) -> list[list[Tensor]]:
+    return [list(group) for _, group in groupby(tensors, _kind_of)]
+
+
+def _kind_of(tensor: Tensor) -> tuple[torch.dtype, torch.Size]:
+    return tensor.dtype, tensor.shape
+
+
+def stacked(tensors: list[Tensor]) -> Any:
+    """The bytes of tensors of one dtype and shape: that takes a tenth of looking at each."""
+    whole = tensors[0] if len(tensors) == 1 else torch.stack(tensors)
+    flat: Any = whole.reshape(-1).view(torch.uint8).numpy()
+    return memoryview(flat)
 
 
 class SmallWriter:
@@ -31,22 +71,44 @@ class SmallWriter:
 
     def __init__(self, path: Path) -> None:
         self.stream = StreamWriter(path, SCHEMA)
+        self._expected: list[tuple[int, Any]] = []
 
-    def append(self, rows: Sequence[tuple[str, int, str, str, bytes | memoryview]]) -> list[int]:
-        """Write site, step, dtype, shape and bytes of some values as one batch.
+    def add(self, template: Template, steps: NDArray[np.int64], data: memoryview) -> int:
+        """Make one batch ready to be written with others.
+
+        Args:
+            template: of its values.
+            steps: of each.
+            data: their bytes.
 
         Returns:
-            where the bytes of each begin, from the start of the file.
+            where the data will begin in the file.
         """
-        start, written = self.stream.append(batch_of(rows, SCHEMA))
-        buffer = pa.py_buffer(written)
-        reader = pa.BufferReader(buffer)
-        message = pa.ipc.read_message(reader)
-        if message.type == "schema":  # It stands before the first batch.
-            message = pa.ipc.read_message(reader)
-        data = pa.ipc.read_record_batch(message, SCHEMA).column("data")
-        content = data.buffers()[2]
-        # Where all values are empty their buffer is nowhere.
-        place = start + (content.address - buffer.address if content.size else 0)
-        ends = memoryview(data.buffers()[1]).cast("B").cast("q")
-        return [place + ends[number] for number in range(len(rows))]
+        buffers = [None, template.ends_buffer, pa.py_buffer(data)]
+        values = pa.Array.from_buffers(_BINARY, len(steps), buffers)
+        batch = template.batch(SCHEMA, {"step": array_of(steps, _INT64), "data": values})
+        numbers: dict[str, list[Any]] = {"step": [steps], "data": [template.ends, data]}
+        self.stream.add(batch, b"", crc_of(template.parts_with(SCHEMA, numbers)))
+        nbytes = len(data)
+        place = self.stream.next - -(-nbytes // _ALIGNED) * _ALIGNED
+        self._expected.append((place, data))
+        return place
+
+    def write(self) -> None:
+        """Write what waits.
+
+        Raises:
+            RunError: a value does not stand where the journal is to say it does.
+        """
+        start, expected = self.stream.end, self._expected
+        self._expected = []
+        whole = self.stream.write()
+        for place, data in expected:
+            found = whole[place - start :][: len(data)]
+            if (found[:_LOOKED_AT], found[-_LOOKED_AT:]) != (data[:_LOOKED_AT], data[-_LOOKED_AT:]):
+                raise RunError(f"pyarrow {pa.__version__} writes batches in another layout.")
+
+    def forget(self) -> None:
+        """What waits is not to be written."""
+        self._expected = []
+        self.stream.forget()

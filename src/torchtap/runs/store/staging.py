@@ -18,6 +18,14 @@ from torch import Tensor
 _PARTS = 8
 """Buffers have sizes of so many steps between two powers of two."""
 _LEAST = 4096
+CLONED = {
+    getattr(torch, name): name
+    for name in (
+        *("bool", "uint8", "int8", "int16", "int32", "int64"),
+        *("float16", "bfloat16", "float32", "float64"),
+    )
+}
+"""Dtypes, with their names, of which small values are cloned in place of copied into a buffer."""
 
 
 def rounded(nbytes: int) -> int:

@@ -98,11 +98,11 @@ class StatisticsWriter:
         self.stream.append(_batch(measured, is_sealed=False), info)
 
 
-def seal(folder: Path, series: Series, meta: Meta) -> dict[str, int]:
+def seal(folder: Path, series: Series, meta: Meta) -> dict[str, dict[str, int]]:
     """Write all that was measured: as a table that any program reads, and as a run without values.
 
     Returns:
-        bytes and checksum of the latter.
+        bytes and checksum of both, as ``statistics`` and ``series``.
     """
     import pyarrow.parquet
 
@@ -122,7 +122,7 @@ def seal(folder: Path, series: Series, meta: Meta) -> dict[str, int]:
     finally:
         half.unlink(missing_ok=True)
     save_run(Contents(Records(), series, meta, tuple), Scalars(), folder / SERIES)
-    return crc32_of_file(folder / SERIES)
+    return {"statistics": crc32_of_file(path), "series": crc32_of_file(folder / SERIES)}
 
 
 def _batch(measured: Measured, *, is_sealed: bool) -> Any:

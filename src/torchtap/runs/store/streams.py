@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from torchtap.core.errors import MissingExtraError
-from torchtap.runs.store.checksum import crc32
+from torchtap.runs.store.checksum import crc32, crc32_of_file
 from torchtap.runs.store.lane import write_all
 
 try:
@@ -63,59 +64,75 @@ class Damage(NamedTuple):
     is_tail: bool
 
 
-class _Chunk:
-    """What pyarrow writes a batch into."""
-
-    closed = False
-
-    def __init__(self) -> None:
-        self.data = bytearray()
-
-    def write(self, data: Any) -> int:
-        self.data += data
-        return len(data)
-
-    def flush(self) -> None:
-        """Nothing waits."""
-
-    def take(self) -> bytes:
-        taken = bytes(self.data)
-        self.data.clear()
-        return taken
-
-
 class StreamWriter:
     """Appends batches to a file that it makes.
 
     Args:
         path: where; nothing may be there.
         schema: of the batches.
+
+    Attributes:
+        end: where the file ends.
     """
 
     def __init__(self, path: Path, schema: Any) -> None:
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        self._chunk = _Chunk()
-        self._writer = pa.ipc.new_stream(pa.PythonFile(self._chunk, mode="w"), schema)
+        self._schema = schema
+        self._sink: Any = None
+        self._stream: Any = None
+        self._skipped = 0
         self.end = 0
+        self._crc = 0
 
     @property
     def file(self) -> int:
         """Its descriptor."""
         return self._file
 
-    def append(self, batch: Any, info: bytes = b"") -> tuple[int, bytes]:
-        """Write one batch.
+    @property
+    def next(self) -> int:
+        """Where the file will end when what waits is written."""
+        return self.end + self.num_waiting
 
-        Returns:
-            where its bytes begin, and they themselves.
+    @property
+    def num_waiting(self) -> int:
+        """How many bytes wait to be written."""
+        return 0 if self._sink is None else self._sink.tell() - self._skipped
+
+    def append(self, batch: Any, info: bytes = b"") -> None:
+        """Write one batch."""
+        self.add(batch, info, batch_crc(batch, info))
+        self.write()
+
+    def add(self, batch: Any, info: bytes, crc: int) -> None:
+        """Make one batch ready to be written with others.
+
+        Args:
+            batch: its columns.
+            info: what is said beside them.
+            crc: of both, see :func:`batch_crc`.
         """
-        start = self.end
-        said = {INFO: info, CRC: b"%08x" % batch_crc(batch, info)}
-        self._writer.write_batch(batch, custom_metadata=said)
-        written = self._chunk.take()
-        write_all(self._file, memoryview(written), start)
-        self.end = start + len(written)
-        return start, written
+        if self._sink is None:
+            self._sink = pa.BufferOutputStream()
+            self._stream = pa.ipc.new_stream(self._sink, self._schema)
+            # Each part begins with the schema, which stands in the file once.
+            self._skipped = self._schema.serialize().size if self.end else 0
+        self._stream.write_batch(batch, custom_metadata={INFO: info, CRC: b"%08x" % crc})
+
+    def write(self) -> memoryview:
+        """Write what waits, by one call, and return it."""
+        if self._sink is None:
+            return memoryview(b"")
+        whole = memoryview(self._sink.getvalue()).cast("B")[self._skipped :]
+        self.forget()
+        write_all(self._file, whole, self.end)
+        self.end += len(whole)
+        self._crc = crc32(whole, self._crc)
+        return whole
+
+    def forget(self) -> None:
+        """What waits is not to be written."""
+        self._sink = self._stream = None
 
     def back_to(self, end: int) -> None:
         """Forget the batches behind a place."""
@@ -130,10 +147,27 @@ class StreamWriter:
         """Say that nothing more comes."""
         if self._file < 0:
             return
-        self._writer.close()
-        ending = self._chunk.take()
+        ending = _ENDING
+        if not self.end:
+            sink = pa.BufferOutputStream()
+            pa.ipc.new_stream(sink, self._schema).close()
+            ending = sink.getvalue().to_pybytes()
         write_all(self._file, memoryview(ending), self.end)
         self.end += len(ending)
+        self._crc = crc32(ending, self._crc)
+
+    def batches(self, path: Path) -> list[tuple[Any, bytes]]:
+        """The batches of the finished file, and what is said beside them.
+
+        Where all of its bytes are those that were written, which their checksum says, the batches
+        are not looked at one by one.
+        """
+        if crc32_of_file(path) != {"nbytes": self.end, "crc32": self._crc}:
+            found = (one for one in read_stream(path, self._schema) if isinstance(one, Found))
+            return [(one.batch, one.info) for one in found]
+        with pa.memory_map(str(path)) as source, pa.ipc.open_stream(source) as reader:
+            whole = reader.iter_batches_with_custom_metadata()
+            return [(batch, said[INFO]) for batch, said in whole]
 
     def close(self) -> None:
         """Close the file."""
@@ -145,25 +179,47 @@ class StreamWriter:
 def batch_crc(batch: Any, info: bytes) -> int:
     """The checksum of all values of a batch, however they lie in memory."""
     found = crc32(info)
-    for column in batch.columns:
-        found = crc32_of_array(column, found)
+    if not batch.num_rows:
+        return found
+    for column, width in zip(batch.columns, _widths_of(batch.schema), strict=True):
+        for part in _parts(column, width):
+            found = crc32(part, found)
     return found
 
 
-def crc32_of_array(column: Any, before: int) -> int:
-    """The checksum of a column without nulls: of numbers, texts or bytes."""
-    length, buffers = len(column), column.buffers()
-    if not length:
-        return before
-    first = column.offset
-    if pa.types.is_primitive(column.type):
-        width = column.type.bit_width // 8
-        return crc32(memoryview(buffers[1])[first * width : (first + length) * width], before)
-    width = 8 if pa.types.is_large_binary(column.type) else 4
-    ends = memoryview(buffers[1]).cast("B")[first * width : (first + length + 1) * width]
-    where = ends.cast("q" if width == 8 else "i")
-    data = memoryview(buffers[2])[where[0] : where[-1]] if buffers[2] is not None else b""
-    return crc32(data, crc32(ends, before))
+@lru_cache(maxsize=16)
+def _widths_of(schema: Any) -> tuple[int, ...]:
+    """Bytes of a number of each column; less than 0 of an end, where it has texts or bytes."""
+    return tuple(_width(one.type) for one in schema)
+
+
+def _width(kind: Any) -> int:
+    if pa.types.is_primitive(kind):
+        return int(kind.bit_width // 8)
+    return -8 if pa.types.is_large_binary(kind) else -4
+
+
+def crc_of(parts: Iterable[Any]) -> int:
+    """The checksum of bytes that follow one another."""
+    found = 0
+    for part in parts:
+        found = crc32(part, found)
+    return found
+
+
+def parts_of(column: Any) -> list[Any]:
+    """The bytes of a column without nulls: of numbers, or ends and data of texts or bytes."""
+    return list(_parts(column, _width(column.type))) if len(column) else []
+
+
+def _parts(column: Any, width: int) -> tuple[Any, ...]:
+    length, first, buffers = len(column), column.offset, column.buffers()
+    values = memoryview(buffers[1])
+    if width > 0:
+        return (values[first * width : (first + length) * width],)
+    ends = values.cast("B")[-first * width : -(first + length + 1) * width]
+    where = ends.cast("q" if width == -8 else "i")
+    return ends, memoryview(buffers[2])[where[0] : where[-1]] if buffers[2] is not None else b""
 
 
 def read_stream(

@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any
 
 from torchtap.runs.store.attempt import AttemptWriter, Value, Written
 from torchtap.runs.store.commit import Commit
-from torchtap.runs.store.queue import ByteQueue, EndOfStep, Request, Staged, Statistics, Values
+from torchtap.runs.store.queue import (
+    ByteQueue,
+    EndOfStep,
+    Request,
+    SmallValues,
+    Staged,
+    Statistics,
+    Values,
+)
 from torchtap.runs.store.staging import Buffers
+
+_LONGEST_WAIT = 0.02
+"""Seconds for which a commit waits for those behind it."""
 
 
 class Worker:
@@ -67,32 +79,44 @@ class Worker:
 
     def _run(self) -> None:
         while True:
-            item = self._queue.get()
-            try:
-                if self.failure is None:
-                    self._do(item)
-                elif isinstance(item, Values):
-                    self.num_lost += len(item.staged)
-            except Exception as error:  # noqa: BLE001 - the training thread raises it
-                self._fail(error)
-            finally:
+            items = self._queue.get()
+            late = time.monotonic() + _LONGEST_WAIT
+            for item in items:
+                self._try(item)
+                if isinstance(item, EndOfStep) and time.monotonic() > late:
+                    self._try(None)  # Commits do not wait for a disk that is slow.
+                    late = time.monotonic() + _LONGEST_WAIT
                 self._let_go(item)
-            if isinstance(item, Request) and item.what in ("close", "abandon"):
-                return
+                if isinstance(item, Request) and item.what in ("close", "abandon"):
+                    return
+            self._try(None)
+
+    def _try(self, item: Any) -> None:
+        """See to an item, or for ``None`` to what waits to be written."""
+        try:
+            if self.failure is None:
+                self._do(item)
+            elif isinstance(item, Values | SmallValues):
+                self.num_lost += len(item.staged if isinstance(item, Values) else item.values)
+        except Exception as error:  # noqa: BLE001 - the training thread raises it
+            self._fail(error)
 
     def _do(self, item: Any) -> None:
-        if isinstance(item, Values):
+        if isinstance(item, SmallValues):
+            self._writer.append_small(item.values)
+            self._writer.write_small()
+        elif isinstance(item, Values):
             for staged in item.staged:
                 self._append(staged)
             self._writer.write_small()
         elif isinstance(item, EndOfStep):
-            self._writer.commit(_commit_of(item, self._writer.num_commits))
+            self._writer.commit(_commit_of(item, self._writer.num_made))
         elif isinstance(item, Statistics):
             self._writer.append_statistics(item.measured)
+        elif item is None or item.what == "drain":
+            self._writer.write()
         elif item.what == "flush":
             self._writer.flush()
-        elif item.what == "drain":
-            pass  # All before it was written.
         elif item.what == "close":
             self._buffers.clear()  # Making the index takes memory of its own.
             self._writer.close(*(item.body or ()))
@@ -117,6 +141,8 @@ class Worker:
             for staged in item.staged:
                 self._buffers.give_back(staged.buffer, pinned=staged.arrived is not None)
                 self._queue.release(staged.room)
+        elif isinstance(item, SmallValues):
+            self._queue.release(item.room)
         elif isinstance(item, Request):
             item.done.set()
 

@@ -2,39 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+import atexit
+import os
+from collections.abc import Iterator
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from torchtap.core.errors import MissingExtraError
-from torchtap.core.site import Site
-from torchtap.runs.select import Where
+from torchtap.runs.tables.statistics_columns import (
+    NAMES,
+    StatisticsColumns,
+    StatisticsIndex,
+    columns_of,
+)
 from torchtap.stats.statistics import NUMBERS
 
 if TYPE_CHECKING:
-    from torchtap.stats.statistics import Statistics
+    from torchtap.runs.run import Run
+    from torchtap.runs.select import Where
+
+_CHUNK = 8192
+"""Rows that are turned into Python's numbers at a time."""
+_QUESTIONS = ("select", "from", "describe", "summarize")
 
 
-class Measured(Protocol):
-    """What is asked of a run."""
-
-    def select(self, where: Where) -> Sequence[Site]: ...
-
-    def stats(self, site: str | Site, *, step: int) -> Statistics: ...
-
-    def _steps_of(self, site: Site) -> list[int]: ...
-
-
-def statistics_rows(run: Measured, where: Where = None) -> Iterator[dict[str, Any]]:
+def statistics_rows(run: Run, where: Where = None) -> Iterator[dict[str, Any]]:
     """Site, step and numbers of every site and step."""
-    for site in run.select(where):
-        for step in run._steps_of(site):
-            stats = run.stats(site, step=step)
-            row: dict[str, Any] = {"site": str(site), "step": step, "dtype": stats.dtype}
-            row |= {name: getattr(stats, name) for name in NUMBERS}
-            yield row
+    columns = _columns(run, where)
+    texts = columns.texts()
+    for start in range(0, len(columns), _CHUNK):
+        rows = np.arange(start, min(start + _CHUNK, len(columns)))
+        parts = {name: part[start : start + _CHUNK] for name, part in texts.items()}
+        parts |= {name: columns.column(name, rows).tolist() for name in ("step", *NUMBERS)}
+        for row in zip(*(parts[name] for name in NAMES), strict=True):
+            yield dict(zip(NAMES, row, strict=True))
 
 
-def query_statistics(run: Measured, query: str) -> Any:
+def query_statistics(run: Run, query: str) -> Any:
     """See :meth:`Run.sql <torchtap.runs.run.Run.sql>`."""
     try:
         import duckdb
@@ -42,19 +48,61 @@ def query_statistics(run: Measured, query: str) -> Any:
         raise MissingExtraError(
             "Asking in SQL needs duckdb. Install it: pip install 'torchtap[sql]'."
         ) from error
-    asked = duckdb.connect()  # A database of its own, in memory, which the answer keeps alive.
-    asked.register("statistics", arrow_table(run, None))
+    _arrow()
+    from torchtap.runs.tables.lazy_table import LazyTable
+
+    # A database that takes longer to make than most queries; one of its own for all else than
+    # questions, such as making a table. The answer keeps it alive.
+    asked = _database(os.getpid()).cursor() if _is_question(query) else duckdb.connect()
+    asked.register("statistics", LazyTable(_columns(run, None)))
     return asked.sql(query)
 
 
-def arrow_table(run: Measured, where: Where) -> Any:
+def arrow_table(run: Run, where: Where) -> Any:
     """The statistics as a table of Arrow."""
+    pa = _arrow()
+    columns = _columns(run, where)
+    texts = columns.texts()
+    from torchtap.runs.store.journal import texts_of
+    from torchtap.runs.tables.lazy_table import plain
+
+    return pa.table(
+        {
+            name: texts_of(texts[name], pa.string())
+            if name in texts
+            else plain(columns.column(name))
+            for name in NAMES
+        }
+    )
+
+
+def _columns(run: Run, where: Where) -> StatisticsColumns:
+    held = run._contents()
+    index = held.statistics_index if where is None else StatisticsIndex(held, held.select(where))
+    return columns_of(held, index)
+
+
+def _arrow() -> Any:
     try:
-        import pyarrow as pa
+        import pyarrow
     except ImportError as error:
         raise MissingExtraError(
             "Tables of Arrow need pyarrow. Install it: pip install 'torchtap[store]'."
         ) from error
-    rows = list(statistics_rows(run, where))
-    names = ["site", "step", "dtype", *NUMBERS]
-    return pa.table({name: [row[name] for row in rows] for name in names})
+    return pyarrow
+
+
+def _is_question(query: str) -> bool:
+    """Whether a text is one query that changes nothing."""
+    first = query.split(maxsplit=1)[:1]
+    return bool(first) and first[0].lower() in _QUESTIONS and ";" not in query.rstrip("; \n")
+
+
+@cache
+def _database(process: int) -> Any:
+    """A database in memory, of this process."""
+    import duckdb
+
+    found = duckdb.connect()
+    atexit.register(_database.cache_clear)
+    return found
