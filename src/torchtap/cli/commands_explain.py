@@ -30,7 +30,7 @@ _ALARM = 1
 
 
 def explain_options(command: Command) -> Command:
-    """What ``cam`` and ``attribute`` both take."""
+    """Add the options that ``cam`` and ``attribute`` both take."""
     for option in (
         json_option,
         batch_options,

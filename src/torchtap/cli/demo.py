@@ -40,7 +40,7 @@ class Guess:
 
 @dataclass(frozen=True, slots=True)
 class Demo:
-    """What came out.
+    """The result of the demo.
 
     Attributes:
         model: what ran.

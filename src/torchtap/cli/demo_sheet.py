@@ -1,4 +1,4 @@
-"""What decided that it is a cat: the demo's sheet of maps, and what they are worth."""
+"""Draw the demo's sheet of maps: what decided that it is a cat, and what the maps are worth."""
 
 from __future__ import annotations
 

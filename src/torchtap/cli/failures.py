@@ -1,4 +1,4 @@
-"""What a model raised, as one error: what it got, what it said and where, and one way out."""
+"""Turn what a model raised into one error: what it got, what it said and where, and a way out."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def _way_out(
 
 
 def _fits(model: nn.Module, batch: Batch) -> bool:
-    """Whether the forward can be called with so many arguments of these names."""
+    """Return whether the forward can be called with so many arguments of these names."""
     try:
         inspect.signature(model.forward).bind(*batch.args, **batch.kwargs)
     except TypeError:

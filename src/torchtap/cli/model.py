@@ -1,4 +1,4 @@
-"""From words of a command line to a model, a batch and a loss. Imports torch only when it must."""
+"""Turn words of a command line into a model, a batch and a loss. Imports torch only when needed."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def _words(given: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Unwrapped:
-    """What a weight file had around its tensors.
+    """The wrapping of the tensors in a weight file.
 
     Attributes:
         key: under which they stood; ``""`` where they are the file itself.

@@ -55,7 +55,7 @@ def run_option(text: str) -> Callable[[Command], Command]:
 
 
 def earlier_spelling(name: str, *options: str) -> Callable[[Command], Command]:
-    """What an option was called before: it goes on working, and help does not show it."""
+    """Add an option's earlier name: it goes on working, and help does not show it."""
     return click.option(*options, name, hidden=True)
 
 

@@ -1,4 +1,4 @@
-"""What is printed, and how: to stdout what was asked for, to stderr what else is to be known."""
+"""Print to stdout what was asked for, and to stderr what else is to be known."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def complain(text: str) -> None:
 
 
 def say_unwrapped(file: str, found: Unwrapped) -> str:
-    """What a weight file had around its tensors, and what of it was not read."""
+    """Say what a weight file had around its tensors, and what of it was not read."""
     said = []
     if found.key:
         beside = ", ".join(map(repr, found.beside[:_MOST_KEYS]))

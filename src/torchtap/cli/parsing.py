@@ -1,4 +1,4 @@
-"""From the words of a command to values: a model, a batch, a run, a place to write to."""
+"""Parse the words of a command: a model, a batch, a run, a place to write to."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ def _numbers(name: str, text: str | None) -> list[float]:
 
 
 def slices_of(found: Statistics, name: str, site: str) -> Slices:
-    """What ``tt.stats.along`` found of a site, under a name."""
+    """Return what ``tt.stats.along`` found at a site, under a name."""
     from torchtap.stats.catalogue.slices import Slices
 
     there = [other for other, one in found.extra.items() if isinstance(one, Slices)]
@@ -278,7 +278,7 @@ def refuse_target(out: str, endings: Sequence[str], option: str = "--out") -> No
 
 
 def run_target(to: str) -> tuple[Path, bool]:
-    """Where a run goes, and whether that is one file: a name that ends in .safetensors.
+    """Return where a run goes, and whether that is one file: a name that ends in .safetensors.
 
     Any other name is that of a folder, but for those that end as files of another kind do.
 

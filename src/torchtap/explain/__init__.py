@@ -1,4 +1,4 @@
-"""What a network looked at: maps of what decided an output, and how far to trust them.
+"""Maps of what decided a network's output, and how far to trust them.
 
 In the order in which it is read:
 
@@ -8,7 +8,7 @@ In the order in which it is read:
   :mod:`~torchtap.explain.target`: the number of each row that is explained.
   :mod:`~torchtap.explain.again`: how a map is made anew, with another model or other inputs.
   :mod:`~torchtap.explain.keywords`: misspelt arguments.
-- What makes a map silently wrong is found by running the model: :mod:`~torchtap.explain.rows` and
+- Causes of silently wrong maps, found by running the model: :mod:`~torchtap.explain.rows` and
   :mod:`~torchtap.explain.twice` (a dimension that does not count the rows of the batch),
   :mod:`~torchtap.explain.spoiled` (a value that the model reads by another name too),
   :mod:`~torchtap.explain.same_scores` (rows that change each other's scores).

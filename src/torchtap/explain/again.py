@@ -1,4 +1,4 @@
-"""How a map is made anew, with another model or other inputs."""
+"""Make a map anew, with another model or other inputs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Made = TypeVar("Made")
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Again(Generic[Made]):
-    """What ``tt.cam`` and ``tt.attribute`` leave in ``Map.again``, for ``Map.check``.
+    """The recipe that ``tt.cam`` and ``tt.attribute`` leave in ``Map.again``, for ``Map.check``.
 
     It holds the model and the inputs, so a map keeps them alive. ``Map.detached`` lets them go.
 

@@ -166,7 +166,7 @@ def _odd(found: Found, variable: Variable) -> tuple[str, ...]:
 
 
 def _size(subject: Subject, variable: Variable, place: Place) -> tuple[int, ...]:
-    """What of the shape is space: of pictures and volumes, and of tokens; see ``Map.size``."""
+    """Return the sizes that are space: of pictures and volumes, and of tokens; see ``Map.size``."""
     shape = tuple(variable.value.shape)
     if place.site is None and len(shape) > 2:
         is_last = len(shape) == 3 or is_channels_last(shape)

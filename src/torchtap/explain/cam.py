@@ -39,7 +39,7 @@ METHODS = CAMS
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What was asked for.
+    """The settings of a class activation map.
 
     Attributes:
         method: one of :data:`METHODS`.
@@ -69,7 +69,7 @@ class Settings:
 
     @property
     def is_rectified(self) -> bool:
-        """Whether the map ends with a ReLU."""
+        """Return whether the map ends with a ReLU."""
         return self.method in RECTIFIED if self.relu is None else self.relu
 
 
@@ -199,7 +199,7 @@ def _is_enough(settings: Settings, one: Activation) -> bool:
 
 
 def _found(settings: Settings, subject: Subject, target: Target) -> tuple[list[Activation], Tensor]:
-    """What the layers return, with gradients where the method needs them, and the scores."""
+    """Return the layers' values, with gradients where the method needs them, and the scores."""
     find = gradients_at if settings.method in GRADIENT_METHODS else values_at
     return find(subject, target, settings.sites, call=settings.call)
 
@@ -329,7 +329,7 @@ class _Making:
             return scorecam(subject, target, value, over, budget)
 
     def _fit(self, one: Activation) -> Fit:
-        """How the value of a layer lies over the inputs."""
+        """Return how the value of a layer lies over the inputs."""
         fits = self._layouts.fits(one.site.path, one.value)
         if fits:
             fit, note = told_apart(self._subject, self._target, one, fits)
@@ -342,7 +342,7 @@ class _Making:
     # ------------------------------------------------------------------ what is to be said
 
     def _note_others(self, one: Activation) -> None:
-        """That the layer has returned other values, and how each is asked for."""
+        """Note that the layer has returned other values, and how each is asked for."""
         shown = ", ".join(
             f"{str(replace(one.site, leaf=leaf))!r} ({kind})" for leaf, kind in one.others[:4]
         )
@@ -366,7 +366,7 @@ class _Making:
 
 
 def _one_extent(fits: Sequence[Fit]) -> Extent | None:
-    """What the maps of several layers lie over."""
+    """Return the extent that the maps of several layers lie over."""
     names = dict.fromkeys(fit.extent.name for fit in fits if fit.extent is not None)
     if len(names) > 1:
         shown = ", ".join(map(repr, names))

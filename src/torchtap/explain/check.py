@@ -1,4 +1,4 @@
-"""How far to trust a map: numbers that say what it is worth, and what each of them means."""
+"""Check how far to trust a map, with numbers and the meaning of each."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Settings:
 
 
 def check(map_: MapValues, again: Again[MapValues], how: Settings) -> Check:
-    """What ``Map.check`` does.
+    """Check a map, for ``Map.check``.
 
     Args:
         map_: what is checked.
@@ -88,7 +88,7 @@ def check(map_: MapValues, again: Again[MapValues], how: Settings) -> Check:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Places:
-    """What the curves take away and put in.
+    """The places that the curves take away and put in.
 
     Attributes:
         ground: what the map lies over.
@@ -274,7 +274,7 @@ class _Checking:
             self._num_evals += self.again.subject.num_evals - before
 
     def _shuffled(self) -> MapValues:
-        """The same values at other places: as coarse as the map, and knowing nothing."""
+        """Return the same values at random places: as coarse as the map, and knowing nothing."""
         values = self.map.values.flatten(1)
         order = torch.rand(values.shape, generator=self._generator).argsort(1)
         return replace(self.map, values=values.gather(1, order).reshape(self.map.values.shape))

@@ -1,4 +1,4 @@
-"""Which dimension of logits counts classes."""
+"""Find the dimension of logits that counts classes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _dims_by_size(extent: Extent, shape: Sequence[int]) -> Iterator[int]:
 
 
 def _are_places(grid: Sequence[int], size: Sequence[int]) -> bool:
-    """Of a sequence all of them: any shorter one keeps its ratios."""
+    """Return whether a grid fits a size; equality for a sequence, whose ratios always agree."""
     return tuple(grid) == tuple(size) if len(size) == 1 else is_like(grid, size)
 
 

@@ -1,4 +1,4 @@
-"""Which inputs of a model have places that a map can lie over, and which dimensions these are."""
+"""Find the inputs with places that a map can lie over, and the dimensions of these places."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Extent:
     other: int = 0
 
     def turned(self) -> Extent:
-        """The same signal with its channels last."""
+        """Return the same signal with its channels last."""
         return replace(self, size=(self.other,), channel_dim=2)
 
 
@@ -97,7 +97,7 @@ def _extent(modules: Mapping[str, nn.Module], name: str, one: Tensor) -> Extent 
 
 
 def _is_beside(one: Tensor) -> bool:
-    """Whether a tensor goes along with another: a mask, or the numbers of positions."""
+    """Return whether a tensor goes along with another: a mask, or the numbers of positions."""
     if one.dtype is torch.bool or not one.numel():
         return True
     values = one.detach()
@@ -111,9 +111,9 @@ def _is_beside(one: Tensor) -> bool:
 
 
 def are_channels_last(modules: Mapping[str, nn.Module], shape: Sequence[int]) -> bool:
-    """Whether an input has its channels last: a picture, a volume, or a sequence of features.
+    """Return whether an input has its channels last: a picture, a volume or a feature sequence.
 
-    Of sequences the first module that takes as many channels decides. Pictures and volumes have
+    The first module that takes as many channels decides for sequences. Pictures and volumes have
     them last where only the last dimension is one to four, unless the first convolution takes
     dimension 1.
 
@@ -131,7 +131,7 @@ def are_channels_last(modules: Mapping[str, nn.Module], shape: Sequence[int]) ->
 
 
 def _channels_of_sequence(modules: Mapping[str, nn.Module], shape: Sequence[int]) -> int | None:
-    """Which dimension counts channels, if a module takes as many as one of them."""
+    """Return the dimension that counts channels, if a module takes as many as one of them."""
     for module in modules.values():
         for width, is_first in _taken(module, 3):
             dim = 1 if is_first else 2
@@ -186,18 +186,18 @@ def _taken(module: nn.Module, rank: int) -> Iterator[tuple[int, bool]]:
 
 
 def is_like(grid: Iterable[int], size: Sequence[int]) -> bool:
-    """Whether a map may be a smaller picture: about the same factor in each dimension."""
+    """Return whether a map may be a smaller picture: about the same factor in each dimension."""
     factors = [whole / one for whole, one in zip(size, grid, strict=True)]
     return min(factors) >= 1 and max(factors) <= _MOST_ANISOTROPY * min(factors)
 
 
 def is_about_as_wide(grid: Sequence[int], other: Sequence[int], size: Sequence[int]) -> bool:
-    """Whether a grid keeps the ratios of a picture at least as well as another one does."""
+    """Return whether a grid keeps the ratios of a picture at least as well as another one does."""
     first, second = (_anisotropy(one, size) for one in (grid, other))
     return first <= second and first <= _MOST_ANISOTROPY
 
 
 def _anisotropy(grid: Iterable[int], size: Sequence[int]) -> float:
-    """How much more one dimension of a picture would be shrunk than another, from 1."""
+    """Return how much more one dimension of a picture would be shrunk than another, from 1."""
     factors = [whole / one for whole, one in zip(size, grid, strict=True)]
     return max(factors) / min(factors)

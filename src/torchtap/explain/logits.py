@@ -31,12 +31,12 @@ class Logits:
 
     @property
     def text(self) -> str:
-        """How it reads: ``output``, or ``output[logits]``."""
+        """Return the name of the logits as text: ``output``, or ``output[logits]``."""
         return f"output[{self.name}]" if self.name else "output"
 
     @property
     def code(self) -> str:
-        """How a function of the output ``out`` reaches it."""
+        """Return the code by which a function of the output ``out`` reaches the logits."""
         parts = self.name.split(".") if self.name else []
         return "out" + "".join(f"[{one}]" if one.isdigit() else f"[{one!r}]" for one in parts)
 
@@ -73,7 +73,7 @@ def logits_of(output: Any) -> Logits:
 
 
 def _refuse_detections(output: Any) -> None:
-    """Of a detector, which returns a list with a dict of boxes and scores for each picture."""
+    """Refuse the output of a detector: a list with a dict of boxes and scores for each picture."""
     if not isinstance(output, list | tuple) or not output:
         return
     if not all(isinstance(one, Mapping) for one in output):

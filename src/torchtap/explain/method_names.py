@@ -1,4 +1,4 @@
-"""What a method is called elsewhere, for the error of a name that is not known."""
+"""Names that methods have elsewhere, for the error of a name that is not known."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from torchtap.core.tensors import kind_of
 
 
 def may_be_pictures(args: Sequence[Any], inputs: Mapping[str, Tensor]) -> bool:
-    """Whether a model was called with a list of pictures ``[C, H, W]``, and no other tensor."""
+    """Return whether a model was called with a list of pictures ``[C, H, W]``, no other tensor."""
     held = args[0] if args else None
     if type(held) not in (list, tuple) or not held or len(inputs) != len(held):
         return False
@@ -23,7 +23,7 @@ def may_be_pictures(args: Sequence[Any], inputs: Mapping[str, Tensor]) -> bool:
 
 
 def are_pictures(args: Sequence[Any], output: Any) -> bool:
-    """Whether the model returned a dict for each of the pictures."""
+    """Return whether the model returned a dict for each of the pictures."""
     if type(output) not in (list, tuple) or len(output) != len(args[0]):
         return False
     return all(isinstance(one, Mapping) for one in output)

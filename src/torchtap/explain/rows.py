@@ -1,4 +1,4 @@
-"""Whether dimension 0 of a value counts what the scores count: the rows of a batch."""
+"""Find whether dimension 0 of a value counts what the scores count: the rows of a batch."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ Run = Callable[[Tensor, int], Tensor]
 
 
 def is_ambiguous(value: Tensor, num_scores: int) -> bool:
-    """Whether dimension 0 is as long as there are scores, and another dimension too."""
+    """Return whether dimension 0 is as long as there are scores, and another dimension too."""
     if not value.dim() or len(value) != num_scores or num_scores < 2:
         return False
     return value.dim() == 1 or num_scores in value.shape[1:]
 
 
 def is_per_row(value: Tensor, scores: Tensor, run: Run) -> bool:
-    """Whether there is one score for each row of a value.
+    """Return whether there is one score for each row of a value.
 
     Lengths tell, unless another dimension is as long: that may be the rows, as in sequences
     ``[T, B, F]`` with ``T == B``. Then the model is run on twice the rows, which gives twice the
@@ -59,7 +59,7 @@ UNBATCHED = (
 
 
 def refuse_other_rows(scores: Tensor, inputs: Mapping[str, Tensor]) -> None:
-    """Of an output of one dimension, whose elements are taken for the scores of rows.
+    """Refuse an output of one dimension whose elements cannot be the scores of rows.
 
     Raises:
         InputError: there are several, and no input has as many rows: they are the classes of a

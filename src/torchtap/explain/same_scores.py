@@ -1,4 +1,4 @@
-"""Whether scores that should be the same are, up to rounding."""
+"""Compare scores that should be the same, up to rounding."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SHARE = 1e-3
 
 
 def are_same(found: Tensor, expected: Tensor, changed: Tensor) -> bool:
-    """Whether two forwards gave the same scores.
+    """Return whether two forwards gave the same scores.
 
     A constant that is added to all scores widens the tolerance by its rounding only: what counts
     is by how much scores change.
@@ -39,7 +39,7 @@ def are_same(found: Tensor, expected: Tensor, changed: Tensor) -> bool:
 
 
 def refuse_unsteady(first: Tensor, second: Tensor) -> None:
-    """Of two forwards from the same state.
+    """Refuse a model whose two forwards from the same state give other scores.
 
     Args:
         first: ``float[rows]``.

@@ -1,4 +1,4 @@
-"""Whether the model reads what is at a site by another name than the one that an edit changes."""
+"""Find whether the model reads the value at a site by another name than an edit changes."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Spoiled:
         return self.clone
 
     def is_read(self, run: Scores, expected: Tensor) -> bool:
-        """Whether the model reads the tensor by another name.
+        """Return whether the model reads the tensor by another name.
 
         Args:
             run: one forward, in which the edit calls :meth:`replace`.
@@ -91,7 +91,7 @@ class Spoiled:
 
     @property
     def is_overwritten(self) -> bool:
-        """Whether the model wrote into the clone in place."""
+        """Return whether the model wrote into the clone in place."""
         if self.clone is None:
             return False
         return self._version < 0 or self.clone._version != self._version

@@ -97,7 +97,7 @@ class Subject:
     def changed(
         self, *, model: nn.Module | None = None, inputs: Mapping[str, Tensor] = _NO_INPUTS
     ) -> Subject:
-        """The same call of another model, or with other tensors.
+        """Return the same call of another model, or with other tensors.
 
         Args:
             model: takes the place of the model.
@@ -115,9 +115,9 @@ class Subject:
         return Subject(model, args, kwargs, is_apart=self._is_apart)
 
     def with_rows(self) -> Subject:
-        """The same call with a batch in place of a list of pictures, which the model is then given.
+        """Return the same call with a batch of pictures, which the model is given as a list.
 
-        Where the arguments may be such a list, the model is run to see whether it is one: whether
+        The model is run where the arguments may be such a list, to see whether they are: whether
         it returns a dict for each.
         """
         if self._is_apart or not may_be_pictures(self.args, self.inputs):

@@ -1,4 +1,4 @@
-"""What is explained: one number of each row of a model's output."""
+"""The target that is explained: one number of each row of a model's output."""
 
 from __future__ import annotations
 
@@ -286,7 +286,7 @@ def _per_row(value: Any, what: str) -> Tensor:
 
 
 def _way_to_index(logits: Logits, given: Any, class_dim: int | None) -> str:
-    """What the logits are, and a target that fits them."""
+    """Return a text that says what the logits are, with a target that fits them."""
     values = logits.values
     shape = tuple(values.shape)
     head = f"The logits are {kind_of(values)}; expected rows x classes. Give an index for each "

@@ -14,7 +14,7 @@ from torchtap.explain.target import Target
 
 
 def lengths_of_twice(subject: Subject, target: Target, site: Site) -> tuple[int, set[int]] | None:
-    """How many scores twice the rows give, and the lengths of dimension 0 at a site.
+    """Return how many scores twice the rows give, and the lengths of dimension 0 at a site.
 
     ``None`` where the model does not run on twice the rows, or the site is then not to be seen.
 
@@ -40,7 +40,7 @@ def lengths_of_twice(subject: Subject, target: Target, site: Site) -> tuple[int,
 
 
 def are_rows(subject: Subject, target: Target, site: Site, value: Tensor, scores: Tensor) -> bool:
-    """Whether there is one score for each row of the value at a site.
+    """Return whether there is one score for each row of the value at a site.
 
     Lengths tell, unless another dimension is as long: then twice the rows of the inputs must give
     twice the scores, and twice the length at the site.

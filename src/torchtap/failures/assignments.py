@@ -1,4 +1,4 @@
-"""Which line of a function gave a name the value that it has."""
+"""Find the line of a function that gave a name the value that it has."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def loop_over(frame: Frame, name: str) -> ast.For | None:
 
 
 def item_of_loop(loop: ast.For, name: str) -> ast.expr | None:
-    """What the items come from: ``xs`` of ``for x in xs`` and of ``for x, y in zip(xs, ys)``."""
+    """Return what a loop goes over: ``xs`` of ``for x in xs`` and ``for x, y in zip(xs, ys)``."""
     over, target = loop.iter, loop.target
     called = over.func.id if isinstance(over, ast.Call) and isinstance(over.func, ast.Name) else ""
     if called == "enumerate" and isinstance(over, ast.Call) and over.args:
@@ -87,7 +87,7 @@ def item_of_loop(loop: ast.For, name: str) -> ast.expr | None:
 
 
 def runs_before(function: ast.AST, line: int, here: int) -> bool | None:
-    """Whether a line of a function ran before another one that is running.
+    """Return whether a line of a function ran before another one that is running.
 
     Returns:
         ``None`` where it may have run, or not: it stands in a branch, below in a loop, or on the
@@ -189,7 +189,7 @@ def _names(target: ast.AST, name: str) -> bool:
 
 
 def _matching(target: ast.expr, value: ast.expr, name: str) -> ast.expr:
-    """Of ``a, b = f(), g()``, what ``b`` is given; of ``a, b = f()``, the call."""
+    """Return what a name is given: ``g()`` for ``b`` in ``a, b = f(), g()``, else the whole."""
     pairs = isinstance(target, ast.Tuple | ast.List) and isinstance(value, ast.Tuple | ast.List)
     if pairs and len(target.elts) == len(value.elts):  # type: ignore[attr-defined]
         for one, part in zip(target.elts, value.elts, strict=True):  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Which call of a module failed, of several: from the source of what calls it."""
+"""Number the call of a module that failed, of several, from the source of what calls it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MOST_NODES = 10_000
 
 
 class CalledBefore:
-    """What is known of the calls of a module before the one that failed.
+    """The calls of a module before the one that failed.
 
     Attributes:
         module: that was called.
@@ -73,7 +73,7 @@ def ordinal(number: int) -> str:
 
 
 def num_in_input(module: nn.Module, frames: Sequence[Frame]) -> int:
-    """How many calls of a module stand in the graphs of the operands that one failed with."""
+    """Return how many calls of a module are in the graphs of the operands that one failed with."""
     if type(module) not in _ONE_NODE:
         return 0
     weight = vars(module).get("_parameters", {}).get("weight")
@@ -95,7 +95,7 @@ def num_in_input(module: nn.Module, frames: Sequence[Frame]) -> int:
 
 
 def _number(frame: Frame, here: ast.Call, module: nn.Module) -> tuple[int, bool] | None:
-    """Which call of the module it is in this run of the function, and whether others follow.
+    """Return the number of the module's call in this run of the function, and if others follow.
 
     ``None`` where the source does not tell.
     """
@@ -137,7 +137,7 @@ def _calls(function: ast.AST) -> tuple[ast.Call, ...]:
 
 
 def _is_of(frame: Frame, call: ast.Call, module: nn.Module) -> bool | None:
-    """Whether a call is one of the module; ``None`` if it may lead to one, or is not known."""
+    """Return whether a call is one of the module; ``None`` if it may lead to one or is unknown."""
     called = frame.value_of(call.func)
     if called is module:
         return True
@@ -153,7 +153,7 @@ def _is_of(frame: Frame, call: ast.Call, module: nn.Module) -> bool | None:
 
 
 def _may_lead_on(frame: Frame, func: ast.AST) -> bool | None:
-    """Of a call of what is not known: a method of a tensor calls no module, other things may."""
+    """Return ``False`` if an unknown callee calls no module (a tensor's method), else ``None``."""
     if not isinstance(func, ast.Attribute):
         return None
     owner = frame.value_of(func.value)
@@ -177,7 +177,7 @@ def _holds(value: Any, module: nn.Module) -> bool:
 
 
 def _end(node: ast.Call) -> tuple[int, int]:
-    """Where a call ends: of calls inside each other, the inner one runs first."""
+    """Return where a call ends: of calls inside each other, the inner one runs first."""
     return node.end_lineno or node.lineno, node.end_col_offset or 0
 
 
@@ -188,7 +188,7 @@ def _stands_in(call: ast.Call, loop: ast.AST) -> bool:
 def _has_run(
     function: ast.AST, call: ast.Call, around: Sequence[tuple[ast.AST, str]]
 ) -> bool | None:
-    """Whether an earlier call has run, each time that the blocks around the failing line did."""
+    """Return whether a call ran before, each time that the blocks around the failing line did."""
     here = {(id(node), field) for node, field in around}
     others = [
         (node, field)
@@ -216,7 +216,7 @@ def _leaves(block: object) -> bool:
 
 
 def _round(frame: Frame, loop: ast.AST) -> int | None:
-    """How many rounds of a loop are done: of ``range`` and ``enumerate``, and none left early."""
+    """Return how many rounds of a ``range`` or ``enumerate`` loop are done, and none left early."""
     if not isinstance(loop, ast.For) or _has(loop, ast.Continue):
         return None
     iterated, target = loop.iter, loop.target
@@ -242,7 +242,7 @@ def _round(frame: Frame, loop: ast.AST) -> int | None:
 
 
 def _is_assigned(loop: ast.For, name: str) -> bool:
-    """Whether the body of a loop assigns a name again."""
+    """Return whether the body of a loop assigns a name again."""
     return any(
         isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Store)
         for one in loop.body

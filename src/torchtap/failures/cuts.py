@@ -1,4 +1,4 @@
-"""Where the source of a program cuts the autograd graph: ``detach``, ``no_grad``, ``item``."""
+"""Find where a program's source cuts the autograd graph: ``detach``, ``no_grad``, ``item``."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def _ranges(failure: Failure) -> Iterator[tuple[str, int, int, str]]:
 
 
 def _cut(node: ast.AST, file: str) -> tuple[str, str, bool] | None:
-    """What cuts, the way out, and whether it is a mode."""
+    """Return a cut's text, the way out, and whether it is a mode; ``None`` if there is none."""
     if isinstance(node, ast.With | ast.AsyncWith):
         for one in node.items:
             mode = _mode(one.context_expr)
@@ -215,14 +215,14 @@ def _cut(node: ast.AST, file: str) -> tuple[str, str, bool] | None:
 
 
 def _is_whole(node: ast.expr) -> bool:
-    """Whether an expression gives whole numbers or truth, such as ``x > 0`` or ``x.long()``."""
+    """Return whether an expression gives whole numbers or booleans: ``x > 0`` or ``x.long()``."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         return node.func.attr in ("long", "int", "bool", "byte", "short")
     return isinstance(node, ast.Compare)
 
 
 def _is_no_tensor(node: ast.Attribute) -> bool:
-    """Whether ``.data`` is that of a package, of a class's own, or is written to."""
+    """Return whether ``.data`` is that of a package, of a class's own, or is written to."""
     base = written(node.value)
     return base in ("self", "torch.utils", "utils") or not isinstance(node.ctx, ast.Load)
 

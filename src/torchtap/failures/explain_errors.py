@@ -136,7 +136,7 @@ def add_notes(
 def explain(
     error: BaseException, model: nn.Module | None = None
 ) -> tuple[Failure, Found | None, Explanation | None]:
-    """What is known of an exception: where, the message that was recognised, and what it means."""
+    """Return the failure of an exception, the message that was recognised, and what it means."""
     failure = Failure(error, model)
     found = recognise(failure)
     return failure, found, None if found is None else explanation_of(failure, found)

@@ -1,4 +1,4 @@
-"""What is known of one exception: its frames, its modules, its operation and its operands."""
+"""The facts of one exception: its frames, its modules, its operation and its operands."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MOST_CHARACTERS = 90
 
 
 class Explanation(NamedTuple):
-    """What a situation says of a failure.
+    """The explanation of a failure by its situation.
 
     Attributes:
         what: what happened, in one sentence.
@@ -62,7 +62,7 @@ class Failure:
 
     @property
     def is_of_torchtap(self) -> bool:
-        """Whether it came out of a hook of torchtap, inside the innermost module that ran."""
+        """Return whether a hook of torchtap raised it, inside the innermost module that ran."""
         found, trace = False, self.error.__traceback__
         while trace is not None:
             frame = Frame(trace)
@@ -85,7 +85,7 @@ class Failure:
 
     @property
     def module_text(self) -> str:
-        """That module in a sentence, or ``the operation``."""
+        """Return the module's name in a sentence, or ``the operation``."""
         return "the operation" if self.module is None else self.names.module(self.module)
 
     @cached_property
@@ -121,7 +121,7 @@ class Failure:
 
     @property
     def call_number(self) -> str:
-        """Which call of the module it is, of several; empty where that is not known."""
+        """Return which call of the module failed, of several; empty where that is not known."""
         found = numbered_call(self.frames, self.depth)
         if found is not None:
             inner = self.names.module(found.module)
@@ -156,7 +156,7 @@ class Failure:
 
     @cached_property
     def operands(self) -> list[Operand]:
-        """What the operation took."""
+        """Return the operands of the operation."""
         return operands_of(self.frames)
 
     @property
@@ -178,14 +178,14 @@ class Failure:
         return None
 
     def origin(self, operand: Operand) -> Origin:
-        """What made an operand."""
+        """Return the origin of an operand: what made it."""
         key = operand.text, id(operand.value), operand.depth
         if key not in self._origins:
             self._origins[key] = origin_of(operand, self.frames, self.names)
         return self._origins[key]
 
     def name_of(self, operand: Operand) -> str:
-        """What the program calls an operand."""
+        """Return the name of an operand in the program."""
         return self.origin(operand).name
 
     def described(self, operand: Operand) -> str:
@@ -208,9 +208,9 @@ class Failure:
         return tuple(("operand", self.described(one)) for one in found[:6])
 
     def argument(self) -> Operand | None:
-        """What was handed to the operation: its first tensor that is no parameter.
+        """Return what was handed to the operation: its first tensor that is no parameter.
 
-        Where the expression of the program was not a name, its text stands for it.
+        The text of the program's expression stands for it where that was not a name.
         """
         for one in self.tensors:
             if not self.origin(one).is_state:

@@ -57,40 +57,40 @@ class Frame:
 
     @property
     def is_torch(self) -> bool:
-        """Whether it runs code of PyTorch."""
+        """Return whether it runs code of PyTorch."""
         return self.file.startswith(_TORCH)
 
     @property
     def is_ours(self) -> bool:
-        """Whether it runs code of torchtap."""
+        """Return whether it runs code of torchtap."""
         return self.file.startswith(_OURS)
 
     @property
     def is_our_hook(self) -> bool:
-        """Whether it runs a hook of torchtap."""
+        """Return whether it runs a hook of torchtap."""
         return self.file.startswith(os.path.join(_OURS, "hooks"))
 
     @property
     def is_inner(self) -> bool:
-        """Whether it runs code that PyTorch's own operations are made of."""
+        """Return whether it runs code that PyTorch's own operations are made of."""
         below = self.file.removeprefix(_TORCH) if self.is_torch else ""
         return below.startswith("_") and not below.startswith("_tensor.py")
 
     @property
     def is_engine(self) -> bool:
-        """Whether it only starts a backward."""
+        """Return whether it only starts a backward."""
         below = self.file.removeprefix(_TORCH) if self.is_torch else ""
         is_named = self.is_torch and self.code.co_name in ("backward", "__deepcopy__")
         return below.startswith("autograd/") or is_named
 
     @property
     def is_user(self) -> bool:
-        """Whether it runs code of the program itself: of no library."""
+        """Return whether it runs code of the program itself: of no library."""
         return not is_of_library(self.file)
 
     @property
     def owner(self) -> Any:
-        """What ``self`` stood for; ``None`` without it."""
+        """Return the value of ``self`` in the frame; ``None`` without it."""
         return self.frame.f_locals.get("self")
 
     @property
@@ -122,7 +122,7 @@ class Frame:
 
     @property
     def raises_itself(self) -> bool:
-        """Whether it stood at a ``raise`` or an ``assert`` of its own."""
+        """Return whether it stood at a ``raise`` or an ``assert`` of its own."""
         code = self.code.co_code
         at = self._instruction
         import opcode
@@ -131,7 +131,7 @@ class Frame:
 
     @cached_property
     def expression(self) -> ast.AST | None:
-        """What was being evaluated: a call, an operator, an attribute; ``None`` if not known."""
+        """Return what was being evaluated (call, operator, attribute); ``None`` if not known."""
         place = place_in(self.code, self._instruction)
         tree = self._tree
         return None if tree is None or place is None else node_at(tree, place)
@@ -150,7 +150,7 @@ class Frame:
         return function_tree(self.code, self.line)
 
     def value_of(self, node: ast.AST) -> Any:
-        """What an expression stands for; :data:`MISSING` where only running it would tell."""
+        """Return the value of an expression; :data:`MISSING` where only running it would tell."""
         if isinstance(node, ast.Constant):
             return node.value
         if isinstance(node, ast.Name):
@@ -168,7 +168,7 @@ class Frame:
 
 
 def is_of_library(file: str) -> bool:
-    """Whether code is of PyTorch, torchtap, the standard library, or an installed package."""
+    """Return whether code is of PyTorch, torchtap, the standard library or an installed package."""
     if file.startswith((_TORCH, _OURS, _STANDARD, "<frozen")):
         return True
     return any(f"{os.sep}{name}{os.sep}" in file for name in _PACKAGES)
@@ -268,5 +268,5 @@ def shown_file(file: str) -> str:
 
 
 def is_interpreter_ending() -> bool:
-    """Whether Python is shutting down, when nothing can be looked up any more."""
+    """Return whether Python is shutting down, when nothing can be looked up any more."""
     return sys.is_finalizing()

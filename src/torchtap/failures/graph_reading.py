@@ -62,7 +62,7 @@ def nodes_of(tensors: Iterable[Tensor], without: Node = None) -> list[Node]:
 
 
 def saved_by(node: Node) -> Iterator[Saved]:
-    """What a node keeps. Runs no hooks on saved tensors."""
+    """Yield the values that a node saves for backward. Runs no hooks on saved tensors."""
     for attribute in _slots_of(type(node)):
         name = attribute.removeprefix("_raw_saved_")
         try:
@@ -146,7 +146,7 @@ def module_before(node: Node, names: Names) -> nn.Module | None:
 
 
 def place_of(node: Node, names: Names) -> tuple[str, nn.Module | None]:
-    """Where a node was made, in words, and the module if it is certain."""
+    """Return where a node was made, in words, and the module if it is certain."""
     own = module_of(node, names)
     if own is not None:
         return f"{node.name()} of {names.module(own)}", own
@@ -178,7 +178,7 @@ def _following(before: nn.Module, kind: str, names: Names) -> nn.Module | None:
 
 
 def shares_memory(a: Tensor, b: Tensor) -> bool:
-    """Whether two tensors stand in one storage."""
+    """Return whether two tensors share one storage."""
     try:
         return a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr() != 0
     except (RuntimeError, NotImplementedError):  # Of sparse tensors, for instance.

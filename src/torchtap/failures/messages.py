@@ -262,7 +262,7 @@ def _fitting(text: str, is_meant: Callable[[str], bool]) -> Found | None:
 
 
 def _means_torch(name: str, failure: Failure) -> bool:
-    """Whether a text that fits was PyTorch's, and not that of a program that says the same."""
+    """Return whether a text that fits was PyTorch's, not that of a program that says the same."""
     if name in _ABOUT_NONE:
         return bool(gradients_read(failure))
     if name == "arguments of forward":  # Of a call by PyTorch: it is what calls forwards.
@@ -274,7 +274,7 @@ def _means_torch(name: str, failure: Failure) -> bool:
 
 
 def is_from_torch(failure: Failure) -> bool:
-    """Whether PyTorch raised it: its Python code, or its compiled code called from elsewhere."""
+    """Return whether PyTorch raised it: its Python code, or compiled code called from elsewhere."""
     if not failure.frames:
         return False
     last = failure.frames[-1]
@@ -286,7 +286,7 @@ def is_from_torch(failure: Failure) -> bool:
 
 
 def _calls_others(frame: Frame, error: BaseException) -> bool:
-    """Whether it called a function that is not PyTorch's, which failed without a frame."""
+    """Return whether it called a function that is not PyTorch's, which failed without a frame."""
     node = frame.expression
     called = frame.value_of(node.func) if isinstance(node, ast.Call) else MISSING
     if called is MISSING or isinstance(called, nn.Module) or isinstance(error, RuntimeError):
@@ -296,12 +296,12 @@ def _calls_others(frame: Frame, error: BaseException) -> bool:
 
 
 def _is_passed_on(frame: Frame) -> bool:
-    """Whether the frame raises again what a worker raised, which was the program's own."""
+    """Return whether the frame raises again what a worker raised, which was the program's own."""
     return frame.code.co_name == "reraise" and frame.file.endswith("_utils.py")
 
 
 def _computes(frame: Frame, error: BaseException) -> bool:
-    """Whether the expression that failed is computed by PyTorch."""
+    """Return whether the expression that failed is computed by PyTorch."""
     node = frame.expression
     if isinstance(node, ast.Call):
         called = frame.value_of(node.func)
@@ -324,7 +324,7 @@ def _is_of_torch(called: Any) -> bool:
 
 
 def _holds_tensor(frame: Frame, node: ast.AST) -> bool:
-    """Whether an expression is a tensor, or is computed from one."""
+    """Return whether an expression is a tensor, or is computed from one."""
     for inner in ast.walk(node):
         if isinstance(inner, ast.Call) and _is_of_torch(frame.value_of(inner.func)):
             return True

@@ -16,7 +16,7 @@ _MOST_CHARACTERS = 70
 
 
 class Names:
-    """What modules, parameters and buffers are called.
+    """The names of modules, parameters and buffers.
 
     With several models, a path begins with the name of the variable that holds the model.
 

@@ -78,7 +78,7 @@ def _caller(failure: Failure) -> str:
 
 
 def has_note(error: BaseException) -> bool:
-    """Whether a note of ours stands on an exception."""
+    """Return whether an exception has a note of ours."""
     return any(
         isinstance(one, str) and one.startswith(HEAD) for one in getattr(error, "__notes__", ())
     )

@@ -46,7 +46,7 @@ class Operand(NamedTuple):
 
 
 class Origin(NamedTuple):
-    """What made a tensor.
+    """The origin of a tensor: what made it.
 
     Attributes:
         text: as words, for a sentence; empty if it is not known.
@@ -62,7 +62,7 @@ class Origin(NamedTuple):
 
 
 def operands_of(frames: Sequence[Frame]) -> list[Operand]:
-    """What the operation that failed took: of the innermost frame where that can be told."""
+    """Return the operands of the operation that failed, from the innermost frame that tells."""
     for depth in range(len(frames) - 1, -1, -1):
         if frames[depth].is_user and depth + 1 < len(frames) and frames[depth + 1].is_engine:
             return []  # What a backward failed with is not what it was started with.
@@ -152,7 +152,7 @@ def dtype_word(name: str) -> str:
 
 
 def origin_of(operand: Operand, frames: Sequence[Frame], names: Names) -> Origin:
-    """What made the tensor of an operand: from the frames outwards, then from its graph."""
+    """Return what made the tensor of an operand: from the frames outwards, then from its graph."""
     value = operand.value
     if value is MISSING or isinstance(value, bool | int | float | str):
         return Origin("", operand.text)

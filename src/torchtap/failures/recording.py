@@ -129,13 +129,13 @@ def start_recording() -> Recording | None:
 
 
 def recorded_writes(tensor: Tensor, *, since: int) -> list[WriteAt]:
-    """What the recording of this thread saw of writes into the memory of a tensor."""
+    """Return the writes into a tensor's memory that the recording of this thread saw."""
     recording = _running.recording
     return [] if recording is None else recording.writes_into(tensor, since=since)
 
 
 def num_unseen(tensor: Tensor, *, since: int, now: int) -> int:
-    """How many writes into a tensor the recording did not see; 0 where there is no recording.
+    """Return how many writes into a tensor the recording missed; 0 where there is no recording.
 
     Args:
         tensor: what was overwritten.

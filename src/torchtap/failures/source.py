@@ -60,7 +60,7 @@ def function_tree(code: CodeType, line: int) -> ast.AST | None:
 
 
 def place_in(code: CodeType, instruction: int) -> Place | None:
-    """Where the expression of an instruction stands; ``None`` if Python did not keep it.
+    """Return where the expression of an instruction stands; ``None`` if Python did not keep it.
 
     Args:
         code: of the function.
@@ -91,7 +91,7 @@ def nodes_around(tree: ast.AST, place: Place) -> Iterator[ast.AST]:
 
 
 def position_of(node: ast.AST) -> Place | None:
-    """Where an expression or a statement stands; ``None`` of other nodes."""
+    """Return the position of an expression or a statement; ``None`` for other nodes."""
     if not isinstance(node, ast.expr | ast.stmt):
         return None
     end_line, end = node.end_lineno or node.lineno, node.end_col_offset or 0

@@ -1,4 +1,4 @@
-"""Where the source of a program writes into tensors in place."""
+"""Find where the source of a program writes into tensors in place."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ _NO_TENSORS = (int, float, str, list, dict)
 
 
 def _is_no_tensor(write: Write, frames: Sequence[Frame], names: Names) -> bool:
-    """Whether what is written into is seen to be a number, a list or the like."""
+    """Return whether what is written into is seen to be a number, a list or the like."""
     target = write.target
     if isinstance(target, ast.Attribute) and getattr(target.value, "id", "") == "self":
         held = [vars(one).get(target.attr) for _, one in names.modules()]
@@ -205,7 +205,7 @@ def _of_module(module: nn.Module, names: Names) -> Write:
 
 
 def _is_far(frames: Sequence[Frame], names: Names) -> Callable[[Write], bool]:
-    """What tells whether a write stands in no running function, and in no method of a module."""
+    """Return a test whether a write stands in no running function, and in no method of a module."""
     kinds = {type(one) for _, one in names.modules()}
     codes = [getattr(one, "__code__", None) for kind in kinds for one in vars(kind).values()]
     ranges = [

@@ -120,7 +120,7 @@ class ModelParts:
 
 @dataclass
 class AutogradParts:
-    """What :func:`read_autograd` found.
+    """The parts of a graph that :func:`read_autograd` found.
 
     Attributes:
         nodes: in the order in which a walk from the roots met them.
@@ -346,9 +346,9 @@ class _Reader:
 
 
 def _is_number(tensor: Tensor) -> bool:
-    """Whether it is a number of Python, which PyTorch keeps as a tensor.
+    """Return whether it is a number of Python, which PyTorch keeps as a tensor.
 
-    Such a one does not decide the dtype of a result, which a tensor without dimensions does.
+    It does not decide the dtype of a result, which a tensor without dimensions does.
     """
     narrow = _NARROW.get(tensor.dtype)
     if narrow is None or tensor.dim() or tensor.device.type != "cpu":
@@ -389,14 +389,14 @@ def _types(node: Any) -> Iterator[TensorType]:
 
 
 def _line_of(node: Any) -> str:
-    """Where a custom function is defined."""
+    """Return the file and line where a custom function is defined."""
     cls = getattr(node, "_forward_cls", None)
     code = code_of(getattr(cls, "backward", None))
     return f"{code.co_filename}:{code.co_firstlineno}" if code is not None else ""
 
 
 def _trouble(node: Any, base: str, raws: Iterable[Any]) -> str:
-    """What PyTorch says when a slot is read as backward reads it; no hook runs."""
+    """Return PyTorch's error when a slot is read as backward reads it, or ``""``; runs no hook."""
     if any(raw is not None and raw.unpack_hook is not None for raw in raws):
         return ""  # What reads one slot of a custom function reads them all.
     attribute = "saved_tensors" if base == "tensors" else f"_saved_{base}"

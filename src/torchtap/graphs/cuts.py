@@ -1,4 +1,4 @@
-"""Where the way from a parameter to the end of a forward is cut."""
+"""Find where the way from a parameter to the end of a forward is cut."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MOST = 5
 
 @dataclass(frozen=True, slots=True)
 class Cuts:
-    """What ``Graph.why_no_grad`` answers from.
+    """The facts from which ``Graph.why_no_grad`` answers.
 
     Attributes:
         trainable: path of each parameter -> whether it requires grad.
@@ -53,7 +53,7 @@ class Cuts:
         )
 
     def why(self, parameter: str | Tensor, *, is_autograd: bool, has_functions: bool) -> str:
-        """As of ``Graph.why_no_grad``.
+        """Explain why a parameter gets no gradient, for ``Graph.why_no_grad``.
 
         Args:
             parameter: its path, or itself.
@@ -80,7 +80,7 @@ class Cuts:
         return self._watched(asked, path, self.operations)
 
     def notes(self) -> Iterator[str]:
-        """What cuts gradients off, of a watched forward, in a sentence."""
+        """Yield a sentence on what cuts gradients off in a watched forward."""
         found = [one for one in self.operations or () if one.reason not in ("", INSIDE)]
         if found:
             several = f", and {len(found) - 1} more" if len(found) > 1 else ""
@@ -149,7 +149,7 @@ class Cuts:
 
 
 def _given(way: str) -> str:
-    """What a backward gives a parameter, by what stands on the way to it."""
+    """Return what a backward gives a parameter, by what stands on the way to it."""
     if not way:
         return "a backward gives it a gradient."
     if way.startswith(CUSTOM):

@@ -42,7 +42,7 @@ _MOST_ROWS = 24
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Graph(Printed):
-    """What ``tt.graph`` returns: plain data that keeps no tensor and no graph alive.
+    """The result of ``tt.graph``: plain data that keeps no tensor and no graph alive.
 
     Printing it shows a table; a notebook shows the picture.
 

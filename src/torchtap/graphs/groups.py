@@ -1,4 +1,4 @@
-"""Which module made each node: from a watched forward, or concluded from the parameters."""
+"""Find the module that made each node, in a watched forward or from the parameters."""
 
 from __future__ import annotations
 

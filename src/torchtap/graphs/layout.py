@@ -28,7 +28,7 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where boxes stand.
+    """The places of boxes.
 
     Attributes:
         places: centre of each box: x in pixels, and number of its rank from the top.

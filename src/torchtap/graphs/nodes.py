@@ -1,4 +1,4 @@
-"""What a graph is made of, as plain data: nodes, edges, calls of modules, and cuts."""
+"""The parts of a graph, as plain data: nodes, edges, calls of modules, and cuts."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """Where backward would start.
+    """The node where backward would start.
 
     Attributes:
         name: of the tensor; empty of a single one.

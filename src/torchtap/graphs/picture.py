@@ -1,4 +1,4 @@
-"""Which boxes a picture shows: the tree of a graph cut at a depth, and the arrows between them."""
+"""Choose the boxes of a picture: the tree of a graph cut at a depth, with arrows between them."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """What is drawn.
+    """The boxes, arrows and frames that are drawn.
 
     Attributes:
         title: of the picture.
@@ -137,13 +137,13 @@ def _more(shown: int, deepest: int, asked: int | None, *, is_chunked: bool) -> I
 
 @dataclass(frozen=True, slots=True)
 class _Cut:
-    """Which parts are opened: those above a depth; of modules that call no others, if asked."""
+    """The parts that are opened: those above a depth; of modules that call no others, if asked."""
 
     depth: int
     opens_leaves: bool
 
     def opens(self, part: Part, level: int) -> bool:
-        """Whether what is in a part is shown."""
+        """Return whether what is in a part is shown."""
         if part.call is None or level >= self.depth or not part.children:
             return False
         return self.opens_leaves or any(child.is_module for child in part.children)
@@ -249,7 +249,7 @@ def _unfolded(parts: Sequence[Part]) -> list[Part]:
 
 
 def _all_nodes(part: Part) -> Iterator[Node]:
-    """Of a part and of all below, with copies inside of it."""
+    """Yield the nodes of a part and of all below, with copies inside of it."""
     todo = [part]
     while todo:
         one = todo.pop()
@@ -366,7 +366,7 @@ def _name(part: Part) -> str:
 
 
 def _repeats(arrow: Arrow, frames: Sequence[Frame]) -> bool:
-    """Whether an arrow leads from one repetition to the next, which their frame says."""
+    """Return whether an arrow leads from one repetition to the next, which their frame says."""
     if arrow.start < arrow.end:
         return False
     return any(arrow.start in frame.boxes and arrow.end in frame.boxes for frame in frames)

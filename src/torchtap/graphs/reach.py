@@ -1,4 +1,4 @@
-"""Which parameters a backward reaches, and by what ways."""
+"""Find the parameters that a backward reaches, and by what ways."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def reached_parameters(tensors: Iterable[Tensor], paths: Mapping[int, str]) -> d
 
 
 def _doubt(node: Any, at: int) -> tuple[int, str]:
-    """Whether an input of a node gets a gradient: 0 if so, 1 perhaps, 2 of zeros; and why."""
+    """Return whether an input of a node gets a gradient (0 yes, 1 perhaps, 2 of zeros), and why."""
     name = str(node.name()).rpartition("::")[2]
     if _is_custom(node):
         return 1, f"{CUSTOM}{name.removesuffix('Backward')}"
@@ -69,6 +69,6 @@ def _doubt(node: Any, at: int) -> tuple[int, str]:
 
 
 def _is_custom(node: Any) -> bool:
-    """Whether the backward of a node was written in Python, and not by PyTorch."""
+    """Return whether the backward of a node was written in Python, and not by PyTorch."""
     home = str(getattr(getattr(type(node), "_forward_cls", None), "__module__", ""))
     return isinstance(node, BackwardCFunction) and home.partition(".")[0] != "torch"

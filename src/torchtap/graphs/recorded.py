@@ -197,7 +197,7 @@ class _Flow:
 
 
 def _bits(record: Record) -> _Bits | None:
-    """What tells a value from others; ``None`` where it cannot be read."""
+    """Return a key that tells a value from others; ``None`` where the value cannot be read."""
     try:
         value: Tensor = record.value
     except OverwrittenError:

@@ -117,7 +117,7 @@ class Made(Generic[Known]):
         self._by_id[id(tensor)] = (weakref.ref(tensor), item)
 
     def get(self, tensor: Tensor) -> Known | None:
-        """What is known of a tensor, ``None`` for nothing."""
+        """Return what is known of a tensor, ``None`` for nothing."""
         found = self._by_id.get(id(tensor))
         return found[1] if found is not None and found[0]() is tensor else None
 
@@ -139,7 +139,7 @@ class _Leave(ModuleHook["Trace"]):
 
 
 class Trace:
-    """What ran in one forward.
+    """The record of one forward: what ran, and how it is connected.
 
     Args:
         modules: path -> module, each once.
@@ -290,7 +290,7 @@ class Trace:
 
     @contextmanager
     def _apart(self) -> Iterator[None]:
-        """What is asked of tensors inside is no part of the forward."""
+        """Keep what is asked of tensors inside out of the forward's trace."""
         self.is_busy = True
         try:
             yield
@@ -321,7 +321,7 @@ class Trace:
     # ------------------------------------------------------------------ operations
 
     def taken(self, tensors: Sequence[Tensor]) -> list[Taken]:
-        """What an operation is about to be given. What it writes into may not be known after it."""
+        """Return an operation's inputs as they are before it runs and writes into some of them."""
         return [
             Taken(one, one.requires_grad, self._flow(one) if one.requires_grad else "")
             for one in tensors
@@ -542,7 +542,7 @@ def _why_cut(name: str, given: Sequence[Tensor]) -> str:
 
 
 def _line() -> str:
-    """Where the program called what runs, past PyTorch and this package."""
+    """Return the line where the program called what runs, past PyTorch and this package."""
     frame = sys._getframe(2)
     while frame is not None and frame.f_code.co_filename.startswith(_LIBRARIES):
         frame = frame.f_back  # type: ignore[assignment]

@@ -40,7 +40,7 @@ class Part:
     signature: int = 0
 
     def nodes(self) -> Iterator[Node]:
-        """Of the part and of all below, without copies."""
+        """Yield the nodes of the part and of all below, without copies."""
         todo = [self]
         while todo:
             part = todo.pop()
@@ -50,7 +50,7 @@ class Part:
 
     @property
     def is_module(self) -> bool:
-        """Whether it is a call of a module, or a module that is shown as a node."""
+        """Return whether it is a call of a module, or a module that is shown as a node."""
         return self.call is not None or (self.node is not None and self.node.kind == MODULE)
 
 
@@ -134,7 +134,7 @@ def fold_repeats(root: Part, arrows: Iterable[Edge]) -> None:
 
 
 def _end(node: Node) -> Any:
-    """What an input or an output of the model looks like, whose number does not matter.
+    """Return the key of a node; that of an input or output of the model leaves its number out.
 
     Each of the blocks in a row may take or return one of its own, as a key of a cache.
     """
@@ -160,7 +160,7 @@ class _Wires:
             self._out.setdefault(arrow.source, []).append(arrow.target)
 
     def num_alike(self, copies: Sequence[Sequence[int]]) -> int:
-        """How many copies in a row feed the next one, all in the same way; from 1.
+        """Return how many copies in a row feed the next one, all in the same way; from 1.
 
         Args:
             copies: the nodes of each, in the same order.
@@ -190,7 +190,7 @@ class _Wires:
         number: int,
         step: int,
     ) -> list[list[_Way]]:
-        """Of each node of a copy, where its edges lead: inside, to the next copy, or elsewhere."""
+        """Return where each edge of a copy's nodes leads: inside, to the next copy or elsewhere."""
         inside = places[number]
         beside = places[number + step] if 0 <= number + step < len(places) else {}
         found = []

@@ -24,9 +24,9 @@ from torchtap.runs.single_file.file import with_rank
 
 
 class WatchedTraining:
-    """What the callbacks of all trainers share.
+    """The base of the callbacks of all trainers.
 
-    It is closed, and saved if a path is given, when the training ends or raises. Where a trainer
+    It is closed, and saved if a path is given, when the training ends or raises. If a trainer
     does not tell its callbacks of exceptions, that is when the next training begins, when the
     callback is garbage-collected, or when the program ends; as a context manager, or with
     :meth:`close`, at once.
@@ -40,7 +40,7 @@ class WatchedTraining:
         grad_input: as in :func:`torchtap.watch`.
         edits: as in :func:`torchtap.watch`.
         evaluation: ``record`` evaluation forwards apart, or ``skip`` them.
-        path: a file to save the run to. Of several ranks, each saves its own, with
+        path: a file to save the run to. Each of several ranks saves its own, with
             the rank before the ending: ``run.rank0.safetensors``.
     """
 
@@ -158,7 +158,7 @@ class WatchedTraining:
             self.watch.step(number)
 
     def _end_step(self) -> None:
-        """What runs until the next step begins does not train."""
+        """Treat what runs until the next step begins as evaluation: it does not train."""
         if self._is_watching:
             self._between_steps.close()
             self._between_steps.enter_context(self.watch.evaluating())

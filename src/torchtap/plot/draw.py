@@ -1,4 +1,4 @@
-"""From maps to ink."""
+"""Draw maps with matplotlib: headings, mosaics and lines."""
 
 from __future__ import annotations
 

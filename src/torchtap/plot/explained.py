@@ -92,7 +92,7 @@ def explained_figure(
 
 @dataclass(frozen=True, slots=True)
 class _Panel:
-    """What stands in one place of the grid: ``picture``, ``map`` or ``overlay`` of a pane."""
+    """The content of one place of the grid: ``picture``, ``map`` or ``overlay`` of a pane."""
 
     pane: Pane
     what: str
@@ -155,7 +155,7 @@ def _overlay(axes: Axes, pane: Pane, limits: Limits, width: float) -> None:
 
 
 def write_title(figure: Figure, title: str, width: float) -> None:
-    """What stands above a figure of so many inches."""
+    """Write the title above a figure of so many inches."""
     lines = textwrap.wrap(printable(title), int(width / 0.105)) or [""]
     figure.suptitle("\n".join(lines), fontsize=12, x=0.01, ha="left", parse_math=False)
 
@@ -172,7 +172,7 @@ def plane_of(values: Array) -> tuple[Array, str]:
 
 
 def heading_of(what: str, values: Array) -> tuple[str, ...]:
-    """What stands above a panel: what it shows, its shape, and the range of its values."""
+    """Return the heading of a panel: what it shows, its shape, and the range of its values."""
     plane = plane_of(values)[1] if values.ndim == 3 else ""
     return tuple(filter(None, (what, plane, f"{_shape(values)}, {range_of(values)}")))
 

@@ -1,4 +1,4 @@
-"""What pictures need and torchtap does not require."""
+"""Import what pictures need and torchtap does not require."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From the values of a map to colours, and when there is nothing to colour."""
+"""Map values to colours, and say when there is nothing to colour."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def range_of(values: Array) -> str:
 
 
 def limits_of(arrays: Iterable[Array], clip: float = 0.0) -> Limits:
-    """What the first and the last colour stand for: symmetric where any value is below zero.
+    """Return the values of the first and last colour: symmetric where any value is below zero.
 
     Args:
         arrays: of values.

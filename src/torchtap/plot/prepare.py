@@ -1,4 +1,4 @@
-"""From a record to maps: which dimension is what, which channels, and what is to be said."""
+"""Turn a record into maps: which dimension is what, which channels, and what is to be said."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Maps:
 
 
 def layout_of(record: Record, types: Sequence[str]) -> Layout:
-    """What the dimensions are, from their number and the module's class; never a guess."""
+    """Return the layout, from the number of dimensions and the module's class; never a guess."""
     dims = record.kept.dim()
     where = f"{record.site} is {_typed(record.kept)}"
     one_d = any(name.endswith("1d") for name in types)
@@ -165,7 +165,7 @@ def _choose(where: str, total: int, channels: Channels) -> tuple[int, ...]:
 
 
 def _remarks(maps: Maps) -> list[str]:
-    """What the eye might miss: where there is nothing, and what is not a number."""
+    """Return what the eye might miss: maps with nothing in them, and values that are NaN or Inf."""
     said = [f"{len(maps.channels)} of {plural(maps.total, 'channel')}"]
     if len(maps.channels) == maps.total:
         said = [plural(maps.total, "channel")]

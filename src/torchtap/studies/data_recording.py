@@ -115,14 +115,14 @@ def record_telling(
     stats: Stats | None,
     resume: bool,
 ) -> Run:
-    """As :func:`record`; ``tell`` is told after the first batch how large the run will be."""
+    """Record as :func:`record` does, and tell ``tell`` the run's size after the first batch."""
     how = _How(where, None, stats, None, tell)
     return _recorded(model, _planned(data, batch_size, workers), how, to, resume=resume)
 
 
 @dataclass(frozen=True, slots=True)
 class _How:
-    """How a data set is recorded, see :func:`record`."""
+    """The settings by which a data set is recorded, see :func:`record`."""
 
     where: Where
     call: Call | None
@@ -133,7 +133,7 @@ class _How:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """Which samples make up the steps, and which of them are this rank's."""
+    """The samples of each step, and the share of them that is this rank's."""
 
     data: Any
     num_samples: int
@@ -148,7 +148,7 @@ class _Plan:
 
     @property
     def labels(self) -> dict[str, str]:
-        """What a run that is resumed must have in common with this one."""
+        """Return the labels that a run that is resumed must have in common with this one."""
         return {
             "kind": DATA_SET,
             "num_samples": str(self.num_samples),

@@ -192,7 +192,7 @@ def _global_names(code: CodeType) -> Iterator[str]:
 
 
 def _is_installed(name: str | None) -> bool:
-    """Whether a module is of an installed package, which is taken to stay what it is."""
+    """Return whether a module is of an installed package, which is taken to stay what it is."""
     package = (name or "").partition(".")[0]
     if package in sys.stdlib_module_names or package in ("torch", "torchtap"):
         return True

@@ -46,7 +46,7 @@ def trouble_with(name: PrivateName) -> str:
 
 
 def _in_backward(look: Callable[[], Any]) -> list[Any]:
-    """What a function returns when a hook of a gradient calls it."""
+    """Return the results of a function that a hook of a gradient calls."""
     seen: list[Any] = []
     x: Any = torch.ones(2, requires_grad=True)
     y = x * 3
@@ -298,7 +298,7 @@ def _given_to_backward() -> bool:
 
 
 def _on_stack(ask: Callable[[FrameType], Any]) -> Any:
-    """What a function says of the innermost frame of which it says anything."""
+    """Return a function's answer for the innermost frame for which it has one."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         found = ask(frame)

@@ -1,4 +1,4 @@
-"""What a model is made of: shapes, parameters, mult-adds and activations, from one forward."""
+"""Summarise a model: shapes, parameters, mult-adds and activations, from one forward."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Summary(Printed):
-    """What :func:`summary` found. Printing it shows it.
+    """The result of :func:`summary`. Printing it shows it.
 
     Attributes:
         model: class name.

@@ -101,7 +101,7 @@ def sweep(
 
 
 def _unsteadiness(one: Values, two: Values) -> str:
-    """What to say where two runs of the unedited model differ; empty where they do not."""
+    """Return how two runs of the unedited model differ, in words; empty where they do not."""
     for name in one.keys() & two.keys():
         first, second = one[name], two[name]
         if first != second and not (math.isnan(first) and math.isnan(second)):

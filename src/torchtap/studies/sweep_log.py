@@ -1,4 +1,4 @@
-"""What a sweep has done so far, kept in a file, so that it can go on."""
+"""Keep a sweep's results so far in a file, so that it can go on."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torchtap.studies.sweep_table import Values
 
 
 class SweepLog:
-    """What is done, also in a file, so that a sweep that was killed can go on.
+    """The results so far, also in a file, so that a sweep that was killed can go on.
 
     Args:
         path: of the file, if there is to be one.
@@ -66,10 +66,10 @@ class SweepLog:
 
 
 def head_of(study: Study) -> dict[str, Any]:
-    """What must be the same for a sweep to go on from a file.
+    """Return the parts of a study that must be the same for a sweep to go on from a file.
 
     Raises:
-        InputError: of a part, it cannot be identified.
+        InputError: a part cannot be identified.
     """
     state = {**dict(study.model.named_parameters()), **dict(study.model.named_buffers())}
     functions = {trial.name: trial.function for trial in study.trials}

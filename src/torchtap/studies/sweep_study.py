@@ -1,4 +1,4 @@
-"""What a sweep is about: it runs the model with one or several of its edits, and measures."""
+"""The subject of a sweep: it runs the model with one or several of its edits, and measures."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class EditTrial:
 
 
 class Study:
-    """What a sweep is about.
+    """The subject of a sweep: a model, its inputs, its edits and a metric.
 
     Attributes:
         modules: the modules of the model, by path.
@@ -162,7 +162,7 @@ class Study:
     # ------------------------------------------------------------------ several in one forward
 
     def width(self, batch: int, baseline: Values) -> tuple[int, str]:
-        """How many edits fit in one forward, and why not more."""
+        """Return how many edits fit in one forward, and why not more."""
         if batch == 1:
             return 1, ""
         if self.num_rows is None:

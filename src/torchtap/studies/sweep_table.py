@@ -20,7 +20,7 @@ Values = dict[str, float]
 
 @dataclass(frozen=True, slots=True)
 class SweepRow:
-    """What one edit at one site does.
+    """The effect of one edit at one site.
 
     Attributes:
         site: where.
@@ -66,7 +66,7 @@ class Sweep(Printed):
         return len(self.rows)
 
     def sorted(self, metric: str | None = None) -> Sweep:
-        """The same rows, the largest change of a metric (the first one) first; NaN comes last."""
+        """Return the rows by the change of a metric (the first one), largest first; NaN last."""
         name = next(iter(self.baseline)) if metric is None else metric
         if name not in self.baseline:
             raise InputError(f"There is no metric {name!r}; there are {', '.join(self.baseline)}.")

@@ -46,7 +46,7 @@ class Outcome:
     modes: dict[str, bool | None]
 
     def differences(self, other: Outcome) -> list[str]:
-        """What is not the same, to the bit, in another run."""
+        """Return the names of what is not the same, to the bit, in another run."""
         found = []
         for what in ("outputs", "gradients", "parameters", "buffers"):
             one, two = getattr(self, what), getattr(other, what)
@@ -261,7 +261,7 @@ def true_values(trial: Trial, modules: Mapping[str, nn.Module]) -> dict[Place, T
 
 
 def is_in_transform() -> bool:
-    """Whether torch.func is transforming what runs."""
+    """Return whether torch.func is transforming what runs."""
     return transform_running() is not None
 
 

@@ -133,7 +133,7 @@ class Twin:
         self._places.clear()
 
     def _compare(self, plain: Outcome, outcome: Outcome) -> None:
-        """Whether it computes what the model does."""
+        """Set ``failure`` where the twin does not compute what the model does."""
         if any(
             mismatch(outcome.outputs[leaf], tensor, exact=False)
             for leaf, tensor in plain.outputs.items()
@@ -221,13 +221,13 @@ class Twin:
         self._handles.append(tensor.register_hook(keep))  # type: ignore[no-untyped-call]
 
     def gradients(self, site: Site, call: int, labels: tuple[str, ...] = ()) -> list[Tensor]:
-        """What the records of a call must be, one for each backward; empty if it is not known."""
+        """Return the true records of a call, one for each backward; empty if they are not known."""
         is_whole = "total" in labels or site.port == "grad_output"
         return (self.whole if is_whole else self.through).get((site, call), [])
 
 
 def _close(plain: Mapping[str, Tensor | None], twin: Mapping[str, Tensor | None]) -> bool:
-    """Whether all gradients together are equal but for rounding.
+    """Return whether all gradients together are equal but for rounding.
 
     Not each by itself: one that is zero but for rounding, as that of the bias of keys, is noise.
     """

@@ -168,7 +168,7 @@ def _why_no_gradients(plan: Plan, plain: Outcome) -> str:
 
 
 def _unsteady(trial: Trial) -> list[str]:
-    """What differs between plain runs. They are compared among themselves.
+    """Return what differs between plain runs, compared among themselves.
 
     Were they compared with the first one, a trace that watching left would be taken for chance.
     """
@@ -195,7 +195,7 @@ def _proof(
 def _watched(
     trial: Trial, where: Where, plain: Outcome
 ) -> tuple[tuple[str, ...], Memory, tuple[Absence, ...]]:
-    """What watching changed, what it recorded, and what it did not."""
+    """Return what watching changed, what it recorded, and what it did not."""
     memory = Memory()
     tables = _hook_tables(trial)
     with watch(trial.model, where, to=memory) as watched:
@@ -294,7 +294,7 @@ class _Proof:
             self.wrong.append(Wrong(record.site, record.call, what))
 
     def _truth_of(self, record: Record, number: int) -> Tensor | None:
-        """What it must be.
+        """Return the true value of a record; ``None`` where it is not known.
 
         Args:
             record: what was recorded.
@@ -334,7 +334,7 @@ class _Proof:
         return "in the twin, no backward brought a gradient there"
 
     def look_for_missing(self, plan: Plan, memory: Memory, absent: Iterable[Absence]) -> None:
-        """What flowed, was asked for, and is neither recorded nor listed as absent."""
+        """Add to ``wrong`` what flowed and was asked for, but is neither recorded nor absent."""
         steps = {record.step for record in memory.rows}
         listed = {(entry.site.path, entry.site.port) for entry in absent}
         filters = {(tap.path, port): tap.filters[port] for tap in plan.taps for port in tap.ports}
@@ -352,7 +352,7 @@ class _Proof:
                 self.wrong.append(Wrong(site, call, what))
 
     def _flowed(self) -> dict[Place, int]:
-        """How many records there must be of each call."""
+        """Return how many records there must be of each call."""
         flowed = dict.fromkeys(self._values, 1)
         twin = self._twin
         if twin is not None and twin.failure is None:

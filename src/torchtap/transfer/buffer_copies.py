@@ -32,7 +32,7 @@ class _Visit:
         self.caller = caller  # nn.Module's own call.
 
     def is_over(self) -> bool:
-        """Whether the call is on no stack any more: a BaseException left it, which runs no hooks.
+        """Return whether the call has left every stack: a BaseException ended it and ran no hooks.
 
         A KeyboardInterrupt is one, and so is what ``tt.features`` leaves a forward by.
         """

@@ -163,9 +163,10 @@ _last = itertools.count(1 << 62)
 
 
 def _is_in_reentrant_checkpoint() -> bool:
-    """Whether a graph is kept back from us; without grad mode, which a model may also switch off.
+    """Return whether a reentrant checkpoint keeps a graph back from us.
 
-    Where nothing that is given to the checkpoint requires grad, PyTorch makes none either.
+    Grad mode that is off does not tell, since a model may also switch it off. PyTorch makes no
+    graph either where nothing that is given to the checkpoint requires grad.
     """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code is not CHECKPOINT_FORWARD:

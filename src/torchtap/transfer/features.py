@@ -55,14 +55,14 @@ class SiteDict(Printed, dict[str, Tensor]):
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """What a freeze changes of a model, by path."""
+    """The state of a model that a freeze changes, by path."""
 
     modes: dict[str, bool | None]
     required: dict[str, bool]
 
     @classmethod
     def of(cls, model: nn.Module) -> _State:
-        """As it is now."""
+        """Return the state of a model as it is now."""
         modes = {path: mode_of(module) for path, module in model.named_modules()}
         return cls(modes, {name: one.requires_grad for name, one in model.named_parameters()})
 
@@ -76,7 +76,7 @@ class _State:
 
 
 class Features(nn.Module):
-    """What ``tt.features`` returns: call it as the model, get ``{site: tensor}``.
+    """The result of ``tt.features``: call it as the model, get ``{site: tensor}``.
 
     Attributes:
         model: the model, as a child; nothing is left on it between calls.
@@ -126,7 +126,7 @@ class Features(nn.Module):
         return SiteDict(found)
 
     def train(self, mode: bool = True) -> Features:
-        """As ``nn.Module.train``; a frozen model stays in eval mode."""
+        """Set the mode as ``nn.Module.train`` does; a frozen model stays in eval mode."""
         if self._freeze is None:
             super().train(mode)
         else:

@@ -26,7 +26,7 @@ _KINDS = {"param": "parameter", "buffer": "buffer"}
 
 
 class Freeze(Closable):
-    """What ``tt.freeze`` returns: a context manager and a handle, safe to close twice.
+    """The result of ``tt.freeze``: a context manager and a handle, safe to close twice.
 
     Attributes:
         params: the parameters that are held, as site text (``fc:param[bias]``).

@@ -128,7 +128,7 @@ class FreezeHooks:
         self._ids = frozenset()
 
     def holds(self, param: Tensor) -> bool:
-        """Whether a parameter is among those held."""
+        """Return whether a parameter is among those held."""
         return id(param) in self._ids
 
     # ------------------------------------------------------------------ optimizers
@@ -242,7 +242,7 @@ _open: weakref.WeakSet[FreezeHooks] = weakref.WeakSet()
 
 
 class _Free:
-    """How a held parameter is copied and pickled: as if it were not held.
+    """Copying and pickling of a held parameter, as if it were not held.
 
     Its methods stand on the parameter as attributes, see :mod:`torchtap.hooks.module_hook`.
     """
@@ -253,11 +253,11 @@ class _Free:
         self._id = id(param)  # A weak reference would keep Module.to from swapping the tensor.
 
     def deepcopy(self, memo: dict[int, Any]) -> Any:
-        """What ``copy.deepcopy`` asks for."""
+        """Return a copy, for ``copy.deepcopy``."""
         return copy.deepcopy(self._twin(), memo)
 
     def reduce(self, protocol: int) -> Any:
-        """What pickle asks for."""
+        """Return the reduced form of the parameter, for pickle."""
         return self._twin().__reduce_ex__(protocol)  # type: ignore[no-untyped-call]
 
     def _twin(self) -> nn.Parameter:
@@ -285,12 +285,12 @@ def _copy_as_it_is(param: Tensor) -> None:
 
 
 def is_held(param: Tensor) -> bool:
-    """Whether any open freeze holds a parameter."""
+    """Return whether any open freeze holds a parameter."""
     return any(frozen.holds(param) for frozen in _open)
 
 
 def _chosen(tap: Tap, port: str, tensors: Any) -> dict[str, Tensor]:
-    """Those that are selected, by name."""
+    """Return the tensors that are selected, by name."""
     return {
         name: tensor
         for name, tensor in tensors.items()
@@ -299,7 +299,7 @@ def _chosen(tap: Tap, port: str, tensors: Any) -> dict[str, Tensor]:
 
 
 def _passes_over(optimizer: Optimizer) -> bool:
-    """Whether an optimizer is known to leave alone what has no gradient: PyTorch's own are."""
+    """Return whether an optimizer is known to skip what has no gradient: PyTorch's own do."""
     has_hooks = optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks
     return type(optimizer).__module__.startswith("torch.optim.") and not has_hooks
 

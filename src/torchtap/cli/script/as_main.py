@@ -93,13 +93,13 @@ def _explain(error: BaseException) -> None:
 
 
 def _print(error: BaseException) -> None:
-    """As Python prints what no one caught, without the calls of ours."""
+    """Print an exception as Python prints what no one caught, without the calls of ours."""
     shorten(error, _is_passed_on)
     sys.excepthook(type(error), error, error.__traceback__)
 
 
 def _is_passed_on(code: CodeType, is_last: bool) -> bool:
-    """Whether code called the script, or is of a hook that only passed the exception on."""
+    """Return whether code called the script, or is of a hook that only passed the exception on."""
     is_ours = code.co_filename.startswith(_PACKAGE)
     return is_ours and (not is_last or code is run_as_main.__code__)
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def described(model: TrainedModel) -> str:
-    """How many steps and sites of a model were recorded, and how many are absent."""
+    """Describe how many steps and sites of a model were recorded, and how many are absent."""
     assert model.watch is not None
     run, state, first = model.watch.run, model.state, model.first_step
     total = model.num_steps + state.is_complete

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class FolderSettings:
-    """What is written into a folder, and where it goes on.
+    """The settings of a folder: what is written into it, and where it goes on.
 
     Attributes:
         path: of the run; of further models, a dot and a name stand behind it.
@@ -213,7 +213,7 @@ class LateDisk:
 
     @property
     def absent(self) -> tuple[Absence, ...]:
-        """What could not be written."""
+        """Return what could not be written."""
         return () if self._disk is None else self._disk.absent
 
 
@@ -236,7 +236,7 @@ class MeasuredDisk:
 
     @property
     def absent(self) -> tuple[Absence, ...]:
-        """What could not be measured, or written."""
+        """Return what could not be measured, or written."""
         return (*self._stats.absent, *self._disk.absent)
 
     def close_step(self, step: int) -> None:

@@ -33,7 +33,7 @@ whose watching failed."""
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What is to be run, and how it is watched.
+    """The script to run, and how it is watched.
 
     Attributes:
         script: the file, as it was given.
@@ -175,11 +175,11 @@ class Watching:
 
     @property
     def is_sound(self) -> bool:
-        """Whether something was recorded, and nothing of ours went wrong; once finished."""
+        """Return whether something was recorded, and nothing of ours went wrong; once finished."""
         return bool(self._keeper.written) and not self._notes() and not self._why_nothing()
 
     def _notes(self) -> list[str]:
-        """What went wrong."""
+        """Return what went wrong."""
         found = [note for note in (self._failure, self._keeper.failure) if note]
         return found + ([] if self._stepping is None else self._stepping.faults)
 
@@ -254,14 +254,14 @@ def _said(error: Exception) -> str:
 
 
 def _wait_for_threads() -> None:
-    """As Python does before it ends: what they train is recorded too."""
+    """Wait for threads as Python does before it ends: what they train is recorded too."""
     for thread in threading.enumerate():
         if thread is not threading.current_thread() and not thread.daemon:
             thread.join()
 
 
 def _is_ours(frame: FrameType | None) -> bool:
-    """Whether a function of ours is running, other than that which runs the script."""
+    """Return whether a function of ours is running, other than that which runs the script."""
     while frame is not None and frame.f_code is not run_as_main.__code__:
         if frame.f_code.co_filename.startswith(_PACKAGE):
             return True

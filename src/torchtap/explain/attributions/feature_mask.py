@@ -1,4 +1,4 @@
-"""Which elements of a value are one feature, and what each feature is worth."""
+"""Group the elements of a value into features, and give each feature's worth back to them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Features:
     rows: int
 
     def mask(self, *chosen: int) -> Tensor:
-        """Which elements belong to some features."""
+        """Return a mask of the elements that belong to the chosen features."""
         mask = torch.zeros(self.num, dtype=torch.bool, device=self.of.device)
         mask[list(chosen)] = True
         return mask[self.of]
@@ -52,7 +52,7 @@ class Features:
         return total / times
 
     def at_elements(self, each: Tensor) -> Tensor:
-        """What each feature is worth, at all of its elements."""
+        """Return the worth of each feature, at all of its elements."""
         of = self.of.flatten(1).expand(self.rows, -1)
         return each.gather(1, of).view(self.rows, *self.of.shape[1:])
 

@@ -1,4 +1,4 @@
-"""What a method of attribution finds."""
+"""The result of a method of attribution."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which nodes may do what a rectifier does, without being the node of one.
+"""Find nodes that may do what a rectifier does, without being the node of one.
 
 Guided backpropagation and deconvolution would pass them by, and give the plain gradient there. So
 operations are listed that are known to be no rectifier; masks and products are looked at, and all
@@ -99,7 +99,7 @@ def why_like_rectifier(node: Any, on_way: Collection[Any], operations: Operation
 
 
 def _competes(node: Any, on_way: Collection[Any]) -> bool:
-    """Whether the values of which the largest is taken were put beside constants."""
+    """Return whether the values under a node that takes the largest were joined with constants."""
     waiting = [node]
     while waiting:
         for one, _ in waiting.pop().next_functions:
@@ -114,7 +114,7 @@ def _competes(node: Any, on_way: Collection[Any]) -> bool:
 
 
 def _keeps_negative(node: Any, name: str) -> bool:
-    """Whether an upper limit cuts off what is positive, as in ``h - h.clamp(max=0)``."""
+    """Return whether an upper limit cuts off what is positive, as in ``h - h.clamp(max=0)``."""
     if name not in ("clamp", "clampmax"):
         return False
     limit = node._saved_max
@@ -148,7 +148,7 @@ def _why_mask(node: Any, name: str, operands: list[int], operations: Operations)
 
 
 def _passes(node: Any, name: str, operands: list[int]) -> Tensor | None:
-    """Where the value passes a mask; ``None`` where a factor is none."""
+    """Return where a mask lets the value pass; ``None`` where a factor is no mask."""
     if name == "where":
         condition: Tensor = node._saved_condition
         return condition if operands == [0] else ~condition
@@ -164,7 +164,7 @@ def _passes(node: Any, name: str, operands: list[int]) -> Tensor | None:
 
 
 def _parts_by_sign(passed: Tensor, blocked: Tensor) -> bool:
-    """Whether all that passes may have been chosen by its sign."""
+    """Return whether all that passes may have been chosen by its sign."""
     above, below = bool((passed > 0).any()), bool((passed < 0).any())
     if above and below:
         return False
@@ -173,7 +173,7 @@ def _parts_by_sign(passed: Tensor, blocked: Tensor) -> bool:
 
 
 def _gates_itself(node: Any) -> bool:
-    """Whether the factors of a product are functions of the same elements, one of them bent."""
+    """Return whether the factors of a product depend on the same elements, one of them bent."""
     (one, bends), (other, bends_too) = (_sources(edge) for edge in node.next_functions[:2])
     return bool(one & other) and (bends or bends_too)
 

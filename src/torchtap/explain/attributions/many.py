@@ -14,7 +14,7 @@ from torchtap.explain.attributions.variable import Variable
 
 @dataclass(frozen=True, slots=True)
 class Batching:
-    """How many runs are made, and how many at once.
+    """The number of runs, and how many are made at once.
 
     Args:
         batch_size: most rows of one forward.
@@ -44,7 +44,7 @@ class Batching:
         return self.perturbations_per_eval * variable.num_rows
 
     def times(self, variable: Variable) -> int:
-        """How many copies of a variable's rows go into one forward."""
+        """Return how many copies of a variable's rows go into one forward."""
         return variable.times_in(self.rows(variable))
 
 
@@ -106,12 +106,12 @@ class Many:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all runs are done."""
+        """Return whether all runs are done."""
         return self._num_done == self._num
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the reader should know about what was not run, and what ran by itself."""
+        """Return notes on what was not run, and what ran by itself."""
         found = []
         if not self.is_complete:
             why = "interrupted" if self.was_interrupted else "stopped at max_evals"

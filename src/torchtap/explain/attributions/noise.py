@@ -113,7 +113,7 @@ class _Noisy:
         self._scale = _scale(variable.value, stdevs)
 
     def found(self, result: Callable[[Tensor, Tensor], Tensor]) -> Found:
-        """Of the mean and the variance (divided by their number) of the maps."""
+        """Return the result for the mean and the variance (divided by their number) of the maps."""
         notes: tuple[str, ...] = ()
         # One name holds all, so that an interrupt finds them as they belong together.
         state = 0, torch.zeros(()), torch.zeros(())

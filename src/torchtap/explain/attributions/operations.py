@@ -69,7 +69,7 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
     def key(self, node: Any) -> Key | None:
-        """What the operator of a node is found by; ``None`` where it was not seen."""
+        """Return the key of a node's operator; ``None`` where the operator was not seen."""
         number, name = node._sequence_nr(), name_of_node(node)
         if (number, name) in self.found:
             return number, name

@@ -1,4 +1,4 @@
-"""What the score loses when a part of the value is taken away."""
+"""Attribution by the loss of score when a part of the value is taken away."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def per_batch(variable: Variable) -> tuple[str, ...]:
 
 
 def _lost(variable: Variable, values: Tensor, times: int) -> Tensor:
-    """What the score of each row loses, ``[times, rows or 1]``."""
+    """Return the loss of score of each row, ``[times, rows or 1]``."""
     scores = row_scores(variable, variable.scores(values, times), times)
     return row_scores(variable, variable.base_scores, 1) - scores
 

@@ -1,4 +1,4 @@
-"""Where an attribution lies: at a tensor among the inputs, or at a site inside of the model."""
+"""The place of an attribution: a tensor among the inputs, or a site inside of the model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PORTS = ("input", "output")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What a map lies over.
+    """The place of a map: an input of the model, or a site inside of it.
 
     Attributes:
         name: of the tensor in ``Subject.inputs``.
@@ -48,7 +48,7 @@ class Inside(Place):
 
 
 def place_of(subject: Subject, at: Any, *, integers: bool) -> Place:
-    """Where a request leads.
+    """Return the place that a request leads to.
 
     Args:
         subject: the model and its inputs.

@@ -159,7 +159,7 @@ def deeplift(variable: Variable, *, baselines: float | Tensor | None = None) -> 
 
 
 def _are_same(one: Tensor, two: Tensor) -> Tensor:
-    """Where two inputs of an activation differ by nothing, or by rounding."""
+    """Return where two inputs of an activation differ by nothing, or by rounding."""
     eps = torch.finfo(one.dtype).eps
     first, second = wide(one), wide(two)
     slack = _ULPS_OF_INPUT * eps * torch.maximum(first.abs(), second.abs())

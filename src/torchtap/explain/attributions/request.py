@@ -1,4 +1,4 @@
-"""What is asked of ``tt.attribute``: a method with its settings, and what is left for the model."""
+"""Read a request to ``tt.attribute``: a method with its settings, and what the model is given."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _OWN = ("batch_size", "perturbations_per_eval", "max_evals", "progress")
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is to be made.
+    """A method of attribution with its settings, and the arguments that are left for the model.
 
     Attributes:
         method: its name.

@@ -1,4 +1,4 @@
-"""Whether an attribution is smaller than the rounding of the score that it shares out."""
+"""Set rows of an attribution to 0 that are no more than the rounding of the score."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def shapley(
 
 
 def _num_orders(num: int, most: int) -> int:
-    """How many there are; one more than ``most`` where there are more."""
+    """Return the number of orders; one more than ``most`` where there are more."""
     return factorial(num) if num <= 8 and factorial(num) <= most else most + 1
 
 

@@ -129,7 +129,7 @@ class SiteValue:
             )
 
     def change(self, tensor: Tensor, record: Record) -> Tensor | None:
-        """What is to be at the site in place of a tensor."""
+        """Return the value to put at the site in place of a tensor, or ``None`` to leave it."""
         if record.phase == BACKWARD:
             return None
         if not self._is_settled:
@@ -147,7 +147,7 @@ class SiteValue:
 
 
 class _Function:
-    """What an edit is made of; an object, since it says of itself that it writes nothing."""
+    """The function of an edit; an object, since it says of itself that it writes nothing."""
 
     writes_nothing = True
     __name__ = "attribute"

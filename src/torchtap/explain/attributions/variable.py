@@ -1,4 +1,4 @@
-"""What a score is a function of: a tensor among the inputs, or the value at a site of the model."""
+"""The variable of a score: a tensor among the inputs, or the value at a site of the model."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ class Variable:
             )
 
     def spread(self, given: float | Tensor | None, name: str) -> Tensor:
-        """What a setting gives for each element, in the shape of the value.
+        """Return the value of a setting for each element, in the shape of the variable.
 
         Args:
             given: a number, or a tensor for one row or for all rows; ``None`` for 0.
@@ -163,7 +163,7 @@ class Variable:
             ) from error
 
     def around(self, values: Tensor, times: int) -> Variable:
-        """The same function at other values, whose rows are ``times`` those of this one."""
+        """Return the same function at other values, whose rows are ``times`` those of this one."""
         _ = self.base_scores  # They settle the classes that have won.
         copies = self._copies * times
         other = Variable(values, lambda new, more: self._run(new, more * times), copies=copies)
@@ -174,7 +174,7 @@ class Variable:
 
     @property
     def is_per_row(self) -> bool:
-        """Whether there is one score for each row."""
+        """Return whether there is one score for each row."""
         if self._is_per_row is None:
             rule = self._rows or (lambda: is_per_row(self.value, self.base_scores, self._run))
             self._is_per_row = rule()
@@ -190,7 +190,7 @@ class Variable:
         return values.double().sum().reshape(1) - difference.double().sum().reshape(1)
 
     def times_in(self, batch_size: int) -> int:
-        """How many copies of the rows fit in one forward of at most so many rows."""
+        """Return how many copies of the rows fit in one forward of at most ``batch_size`` rows."""
         times = batch_size // max(self.num_rows, 1)
         is_single = times < 2 or self.num_rows == 0
         if not is_single and self._can_repeat is None:

@@ -29,7 +29,7 @@ NO_GRADIENT = "Methods that need no gradient: eigencam, scorecam, ablationcam, c
 
 @dataclass(frozen=True, slots=True)
 class Activation:
-    """What one call of a layer returned.
+    """The value that one call of a layer returned.
 
     Attributes:
         site: path of the layer, port ``output``, and leaf.
@@ -53,7 +53,7 @@ class Activation:
 
 @dataclass(frozen=True, slots=True)
 class Noted:
-    """What a spy has noted of a value.
+    """A spy's note of a value.
 
     Attributes:
         copy: of the value.
@@ -67,7 +67,7 @@ class Noted:
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing has been written to it."""
+        """Return whether nothing has been written to it."""
         return not self.alias.is_inference() and self.alias._version == self.version
 
 
@@ -123,7 +123,7 @@ class LayerSpy:
         return new
 
     def _refuse_shared(self, tensor: Tensor, record: Record) -> None:
-        """What goes on beside what the layer returned would be missed."""
+        """Refuse a layer that returns its input's memory: other uses of it would be missed."""
         taken = self._taken.get((record.site.path, record.call), set())
         if storage_id(tensor) in taken - {0}:
             raise InputError(
@@ -134,7 +134,7 @@ class LayerSpy:
 
 
 def edges_of(tensor: Tensor) -> Iterable[GradientEdge]:
-    """Where a tensor stands in the graph now.
+    """Yield the gradient edges of a tensor, as it stands in the graph now.
 
     When a view is overwritten, its gradient comes partly by way of its base: then that is asked
     for too.
@@ -161,7 +161,7 @@ def floating_leaves(subject: Subject) -> dict[str, Tensor]:
 def values_at(
     subject: Subject, target: Target, sites: Sequence[Site], *, call: int = LAST
 ) -> tuple[list[Activation], Tensor]:
-    """What layers return, and the scores.
+    """Return the values that layers return, and the scores.
 
     Grad mode stays on: without, PyTorch's encoder layers run as one kernel, with nothing to see
     inside.
@@ -185,7 +185,7 @@ def values_at(
 def gradients_at(
     subject: Subject, target: Target, sites: Sequence[Site], *, call: int = LAST
 ) -> tuple[list[Activation], Tensor]:
-    """What layers return, with the gradient of the scores there, and the scores.
+    """Return the values of layers with the gradient of the scores there, and the scores.
 
     The backward ends at the layers, so it costs what lies behind them. The gradients are those that
     ``tt.watch`` gives at ``grad_output``.
@@ -237,7 +237,7 @@ def _seen_by_spy(
 
 
 def _place(spy: LayerSpy, site: Site, call: int) -> tuple[Site, int] | None:
-    """Of the values that a spy has noted at a site the one that is wanted, if its edge will do."""
+    """Return the wanted one of the values noted at a site; ``None`` where its edge will not do."""
     fitting = [place for place in spy.noted if _fits(place[0], site)]
     number = max((one[1] for one in fitting), default=-1) if call == LAST else call
     several = [place for place in fitting if place[1] == number]
@@ -266,9 +266,9 @@ def _of_spy(
 
 
 def main_leaf(several: Sequence[tuple[Site, Tensor]]) -> int:
-    """Which of the values that one call returned is taken: the first that may be a map.
+    """Return which of the values that one call returned is taken: the first that may be a map.
 
-    That is the first floating one with three dimensions or more; where there is none, the one with
+    It is the first floating one with three dimensions or more; where there is none, the one with
     most dimensions.
     """
     floating = [place for place, (_, one) in enumerate(several) if one.is_floating_point()]
@@ -280,7 +280,7 @@ def main_leaf(several: Sequence[tuple[Site, Tensor]]) -> int:
 
 
 def _others(site: Site, several: Sequence[tuple[Site, Tensor]]) -> tuple[tuple[str, str], ...]:
-    """What else a call has returned."""
+    """Return the other values that a call has returned."""
     return tuple(
         (one.leaf, kind_of(value))
         for one, value in several

@@ -98,7 +98,7 @@ RECTIFIED = frozenset({"gradcam", "gradcam++", "layercam", "scorecam", "ablation
 
 
 def _first_component(row: Tensor) -> Tensor:
-    """Of one row, ``float[C, places]``: ``s u`` of the largest singular value s."""
+    """Return ``s u`` of the largest singular value s of one row, ``float[C, places]``."""
     matrix = row.mT.double()
     if not bool(torch.isfinite(matrix).all()):
         return torch.full_like(row[0], torch.nan)

@@ -29,7 +29,7 @@ _MODES = {1: "linear", 2: "bilinear", 3: "trilinear"}
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """How many forwards, and how wide.
+    """The number of forwards, and how wide they are.
 
     Attributes:
         batch_size: most rows of one forward.
@@ -51,7 +51,7 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """What came of the channels.
+    """The scores with each channel.
 
     Attributes:
         scores: ``float[B, C]``, the score with each channel; NaN of those that were not tried.
@@ -271,7 +271,7 @@ _FIRST = "those with the largest activation; the others have weight 0"
 
 
 class _Trial(NamedTuple):
-    """What the first forward of several channels showed.
+    """The findings of the first forward of several channels.
 
     Attributes:
         width: how many channels fit in one forward.

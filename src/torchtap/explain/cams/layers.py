@@ -1,4 +1,4 @@
-"""Which layers a map is made at: those that were asked for, or the last with a map."""
+"""Find the layers that a map is made at: those that were asked for, or the last with a map."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Candidate:
 
     @property
     def value(self) -> Tensor | None:
-        """What the layer returned, unless it was overwritten, or may be elsewhere in the graph."""
+        """Return the layer's output, unless it was overwritten or may be elsewhere in the graph."""
         if self.alias.is_inference() or len(self.edges) > 1:
             return None
         return self.alias if self.alias._version == self.version else None
@@ -211,7 +211,7 @@ class Survey:
         return f"Layers that give one, from the last: {shown}{more}."
 
     def fitting(self) -> Iterator[Candidate]:
-        """Those that may be chosen, from the last.
+        """Yield the candidates that may be chosen, from the last.
 
         They are maps, no projections of tokens, and not what the model returns.
         """
@@ -256,7 +256,7 @@ class Survey:
         return Chosen(one.site, one.call, kind, activation, scores)
 
     def _best_name(self, one: Candidate) -> Candidate:
-        """Of the layers that returned this very tensor the outermost that returned nothing else."""
+        """Return the outermost layer that returned this very tensor and nothing else."""
         key = _key(one.edges)
         same = (other for other in self.returned if other.edges and _key(other.edges) == key)
         bare = [other for other in same if not other.site.leaf]

@@ -1,4 +1,4 @@
-"""Which dimensions of a layer's value are channels, and which lie over the input."""
+"""Find which dimensions of a layer's value are channels, and which lie over the input."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _EXTRA_TOKENS = (0, 1, 2, 5)
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What the dimensions of a layer's value are.
+    """The meaning of the dimensions of a layer's value.
 
     Attributes:
         name: ``channels_first`` (``[B, C, *grid]``), ``channels_last`` (``[B, *grid, C]``),
@@ -46,7 +46,7 @@ class Layout:
 
     @property
     def channel_dim(self) -> int:
-        """Which dimension of the value counts channels."""
+        """Return the dimension of the value that counts channels."""
         return 1 if self.name == CHANNELS_FIRST else -1
 
     def maps(self, value: Tensor) -> Tensor:
@@ -82,7 +82,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What the caller says of the layout.
+    """The caller's settings of the layout.
 
     Attributes:
         layout: one of :data:`LAYOUTS`, ``None`` to find it.
@@ -111,7 +111,7 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """How a value lies over an input.
+    """A layout of a value over an input.
 
     Attributes:
         layout: of the value.
@@ -124,17 +124,17 @@ class Fit:
 
     @property
     def size(self) -> tuple[int, ...]:
-        """That of the input."""
+        """Return the size of the input."""
         return () if self.extent is None else self.extent.size
 
     @property
     def is_exact(self) -> bool:
-        """Whether the map lies over the input, and of a sequence there are as many tokens."""
+        """Return whether the map lies over the input, with a token for each place of a sequence."""
         is_of_tokens = self.layout.name == TOKENS and len(self.size) == 1
         return self.extent is not None and (not is_of_tokens or self.layout.grid == self.size)
 
     def lying(self) -> Fit:
-        """The same without an input of other dimensions, which the map cannot lie over."""
+        """Return the fit without an input of other dimensions, which the map cannot lie over."""
         extent = self.extent
         if extent is None or len(extent.size) != len(self.layout.grid):
             return Fit(self.layout, None)
@@ -172,7 +172,7 @@ class Layouts:
         return fits[0].layout if fits else self._why(path, value)
 
     def fits(self, path: str, value: Tensor) -> list[Fit]:
-        """How a value may lie over the inputs; several where sizes do not tell which."""
+        """Return how a value may lie over the inputs; several where sizes do not tell which."""
         found = []
         for reader in self._readers:
             layout = reader.of(path, value)
@@ -187,7 +187,7 @@ class Layouts:
 
 
 def _chosen_extents(subject: Subject, over: str | None) -> list[Extent]:
-    """Those of all inputs, or that of the one that the caller names."""
+    """Return the extents of all inputs, or that of the one that the caller names."""
     inputs = subject.inputs
     if over is None:
         return extents_of(subject.modules, inputs)
@@ -240,7 +240,7 @@ class _Reader:
         return self.of_shape(path, tuple(value.shape))
 
     def of_shape(self, path: str, shape: tuple[int, ...]) -> Layout | str:
-        """The same of a dense floating value of a shape."""
+        """Return the layout of a dense floating value of a shape, or why it is no map."""
         if len(shape) not in (3, 4, 5):
             return "a map has 3 dimensions (1-d, tokens), 4 (pictures) or 5 (volumes)"
         if not math.prod(shape):
@@ -300,9 +300,9 @@ class _Reader:
         return self._widths[path, rank]
 
     def _is_doubtful(self, path: str, shape: tuple[int, ...]) -> bool:
-        """Whether only linear layers around say that channels are last, and sizes do not.
+        """Return whether only linear layers around say that channels are last, and sizes do not.
 
-        Those of a head or of a squeeze may be as wide as a map by chance.
+        Linear layers of a head or of a squeeze may be as wide as a map by chance.
         """
         if self.extent is None or len(shape) - 2 != len(self.extent.size) or len(shape) == 3:
             return False

@@ -1,4 +1,4 @@
-"""Which of several inputs a layer's value lies over, where sizes do not tell."""
+"""Find which of several inputs a layer's value lies over, where sizes do not tell."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _CLOSE = 1e-5
 def told_apart(
     subject: Subject, target: Target, one: Activation, fits: Sequence[Fit]
 ) -> tuple[Fit, str]:
-    """How a value lies over an input, and what the reader should know of the choice.
+    """Return how a value lies over an input, and what the reader should know of the choice.
 
     A value lies over what it depends on: the model is run with each input spoiled.
 
@@ -64,7 +64,7 @@ def _name(fit: Fit) -> str:
 
 
 def _depends(subject: Subject, target: Target, one: Activation, name: str) -> bool:
-    """Whether the value is another one when an input is; assumed where the model does not run."""
+    """Return whether an input changes the value; assumed where the model does not run."""
     changed: list[bool] = []
 
     def note(record: Record) -> None:

@@ -1,4 +1,4 @@
-"""Whether a map is 0 by algebra, so that all that is left of its sums is rounding.
+"""Find maps that are 0 by algebra, so that all that is left of their sums is rounding.
 
 Before a layer norm ``sum_k G_k A_k`` is 0, since the score does not depend on the scale of the
 value there, and before an instance norm the mean of ``G_k`` is, since it does not depend on a

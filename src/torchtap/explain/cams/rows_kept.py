@@ -1,4 +1,4 @@
-"""Whether the graph shows that dimension 0 stays the rows, from a layer's value to the scores."""
+"""Find in the graph whether dimension 0 stays the rows, from a layer's value to the scores."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _FIRST_OPERAND = {"addmm": 1, "mm": 0, "linear": 0}
 
 
 def keeps_rows(scores: Any, end: Any) -> bool:
-    """Whether dimension 0 of a value is that of the scores, as far as operations are known.
+    """Return whether dimension 0 of a value is that of the scores, as far as operations are known.
 
     Args:
         scores: with their graph.
@@ -89,7 +89,7 @@ def _leaves_first(node: Any, rank: int) -> bool:
 
 
 def _is_over_others(node: Any, rank: int) -> bool:
-    """Whether a mean or sum is over dimensions that are named, and not over the first."""
+    """Return whether a mean or sum is over dimensions that are named, and not over the first."""
     dims = getattr(node, "_saved_dim", None)
     if dims is None:
         return False

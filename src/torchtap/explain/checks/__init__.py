@@ -1,4 +1,4 @@
-"""How far to trust a map: ``curves`` of deletion and insertion over what ``perturb`` takes away.
+"""Checks of how far to trust a map.
 
 ``randomise`` makes the copy with random weights, ``ranks`` compares orders, and ``result`` is the
 table of it all.

@@ -29,12 +29,12 @@ class Curve:
 
     @property
     def area(self) -> Tensor:
-        """Below the curve of each row, by trapezoids, ``float64[B]``."""
+        """Return the area below the curve of each row, by trapezoids, ``float64[B]``."""
         return torch.trapezoid(self.scores, self.shares)
 
     @property
     def control_areas(self) -> Tensor:
-        """The same of each random map, ``float64[N, B]``."""
+        """Return the area below the curve of each random map, ``float64[N, B]``."""
         return torch.trapezoid(self.control, self.shares)
 
 
@@ -103,7 +103,7 @@ def curve(
 
 
 def num_runs(orders: int, steps: int) -> int:
-    """How often the model runs for one curve; five times at most to see whether it mixes rows."""
+    """Return how often the model runs for one curve; five runs at most test if it mixes rows."""
     return orders * (steps + 1) + 5
 
 

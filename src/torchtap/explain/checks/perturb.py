@@ -1,4 +1,4 @@
-"""What a map lies over, with the places of the map taken away or put in."""
+"""The value that a map lies over, with the places of the map taken away or put in."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Ground:
 
     @property
     def num_places(self) -> int:
-        """Of one row."""
+        """Return the number of places in one row."""
         return int(torch.tensor([self.base.shape[dim] for dim in self.dims]).prod())
 
     def placed(self, values: Tensor) -> Tensor:
@@ -65,7 +65,7 @@ class Ground:
 
 
 def ground_of(map_: MapValues, again: Again[MapValues], base: Tensor) -> Ground:
-    """Which dimensions of what a map lies over are its places.
+    """Return the value that a map lies over, with the dimensions that are the map's places.
 
     Args:
         map_: the map.

@@ -1,4 +1,4 @@
-"""What a check found, in a table, and what each number means."""
+"""The results of a check, in a table, with the meaning of each number."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _MEANINGS = {
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Check(Printed):
-    """What ``Map.check`` returns: a table of what the map is worth, and pictures.
+    """The result of ``Map.check``: a table of what the map is worth, and pictures.
 
     Attributes:
         map: what was checked.
@@ -65,7 +65,7 @@ class Check(Printed):
         >>> _ = model.weight.data.copy_(torch.tensor([[3.0, 2.0, 1.0]]))
         >>> found = tt.attribute(model, torch.ones(1, 3), method="input_x_gradient")
         >>> check = found.check(steps=3, of="score")
-        >>> check.deletion.scores  # What is left of 6 without the largest, the two largest, all.
+        >>> check.deletion.scores  # 6, and without the largest, the two largest, all.
         tensor([[6., 3., 1., 0.]], dtype=torch.float64)
     """
 

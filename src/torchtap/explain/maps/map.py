@@ -29,7 +29,7 @@ _ASPECT = 0.02
 
 
 class Map(MapValues, Printed):
-    """What ``tt.cam`` and ``tt.attribute`` return: a map for each row, and where it comes from.
+    """The result of ``tt.cam`` and ``tt.attribute``: a map for each row, and where it comes from.
 
     Printing it shows the range of each row, and a notebook shows the picture too. ``map[0]`` is the
     map of one row.
@@ -259,7 +259,7 @@ class Map(MapValues, Printed):
         max_evals: int | None = None,
         seed: int = 0,
     ) -> Check:
-        """How far to trust the map: what it says when it is put to the test.
+        """Test how far to trust the map.
 
         Five things are measured: the completeness gap, where the method promises that the map adds
         up; whether the map comes out the same again; the areas below the deletion and insertion
@@ -267,8 +267,8 @@ class Map(MapValues, Printed):
         with random weights; and the largest change of the map under noise. Printing the result
         says what each number means.
 
-        What is not possible, costs more than ``max_evals`` leaves, or comes after Ctrl-C, is
-        missing with its reason. The model, its buffers, ``.grad`` and the random state are not
+        A part that is not possible, costs more than ``max_evals`` leaves, or comes after Ctrl-C,
+        is missing with its reason. The model, its buffers, ``.grad`` and the random state are not
         touched; random weights are those of a deep copy.
 
         Args:
@@ -318,7 +318,7 @@ class Map(MapValues, Printed):
     # ------------------------------------------------------------------ text
 
     def to_text(self, *, color: bool | None = None) -> str:
-        """As it prints.
+        """Return the text that printing shows.
 
         Args:
             color: paint it; by default on a terminal, unless ``NO_COLOR`` is set.

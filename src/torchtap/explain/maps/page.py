@@ -52,7 +52,7 @@ def title_of(map_: MapValues) -> str:
 
 
 def row_title(map_: MapValues, row: int) -> str:
-    """What was explained in one row, and its number."""
+    """Return the title of one row: what was explained, and its number."""
     kind = f"class {map_.target[row]}" if map_.target and map_.is_per_row else map_.target_text
     name = f" {map_.names[row]}" if map_.names else ""
     score = f", score {number(float(map_.scores[row]))}" if map_.is_per_row else ""

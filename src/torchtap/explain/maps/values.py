@@ -74,7 +74,7 @@ class MapValues:
 
     @property
     def is_per_row(self) -> bool:
-        """Whether there are as many scores as rows."""
+        """Return whether there are as many scores as rows."""
         return len(self.scores) == len(self.values)
 
     @property
@@ -185,7 +185,7 @@ class MapValues:
 
     @property
     def num_stacked(self) -> int:
-        """How many layers are stacked in dimension 1; 0 if it is none of layers."""
+        """Return how many layers are stacked in dimension 1; 0 if it is none of layers."""
         layers = len(self.layer.split(", "))
         beside = self.values.dim() - 1 - len(self.size)
         is_stack = bool(self.size) and beside == 1 and layers == self.values.shape[1]
@@ -208,7 +208,7 @@ class MapValues:
 
 
 def is_channels_last(shape: Sequence[int]) -> bool:
-    """Whether it is that of pictures ``[B, H, W, C]`` and can be no other.
+    """Return whether a shape is that of pictures ``[B, H, W, C]`` and can be no other.
 
     Example:
         >>> is_channels_last((2, 224, 224, 3)), is_channels_last((2, 3, 224, 224))

@@ -54,5 +54,5 @@ SITUATIONS: dict[str, Situation] = {
 
 
 def explanation_of(failure: Failure, found: Found) -> Explanation:
-    """What a message means in a failure."""
+    """Return what a message means in a failure."""
     return SITUATIONS[found.name](failure, found.match)

@@ -26,7 +26,7 @@ def _name(failure: Failure, tensor: Tensor | None, otherwise: str) -> str:
 
 
 def _called_on(failure: Failure) -> str:
-    """What stands before ``.backward`` in the program; ``output`` where that is not to be seen."""
+    """Return the text before ``.backward`` in the program; ``output`` where it cannot be seen."""
     frame = failure.user
     node = None if frame is None else frame.expression
     called = node.func if isinstance(node, ast.Call) else None
@@ -300,9 +300,9 @@ class _Carrier(NamedTuple):
 
 
 def _earlier_backward(failure: Failure, root: Tensor) -> tuple[str, Tensor | None, _Carrier | None]:
-    """From the source: the line that went through this loss before, or what else brings it in.
+    """Find in the source the line that went through this loss before, or what else brings it in.
 
-    What is freed cannot tell: the backward that failed has freed what it had passed.
+    Freed values cannot tell: the backward that failed has freed what it had passed.
 
     Returns:
         the line of an earlier backward, the other tensor that it began at (``None`` for this

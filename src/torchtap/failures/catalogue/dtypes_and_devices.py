@@ -58,7 +58,7 @@ def _devices(failure: Failure, found: re.Match[str]) -> Explanation:
 
 
 def _unregistered(failure: Failure, tensors: list[Operand]) -> str:
-    """What a module keeps in a plain attribute, which ``.to`` does not move."""
+    """Return a way out for what a module holds in a plain attribute, so ``.to`` leaves it there."""
     for _, module in failure.names.modules():
         for name, value in vars(module).items():
             if name not in _TABLES and _holds_one(value, tensors, registered=module):
@@ -77,7 +77,7 @@ def _unregistered(failure: Failure, tensors: list[Operand]) -> str:
 
 
 def _holds_one(held: Any, tensors: list[Operand], *, registered: nn.Module) -> bool:
-    """Whether a list or dict has a module that is not registered, and is that of some tensors."""
+    """Return whether a list or dict has an unregistered module that owns one of the tensors."""
     if type(held) not in (list, tuple, dict):
         return False
     inside = list(held.values() if type(held) is dict else held)[:_MOST_HELD]
@@ -236,7 +236,7 @@ def _kernel(failure: Failure, found: re.Match[str]) -> Explanation:
 
 
 def _converted(name: str, kind: str, kernel: str) -> tuple[str, ...]:
-    """What an operand is to be, for a kernel that is not there for its dtype."""
+    """Return the ways to convert an operand, for a kernel that is not there for its dtype."""
     if "bitwise" in kernel and kind not in _WHOLE:
         return (
             f"Compare it, where it stands for yes and no: {name} > 0, or {name}.bool().",

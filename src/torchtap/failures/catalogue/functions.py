@@ -13,7 +13,7 @@ from torchtap.failures.source import source_tree
 
 
 def _backward_of(failure: Failure, node: str) -> tuple[tuple[str, str], ...]:
-    """Where the backward of a custom function stands, and where it is in the graph."""
+    """Return where the backward of a custom function is defined, and where it is in the graph."""
     kind = node.removesuffix("Backward")
     found = [("function", text) for text in _classes(failure, kind)]
     made = [one for one in failure.nodes if one.name() == node]

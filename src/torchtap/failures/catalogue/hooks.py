@@ -42,7 +42,7 @@ def _hooks_on(value: object) -> list[object]:
 
 
 def _place(hook: object) -> str:
-    """Where a function is written: ``<lambda> at train.py:9``."""
+    """Return where a function is defined: ``<lambda> at train.py:9``."""
     name = getattr(hook, "__name__", type(hook).__name__)
     code = code_of(hook)
     return (

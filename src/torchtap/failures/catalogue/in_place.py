@@ -71,7 +71,7 @@ def _overwritten(failure: Failure, found: re.Match[str]) -> Explanation:
 
 
 def _unseen(tensor: Tensor | None, since: int, now: int) -> Details:
-    """That the recording, where there is one, has not seen all writes."""
+    """Return the detail that the recording, where there is one, has not seen all writes."""
     num = 0 if tensor is None else num_unseen(tensor, since=since, now=now)
     if num < 1:
         return ()
@@ -200,7 +200,7 @@ def _steps(failure: Failure) -> list[str]:
 
 
 def _target(failure: Failure) -> tuple[str, Operand | None]:
-    """What is written into: the first tensor of the operation."""
+    """Return the name and the operand that is written into: the operation's first tensor."""
     found = failure.tensors or failure.operands
     return (failure.name_of(found[0]), found[0]) if found else (UNNAMED, None)
 

@@ -48,7 +48,7 @@ def _embedding(failure: Failure, found: re.Match[str]) -> Explanation:
 
 
 def _selected(failure: Failure) -> Explanation:
-    """Of ``index_select`` and its like, whose message says neither dimension nor index."""
+    """Explain ``index_select`` and its like, whose message says neither dimension nor index."""
     name = failure.name_of(failure.operands[0]) if failure.operands else "the tensor"
     index = next((one for one in failure.tensors[1:] if not one.value.is_floating_point()), None)
     given = "An index was given" if index is None else f"{failure.name_of(index)} holds an index"

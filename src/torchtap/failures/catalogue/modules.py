@@ -135,7 +135,7 @@ def _between(text: str, head: str) -> str:
 
 
 def _prefix(missing: list[str], unexpected: list[str]) -> tuple[str, str] | None:
-    """What stands in front of all names of the state, or of the model."""
+    """Return the prefix of all names, and whether the state has it (``more``) or lacks it."""
     if not missing or len(missing) != len(unexpected):
         return None
     short, long = sorted((sorted(missing), sorted(unexpected)), key=lambda one: len(one[0]))

@@ -77,7 +77,7 @@ def _factors(failure: Failure, left: int, right: int) -> tuple[list[Operand], bo
 
 
 def _transposed(names: list[str], values: list[object]) -> list[str]:
-    """Which operand would fit if it were transposed."""
+    """Return a way out for each operand that would fit if it were transposed."""
     ways = []
     if len(values) == 2 and all(isinstance(one, Tensor) for one in values):
         left, right = (tuple(one.shape) for one in values)  # type: ignore[attr-defined]

@@ -60,7 +60,7 @@ def _disagreeing(failure: Failure, found: re.Match[str]) -> list[Operand]:
 
 
 def _fitting(a: str, b: str, one: Tensor, other: Tensor) -> Iterator[str]:
-    """What would make two tensors fit each other."""
+    """Yield the ways to make two tensors fit each other."""
     if one.dim() != other.dim():
         low, name = (one, a) if one.dim() < other.dim() else (other, b)
         high = other if low is one else one
@@ -107,7 +107,7 @@ def _concatenation_dims(failure: Failure, found: re.Match[str]) -> Explanation:
 
 
 def _dims_given(failure: Failure, *dims: int) -> str:
-    """How the tensor with the fewer dimensions can stand beside the other; empty if not known."""
+    """Return how the tensor with fewer dimensions can stand beside the other; empty if unknown."""
     low = next((one for one in failure.tensors if one.value.dim() == min(dims)), None)
     high = next((one for one in failure.tensors if one.value.dim() == max(dims)), None)
     along = _dim_given(failure)

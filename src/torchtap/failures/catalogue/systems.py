@@ -1,4 +1,4 @@
-"""What runs models: checkpointing, data parallel, gradient scaling."""
+"""Failures of what runs models: checkpointing, data parallel, gradient scaling."""
 
 from __future__ import annotations
 

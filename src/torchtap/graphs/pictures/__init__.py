@@ -1,4 +1,4 @@
-"""From a picture to a file: SVG, PNG, DOT and Mermaid.
+"""Write a picture to a file: SVG, PNG, DOT and Mermaid.
 
 In the order in which it is read:
 

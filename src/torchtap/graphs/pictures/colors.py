@@ -1,4 +1,4 @@
-"""What a kind of box looks like. Colours are those of Okabe and Ito (2008), as tints."""
+"""The look of each kind of box. Colours are those of Okabe and Ito (2008), as tints."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from torchtap.graphs.picture import CALL, GROUP
 
 
 class Look(NamedTuple):
-    """How boxes of one kind are drawn; none is told by its colour alone.
+    """The look of boxes of one kind; none is told by its colour alone.
 
     Attributes:
         meaning: for the legend.

@@ -140,7 +140,7 @@ def _heading(picture: Picture, width: float) -> list[DrawnText]:
 def _around_frames(
     picture: Picture, arrows: Sequence[tuple[int, int]]
 ) -> Iterator[tuple[int, int]]:
-    """What leads into a frame stands above all of it, and what it leads to below.
+    """Yield (above, below) pairs: what leads into a frame stands above it, what it leads to below.
 
     Below too stands what nothing leads to and what comes after the frame, such as the parameters
     of the next module: beside the last boxes it would break the frame.
@@ -180,7 +180,7 @@ def _arrow(
 
 
 def _types(picture: Picture, boxes: Sequence[DrawnBox]) -> Iterator[DrawnText]:
-    """What goes out of a box, below it; not where the box says it, or several kinds go out."""
+    """Yield the type of what goes out of a box, below it, where the box does not say it."""
     going: dict[int, dict[str, None]] = {}
     for arrow in picture.arrows:
         kinds = going.setdefault(arrow.start, {})

@@ -12,7 +12,7 @@ _WIDEST = 40
 
 
 def to_dot(picture: Picture) -> str:
-    """As a digraph of Graphviz, for ``dot -Tsvg``."""
+    """Return the picture as a digraph of Graphviz, for ``dot -Tsvg``."""
     lines = [
         "digraph torchtap {",
         f"  label={_quoted([picture.title, *picture.notes])}; labelloc=t;",
@@ -38,7 +38,7 @@ def to_dot(picture: Picture) -> str:
 
 
 def to_mermaid(picture: Picture) -> str:
-    """As a flowchart of Mermaid, which GitHub and many wikis draw."""
+    """Return the picture as a flowchart of Mermaid, which GitHub and many wikis draw."""
     lines = [f"%% {clean(picture.title)}", *(f"%% {clean(note)}" for note in picture.notes)]
     lines.append("flowchart TD")
     for number, box in enumerate(picture.boxes):
@@ -77,7 +77,7 @@ def _quoted(lines: Sequence[str]) -> str:
 
 
 def _escaped(text: str) -> str:
-    """As entities, in Mermaid's own form, all that may mean something there."""
+    """Replace all that may mean something in Mermaid by entities in Mermaid's own form."""
     return "".join(
         one if one.isalnum() or one in " ._-+,:/()…·" else f"#{ord(one)};" for one in clean(text)
     )

@@ -1,4 +1,4 @@
-"""How a module is called: positions, keywords, lists, nothing, parameters."""
+"""Ways to call a module: positions, keywords, lists, nothing, parameters."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _calls_without_arguments(m: Any, x: Tensor) -> Any:
 
 
 def specimens() -> list[Specimen]:
-    """How a module is called, and what its parameters do among arguments and results."""
+    """Return ways to call a module, and what its parameters do among arguments and results."""
     return [*_ways_to_call(), *_leaves_of_the_graph()]
 
 

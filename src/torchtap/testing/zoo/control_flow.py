@@ -1,4 +1,4 @@
-"""What a forward does beside computing: it raises, has its own backward, or chooses."""
+"""Forwards that do more than compute: they raise, have their own backward, or choose."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What specimens are made of: inputs, small nets, and forwards that several families use."""
+"""Parts of specimens: inputs, small nets, and forwards that several families use."""
 
 from __future__ import annotations
 

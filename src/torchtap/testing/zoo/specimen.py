@@ -1,4 +1,4 @@
-"""What a specimen is: a tiny model with its inputs, and what usually goes wrong with it."""
+"""A specimen: a tiny model with its inputs, and what usually goes wrong with it."""
 
 from __future__ import annotations
 
