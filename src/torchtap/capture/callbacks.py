@@ -23,7 +23,7 @@ from torchtap.hooks.tensor_hooks import TensorHooks
 
 
 class Listener(Recording, Protocol):
-    """What the hooks of a watch need of their engine, see :class:`~torchtap.capture.engine.Engine`.
+    """Interface of a watch's engine to its hooks, see :class:`~torchtap.capture.engine.Engine`.
 
     The engine makes the hooks, and they report to it; this keeps the import in one direction.
     """
@@ -57,10 +57,10 @@ class Listener(Recording, Protocol):
         """A part of the model runs, maybe without the model itself."""
 
     def end(self) -> None:
-        """That part returned."""
+        """The part that ran has returned."""
 
     def is_inside(self) -> bool:
-        """Whether this thread is inside a call that will tell of writes into views."""
+        """Return whether this thread is inside a call that will tell of writes into views."""
 
 
 class PreForward(ModuleHook[Listener]):

@@ -70,7 +70,7 @@ _filters: dict[str, Mapping[str, Filter]] = {}
 
 
 class GraphListener(Listener, Protocol):
-    """What hooks that can be traced need of their engine beyond what all hooks need."""
+    """Interface of the engine to hooks that can be traced, beyond that to all hooks."""
 
     root: Tap
     evaluations: Evaluations
@@ -81,7 +81,7 @@ class GraphListener(Listener, Protocol):
 
 
 class Part:
-    """What one hook sees of compiled graphs.
+    """The part of one hook in compiled graphs.
 
     Attributes:
         ticket: the number of this part, in the operators' arguments.

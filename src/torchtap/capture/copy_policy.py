@@ -1,4 +1,4 @@
-"""How a value is kept as it was at the moment of the tap.
+"""Keep a value as it was at the moment of the tap.
 
 Keeping a tensor costs nothing (an alias) unless the program writes into it later; then it must be
 copied, and copied before. Who writes cannot be known beforehand (``out += x`` stands in the

@@ -37,7 +37,7 @@ _used: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def _note_use(sink: Sink) -> bool:
-    """Whether a watch had this sink before."""
+    """Note a use of this sink, and return whether a watch had it before."""
     try:
         was_used = sink in _used
         _used.add(sink)
@@ -84,7 +84,7 @@ class SinkDispatch:
 
     @property
     def tells(self) -> bool:
-        """Whether a sink is told of what it is given records."""
+        """Return whether any sink is told about the run that it is given records of."""
         return any(getattr(sink, "begin", None) is not None for sink in self.sinks)
 
     def begin(self, about: About) -> None:
@@ -96,22 +96,22 @@ class SinkDispatch:
 
     @property
     def emit(self) -> Callable[[Record], None]:
-        """What takes each record: the sink itself where there is one that needs no guard."""
+        """Return the function that takes each record: a lone sink's own if it needs no guard."""
         return self.sinks[0].take if self._is_alone_unguarded("take") else self._emit
 
     @property
     def reads_at_once(self) -> bool:
-        """Whether no sink keeps a value beyond :meth:`Sink.take`."""
+        """Return whether no sink keeps a value beyond :meth:`Sink.take`."""
         return not any(getattr(sink, "keeps", True) for sink in self.sinks)
 
     @property
     def reads_backward(self) -> bool:
-        """Whether any sink reads which backward a gradient is of."""
+        """Return whether any sink reads which backward a gradient is of."""
         return any(getattr(sink, "reads_backward", True) for sink in self.sinks)
 
     @property
     def meter(self) -> Callable[[Site], Meter] | None:
-        """What makes meters that hooks may call in place of a sink that is the only one."""
+        """Return the maker of meters that hooks may call in place of the sink, if it is alone."""
         make = getattr(self.sinks[0], "meter", None) if len(self.sinks) == 1 else None
         return make if make is None or self._is_alone_unguarded("meter") else self._guarded(make)
 
@@ -130,18 +130,18 @@ class SinkDispatch:
 
     @property
     def measured(self) -> Callable[[], Series] | None:
-        """What the first sink that measures gives, if there is one."""
+        """Return the function that gives the first measuring sink's series, if there is one."""
         found: Callable[[], Series] | None = self._first("measured")
         return found
 
     @property
     def absent(self) -> Iterator[Absence]:
-        """What was given to sinks and is not in them."""
+        """Yield the absences of all sinks: values that they were given and do not have."""
         for sink in self.sinks:
             yield from getattr(sink, "absent", ())
 
     def sizes(self) -> tuple[PlannedSize, ...]:
-        """How large what sinks write will be, of those that say it."""
+        """Return the planned size of each sink's output, of the sinks that say one."""
         return tuple(one.planned_size() for one in self.sinks if hasattr(one, "planned_size"))
 
     def _steps_now(self) -> set[int]:
@@ -157,7 +157,7 @@ class SinkDispatch:
         return len(self.sinks) == 1 and part in getattr(self.sinks[0], "unguarded", ())
 
     def _guarded(self, make: Callable[[Site], Meter]) -> Callable[[Site], Meter]:
-        """The same meters, which may raise: what they then decline, :meth:`_emit` takes."""
+        """Guard the meters of ``make``, which may raise; :meth:`_emit` takes what they decline."""
         sink = self.sinks[0]
 
         def guarded(site: Site) -> Meter:

@@ -408,7 +408,7 @@ class Engine:
             self.take_state()
 
     def end(self) -> None:
-        """That part returned."""
+        """The part that ran has returned."""
         if not self._running.stack and current_task() == -1:  # Else the model's own end is to come.
             self.state.look(self.gradients.backwards)
 
@@ -420,7 +420,7 @@ class Engine:
         return self.evaluations.phase_in_graph(tap, trains=trains)
 
     def guard_hooks(self) -> None:
-        """What is compiled from now on depends on hooks; cheap to call again."""
+        """Let code that is compiled from now on depend on the hook tables; cheap to call again."""
         self._hooks.guards.hold()
 
     def _number(
@@ -443,7 +443,7 @@ class Engine:
     # ------------------------------------------------------------------ small things
 
     def is_inside(self) -> bool:
-        """Whether this thread is inside a call that will tell of writes into views."""
+        """Return whether this thread is inside a call that will tell of writes into views."""
         return bool(self._running.stack)
 
     def _frameless(self, tap: Tap, args: Any, kwargs: Mapping[str, Any]) -> _Frame:

@@ -1,4 +1,4 @@
-"""What was selected and not seen, and why, as far as a look at the model can tell."""
+"""Find out, as far as a look at the model can tell, which selected sites were not seen, and why."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Missing:
 
     @property
     def has_begun(self) -> bool:
-        """Whether the model was called in the step that is running."""
+        """Return whether the model was called in the step that is running."""
         return self._engine.num_entries > self._entries
 
     def begin_step(self) -> None:
@@ -89,7 +89,7 @@ class Missing:
     # ------------------------------------------------------------------ what is absent
 
     def found(self) -> Absences:
-        """What was selected and not seen, with site and reason."""
+        """Return the absences: all sites that were selected and not seen, with reasons."""
         found = [*self._plan.absent]
         known = {entry.site for entry in found}
         for planned in self._plan.taps:
@@ -202,7 +202,7 @@ class Missing:
 
 
 def is_compiler_used() -> bool:
-    """Whether anything in this process may have been compiled."""
+    """Return whether anything in this process may have been compiled."""
     return "torch._dynamo" in sys.modules
 
 
@@ -233,12 +233,12 @@ def why_not_called(plan: Plan, path: str, *, model_ran: bool, verb: str) -> str:
 
 
 def is_container(plan: Plan, path: str) -> bool:
-    """Whether the module cannot be called at all, as ``nn.ModuleList``."""
+    """Return whether the module cannot be called at all, such as ``nn.ModuleList``."""
     return any(one.path == path and one.is_container for one in plan.taps)
 
 
 def _is_untouched(state: SiteState) -> bool:
-    """Whether it was made beforehand, for a bare tensor, and no tensor ever came there."""
+    """Return whether a state was made beforehand, for a bare tensor, and none ever came there."""
     return state.site.port in FLOW_PORTS and not (state.seen or state.expected or state.reason)
 
 
@@ -265,7 +265,7 @@ def _why_missing(state: SiteState) -> str | None:
 
 
 def is_compiled(model: nn.Module) -> bool:
-    """Whether the model, or a part of it, was compiled."""
+    """Return whether the model, or a part of it, was compiled."""
     return any(
         type(module).__name__ == "OptimizedModule"
         or getattr(module, "_compiled_call_impl", None) is not None

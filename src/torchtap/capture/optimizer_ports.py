@@ -90,7 +90,7 @@ class OptimizerPorts:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether any tap asks for one of these ports."""
+        """Return whether any tap asks for one of these ports."""
         return bool(self._wanted)
 
     def attach(self) -> list[Any]:
@@ -260,7 +260,7 @@ def _first(steps: list[int]) -> str:
 
 
 def _is_skipped(optimizer: Optimizer) -> bool:
-    """Whether a fused optimizer will leave out the step, since ``GradScaler`` found Inf or NaN.
+    """Return whether a fused optimizer will skip the step, since ``GradScaler`` found Inf or NaN.
 
     On other devices than the CPU asking would wait for the device.
     """

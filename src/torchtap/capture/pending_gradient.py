@@ -49,7 +49,7 @@ what the graph itself made of it is not in it."""
 
 
 class Receiver(Protocol):
-    """What takes gradients as they arrive: the :class:`~torchtap.capture.gradient_ports.Gradients`.
+    """Interface of :class:`~torchtap.capture.gradient_ports.Gradients`, which takes gradients.
 
     Attributes:
         step: the running step.
@@ -189,14 +189,14 @@ class PendingGradient:
 
 
 def is_alike(one: Tensor, other: Tensor) -> bool:
-    """Whether two parts of a gradient can be added up without communication."""
+    """Return whether two parts of a gradient can be added up without communication."""
     if not (is_distributed(one) or is_distributed(other)):
         return True
     return bool(getattr(one, "placements", None) == getattr(other, "placements", None))
 
 
 def is_wanted_beyond(found: Iterable[BoundaryEdge]) -> bool:
-    """Whether the running backward goes on to the argument that these crossings lead to.
+    """Return whether the running backward goes on to the argument that these crossings lead to.
 
     If so, every node that leads there runs. To be called by a hook of the node that is running.
     """

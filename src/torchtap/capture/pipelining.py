@@ -1,4 +1,4 @@
-"""What is seen of ``torch.distributed.pipelining`` while it runs a model."""
+"""Look at ``torch.distributed.pipelining`` while it runs a model."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Pipelining:
         return tuple(sorted(self._stages))
 
     def infers_shapes(self) -> bool:
-        """Whether a stage runs the model to learn shapes; one that trains it is noted."""
+        """Return whether a stage runs the model to learn shapes; note a stage that trains it."""
         codes = stage_codes()
         return codes is not None and self._look(*codes)
 
@@ -54,7 +54,7 @@ class Pipelining:
 
 
 def _num_microbatches(frame: FrameType | None) -> int:
-    """Of the schedule that runs a stage: one of the callers of its frame."""
+    """Return the number of microbatches of the schedule among the callers of a stage's frame."""
     while frame is not None:
         number = num_microbatches_of(frame.f_locals.get("self"))
         if number:

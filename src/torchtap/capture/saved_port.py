@@ -102,7 +102,7 @@ class Saved:
                 take(state, tensor, self._labels(tensor, params))
 
     def _raws(self, node: Node) -> Iterator[tuple[str, Any]]:
-        """What a node keeps: ``op.slot`` and autograd's own handle."""
+        """Yield the tensors that a node keeps, as ``op.slot`` and autograd's own handle."""
         op = node.name().rpartition("::")[2]
         for slot, raw in self._slots.of(node):
             if holds_any(raw):

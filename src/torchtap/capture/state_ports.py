@@ -146,12 +146,12 @@ class State:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether any of these ports is."""
+        """Return whether any of these ports is wanted."""
         return bool(self._planned)
 
     @property
     def hooks_params(self) -> bool:
-        """Whether the gradient of any parameter is waited for."""
+        """Return whether the gradient of any parameter is waited for."""
         return bool(self._hooks)
 
     def look(self, backwards: Backwards) -> None:
@@ -257,7 +257,7 @@ class State:
 
 
 def _own_part(gradient: Tensor, labels: tuple[str, ...]) -> tuple[Tensor, tuple[str, ...]]:
-    """What this rank holds of a parameter's gradient, and whether that is its own or of all."""
+    """Return this rank's part of a parameter's gradient, and whether it is its own or of all."""
     own, placed = local(gradient)
     if is_distributed(gradient):
         return own, placed if is_partial(gradient) else ("reduced", *placed)

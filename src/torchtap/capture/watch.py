@@ -43,7 +43,7 @@ _GRAD_INPUT_MODES = ("through", "total")
 
 
 class Pause:
-    """What :meth:`Watch.pause` returns: as a context manager, it ends the pause."""
+    """The result of :meth:`Watch.pause`: a context manager that ends the pause."""
 
     __slots__ = ("_watch",)
 
@@ -58,7 +58,7 @@ class Pause:
 
 
 class Evaluating:
-    """What :meth:`Watch.evaluating` returns: what runs inside evaluates."""
+    """The result of :meth:`Watch.evaluating`: forwards inside its block are evaluation."""
 
     __slots__ = ("_evaluations",)
 
@@ -112,7 +112,7 @@ class Watch(Closable):
 
     @property
     def plan(self) -> Plan:
-        """What is tapped, what fits the request and cannot be, and how large it will be on disk.
+        """Return what is tapped, what fits and cannot be tapped, and how large it will be on disk.
 
         Its ``sizes`` are asked of the sinks that write when they are read. Before the first step
         the size of parameters, buffers and their gradients is known, and from then on that of all
@@ -354,7 +354,7 @@ class Watch(Closable):
 
     @property
     def absent(self) -> Absences:
-        """What was selected and not seen, with site and reason: a list that prints as a table."""
+        """Return what was selected and not seen, with reasons: a list that prints as a table."""
         return self._missing.found()
 
     def _make_meta(self, model: nn.Module) -> Meta:
@@ -388,7 +388,7 @@ class Watch(Closable):
         )
 
     def _about(self) -> About:
-        """What sinks are told. Nothing here refers to the watch: a sink may outlive it."""
+        """Return the facts for sinks. Nothing here refers to the watch: a sink may outlive it."""
         own = weakref.ref(self)
 
         def absent() -> Sequence[Absence]:
@@ -414,7 +414,7 @@ class Watch(Closable):
         return About(meta, absent, expected, measured, *told)
 
     def _with_pipeline(self, meta: Meta) -> Meta:
-        """What is known of a run, with the stages that were seen since the watch began."""
+        """Return the facts of a run, with the stages that were seen since the watch began."""
         seen = self._engine.evaluations.pipelining
         if not seen.stages:
             return meta

@@ -1,4 +1,4 @@
-"""What was selected and not seen, with the reason, and how a list of it prints."""
+"""Values that were selected and not seen, each with the reason, and their printed list."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class _Finder:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """What the machinery of imports asks for."""
+        """Return the spec of the awaited module, whose loader then also runs the action."""
         if name != self._name:
             return None
         self.leave()

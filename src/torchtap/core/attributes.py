@@ -1,7 +1,7 @@
-"""What an object holds in its own attributes, read without running code of its class.
+"""Read an object's own attributes without running code of its class.
 
-What shows no attributes may hold tensors all the same: a function in its closure, a weak reference,
-a view of a dict. Such objects are not walked, since nothing in them has a name, but asked whether a
+An object without attributes may still hold tensors: a function in its closure, a weak reference,
+a view of a dict. They are not walked, since nothing in them has a name, but asked whether a
 tensor is reachable from them (:func:`why_closed`), so that it is never passed over in silence.
 """
 
@@ -22,16 +22,16 @@ from torch import Tensor, nn
 from torchtap.core.torch_private import FUTURE, SCRIPT_OBJECT
 
 _NO_DATA = (nn.Module, torch.optim.Optimizer, enum.Enum, type, partial)
-"""What has attributes that do not flow: a module's parameters are not what it is called with."""
+"""Types with attributes that do not flow: a module's parameters are not what it is called with."""
 _CLOSED = (SCRIPT_OBJECT, FUTURE)
-"""What may hold tensors past its attributes and cannot be looked into."""
+"""Types that may hold tensors past their attributes and cannot be looked into."""
 _ONCE = (Iterator, AsyncGenerator, Coroutine)
 _PARAMETERS = (nn.ParameterList, nn.ParameterDict)
 """Modules that are lists and dicts of tensors, and never called."""
 _HIDES = (set, frozenset, weakref.ReferenceType, BaseException, partial, *_PARAMETERS)
 """Classes that hold things past the attributes of an object."""
 PROXIES = frozenset({weakref.ProxyType, weakref.CallableProxyType})
-"""What stands for another object, or raises where that is gone."""
+"""Types that stand for another object, and raise where that is gone."""
 _NOT_FOLLOWED = (type, types.ModuleType, types.FrameType, types.TracebackType, types.CodeType)
 _MOST_REACHED = 4096
 _DESCRIPTORS = (types.GetSetDescriptorType, types.MemberDescriptorType)
@@ -41,7 +41,7 @@ _readers: WeakKeyDictionary[type, tuple[Any, tuple[tuple[str, Any], ...]]] = Wea
 
 
 def attributes(value: Any) -> list[Part] | None:
-    """What an object's own dict and slots hold, read past properties and ``__getattr__``."""
+    """Return what an object's own dict and slots hold, read past properties and ``__getattr__``."""
     kind = type(value)
     if issubclass(kind, (*_NO_DATA, *_CLOSED, *_HIDES)):
         return None
@@ -84,20 +84,20 @@ def mro_of(kind: type) -> tuple[type, ...]:
 
 
 def members_of(kind: type) -> Mapping[str, Any]:
-    """What a class itself defines, read past its metaclass."""
+    """Return the names that a class itself defines, read past its metaclass."""
     found: Mapping[str, Any] = type.__dict__["__dict__"].__get__(kind)
     return found
 
 
 def may_hold(value: Any) -> bool:
-    """Whether an object may hold tensors, roughly, by what the compiler can trace."""
+    """Return whether an object may hold tensors, roughly, by what the compiler can trace."""
     if isinstance(value, set | frozenset):
         return True
     return hasattr(value, "__dict__") and not isinstance(value, _NO_DATA) and not callable(value)
 
 
 def why_closed(value: Any) -> str | None:
-    """What an object is and why it was not looked into; ``None`` if it holds no tensors."""
+    """Return what an object is and why it was not looked into; ``None`` if it holds no tensors."""
     kind = kind_name(value)
     if issubclass(type(value), _CLOSED):
         return f"a {kind}, which shows no attributes"
@@ -113,10 +113,10 @@ def why_closed(value: Any) -> str | None:
 
 
 def reaches_tensor(value: Any, besides: Container[int] = ()) -> bool:
-    """Whether a tensor can be reached from a value, or more is than is looked at.
+    """Return whether a tensor is reachable from a value, or there is too much to look at.
 
-    Asked of the garbage collector, which runs no code of classes. What a program shares is not
-    followed: classes, modules, and the parameters of ``nn.Module``.
+    Asked of the garbage collector, which runs no code of classes. Objects that a program shares
+    are not followed: classes, modules, and the parameters of ``nn.Module``.
 
     Args:
         value: anything.

@@ -19,7 +19,7 @@ _RUNS_OTHERS = ("nn/modules/module.py", "autograd/__init__.py", "autograd/graph.
 _PASSES_ON = ("__torch_dispatch__", "__torch_function__")
 """Methods of torchtap through which operations of the model go: what these raise is the model's."""
 _SLIPS = (AttributeError, NameError, ImportError, AssertionError)
-"""What no operation of PyTorch raises."""
+"""Exceptions that no operation of PyTorch raises."""
 _DOORS = frozenset(
     {
         ("cli/batch.py", "Batch.run"),
@@ -35,9 +35,9 @@ _DOORS = frozenset(
 
 
 def is_own_fault(error: BaseException) -> bool:
-    """Whether torchtap raised an exception that it does not raise on purpose.
+    """Return whether torchtap raised an exception that it does not raise on purpose.
 
-    What the system refuses (a full disk, too little memory) is nobody's fault.
+    A refusal of the system (a full disk, too little memory) is nobody's fault.
 
     Example:
         >>> try:
@@ -51,7 +51,7 @@ def is_own_fault(error: BaseException) -> bool:
 
 
 def is_raised_by_torchtap(error: BaseException) -> bool:
-    """Whether an exception came out of torchtap, and not out of what it was asked to run.
+    """Return whether an exception came out of torchtap, and not out of what it was asked to run.
 
     The frames are read from the innermost one on. Code of torchtap, or code of a library that
     torchtap called, makes it torchtap's; a file of the user's, or PyTorch running a model, theirs.
@@ -73,13 +73,13 @@ def is_raised_by_torchtap(error: BaseException) -> bool:
 
 
 def _is_of_a_library(file: str) -> bool:
-    """Whether code is of Python itself or of an installed package."""
+    """Return whether code is of Python itself or of an installed package."""
     installed = any(f"{os.sep}{name}{os.sep}" in file for name in _INSTALLED)
     return installed or file.startswith((_STANDARD, "<frozen"))
 
 
 def own_fault(error: BaseException) -> str:
-    """What to say of an exception that is torchtap's own: what and where, with which versions."""
+    """Return the text for a fault of torchtap itself: the error, its place and the versions."""
     text = " ".join(str(error).split())
     said = f"{type(error).__name__}: {text}" if text else type(error).__name__
     ours = [one for one in _traces(error) if one.tb_frame.f_code.co_filename.startswith(_PACKAGE)]
@@ -94,7 +94,7 @@ def own_fault(error: BaseException) -> str:
 
 
 def _traces(error: BaseException) -> list[TracebackType]:
-    """From the outermost to the innermost."""
+    """Return the traceback entries of an exception, from the outermost to the innermost."""
     found, trace = [], error.__traceback__
     while trace is not None:
         found.append(trace)

@@ -1,4 +1,4 @@
-"""What a public function returns that puts something on a model: a context manager and a handle."""
+"""Base class of the handles, also context managers, that public functions put on a model."""
 
 from __future__ import annotations
 

@@ -23,11 +23,11 @@ PLAIN = (Tensor, nn.Parameter)
 DEQUANTIZED = "dequantized"
 WAITED = "waited for its communication"
 _LONGEST = timedelta(days=1)
-"""How long ranks wait for the slowest one."""
+"""Longest time that ranks wait for the slowest one."""
 
 
 def num_ranks() -> int:
-    """How many ranks train together; 0 where no process group was made."""
+    """Return the number of ranks that train together; 0 where no process group was made."""
     distributed = torch.distributed
     if not distributed.is_available() or not distributed.is_initialized():
         return 0
@@ -88,16 +88,16 @@ def ranks_of_one_batch(model: nn.Module) -> tuple[int, ...]:
 
 
 def is_distributed(tensor: Tensor) -> bool:
-    """Whether it is a ``DTensor``, without importing ``torch.distributed``."""
+    """Return whether a tensor is a ``DTensor``, without importing ``torch.distributed``."""
     kind = type(tensor)
     return kind not in PLAIN and any(one.__name__ == "DTensor" for one in kind.__mro__)
 
 
 def local(tensor: Tensor) -> tuple[Tensor, tuple[str, ...]]:
-    """What this rank holds of a tensor, and what is to be said of it.
+    """Return the part of a tensor that this rank holds, and what is to be said of it.
 
-    Never communicates. What another rank is still sending (an ``AsyncCollectiveTensor``) is waited
-    for, as the next operation on it would.
+    Never communicates, but waits for a tensor that another rank is still sending (an
+    ``AsyncCollectiveTensor``), as the next operation on it would.
 
     Returns:
         the tensor itself where it is no such tensor.
@@ -117,7 +117,7 @@ def local(tensor: Tensor) -> tuple[Tensor, tuple[str, ...]]:
 
 
 def readable(tensor: Tensor) -> tuple[Tensor, tuple[str, ...]]:
-    """As :func:`local`, and of a subclass that keeps its values quantised, what they stand for."""
+    """Return the same as :func:`local`, dequantized where a subclass keeps quantized values."""
     tensor, labels = local(tensor)
     if is_quantized(tensor):
         return tensor.dequantize(), (*labels, DEQUANTIZED)
@@ -125,13 +125,13 @@ def readable(tensor: Tensor) -> tuple[Tensor, tuple[str, ...]]:
 
 
 def is_quantized(tensor: Tensor) -> bool:
-    """Whether it is of a subclass that keeps its values quantised, and says what they stand for."""
+    """Return whether a tensor's subclass keeps its values quantized and can dequantize them."""
     kind = type(tensor)
     return kind not in PLAIN and kind.dequantize is not Tensor.dequantize
 
 
 def placement(tensor: Any) -> str:
-    """Which part of the whole the local tensor of a ``DTensor`` is.
+    """Return which part of the whole tensor the local tensor of a ``DTensor`` is.
 
     One text per dim of the mesh: ``shard 0 of 2 (Shard(dim=0))``, ``replica of 2``, or
     ``partial sum of 2, not reduced``.
@@ -154,13 +154,13 @@ def placement(tensor: Any) -> str:
 
 
 def is_partial(tensor: Tensor) -> bool:
-    """Whether it is a ``DTensor`` whose parts have yet to be reduced."""
+    """Return whether a tensor is a ``DTensor`` whose parts have yet to be reduced."""
     placements = tensor.placements if is_distributed(tensor) else ()  # type: ignore[attr-defined]
     return any(one.is_partial() for one in placements)
 
 
 def is_part_of_flat(tensor: Tensor) -> bool:
-    """Whether ``FullyShardedDataParallel`` gathered it, as a part of its flat parameter."""
+    """Return whether a tensor is a view of ``FullyShardedDataParallel``'s flat parameter."""
     return getattr(tensor._base, "_is_flat_param", False)
 
 

@@ -81,7 +81,7 @@ def parts(tensor: Tensor) -> list[Tensor]:
 
 
 def _has_own_dispatch(tensor: Tensor) -> bool:
-    """Whether its class says what operations on it do, as of one that wraps others."""
+    """Return whether a tensor's class defines its own ``__torch_dispatch__``, as wrappers do."""
     return type(tensor).__torch_dispatch__ is not NO_DISPATCH
 
 
@@ -90,7 +90,7 @@ def _is_wrapper(tensor: Tensor) -> bool:
 
 
 def has_memory(tensor: Tensor) -> bool:
-    """Whether there are numbers; on the meta device there is a shape only."""
+    """Return whether a tensor has values; on the meta device there is a shape only."""
     return not tensor.is_meta and type(tensor).__name__ != "FakeTensor"
 
 
@@ -139,7 +139,7 @@ the same sums in another order. Half precision gets the coarse one."""
 
 
 def mismatch(value: Tensor, truth: Tensor, *, exact: bool) -> str | None:
-    """What is wrong with a value, or ``None``.
+    """Return what is wrong with a value, or ``None``.
 
     Args:
         value: as it was recorded.

@@ -1,4 +1,4 @@
-"""Which versions are installed, asked without importing anything."""
+"""Read the versions of installed packages without importing anything."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a model may call ``tt.mark``, told from its code without running any of it.
+"""Tell from a model's code, without running any of it, whether it may call ``tt.mark``.
 
 Followed are the methods of its classes and what its modules hold, and from there each function,
 class and object that is named or held. Objects are read by their types and their own dicts alone,
@@ -39,7 +39,7 @@ _HOLDERS: dict[type, tuple[str, ...]] = {
 
 
 def may_mark(model: nn.Module) -> bool:
-    """Whether any code that the model's classes, hooks and attributes lead to mentions ``mark``.
+    """Return whether any code that a model's classes, hooks and attributes lead to names ``mark``.
 
     Code of packages that are installed and do not import torchtap is not read.
 
@@ -57,7 +57,7 @@ class _Search:
         self._is_foreign: dict[str, bool] = {}
 
     def finds(self, start: Iterable[Any]) -> bool:
-        """Whether a mention is found from here."""
+        """Return whether a mention of ``mark`` is found from these objects."""
         waiting = list(start)
         while waiting:
             part = waiting.pop()
@@ -74,7 +74,7 @@ class _Search:
         return False
 
     def _held(self, part: Any) -> Iterator[Any]:
-        """What a part leads to, but for the names in its code."""
+        """Yield the objects that a part leads to, except for the names in its code."""
         kind = type(part)
         if kind is FunctionType:
             yield from _kept(part)
@@ -99,7 +99,7 @@ class _Search:
                 yield from held.values()
 
     def _is_passed(self, home: Any) -> bool:
-        """Whether code of this module is not read: it is not the user's, and knows no torchtap."""
+        """Return whether code of a module is skipped: not the user's, and it knows no torchtap."""
         package = _first(home)
         if package not in self._is_foreign:
             self._is_foreign[package] = _is_foreign(package)
@@ -134,7 +134,7 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
 
 
 def _named(function: FunctionType) -> Iterator[Any]:
-    """What a function's code refers to by global names, and by names inside of modules."""
+    """Yield what a function's code refers to by global names, and by names inside of modules."""
     names = {name for code in _codes(function.__code__) for name in code.co_names}
     scope = function.__globals__
     found = [dict.get(scope, name) for name in names]
@@ -146,7 +146,7 @@ def _named(function: FunctionType) -> Iterator[Any]:
 
 
 def _kept(function: FunctionType) -> Iterator[Any]:
-    """What a function has with it: what it wraps, closes over, and takes if it is not given."""
+    """Yield a function's attributes (such as one that it wraps), defaults and closure contents."""
     yield from _own_dict(function).values()
     yield from function.__defaults__ or ()
     yield from (function.__kwdefaults__ or {}).values()
@@ -170,7 +170,7 @@ def _own_dict(part: Any) -> dict[str, Any]:
 
 
 def _is_foreign(package: str) -> bool:
-    """Whether a package is PyTorch's, Python's or an installed one that does not name torchtap."""
+    """Return whether a package is torch, of Python, or installed and without torchtap's names."""
     if package == "torch" or package in sys.stdlib_module_names:
         return True
     file = _values_by_name(sys.modules.get(package)).get("__file__")

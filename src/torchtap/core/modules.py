@@ -27,7 +27,7 @@ Modules = tuple[dict[str, nn.Module], dict[str, str]]
 
 _WALKS: ContextVar[dict[int, tuple[nn.Module, Modules | None]] | None]
 _WALKS = ContextVar("walks", default=None)
-"""Those inside of :func:`walked_once`: identity -> model, and what was found once it was asked."""
+"""Models inside of :func:`walked_once`: identity -> model, and what its first walk found."""
 
 _INNER_OF_WRAPPER = {
     "OptimizedModule": "_orig_mod",
@@ -91,7 +91,7 @@ def _walked(model: nn.Module) -> Modules:
 
 
 def every_module(model: nn.Module) -> list[nn.Module]:
-    """What ``model.modules()`` gives, wrappers too; without the names it is quicker."""
+    """Return what ``model.modules()`` yields, wrappers too; without the names it is quicker."""
     found: dict[int, nn.Module] = {}
     waiting: list[nn.Module | None] = [model]
     while waiting:
@@ -103,7 +103,7 @@ def every_module(model: nn.Module) -> list[nn.Module]:
 
 
 def is_container(module: nn.Module) -> bool:
-    """Whether the module cannot be called at all, as ``nn.ModuleList``."""
+    """Return whether the module cannot be called at all, such as ``nn.ModuleList``."""
     if isinstance(module, torch.jit.ScriptModule):  # Its class tells nothing: all share one.
         return not hasattr(module, "forward")
     return type(module).forward is nn.Module.forward and "forward" not in vars(module)
@@ -131,7 +131,7 @@ _Link = tuple[Callable[[], nn.Module | None], str, Callable[[], nn.Module | None
 
 
 class Places:
-    """Where modules stand in a model, to notice later which were replaced or taken out.
+    """The places of modules in a model, to notice later which were replaced or taken out.
 
     Args:
         model: the outermost module.
@@ -152,11 +152,11 @@ class Places:
         self._links = list({(id(link[0]), link[1]): link for link in every}.values())
 
     def are_kept(self) -> bool:
-        """Whether all modules stand where they stood. Quick; a wrapper that is new is a change."""
+        """Return whether all modules are where they were. Quick; a new wrapper is a change."""
         return all(map(_holds, self._links))
 
     def now(self, path: str) -> str | None:
-        """Where the module of a path stands now; ``None`` if the model has it no more."""
+        """Return the path that a module has now; ``None`` if the model has it no more."""
         model, module = self._model(), self._modules[path]()
         if model is None or all(map(_holds, self._chains.get(path, ()))):
             return path  # Or there is no model any more that it could be taken out of.
@@ -229,14 +229,14 @@ def walk(
 
 
 def unwrapped(module: nn.Module) -> nn.Module:
-    """What stands in all wrappers (torch.compile, DDP, FSDP, checkpoint wrappers) of a module."""
+    """Return the module inside all wrappers (torch.compile, DDP, FSDP, checkpoint wrappers)."""
     while (inner := _inner_of(module)) is not None:
         module = inner
     return module
 
 
 def _inner_of(module: nn.Module) -> nn.Module | None:
-    """What a wrapper wraps, or ``None`` for a module that is none."""
+    """Return the module that a wrapper wraps, or ``None`` for a module that is no wrapper."""
     if not module._modules:  # Most modules: the rest need not be asked.
         return None
     if isinstance(module, DistributedDataParallel | DataParallel):

@@ -24,7 +24,7 @@ def tree(paths: Sequence[str]) -> list[str]:
 
 
 def outline(paths: Sequence[str]) -> list[str]:
-    """As a tree where each path comes right below what it is in; in any other order, whole paths.
+    """Draw paths as a tree if each comes right below what it is in; in other orders, whole paths.
 
     Example:
         >>> outline(["", "a", "a.0"]), outline(["a.0", "a"])

@@ -18,7 +18,7 @@ _ELSEWHERE = "of a mesh that this rank is not in"
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """How a tensor is placed along one dim of a mesh of ranks.
+    """A tensor's placement along one dim of a mesh of ranks.
 
     Attributes:
         kind: what each rank has of it.

@@ -39,25 +39,25 @@ from torchtap.core.suggestions import could_be_mark, near, no_module, nothing_fi
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Which leaves of one port are wanted: those that some ``include`` fits and no ``exclude``."""
+    """A filter of one port's leaves: a leaf must fit some ``include`` and no ``exclude``."""
 
     include: tuple[str, ...] = ("",)
     exclude: tuple[str, ...] = ()
 
     def accepts(self, leaf: str) -> bool:
-        """Whether a leaf is wanted."""
+        """Return whether a leaf is wanted."""
         wanted = any(leaf_matches(pattern, leaf) for pattern in self.include)
         return wanted and not any(leaf_matches(pattern, leaf) for pattern in self.exclude)
 
     @property
     def is_open(self) -> bool:
-        """Whether every leaf is wanted."""
+        """Return whether every leaf is wanted."""
         return "" in self.include and not self.exclude
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedTap:
-    """What is wanted of one module.
+    """The ports and leaves that are wanted of one module.
 
     Attributes:
         is_container: whether it cannot be called at all. Kept, since reasons are given later too,
@@ -78,7 +78,7 @@ class PlannedTap:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Plan(Printed):
-    """What ``watch`` will do, before it touches the model. Printing it shows it.
+    """The plan of a ``watch``, made before it touches the model. Printing it shows it.
 
     Attributes:
         model: class name of the model.
@@ -104,17 +104,17 @@ class Plan(Printed):
 
     @property
     def sizes(self) -> tuple[PlannedSize, ...]:
-        """How large what sinks write will be, as far as is known now; one for each that says it."""
+        """Return the planned size of each sink's output, of the sinks that say one."""
         return self.measure()
 
     def mark_filters(self, name: str) -> dict[str, Filter]:
-        """What is wanted of a mark; empty if nothing."""
+        """Return the filters of a mark by port; empty if nothing of it is wanted."""
         fitting = [pattern for pattern in self.patterns if pattern.matches_module(name)]
         ports = _ports_of(fitting, assume_all=_only_takes_away(self.patterns))
         return {port: ports[port] for port in MARK_PORTS if port in ports}
 
     def hint(self, pattern: Pattern, marks: Iterable[str]) -> str:
-        """What may have been meant by a pattern that no module and no mark fits."""
+        """Suggest what may have been meant by a pattern that no module and no mark fits."""
         known = [*marks, *(path for path in (*self.types, *self.aliases) if path)]
         return near(pattern, known, self.types)
 
@@ -201,7 +201,7 @@ def _chooser(item: Any, modules: Mapping[str, nn.Module]) -> Chooser:
 
 
 def can_take(function: Callable[..., Any], num: int) -> bool:
-    """Whether a function can be called with so many arguments, as far as can be told."""
+    """Return whether a function can be called with so many arguments, as far as can be told."""
     try:
         inspect.signature(function).bind(*[None] * num)
     except TypeError:
@@ -272,12 +272,12 @@ def _names_of(modules: Mapping[str, nn.Module], aliases: Mapping[str, str]) -> d
 
 
 def _only_takes_away(patterns: Sequence[Pattern]) -> bool:
-    """Whether there are patterns, and all are of what is not wanted: then the rest is."""
+    """Return whether there are patterns and all are negated: then everything else is wanted."""
     return bool(patterns) and all(pattern.negate for pattern in patterns)
 
 
 def _ports_of(fitting: Sequence[Pattern], *, assume_all: bool) -> dict[str, Filter]:
-    """What the patterns that fit a module want of it: union, then what ``!`` takes away."""
+    """Return a module's filters by port: the union of its patterns, less what ``!`` removes."""
     adding = [pattern for pattern in fitting if not pattern.negate]
     if assume_all:
         adding = [Pattern("*")]

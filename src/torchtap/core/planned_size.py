@@ -1,4 +1,4 @@
-"""How large what a sink writes will be. Knows nothing of torch."""
+"""The size of a sink's output, planned before it is written. Knows nothing of torch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torchtap.core.text import plural, size
 
 @dataclass(frozen=True, slots=True)
 class PlannedSize:
-    """How large what a sink writes will be, as far as is known now. Its text says it.
+    """The size of a sink's output, as far as is known now. Its text says it.
 
     Attributes:
         target: where it is written.

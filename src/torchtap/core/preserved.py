@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torchtap.core.equality import same
 
 Access = tuple[Callable[[], Any], Callable[[Any], object]]
-"""How the state of one generator is read, and how it is written."""
+"""Functions that read and write the state of one generator."""
 
 
 _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
@@ -61,7 +61,7 @@ class RandomState:
 
 
 def same_states(one: Any, two: Any) -> bool:
-    """Whether what :meth:`RandomState.read` gave at two times is equal."""
+    """Return whether the results of :meth:`RandomState.read` at two times are equal."""
     if isinstance(one, Tensor):
         return torch.equal(one, two)
     if isinstance(one, dict):
@@ -91,7 +91,7 @@ def _global_generators() -> Iterator[Access]:
 
 
 def _held_generators(values: Iterable[Any]) -> Iterator[Access]:
-    """Of the generators in nested containers."""
+    """Yield the access to each random generator in nested containers."""
     seen: set[int] = set()
     others: set[type] = set()  # Classes of values that are neither: most are of a few.
     waiting = list(values)
@@ -114,7 +114,7 @@ def _held_generators(values: Iterable[Any]) -> Iterator[Access]:
 
 
 def _access(value: Any) -> Access | None:
-    """How the state of a generator is read and written; ``None`` for what is none."""
+    """Return the functions that read and write a generator's state; ``None`` for other values."""
     numpy: Any = sys.modules.get("numpy")
     if isinstance(value, torch.Generator):
         return value.get_state, value.set_state
@@ -206,7 +206,7 @@ def gradients_set_aside(params: Iterable[Tensor]) -> Iterator[None]:
 
 
 def mode_of(module: nn.Module) -> bool | None:
-    """Whether a module is in training mode; ``None`` if it has no mode, which PyTorch allows."""
+    """Return whether a module is in training mode; ``None`` if it has none, as PyTorch allows."""
     if isinstance(module, torch.jit.ScriptModule):
         return getattr(module, "training", None)  # torch.jit.freeze takes it away.
     mode: bool | None = vars(module).get("training")  # A module's own __getattr__ may raise.

@@ -1,4 +1,4 @@
-"""What a report is made of: lines, tables and lists, shown as text or as HTML."""
+"""The parts of a report: lines, tables and lists, shown as text or as HTML."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def middle(items: Sequence[T], limit: int | None) -> tuple[Sequence[T], int, Seq
 
 
 def wants_color() -> bool:
-    """Whether what is printed to stdout may have colours: a terminal, and no ``NO_COLOR``."""
+    """Return whether stdout may have colours: it is a terminal, and there is no ``NO_COLOR``."""
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     return sys.stdout.isatty() and not plain
 
@@ -74,14 +74,14 @@ class Line:
     rest: str | None = None
 
     def lines(self, width: int, *, color: bool) -> list[str]:
-        """As text."""
+        """Return the line as text."""
         said = [clean(self.text)]
         if self.rest is not None:
             said = wrap(self.text, width, rest=self.rest)
         return [paint(line, self.tone, color=color) for line in said]
 
     def html(self) -> str:
-        """As a paragraph; a blank line is none."""
+        """Return the line as an HTML paragraph; a blank line is none."""
         style = f"margin:0;white-space:pre-wrap;{_STYLE.get(self.tone, '')}".rstrip(";")
         return f'<p style="{style}">{_safe(self.text)}</p>' if self.text else ""
 
@@ -109,7 +109,7 @@ class Listed:
     is_below: bool = False
 
     def lines(self, width: int, *, color: bool) -> list[str]:
-        """As text."""
+        """Return the list as lines of text."""
         front, left_out, back = middle(self.rows, self.limit)
         said = [clean(self.title)] if self.title else []
         said += [line for row in front for line in self._row(row, width)]
@@ -125,7 +125,7 @@ class Listed:
         return wrap(f"{head}: {text}" if head else text, width, first="  ", rest="    ")
 
     def html(self) -> str:
-        """As a table: what each text is about, where anything is said of that, and the text."""
+        """Return the list as an HTML table: each text, and what it is about where that is said."""
         has_heads = any(head for head, _ in self.rows)
         rows = [row if has_heads else row[1:] for row in self.rows]
         table = Grid(rows, title=self.title, limit=self.limit, noun=self.noun).html()
@@ -162,7 +162,7 @@ class Grid:
     indent: str = ""
 
     def lines(self, width: int, *, color: bool) -> list[str]:
-        """As text."""
+        """Return the table as lines of text."""
         table = [[_cell(one) for one in row] for row in self.rows]
         head = [[Cell(one, "head") for one in self.headers]] if self.headers else []
         wide = [
@@ -200,7 +200,7 @@ class Grid:
         return ["", *wrap(f"Cut: {', '.join(cut)}. {self.way_out} shows all.", width)]
 
     def html(self) -> str:
-        """As a table, with whole texts and no more rows than as text; nothing without rows."""
+        """Return HTML with whole texts and no more rows than as text; nothing without rows."""
         if not self.rows:
             return ""
         front, left_out, back = middle(self.rows, self.limit)
@@ -248,7 +248,7 @@ class Page:
         self.parts = parts
 
     def text(self, *, color: bool = False, width: int | None = WIDTH) -> str:
-        """As text.
+        """Return the page as text.
 
         Args:
             color: paint it.
@@ -258,7 +258,7 @@ class Page:
         return "\n".join(line for part in self.parts for line in part.lines(room, color=color))
 
     def html(self) -> str:
-        """As HTML for a notebook: every text is escaped, nothing is loaded or run."""
+        """Return HTML for a notebook: every text is escaped, nothing is loaded or run."""
         return f"<div>{''.join(part.html() for part in self.parts)}</div>"
 
 

@@ -50,7 +50,7 @@ class Tokens:
     is_signed: bool
 
     def lines(self, width: int, *, color: bool) -> list[str]:
-        """As text."""
+        """Return the tokens as lines of text."""
         found: list[str] = []
         line, room = "", 0
         for text, weight in zip(map(clean, self.texts), self.weights, strict=True):
@@ -63,7 +63,7 @@ class Tokens:
         return [*found, line if color else line.rstrip()]
 
     def html(self) -> str:
-        """As spans; the weight of each shows where the mouse rests."""
+        """Return the tokens as HTML spans; the weight of each shows where the mouse rests."""
         spans = [
             f'<span style="background:rgb{back};color:rgb{_ink(back)}" '
             f'title="{escape(number(weight))}">{escape(clean(text))}</span>'

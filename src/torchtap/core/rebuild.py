@@ -40,7 +40,7 @@ def replace(
     inside: Inside | None = None,
     objects: bool = True,
 ) -> Any:
-    """The same nested value with every tensor replaced by ``function(leaf, tensor)``.
+    """Return the same nested value with every tensor replaced by ``function(leaf, tensor)``.
 
     Tuples are rebuilt with their own type, registered classes by what they are registered with;
     lists, mappings and dataclasses are copied shallowly and written into. An object that is
@@ -77,7 +77,7 @@ def replace_arguments(
     *,
     inside: Inside | None = None,
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """What a module is called with, with every tensor replaced, named as in `argument_leaves`.
+    """Replace every tensor in a module's arguments, with leaves named as in `argument_leaves`.
 
     Example:
         >>> import torch
@@ -251,7 +251,7 @@ def _mirror(twin: Any, value: Mapping[Any, Any], new: list[Any]) -> None:
 
 
 def _shares(value: MutableMapping[Any, Any], twin: Any, new: list[Any]) -> bool:
-    """Whether what is written into the twin stands in the original; it is taken back there."""
+    """Return whether a write into the twin also changes the original; it is undone there."""
     changed = zip(value.items(), new, strict=True)
     key, old, part = next((key, old, part) for (key, old), part in changed if part is not old)
     twin[key] = part
@@ -262,7 +262,7 @@ def _shares(value: MutableMapping[Any, Any], twin: Any, new: list[Any]) -> bool:
 
 
 def _is_registered(value: Any) -> bool:
-    """Whether its parts are those of its registration."""
+    """Return whether a value's parts are those of its registration with pytree."""
     is_known = isinstance(value, (*LISTS, Mapping)) or dataclasses.is_dataclass(value)
     return not is_known and type(value) in _pytree.SUPPORTED_NODES
 

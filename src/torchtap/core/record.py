@@ -85,7 +85,7 @@ class Record(_Row):
 
     @property
     def overwritten(self) -> bool:
-        """Whether the value was kept without copying and is lost."""
+        """Return whether the value was kept without copying and is lost."""
         return bool(self.version != UNVERSIONED and self.kept._version != self.version)
 
     @property
@@ -94,7 +94,7 @@ class Record(_Row):
         return nbytes_of(self.kept)
 
     def with_value(self, value: Tensor) -> Record:
-        """The same record with another value, which nothing overwrites: for a store of its own.
+        """Return the record with another value, which nothing overwrites: for a store of its own.
 
         Example:
             >>> import torch, torchtap as tt
@@ -137,7 +137,7 @@ new_record = tuple.__new__
 
 
 def steps_there(steps: Sequence[int], missing: int | None = None) -> str:
-    """What to say of a run's steps when one is asked for that it does not have.
+    """Describe the steps of a run when one is asked for that it does not have.
 
     Args:
         steps: those there are, ascending.

@@ -13,7 +13,7 @@ from torchtap.core.errors import InputError, TorchtapError
 from torchtap.core.tree import leaves
 
 _SETTINGS = ("input_size", "input_shape", "input_data", "dtypes", "batch_size", "batch_dim")
-"""How other libraries name what a model is to be run on."""
+"""Names that other libraries use for the input that a model is to be run on."""
 
 
 @contextlib.contextmanager

@@ -57,7 +57,7 @@ class Site:
 
     @property
     def is_gradient(self) -> bool:
-        """Whether a backward computes the value (``step_grad`` is read when an optimizer steps)."""
+        """Return whether backward computes the value (an optimizer step reads ``step_grad``)."""
         return self.port in GRADIENT_PORTS
 
     @staticmethod
@@ -137,7 +137,7 @@ class Pattern:
         return PORTS if self.negate else ("output",)
 
     def matches_module(self, path: str, type_names: Iterable[str] | None = None) -> bool:
-        """Whether path (and class name, where the pattern asks for one) fit.
+        """Return whether path (and class name, where the pattern asks for one) fit.
 
         ``type_names=None`` means that the types are not known (a mark).
         """
@@ -152,7 +152,7 @@ class Pattern:
         return path == self.path or fnmatchcase(path, self.path)
 
     def matches(self, site: Site, type_names: Iterable[str] | None = None) -> bool:
-        """Whether the whole site fits."""
+        """Return whether the whole site fits."""
         return (
             site.port in self.effective_ports
             and self.matches_module(site.path, type_names)
@@ -161,7 +161,7 @@ class Pattern:
 
 
 def leaf_matches(pattern: str, leaf: str) -> bool:
-    """Whether a leaf fits a leaf pattern: empty fits all, ``hidden`` fits ``hidden.0`` too."""
+    """Return whether a leaf fits a pattern: empty fits all, ``hidden`` fits ``hidden.0`` too."""
     if not pattern or leaf == pattern or fnmatchcase(leaf, pattern):
         return True
     if pattern == "0" and leaf == "":
@@ -180,7 +180,7 @@ def did_you_mean(word: str, known: Sequence[str], *, limit: int = 3) -> str:
 
 
 def nearest(word: str, known: Sequence[str], *, limit: int = 3) -> list[str]:
-    """What is known and looks like a word, or has its last part in it."""
+    """Return known names that look like a word, or have its last part in them."""
     near = difflib.get_close_matches(word, known, n=limit, cutoff=0.6)
     tail = word.rsplit(".", 1)[-1].strip("*?")
     return near or [name for name in known if tail and tail in name][:limit]

@@ -31,7 +31,7 @@ def innermost_frames() -> dict[int, FrameType]:
 
 
 def is_on_stack(callers: Sequence[FrameType], innermost: FrameType | None) -> bool:
-    """Whether any of these frames is on the stack of Python calls that ends in ``innermost``.
+    """Return whether any of these frames is on the stack of Python calls ending in ``innermost``.
 
     A call of a module whose frame is not there any more was left by a BaseException, such as a
     KeyboardInterrupt: PyTorch then runs no forward hooks, not even those with ``always_call``.

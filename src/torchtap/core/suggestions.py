@@ -1,4 +1,4 @@
-"""What may have been meant by a pattern that fits nothing."""
+"""Suggest what may have been meant by a pattern that fits nothing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MOST_SHOWN = 6
 
 
 def near(pattern: Pattern, known: Sequence[str], types: Mapping[str, tuple[str, ...]]) -> str:
-    """What may have been meant by a pattern that fits no module, as the end of a sentence.
+    """Suggest what a pattern that fits no module may have meant, as the end of a sentence.
 
     Every suggestion is a whole pattern, with the ports and the ``!`` of the one that was given.
     """
@@ -68,7 +68,7 @@ def patterns_in_one(pattern: Pattern, known: Sequence[str]) -> list[str]:
 
 
 def could_be_mark(pattern: Pattern) -> bool:
-    """Whether a mark has what is asked for; ``*`` asks for whatever there is."""
+    """Return whether a mark has what is asked for; ``*`` asks for whatever there is."""
     ports = set(pattern.effective_ports)
     wanted = ports - set(FLOW_PORTS) if ports >= set(FLOW_PORTS) else ports
     return wanted <= set(MARK_PORTS) and leaf_matches(pattern.leaf, "")
@@ -81,7 +81,7 @@ def no_module(
     known: Sequence[str],
     types: Mapping[str, tuple[str, ...]],
 ) -> str:
-    """What is wrong with a pattern that fits no module, and what to write; begins with ``head``."""
+    """Say what is wrong with a pattern that fits no module, and what to write, after ``head``."""
     classes = sorted({one for names in types.values() for one in names})
     if pattern.type and pattern.type not in classes:
         meant = (replace(pattern, type=name) for name in nearest(pattern.type, classes))
@@ -114,7 +114,7 @@ def no_module(
 
 
 def _of_class(pattern: Pattern, known: Sequence[str], types: Mapping[str, tuple[str, ...]]) -> str:
-    """The same for a pattern with a class that there is elsewhere."""
+    """Suggest patterns for one whose class exists, but not at its path."""
     if pattern.path in types:
         own = with_article(types[pattern.path][0])
         return f"; it is {own}: write {str(replace(pattern, type=''))!r}."
@@ -140,7 +140,7 @@ def nothing_fits(
 
 
 def _no_state(model: nn.Module, pattern: Pattern) -> str:
-    """What to select in place of a pattern that finds no parameter and no buffer."""
+    """Suggest what to select in place of a pattern that finds no parameter and no buffer."""
     modules = modules_of(model)[0]
     names = {path: state_names(module) for path, module in modules.items()}
     kinds = {path: list(type_names(module)) for path, module in modules.items()}

@@ -52,14 +52,14 @@ def short(value: object) -> str:
 
 
 def same_shape(left: Tensor, right: Tensor) -> bool:
-    """Whether two tensors have one shape; of nested ones, all parts."""
+    """Return whether two tensors have one shape; of nested ones, all parts."""
     if left.is_nested and right.is_nested and left.layout is right.layout is torch.strided:
         return torch.equal(left._nested_tensor_size(), right._nested_tensor_size())
     return left.is_nested is right.is_nested and left.shape == right.shape
 
 
 def same_bits(left: Tensor, right: Tensor) -> bool:
-    """Whether a copy of what this rank holds of a tensor still equals it."""
+    """Return whether a copy of what this rank holds of a tensor still equals it."""
     right, _ = local(right)
     if left.layout is not torch.strided or left.is_nested or left.is_quantized:
         return True  # Not every kind can be compared; the version still tells.

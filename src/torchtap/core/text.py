@@ -1,4 +1,4 @@
-"""How single values are written: numbers, sizes, shapes and paths."""
+"""Format single values: numbers, sizes, shapes and paths."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 WIDTH = 100
 NONE = "-"
-"""What stands where there is nothing to show."""
+"""Placeholder where there is nothing to show."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +158,7 @@ def with_article(name: str) -> str:
 
 
 def class_of(value: object) -> str:
-    """Of which class a value is, in a sentence: ``a Linear``."""
+    """Return a value's class as it stands in a sentence: ``a Linear``."""
     return with_article(type(value).__name__)
 
 

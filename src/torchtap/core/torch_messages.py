@@ -1,4 +1,4 @@
-"""What PyTorch says where torchtap goes another way: the parts of messages that are asked for.
+"""Parts of PyTorch's messages that torchtap looks for, to go another way where they occur.
 
 Each is looked for anywhere in the text of an exception, since releases put prefixes before it. The
 messages that ``tt.explain_errors`` explains stand in :mod:`torchtap.failures.messages`.
@@ -20,5 +20,5 @@ NO_SAVED_HOOKS = "don't yet support saved tensor hooks"
 
 
 def says(error: BaseException, part: str) -> bool:
-    """Whether the text of an exception has one of these parts."""
+    """Return whether the text of an exception contains this part."""
     return part in str(error)

@@ -23,7 +23,7 @@ CHECKPOINT = "CheckpointFunctionBackward"
 CAST = "ToCopyBackward0"
 """Another dtype or device."""
 TURNS = frozenset({"TBackward0", "TransposeBackward0", "PermuteBackward0"})
-"""The same elements with their dims in another order."""
+"""Nodes that keep the elements and put the dims in another order."""
 VIEWS = frozenset(
     f"{name}Backward{number}"
     for number in "012"

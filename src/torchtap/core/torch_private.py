@@ -74,7 +74,7 @@ class PrivateName:
     since: tuple[int, int] = (2, 13)
 
     def is_there(self) -> bool:
-        """Whether this PyTorch has the name, or need not have it yet."""
+        """Return whether this PyTorch has the name, or need not have it yet."""
         is_needed = release_of(torch.__version__) >= self.since
         if not is_needed or (self.module and self.module not in sys.modules):
             return True
@@ -415,7 +415,7 @@ MKLDNN: torch.layout | None = _private(
 
 
 def scale_version(scaler: Any) -> int:
-    """How often a ``GradScaler`` has written into its scale; 0 before its first use, or if off."""
+    """Return how often a ``GradScaler`` wrote into its scale; 0 before its first use, or if off."""
     scale = getattr(scaler, "_scale", None)
     return 0 if scale is None else scale._version
 
@@ -515,7 +515,7 @@ def set_default(config: Any, name: str, value: Any) -> Any:
 
 
 def is_backward_compiled() -> bool:
-    """Whether compiled autograd is on, which traces backwards of compiled graphs once more."""
+    """Return whether compiled autograd is on: it traces backwards of compiled graphs once more."""
     dynamo: Any = sys.modules.get("torch._dynamo")
     return dynamo is not None and (
         dynamo.config.compiled_autograd or dynamo.compiled_autograd.compiled_autograd_enabled
@@ -545,9 +545,9 @@ _note(
 
 
 def fsdp_parameters() -> Iterator[Any]:
-    """What FSDP2 knows of each parameter that it shards, of all models.
+    """Yield FSDP2's own object of each parameter that it shards, of all models.
 
-    Of each, ``sharded_param`` and ``mesh_info.mesh`` are read, and ``_unsharded_param`` and
+    Callers read ``sharded_param`` and ``mesh_info.mesh`` of each, and ``_unsharded_param`` and
     ``_sharded_post_forward_param`` where they exist.
     """
     composable: Any = sys.modules.get("torch.distributed._composable_state")
@@ -669,7 +669,7 @@ _note(
 
 
 def is_left_open(frame: FrameType) -> bool:
-    """Whether a selective checkpoint asks for the user's hooks and was not told to call them.
+    """Return whether a selective checkpoint asks for user hooks and was not told to call them.
 
     Args:
         frame: of the function that asks.
@@ -682,7 +682,7 @@ def is_left_open(frame: FrameType) -> bool:
 
 
 def adds_to_buffers(node: Any) -> bool:
-    """Whether a node may add its gradients to those of others itself, which no hook may look at.
+    """Return whether a node may add its gradients into others' buffers, which no hook may look at.
 
     The backward of a custom function that reads ``ctx.input_grad_buffers`` (since 2.15) raises
     where its node has a hook. It is told by the names in the code of that backward, and of the
@@ -731,12 +731,12 @@ def _is_tensor(value: object) -> bool:
 
 
 def asked_of_backward(frame: FrameType) -> Any:
-    """Of a frame of ``torch.autograd.grad``, the inputs whose gradients were asked for."""
+    """Return the ``inputs`` of ``torch.autograd.grad`` from its frame; ``None`` otherwise."""
     return frame.f_locals.get("inputs") if frame.f_code is _GRAD else None
 
 
 def is_in_function(*, is_recorded: bool = False) -> bool:
-    """Whether this thread is inside the forward of a custom function.
+    """Return whether this thread is inside the forward of a custom function.
 
     A graph that ``torch.compile`` made is run by such a function too, and does not count: in the
     program there is none.

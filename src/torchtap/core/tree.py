@@ -141,7 +141,7 @@ def note_attributes(value: Any, name: str, found: list[Leaf], unseen: Unseen) ->
 
 
 def parts_of(value: Any) -> list[Part] | None:
-    """What a container is made of, and can be made anew of."""
+    """Return the named parts that a container is made of, and can be made anew of."""
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return list(zip(value._fields, value, strict=True))
     if isinstance(value, (tuple, *LISTS)):

@@ -16,13 +16,13 @@ Function = Callable[..., Tensor | None]
 
 
 def place(record: Record) -> str:
-    """Where and when, for messages."""
+    """Return the site, step and call of a record, for messages."""
     inside = " inside a backward" if record.phase == BACKWARD else ""
     return f"{record.site} (step {record.step}, call {record.call}{inside})"
 
 
 def name_of(function: Any) -> str:
-    """What a function is called."""
+    """Return the name of a function."""
     return str(getattr(function, "__name__", None) or repr(function))
 
 
@@ -38,7 +38,7 @@ def code_of(function: Any) -> CodeType | None:
 
 
 def takes_record(function: Function) -> bool:
-    """Whether a function wants the record beside the tensor.
+    """Return whether a function wants the record beside the tensor.
 
     One of torchtap may say it itself, since looking at a signature takes a tenth of a millisecond.
     """

@@ -72,7 +72,7 @@ _EXAMPLES = {
 
 
 def as_edit(function: Any) -> Callable[..., Any]:
-    """What was given as an edit, if it can be one.
+    """Return the given edit if it can be one.
 
     Raises:
         InputError: it is no function, or one that first makes the edit.

@@ -18,7 +18,7 @@ _WIDE = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
 
 
 class Scaler(Protocol):
-    """What is needed of a ``torch.amp.GradScaler``."""
+    """Interface of a ``torch.amp.GradScaler``, as far as it is needed."""
 
     def get_scale(self) -> float:
         """The factor that gradients carry now."""

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 
 class Clip(Protocol):
-    """How norms become a factor."""
+    """Interface of a clipping that turns norms into a factor."""
 
     p: float
 
     def factor(self, norms: Sequence[Tensor], scale: float | Tensor = 1.0) -> Tensor:
-        """What to multiply all parts by."""
+        """Return the factor to multiply all parts by."""
 
 
 class Clipping:

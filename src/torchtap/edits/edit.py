@@ -141,7 +141,7 @@ class Edit(Closable, Printed):
 
     @property
     def absent(self) -> list[Absence]:
-        """What was selected and never came by, with site and reason."""
+        """Return the sites that were selected and never came by, with reasons."""
         found = []
         for _, editor in self._editors:
             found += [Absence(state.site, why) for state, why in editor.lost.items()]
@@ -176,12 +176,12 @@ class Edit(Closable, Printed):
 
     @property
     def is_open(self) -> bool:
-        """Whether it is on the model."""
+        """Return whether it is on the model."""
         return self._is_open
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What the functions are called, in the order in which they work."""
+        """Return the names of the functions, in the order in which they work."""
         return tuple(name for name, _ in self._editors)
 
 
@@ -281,7 +281,7 @@ _MOST_LINES = 30
 
 
 def show_edit(edit: Edit) -> Page:
-    """What it is, and where it happened how often."""
+    """Show what the edit is, and where it happened how often."""
     state = "on" if edit.is_open else "closed"
     head = f"Edit {', '.join(edit.names)} ({state}, step {edit.current_step})"
     rows = [(site, _times(sum(calls.values()), len(calls))) for site, calls in edit.calls.items()]

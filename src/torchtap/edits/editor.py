@@ -135,7 +135,7 @@ class EditEngine:
             open_editors.add(self)
 
     def _sides(self, tap: Tap) -> tuple[bool, bool]:
-        """Whether a hook is needed before, and after, the module runs."""
+        """Return whether a hook is needed before, and after, the module runs."""
         if tap is self.root:  # It must be known when the model runs.
             return True, True
         before = any(port in tap.filters for port in ("input", "grad_input", "grad_output"))
@@ -165,7 +165,7 @@ class EditEngine:
 
     @property
     def recording(self) -> bool:
-        """Whether calls count."""
+        """Return whether calls count."""
         return self.is_on
 
     @property
@@ -466,7 +466,7 @@ class EditPostForward(ModuleHook[EditEngine]):
 
 
 def _is_caught_in(frame: FrameType, error: BaseException) -> bool:
-    """Whether a frame is handling the error now, and not a frame further out."""
+    """Return whether a frame is handling the error now, and not a frame further out."""
     return error.__traceback__ is not None and error.__traceback__.tb_frame is frame
 
 

@@ -78,7 +78,7 @@ class GradientEdit:
 
     @property
     def is_lost(self) -> bool:
-        """Whether the gradient, or a part of it, goes another way."""
+        """Return whether the gradient, or a part of it, goes another way."""
         return self.view is not None and self.view.is_lost
 
     def on_overwritten(self, geometry: Geometry, argument: Geometry | None) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""What of an edit did not happen, and why."""
+"""Find the parts of an edit that did not happen, and why."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def requests_of(plan: Plan) -> Iterator[tuple[str, Callable[[Site], bool]]]:
 
 
 def why_never(name: str, wanted: str, editor: OneEdit, absent: Sequence[Absence]) -> str:
-    """That nothing of a request came by, with the reasons and a way out."""
+    """Say that nothing of a request came by, with the reasons and a way out."""
     reasons = [f"{entry.site}: {entry.reason}" for entry in absent[:3]]
     pattern = next((one for one in editor.plan.unmatched if str(one) == wanted), None)
     if pattern is not None:
@@ -46,7 +46,7 @@ def why_never(name: str, wanted: str, editor: OneEdit, absent: Sequence[Absence]
 
 
 def absent_at(editor: OneEdit, tap: Tap, port: str) -> list[Absence]:
-    """What a port of a module did not bring, with the reason."""
+    """Return the absences of a module's port, each with the reason."""
     states = [state for (one, _), state in tap.states.items() if one == port and state is not None]
     come = [state for state in states if state in editor.reached]
     unseen = list(tap.why_unseen(port))

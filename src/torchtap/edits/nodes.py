@@ -18,7 +18,7 @@ from torchtap.hooks.taps import SiteState, Tap
 
 @dataclass(frozen=True, slots=True)
 class NodeEdit:
-    """What is to become of the gradients that arrive at some nodes.
+    """An edit of the gradients that arrive at some nodes.
 
     Args:
         change: gradient -> gradient.

@@ -1,4 +1,4 @@
-"""What ``tt.edit`` is asked for, and what cannot be edited."""
+"""Check the requests to ``tt.edit``, and refuse sites that cannot be edited."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def edit_tensor(
 
 
 class TensorEdit(Closable):
-    """What ``tt.edit_tensor`` returns.
+    """The result of ``tt.edit_tensor``.
 
     Attributes:
         fired: how often the gradient was replaced.

@@ -60,7 +60,7 @@ class Numbering:
         self._may_differentiate = torch.is_grad_enabled() or is_in_function()
 
     def number(self, tap: Tap, args: Any, kwargs: Mapping[str, Any]) -> tuple[int, str]:
-        """Which call this is, and in which phase.
+        """Return the number of this call and its phase.
 
         Args:
             tap: of the module.
@@ -106,7 +106,7 @@ class Numbering:
         replay.remember(tap, call, phase, arguments, may_differentiate=may)
 
     def _replay_of(self, tap: Tap, arguments: Sequence[Tensor], runner: str) -> Replay:
-        """That of the thread which ran the forward; its backward may run in another."""
+        """Return the replay of the thread that ran the forward; its backward may run in another."""
         every = list(self._replays)
         own = self._own.replay or every[0]
         is_where = (one for one in [own, *every] if one.is_where(tap, arguments, runner))
@@ -114,7 +114,7 @@ class Numbering:
 
 
 class _Own(threading.local):
-    """What a thread ran in this step. (Numbers of threads are given again when they end.)"""
+    """The thread's replay in this step. Thread-local, as ids of ended threads are given again."""
 
     replay: Replay | None = None
 
@@ -150,7 +150,7 @@ class _Entered(threading.local):
 
 
 def may_call_itself(module: nn.Module) -> bool:
-    """Whether anything runs inside that is neither PyTorch's own nor ours."""
+    """Return whether anything runs inside the module that is neither PyTorch's own nor ours."""
     return any(
         not type(one).__module__.startswith("torch.nn.")
         or "forward" in vars(one)
@@ -199,7 +199,7 @@ class Call:
 
     @property
     def phase_of_gradients(self) -> str:
-        """What is computed again has the gradients of the first time."""
+        """Return the phase of gradients: a recomputed call has those of its first forward."""
         return BACKWARD if self.phase is BACKWARD else FORWARD
 
 
@@ -229,7 +229,7 @@ class Running(threading.local, Generic[OneCall]):
                 return call
 
     def is_stale(self) -> bool:
-        """Whether no call of the root is on Python's stack any more.
+        """Return whether no call of the root is on Python's stack any more.
 
         They are left behind by a KeyboardInterrupt, which runs no hooks.
         """

@@ -36,7 +36,7 @@ REASON = (
 def would_fuse(
     layer: TransformerEncoderLayer, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> bool:
-    """Whether the layer, free of hooks, would run its fused kernel on these arguments.
+    """Return whether the layer, free of hooks, would run its fused kernel on these arguments.
 
     Follows the conditions in ``TransformerEncoderLayer.forward`` of PyTorch 2.11 to 2.13.
     """

@@ -98,7 +98,7 @@ def edge_of(tensor: Tensor) -> Edge:
 
 
 def before_edits(edge: Edge, path: str) -> tuple[Edge, int]:
-    """What lies behind the identities that gradient edits of a module put there.
+    """Find the edge behind the identities that gradient edits of a module put there.
 
     Returns:
         the edge, and the number of the first identity (that of the next node if there is none).
@@ -176,7 +176,7 @@ def boundary_edges(
 
 
 def is_copy_slices(node: Node) -> bool:
-    """Whether the node is autograd's record of a write into a view."""
+    """Return whether the node is autograd's record of a write into a view."""
     return bool(node.name() == COPY_SLICES)
 
 
@@ -204,7 +204,7 @@ def overwriting_node(view: Tensor, first: int) -> Node | None:
 
 
 def num_casts(tensor: Tensor) -> int | None:
-    """How many casts made a tensor of a parameter, if only views and casts did, else ``None``.
+    """Count the casts that made a tensor of a parameter; ``None`` if other operations did too.
 
     It is 0 for a parameter and for its views (``weight.t()``, which ``Linear`` saves), 1 for what
     autocast hands to an operation.

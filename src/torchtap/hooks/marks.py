@@ -13,11 +13,11 @@ from torchtap.hooks.module_hook import MARKS, keep_dynamo_out
 from torchtap.hooks.order import AFTER, BEFORE
 
 _SIGNS = frozenset("*?[]:!@")
-"""What means something in a pattern."""
+"""Characters that mean something in a pattern."""
 
 
 class Watching(Protocol):
-    """What reads marked tensors: the engine of a watch.
+    """Interface of the engine of a watch, which reads marked tensors.
 
     Attributes:
         looks: ``after`` edits, or ``before`` them.
@@ -33,7 +33,7 @@ class Watching(Protocol):
 
 
 class Editing(Protocol):
-    """What may replace marked tensors: the engine of an edit.
+    """Interface of the engine of an edit, which may replace marked tensors.
 
     Attributes:
         serial: editors run in ascending order of it.

@@ -84,7 +84,7 @@ class Handle:
 
 
 class _Own:
-    """Which entries of one hook table are ours; its methods stand on the table as attributes."""
+    """Our own entries of one hook table; its methods stand on the table as attributes."""
 
     __slots__ = ("_table", "keys")
 
@@ -95,7 +95,7 @@ class _Own:
 
     @staticmethod
     def of(table: Table) -> _Own | None:
-        """That of a table, if any of its entries are ours."""
+        """Return the ``_Own`` of a table, if any of its entries are ours."""
         own = getattr(vars(table).get("__reduce_ex__"), "__self__", None)
         return own if isinstance(own, _Own) else None
 
@@ -107,11 +107,11 @@ class _Own:
             del vars(table)["__deepcopy__"], vars(table)["__reduce_ex__"]
 
     def deepcopy(self, memo: dict[int, Any]) -> Any:
-        """What ``copy.deepcopy`` asks for."""
+        """Copy the table without our entries, for ``copy.deepcopy``."""
         return copy.deepcopy(self._others(), memo)
 
     def reduce(self, protocol: int) -> Any:
-        """What pickle asks for."""
+        """Reduce the table without our entries, for pickle."""
         return self._others().__reduce_ex__(protocol)
 
     def _others(self) -> Table:

@@ -25,11 +25,11 @@ _NO_HOOKS = "a ScriptModule takes no hooks"
 
 
 class Recording(Protocol):
-    """What owns a hook that only counts: the engine of a watch or of an edit."""
+    """Interface of the owner of a hook that only counts: the engine of a watch or of an edit."""
 
     @property
     def recording(self) -> bool:
-        """Whether calls count now."""
+        """Return whether calls count now."""
 
 
 class CallCounter(ModuleHook[Recording]):

@@ -26,7 +26,7 @@ def why_no_grad(tensor: Tensor) -> str:
 
 
 def is_discarded_graph() -> bool:
-    """Whether a non-reentrant checkpoint is computing again: only for its saved tensors."""
+    """Return whether a non-reentrant checkpoint recomputes, only for its saved tensors."""
     if current_task() == -1:
         return False
     return what_runs(current_node()) is NON_REENTRANT
@@ -39,5 +39,5 @@ BATCHED = (
 
 
 def is_batched(gradient: Tensor) -> bool:
-    """Whether a gradient stands for many at once, so that nothing can be read from it."""
+    """Return whether a gradient stands for many at once, so that nothing can be read from it."""
     return is_legacy_batched(gradient) or is_of_transform(gradient)

@@ -25,7 +25,7 @@ _gone: list[RemovableHandle] = []
 
 
 class OptimizerListener(Protocol):
-    """What is called around each step of each optimizer.
+    """Interface of listeners that are called around each step of each optimizer.
 
     A step may run inside the step of another optimizer, and a step that raises has no end.
     """
@@ -93,6 +93,6 @@ def _is_stepping(frame: FrameType | None) -> bool:
 
 
 def has_closure(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-    """Whether a step with these arguments computes gradients itself, perhaps several times."""
+    """Return whether a step of these arguments computes gradients itself, perhaps repeatedly."""
     # The optimizer itself stands first among the arguments of its hooks.
     return any(callable(one) for one in (*args[1:], *kwargs.values()))

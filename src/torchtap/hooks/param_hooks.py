@@ -44,11 +44,11 @@ class ParamHooks:
         return bool(self._hooked)
 
     def has(self, path: str, name: str, param: Tensor) -> bool:
-        """Whether the tensor is hooked under this name."""
+        """Return whether the tensor is hooked under this name."""
         return any(is_hooked(param, handle) for handle, _ in self._hooked.get((path, name), ()))
 
     def was_swapped(self, path: str, name: str, param: Tensor) -> bool:
-        """Whether autograd has the hook at another tensor now, see :data:`SWAPPED`."""
+        """Return whether autograd has the hook at another tensor now, see :data:`SWAPPED`."""
         hooked = self._hooked.get((path, name), ())
         return all(
             address != param._cdata for handle, address in hooked if is_hooked(param, handle)
@@ -94,7 +94,7 @@ def _drop_tables(param: Tensor) -> None:
 
 
 def is_hooked(tensor: Tensor, handle: RemovableHandle) -> bool:
-    """Whether the hook of this handle is on this tensor: it has the table that the handle knows."""
+    """Return whether a handle's hook is on this tensor: it has the table that the handle knows."""
     table = handle.hooks_dict_ref()
     return table is not None and (
         table is tensor._post_accumulate_grad_hooks or table is tensor._backward_hooks
@@ -119,7 +119,7 @@ class SeenParams:
         self._tables = [handle.hooks_dict_ref for handle in handles]
 
     def are_unchanged(self) -> bool:
-        """Whether they hold the same tensors, none was swapped, and they require grad as then."""
+        """Return whether parameters and their ``requires_grad`` are as they were, none swapped."""
         if not self._is_known or None in [table() for table in self._tables]:
             return False
         return self._states_now() == self._states
@@ -161,7 +161,7 @@ def owned(module: nn.Module | None, name: str) -> tuple[Tensor, ...]:
 
 
 def owns(module: nn.Module | None, name: str, param: Tensor) -> bool:
-    """Whether a tensor is one of these."""
+    """Return whether a tensor is one of those that a module owns under this name."""
     if module is not None and module._parameters.get(name) is param:
         return True
     return any(one is param for one in owned(module, name))

@@ -43,8 +43,8 @@ from torchtap.core.torch_private import (
 )
 
 NON_REENTRANT, REENTRANT, FUNCTION, OTHER = "non-reentrant", "reentrant", "function", "other"
-"""What runs modules inside a backward: a checkpoint of either kind, another custom function, or
-something else, such as a hook."""
+"""Kinds of code that run modules inside a backward: a checkpoint of either kind, another custom
+function, or something else, such as a hook."""
 
 _NEVER = -1
 """In place of the number of a backward."""
@@ -57,7 +57,7 @@ _SAMPLE = 16
 
 
 def what_runs(node: Any) -> str:
-    """What runs a module inside the innermost backward of this thread.
+    """Return what runs a module inside the innermost backward of this thread.
 
     Args:
         node: the one that is running.
@@ -77,7 +77,7 @@ def what_runs(node: Any) -> str:
 
 
 class Content(NamedTuple):
-    """What an argument was."""
+    """The content of an argument: its place in memory, its shape and a sample of its elements."""
 
     storage: int
     offset: int
@@ -85,11 +85,11 @@ class Content(NamedTuple):
     sample: Tensor
 
     def is_in_memory_of(self, other: Content) -> bool:
-        """Whether both are the same elements of one storage."""
+        """Return whether both are the same elements of one storage."""
         return self[:3] == other[:3]
 
     def equals(self, other: Content) -> bool:
-        """Whether both have the same elements, as far as is known."""
+        """Return whether both have the same elements, as far as is known."""
         mine, others = self.sample, other.sample
         return (
             self.shape == other.shape
@@ -100,7 +100,7 @@ class Content(NamedTuple):
 
 
 Contents = tuple[Content, ...]
-"""Of all arguments of one call; of none that could be looked at, empty."""
+"""Contents of all arguments of one call; empty if none could be looked at."""
 
 
 def contents(arguments: Sequence[Tensor]) -> Contents:
@@ -212,7 +212,7 @@ class Replay:
         self._note_number(place, arguments if may_differentiate else ())
 
     def find(self, tap: Any, arguments: Sequence[Tensor], runner: str) -> Place | None:
-        """Which call of ``tap`` is running again; ``None`` if that is not known.
+        """Find the call of ``tap`` that is running again; ``None`` if it is not known.
 
         Args:
             tap: of the module.
@@ -242,7 +242,7 @@ class Replay:
         return self._calls[place]
 
     def is_where(self, tap: Any, arguments: Sequence[Tensor], runner: str) -> bool:
-        """Whether a call that runs again is known to be one of this thread's."""
+        """Return whether a call that runs again is known to be one of this thread's."""
         burst = current_node(), current_task(), runner
         return burst == self._burst or (tap, _storage(arguments)) in self._origins
 

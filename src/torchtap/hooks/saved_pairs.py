@@ -106,7 +106,7 @@ def remove(pair: Pair) -> bool:
 
 
 def is_of_checkpoint(pair: Pair | None) -> bool:
-    """Whether it belongs to a non-reentrant checkpoint, which then keeps nothing."""
+    """Return whether a pair belongs to a non-reentrant checkpoint, which then keeps nothing."""
     home = "" if pair is None else getattr(pair[0], "__module__", None) or ""
     return home == "torch.utils.checkpoint"
 
@@ -131,7 +131,7 @@ def checked(guarded: Guarded) -> Tensor:
 
 
 def overwritten(tensor: Tensor, size: Sequence[int], expected: int) -> RuntimeError:
-    """What autograd raises when a tensor that it needs, of this size, was overwritten."""
+    """Make the error that autograd raises when a tensor that it needs was overwritten."""
     kind = tensor.type() if tensor.layout is torch.strided else type(tensor).__name__
     return RuntimeError(
         f"one of the variables needed for gradient computation has been modified by an inplace "

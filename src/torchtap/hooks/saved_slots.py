@@ -45,7 +45,7 @@ class SavedSlots:
 
 
 def holds_any(raw: Any) -> bool:
-    """Whether a handle holds a tensor, or what one was packed into."""
+    """Return whether a handle holds a tensor, or the object that one was packed into."""
     return raw is not None and (raw.unpack_hook is not None or isinstance(raw.data, Tensor))
 
 

@@ -40,11 +40,11 @@ INSIDE_A_GRAPH = (
     "the compiled module, model=compiled and where='.', or put `with tt.offload(...):` around the "
     "call, compile with fullgraph=False, or export with strict=False"
 )
-"""What the error of ``fullgraph=True`` says."""
+"""Text of the error of ``fullgraph=True``."""
 
 
 class ThreadState(threading.local):
-    """Where this thread is: paths of the modules that run, and the pairs below ours.
+    """The state of one thread: paths of the modules that run, and the pairs below ours.
 
     Attributes:
         paths: the innermost last; first of all none.
@@ -203,7 +203,7 @@ class ModuleScope:
         self.refused.setdefault(reason, {})[path] = None
 
     def _is_stale(self) -> bool:
-        """Whether the calls of this thread were left behind by a KeyboardInterrupt."""
+        """Return whether the calls of this thread were left behind by a KeyboardInterrupt."""
         return not is_on_stack([caller for _, caller, _ in self.places.calls], sys._getframe(1))
 
     def _may_put_on(self, tap: Tap) -> bool:

@@ -1,4 +1,4 @@
-"""What is wanted of one module or mark, and the tally of what was seen there."""
+"""The request for one module or mark, and the tally of what was seen there."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ class Tap:
 
     @property
     def has_run(self) -> bool:
-        """Whether any call was seen, in any step."""
+        """Return whether any call was seen, in any step."""
         return self._has_run or self.has_trained
 
     @has_run.setter
@@ -165,7 +165,7 @@ class Tap:
         return f"; there is {', '.join(sites[:3])}"
 
     def why_unseen(self, port: str) -> Iterator[Absence]:
-        """What is wanted of a port, and stands where no look was taken."""
+        """Yield an absence for each wanted place of a port where no look was taken."""
         side, verb = (TAKEN, "took") if port.endswith("input") else (RETURNED, "returned")
         for leaf, what in self.unseen[side].items() if port in FLOW_PORTS else ():
             if self.filters[port].accepts(leaf):

@@ -47,12 +47,12 @@ class ViewWatch:
 
     @property
     def is_overwritten(self) -> bool:
-        """Whether anything wrote into the memory since the view was returned."""
+        """Return whether anything wrote into the memory since the view was returned."""
         return bool(self.alias._version != self.version)
 
     @property
     def is_lost(self) -> bool:
-        """Whether the gradient would be incomplete."""
+        """Return whether the gradient would be incomplete."""
         return self.is_overwritten and not self.is_repaired
 
 
@@ -175,7 +175,7 @@ class FollowedViews(Generic[AnyGradient]):
 
 
 def can_be_followed(tensor: Tensor) -> bool:
-    """Whether a tensor is a plain view whose gradient could move to another node.
+    """Return whether a tensor is a plain view whose gradient could move to another node.
 
     Autograd refuses to write into a view of a leaf that requires grad.
     """

@@ -1,4 +1,4 @@
-"""What autograd saves for backward: counted, advised on, and moved.
+"""Count the tensors that autograd saves for backward, advise on them, and move them.
 
 Two public functions count, and move nothing:
 

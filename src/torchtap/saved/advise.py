@@ -1,4 +1,4 @@
-"""Which modules to offload, so that what stays in memory fits a budget."""
+"""Recommend the modules to offload, so that all that stays in memory fits a budget."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class AdviceRow:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class OffloadAdvice(Printed):
-    """What :func:`advise_offload` recommends. Printing it shows it.
+    """The recommendation of :func:`advise_offload`. Printing it shows it.
 
     Attributes:
         model: class name.

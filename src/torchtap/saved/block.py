@@ -1,4 +1,4 @@
-"""What autograd holds in place of a tensor that it saved."""
+"""The objects that autograd holds in place of a tensor that it saved."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ Identity = tuple[int, int, int, tuple[Any, ...]]
 """Equal for two saved tensors exactly if they are the same numbers in the same memory: id of the
 storage object, version, storage offset, and ``marks`` of the layout."""
 Freed = tuple[str, int, Identity, int, Tier | None, int]
-"""What a freed block leaves for the ledger: its state, bytes, identity, number, tier, and the bytes
-that it took there."""
+"""Facts that a freed block leaves for the ledger: its state, bytes, identity, number, tier, and
+the bytes that it took there."""
 
 
 class SavedBlock:
@@ -91,7 +91,7 @@ class SavedBlock:
 
     @property
     def is_overwritten(self) -> bool:
-        """Whether an in-place operation has written to the tensor since it was saved."""
+        """Return whether an in-place operation has written to the tensor since it was saved."""
         return self.alias._version != self.identity[1]
 
     def check(self) -> None:
@@ -131,7 +131,7 @@ class SavedBlock:
 
 
 class BlockRef:
-    """What autograd holds for a block. As long as it lives, the block does; others hold it weakly.
+    """The object that autograd holds for a block: the block lives as long. Others hold it weakly.
 
     It is not the block itself, because that has a finaliser: until the finaliser has run, a weak
     reference to the block would bring it back to life. A weak reference to this is dead before.
@@ -144,7 +144,7 @@ class BlockRef:
 
 
 class SharedView:
-    """What autograd holds for a tensor that shares a block with others."""
+    """The object that autograd holds for a tensor that shares a block with others."""
 
     __slots__ = ("layout", "ref")
 
@@ -154,7 +154,7 @@ class SharedView:
 
 
 class Foreign:
-    """What autograd holds for a tensor that the pair of hooks below ours has packed."""
+    """The object that autograd holds for a tensor that the pair of hooks below ours has packed."""
 
     __slots__ = ("packed", "unpack")
 

@@ -52,7 +52,7 @@ def _is_in(path: str, other: str) -> bool:
 
 
 def _above(path: str, moved: Iterable[str]) -> bool:
-    """Whether a module around it is moved."""
+    """Return whether a module around it is moved."""
     return any(_is_in(path, other) for other in moved)
 
 

@@ -34,7 +34,7 @@ class Codec(Protocol):
     name: str
 
     def accepts(self, dtype: torch.dtype) -> bool:
-        """Whether it can take such a tensor."""
+        """Return whether the codec can take tensors of this dtype."""
 
     def encode(self, elements: Tensor) -> tuple[Tensor, ...]:
         """Make the smaller form of a one-dimensional tensor."""

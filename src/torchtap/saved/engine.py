@@ -386,7 +386,7 @@ class OffloadEngine:
                 self._await_one()
 
     def holds_nothing(self) -> bool:
-        """Whether no block is in memory."""
+        """Return whether no block is in memory."""
         with self._lock:
             self._settle()
             return not self._ledger.in_memory
@@ -405,7 +405,7 @@ class OffloadEngine:
             self._why_not = None
 
     def report(self) -> OffloadReport:
-        """What happened so far."""
+        """Return the report of everything that happened so far."""
         self._after_fork()
         with self._lock:
             self._settle()

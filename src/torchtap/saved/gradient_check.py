@@ -1,4 +1,4 @@
-"""Whether gradients are the same with offloading."""
+"""Check whether gradients are the same with offloading."""
 
 from __future__ import annotations
 

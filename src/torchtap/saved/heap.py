@@ -25,7 +25,7 @@ def _find() -> Callable[[int], int] | None:
 
 _trim = _find()
 can_give_back = _trim is not None
-"""Whether the C library knows how (glibc does)."""
+"""True where the C library knows how (glibc does)."""
 
 
 def give_back() -> None:

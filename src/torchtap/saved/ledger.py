@@ -1,4 +1,4 @@
-"""What an offload counts while it runs: bytes by state, bytes by module, and times."""
+"""The counters of a running offload: bytes by state, bytes by module, and times."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def path_in_model(path: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class EagerModules:
-    """Which modules run one by one: all except those inside a compiled module.
+    """The modules that run one by one: all except those inside a compiled module.
 
     Attributes:
         followed: path -> the module that is called there; for a compiled module its wrapper.

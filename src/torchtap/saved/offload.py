@@ -33,7 +33,7 @@ from torchtap.saved.suspend import open_scopes
 class Offload(Closable):
     """What ``tt.offload`` returns: a context manager, and a handle if it is attached to a model.
 
-    Safe to close twice. What is packed can still be unpacked after closing: backward may come
+    Safe to close twice. Packed tensors can still be unpacked after closing: backward may come
     later.
 
     Example:
@@ -71,7 +71,7 @@ class Offload(Closable):
             open_scopes.append(scope)
 
     def report(self) -> OffloadReport:
-        """What it gained and what it cost so far; print it, or take ``.line()`` while training."""
+        """Report the gain and cost so far; print it, or take ``.line()`` while training."""
         report = self._engine.report()
         budgets = [capacity for capacity in self._capacities if capacity is not None]
         if len(budgets) < len(self._capacities) or (

@@ -28,7 +28,7 @@ def notes_of(
     budgets: Sequence[int],
     is_over: bool,
 ) -> list[str]:
-    """What happened otherwise than asked, besides what the engine noted itself.
+    """Note all that happened otherwise than asked, besides what the engine noted itself.
 
     Args:
         report: of the engine.
@@ -56,7 +56,7 @@ def _refused(report: OffloadReport, scope: ModuleScope) -> Iterator[str]:
 
 
 def _is_served(path: str, served: Iterable[str]) -> bool:
-    """Whether tensors of the module, or of one around it, were counted."""
+    """Return whether tensors of the module, or of one around it, were counted."""
     return any(one in (".", path) or path.startswith(f"{one}.") for one in served)
 
 

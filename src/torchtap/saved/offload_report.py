@@ -1,4 +1,4 @@
-"""What offloading did, module by module: counted while it runs, read at the end."""
+"""Report the effect of offloading by module: counted while it runs, read at the end."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class OffloadRow:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class OffloadReport(Printed):
-    """What offloading gained and what it cost. Printing it shows it.
+    """The gain and the cost of offloading. Printing it shows it.
 
     Attributes:
         rows: one per module.

@@ -1,4 +1,4 @@
-"""What ``tt.offload`` may be asked for."""
+"""Check the request to ``tt.offload``."""
 
 from __future__ import annotations
 

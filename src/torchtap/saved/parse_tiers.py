@@ -47,7 +47,7 @@ def _with_budget(item: Any) -> tuple[Any, int | None]:
 
 
 def is_number(value: object) -> bool:
-    """Whether it is a number of bytes."""
+    """Return whether a value is a number of bytes."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 

@@ -81,7 +81,7 @@ class Prefetch:
             self._ledger.move(block, PREFETCHED)
 
     def take(self, block: SavedBlock) -> Any:
-        """What was prefetched of a block: ``fetch()``'s result, or a future of it."""
+        """Take the prefetched content of a block: ``fetch()``'s result, or a future of it."""
         found, block.prefetched = block.prefetched, None
         del self._prefetched[block.number]
         self._ledger.move(block, EVICTED)

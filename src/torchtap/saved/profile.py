@@ -50,7 +50,7 @@ class SavedMemory:
         return self.used_at - self.saved_at
 
     def leaves(self, moved: set[str]) -> bool:
-        """Whether it is moved if these modules are offloaded."""
+        """Return whether the memory is moved if these modules are offloaded."""
         return self.is_movable and moved.issuperset(self.paths)
 
 

@@ -1,4 +1,4 @@
-"""What autograd keeps for backward, module by module."""
+"""Report the tensors that autograd keeps for backward, module by module."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from torchtap.saved.totals import ModuleTotal, SavedTotals
 
 @dataclass(frozen=True, slots=True)
 class SavedRow:
-    """What one module keeps by itself, without the modules in it.
+    """The tensors that one module keeps by itself, without the modules in it.
 
     Attributes:
         path: of the module; ``""`` for the root.
@@ -104,7 +104,7 @@ class SavedReport(Printed):
         return self.nbytes
 
     def sorted(self) -> SavedReport:
-        """The same rows, those that hold most first."""
+        """Sort the rows: the modules that hold most come first."""
         return replace(self, rows=tuple(sorted(self.rows, key=lambda row: -row.nbytes)))
 
     def as_dict(self) -> dict[str, Any]:
@@ -170,7 +170,7 @@ def saved_report(
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """What is to be run."""
+    """The call to run: the model, its arguments and the loss."""
 
     model: nn.Module
     loss: Callable[[Any], Any] | None
@@ -180,7 +180,7 @@ class _Call:
 
     @property
     def tensors(self) -> list[Tensor]:
-        """What the model is called with."""
+        """Return the tensors that the model is called with."""
         return [tensor for _, tensor in argument_leaves(self.args, dict(self.kwargs))]
 
 
@@ -249,7 +249,7 @@ def _row(path: str, type_name: str, total: ModuleTotal) -> SavedRow:
 
 
 def _absences(found: Iterable[Absence]) -> Iterator[Absence]:
-    """Those of single tensors; a module that keeps nothing is nothing to tell."""
+    """Yield the absences of single tensors; a module that keeps nothing is nothing to tell."""
     for entry in found:
         if entry.site.leaf:
             site = replace(entry.site, path=path_in_model(entry.site.path))
@@ -340,7 +340,7 @@ def _cells(label: str, row: SavedRow) -> list[str]:
 
 
 def _further(report: SavedReport) -> list[Line]:
-    """What is not in the table, and what else there is to know."""
+    """Return lines for all that is not in the table: parts not seen, the depth, and notes."""
     reasons = Counter(entry.reason for entry in report.absent)
     lines = [Line(f"{count(num)} not seen: {reason}", rest="") for reason, num in reasons.items()]
     if report.depth is not None:

@@ -204,7 +204,7 @@ def folder_for(wanted: str | os.PathLike[str] | None, *, allow_memory: bool) -> 
 
 
 def is_in_memory(folder: Path) -> bool:
-    """Whether a folder is on a file system that lives in memory."""
+    """Return whether a folder is on a file system that lives in memory."""
     try:
         mounts = Path("/proc/mounts").read_text(encoding="utf-8").splitlines()
     except OSError:  # Not Linux.

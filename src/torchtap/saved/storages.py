@@ -1,4 +1,4 @@
-"""Which storages a tensor keeps alive, and which of them belong to buffers."""
+"""Find the storages that a tensor keeps alive, and which of them belong to buffers."""
 
 from __future__ import annotations
 
@@ -84,10 +84,10 @@ def covered(spans: Iterable[tuple[int, int, int]]) -> int:
 
 
 def is_for_checkpoint() -> bool:
-    """Whether an activation checkpoint is what saves: its file is a few frames up.
+    """Return whether an activation checkpoint saves the tensor: its file is a few frames up.
 
-    Between are the functions of ours that autograd called, and ``Function.apply``. What runs inside
-    a checkpoint never gets here: it has hooks of its own on top, or is in a backward.
+    Between are the functions of ours that autograd called, and ``Function.apply``. Code inside a
+    checkpoint never gets here: it has hooks of its own on top, or is in a backward.
     """
     frame: FrameType | None = sys._getframe(1)
     for _ in range(8):
@@ -135,6 +135,6 @@ class Buffers:
                     yield tensor
 
     def __contains__(self, storage: int) -> bool:
-        """Whether the storage of this number is one. Addresses are used again once one is gone."""
+        """Return whether a storage is a buffer's. Addresses are used again once one is gone."""
         held = self._known.get(storage)
         return held is not None and not held.expired()

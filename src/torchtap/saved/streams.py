@@ -24,7 +24,7 @@ class Ticket(Protocol):
     """A copy that may still be running."""
 
     def is_done(self) -> bool:
-        """Whether it has ended; asks without waiting."""
+        """Return whether the copy has ended; asks without waiting."""
 
     def wait(self) -> None:
         """Wait until it has ended."""
@@ -34,10 +34,10 @@ class Ticket(Protocol):
 
 
 class Streams(Protocol):
-    """Where copies run."""
+    """Interface of the streams that copies run on."""
 
     def serves(self, device: torch.device) -> bool:
-        """Whether it can copy from and to this device."""
+        """Return whether it can copy from and to this device."""
 
     def out(self, elements: Tensor) -> tuple[Any, Ticket]:
         """Begin to copy contiguous elements to the host.

@@ -9,7 +9,7 @@ from torchtap.hooks.saved_pairs import Pair, push, remove, top
 from torchtap.hooks.scope import ModuleScope
 
 open_scopes: list[ModuleScope] = []
-"""Those of all offloads that are on."""
+"""Scopes of all offloads that are on."""
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Where evicted tensors are kept: in host memory, on a disk, or encoded in place."""
+"""The tiers for evicted tensors: in host memory, on a disk, or encoded in place."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Tier(Protocol):
     is_slow: bool
 
     def accepts(self, dtype: torch.dtype, device: torch.device) -> bool:
-        """Whether tensors of this dtype and device can be put."""
+        """Return whether the tier takes tensors of this dtype and device."""
 
     def space_of(self, layout: TensorLayout) -> int:
         """Bytes to claim before a tensor is put."""
@@ -123,7 +123,7 @@ class HostTier:
         self.used = 0
 
     def accepts(self, dtype: torch.dtype, device: torch.device) -> bool:
-        """Those of devices that the streams copy from."""
+        """Return whether the streams copy from and to this device."""
         return self._streams.serves(device)
 
     def space_of(self, layout: TensorLayout) -> int:

@@ -12,7 +12,7 @@ from torchtap.saved.storages import blocks_of, spans_of
 
 
 class ModuleTotal:
-    """What one module saves.
+    """The totals of the tensors that one module saves.
 
     Attributes:
         count: number of saved tensors.

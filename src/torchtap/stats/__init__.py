@@ -2,7 +2,7 @@
 
 In the order in which they are read: :mod:`~torchtap.stats.sink` is ``tt.Stats``,
 :mod:`~torchtap.stats.meter` its quick way for one site, :mod:`~torchtap.stats.measure` is
-``tt.measure``. What they give is :class:`~torchtap.stats.statistics.Statistics` with a
+``tt.measure``. They give :class:`~torchtap.stats.statistics.Statistics` with a
 :class:`~torchtap.stats.histogram.Histogram`; :mod:`~torchtap.stats.numbers` lists the names of all
 numbers, :mod:`~torchtap.stats.series` keeps them over steps, and
 :mod:`~torchtap.stats.reading` reads them from there. ``kernels/`` compute, ``catalogue/`` are

@@ -21,7 +21,7 @@ NUM_BINS = 8192
 SHIFT = 19
 """A float32's bits, shifted right by this, are its bin."""
 RELATIVE_ERROR = 1 / 33
-"""How far a value may be from the middle of its bin: half a bin over the lowest middle."""
+"""Largest relative distance of a value from its bin's middle: half a bin over the lowest middle."""
 
 _HALF = NUM_BINS // 2
 _LAST = 0x7F7FFFFF >> SHIFT
@@ -32,7 +32,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class _Format:
-    """Where a number format gives up. Magnitudes; ties are not told apart."""
+    """The magnitudes where a number format rounds to zero or Inf; ties are not told apart."""
 
     to_zero_below: float
     to_inf_from: float
@@ -73,13 +73,13 @@ class Histogram:
 
     @staticmethod
     def of(full: Any, *, is_sample: bool = False) -> Histogram:
-        """From the counts of all :data:`NUM_BINS` bins."""
+        """Make a histogram from the counts of all :data:`NUM_BINS` bins."""
         full = np.asarray(full, dtype=np.int64)
         return Histogram.sparse(np.flatnonzero(full), full[np.flatnonzero(full)], is_sample)
 
     @staticmethod
     def sparse(bins: Any, counts: Any, is_sample: bool = False) -> Histogram:
-        """From bins in any order, each at most once."""
+        """Make a histogram from bins in any order, each at most once."""
         bins, counts = np.asarray(bins, dtype=np.int64), np.asarray(counts, dtype=np.int64)
         order = np.argsort(_rank(bins), kind="stable")
         return Histogram(bins[order], counts[order], is_sample)
@@ -114,7 +114,7 @@ class Histogram:
         return merged_together([self, other])
 
     def without(self, part: Histogram) -> Histogram:
-        """What is left of it when ``part``, which was merged into it, is taken out again."""
+        """Return the histogram with ``part``, which was merged into it, taken out again."""
         counts = self.counts.copy()
         counts[np.searchsorted(_rank(self.bins), _rank(part.bins))] -= part.counts
         return Histogram(self.bins[counts > 0], counts[counts > 0], self.is_sample)

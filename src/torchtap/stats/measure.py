@@ -152,7 +152,7 @@ def no_values(tensor: Tensor) -> str | None:
 
 
 def _has_memory(tensor: Tensor) -> bool:
-    """Whether all elements of a strided tensor lie where it says; a kernel does not ask.
+    """Return whether a strided tensor's elements all lie where it says; a kernel does not ask.
 
     FSDP frees storages under living tensors, and a subclass may keep its values in other tensors.
     """
@@ -170,7 +170,7 @@ def _has_memory(tensor: Tensor) -> bool:
 
 
 def why_unreadable(error: Exception) -> str:
-    """What torch said when it was asked for the values."""
+    """Return why a tensor is unreadable, with the first line of torch's error."""
     return f"torch cannot read it ({str(error).splitlines()[0]})"
 
 
@@ -224,7 +224,7 @@ def shape_of(tensor: Tensor) -> tuple[int, ...] | None:
 
 
 def table_device(device: torch.device) -> torch.device:
-    """Where rows stand: beside the tensor, or on the CPU if the device has no float64."""
+    """Return the device of the rows: the tensor's, or the CPU if that has no float64."""
     return torch.device("cpu") if device.type in ("mps", "meta") else device
 
 

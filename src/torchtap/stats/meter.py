@@ -18,7 +18,7 @@ _LARGE = 1 << 21
 
 
 class Clock:
-    """What all meters of a sink share: the running step, and a lock.
+    """The state that all meters of a sink share: the running step, and a lock.
 
     Attributes:
         step: the running step.
@@ -56,14 +56,14 @@ class Sums:
 
 
 def is_dense(tensor: Tensor) -> bool:
-    """Whether samples follow each other in memory, each without gaps, in any order of its dims."""
+    """Return whether samples lie one after another in memory, each dense in any dim order."""
     if tensor.layout is not torch.strided or not tensor.dim():
         return False
     return tensor.stride(0) == tensor.shape[1:].numel() and native.fills_its_memory(tensor)
 
 
 class Meter:
-    """Where the tensors of one site are measured into.
+    """A meter that measures the tensors of one site into its row.
 
     Called with a tensor and its step: measures it and says so, or says that this takes more care
     than it takes (another dtype or device, strides, a step that was closed, no native kernel).
@@ -73,8 +73,8 @@ class Meter:
         block: rows on the device of its tensors, and the ``index`` of its row there.
         shape: of the last tensor; ``None`` of a nested one.
         varies: whether shapes differ.
-        is_replaced: whether a new value takes the place of the old one within a step. What
-            accumulates in ``.grad`` stands in its last value; the partial sums do not count.
+        is_replaced: whether a new value takes the place of the old one within a step. The
+            last value in ``.grad`` holds the whole sum; the partial sums do not count.
     """
 
     __slots__ = (
@@ -145,7 +145,7 @@ class Meter:
             self._strides = tensor.stride() if fits and is_dense(tensor) else None
 
     def _lies_as_before(self, tensor: Tensor) -> bool:
-        """Whether it can be read from end to end as it lies, and so can the sums over samples."""
+        """Return whether it can be read from end to end as it lies, for sums over samples too."""
         known = self.shape
         return (
             tensor.stride() == self._strides and known is not None and tensor.shape[1:] == known[1:]

@@ -116,7 +116,7 @@ def value_of(stats: Statistics, name: str) -> Any:
 
 
 def number_of(stats: Statistics, name: str) -> float:
-    """The same where a number is wanted; NaN where there is none here.
+    """Return the value of a name as a number; NaN where there is none here.
 
     Raises:
         InputError: it is no number.
@@ -134,7 +134,7 @@ def number_of(stats: Statistics, name: str) -> float:
 
 
 def is_there(stats: Statistics, name: str) -> bool:
-    """Whether it is available: a number always, a further statistic where it was kept."""
+    """Return whether a name is there: a number always, a further statistic where it was kept."""
     there = stats.extra.keys() - missing_of(stats).keys()
     return name in NAMES or name in there or name.rpartition(".")[0] in there
 

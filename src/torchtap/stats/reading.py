@@ -1,4 +1,4 @@
-"""What a series says of a site: in one step, over some steps together, or over all."""
+"""Read a series at a site: in one step, over some steps together, or over all."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def _value(
     extra: Extra,
     step: int | None = None,
 ) -> Statistics:
-    """Of one step, or of all."""
+    """Make the statistics of one step, or of all."""
     measured = series.measured[place]
     weight_l2, why = _weight_l2(series, measured.site, step)
     is_leaning = histogram is not None and histogram.is_sample and measured.shape is None
@@ -166,13 +166,13 @@ def _value(
 
 
 def without_ratio(stats: Statistics, site: Site) -> Statistics:
-    """The same of several steps: the parameter that an update is divided by was another in each."""
+    """Return statistics of several steps without a ratio: the parameter changed in each step."""
     why = NO_ONE_WEIGHT if site.port == "update" else NOT_AN_UPDATE
     return replace(stats, weight_l2=math.nan, why_no_ratio=why)
 
 
 def part_of(steps: Collection[int], wanted: Iterable[int]) -> tuple[str, ...]:
-    """What to note of a window that was measured in some of its steps only.
+    """Return the note of a window that was measured in some of its steps only.
 
     Example:
         >>> part_of([90, 91, 92], range(90, 100)), part_of([0, 1], range(2))

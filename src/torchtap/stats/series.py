@@ -1,4 +1,4 @@
-"""What was measured, by step: numbers for every step, larger things for the last ones.
+"""Measurements by step: numbers for every step, larger things for the last ones.
 
 The sink fills a series; :mod:`~torchtap.stats.reading` makes statistics of it, and
 :mod:`~torchtap.runs.single_file.packed` writes it into a file.
@@ -67,12 +67,12 @@ class SiteSummary:
 
     @property
     def is_replaced(self) -> bool:
-        """Whether a new value takes the place of the old one within a step, see ``Meter``."""
+        """Return whether a new value replaces the old one within a step, see ``Meter``."""
         return self.site.port == "param_grad"
 
     @property
     def is_seen(self) -> bool:
-        """Whether anything was measured there."""
+        """Return whether anything was measured there."""
         return bool(self.dtype)
 
     def note(self, notes: Iterable[str]) -> None:
@@ -177,7 +177,7 @@ class Series:
 
     @property
     def kept_until_the_end(self) -> list[str]:
-        """What is measured besides the numbers of each step, which alone are written meanwhile."""
+        """Return the names of what is kept until the end: all besides the numbers of each step."""
         histograms = ["histograms"] if self.has_histograms else []
         return [*histograms, *(repr(one.name) for one in self.statistics)]
 
@@ -238,7 +238,7 @@ class Series:
         return place is not None and self.measured[place].is_seen
 
     def of(self, site: Site) -> SiteSummary:
-        """What is known of a site in all steps."""
+        """Return the summary of a site over all steps."""
         return self.measured[self._places[site]]
 
     def steps_of(self, site: Site) -> list[int]:
@@ -338,7 +338,7 @@ class Series:
         return self._merged(one, two)
 
     def is_kept(self, step: int) -> bool:
-        """Whether histograms and further statistics of a step are still kept."""
+        """Return whether histograms and further statistics of a step are still kept."""
         return self._steps[step].parts is not None
 
     # ------------------------------------------------------------------ to a file and back
@@ -484,9 +484,9 @@ def _together(statistic: Statistic, one: Any, two: Any) -> Any:
 
 
 def _no_histograms(step: int) -> Mapping[int, Histogram]:
-    """Of a run that is in no file."""
+    """Return no histograms, for a run that is in no file."""
     return {}
 
 
 def _nothing_saved(step: int, place: int) -> None:
-    """Of a run that is in no file."""
+    """Return no saved statistics, for a run that is in no file."""

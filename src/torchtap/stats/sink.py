@@ -135,7 +135,7 @@ class Stats:
     # ------------------------------------------------------------------ as a sink
 
     def meter(self, site: Site) -> Callable[[Tensor, int], bool]:
-        """What measures the tensors of a site; hooks may call it in place of :meth:`take`."""
+        """Return the meter of a site's tensors, which hooks may call in place of :meth:`take`."""
         # Further statistics are code of the user's, which may raise: take() runs guarded.
         return _declines if self._statistics else self._meter(site)
 
@@ -193,11 +193,11 @@ class Stats:
 
     @property
     def absent(self) -> tuple[Absence, ...]:
-        """What was given to it and could not be measured."""
+        """Return the absences: values that the sink was given and could not measure."""
         return tuple(self._skipped)
 
     def measured(self) -> Series:
-        """What was measured so far, also of the running step."""
+        """Return the series of what was measured so far, also of the running step."""
         with outside_inference_mode():
             self.flush()
         return self.series

@@ -1,4 +1,4 @@
-"""What is known of the elements of one or several tensors together."""
+"""Statistics of the elements of one or several tensors together."""
 
 from __future__ import annotations
 
@@ -251,7 +251,7 @@ class Statistics(Printed):
         )
 
     def _of_one_part(self, other: Statistics) -> tuple[float, str, Mapping[str, Any]]:
-        """What only one part can have: the weight, why there is no ratio to it, and ``extra``."""
+        """Return what just one part can have: the weight, why it has no ratio, and ``extra``."""
         if not (self.num_tensors and other.num_tensors):
             one = self if self.num_tensors else other
             return one.weight_l2, one.why_no_ratio, one.extra
@@ -322,7 +322,7 @@ def empty_rows(num_rows: int, device: torch.device | str = "cpu") -> Tensor:
 
 
 def blank_rows(*shape: int) -> NDArray[np.float64]:
-    """The same as an array, ``float64[*shape, 16]``."""
+    """Return blank rows as an array, ``float64[*shape, 16]``."""
     rows = np.zeros((*shape, ROW_WIDTH))
     rows[..., MIN], rows[..., MAX] = math.inf, -math.inf
     return rows
@@ -459,7 +459,7 @@ def show_statistics(stats: Statistics) -> Page:
 
 
 def _ratio(stats: Statistics) -> str:
-    """Of an update its ratio to the parameter, or why there is none."""
+    """Return an update's ratio to the parameter as text, or why there is none."""
     if not stats.why_no_ratio:
         return f", update_ratio {number(stats.update_ratio)}"
     is_update = stats.why_no_ratio != NOT_AN_UPDATE

@@ -27,7 +27,7 @@ class StepHistograms:
     histograms: Histograms
 
     def of(self, place: int) -> Histogram | None:
-        """That of one site."""
+        """Return the histogram of one site."""
         merged = None
         places, numbers = self._by_place
         first, last = np.searchsorted(places, (place, place + 1)).tolist()
@@ -37,7 +37,7 @@ class StepHistograms:
 
     @classmethod
     def of_one_step(cls, known: Mapping[int, Histogram]) -> StepHistograms:
-        """Those that stood in a file, by place."""
+        """Make the histograms of one step from those in a file, by place."""
         histograms = list(known.values())
         return cls(
             np.array(list(known), dtype=np.int64),
@@ -78,7 +78,7 @@ class Totals:
                 self._add_new()
 
     def of(self, place: int) -> Histogram | None:
-        """That of one site; ``None`` if it counted nothing."""
+        """Return the histogram of one site; ``None`` if it counted nothing."""
         with self._lock:
             self._add_new()
             if place not in self._seen:

@@ -14,12 +14,13 @@ import threading
 from collections.abc import Callable, Iterator
 
 _PATIENCE = 16
-"""How often an optimizer may step while another one, whose model ran, is waited for. A critic makes
-some 5 steps for one of its generator. An optimizer that is never used must not keep a step open."""
+"""Number of an optimizer's steps during which another one, whose model ran, is waited for. A
+critic makes some 5 steps for one of its generator. An optimizer that is never used must not keep
+a step open."""
 
 
 class OptimizerState:
-    """What one optimizer did since the step began.
+    """The state of one optimizer since the step began.
 
     Args:
         params: gives the ids of its parameters; none when it is no more.
@@ -49,7 +50,7 @@ class OptimizerState:
 
     @property
     def is_gone(self) -> bool:
-        """Whether it is no more."""
+        """Return whether the optimizer is gone."""
         return not self._params()
 
     def params(self) -> set[int]:
@@ -67,7 +68,7 @@ class OptimizerState:
 
 
 class ModelState:
-    """What one model did since the step began.
+    """The state of one model since the step began.
 
     Attributes:
         optimizers: that train it.
@@ -85,7 +86,7 @@ class ModelState:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the running step has all that a step has."""
+        """Return whether the running step has all that a step has."""
         if not self.optimizers:
             return self.has_backward or self.num_backwards > 0
         return any(optimizer.has_stepped for optimizer in self.optimizers)
@@ -127,7 +128,7 @@ class OptimizerCycle:
         model.has_run = model.has_run or is_training
 
     def has_ended(self, model: ModelState) -> bool:
-        """Whether a training forward of the model would begin another step."""
+        """Return whether a training forward of the model would begin another step."""
         if self._backwards is not None:
             return model.num_backwards >= self._backwards
         if not model.optimizers:
@@ -213,5 +214,5 @@ class OptimizerCycle:
 
 
 def _is_of_this_thread(*states: OptimizerState | ModelState) -> bool:
-    """Whether none of them was last used in another thread, which trains something else."""
+    """Return whether none of them was last used in another thread, which trains something else."""
     return all(state.thread in (None, threading.get_ident()) for state in states)

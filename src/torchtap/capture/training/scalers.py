@@ -29,18 +29,18 @@ class Scalers:
 
     @property
     def are_known(self) -> bool:
-        """Whether they were looked for."""
+        """Return whether the scalers were looked for."""
         return self._found is not None
 
     def were_updated(self) -> bool:
-        """Whether any was updated since the last time."""
+        """Return whether any was updated since the last time."""
         if self._found is None:
             self._look()
         before, self._versions = self._versions, self._now()
         return any(version > before.get(key, 0) for key, version in self._versions.items())
 
     def have_skipped(self) -> bool:
-        """Whether any found gradients that are not finite since the last :meth:`note`.
+        """Return whether any found gradients that are not finite since the last :meth:`note`.
 
         Reads a number of the device, so it is for steps that no optimizer made.
         """

@@ -255,7 +255,7 @@ class Stepping:
         self._cycle.begin(state, has_closure=has_closure)
 
     def _place_of(self, state: OptimizerState, model: TrainedModel) -> str:
-        """What tells an optimizer from others of the same model; empty for the only one."""
+        """Return a suffix that tells optimizers of one model apart; empty for the only one."""
         several = model.state.optimizers
         return f".{several.index(state)}" if len(several) > 1 else ""
 

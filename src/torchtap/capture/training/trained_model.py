@@ -55,7 +55,7 @@ class TrainedModel:
         self._handles_of_params: list[Any] = []
 
     def holds(self, module: nn.Module) -> bool:
-        """Whether a module is the model, or a part of it."""
+        """Return whether a module is the model, or a part of it."""
         root = self.root()
         return root is not None and any(one is module for one in root.modules())
 
@@ -100,7 +100,7 @@ class TrainedModel:
             _remove(handles)
 
     def trains(self, module: nn.Module) -> bool | None:
-        """Whether a forward that begins is of the training; ``None`` if that is open.
+        """Return whether a forward that begins is of the training; ``None`` if that is open.
 
         Args:
             module: the model, or the part of it that is called alone. A part that runs without
@@ -114,7 +114,7 @@ class TrainedModel:
         return mode or not self.was_in_training_mode
 
     def is_part(self, module: nn.Module) -> bool:
-        """Whether a module is neither the model nor a wrapper of it."""
+        """Return whether a module is neither the model nor a wrapper of it."""
         return unwrapped(module) is not self.root()
 
     def pause(self) -> None:

@@ -58,7 +58,7 @@ class ClipNorm(Ready):
         return clipped
 
     def factor(self, norms: Sequence[Tensor], scale: float | Tensor = 1.0) -> Tensor:
-        """What to multiply by, given the norms of the parts (that carry the factor ``scale``)."""
+        """Return the factor to multiply by, given the norms of the parts, each times ``scale``."""
         whole = torch.linalg.vector_norm(torch.stack(list(norms)), self.p) / scale
         # As torch.nn.utils.clip_grad_norm_: the small number keeps a zero norm from dividing.
         factor: Tensor = self.max_norm / (whole + 1e-6)

@@ -1,4 +1,4 @@
-"""What flowed elsewhere, put here: another run, another input, a mean."""
+"""Put values from elsewhere in place: of another run, of another input, or a mean."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class Recorded(Protocol):
-    """What is asked of a run."""
+    """Interface of a recorded run, from which values are read."""
 
     def get(self, site: Site, *, step: int | None, call: int | None) -> Tensor:
         """One value."""

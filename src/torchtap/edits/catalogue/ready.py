@@ -56,7 +56,7 @@ class Ready:
         return self
 
     def editor(self, plan: Plan, change: CheckedEdit, *, wants_call: WantsCall) -> OneEdit:
-        """What carries the edit out.
+        """Make the editor that carries the edit out.
 
         Args:
             plan: where.

@@ -89,7 +89,7 @@ _OPAQUE = {
 
 
 def judge_rectifier(node: Any) -> bool | str:
-    """Whether a node is that of a rectifier; a text says why that is not known."""
+    """Return whether a node is that of a rectifier; a text says why that is not known."""
     kind = COPY_SLICES if node.name() == COPY_SLICES else type(node).__name__
     if kind in _OPAQUE:
         return _OPAQUE[kind]
@@ -113,7 +113,7 @@ def _lenient(node: Any) -> bool:
 
 
 def _is_rectifying(limit: float | Tensor | None) -> bool:
-    """Whether a lower limit lets nothing negative through."""
+    """Return whether a lower limit lets nothing negative through."""
     if isinstance(limit, Tensor):
         return limit.numel() > 0 and bool((limit >= 0).all())
     return limit is not None and limit >= 0

@@ -91,7 +91,7 @@ def _vector(tensor: Tensor) -> Tensor:
 
 
 def _hash(numbers: Tensor) -> Tensor:
-    """The same for the same place in every step (the finaliser of splitmix64, Steele 2014)."""
+    """Hash the places of elements, alike in every step (finaliser of splitmix64, Steele 2014)."""
     for shift, factor in ((30, -0x40A7B892E31B1A47), (27, -0x6B2FB644ECCEEE15)):
         numbers = (numbers ^ (numbers >> shift)) * factor
     return (numbers ^ (numbers >> 31)) & 0x7FFFFFFFFFFFFFFF

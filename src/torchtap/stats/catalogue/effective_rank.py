@@ -13,7 +13,7 @@ from torchtap.core.errors import InputError
 
 @dataclass(frozen=True, slots=True)
 class Covariance:
-    """Of ``count`` rows: their mean, and the sum of the products of what deviates from it."""
+    """The mean of ``count`` rows, and the sum of the outer products of their deviations from it."""
 
     count: int = 0
     mean: Tensor | None = None

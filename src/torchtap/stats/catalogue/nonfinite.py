@@ -1,4 +1,4 @@
-"""Where the first NaN or Inf was: at which call, and before or after which other tensors."""
+"""Find the first NaN or Inf: at which call, and before or after which other tensors."""
 
 from __future__ import annotations
 

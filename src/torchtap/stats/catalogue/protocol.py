@@ -1,4 +1,4 @@
-"""What a statistic is: a state, how a tensor updates it, how two are merged, what comes out."""
+"""The protocol of a statistic: its state, its update by a tensor, its merge and its result."""
 
 from __future__ import annotations
 

@@ -12,13 +12,13 @@ from torchtap.core.text import NONE, count, number, plural, share
 
 MOST_ROWS = 40
 SLICE_COLUMNS = ("numel", "mean", "std", "absmax", "l2", "zeros", "saturated")
-"""What is shown of each slice where nothing is chosen."""
+"""Columns that are shown of each slice by default."""
 
 
 def one_line(
     numel: Tensor, absmax: Tensor, *, num_dead: int, num_saturated: int, notes: Sequence[str]
 ) -> str:
-    """How many slices, their largest magnitudes, and how many are dead or saturated."""
+    """Describe slices: how many, their largest magnitudes, and how many are dead or saturated."""
     if not len(numel):
         return "no slices"
     most = int(numel.max())

@@ -30,8 +30,9 @@ from torchtap.stats.statistics import (
 class Slices(Printed):
     """What :func:`along` finds: one number per slice, ``float64[slices]`` each.
 
-    Printing it shows one line. As in ``Statistics``, everything but the counts is over the finite
-    elements, and NaN where there are none. ``zeros`` and ``saturated`` are shares of all elements.
+    Printing it shows one line. Everything but the counts is over the finite elements, as in
+    ``Statistics``, and NaN where there are none. ``zeros`` and ``saturated`` are shares of all
+    elements.
 
     Attributes:
         rows: ``float64[slices, 16]``, see :mod:`torchtap.stats.statistics`.
@@ -50,7 +51,7 @@ class Slices(Printed):
 
     @property
     def mean(self) -> Tensor:
-        """Of the finite elements, NaN where there are none."""
+        """Return the mean of the finite elements, NaN where there are none."""
         return torch.where(self._some, self.rows[:, MEAN], math.nan)
 
     @property
@@ -201,7 +202,7 @@ def along(dim: int, *, bound: float = math.inf, name: str | None = None) -> Alon
 
 
 def magnitudes(tensor: Tensor) -> Tensor:
-    """As floats: -128 has no magnitude in int8, and a bool has none at all."""
+    """Return magnitudes as floats: -128 has no magnitude in int8, and a bool has none at all."""
     return (tensor if tensor.is_floating_point() else tensor.to(torch.float64)).abs()
 
 

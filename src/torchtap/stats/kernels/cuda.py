@@ -36,7 +36,7 @@ _OPTIONS: dict[str, Any] = {"num_warps": 4, "enable_fp_fusion": True}
 
 
 def available(tensor: Tensor) -> bool:
-    """Whether this tensor can be measured here: Triton is there and works on its device."""
+    """Return whether a tensor can be measured here: Triton is there and works on its device."""
     return tensor.is_cuda and tensor.dtype in native.DTYPES and _works(tensor.get_device())
 
 
@@ -50,7 +50,7 @@ def kernels() -> ModuleType | None:
 
 @functools.cache
 def _works(index: int) -> bool:
-    """Whether a kernel can be compiled for a device: for that, Triton wants a C compiler too."""
+    """Return whether a kernel compiles for a device: for that, Triton wants a C compiler too."""
     if kernels() is None:
         return False
     device = torch.device("cuda", index)
@@ -179,7 +179,7 @@ def _split(numel: int) -> tuple[int, int]:
 
 @functools.cache
 def _dtype(dtype: torch.dtype) -> dict[str, Any]:
-    """What a kernel is to know of a dtype; ``TINY`` is its smallest number of full precision."""
+    """Return a kernel's constants of a dtype; ``TINY`` is its smallest number of full precision."""
     language = kernels().tl  # type: ignore[union-attr]
     # A bool is a byte that is 0 or 1.
     name = "uint8" if dtype is torch.bool else str(dtype).removeprefix("torch.")
@@ -191,7 +191,7 @@ def _dtype(dtype: torch.dtype) -> dict[str, Any]:
 
 
 def _kind(tensor: Tensor, histogram: Tensor | None, sample: int) -> dict[str, Any]:
-    """What a kernel is compiled for."""
+    """Return the constants that a kernel is compiled for."""
     return {
         **_dtype(tensor.dtype),
         "IS_ALIGNED": tensor.data_ptr() % 16 == 0,

@@ -22,7 +22,7 @@ except ImportError:  # pragma: no cover - depends on what is installed
     triton = tl = None
 
 IS_THERE = triton is not None
-"""Whether there is a Triton."""
+"""True where Triton can be imported."""
 
 
 def _kernel(function: Callable[..., Any]) -> Any:
@@ -216,7 +216,7 @@ def _widened(x: tl.tensor, WORK: tl.constexpr) -> Any:
 
 @_helper
 def _nothing(BLOCK: tl.constexpr, WORK: tl.constexpr) -> Any:
-    """What the lanes know before they have met an element; see :func:`_added`."""
+    """Return the state of the lanes before they have met an element; see :func:`_added`."""
     none = tl.zeros([BLOCK], tl.float64)
     no = tl.zeros([BLOCK], tl.int32)
     infinite = tl.full([BLOCK], float("inf"), WORK)
@@ -225,7 +225,7 @@ def _nothing(BLOCK: tl.constexpr, WORK: tl.constexpr) -> Any:
 
 @_helper
 def _added(state: tl.tuple, x: tl.tensor, inside: tl.tensor, TINY: tl.constexpr) -> Any:
-    """What the lanes know after one more element each, where there is one."""
+    """Return the state of the lanes after one more element each, where there is one."""
     (
         num_finite,
         shift,

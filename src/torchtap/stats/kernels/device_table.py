@@ -57,7 +57,7 @@ class Block:
             self.lists = native.SparseLog(BLOCK * _LISTED_BINS, BLOCK * _LISTS)
 
     def aim(self, index: int, sample: int) -> native.KernelArgs:
-        """Where the native kernel measures into one row."""
+        """Return the native kernel's arguments to measure into one row."""
         histogram = None if self.histograms is None else self.histograms[index]
         return native.KernelArgs(self.rows[index], histogram, sample, self.lists, index)
 
@@ -113,7 +113,7 @@ class DeviceTable:
         return read
 
     def _take_here(self, block: Block, first: int, used: int) -> Callable[[], Taken]:
-        """Of a block on the CPU."""
+        """Take the rows and histograms of a block on the CPU."""
         assert block.host is not None
         rows, blank = block.host
         taken = rows[:used].copy()
@@ -131,7 +131,7 @@ class DeviceTable:
         return lambda: (taken, listed)
 
     def _take_there(self, block: Block, first: int, used: int) -> Callable[[], Taken]:
-        """Of a block on another device."""
+        """Take the rows and histograms of a block on another device."""
         rows = _copied(block.rows[:used])
         block.rows.copy_(block.blank)
         histograms = None
@@ -152,7 +152,7 @@ class DeviceTable:
 
 
 def _is_sample(rows: Rows) -> NDArray[np.bool_]:
-    """Whether histograms of these rows hold a sample of their elements."""
+    """Return whether histograms of these rows hold a sample of their elements."""
     is_sample: NDArray[np.bool_] = rows[:, NUM_COUNTED] < rows[:, NUM_FINITE]
     return is_sample
 

@@ -40,7 +40,7 @@ DTYPES: dict[torch.dtype, int] = {
     torch.int64: 8,
     torch.bool: 9,
 }
-"""What the kernel reads, and its codes."""
+"""Dtypes that the kernel reads, and its codes."""
 
 Scratch = tuple[NDArray[np.uint16], NDArray[np.int64]]
 Counts = NDArray[np.uint16] | NDArray[np.int64]
@@ -55,7 +55,7 @@ _LARGE = 1 << 21
 
 
 def available() -> bool:
-    """Whether the binary is there."""
+    """Return whether the binary is there."""
     return _available
 
 
@@ -70,7 +70,7 @@ accumulate_sum_address: Callable[[int, int, int, int, int], None]
 take_address: Callable[[int, int, int, int, int], None]
 """``(data, numel, dtype code, aim, threads)``, all addresses; see :class:`KernelArgs`."""
 replace_address: Callable[[int, int, int, int, int], None]
-"""The same for a tensor that takes the place of the last one, which is forgotten."""
+"""Arguments of ``take_address``; the tensor replaces the last one, which is forgotten."""
 if _available:
     accumulate_address = _kernel.accumulate
     accumulate_sum_address = _kernel.accumulate_sum
@@ -115,7 +115,7 @@ class SparseLog:
         return owners, (bins, counts, ends)
 
     def forget(self, owner: int) -> None:
-        """What was listed of an owner counts no longer."""
+        """Drop everything that was listed of an owner."""
         owners = self._lists[1, : self._header[3]]
         is_old = owners == owner
         owners[is_old] = _NO_ROW
@@ -123,7 +123,7 @@ class SparseLog:
 
 
 class KernelArgs:
-    """Where the tensors of one site are measured into, at hand for the kernel.
+    """The kernel's arguments to measure the tensors of one site, kept ready for it.
 
     Args:
         row: ``float64[16]``.
@@ -308,7 +308,7 @@ def _drain(rows: Tensor, histograms: Tensor, ends: NDArray[np.int64]) -> Drained
 
 
 def _readable(tensor: Tensor) -> Tensor:
-    """The same elements without gaps or repetition, in any order: copied only where need be."""
+    """Return the elements without gaps or repetition, in any order: copied only where needed."""
     if tensor.is_neg():
         tensor = tensor.resolve_neg()
     if tensor.is_contiguous() or fills_its_memory(tensor):
@@ -317,7 +317,7 @@ def _readable(tensor: Tensor) -> Tensor:
 
 
 def fills_its_memory(tensor: Tensor) -> bool:
-    """Whether elements follow each other in memory in some order of the dims."""
+    """Return whether elements follow each other in memory in some order of the dims."""
     expected = 1
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if size != 1:

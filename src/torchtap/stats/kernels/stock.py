@@ -1,4 +1,4 @@
-"""The same measurement by stock operations: any device and dtype, no native code, no waiting.
+"""Measure by stock operations: any device and dtype, no native code, no waiting.
 
 Nothing is read back: rows and histograms stay on the device. Slower than the kernels, by a factor
 that ``benchmarks/kernel.md`` gives, and agreeing with them to rounding.
