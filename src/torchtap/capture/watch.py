@@ -73,7 +73,7 @@ class Evaluating:
 
 
 class Watch(Closable):
-    """What ``tt.watch`` returns: a context manager and a handle, safe to close twice."""
+    """The result of ``tt.watch``: a context manager and a handle, safe to close twice."""
 
     def __init__(
         self, model: nn.Module, plan: Plan, delivery: SinkDispatch, *, every: Every, **how: Any

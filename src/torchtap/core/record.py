@@ -26,7 +26,7 @@ _MOST_STEPS = 8
 
 
 class Key(NamedTuple):
-    """What tells records apart: the user's step, the site, and the call within the step."""
+    """The key of a record: the user's step, the site, and the call within the step."""
 
     step: int
     site: Site

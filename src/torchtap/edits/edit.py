@@ -33,7 +33,7 @@ from torchtap.edits.request import (
 
 
 class Edit(Closable, Printed):
-    """What ``tt.edit`` returns: a context manager and a handle, safe to close twice.
+    """The result of ``tt.edit``: a context manager and a handle, safe to close twice.
 
     Attributes:
         plans: what is edited, one for each function, in the order in which they work.

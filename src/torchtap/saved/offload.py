@@ -31,7 +31,7 @@ from torchtap.saved.suspend import open_scopes
 
 
 class Offload(Closable):
-    """What ``tt.offload`` returns: a context manager, and a handle if it is attached to a model.
+    """The result of ``tt.offload``: a context manager, and a handle if it is attached to a model.
 
     Safe to close twice. Packed tensors can still be unpacked after closing: backward may come
     later.

@@ -63,7 +63,7 @@ class SavedRow:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class SavedReport(Printed):
-    """What :func:`saved_report` found. Printing it shows it.
+    """The result of :func:`saved_report`. Printing it shows it.
 
     Attributes:
         model: class name.

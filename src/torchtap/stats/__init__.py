@@ -1,4 +1,4 @@
-"""What is measured: each statistic, its merge, and the kernels.
+"""Statistics, their merge, and the kernels that measure them.
 
 In the order in which they are read: :mod:`~torchtap.stats.sink` is ``tt.Stats``,
 :mod:`~torchtap.stats.meter` its quick way for one site, :mod:`~torchtap.stats.measure` is

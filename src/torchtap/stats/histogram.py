@@ -58,7 +58,7 @@ _SHORT = {
 
 @dataclass(frozen=True, eq=False)
 class Histogram:
-    """How often each bin was met. Only finite elements are counted.
+    """The count of each bin that was met. Only finite elements are counted.
 
     Attributes:
         bins: numbers of the bins that were met, in the order of their values,

@@ -75,7 +75,7 @@ class EffectiveRank:
 def effective_rank(
     dim: int = -1, *, max_features: int = 1024, name: str | None = None
 ) -> EffectiveRank:
-    """How many directions the features really use: 1 (all alike) to their number.
+    """Measure how many directions the features really use: 1 (all alike) to their number.
 
     The participation ratio ``(tr C)^2 / tr(C^2)`` of the covariance ``C`` of the features over all
     samples, tokens and places, kept in float64. Rows with NaN or Inf are left

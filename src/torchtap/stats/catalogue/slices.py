@@ -28,7 +28,7 @@ from torchtap.stats.statistics import (
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Slices(Printed):
-    """What :func:`along` finds: one number per slice, ``float64[slices]`` each.
+    """The result of :func:`along`: one number per slice, ``float64[slices]`` each.
 
     Printing it shows one line. Everything but the counts is over the finite elements, as in
     ``Statistics``, and NaN where there are none. ``zeros`` and ``saturated`` are shares of all
