@@ -1,4 +1,4 @@
-"""How a run is kept and read again: in memory, in one safetensors file, or in a folder.
+"""Runs, kept and read again: in memory, in one safetensors file, or in a folder.
 
 In the order in which it is read:
 

@@ -1,4 +1,4 @@
-"""What a watch tells its sinks of itself."""
+"""Facts that a watch tells its sinks about itself."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torchtap.stats.series import Series
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What is known of a watch; functions are asked again when it is needed.
+    """The facts about a watch; its functions are asked again when they are needed.
 
     Attributes:
         meta: of the model and of how the run is made.

@@ -1,4 +1,4 @@
-"""What a run holds at one moment, and how it is looked up.
+"""The contents of a run at one moment, and the lookup in them.
 
 A run of a live watch is read while it fills, and reading it brings the statistics up to date. So
 every operation of :class:`~torchtap.runs.run.Run` asks for the contents once and works on them.
@@ -46,7 +46,7 @@ _NONE: Places = np.zeros(0, dtype=np.intp)
 
 
 class Contents:
-    """What a run holds at one moment.
+    """The contents of a run at one moment.
 
     Args:
         records: in the order of their arrival.
@@ -82,7 +82,7 @@ class Contents:
         self._unmeasured_steps: dict[Site, list[int]] = {}
 
     def in_phase(self, phase: str) -> Contents:
-        """The same run, of which another phase is looked up."""
+        """Return the contents of the same run, of which another phase is looked up."""
         if phase == self.phase:
             return self
         if phase not in PHASES:
@@ -93,7 +93,7 @@ class Contents:
         return Contents(self._records, series, self.meta, self.absent, self._expected, phase)
 
     def is_of(self, records: Records, series: Series) -> bool:
-        """Whether records and series are those of this moment still."""
+        """Return whether records and series are still those of this moment."""
         length, revision = len(records), series.revision
         return records is self._records and (length, revision) == (self._length, self._revision)
 
@@ -122,7 +122,7 @@ class Contents:
 
     @cached_property
     def statistics_index(self) -> StatisticsIndex:
-        """Of which sites and steps there are statistics."""
+        """The index of the sites and steps that have statistics."""
         from torchtap.runs.tables.statistics_columns import StatisticsIndex
 
         return StatisticsIndex(self, self.select(None))
@@ -182,7 +182,7 @@ class Contents:
 
     @cached_property
     def _by_site(self) -> list[Places]:
-        """The same of every site at once, by its number."""
+        """The places of the records of every site, by its number."""
         numbers = self._column("site")
         order = np.argsort(numbers, kind="stable")
         ends = np.cumsum(np.bincount(numbers, minlength=len(self._records.sites)))
@@ -194,7 +194,7 @@ class Contents:
     def _among(
         self, places: Places, phase: str | None, steps: Collection[int] | None = None
     ) -> Places:
-        """Those of some places that are of a phase and of some steps."""
+        """Return the places that are of a phase and of some steps."""
         if phase is not None:
             places = places[self._records.in_phase(phase)[places]]
         if steps is not None:
@@ -202,7 +202,7 @@ class Contents:
         return places
 
     def _in_call_order(self, places: Places) -> Places:
-        """The same places, with the gradients of one call in the order of its arguments.
+        """Reorder the places so that the gradients of one call are in the order of its arguments.
 
         Each gradient takes the place of one of its own call, so that nothing else moves.
         """
@@ -345,7 +345,7 @@ class Contents:
         return norms
 
     def _has_all_values(self, site: Site) -> bool:
-        """Whether the values of a site were kept in every step in which it was measured."""
+        """Return whether the values of a site were kept in every step in which it was measured."""
         if site not in self.series:
             return True
         return set(self.series.steps_of(site)) <= self._by_step(site).keys()
@@ -401,7 +401,7 @@ class Contents:
         return reading.at(self.series, place, step)
 
     def _over_several(self, site: Site, steps: list[int] | None) -> Statistics:
-        """Of several steps of a site that was measured together, or of all.
+        """Return the statistics of several steps of a site together, or of all of them.
 
         Args:
             site: which.
@@ -432,7 +432,7 @@ class Contents:
         )
 
     def _measured_now(self, site: Site, step: int | list[int] | str | None) -> Statistics:
-        """Of values that were kept."""
+        """Measure the values that were kept."""
         from torchtap.stats.measure import measure_all
 
         per_step = self._by_step(site)

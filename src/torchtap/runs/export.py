@@ -114,7 +114,7 @@ def _parts_of(tensor: Tensor) -> dict[str, Tensor]:
 
 
 def _notes(run: Run) -> list[dict[str, Any]]:
-    """What is known of each step."""
+    """Return the notes on each step."""
     notes = run._find_notes()
     found = []
     for step, time in zip(*notes.times, strict=True):

@@ -1,4 +1,4 @@
-"""Which names a run in one file may have. Knows nothing of torch."""
+"""Valid names of a run in one file. Knows nothing of torch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _OTHER_KINDS = re.compile(
 
 
 def is_of_another_kind(path: Path) -> bool:
-    """Whether a name ends as files of another kind do, which programs would take it for.
+    """Return whether a name ends as files of another kind do, which programs would take it for.
 
     Example:
         >>> is_of_another_kind(Path("x.pt")), is_of_another_kind(Path("model.v2"))

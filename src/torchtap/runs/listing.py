@@ -1,4 +1,4 @@
-"""What is in a run, site by site, without its values; of a file, from its header without torch."""
+"""The list of the contents of a run, by site and without values; of a file, without torch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PREFIX = "torchtap.stats"
 
 @dataclass(frozen=True, slots=True)
 class SiteEntry:
-    """What was recorded at one site.
+    """The summary of what was recorded at one site.
 
     Attributes:
         site: where.
@@ -56,7 +56,7 @@ class MeasuredEntry:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What is in a run.
+    """The list of the contents of a run.
 
     Attributes:
         model: class name of the model.

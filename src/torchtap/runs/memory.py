@@ -65,7 +65,7 @@ class Memory:
 
     @property
     def absent(self) -> tuple[Absence, ...]:
-        """What did not fit into ``max_bytes``."""
+        """The values that did not fit into ``max_bytes``."""
         return tuple(self._refused)
 
     def contents(self) -> Records:

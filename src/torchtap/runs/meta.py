@@ -1,4 +1,4 @@
-"""What a run knows of its model and of how it was made. Knows nothing of torch."""
+"""Metadata of a run: its model and how it was made. Knows nothing of torch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Meta:
-    """What a run knows of its model and of how it was made.
+    """The metadata of a run: its model and how it was made.
 
     Attributes:
         model: class name of the model.
@@ -61,7 +61,7 @@ class Meta:
 
 
 def meta_of(body: Mapping[str, Any]) -> Meta:
-    """What :func:`dataclasses.asdict` made of it, as JSON has it; what is not known is left out."""
+    """Restore metadata from the JSON of :func:`dataclasses.asdict`; unknown fields are left out."""
     known = {one.name for one in fields(Meta)}
     entry = {name: value for name, value in body.items() if name in known}
     entry["modules"] = {path: tuple(names) for path, names in entry.get("modules", {}).items()}

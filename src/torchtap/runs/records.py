@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 
 class Fact(NamedTuple):
-    """What is known of a value without reading it.
+    """The facts about a value that are known without reading it.
 
     Attributes:
         dtype: without ``torch.``.
@@ -59,7 +59,7 @@ class Stored(Protocol):
         """The index, as far as there is one."""
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Return the number of values."""
 
     def __getitem__(self, place: int) -> Any:
         """One of them."""
@@ -68,7 +68,7 @@ class Stored(Protocol):
         """Some of them, one after the other."""
 
     def fact(self, place: int) -> Fact:
-        """What is known of one, without reading it."""
+        """Return the facts about one value, without reading it."""
 
     @property
     def nbytes(self) -> int:
@@ -76,7 +76,7 @@ class Stored(Protocol):
 
 
 def distinct(column: NDArray[Any]) -> NDArray[Any]:
-    """As ``np.unique``; of a column that ascends, as steps mostly do, without sorting it."""
+    """Return the distinct values, ascending; a column that ascends, as steps do, is not sorted."""
     if not len(column):
         return column
     is_new = column[1:] != column[:-1]
@@ -234,7 +234,7 @@ class Records(Sequence[Record]):
         return column
 
     def column_at(self, name: str, places: Places) -> NDArray[Any]:
-        """The same at some places; of a large run on disk the others are not computed."""
+        """Return a column at some places; of a large run on disk the others are not computed."""
         found: NDArray[Any] = self._table[name][places]
         return found
 
@@ -274,7 +274,7 @@ class Records(Sequence[Record]):
         return sum(map(nbytes_of, (self.kept[place] for place in range(self._length))))
 
     def in_phase(self, phase: str) -> NDArray[np.bool_]:
-        """Which records are of a phase."""
+        """Return which records are of a phase."""
         found: NDArray[np.bool_] = self.column("phase") == self._phases.number(phase)
         return found
 

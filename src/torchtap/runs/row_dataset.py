@@ -18,7 +18,7 @@ Item = Any
 
 
 class HasRows(Protocol):
-    """What is asked of a run."""
+    """The part of a run that a row dataset needs."""
 
     def ids(self, step: int) -> Sequence[int | str]: ...
 

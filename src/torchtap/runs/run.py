@@ -95,7 +95,7 @@ class Run(Printed):
         self._last_rows: tuple[Contents, Site, SiteRows] | None = None
 
     def _contents(self) -> Contents:
-        """What the run holds now. Every other method reads it once, and works on that."""
+        """Return what the run holds now. Every other method reads it once, and works on that."""
         records, series = self._records(), self._series()
         if self._last is None or not self._last.is_of(records, series):
             what = (records, series, self.meta, self._absent, self._expected)
@@ -106,7 +106,7 @@ class Run(Printed):
 
     @property
     def meta(self) -> Meta:
-        """What is known of the model and of how the run was made."""
+        """The metadata of the run: its model and how it was made."""
         return self._meta()
 
     @property
@@ -121,12 +121,12 @@ class Run(Printed):
 
     @property
     def series(self) -> Series:
-        """What ``tt.Stats`` measured, up to now."""
+        """The series that ``tt.Stats`` measured, up to now."""
         return self._series()
 
     @property
     def absent(self) -> Absences:
-        """What was selected and not seen, with reasons: a list that prints as a table."""
+        """The sites that were selected and not seen, with reasons: prints as a table."""
         return Absences(self._absent())
 
     @property
@@ -135,11 +135,11 @@ class Run(Printed):
         return self._contents().nbytes
 
     def __len__(self) -> int:
-        """How many values were kept, in all phases; 0 of a run of statistics alone."""
+        """Return the number of kept values, in all phases; 0 for a run of statistics alone."""
         return len(self._records())
 
     def __bool__(self) -> bool:
-        """Whether the run holds anything: values, statistics, or numbers that were logged."""
+        """Return whether the run holds anything: values, statistics, or logged numbers."""
         series = self._series()
         return bool(len(self) or series.steps or series.evaluation is not None or self.scalar_names)
 
@@ -250,7 +250,7 @@ class Run(Printed):
         return self._site_rows(site).gather(indices)
 
     def num_rows(self, site: str | Site) -> int:
-        """How many rows a site has over all steps and calls."""
+        """Return the number of rows of a site over all steps and calls."""
         return len(self._site_rows(site))
 
     def dataset(self, site: str | Site, *, ids: bool = False) -> RowDataset:
@@ -569,7 +569,7 @@ def _finder(found: T | Callable[[], T]) -> Callable[[], T]:
 
 
 def list_run(run: Run) -> Listing:
-    """What a run holds, site by site, without its values."""
+    """List the contents of a run, site by site, without its values."""
     from torchtap.runs.list_runs import list_contents
 
     return list_contents(run._contents())

@@ -49,7 +49,7 @@ class Scalars:
             self._num_unread = 0
 
     def at(self, step: int) -> dict[str, float | Tensor]:
-        """What was logged in one step, by name; tensors are not read."""
+        """Return the numbers that were logged in one step, by name; tensors are not read."""
         return {name: own[step] for name, own in self._by_name.items() if step in own}
 
     @property

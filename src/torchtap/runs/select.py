@@ -1,4 +1,4 @@
-"""From text to the sites of a run, and what to say where a run has none that fit."""
+"""Selection of the sites of a run by text, and messages where a run has none that fit."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Selection:
         return chosen
 
     def fitting(self, where: Where) -> list[Site]:
-        """The same, which may be none."""
+        """Return the sites that fit, which may be none."""
         if where is None or isinstance(where, Site):
             return [site for site in self.sites if where in (None, site)]
         if not isinstance(where, str | Sequence) and not callable(where):
@@ -141,7 +141,7 @@ class Selection:
         return f"Nothing was recorded at {text!r}{did_you_mean(text, known)}"
 
     def _is_unwatched(self, text: str) -> bool:
-        """Whether a text is a port of a module that is there, and no pattern had it."""
+        """Return whether a text is a port of a module that is there, and no pattern had it."""
         try:
             site = Site.parse(text)
             patterns = [Pattern.parse(one) for one in self._watched]

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def show_listing(listing: Listing, *, limit: int | None = MOST_ROWS) -> Page:
-    """What a run holds: one line per site, totals, and what is absent.
+    """Show the contents of a run: one line per site, totals, and what is absent.
 
     Args:
         listing: of a run or of a file.
@@ -64,7 +64,7 @@ def _kept(name: str, listing: Listing, limit: int | None) -> Grid:
 
 
 def _rank(listing: Listing) -> str:
-    """Which rank recorded it; nothing where there is one process only."""
+    """Name the rank that recorded a run; the text is empty where there is one process only."""
     if listing.world_size == 1:
         return ""
     if listing.rank is None:
@@ -73,7 +73,7 @@ def _rank(listing: Listing) -> str:
 
 
 def _hidden(listing: Listing) -> str:
-    """How many records there are in other phases."""
+    """Count the records in other phases."""
     others = []
     if listing.num_recomputed:
         others.append(f"{plural(listing.num_recomputed, 'record')} of recomputation")
@@ -87,7 +87,7 @@ def _hidden(listing: Listing) -> str:
 
 
 def _measured(start: str, listing: Listing, limit: int | None) -> Part:
-    """What was measured; sites that stand in the table of what was kept are not named again."""
+    """Show the measured sites; those in the table of kept values are not named again."""
     sites, steps = len(listing.measured), listing.num_measured_steps
     kept = {entry.site for entry in listing.sites}
     others = [entry for entry in listing.measured if entry.site not in kept]

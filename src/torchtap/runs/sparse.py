@@ -28,7 +28,7 @@ _INDICES: dict[str, Any] = {
 
 
 def is_sparse(tensor: Tensor) -> bool:
-    """Whether a tensor is of a layout that is written as it is."""
+    """Return whether a tensor is of a layout that is written as it is."""
     return tensor.layout in _LAYOUTS
 
 
@@ -38,7 +38,7 @@ def dtype_of(tensor: Tensor) -> str:
 
 
 def about(tensor: Tensor) -> dict[str, Any]:
-    """What else than its indices and values makes a sparse tensor."""
+    """Return the layout and shape of a sparse tensor: all that is not indices or values."""
     found: dict[str, Any] = {"layout": _LAYOUTS[tensor.layout], "shape": list(tensor.shape)}
     if tensor.layout is torch.sparse_coo:
         found["is_coalesced"] = tensor.is_coalesced()

@@ -1,4 +1,4 @@
-"""What is known of each step: when it ended, and what the user said of it."""
+"""Notes on each step: when it ended, and what the user said of it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class StepNotes:
             self._labels.setdefault(step, {}).update(labels)
 
     def has(self, step: int) -> bool:
-        """Whether anything is noted of a step, and be it when it ended."""
+        """Return whether anything is noted of a step, even if only when it ended."""
         place = bisect_left(self._steps, step)
         return place < len(self._steps) and self._steps[place] == step
 

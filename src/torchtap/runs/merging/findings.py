@@ -1,4 +1,4 @@
-"""What merging ranks found that is not as it should be."""
+"""Problems found while merging ranks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Groups = Sequence[tuple[int, ...]]
 
 @dataclass(slots=True)
 class Findings:
-    """What is absent from a merged run, and whether replicas differ.
+    """The absences of a merged run, and the replicas that differ.
 
     Attributes:
         refused: what cannot be merged, and steps and parts that some ranks lack.

@@ -1,4 +1,4 @@
-"""Which records of several ranks are of one moment: columns are compared, and no value is read."""
+"""Match the records of several ranks by moment: columns are compared, and no value is read."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Matched:
         return np.split(order, ends[:-1]) if len(self.sites) else []
 
     def places(self, rank: int, orders: Column) -> Places:
-        """Where the records of a rank, given by its number in ``ranks``, stand in its run."""
+        """Return where the records of a rank, given by its place in ``ranks``, are in its run."""
         return self.held[rank].places[orders]
 
 
@@ -165,7 +165,7 @@ def _codes(ranks: Sequence[Sequence[Column]]) -> list[Column]:
 
 
 def _ranked_codes(ranks: Sequence[Sequence[Column]]) -> list[Column]:
-    """The same where the numbers are too large to be put into one."""
+    """Number the keys of each rank where their columns are too large to be put into one number."""
     ends = np.cumsum([len(one[0]) for one in ranks])
     code: Column = np.zeros(int(ends[-1]), dtype=np.int64)
     for columns in zip(*ranks, strict=True):
@@ -175,7 +175,7 @@ def _ranked_codes(ranks: Sequence[Sequence[Column]]) -> list[Column]:
 
 
 def _repeats(code: Column) -> Column:
-    """Of each record, how many of its key came before it on its rank."""
+    """Return for each record how many of its key came before it on its rank."""
     found = np.zeros(len(code), dtype=np.int64)
     if not len(code) or bool((code[1:] > code[:-1]).all()):
         return found

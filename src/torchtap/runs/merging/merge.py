@@ -72,7 +72,7 @@ def merge(
 def merge_all(
     runs: Iterable[Run | str | Path], *, allow_missing: bool = False, stages: bool = False
 ) -> Merged:
-    """As :func:`merge`, with the replicas that differ."""
+    """Merge as :func:`merge` does, and return the replicas that differ, too."""
     if isinstance(runs, str | Path | Run):
         raise InputError("tt.merge takes a list of runs or files, one of each rank, not one alone.")
     return merge_runs(_opened(runs), allow_missing=allow_missing, stages=stages)

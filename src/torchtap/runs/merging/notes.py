@@ -8,10 +8,10 @@ from torchtap.runs.step_notes import StepNotes
 
 
 def merged_notes(ranks: Iterable[StepNotes]) -> StepNotes:
-    """Of all ranks, in their order: ids one after the other, the latest time.
+    """Merge the notes of all ranks, in their order: ids one after the other, the latest time.
 
     Ranks that name the very same samples have worked on the same part of the batch, as those of
-    tensor parallelism do; their ids are taken once. Of labels that differ the last rank's count.
+    tensor parallelism do; their ids are taken once. The last rank's labels count where they differ.
     """
     found = StepNotes()
     seen: dict[int, set[tuple[int | str, ...]]] = {}

@@ -69,7 +69,7 @@ class RankNumbers:
         return self.ranks, [_number(*one, name) for one in zip(here, weights, strict=True)]
 
     def _weights(self, site: Site, step: int) -> list[float]:
-        """Of an update, the norm of each rank's parameter when the step began."""
+        """Return, for an update, the norm of each rank's parameter when the step began."""
         param = Site(site.path, "param", site.leaf)
         if site.port != "update" or param not in self.sites:
             return [math.nan] * len(self.ranks)
@@ -79,7 +79,7 @@ class RankNumbers:
     # ------------------------------------------------------------------ to a file and back
 
     def pack(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """As a named tensor, and what JSON can hold."""
+        """Return the numbers as a named tensor, and the rest as a body that JSON can hold."""
         body = {
             "ranks": self.ranks,
             "steps": self.steps,
@@ -90,7 +90,7 @@ class RankNumbers:
 
     @staticmethod
     def unpack(body: Mapping[str, Any], read: Callable[[str], Tensor]) -> RankNumbers:
-        """What :meth:`pack` gave.
+        """Restore the numbers from the result of :meth:`pack`.
 
         Args:
             body: its JSON.

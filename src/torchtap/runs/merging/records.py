@@ -1,4 +1,4 @@
-"""What was kept on each rank, as records of the whole.
+"""Merge the values that were kept on each rank into records of the whole.
 
 Values of parts of the batch stand side by side, as further calls of the same step with a label
 ``rank N``: as micro-batches do. ``run.cat`` joins them, ``run.stats`` measures them together, and
@@ -236,7 +236,7 @@ class RecordMerge:
     # ------------------------------------------------------------------ numbers of calls
 
     def _calls_before(self, rule: Rule, part: int, site: Site, keys: Column) -> Column:
-        """How many calls of this module, step and phase the parts before this one have."""
+        """Return how many calls of this module, step and phase the parts before this one have."""
         numbers = self._calls_of(site.path)
         flat = self._moments(keys)
         found: Column = np.zeros(len(keys), dtype=np.int64)

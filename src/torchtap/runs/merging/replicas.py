@@ -1,4 +1,4 @@
-"""Whether replicas are equal: those on disk by their checksums, others by their values."""
+"""Compare replicas: those on disk by their checksums, others by their values."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Replicas:
     # ------------------------------------------------------------------ values
 
     def _are_alike(self, ranks: tuple[int, ...], is_whole: Mask, differing: Differing) -> Mask:
-        """Which values are the same on some ranks, of those that are on all."""
+        """Return where some ranks have equal values; only values that are on all are compared."""
         found = np.ones(len(self._steps), dtype=bool)
         there = np.flatnonzero(is_whole)
         first, *others = ranks
@@ -111,7 +111,7 @@ class Replicas:
 
 
 def _are_equal(one: Records, at: Places, two: Records, there: Places) -> Mask:
-    """Which records of two ranks have the same values."""
+    """Return which records of two ranks have the same values."""
     if not (_has_checksums(one) and _has_checksums(two)):
         pairs = zip(at.tolist(), there.tolist(), strict=True)
         return np.array([same(one[a].value, two[b].value) for a, b in pairs], dtype=bool)
@@ -129,7 +129,7 @@ def _are_equal(one: Records, at: Places, two: Records, there: Places) -> Mask:
 
 
 def _has_checksums(records: Records) -> bool:
-    """Whether values are on disk, in other than a file of before, which has no checksums."""
+    """Return whether values are on disk with checksums, which files of earlier versions lack."""
     return records.entries is not None and "crc32" in records.entries.columns
 
 

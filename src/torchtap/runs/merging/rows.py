@@ -43,7 +43,7 @@ SAME_BATCH = "equal for all parts of the batch: a constant, or the same samples 
 
 
 def same_rows(one: Rows, two: Rows) -> Mask:
-    """Which rows are of equal values, as far as numbers can tell."""
+    """Return which rows have equal values, as far as numbers can tell."""
     counts = (one[..., _COUNTS] == two[..., _COUNTS]).all(-1)
     size = one[..., L1] / np.maximum(one[..., NUM_FINITE], 1)
     scales = {L1: one[..., L1], SUM_SQUARES: one[..., SUM_SQUARES], MEAN: size}
@@ -69,7 +69,7 @@ def aligned(series: Series, steps: Sequence[int]) -> Rows:
 
 
 def told_by_values(rule: Rule, rows: Mapping[int, Rows]) -> Rule:
-    """The same rule; where labels do not tell replicas from parts, the rows of the ranks do.
+    """Return the rule; where labels do not tell replicas from parts, the rows of the ranks do.
 
     Replicas are equal in every step.
     """

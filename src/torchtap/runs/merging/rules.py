@@ -1,4 +1,4 @@
-"""How what the ranks have of one site makes up the whole: a rule for each port and placement."""
+"""Rules by which the values of the ranks at one site make up the whole, by port and placement."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ UNKNOWN = 0
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """How the ranks of one model, or of one stage of a pipeline, share the work.
+    """The division of the work among the ranks of one model, or of one stage of a pipeline.
 
     Attributes:
         batches: of each part of the batch, the ranks that worked on it and are to be merged.
@@ -58,7 +58,7 @@ class Ranks:
 
     @property
     def here(self) -> tuple[int, ...]:
-        """Those to be merged, ascending."""
+        """The ranks to be merged, ascending."""
         return tuple(sorted(rank for batch in self.batches for rank in batch))
 
 
@@ -87,7 +87,7 @@ class Whole:
         return tuple(sorted(rank for ranks in self.parts.values() for rank in ranks))
 
     def cut_by_values(self) -> Whole:
-        """The same where the values of the ranks differ: a part each, of which dim is not known."""
+        """Return one part for each rank, with no known dim, for ranks whose values differ."""
         parts: dict[Coordinate, tuple[int, ...]] = {
             (number,): (rank,) for number, rank in enumerate(self.ranks)
         }
@@ -96,7 +96,7 @@ class Whole:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """How a site is merged.
+    """The rule by which a site is merged.
 
     Attributes:
         wholes: the values there are, each of some ranks; several are those of parts of the batch.
@@ -112,7 +112,7 @@ class Rule:
 
 
 def rule_of(site: Site, labels: Mapping[int, tuple[str, ...]], ranks: Ranks) -> Rule:
-    """How the parts of the ranks are merged.
+    """Return the rule by which the parts of the ranks are merged.
 
     Args:
         site: where.
@@ -147,7 +147,7 @@ def rule_of(site: Site, labels: Mapping[int, tuple[str, ...]], ranks: Ranks) -> 
 
 
 def _factor(ranks: Ranks) -> list[str]:
-    """How many times the gradient of the whole batch those of its parts are."""
+    """Return a note on how many times the gradient of the whole batch those of its parts are."""
     num = ranks.num_batches * max(ranks.num_microbatches, 1)
     times = f"{num} times"
     if ranks.num_microbatches == UNKNOWN:
@@ -161,7 +161,7 @@ def _factor(ranks: Ranks) -> list[str]:
 
 
 def of_the_whole(labels: Iterable[str]) -> tuple[str, ...]:
-    """Those of some labels that hold for merged values too."""
+    """Return the labels that hold for merged values too."""
     return tuple(label for label in labels if label not in ("local", "reduced"))
 
 
@@ -231,7 +231,7 @@ def _placed_whole(axes: Mapping[int, tuple[Axis, ...]]) -> Whole:
 
 
 def _shape(axes: Sequence[Axis]) -> tuple[tuple[str, int, int | None], ...]:
-    """What the placements of all ranks have in common."""
+    """Return kind, size and dim of each axis, which the placements of all ranks must share."""
     return tuple((axis.kind, axis.size, axis.dim) for axis in axes)
 
 

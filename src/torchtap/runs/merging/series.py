@@ -1,4 +1,4 @@
-"""What ``tt.Stats`` measured on each rank, as one series of the whole."""
+"""Merge the measurements of ``tt.Stats`` on each rank into one series of the whole."""
 
 from __future__ import annotations
 
@@ -225,7 +225,7 @@ class SeriesMerge:
             self._findings.refuse(one.site, f"of {name!r}, {why.rstrip('.')}")
 
     def _of_ranks(self, one: _Site, read: Callable[[Series, int], T | None]) -> dict[int, T]:
-        """What the ranks have, of replicas the first."""
+        """Read a value from each rank that has one; of replicas, from the first."""
         found = {}
         first = [ranks[0] for whole in one.rule.wholes for ranks in whole.parts.values()]
         for rank in first:

@@ -23,12 +23,12 @@ class Source(NamedTuple):
 
     @property
     def meta(self) -> Meta:
-        """What is known of it."""
+        """The metadata of the run."""
         return self.run.meta
 
     @property
     def rank(self) -> int:
-        """Which it is."""
+        """The number of the rank."""
         return self.meta.rank or 0
 
     def __str__(self) -> str:
@@ -115,7 +115,7 @@ def _difference(one: Source, two: Source) -> str:
 
 
 def unlike_models(first: Meta, second: Meta) -> str:
-    """How the models of two runs differ; empty where they do not."""
+    """Describe how the models of two runs differ; the text is empty where they do not."""
     if first.model != second.model:
         return f"the models are {first.model} and {second.model}"
     for path in dict.fromkeys([*first.modules, *second.modules]):
@@ -126,7 +126,7 @@ def unlike_models(first: Meta, second: Meta) -> str:
 
 
 def _are_alike(one: Sequence[Statistic], two: Sequence[Statistic]) -> bool:
-    """Whether the statistics of two runs merge with each other."""
+    """Return whether the statistics of two runs merge with each other."""
     return len(one) == len(two) and all(
         type(a) is type(b) and a.name == b.name and (a == b or not is_dataclass(a))
         for a, b in zip(one, two, strict=True)
@@ -151,7 +151,7 @@ def common_steps(sources: Sequence[Source], *, every: bool = False) -> list[int]
 
 
 def ranks_of(sources: Sequence[Source], missing: tuple[int, ...], num_stages: int) -> Ranks:
-    """How the ranks of a stage share the work, as their runs tell.
+    """Return how the ranks of a stage share the work, as their runs tell.
 
     Args:
         sources: their runs.

@@ -27,7 +27,7 @@ class Stage:
 
     @property
     def here(self) -> tuple[int, ...]:
-        """Those to be merged, ascending."""
+        """The ranks to be merged, ascending."""
         return self.ranks.here
 
 
@@ -108,7 +108,7 @@ def _stage(
 
 
 def _is_told(sources: Sequence[Source]) -> bool:
-    """Whether the runs know which stages they are of.
+    """Return whether the runs know which stages they are of.
 
     Raises:
         RunError: some do and others do not, or they are of different pipelines.

@@ -56,7 +56,7 @@ class StateMerge:
     missing: dict[str, str] = field(default_factory=dict)
 
     def of_step(self, held: Mapping[int, States]) -> States | None:
-        """Of one step: rank -> its states."""
+        """Merge the states of one step, given as rank -> its states."""
         if not held or not self.statistics:
             return None
         return [self._merged(place, one, held) for place, one in enumerate(self.statistics)]
@@ -64,7 +64,7 @@ class StateMerge:
     def of_all(
         self, per_step: Sequence[States] | None, held: Mapping[int, States] | None
     ) -> States | None:
-        """Of all steps together.
+        """Merge the states of all steps together.
 
         Args:
             per_step: what :meth:`of_step` gave for each; ``None`` if not all are kept.
@@ -108,7 +108,7 @@ class StateMerge:
         return state
 
     def _side_by_side(self, one: Statistic) -> Join:
-        """How states of parts of the batch are merged."""
+        """Return the function that merges states of parts of the batch."""
         if isinstance(one, Finished):
             return lambda a, b: Missing(_NO_CODE)
         if isinstance(one, Cosine):
@@ -131,7 +131,7 @@ class StateMerge:
         return reduce(_unless_missing(join), row)
 
     def _along(self, one: Along | EffectiveRank, axis: Axis) -> Join:
-        """Of a statistic that keeps one dim apart, which may be the one that was cut."""
+        """Return the function that merges a statistic that keeps one dim apart, cut or not."""
         num = self.num_dims
         if axis.dim is None or num is None:
             return lambda a, b: Missing(_UNKNOWN_CUT)
@@ -152,7 +152,7 @@ class StateMerge:
 
 
 def _unless_missing(join: Join) -> Join:
-    """The same, where both are available."""
+    """Return a join that gives a missing state where there is one, and calls ``join`` otherwise."""
 
     def joined(one: Any, two: Any) -> Any:
         lost = next((state for state in (one, two) if isinstance(state, Missing)), None)

@@ -1,4 +1,4 @@
-"""What is known of a site in all steps, of several ranks together."""
+"""Facts about a site in all steps, of several ranks together."""
 
 from __future__ import annotations
 

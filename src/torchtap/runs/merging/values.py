@@ -104,7 +104,7 @@ def joined(parts: list[Tensor], axis: Axis) -> Tensor:
 
 
 def _joined_fact(parts: list[Fact], axis: Axis) -> Fact:
-    """As :func:`joined`, of dtypes and shapes alone."""
+    """Join dtypes and shapes alone, as :func:`joined` joins values."""
     if axis.dim is None:
         raise Refused(NO_PLACE)
     try:
@@ -195,7 +195,7 @@ class MergedValues:
 
     @property
     def entries(self) -> Index | None:
-        """What lists of a run need of an index; ``None`` where values are in memory."""
+        """The index, as far as lists of a run need it; ``None`` where values are in memory."""
         if any(one.entries is None for one in self._records):
             return None
         columns, tables = self._index

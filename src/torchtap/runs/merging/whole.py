@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """What merging gave.
+    """The result of merging.
 
     Attributes:
         run: of all ranks.
@@ -45,7 +45,7 @@ def merge_runs(
     stages: bool = False,
     every_step: bool = False,
 ) -> Merged:
-    """As :func:`torchtap.merge`, with the replicas that differ.
+    """Merge runs as :func:`torchtap.merge` does, and return the replicas that differ, too.
 
     Args:
         named: what each run is called in messages, and the run.
@@ -82,7 +82,7 @@ def merge_runs(
 def _evaluation(
     measured: Mapping[int, Series], pipeline: Stages, findings: Findings
 ) -> Series | None:
-    """What was measured in evaluation forwards, in the steps in which all ranks have some."""
+    """Merge the series of evaluation forwards, in the steps in which all ranks have some."""
     there = {rank: one.evaluation for rank, one in measured.items() if one.evaluation is not None}
     if not there:
         return None
@@ -154,7 +154,7 @@ def _note_steps(sources: Sequence[Source], steps: Sequence[int], findings: Findi
 
 
 def _absent_of(sources: Sequence[Source]) -> list[Absence]:
-    """What is absent on all ranks, and on some of them."""
+    """Return the absences of all ranks, each once; those of some ranks say which."""
     found: dict[Absence, list[int]] = {}
     for source in sources:
         for absence in dict.fromkeys(source.run.absent):
@@ -168,5 +168,5 @@ def _absent_of(sources: Sequence[Source]) -> list[Absence]:
 
 
 def _num_having(path: str, sources: Sequence[Source]) -> int:
-    """How many ranks have a module: those of one stage; of a mark, whose path is of none, all."""
+    """Return how many ranks have a module; all for a mark, whose path is of no module."""
     return sum(path in source.meta.modules for source in sources) or len(sources)

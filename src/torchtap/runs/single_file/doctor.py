@@ -1,4 +1,4 @@
-"""What of a run in a file is whole: every checksum is compared. Knows nothing of torch."""
+"""Check a run in a file: every checksum is compared. Knows nothing of torch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _UNPROTECTED = (
 
 @dataclass(frozen=True, slots=True)
 class FileDiagnosis(Printed):
-    """What :func:`examine_file` found.
+    """The result of :func:`examine_file`.
 
     Attributes:
         path: of the file.
@@ -42,7 +42,7 @@ class FileDiagnosis(Printed):
 
     @property
     def is_whole(self) -> bool:
-        """Whether all that was written is there, to the bit; ``False`` where that is not known."""
+        """Return whether all that was written is there, to the bit; ``False`` if unknown."""
         return self.is_protected and not self.problems
 
     def as_dict(self) -> dict[str, Any]:

@@ -106,7 +106,7 @@ def with_rank(path: Path, rank: int) -> Path:
 
 
 class Stored(NamedTuple):
-    """What a file holds, as :class:`~torchtap.runs.run.Run` takes it."""
+    """The contents of a file, as :class:`~torchtap.runs.run.Run` takes them."""
 
     records: Records
     meta: Meta
@@ -227,7 +227,7 @@ def _packed_notes(notes: StepNotes) -> dict[str, Tensor]:
 
 
 def _notes(path: Path, tensors: Tensors) -> StepNotes:
-    """What is known of the steps; nothing in files that were written before they held it."""
+    """Read the notes on the steps; files that were written before they held notes have none."""
     found = StepNotes()
     if NOTES not in tensors:
         return found

@@ -107,7 +107,7 @@ class Value(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What a header says.
+    """The contents of a header.
 
     Attributes:
         path: of the file.
@@ -241,7 +241,7 @@ def read_header(path: str | Path, *, verify: bool = True) -> Header:
 
 
 def _read(file: Path, stream: Any) -> Header:
-    """As :func:`read_header`; raises anything where the file is no safetensors file."""
+    """Read a header; raise an exception of any type where the file is no safetensors file."""
     start = stream.read(8)
     length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
     if not 2 <= length <= MOST_HEADER_BYTES:
@@ -308,7 +308,7 @@ def _unnamed_dtype(tensor: FlatTensor, *, is_real_view: bool) -> str:
 
 
 def _can_be(dtype: str, tensor: FlatTensor) -> bool:
-    """Whether a value of a dtype can stand in a file as that tensor."""
+    """Return whether a value of a dtype can stand in a file as that tensor."""
     stored = STORED[dtype]
     if stored.width == 2 and tensor.shape[-1:] != (2,):
         return False
@@ -348,7 +348,7 @@ def _part_of_folder(file: Path, kind: str) -> RunError:
 
 
 def _no_safetensors(file: Path, error: Exception) -> str:
-    """What is wrong with a file that is no safetensors file."""
+    """Describe what is wrong with a file that is no safetensors file."""
     if isinstance(error, OSError):
         return f"cannot be read: {error.strerror or error}."
     nbytes = file.stat().st_size

@@ -73,7 +73,7 @@ def _pack(series: Series) -> tuple[dict[str, Tensor], dict[str, Any], list[Absen
 
 
 def is_small(name: str) -> bool:
-    """Whether a tensor of a file is of a series and read at once; others are when asked for."""
+    """Return whether a tensor is of a series and read at once; others are read when asked for."""
     return name.startswith(PREFIX) and not name.startswith(FURTHER)
 
 
@@ -124,7 +124,7 @@ def _packed_states(
 
 
 def _described(one: Statistic, writer: Writer) -> dict[str, Any]:
-    """What a statistic is made again from: the arguments of one of ours, a name of another."""
+    """Describe how a statistic is made again: from its arguments, or by name if it is not ours."""
     kind = type(one)
     if _OURS.get(kind.__name__) is not kind:
         return {"kind": None, "arguments": [str(one.name)]}

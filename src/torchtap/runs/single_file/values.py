@@ -186,7 +186,7 @@ _READERS: Mapping[str, Callable[..., Any]] = {
 
 
 def _parts(value: Any) -> list[Any]:
-    """What a value of a known kind is made of, in the order in which it takes them again."""
+    """Return the parts of a value of a known kind, in the order in which it takes them again."""
     if is_dataclass(value):
         return [getattr(value, one.name) for one in fields(value)]
     return list(value)

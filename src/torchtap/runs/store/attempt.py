@@ -238,7 +238,7 @@ class AttemptWriter:
             self.write()
 
     def _committing(self) -> tuple[Template, Mapping[str, Any]]:
-        """What is to be committed, in its order."""
+        """Take out the values that are to be committed, in their order."""
         blocks, entries = self._blocks, self._entries
         self._blocks, self._entries = [], []
         if len(blocks) == 1 and not entries:
@@ -292,12 +292,12 @@ class AttemptWriter:
 
     @property
     def num_commits(self) -> int:
-        """How many were written."""
+        """The number of commits that were written."""
         return self._num_commits
 
     @property
     def num_made(self) -> int:
-        """How many there are with those that wait."""
+        """The number of commits that were made, with those that wait."""
         return self._num_made
 
     def flush(self) -> None:
@@ -390,7 +390,7 @@ class AttemptWriter:
         return known
 
     def _note_ends(self) -> None:
-        """Where the files end when the commits that wait are written."""
+        """Note where the files end when the commits that wait are written."""
         ends = {lane: (lane.end, lane.num_rows) for lane in self._lanes.values()}
         small = 0 if self._small is None else self._small.stream.next
         self._ends_then = ends, small

@@ -30,7 +30,7 @@ _NO_JOURNAL = f"{JOURNAL} is missing"
 
 
 class AttemptReader:
-    """What one attempt has committed so far.
+    """Reader of what one attempt has committed so far.
 
     Args:
         folder: of the attempt.
@@ -84,7 +84,7 @@ class AttemptReader:
 
     @property
     def is_growing(self) -> bool:
-        """Whether a living process writes it."""
+        """Return whether a living process writes the attempt."""
         return self.state == "open" and is_being_written(self.folder)
 
     @cached_property
@@ -93,7 +93,7 @@ class AttemptReader:
 
     @property
     def commits(self) -> list[Commit]:
-        """What is known of each commit."""
+        """The commits, each with what is known of it beside its values."""
         done, found = self._commits
         if done < len(self._lines):
             found += [Commit.of_json(line) for line in self._lines[done:]]
@@ -102,11 +102,11 @@ class AttemptReader:
 
     @property
     def last_commit(self) -> Commit | None:
-        """What is known of the last one."""
+        """The last commit; ``None`` if there is none."""
         return Commit.of_json(self._lines[-1]) if self._lines else None
 
     def commits_with(self, name: str) -> Iterator[Commit]:
-        """Those that have a part that is left out where it is empty, as ``scalars``.
+        """Iterate over commits that have a part that is left out where it is empty, as ``scalars``.
 
         The others are not parsed: of a million steps that takes ten seconds.
         """
@@ -144,12 +144,12 @@ class AttemptReader:
 
     @property
     def has_uncommitted(self) -> bool:
-        """Whether the training handed over commits that are not there."""
+        """Return whether the training handed over commits that are not there."""
         return self.progress is not None and self.progress.num_handed > len(self._lines)
 
     @property
     def num_torn(self) -> int:
-        """How many commits the journal had, and has no more."""
+        """The number of commits that the journal had, and has no more."""
         return 0 if self.progress is None else self.progress.num_committed - len(self._lines)
 
     def last_commits(self, limit: int | None, most: int) -> list[Commit]:
@@ -256,7 +256,7 @@ class AttemptReader:
 
 
 def _is_blank(folder: Path) -> bool:
-    """Whether nothing stands in it yet, as after a kill before its writer had begun."""
+    """Return whether a folder is empty still, as after a kill before its writer had begun."""
     files = [one for one in folder.rglob("[!.]*") if not one.is_dir()]
     return all(one.name == JOURNAL and not _size(one) for one in files)
 

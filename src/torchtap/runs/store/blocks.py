@@ -23,7 +23,7 @@ Column = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """Which rows repeat which.
+    """Blocks of rows that are repeated.
 
     Attributes:
         starts: ``int64[blocks + 1]``, the first row of each, and at the end the number of rows.
@@ -37,28 +37,28 @@ class Blocks:
     bases: NDArray[np.int64]
 
     def __len__(self) -> int:
-        """How many rows there are, repeated."""
+        """Return the number of rows, with repetitions."""
         return int(self.starts[-1])
 
     @property
     def times(self) -> NDArray[np.int64]:
-        """How often each block is repeated."""
+        """The number of repetitions of each block."""
         found: NDArray[np.int64] = np.diff(self.starts) // self.periods
         return found
 
     @property
     def times_of_rows(self) -> NDArray[np.int64]:
-        """How often each row that is kept is repeated."""
+        """The number of repetitions of each row that is kept."""
         return np.repeat(self.times, self.periods)
 
     def find(self, rows: Any) -> tuple[Any, Any]:
-        """Where rows stand among those that are kept, and in which repetition they are."""
+        """Return where rows stand among those that are kept, and in which repetition they are."""
         block = np.searchsorted(self.starts, rows, side="right") - 1
         times, within = np.divmod(rows - self.starts[block], self.periods[block])
         return self.bases[block] + within, times
 
     def is_sound(self, num_kept: int) -> bool:
-        """Whether the blocks fit together, and to so many rows that are kept."""
+        """Return whether the blocks fit together, and to that many rows that are kept."""
         if len(self.starts) != len(self.periods) + 1 or len(self.bases) != len(self.periods):
             return False
         if self.starts[0] != 0 or (self.periods < 1).any():
@@ -137,7 +137,7 @@ class BlockColumn:
         return found
 
     def recoded(self, codes: Column) -> BlockColumn:
-        """The same rows with each number in place of that of which it has the place."""
+        """Return the same rows, with each number replaced by the one at its place in ``codes``."""
         return BlockColumn(self._blocks, codes[self._kept], None, self.dtype)
 
     def head(self, count: int) -> BlockColumn:
@@ -192,7 +192,7 @@ class BlockColumn:
 
 
 def narrow(column: Column) -> Column:
-    """The same whole numbers in the narrowest dtype that has them all."""
+    """Return whole numbers in the narrowest dtype that has them all."""
     low, high = (int(column.min()), int(column.max())) if len(column) else (0, 0)
     for kind in _WIDTHS:
         bounds = np.iinfo(kind)
@@ -228,7 +228,7 @@ def blocks_of(columns: Mapping[str, Column]) -> tuple[Blocks, NDArray[np.int64]]
 
 
 def growth_of(blocks: Blocks, kept: NDArray[np.int64], column: Column) -> Column:
-    """How much each row that is kept grows from one repetition to the next."""
+    """Return how much each row that is kept grows from one repetition to the next."""
     is_repeated = blocks.times_of_rows > 1
     rows = kept[is_repeated]
     found = np.zeros(len(kept), dtype=np.int64)
@@ -238,7 +238,7 @@ def growth_of(blocks: Blocks, kept: NDArray[np.int64], column: Column) -> Column
 
 
 def grows_safely(blocks: Blocks, growths: Iterable[Column]) -> bool:
-    """Whether no repetition of any row is beyond the numbers of 64 bits."""
+    """Return whether every repetition of every row stays within the numbers of 64 bits."""
     is_repeated = blocks.times > 1
     times = np.repeat(blocks.times[is_repeated], blocks.periods[is_repeated])
     rows = np.repeat(is_repeated, blocks.periods)
@@ -250,7 +250,7 @@ def grows_safely(blocks: Blocks, growths: Iterable[Column]) -> bool:
 def _compared(
     columns: Mapping[str, Column], starts: Column, lengths: Column
 ) -> tuple[Column, Column]:
-    """Of each step whether it repeats the one before, and whether it grows as that did."""
+    """Return for each step whether it repeats the one before, and whether it grows as that did."""
     is_alike = np.zeros(len(starts), dtype=bool)
     is_alike[1:] = lengths[1:] == lengths[:-1]
     of_step = np.repeat(np.arange(len(starts), dtype=np.int32), lengths)

@@ -1,4 +1,4 @@
-"""What is known of a commit beside its values. Knows nothing of torch and of pyarrow."""
+"""Facts about a commit beside its values. Knows nothing of torch and of pyarrow."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torchtap.core.errors import RunError
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """What is known of a commit beside its values.
+    """The facts about a commit beside its values.
 
     Attributes:
         number: from 0, within the attempt.
@@ -35,7 +35,7 @@ class Commit:
     dropped: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def as_json(self) -> bytes:
-        """As it stands in the journal: what is empty is left out."""
+        """Return the commit as it stands in the journal, without its empty parts."""
         body: dict[str, Any] = {"commit": self.number, "step": self.step, "time": self.time}
         body["is_closed"] = self.is_closed
         for name in ("ids", "labels", "scalars", "dropped"):

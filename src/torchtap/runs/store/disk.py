@@ -158,17 +158,17 @@ class Disk:
 
     @property
     def num_dropped(self) -> int:
-        """How many values were left out because the queue, or ``max_bytes``, was full."""
+        """The number of values left out because the queue, or ``max_bytes``, was full."""
         return self._intake.num_dropped
 
     @property
     def dropped_bytes(self) -> int:
-        """How many bytes they had."""
+        """The number of bytes of the values that were left out."""
         return self._intake.dropped_bytes
 
     @property
     def resumes(self) -> bool:
-        """Whether it goes on with a run that is there."""
+        """Return whether the sink goes on with a run that is there."""
         return self._settings.resume
 
     def describe(self, labels: Mapping[str, str], num_steps: int | None = None) -> None:
@@ -363,7 +363,7 @@ class Disk:
         return self._reader.records
 
     def planned_size(self) -> PlannedSize:
-        """How large the run will be: what is known before, or from the steps that were written."""
+        """Estimate how large the run will be, from the plan or from the steps that were written."""
         about, how = self._about, self._settings
         series = None if about.series is None else about.series()
         measured, fixed = size_of_statistics(series, how.num_steps)
@@ -384,7 +384,7 @@ class Disk:
 
     @property
     def absent(self) -> tuple[Absence, ...]:
-        """What was given to it and could not be written."""
+        """The values that were given to the sink and could not be written, with reasons."""
         found = [*self._unreadable]
         if self.num_dropped:
             reason = (

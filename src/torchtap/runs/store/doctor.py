@@ -1,4 +1,4 @@
-"""What of a folder is whole: every checksum is compared. Knows nothing of torch."""
+"""Check a folder: every checksum is compared. Knows nothing of torch."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class AttemptState:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis(Printed):
-    """What :func:`examine` found.
+    """The result of :func:`examine`.
 
     Attributes:
         attempts: one after the other, by rank.
@@ -75,7 +75,7 @@ class Diagnosis(Printed):
 
     @property
     def is_whole(self) -> bool:
-        """Whether all that was committed is there, to the bit, and no attempt lost a step."""
+        """Return whether all that was committed is there, to the bit, with no lost step."""
         return not any(one.problems for one in self.attempts)
 
     def as_dict(self) -> dict[str, Any]:
@@ -216,7 +216,7 @@ def _checksum(file: int, offset: int, nbytes: int) -> int:
 
 
 def _wrong_index(one: AttemptReader) -> Iterator[str]:
-    """Whether index and journal say the same."""
+    """Report whether index and journal are damaged, missing, or differ."""
     from torchtap.runs.store.journal import index_of, read_journal
     from torchtap.runs.store.streams import Damage
 
@@ -249,7 +249,7 @@ def _are_same(one: Index, two: Index) -> bool:
 
 
 def _wrong_series(one: AttemptReader) -> Iterator[str]:
-    """What was measured, and the table of it that others read."""
+    """Report damage of what was measured, and of the table of it that others read."""
     if not _is_as_written(one, SERIES, "series"):
         yield SERIES_DAMAGED
     if not _is_as_written(one, SEALED_STATISTICS, "statistics"):

@@ -1,4 +1,4 @@
-"""How each dtype of torch stands in a safetensors file. Knows nothing of torch.
+"""Storage of each dtype of torch in a safetensors file. Knows nothing of torch.
 
 A dtype that safetensors has no name for is written as a plainer one, with one more dimension: a
 complex number as two real ones, anything else as its bytes. The journal has the true name.
@@ -59,7 +59,7 @@ STORED |= {f"{name}.{layout}": Stored("U8", 0, 1) for name in [*STORED] for layo
 
 
 def is_sparse_dtype(name: str) -> bool:
-    """Whether a name is of a dtype with a sparse layout, as ``float32.sparse_coo``."""
+    """Return whether a name is of a dtype with a sparse layout, as ``float32.sparse_coo``."""
     return "." in name
 
 

@@ -1,4 +1,4 @@
-"""What is in a folder, site by site, from its indices alone. Knows nothing of torch."""
+"""List the contents of a folder, site by site, from its indices alone. Knows nothing of torch."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def _entries(index: Index) -> dict[Site, SiteEntry]:
 
 
 def _counted(codes: Any) -> tuple[Any, Any]:
-    """As ``np.unique`` with counts; where the codes are few, without sorting them."""
+    """Count codes as ``np.unique`` does; where the codes are few, without sorting them."""
     most = int(codes.max()) + 1
     if most > 4 * len(codes):
         return np.unique(codes, return_counts=True)

@@ -199,13 +199,13 @@ def _came(one: AttemptReader) -> int | None:
 
 
 def _began_after(number: int, attempts: Attempts) -> list[int]:
-    """Where the later attempts began, of those that say it."""
+    """Return where the later attempts began, of those that say it."""
     later = [one.progress for key, one in attempts.items() if key > number]
     return [one.began for one in later if one is not None and one.began >= 0]
 
 
 def _wanted(one: AttemptReader, steps: range) -> Sequence[int]:
-    """Those of some steps that an attempt would have committed, as far as that is known."""
+    """Return the steps that an attempt would have committed, as far as that is known."""
     every, values = one.facts.get("every"), one.facts.get("values_every")
     if not steps or not isinstance(every, int) or not isinstance(values, int):
         return steps

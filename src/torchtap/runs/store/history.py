@@ -30,7 +30,7 @@ def limits_of(attempts: Attempts) -> Limits:
 
 
 def counts(step: int, limit: int | None) -> bool:
-    """Whether a step of an attempt counts."""
+    """Return whether a step of an attempt counts."""
     return limit is None or step < limit
 
 
@@ -48,7 +48,7 @@ def counted(index: Index, limit: int | None) -> Index:
 
 
 def absences(attempts: Attempts) -> list[Absence]:
-    """What was selected and not seen, and what is lost."""
+    """Return what was selected and not seen, and what is lost."""
     found = [Absence(WHOLE_RUN, why) for why in _unfinished(attempts)]
     limits = limits_of(attempts)
     found += [Absence(WHOLE_RUN, gap.reason) for gap in gaps_of(attempts, limits)]
@@ -70,7 +70,7 @@ def absences(attempts: Attempts) -> list[Absence]:
 
 
 def _unfinished(attempts: Attempts) -> Iterator[str]:
-    """What may be missing at the end, as the last attempt goes on or did not end well."""
+    """Describe what may be missing at the end, as the last attempt goes on or did not end well."""
     last = attempts[max(attempts)]
     measures = " (statistics every 50 steps)" if last.facts.get("measures") else ""
     if last.is_growing:

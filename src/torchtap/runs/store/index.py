@@ -1,4 +1,4 @@
-"""What stands in a journal, as columns of numbers. Knows nothing of torch and of pyarrow."""
+"""Entries of a journal, as columns of numbers. Knows nothing of torch and of pyarrow."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """What the numbers of an index stand for, in each case the entry of that number.
+    """The entries that the numbers of an index stand for: entry by number, in each table.
 
     Attributes:
         site: the sites.
@@ -84,7 +84,7 @@ class Index:
 
     @staticmethod
     def empty() -> Index:
-        """Of no value."""
+        """Return an index of no value."""
         return Index({name: np.zeros(0, kind) for name, kind in DTYPES.items()}, Tables())
 
     def only(self, chosen: NDArray[Any]) -> Index:

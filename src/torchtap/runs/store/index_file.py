@@ -98,7 +98,7 @@ def _write(path: Path, parts: Sequence[Any]) -> dict[str, int]:
 
 
 class Sealed(NamedTuple):
-    """What the file holds.
+    """The contents of the file.
 
     Attributes:
         entries: the columns.
@@ -113,7 +113,7 @@ class Sealed(NamedTuple):
     last: NDArray[np.int64]
 
     def fits(self, sizes: Mapping[str, int]) -> bool:
-        """Whether every value has the bytes of its dtype and shape, and its file has these.
+        """Return whether every value has the bytes of its dtype and shape, and its file has these.
 
         Args:
             sizes: name of a file -> its bytes.
@@ -184,7 +184,7 @@ def _read(raw: NDArray[np.uint8]) -> Sealed | None:
 
 
 def _is_sound(blocks: Blocks, kept: Arrays, growth: Arrays, tables: Tables) -> bool:
-    """Whether the columns fit together, and their numbers are those of entries of the tables."""
+    """Return whether the columns fit together, and all their numbers have entries in the tables."""
     num_kept = len(kept["step"])
     if {len(one) for one in (*kept.values(), *growth.values())} != {num_kept}:
         return False

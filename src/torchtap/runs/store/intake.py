@@ -33,7 +33,7 @@ _PAUSE = 0.02
 
 
 class Committed(NamedTuple):
-    """What was committed.
+    """The numbers of steps, values and bytes that were committed.
 
     Attributes:
         num_steps: steps with values.
@@ -196,7 +196,7 @@ class Intake:
     # ------------------------------------------------------------------ no room
 
     def _make_room(self, record: Record, room: int, nbytes: int) -> bool:
-        """What to do with a value that finds no room at once; whether it has some now."""
+        """Handle a value that finds no room at once; return whether it has some now."""
         self._hand_gathered()
         if self._settings.on_full == "wait":
             return self.queue.reserve(room, wait=True)

@@ -157,7 +157,7 @@ def _names_of(schema: Any) -> tuple[str, ...]:
 
 
 class Templates:
-    """Those of the last kinds of steps."""
+    """The templates of the last kinds of steps."""
 
     def __init__(self) -> None:
         self._known: list[Template] = []

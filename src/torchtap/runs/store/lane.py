@@ -140,7 +140,7 @@ class Lane:
 
     @property
     def has_more(self) -> bool:
-        """Whether something is reserved, or may be written, behind the last value."""
+        """Return whether something is reserved, or may be written, behind the last value."""
         return max(self._reserved, self._furthest) > self.end
 
     def cut(self, file: int) -> None:

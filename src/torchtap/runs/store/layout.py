@@ -40,12 +40,12 @@ class OtherFormatError(RunError):
 
 
 def rank_folder(run: Path, rank: int) -> Path:
-    """Where one rank writes."""
+    """Return the folder in which one rank writes."""
     return run / f"rank-{rank:05d}"
 
 
 def attempt_folder(rank: Path, number: int) -> Path:
-    """Where one process of that rank writes."""
+    """Return the folder in which one process of that rank writes."""
     return rank / f"attempt-{number:03d}"
 
 
@@ -60,9 +60,9 @@ def lane_name(number: int, site: str) -> str:
 
 
 def is_value_file(name: str) -> bool:
-    """Whether a journal may name this file: a lane, or the file of small values.
+    """Return whether a journal may name this file: a lane, or the file of small values.
 
-    Whatever a journal says, nothing outside of its own folder is opened.
+    Nothing outside of its own folder is opened, whatever a journal says.
     """
     return name == SMALL or _LANE.fullmatch(name) is not None
 
@@ -92,7 +92,7 @@ def _numbered(folder: Path, pattern: re.Pattern[str]) -> dict[int, Path]:
 
 
 def is_run_folder(path: Path) -> bool:
-    """Whether a folder has the parts of a run."""
+    """Return whether a folder has the parts of a run."""
     return path.is_dir() and ((path / RUN).is_file() or bool(ranks_in(path)))
 
 
@@ -137,5 +137,5 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def _checksum(body: dict[str, Any]) -> int:
-    """Of the text that JSON makes of it, which is the same when it is read and written again."""
+    """Return the checksum of the JSON text, which is the same when it is read and written again."""
     return crc32(json.dumps(body).encode("ascii"))

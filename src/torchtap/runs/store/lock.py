@@ -1,4 +1,4 @@
-"""Whether a living process writes an attempt: it holds a lock, which ends with the process.
+"""Tell whether a living process writes an attempt: it holds a lock, which ends with the process.
 
 Nothing relies on it but messages and the refusal of a second writer: not every file system has
 locks, and no two writers make the same folder.
@@ -24,7 +24,7 @@ def hold_lock(file: int) -> bool:
 
 
 def is_being_written(attempt: Path) -> bool:
-    """Whether a living process writes this attempt, as far as the file system can tell."""
+    """Return whether a living process writes this attempt, as far as the file system can tell."""
     import fcntl
 
     try:

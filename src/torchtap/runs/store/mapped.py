@@ -233,7 +233,7 @@ class MappedValues(Sequence[Tensor]):
         return chosen.view(-1).view(dtype).view(len(rows), *shape[1:])
 
     def _gathered_singly(self, places: Any, within: Any) -> Tensor | None:
-        """The same of values that stand by themselves, as small ones and those of one file do."""
+        """Gather rows of values that stand alone, as small ones and those of one file do."""
         columns, tables = self.entries.columns, self.entries.tables
         dtypes, first = columns["dtype"][places], int(places[0])
         if (dtypes != dtypes[0]).any():
@@ -272,7 +272,7 @@ class MappedValues(Sequence[Tensor]):
         return self._paths[self._at("file", place)]
 
     def is_whole(self, place: int) -> bool:
-        """Whether a value has its checksum."""
+        """Return whether a value has its checksum."""
         try:
             return self._has_checksum(place, self._raw(place))
         except RunError:

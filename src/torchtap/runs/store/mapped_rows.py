@@ -48,7 +48,7 @@ class MappedRows:
         return found
 
     def alone(self, num_steps: int, num_sites: int) -> Rows:
-        """The same in a file of their own, whose room is free when they are let go of."""
+        """Return rows in a file of their own, which ends with them; few rows are in memory."""
         if num_steps * num_sites * ROW_WIDTH * 8 < _EXTENT:
             return np.empty((num_steps, num_sites, ROW_WIDTH))
         return MappedRows(self._folder).empty(num_steps, num_sites)

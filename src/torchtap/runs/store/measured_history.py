@@ -1,8 +1,8 @@
-"""What the attempts of a rank measured, as one series.
+"""Join the measurements of the attempts of a rank into one series.
 
 An attempt that was closed has all that ``tt.Stats`` kept; one that was not has the numbers of each
-step. Numbers, histograms and states of a step are those of the attempt that counts there. What is
-kept over all steps is merged of the attempts; where steps of one are superseded, it is computed
+step. Numbers, histograms and states of a step are those of the attempt that counts there. Results
+over all steps are merged of the attempts; where steps of one are superseded, they are computed
 again from what is kept of single steps, or said to be missing.
 """
 
@@ -38,7 +38,7 @@ _Sites = dict[str, tuple[Sequence[Any], dict[int, Rows]]]
 
 
 class Attempt(NamedTuple):
-    """What one attempt measured.
+    """The measurements of one attempt.
 
     Attributes:
         measured: all of it, or the numbers of each step alone.
@@ -50,7 +50,7 @@ class Attempt(NamedTuple):
 
 
 def joined(attempts: Sequence[Attempt]) -> Series:
-    """What several attempts measured, as one series.
+    """Join the measurements of several attempts into one series.
 
     A later attempt supersedes from the first step that it measured on, too.
     """
@@ -187,7 +187,7 @@ class _Joining:
         return part.series.total(own)
 
     def _histograms(self, step: int) -> dict[int, Histogram]:
-        """Those of one step, or of all."""
+        """Return the histograms of one step, or of all."""
         found = {}
         for place, site in enumerate(self.series.measured):
             if step == ALL_STEPS:
@@ -221,7 +221,7 @@ class _Joining:
         return part.series is not None and part.series.statistics == self.series.statistics
 
     def _all_states(self, part: _Part, place: int) -> list[Any] | None:
-        """Those of the steps of an attempt that count; why there are none, where there are none."""
+        """Return the states of the steps of an attempt that count, or why there are none."""
         many, own = len(self.series.statistics), part.series
         if own is None:
             return [Missing(f"{_NOT_CLOSED}.")] * many

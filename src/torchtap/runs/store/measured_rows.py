@@ -103,7 +103,7 @@ _MISPLACED = (
 
 
 def _is_misplaced(folder: Path) -> bool:
-    """Whether the rows are of another attempt than the journal."""
+    """Return whether the rows are of another attempt than the journal."""
     from torchtap.runs.store.owner import are_of_one, owner_of
 
     return not are_of_one(owner_of(folder / STATISTICS), owner_of(folder / JOURNAL))

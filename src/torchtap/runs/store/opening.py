@@ -126,7 +126,7 @@ class Folder:
 
     @property
     def _is_alone(self) -> bool:
-        """Whether there was one process, and so nothing to merge."""
+        """Return whether there was one process, and so nothing to merge."""
         metas = [one.reader.meta for one in self._ranks.values()]
         return len(metas) == 1 and metas[0].world_size == 1
 

@@ -1,6 +1,6 @@
-"""Which attempt a stream belongs to: it says so in the metadata of its schema. Needs pyarrow.
+"""The attempt that a stream belongs to: the metadata of its schema says it. Needs pyarrow.
 
-What stands in a file of another run is whole, too, and no checksum in it tells.
+A file of another run is whole, too, and no checksum in it tells.
 """
 
 from __future__ import annotations
@@ -30,5 +30,5 @@ def owner_of(path: Path) -> str:
 
 
 def are_of_one(one: str, other: str) -> bool:
-    """Whether two files may be of one attempt: neither says another one."""
+    """Return whether two files may be of one attempt: neither says another one."""
     return not one or not other or one == other

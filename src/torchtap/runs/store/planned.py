@@ -1,4 +1,4 @@
-"""How large a run in a folder will be: from the plan of a watch, and from what was written."""
+"""Estimate the size of a run in a folder, from the plan of a watch and from what was written."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ _OF_GRADIENTS = ("param_grad", "step_grad", "update")
 def before_a_step(
     size: PlannedSize, plan: Plan | None, selection: WriteSelection, meta: Meta
 ) -> PlannedSize:
-    """What is known of a step before one ran: parameters, buffers, and their gradients.
+    """Estimate a step before one ran: parameters, buffers, and their gradients.
 
-    Of a gradient one backward is counted, and of parameters that are frozen none.
+    One backward is counted for a gradient, and none for parameters that are frozen.
 
     Args:
         size: what else is known.
@@ -75,7 +75,7 @@ def before_a_step(
 
 
 def after_steps(size: PlannedSize, done: Committed, written: Written, every: int) -> PlannedSize:
-    """What is known of a step from those that were written.
+    """Estimate a step from those that were written.
 
     Args:
         size: what else is known.
@@ -95,7 +95,7 @@ def after_steps(size: PlannedSize, done: Committed, written: Written, every: int
 
 
 def _share(recorded: int, every: int) -> float:
-    """Of how many of the steps that are recorded the values are written."""
+    """Return the share of the recorded steps of which the values are written."""
     return recorded / math.lcm(recorded, every)
 
 

@@ -1,4 +1,4 @@
-"""How far a training has come, as it says itself at each step. Knows nothing of torch.
+"""Progress of a training, as it says itself at each step. Knows nothing of torch.
 
 The thread that writes is behind the training. This file is written by the training, into memory of
 the system that outlives a process that is killed: it tells what was handed over and is not there.
@@ -18,7 +18,7 @@ _WHOLE = struct.Struct("<qqqqI")
 
 
 class Progress(NamedTuple):
-    """How far a training has come.
+    """The progress of a training.
 
     Attributes:
         began: the first step that was closed; -1 where none was.
@@ -59,7 +59,7 @@ class ProgressWriter:
 
 
 def read_progress(path: Path) -> Progress | None:
-    """What stands there; ``None`` where it is missing or damaged."""
+    """Read the progress of a training; return ``None`` where it is missing or damaged."""
     try:
         body = path.read_bytes()
     except OSError:

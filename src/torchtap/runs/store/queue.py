@@ -61,7 +61,7 @@ class SmallValues:
 
 @dataclass(frozen=True, slots=True)
 class EndOfStep:
-    """What was written since the last such item is to be committed."""
+    """The item that asks to commit what was written since the last item of its kind."""
 
     step: int
     time: float

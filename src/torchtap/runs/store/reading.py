@@ -104,7 +104,7 @@ class RankReader:
 
     @property
     def meta(self) -> Meta:
-        """What is known of the model, as the last attempt has it."""
+        """The metadata of the model, as the last attempt has it."""
         for one in reversed(self.attempts.values()):
             body = one.facts.get("meta")
             if body is not None:
@@ -113,7 +113,7 @@ class RankReader:
 
     @property
     def is_described(self) -> bool:
-        """Whether an attempt says which rank and model it is of."""
+        """Return whether an attempt says which rank and model it is of."""
         return any(one.facts.get("meta") is not None for one in self.attempts.values())
 
     @property
@@ -148,7 +148,7 @@ class RankReader:
 
     @cached_property
     def series(self) -> Series:
-        """What was measured."""
+        """The series that was measured."""
         for number, one in self._measured.items():
             one.refresh(self.attempts[number].facts)
         if len(self._measured) == 1:
@@ -165,7 +165,7 @@ class RankReader:
 
     @property
     def absent(self) -> list[Absence]:
-        """What was selected and not seen, and what is lost."""
+        """The absences: what was selected and not seen, and what is lost."""
         for number, one in self._measured.items():
             one.refresh(self.attempts[number].facts)
         lost = [why for one in self._measured.values() for why in (*one.lost, *one.rows.lost)]
@@ -176,7 +176,7 @@ class RankReader:
 
 
 def _renamed(index: Index, number: int) -> Index:
-    """The same, with files told apart by their attempt."""
+    """Return the index with its files told apart by their attempt."""
     tables = {name: found for name, found in index.tables.items() if name in CODED}
     tables["file"] = [f"{number}/{name}" for name in index.tables.file]
     return Index(index.columns, type(index.tables)(**tables))

@@ -1,4 +1,4 @@
-"""Which values are written, and what of them."""
+"""Selection of the values that are written, and of their parts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PICKED = "a part of the value, picked when it was written"
 
 @dataclass(slots=True)
 class WriteSelection:
-    """Which values are written, and what of them.
+    """The selection of the values that are written, and of their parts.
 
     Attributes:
         values: patterns, sites or functions of a site; ``None`` for no value at all.
@@ -56,11 +56,11 @@ class WriteSelection:
 
     @property
     def takes_whole(self) -> bool:
-        """Whether the values of all steps are written as they are."""
+        """Return whether the values of all steps are written as they are."""
         return self.dtype is None and self.pick is None and self.every == 1
 
     def wants(self, record: Record, meta: Meta) -> bool:
-        """Whether a record is written."""
+        """Return whether a record is written."""
         if record.step % self.every:
             return False
         site = record.site
@@ -70,14 +70,14 @@ class WriteSelection:
         return known
 
     def wants_site(self, site: Site, meta: Meta) -> bool:
-        """Whether the records of a site are written, of the steps that are."""
+        """Return whether the records of a site are written, of the steps that are."""
         if self.values is None:
             return False
         chosen = Selection([site], meta.modules, meta.aliases, tuple)
         return bool(chosen.fitting(self.values))
 
     def nbytes_of(self, tensor: Tensor) -> int:
-        """How many bytes a tensor has at most when it is written."""
+        """Return the most bytes that a tensor can have when it is written."""
         own, wanted = tensor.dtype.itemsize, self.dtype
         if wanted is not None and tensor.is_floating_point():
             own = min(own, wanted.itemsize)

@@ -1,4 +1,4 @@
-"""How a ``tt.Disk`` writes, as the user asked for it."""
+"""Settings of a ``tt.Disk``, as the user asked for them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CHOICES = {
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How values are written; see :class:`~torchtap.runs.store.disk.Disk` for each."""
+    """The settings for writing values; see :class:`~torchtap.runs.store.disk.Disk` for each."""
 
     queue_bytes: int
     max_bytes: int | None

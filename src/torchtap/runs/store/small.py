@@ -109,6 +109,6 @@ class SmallWriter:
                 raise RunError(f"pyarrow {pa.__version__} writes batches in another layout.")
 
     def forget(self) -> None:
-        """What waits is not to be written."""
+        """Forget the values that wait, so that they are not written."""
         self._expected = []
         self.stream.forget()

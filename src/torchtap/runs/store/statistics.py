@@ -1,4 +1,4 @@
-"""What ``tt.Stats`` measured, on disk: rows while it grows, all of it once it is closed."""
+"""Measurements of ``tt.Stats`` on disk: rows while a run grows, all of them once it is closed."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def measured_in(series: Series, phase: str, steps: Sequence[int] | None = None) 
 
 
 def phases_of(series: Series) -> list[tuple[str, Series]]:
-    """What was measured in training forwards, and in evaluation forwards if there were any."""
+    """Return the series of training forwards, and that of evaluation forwards if there were any."""
     evaluation = series.evaluation
     return [(FORWARD, series), *([] if evaluation is None else [(EVAL, evaluation)])]
 
@@ -145,7 +145,7 @@ def _batch(measured: Measured, *, is_sealed: bool) -> Any:
 
 
 def _derived(rows: Rows) -> list[Any]:
-    """What ``Statistics`` computes of a row: std, rms, l2 and absmax."""
+    """Compute std, rms, l2 and absmax of rows, as ``Statistics`` does."""
     with np.errstate(divide="ignore", invalid="ignore"):
         finite = rows[:, NUM_FINITE]
         largest = np.maximum(abs(rows[:, MIN]), abs(rows[:, MAX]))
@@ -192,7 +192,7 @@ def read_sealed(folder: Path, expected: Any) -> Series | None:
 
 
 class MeasuredReader:
-    """What was measured in one attempt: all of it once that is closed, and rows before.
+    """Reader of the measurements of one attempt: all of them once that is closed, rows before.
 
     Args:
         folder: of the attempt.

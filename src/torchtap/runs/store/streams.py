@@ -91,12 +91,12 @@ class StreamWriter:
 
     @property
     def next(self) -> int:
-        """Where the file will end when what waits is written."""
+        """The place where the file will end when what waits is written."""
         return self.end + self.num_waiting
 
     @property
     def num_waiting(self) -> int:
-        """How many bytes wait to be written."""
+        """The number of bytes that wait to be written."""
         return 0 if self._sink is None else self._sink.tell() - self._skipped
 
     def append(self, batch: Any, info: bytes = b"") -> None:
@@ -131,7 +131,7 @@ class StreamWriter:
         return whole
 
     def forget(self) -> None:
-        """What waits is not to be written."""
+        """Forget the batches that wait, so that they are not written."""
         self._sink = self._stream = None
 
     def back_to(self, end: int) -> None:
@@ -260,7 +260,7 @@ def _messages(
 
 
 def _is_empty(whole: Any, schema: Any) -> bool:
-    """Whether it is a stream that was closed without a batch."""
+    """Return whether the bytes are a stream that was closed without a batch."""
     source = pa.BufferReader(whole)
     try:
         with pa.ipc.open_stream(source) as reader:
@@ -303,7 +303,7 @@ def _checked(batch: Any, said: Any, end: int) -> Found | None:
 
 
 def _next_batch(view: mmap.mmap, whole: Any, schema: Any, start: int, size: int) -> int | None:
-    """Where the next whole batch begins behind something that is none."""
+    """Find where the next whole batch begins behind something that is none."""
     head = schema.serialize().to_pybytes()
     place = start
     while True:

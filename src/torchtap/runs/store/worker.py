@@ -63,7 +63,7 @@ class Worker:
 
     @property
     def num_commits(self) -> int:
-        """How many commits were written so far; waits for none."""
+        """The number of commits that were written so far; waits for none."""
         return self._writer.num_commits
 
     @property
@@ -74,7 +74,7 @@ class Worker:
 
     @property
     def is_running(self) -> bool:
-        """Whether there is a thread still."""
+        """Return whether the thread is running still."""
         return self._thread.is_alive()
 
     def _run(self) -> None:

@@ -18,7 +18,7 @@ from torchtap.stats.statistics import Statistics, sparkline
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What is known of one site.
+    """The facts about one site.
 
     Attributes:
         site: where.
@@ -57,7 +57,7 @@ ROW_COLUMNS: Mapping[str, str] = {
 
 
 def text_of(row: Row, name: str) -> str | Cell:
-    """What stands in a column of a row."""
+    """Return the text or cell in a column of a row."""
     if name in _WORDS:
         return _WORDS[name](row)
     if not is_there(row.stats, name):
@@ -69,7 +69,7 @@ def text_of(row: Row, name: str) -> str | Cell:
 
 
 def is_left(name: str) -> bool:
-    """Whether a column is aligned to the left."""
+    """Return whether a column is aligned to the left."""
     return name in ("type", "shape", "dtype", "histogram")
 
 

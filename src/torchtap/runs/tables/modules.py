@@ -12,7 +12,7 @@ from torchtap.stats.statistics import Statistics
 
 @dataclass(frozen=True, slots=True)
 class ModuleRow:
-    """What one module returned in the last step, and the gradient that came back to it.
+    """The output of one module in the last step, and the gradient that came back to it.
 
     Attributes:
         path: the module, ``""`` for the root.

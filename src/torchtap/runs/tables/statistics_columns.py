@@ -45,7 +45,7 @@ def unicode_names(sites: Iterable[Site]) -> list[str]:
 
 
 class StatisticsIndex:
-    """Which rows there are: of each site, in the order of the run, its steps, ascending.
+    """The rows that there are: of each site, in the order of the run, its steps, ascending.
 
     Args:
         held: the run at one moment.

@@ -93,7 +93,7 @@ def _arrow() -> Any:
 
 
 def _is_question(query: str) -> bool:
-    """Whether a text is one query that changes nothing."""
+    """Return whether a text is one query that changes nothing."""
     first = query.split(maxsplit=1)[:1]
     return bool(first) and first[0].lower() in _QUESTIONS and ";" not in query.rstrip("; \n")
 

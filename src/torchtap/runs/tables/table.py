@@ -52,7 +52,7 @@ class Table(Printed):
     def sorted(
         self, key: str | Callable[[Statistics], float], *, largest_first: bool = True
     ) -> Table:
-        """The same rows in another order; NaN comes last.
+        """Return the same rows in another order; NaN comes last.
 
         Args:
             key: a column, or a function of :class:`Statistics`. With ``-`` before it (``-l2``) a
