@@ -17,6 +17,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, example, given, settings, strategies as st
 
+import torchtap as tt
 from torchtap.stats.kernels import native
 
 if not native.available():
@@ -735,3 +736,14 @@ def test_a_tensor_that_replaces_another_leaves_nothing_of_it() -> None:
             assert torch.equal(rows[0, :15], expected_row[:15])
             assert listed[1].sum() == rows[1, 0] == 5
             assert set(listed) <= {0, 1}
+
+
+def test_calls_of_the_kernel_keep_the_references_of_none() -> None:
+    """With a binary that any version of Python compiled; from 3.12 on their number is constant."""
+    x = torch.ones(3, 5)
+    for options in ({}, {"histogram": False}, {"dim": 1}):
+        tt.measure(x, **options)
+        before = sys.getrefcount(None)
+        for _ in range(1000):
+            tt.measure(x, **options)
+        assert abs(sys.getrefcount(None) - before) < 500

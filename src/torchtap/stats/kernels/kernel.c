@@ -910,6 +910,14 @@ static int are_right(int64_t dtype, const int64_t *extents, int count) {
             PyEval_RestoreThread(gil);                                                             \
     } while (0)
 
+/* A new reference to None. Py_RETURN_NONE adds no reference with the headers of 3.12 and 3.13,
+ * where None is immortal, although the limited API of 3.11 is asked for (python/cpython#134989).
+ * A wheel built there and used with 3.11 would take None's references away until Python aborts. */
+static PyObject *none(void) {
+    Py_IncRef(Py_None);
+    return Py_None;
+}
+
 static PyObject *py_accumulate(PyObject *module, PyObject *const *arguments, Py_ssize_t given) {
     int64_t a[7];
     (void)module;
@@ -917,7 +925,7 @@ static PyObject *py_accumulate(PyObject *module, PyObject *const *arguments, Py_
         return NULL;
     MEASURE(a[1], accumulate(POINTER(const char, a[0]), a[1], (int)a[2], POINTER(double, a[3]),
                              POINTER(int64_t, a[4]), NULL, a[5], NOTHING, a[6]));
-    Py_RETURN_NONE;
+    return none();
 }
 
 static PyObject *py_take(PyObject *module, PyObject *const *arguments, Py_ssize_t given) {
@@ -926,7 +934,7 @@ static PyObject *py_take(PyObject *module, PyObject *const *arguments, Py_ssize_
     if (!read_integers(arguments, given, 5, a, "take") || !are_right(a[2], a + 1, 1))
         return NULL;
     MEASURE(a[1], take(POINTER(const char, a[0]), a[1], (int)a[2], POINTER(Aim, a[3]), a[4]));
-    Py_RETURN_NONE;
+    return none();
 }
 
 static PyObject *py_replace(PyObject *module, PyObject *const *arguments, Py_ssize_t given) {
@@ -936,7 +944,7 @@ static PyObject *py_replace(PyObject *module, PyObject *const *arguments, Py_ssi
         return NULL;
     forget(POINTER(Aim, a[3]));
     MEASURE(a[1], take(POINTER(const char, a[0]), a[1], (int)a[2], POINTER(Aim, a[3]), a[4]));
-    Py_RETURN_NONE;
+    return none();
 }
 
 static PyObject *py_channels(PyObject *module, PyObject *const *arguments, Py_ssize_t given) {
@@ -948,7 +956,7 @@ static PyObject *py_channels(PyObject *module, PyObject *const *arguments, Py_ss
     MEASURE(a[1] * a[2] * a[3],
             accumulate_channels(POINTER(const char, a[0]), a[1], a[2], a[3], (int)a[4],
                                 POINTER(double, a[5]), a[6]));
-    Py_RETURN_NONE;
+    return none();
 }
 
 static PyObject *py_sum(PyObject *module, PyObject *const *arguments, Py_ssize_t given) {
@@ -958,7 +966,7 @@ static PyObject *py_sum(PyObject *module, PyObject *const *arguments, Py_ssize_t
         return NULL;
     MEASURE(a[1] * a[2], accumulate_sum(POINTER(const char, a[0]), a[1], a[2], (int)a[3],
                                         POINTER(double, a[4])));
-    Py_RETURN_NONE;
+    return none();
 }
 
 static PyObject *py_merge(PyObject *module, PyObject *const *arguments, Py_ssize_t given) {
@@ -971,7 +979,7 @@ static PyObject *py_merge(PyObject *module, PyObject *const *arguments, Py_ssize
     const int64_t *from = POINTER(const int64_t, a[3]);
     for (int bin = 0; to && from && bin < BINS; bin++)
         to[bin] += from[bin];
-    Py_RETURN_NONE;
+    return none();
 }
 
 static PyObject *py_drain(PyObject *module, PyObject *const *arguments, Py_ssize_t given) {
@@ -991,7 +999,7 @@ static PyObject *py_add_lists(PyObject *module, PyObject *const *arguments, Py_s
         return NULL;
     add_lists(POINTER(const uint16_t, a[0]), POINTER(const void, a[1]), a[2] == 2,
               POINTER(const int64_t, a[3]), a[4], POINTER(const int64_t, a[5]));
-    Py_RETURN_NONE;
+    return none();
 }
 
 static PyObject *py_capabilities(PyObject *module, PyObject *unused) {
@@ -1006,7 +1014,7 @@ static PyObject *py_force(PyObject *module, PyObject *name) {
     if (!text)
         return NULL;
     const Target *chosen = supported(PyBytes_AsString(text));
-    Py_DECREF(text);
+    Py_DecRef(text);
     if (!chosen)
         return PyErr_Format(PyExc_ValueError, "%R is not an instruction set of this machine", name);
     const char *before = target->name;
