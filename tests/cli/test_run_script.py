@@ -438,7 +438,7 @@ def test_the_last_line_says_why_nothing_was_recorded(tmp_path: Path, number: int
 
 
 RESUMED = """
-import os, signal, sys, torch
+import os, signal, sys, time, torch
 from torch import nn
 torch.manual_seed(0)
 net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
@@ -456,6 +456,7 @@ for step in range(start, 12):
     if step % 4 == 3:
         torch.save({"net": net.state_dict(), "step": step + 1}, "checkpoint.pt")
     if step == int(sys.argv[1]):
+        time.sleep(0.3)  # Until the steps before it are committed, 20 ms after the last of them.
         os.kill(os.getpid(), signal.SIGKILL)
 """
 

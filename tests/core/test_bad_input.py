@@ -325,3 +325,20 @@ def test_every_error_of_ours_is_also_a_fitting_built_in() -> None:
     assert issubclass(tt.MissingExtraError, ImportError)
     ours = (tt.SiteError, tt.CaptureError, tt.RunError, tt.InputError, tt.MissingExtraError)
     assert all(issubclass(error, tt.TorchtapError) for error in ours)
+
+
+@pytest.mark.parametrize(
+    ("function", "given", "says"),
+    [
+        (tt.open, {"path": None}, "tt.open got NoneType; expected the path"),
+        (tt.open, {"path": {}}, "tt.open got dict; expected the path"),
+        (tt.merge, {"runs": None}, "tt.merge got NoneType; expected a list of runs"),
+        (tt.Stats, {"keep": {}}, "keep is {}; expected a number of steps"),
+        (tt.Stats, {"keep": None}, "keep is None; expected a number of steps"),
+    ],
+)
+def test_what_is_no_run_and_no_number_is_refused(
+    function: Callable[..., Any], given: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(tt.InputError, match=re.escape(says)):
+        function(**given)

@@ -202,3 +202,21 @@ def test_another_format_is_refused_by_doctor_and_reader(tmp_path: Path) -> None:
     for look in (tt.open, examine):
         with pytest.raises(tt.RunError, match="has format 9"):
             look(path)
+
+
+@pytest.mark.parametrize("command", ["show", "stats"])
+def test_tables_of_a_damaged_folder_say_that_something_is_absent(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "run"
+    net = small_net()
+    with tt.watch(net, "*:output", to=tt.Disk(path)) as w:
+        for step in range(3):
+            net(batch(step))
+            w.step()
+    assert cli.run([command, str(path)]) == 0
+    assert "absent" not in capsys.readouterr().err
+    for lane in path.rglob("*.arrows"):
+        os.truncate(lane, 0)
+    assert cli.run([command, str(path)]) == 0
+    assert f"absent: {tt.open(path).absent[0].reason}" in capsys.readouterr().err

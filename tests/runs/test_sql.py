@@ -176,3 +176,15 @@ def test_a_site_with_a_lone_surrogate_has_a_row_of_its_own(tmp_path: Path) -> No
             found = load_file(file)
             assert sorted(found)[1:] == ["\\ud800:output", "\\ud800:output.1"]
             assert all(math.isclose(float(one.sum()), 2.0) for one in found.values())
+
+
+def test_a_query_reads_no_variable_of_python_and_says_what_there_is() -> None:
+    with tt.watch(relu := nn.ReLU(), to=tt.Stats()) as w:
+        relu(torch.ones(2))
+    run = w.run
+    for name in ("run", "query", "columns"):  # Variables of torchtap, or of the caller.
+        with pytest.raises(Exception, match=rf"Table with name {name} does not exist"):
+            run.sql(f"select * from {name}").fetchall()
+    for nothing in (None, "", " ;\n"):
+        with pytest.raises(tt.InputError, match=r"run\.sql got .*; expected a query, such as"):
+            run.sql(nothing)  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from torchtap.cli.options import all_option, json_option
-from torchtap.cli.output import print_json, print_page, print_written
+from torchtap.cli.output import complain_of_absent, print_json, print_page, print_written
 from torchtap.cli.parsing import (
     existing_run,
     open_saved,
@@ -127,6 +127,7 @@ def show(
         print_json(values)
     else:
         print_page(page, width=None if every else WIDTH)
+    complain_of_absent(path, opened)
 
 
 @click.command()
@@ -177,6 +178,7 @@ def stats(
         print_json(values)
     else:
         print_page(page, width=None if every else WIDTH)
+    complain_of_absent(path, opened)
 
 
 def _listed_columns(path: str) -> list[str]:

@@ -345,6 +345,8 @@ def existing_file(path: str | Path) -> Path:
     file = Path(path)
     if file.is_dir():
         raise InputError(f"{file} is a folder; expected a file.")
+    if file.exists() and not file.is_file():
+        raise InputError(f"{file} is a device or a pipe; expected a file.")
     if not file.is_file():
         raise InputError(f"There is no file {file}{_near_files(file)}")
     return file

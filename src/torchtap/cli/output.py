@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from torchtap.core.absence import by_reason
 from torchtap.core.printed_page import BLANK, Line, Page, wants_color
-from torchtap.core.text import WIDTH
+from torchtap.core.text import WIDTH, plural
 
 if TYPE_CHECKING:
     from torchtap.cli.demo import Guess
     from torchtap.cli.model import Unwrapped
+    from torchtap.runs.run import Run
 
 _MOST_KEYS = 6
 
@@ -40,6 +42,16 @@ def _finite(value: Any) -> Any:
 
 def print_written(files: Sequence[str]) -> None:
     click.echo("\n" + "\n".join(f"wrote {file}" for file in files))
+
+
+def complain_of_absent(path: str, run: Run) -> None:
+    """Say on stderr that a table lacks something, which `torchtap ls` lists."""
+    reasons = by_reason(run.absent)
+    if not reasons:
+        return
+    num_sites = len({site for sites in reasons.values() for site in sites})
+    more = f" (and {plural(len(reasons) - 1, 'other reason')})" if len(reasons) > 1 else ""
+    complain(f"{plural(num_sites, 'site')} absent: {next(iter(reasons))}{more}: torchtap ls {path}")
 
 
 def complain(text: str) -> None:

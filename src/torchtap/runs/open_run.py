@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
+from torchtap.core.errors import InputError
+from torchtap.core.tensors import kind_of
 from torchtap.runs.run import Run
 
 
@@ -24,6 +27,7 @@ def open_run(path: str | Path, *, verify: bool = True) -> Run:
 
     Raises:
         FileNotFoundError: there is nothing.
+        InputError: ``path`` is no path.
         RunError: it is not a run of torchtap, or is damaged.
 
     Example:
@@ -33,6 +37,10 @@ def open_run(path: str | Path, *, verify: bool = True) -> Run:
         >>> tt.open(w.run.save(tempfile.mkdtemp() + "/run.safetensors")).steps
         []
     """
+    if not isinstance(path, str | os.PathLike):
+        raise InputError(
+            f"tt.open got {kind_of(path)}; expected the path of a file or a folder with a run."
+        )
     if Path(path).is_dir():
         from torchtap.runs.store.opening import open_folder
 

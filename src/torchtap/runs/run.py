@@ -511,6 +511,7 @@ class Run(Printed):
             a ``duckdb.DuckDBPyRelation``: print it, or call ``fetchall()`` or ``df()``.
 
         Raises:
+            InputError: ``query`` is no text, or an empty one.
             MissingExtraError: duckdb is not installed.
 
         Example:

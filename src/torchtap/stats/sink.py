@@ -369,8 +369,8 @@ class Stats:
 
 
 def _check(sample_mean: Sequence[str], statistics: Sequence[Statistic], keep: int) -> None:
-    if keep < 1:
-        raise InputError(f"keep is {keep}; expected a number of steps from 1.")
+    if not isinstance(keep, int) or keep < 1:
+        raise InputError(f"keep is {keep!r}; expected a number of steps from 1.")
     for one in statistics:
         if not isinstance(one, Statistic):
             raise InputError(

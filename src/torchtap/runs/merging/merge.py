@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from torchtap.core.errors import InputError
+from torchtap.core.tensors import kind_of
 from torchtap.runs.merging.whole import Merged, merge_runs
 from torchtap.runs.open_run import open_run
 from torchtap.runs.run import Run
@@ -75,6 +76,10 @@ def merge_all(
     """Merge as :func:`merge` does, and return the replicas that differ, too."""
     if isinstance(runs, str | Path | Run):
         raise InputError("tt.merge takes a list of runs or files, one of each rank, not one alone.")
+    if not isinstance(runs, Iterable):
+        raise InputError(
+            f"tt.merge got {kind_of(runs)}; expected a list of runs or files, one of each rank."
+        )
     return merge_runs(_opened(runs), allow_missing=allow_missing, stages=stages)
 
 

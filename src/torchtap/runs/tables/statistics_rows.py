@@ -6,11 +6,12 @@ import atexit
 import os
 from collections.abc import Iterator
 from functools import cache
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from torchtap.core.errors import MissingExtraError
+from torchtap.core.errors import InputError, MissingExtraError
 from torchtap.runs.tables.statistics_columns import (
     NAMES,
     StatisticsColumns,
@@ -42,18 +43,20 @@ def statistics_rows(run: Run, where: Where = None) -> Iterator[dict[str, Any]]:
 
 def query_statistics(run: Run, query: str) -> Any:
     """See :meth:`Run.sql <torchtap.runs.run.Run.sql>`."""
-    try:
-        import duckdb
-    except ImportError as error:
+    if find_spec("duckdb") is None:
         raise MissingExtraError(
             "Asking in SQL needs duckdb. Install it: pip install 'torchtap[sql]'."
-        ) from error
+        )
     _arrow()
+    if not isinstance(query, str) or not query.strip("; \n\t"):
+        raise InputError(
+            f"run.sql got {query!r}; expected a query, such as 'select site, mean from statistics'."
+        )
     from torchtap.runs.tables.lazy_table import LazyTable
 
     # A database that takes longer to make than most queries; one of its own for all else than
     # questions, such as making a table. The answer keeps it alive.
-    asked = _database(os.getpid()).cursor() if _is_question(query) else duckdb.connect()
+    asked = _database(os.getpid()).cursor() if _is_question(query) else _connected()
     asked.register("statistics", LazyTable(_columns(run, None)))
     return asked.sql(query)
 
@@ -98,11 +101,16 @@ def _is_question(query: str) -> bool:
     return bool(first) and first[0].lower() in _QUESTIONS and ";" not in query.rstrip("; \n")
 
 
+def _connected() -> Any:
+    """Make a database in memory that takes no name for a variable of Python, such as one here."""
+    import duckdb
+
+    return duckdb.connect(config={"python_enable_replacements": False})
+
+
 @cache
 def _database(process: int) -> Any:
     """A database in memory, of this process."""
-    import duckdb
-
-    found = duckdb.connect()
+    found = _connected()
     atexit.register(_database.cache_clear)
     return found
