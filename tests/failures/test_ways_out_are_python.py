@@ -70,7 +70,9 @@ def test_ways_out_hold_together_with_compound_operands_in_every_situation(tmp_pa
 
 def code_of(way: str) -> Iterator[str]:
     """The parts of a way out that stand as code and name the operand."""
-    parts = re.split(r": |, or | or (?=\()|, and | in place of | \(\.|; | against | before |\.$", way)
+    parts = re.split(
+        r": |, or | or (?=\()|, and | in place of | \(\.|; | against | before |\.$", way
+    )
     yield from (one for one in parts if "if True else None" in one and one.startswith("("))
 
 

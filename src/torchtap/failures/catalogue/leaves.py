@@ -49,7 +49,7 @@ def _integer(failure: Failure, found: re.Match[str]) -> Explanation:
 
 
 def _given_to_parameter(failure: Failure) -> str:
-    """Return the text of what ``nn.Parameter`` was given; empty where it was not that call."""
+    """The text of what ``nn.Parameter`` was given; empty where it was not that call."""
     frame = failure.user
     node = None if frame is None else frame.expression
     if frame is None or not isinstance(node, ast.Call) or not node.args:

@@ -17,8 +17,8 @@ def _layer(failure: Failure, found: re.Match[str]) -> Explanation:
     wanted = re.findall(r"\d+", found["wanted"])
     if num == 1 and wanted[0] in given[:-1]:
         at = given.index(wanted[0])
-        ways.append(
-            f"Move dimension {at} to the end, normalize, and move it back: x.movedim({at}, -1)."
+        ways.insert(
+            0, f"Move dimension {at} to the end, normalize, and move it back: x.movedim({at}, -1)."
         )
     return Explanation(
         f"{failure.module_text} normalizes the last dimensions {found['wanted']}, and its input is "

@@ -183,6 +183,8 @@ def _reshape(failure: Failure, found: re.Match[str]) -> Explanation:
         ways = [
             f"Keep the batch and flatten the rest: {it}.flatten(1); then fit what follows to it."
         ]
+    elif not _can_be_computed(sizes, int(found["numel"])):
+        ways = [f"Give sizes whose product is {found['numel']}; it is {math.prod(sizes)}."]
     elif isinstance(value, Tensor) and sizes[:1] == list(value.shape[:1]):
         ways.insert(0, f"Give sizes whose product is {found['numel']}; it is {math.prod(sizes)}.")
     elif isinstance(value, Tensor) and value.dim() > 1:
@@ -193,6 +195,12 @@ def _reshape(failure: Failure, found: re.Match[str]) -> Explanation:
         tuple(ways),
         failure.details(operand),
     )
+
+
+def _can_be_computed(sizes: Sequence[int], numel: int) -> bool:
+    """Return whether -1 in the place of one of the sizes would give a shape that fits."""
+    others = [math.prod(sizes[:at]) * math.prod(sizes[at + 1 :]) for at in range(len(sizes))]
+    return any(one and numel % one == 0 for one in others)
 
 
 def _strides(failure: Failure, found: re.Match[str]) -> Explanation:
