@@ -89,6 +89,41 @@ def note_of(source: str, folder: Path) -> str:
             ("they have one shape: x > 0",),
             (") = x > 0", "x[:, "),
         ),
+        (
+            "x = torch.rand(3, requires_grad=True)\ncopy.deepcopy(x * 2)",
+            ("deepcopy came to a tensor, which was computed",),
+            ("came to x", " x.detach()"),
+        ),
+        (
+            "a = torch.rand(3, requires_grad=True)\ntorch.autograd.grad(a * a, a)",
+            ("gradients of a * a", "torch.ones_like(a * a)", "(a * a).sum()"),
+            ("of output", "output."),
+        ),
+        (
+            "torch.tensor([torch.rand(2), torch.rand(2)])",
+            ("1. Join them: torch.stack([torch.rand(2), torch.rand(2)])",),
+            (),
+        ),
+        (
+            "import numpy\ntorch.relu(numpy.ones(3))",
+            ("1. Convert it: torch.from_numpy(numpy.ones(3)).float()",),
+            ("from_numpy(input)",),
+        ),
+        (
+            "F.embedding(torch.tensor([11]), torch.rand(10, 4))",
+            ("1. Give it a row for each.",),
+            ("module = nn.Embedding",),
+        ),
+        (
+            "F.mse_loss(torch.rand(3, 1), torch.rand(4, 3))",
+            ("1. Make what produces",),
+            (".mT",),
+        ),
+        (
+            "nn.BatchNorm1d(4)(torch.rand(2, 5, 4))",
+            ("1. Put the channels behind the batch: x.movedim(-1, 1)",),
+            (),
+        ),
     ],
 )
 def test_a_note_says_what_is_true_of_the_operand(

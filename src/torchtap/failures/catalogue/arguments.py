@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from torchtap.failures.assignments import assignments_of
 from torchtap.failures.failure import Explanation, Failure
+from torchtap.failures.frame import MISSING
 from torchtap.failures.operands import Operand
 from torchtap.failures.source import grouped, written
 
@@ -20,7 +21,8 @@ def _argument(failure: Failure, found: re.Match[str]) -> Explanation:
     operand = next(
         (one for one in failure.operands if type(one.value).__name__ == given.split(".")[-1]), None
     )
-    operand = failure.operand(name) or operand
+    unknown = [one for one in failure.operands if one.value is MISSING]
+    operand = failure.operand(name) or operand or (unknown[0] if len(unknown) == 1 else None)
     text = name if operand is None else failure.name_of(operand)
     origin = None if operand is None else failure.origin(operand)
     hooked = origin.module if origin is not None else None

@@ -26,10 +26,14 @@ def _name(failure: Failure, tensor: Tensor | None, otherwise: str) -> str:
 
 
 def _called_on(failure: Failure) -> str:
-    """Return the text before ``.backward`` in the program; ``output`` where it cannot be seen."""
+    """Return what the program differentiates, as it is written; ``output`` if it is not seen."""
     frame = failure.user
     node = None if frame is None else frame.expression
     called = node.func if isinstance(node, ast.Call) else None
+    if frame is not None and isinstance(node, ast.Call) and node.args:
+        is_one = not isinstance(node.args[0], ast.List | ast.Tuple | ast.Starred)
+        if is_one and written(node.func).endswith("autograd.grad"):
+            return written(node.args[0], frame.file)
     if frame is None or not isinstance(called, ast.Attribute) or called.attr != "backward":
         return "output"
     return written(called.value, frame.file)

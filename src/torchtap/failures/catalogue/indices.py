@@ -38,7 +38,9 @@ def _embedding(failure: Failure, found: re.Match[str]) -> Explanation:
             f"Replace the negative ones, if they stand for padding: {grouped(name)}.clamp(min=0)."
         )
     if high is None or rows is None or high > rows:
-        ways.append(f"Give it a row for each: {short} = nn.Embedding({high or 'N'}, ...).")
+        made = f": {short} = nn.Embedding({high or 'N'}, ...)"
+        is_module = isinstance(module, nn.Embedding)
+        ways.append(f"Give it a row for each{made if is_module else ''}.")
     if rows is not None and "pos" in name:
         ways.append(f"Give shorter sequences: {rows} positions at most (truncation=True).")
     else:

@@ -125,7 +125,8 @@ def _copy(failure: Failure, found: re.Match[str]) -> Explanation:
     held = [] if owner is None else failure.holders(owner)
     kept = _attribute(failure, owner)
     name = kept[0] if kept else (held[-1] if held else "a tensor")
-    ways = [f"Copy without the graph: {grouped(name)}.detach().clone()."]
+    it = name if kept or held else "tensor"
+    ways = [f"Copy without the graph: {it}.detach().clone()."]
     if kept:
         ways = [
             f"Keep it without its graph: {name} = {name}.detach(), or set it to None before the "

@@ -10,6 +10,7 @@ import re
 from torch import Tensor, nn
 
 from torchtap.failures.failure import UNNAMED, Explanation, Failure
+from torchtap.failures.frame import MISSING
 from torchtap.failures.operands import shape_of
 from torchtap.failures.source import grouped, written
 
@@ -211,7 +212,9 @@ def _made_a_tensor(failure: Failure) -> str:
     maker = node.func.attr if isinstance(node.func, ast.Attribute) else ""
     is_maker = maker in ("tensor", "as_tensor", "array", "asarray") or maker.endswith("Tensor")
     held = frame.value_of(node.args[0])
-    is_list = type(held) in (list, tuple) and any(isinstance(one, Tensor) for one in held)
+    is_list = type(held) in (list, tuple) and any(
+        isinstance(one, Tensor) or one is MISSING for one in held
+    )
     return written(node.args[0], frame.file) if is_maker and is_list else ""
 
 

@@ -45,7 +45,7 @@ def _features(failure: Failure, found: re.Match[str]) -> Explanation:
     value = None if operand is None else operand.value
     ways = [f"Make it take that many: {failure.variable} = nn.{kind}({found['given']})."]
     if isinstance(value, Tensor) and value.shape[-1] == int(found["wanted"]):
-        ways.append("Put the channels behind the batch: x.movedim(-1, 1).")
+        ways.insert(0, "Put the channels behind the batch: x.movedim(-1, 1), and back after it.")
     return Explanation(
         f"{failure.module_text} takes {found['wanted']} channels, and its input has "
         f"{found['given']} in dimension 1.",

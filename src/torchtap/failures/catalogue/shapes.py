@@ -68,7 +68,7 @@ def _fitting(a: str, b: str, one: Tensor, other: Tensor) -> Iterator[str]:
         if _broadcasts((*low.shape, 1), high.shape):
             it = grouped(name)
             yield f"Say where the missing dimension is: {it}.unsqueeze(-1), or {it}[..., None]."
-    elif one.dim() > 1 and _broadcasts(one.shape, other.mT.shape):
+    elif one.dim() > 1 and one.shape == other.mT.shape:
         yield f"Bring them into one order: {grouped(b)}.mT."
     elif one.numel() == other.numel():
         reshaped = f"{grouped(b)}.reshape({grouped(a)}.shape)"
