@@ -100,6 +100,12 @@ def note_of(source: str, folder: Path) -> str:
             ("of output", "output."),
         ),
         (
+            "net = nn.Sequential(nn.Linear(2, 2))\nnet[0].weight.requires_grad_(False)\n"
+            "torch.autograd.grad(net(torch.rand(2)).sum(), net[0].weight)",
+            ("with respect to 0.weight", "Call net[0].weight.requires_grad_()"),
+            ("Call 0.weight",),
+        ),
+        (
             "torch.tensor([torch.rand(2), torch.rand(2)])",
             ("1. Join them: torch.stack([torch.rand(2), torch.rand(2)])",),
             (),

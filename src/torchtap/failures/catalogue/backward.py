@@ -118,12 +118,16 @@ def _cut(failure: Failure, tensor: Tensor | None, name: str, details: Details) -
 
 def _input_without_grad(failure: Failure, found: re.Match[str]) -> Explanation:
     inputs = _inputs(failure)
-    without = [name for name, one in inputs if not one.requires_grad]
-    name = without[0] if without else "one of the inputs"
+    without = [(name, one) for name, one in inputs if not one.requires_grad]
+    name = without[0][0] if without else "one of the inputs"
+    holder = failure.names.holder(without[0][1]) if without else None
+    it = grouped(name) if without else "x"
+    if holder is not None:
+        it = f"{failure.names.variable(holder)}.{name.rpartition('.')[2]}"
     return Explanation(
         f"A gradient with respect to {name} was asked for, which does not require grad.",
         (
-            f"Call {name}.requires_grad_() before the forward that computes the output.",
+            f"Call {it}.requires_grad_() before the forward that computes the output.",
             f"Leave {name} out of the inputs.",
         ),
         tuple(("input", f"{name}, {shape_of(one)}") for name, one in inputs[:4]),
