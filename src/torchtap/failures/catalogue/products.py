@@ -201,7 +201,8 @@ def _dimensions(failure: Failure, found: re.Match[str]) -> Explanation:
         sizes = ", ".join(map(str, [channels, *shape]))
         way = f"Give it its {channels} channels in front: an input of [{sizes}], or a batch of it."
     elif num > high:
-        way = f"Take one, where the first dimension is no batch: {short}[0]."
+        if num == high + 1 and shape[0] == 1:
+            way = f"Take out the first dimension, of one: {short}.squeeze(0)."
         if channels == shape[1]:
             way = f"Join the dimensions behind the channels: {short}.flatten({high - 1})."
         elif channels == shape[num - high + 1]:
