@@ -244,7 +244,7 @@ class Failure:
         return [
             name
             for frame in self.frames
-            if not frame.is_torch
+            if not frame.is_torch and not frame.is_standard
             for name, value in frame.own_names.items()
             if value is wanted
         ]

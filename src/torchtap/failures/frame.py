@@ -84,6 +84,12 @@ class Frame:
         return below.startswith("autograd/") or is_named
 
     @property
+    def is_standard(self) -> bool:
+        """Return whether it runs code of Python's own library."""
+        is_package = any(f"{os.sep}{name}{os.sep}" in self.file for name in _PACKAGES)
+        return self.file.startswith((_STANDARD, "<frozen")) and not is_package
+
+    @property
     def is_user(self) -> bool:
         """Return whether it runs code of the program itself: of no library."""
         return not is_of_library(self.file)

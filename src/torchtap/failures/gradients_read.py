@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torchtap.failures.assignments import assignments_of
 from torchtap.failures.failure import Failure
 from torchtap.failures.frame import MISSING, Frame
-from torchtap.failures.source import written
+from torchtap.failures.source import grouped, written
 
 
 class Read(NamedTuple):
@@ -50,7 +50,7 @@ def _reads(frame: Frame, expression: ast.AST) -> list[Read]:
             if (isinstance(owner, Tensor) and owner.is_leaf and owner.grad is None) or (
                 isinstance(owner, Tensor) and not owner.is_leaf and not owner.retains_grad
             ):
-                found.append(Read(written(node.value, frame.file), owner))
+                found.append(Read(grouped(written(node.value, frame.file)), owner))
         elif isinstance(node, ast.ListComp | ast.GeneratorExp) and _is_over_gradients(node):
             found += list(_of_parameters(frame, node))
     return found

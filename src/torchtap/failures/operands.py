@@ -19,6 +19,7 @@ from torchtap.failures.graph_reading import place_of
 from torchtap.failures.names import Names
 from torchtap.failures.source import written
 
+_MOST_CHARACTERS = 60
 _DTYPES = {
     "float": "float32",
     "double": "float64",
@@ -181,10 +182,53 @@ def origin_of(operand: Operand, frames: Sequence[Frame], names: Names) -> Origin
             return _from_assignments(made, frame, name, names, tensor)
         if held[0] in frame.code.co_varnames[: frame.code.co_argcount]:
             argument = f"an argument of {frame.code.co_name}"
+    if frames[operand.depth].is_torch and not argument and name == operand.text:
+        name = _as_handed_over(operand, frames)
     if tensor is not None and tensor.grad_fn is not None:
         text, module = place_of(tensor.grad_fn, names)
         return Origin(f"made by {text}", name, module)
     return Origin(argument, name)
+
+
+def _as_handed_over(operand: Operand, frames: Sequence[Frame]) -> str:
+    """The expression by which the program handed a value to PyTorch, whose own name says little.
+
+    The text of the operand, where that expression is long, or cannot be told.
+    """
+    for depth in range(operand.depth, 0, -1):
+        frame, caller = frames[depth], frames[depth - 1]
+        if not frame.is_torch or caller.is_torch:
+            continue
+        for node, value in _given(caller.expression, frame):
+            text = written(node, caller.file)
+            if value is operand.value and len(text) <= _MOST_CHARACTERS:
+                return text
+        break
+    return operand.text
+
+
+def _given(call: ast.AST | None, frame: Frame) -> Iterator[tuple[ast.expr, Any]]:
+    """The arguments of a call with the values that the frame of the called function has of them."""
+    if not isinstance(call, ast.Call) or any(isinstance(one, ast.Starred) for one in call.args):
+        return
+    code, held = frame.code, frame.frame.f_locals
+    names = [one for one in code.co_varnames[: code.co_argcount] if one not in ("self", "cls")]
+    values = [_unless_assigned(frame, one) for one in names]
+    if code.co_flags & inspect.CO_VARARGS:
+        rest = held.get(code.co_varnames[code.co_argcount + code.co_kwonlyargcount])
+        values += rest if isinstance(rest, tuple) else ()
+    yield from zip(call.args, values, strict=False)
+    others = held.get("kwargs")
+    for one in call.keywords:
+        if one.arg is not None and one.arg in names:
+            yield one.value, _unless_assigned(frame, one.arg)
+        elif type(others) is dict and one.arg in others:
+            yield one.value, others[one.arg]
+
+
+def _unless_assigned(frame: Frame, name: str) -> Any:
+    """An argument of a function that still has the value with which it was called."""
+    return MISSING if assignments_of(frame, name) else frame.frame.f_locals.get(name, MISSING)
 
 
 def _before_in(frame: Frame) -> nn.Module | None:

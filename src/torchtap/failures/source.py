@@ -25,6 +25,8 @@ _DEFS = ("def ", "async def ", "@")
 _BLOCKS = (*_DEFS, "class ")
 _UNPLACED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.JoinedStr)
 """Nodes with parts outside of their own place: decorators, and expressions in strings."""
+_CLOSE = (ast.Name, ast.Attribute, ast.Call, ast.Subscript, ast.List, ast.Dict)
+"""Expressions of which nothing comes apart where a method is called on them."""
 
 
 def source_tree(file: str) -> ast.Module | None:
@@ -111,6 +113,32 @@ def written(node: ast.AST, file: str = "") -> str:
     parts[-1] = parts[-1][:end]
     parts[0] = parts[0][start:]
     return " ".join(b"".join(parts).decode().split())
+
+
+def grouped(text: str) -> str:
+    """An expression as it stands before ``.method()``, ``[...]`` or an operator.
+
+    In parentheses, but where it binds as closely by itself. A text that is no expression stays.
+    """
+    tree, inside = _expression(text), _expression(text[1:-1])
+    is_grouped = text[:1] == "(" and inside is not None
+    if tree is None or is_grouped or isinstance(tree, _CLOSE):
+        return text
+    return f"({text})"
+
+
+def replaced(text: str, method: str) -> str:
+    """``x = x.float()`` of ``x``; of what no value can be given to, ``(a + b).float()`` alone."""
+    value = f"{grouped(text)}.{method}"
+    is_place = isinstance(_expression(text), ast.Name | ast.Attribute | ast.Subscript)
+    return f"{text} = {value}" if is_place else value
+
+
+def _expression(text: str) -> ast.expr | None:
+    try:
+        return ast.parse(text, mode="eval").body
+    except (SyntaxError, ValueError):
+        return None
 
 
 def _holds(outer: Place, inner: Place) -> bool:

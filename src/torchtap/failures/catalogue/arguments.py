@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from torchtap.failures.assignments import assignments_of
 from torchtap.failures.failure import Explanation, Failure
+from torchtap.failures.frame import MISSING
 from torchtap.failures.operands import Operand
-from torchtap.failures.source import written
+from torchtap.failures.source import grouped, written
 
 
 def _argument(failure: Failure, found: re.Match[str]) -> Explanation:
@@ -20,7 +21,8 @@ def _argument(failure: Failure, found: re.Match[str]) -> Explanation:
     operand = next(
         (one for one in failure.operands if type(one.value).__name__ == given.split(".")[-1]), None
     )
-    operand = failure.operand(name) or operand
+    unknown = [one for one in failure.operands if one.value is MISSING]
+    operand = failure.operand(name) or operand or (unknown[0] if len(unknown) == 1 else None)
     text = name if operand is None else failure.name_of(operand)
     origin = None if operand is None else failure.origin(operand)
     hooked = origin.module if origin is not None else None
@@ -57,13 +59,13 @@ def _details(failure: Failure, operand: Operand) -> tuple[tuple[str, str], ...]:
 def _ways(given: str, text: str, maker: nn.Module | None, value: Any) -> tuple[str, ...]:
     if isinstance(value, dict):
         held = [key for key, one in value.items() if isinstance(one, Tensor)]
-        short = [f"{text}[{key!r}]" for key in held[:3]]
-        return (f"Take a tensor out of it: {' or '.join(short) or f'{text}[...]'}.",)
+        short = [f"{grouped(text)}[{key!r}]" for key in held[:3]]
+        return (f"Take a tensor out of it: {' or '.join(short) or f'{grouped(text)}[...]'}.",)
     if given in ("tuple", "list"):
         is_first = type(value) in (tuple, list) and value and isinstance(value[0], Tensor)
         if type(value) in (tuple, list) and value and not is_first:
             return (f"Make a tensor of it: torch.tensor({text}).",)
-        ways = [f"Take the tensor out of it: {text}[0]."]
+        ways = [f"Take the tensor out of it: {grouped(text)}[0]."]
         if isinstance(maker, nn.LSTM | nn.GRU | nn.RNN | nn.MultiheadAttention):
             ways.append(
                 "It returns (output, state): output, _ = module(x), also inside a Sequential."
@@ -76,7 +78,7 @@ def _ways(given: str, text: str, maker: nn.Module | None, value: Any) -> tuple[s
     if given == "NoneType":
         return (
             f"Return a value from what makes {text}: a function without return gives None.",
-            f"Guard it: if {text} is not None.",
+            f"Guard it: if {grouped(text)} is not None.",
         )
     if "ndarray" in given:
         return (f"Convert it: torch.from_numpy({text}).float().",)

@@ -15,7 +15,7 @@ from torchtap.failures.failure import Explanation, Failure
 from torchtap.failures.frame import Frame, shown_file
 from torchtap.failures.graph_reading import FREED, Node, leaves_of, nodes_of, place_of, saved_by
 from torchtap.failures.operands import Operand, shape_of
-from torchtap.failures.source import written
+from torchtap.failures.source import grouped, written
 
 Details = tuple[tuple[str, str], ...]
 
@@ -26,10 +26,14 @@ def _name(failure: Failure, tensor: Tensor | None, otherwise: str) -> str:
 
 
 def _called_on(failure: Failure) -> str:
-    """Return the text before ``.backward`` in the program; ``output`` where it cannot be seen."""
+    """Return what the program differentiates, as it is written; ``output`` if it is not seen."""
     frame = failure.user
     node = None if frame is None else frame.expression
     called = node.func if isinstance(node, ast.Call) else None
+    if frame is not None and isinstance(node, ast.Call) and node.args:
+        is_one = not isinstance(node.args[0], ast.List | ast.Tuple | ast.Starred)
+        if is_one and written(node.func).endswith("autograd.grad"):
+            return written(node.args[0], frame.file)
     if frame is None or not isinstance(called, ast.Attribute) or called.attr != "backward":
         return "output"
     return written(called.value, frame.file)
@@ -114,12 +118,16 @@ def _cut(failure: Failure, tensor: Tensor | None, name: str, details: Details) -
 
 def _input_without_grad(failure: Failure, found: re.Match[str]) -> Explanation:
     inputs = _inputs(failure)
-    without = [name for name, one in inputs if not one.requires_grad]
-    name = without[0] if without else "one of the inputs"
+    without = [(name, one) for name, one in inputs if not one.requires_grad]
+    name = without[0][0] if without else "one of the inputs"
+    holder = failure.names.holder(without[0][1]) if without else None
+    it = grouped(name) if without else "x"
+    if holder is not None:
+        it = f"{failure.names.variable(holder)}.{name.rpartition('.')[2]}"
     return Explanation(
         f"A gradient with respect to {name} was asked for, which does not require grad.",
         (
-            f"Call {name}.requires_grad_() before the forward that computes the output.",
+            f"Call {it}.requires_grad_() before the forward that computes the output.",
             f"Leave {name} out of the inputs.",
         ),
         tuple(("input", f"{name}, {shape_of(one)}") for name, one in inputs[:4]),
@@ -172,13 +180,10 @@ def _twice(failure: Failure, found: re.Match[str]) -> Explanation:
     if again:
         return _same_loss(failure, name, again)
     if carrier is None:
+        detach = "Detach what was computed before that backward and is used again: x = x.detach()"
         return Explanation(
             f"backward goes through a part of the graph of {name} that an earlier backward freed.",
-            (
-                "Detach what was computed before that backward and is used again: x = x.detach().",
-                "Give retain_graph=True to the earlier backward, or add the losses and call "
-                "backward once.",
-            ),
+            _kept_or_detached(failure, detach),
             *_freed_in(failure, failure.nodes, is_certain=False),
         )
     nodes = failure.nodes
@@ -190,11 +195,18 @@ def _twice(failure: Failure, found: re.Match[str]) -> Explanation:
     if lost:
         freed = _freed_in(failure, nodes, is_certain=is_older)
         return _needed_carrier(failure, name, carrier, lost, freed)
-    return Explanation(
+    what = (
         f"The graph of {name} goes on into that of an earlier backward, which freed it: {short} "
-        "carries it over.",
+        "carries it over."
+    )
+    detached = f"Detach {short} before it is used again: {_detached(short, carrier.is_tuple)}"
+    if not _is_in_loop(failure):
+        ways = _kept_or_detached(failure, detached)
+        return Explanation(what, ways, *_freed_in(failure, nodes, is_certain=is_older))
+    return Explanation(
+        what,
         (
-            f"Detach {short} before it is used again: {_detached(short, carrier.is_tuple)}.",
+            f"{detached}.",
             f"Where the gradient of this backward is the one that is wanted, detach {short} in "
             "what the earlier one goes through.",
             "Give retain_graph=True to the earlier backward, if its graph is really to be part of "
@@ -202,6 +214,26 @@ def _twice(failure: Failure, found: re.Match[str]) -> Explanation:
         ),
         *_freed_in(failure, nodes, is_certain=is_older),
     )
+
+
+def _kept_or_detached(failure: Failure, detach: str) -> tuple[str, ...]:
+    """The ways out where a part of the graph is used again, best first.
+
+    In a loop, the graph of each step would be kept with all before it. Outside of one, it is meant
+    to be one graph, whose gradient a detach would change.
+    """
+    if _is_in_loop(failure):
+        keep = "Give retain_graph=True to the earlier backward, or add the losses and call "
+        return f"{detach}.", f"{keep}backward once."
+    return (
+        "Give retain_graph=True to the earlier backward, where no optimizer steps between the two.",
+        "Add the losses and call backward once.",
+        f"{detach}. This changes the gradient: nothing flows back through it any more.",
+    )
+
+
+def _is_in_loop(failure: Failure) -> bool:
+    return any(not frame.is_torch and _loop_at(frame) is not None for frame in failure.frames)
 
 
 def _only_through(failure: Failure, root: Tensor, carrier: _Carrier) -> str:
@@ -436,6 +468,7 @@ def _attributes(owner: object) -> list[tuple[str, object]]:
 def _no_scalar(failure: Failure, found: re.Match[str]) -> Explanation:
     root = next((one for one in failure.differentiated if one.numel() != 1), None)
     name = _name(failure, root, _called_on(failure))
+    it = grouped(name)
     details = (("tensor", f"{name}, {shape_of(root)}, {_made(failure, root)}".rstrip(", ")),)
     if any(one.is_torch and one.code.co_name == "grad" for one in failure.frames):
         return Explanation(
@@ -444,15 +477,15 @@ def _no_scalar(failure: Failure, found: re.Match[str]) -> Explanation:
             (
                 f"Give grad_outputs=torch.ones_like({name}): the derivative of each element, where "
                 "each depends on its own part of the input alone.",
-                f"Differentiate one number: {name}.sum(), or {name}.mean() where a mean is meant.",
+                f"Differentiate one number: {it}.sum(), or {it}.mean() where a mean is meant.",
             ),
             details,
         )
     return Explanation(
         f"backward was called on {name}, which is {shape_of(root)} and not one number.",
         (
-            f"Reduce it to one number: {name}.mean().backward(), or .sum().",
-            f"Give the gradient to begin with: {name}.backward(torch.ones_like({name})).",
+            f"Reduce it to one number: {it}.mean().backward(), or .sum().",
+            f"Give the gradient to begin with: {it}.backward(torch.ones_like({name})).",
         ),
         details,
     )
@@ -467,7 +500,7 @@ def _gradient_shape(failure: Failure, found: re.Match[str]) -> Explanation:
         f"{found['wanted']}.",
         (
             f"Give a gradient of the shape of the output: torch.ones_like({name}).",
-            f"Reduce {name} to one number first: {name}.sum().backward().",
+            f"Reduce {name} to one number first: {grouped(name)}.sum().backward().",
         ),
         (("tensor", f"{name}, {shape_of(root)}, {_made(failure, root)}".rstrip(", ")),),
     )

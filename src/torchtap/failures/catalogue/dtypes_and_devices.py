@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from typing import Any
 
 from torch import Tensor, nn
 
 from torchtap.failures.failure import UNNAMED, Explanation, Failure
+from torchtap.failures.frame import MISSING
 from torchtap.failures.operands import Operand, dtype_word
+from torchtap.failures.source import grouped, replaced, written
 
 _MOST_HELD = 64
 _TABLES = frozenset({"_modules", "_parameters", "_buffers"})
@@ -32,17 +35,17 @@ def _devices(failure: Failure, found: re.Match[str]) -> Explanation:
     states = [one for one in tensors if failure.names.tensor(one.value) is not None]
     ways = []
     if inputs and states:
-        name, device = failure.name_of(inputs[0]), states[0].value.device
+        name, move = failure.name_of(inputs[0]), f"to('{states[0].value.device}')"
         ways = [
-            f"Move the input to the module: {name} = {name}.to('{device}').",
+            f"Move the input to the module: {replaced(name, move)}.",
             f"Move the model before its optimizer is made: model.to('{inputs[0].value.device}').",
         ]
     elif len(inputs) > 1:
-        name, device = failure.name_of(inputs[-1]), inputs[0].value.device
+        name, move = failure.name_of(inputs[-1]), f"to('{inputs[0].value.device}')"
         ways = [
-            f"Bring them to one device: {name} = {name}.to('{device}').",
+            f"Bring them to one device: {replaced(name, move)}.",
             "Make new tensors where the others are: torch.zeros(..., "
-            f"device={failure.name_of(inputs[0])}.device).",
+            f"device={grouped(failure.name_of(inputs[0]))}.device).",
         ]
     hidden = _unregistered(failure, tensors)
     if hidden:  # It stays where it is when the model is moved.
@@ -122,7 +125,7 @@ def _product(failure: Failure, found: re.Match[str]) -> Explanation:
     return Explanation(
         f"A product takes operands of one dtype, and these have two: {said}.",
         (
-            f"Convert one: {other}.to({names[0] if names else 'x'}.dtype).",
+            f"Convert one: {grouped(other)}.to({grouped(names[0]) if names else 'x'}.dtype).",
             "Run it under torch.autocast, which converts them.",
         ),
         failure.details(),
@@ -131,7 +134,7 @@ def _product(failure: Failure, found: re.Match[str]) -> Explanation:
 
 def _weighted(failure: Failure, name: str, value: Tensor, weight: Tensor) -> Explanation:
     mine, theirs = _dtype(value), _dtype(weight)
-    ways = [f"Convert the input: {name} = {name}.to(torch.{theirs})."]
+    ways = [f"Convert the input: {replaced(name, f'to(torch.{theirs})')}."]
     if mine == "float64":
         ways.append(
             "Make it float32 where it is made: numpy's floats are float64, so torch.from_numpy(a)"
@@ -157,7 +160,7 @@ def _mixed(failure: Failure, found: re.Match[str]) -> Explanation:
 def _index(failure: Failure, found: re.Match[str]) -> Explanation:
     operand = failure.operand("input")
     name = UNNAMED if operand is None else failure.name_of(operand)
-    ways = [f"Convert it: {name}.long()."]
+    ways = [f"Convert it: {grouped(name)}.long()."]
     if isinstance(failure.module, nn.Embedding | nn.EmbeddingBag):
         ways.append("Where the input is floats by nature, use nn.Linear in place of the embedding.")
     return Explanation(
@@ -169,14 +172,53 @@ def _index(failure: Failure, found: re.Match[str]) -> Explanation:
 
 
 def _float_index(failure: Failure, found: re.Match[str]) -> Explanation:
-    wrong = [one for one in failure.operands if _dtype(one.value) not in _WHOLE]
-    name = failure.name_of(wrong[-1]) if wrong else "index"
-    kind = _dtype(wrong[-1].value).replace("?", "floats") if wrong else "floats"
+    is_of_brackets = failure.text.startswith("tensors used as indices")
+    index = _index_of(failure, is_of_brackets)
+    name = UNNAMED if index is None else failure.name_of(index)
+    value = MISSING if index is None else index.value
+    held = "" if value is MISSING else f" and holds {_dtype(value)}"
+    expected = "int64" if "one_hot" in failure.text[:40] else "int32 or int64"
+    ways = [f"Convert it: {grouped(name)}.long()."]
+    if is_of_brackets:
+        expected = "int64, int32, uint8, or a mask of bool"
+        ways.append(f"Compare, if it is to be a mask: {grouped(name)} > 0.")
     return Explanation(
-        f"{name} is used as an index and holds {kind}; expected whole numbers or a mask of bool.",
-        (f"Convert it: {name}.long().", f"Compare, if it is to be a mask: {name} > 0."),
+        f"{name} is used as an index{held}; expected {expected}.",
+        tuple(ways),
         failure.details(),
     )
+
+
+def _index_of(failure: Failure, is_of_brackets: bool) -> Operand | None:
+    """The operand that is the index; ``None`` where the source does not tell which it is."""
+    if not failure.operands:
+        return None
+    operands, frame = failure.operands, failure.frames[failure.operands[0].depth]
+    node = frame.expression
+    if is_of_brackets:
+        unfit = [one for one in operands[1:] if _may_be_unfit(one.value)]
+        return unfit[0] if len(unfit) == 1 else None
+    if not isinstance(node, ast.Call):
+        return None
+    named = [one.value for one in node.keywords if one.arg in ("index", "tensor")]
+    if named:
+        text = written(named[0], frame.file)
+        return next((one for one in operands if one.text == text), None)
+    is_first = "one_hot" in written(node.func)
+    return operands[0] if is_first else next(iter(operands[2:3]), None)
+
+
+def _may_be_unfit(value: object) -> bool:
+    """Return whether an index in brackets may be the one that PyTorch refused."""
+    is_fitting = _dtype(value) in ("int32", "int64", "uint8", "bool")
+    return value is MISSING or (isinstance(value, Tensor) and not is_fitting)
+
+
+def _of_dtype(failure: Failure, kind: str) -> Operand | None:
+    """The operand that holds a dtype: a tensor of it, or else the only one of unknown value."""
+    found = next((one for one in failure.tensors if _dtype(one.value) == kind), None)
+    unknown = [one for one in failure.operands if one.value is MISSING]
+    return unknown[0] if found is None and len(unknown) == 1 else found
 
 
 def _result(failure: Failure, found: re.Match[str]) -> Explanation:
@@ -186,16 +228,17 @@ def _result(failure: Failure, found: re.Match[str]) -> Explanation:
         return Explanation(
             f"The target of a binary cross-entropy is a probability, and {name} holds "
             f"{_dtype(None if target is None else target.value)}.",
-            (f"Convert it: {name}.float().",),
+            (f"Convert it: {grouped(name)}.float().",),
             failure.details(target),
         )
-    first = failure.tensors[0] if failure.tensors else None
+    first = _of_dtype(failure, dtype_word(found["wanted"]))
     name = UNNAMED if first is None else failure.name_of(first)
+    whole = name.partition("[")[0]  # To assign to a part of it keeps the dtype of the whole.
     return Explanation(
         f"The result is {dtype_word(found['given'])}, and {name}, which is written into, holds "
         f"{dtype_word(found['wanted'])}.",
         (
-            f"Make {name} a tensor of floats where it is made: {name} = {name}.float().",
+            f"Make {whole} a tensor of floats where it is made: {replaced(whole, 'float()')}.",
             "Compute out of place: x = x + y for x += y.",
         ),
         failure.details(),
@@ -205,15 +248,16 @@ def _result(failure: Failure, found: re.Match[str]) -> Explanation:
 def _mean(failure: Failure, found: re.Match[str]) -> Explanation:
     operand = failure.argument()
     name = UNNAMED if operand is None else failure.name_of(operand)
+    it = grouped(name)
     return Explanation(
         f"A mean of whole numbers has no dtype of its own, and {name} holds whole numbers.",
-        (f"Convert it first: {name}.float().mean(), or {name}.mean(dtype=torch.float32).",),
+        (f"Convert it first: {it}.float().mean(), or {it}.mean(dtype=torch.float32).",),
         failure.details(operand),
     )
 
 
 def _kernel(failure: Failure, found: re.Match[str]) -> Explanation:
-    operand = failure.argument()
+    operand = failure.operand("input") or failure.argument()
     name = UNNAMED if operand is None else failure.name_of(operand)
     kind = dtype_word(found["dtype"])
     target = failure.operand("target")
@@ -226,10 +270,11 @@ def _kernel(failure: Failure, found: re.Match[str]) -> Explanation:
             (f"Swap them: loss({other}, {name}).",),
             failure.details(),
         )
-    wrong = next((one for one in failure.tensors if _dtype(one.value) == kind), operand)
+    wrong = _of_dtype(failure, kind)
     name = UNNAMED if wrong is None else failure.name_of(wrong)
+    which = "" if wrong is None else f", which {name} holds,"
     return Explanation(
-        f"{found['kernel']} is not there for {kind}, which {name} holds, on this device.",
+        f"{found['kernel']} is not there for {kind}{which} on this device.",
         _converted(name, kind, found["kernel"]),
         failure.details(),
     )
@@ -237,6 +282,7 @@ def _kernel(failure: Failure, found: re.Match[str]) -> Explanation:
 
 def _converted(name: str, kind: str, kernel: str) -> tuple[str, ...]:
     """Return the ways to convert an operand, for a kernel that is not there for its dtype."""
+    name = grouped(name)
     if "bitwise" in kernel and kind not in _WHOLE:
         return (
             f"Compare it, where it stands for yes and no: {name} > 0, or {name}.bool().",

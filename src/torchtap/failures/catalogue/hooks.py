@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torchtap.core.user_functions import code_of
 from torchtap.failures.failure import Explanation, Failure
 from torchtap.failures.frame import shown_file
-from torchtap.failures.source import written
+from torchtap.failures.source import grouped, written
 
 Details = tuple[tuple[str, str], ...]
 
@@ -183,13 +183,13 @@ def _post(failure: Failure, found: re.Match[str]) -> Explanation:
 def _no_grad(failure: Failure, found: re.Match[str]) -> Explanation:
     tensors = [one for one in failure.tensors if not one.value.requires_grad]
     name = failure.name_of(tensors[0]) if tensors else "the tensor"
+    it = grouped(name) if tensors else "x"
     return Explanation(
         f"{name} does not require grad, so no gradient will ever come to a hook or be retained "
         f"on it.",
         (
-            f"Call {name.rpartition(' ')[2]}.requires_grad_() before, if it is an input.",
-            f"Guard it: if {name.rpartition(' ')[2]}.requires_grad: ..., where forwards run under "
-            "no_grad too.",
+            f"Call {it}.requires_grad_() before, if it is an input.",
+            f"Guard it: if {it}.requires_grad: ..., where forwards run under no_grad too.",
         ),
         failure.details(*tensors[:1]),
     )

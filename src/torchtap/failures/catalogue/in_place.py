@@ -25,7 +25,7 @@ from torchtap.failures.graph_reading import (
 )
 from torchtap.failures.operands import Operand
 from torchtap.failures.recording import num_unseen, recorded_writes
-from torchtap.failures.source import written as as_source
+from torchtap.failures.source import grouped, replaced, written as as_source
 from torchtap.failures.writes import Write, writer_of
 
 Details = tuple[tuple[str, str], ...]
@@ -217,8 +217,8 @@ def _leaf(failure: Failure, found: re.Match[str]) -> Explanation:
         "would be that of a value that is gone.",
         (
             "Put the write inside torch.no_grad(): to initialise or update it.",
-            f"Compute a new tensor, if the write is part of the forward: y = {name}.clone() and "
-            "write into y.",
+            f"Compute a new tensor, if the write is part of the forward: "
+            f"y = {grouped(name)}.clone() and write into y.",
         ),
         failure.details(),
         "" if holder is None else failure.names.module(holder),
@@ -249,7 +249,7 @@ def _function_view(failure: Failure, found: re.Match[str]) -> Explanation:
         f"{name} is a view that the custom function {found['node']} returned, and is written into "
         f"in place: the backward of {found['node']} would be passed over.",
         (
-            f"Write into a clone: {name} = {name}.clone().",
+            f"Write into a clone: {replaced(name, 'clone()')}.",
             f"Return a tensor of its own from {found['node']}.forward: x.view(...).clone(), or "
             f"no view.",
             "Compute out of place: x = x + y for x += y.",
@@ -263,11 +263,13 @@ def _several(failure: Failure, found: re.Match[str]) -> Explanation:
     whole = _whole_of_view(failure, operand)
     base = name.partition("[")[0]
     ways = (
-        f"Compute out of place: {name} = {name} + y for {name} += y.",
+        f"Compute out of place: {name} = {name} + y for {name} += y."
+        if grouped(name) == name
+        else "Compute out of place: x + y for x += y, x.mul(y) for x.mul_(y).",
         "Take the view by an index (x[0], x[:, :4]), which can be written into.",
     )
     if base != name:  # To assign to a part of it is a write too.
-        ways = (f"Write into a clone: {base} = {base}.clone() before the write.", ways[1])
+        ways = (f"Write into a clone: {replaced(base, 'clone()')} before the write.", ways[1])
     if whole:
         part = f"{whole}[i]{name.removeprefix(base)}"
         ways = (
@@ -307,7 +309,7 @@ def _mode_view(failure: Failure, found: re.Match[str]) -> Explanation:
         f"mode on.",
         (
             "Take the view and write into it in the same mode: both outside of it, or both inside.",
-            f"Write into a clone: {name} = {name}.clone().",
+            f"Write into a clone: {replaced(name, 'clone()')}.",
         ),
         failure.details(),
     )

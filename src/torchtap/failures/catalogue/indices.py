@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from torchtap.failures.failure import UNNAMED, Explanation, Failure
 from torchtap.failures.operands import Operand, bounds_of
+from torchtap.failures.source import grouped
 
 
 def _span(operand: Operand | None) -> str:
@@ -33,9 +34,13 @@ def _embedding(failure: Failure, found: re.Match[str]) -> Explanation:
     has = f"has {rows} rows, for indices from 0 to {rows - 1}" if rows else "was indexed"
     ways = []
     if span.startswith("from -"):
-        ways.append(f"Replace the negative ones, if they stand for padding: {name}.clamp(min=0).")
+        ways.append(
+            f"Replace the negative ones, if they stand for padding: {grouped(name)}.clamp(min=0)."
+        )
     if high is None or rows is None or high > rows:
-        ways.append(f"Give it a row for each: {short} = nn.Embedding({high or 'N'}, ...).")
+        made = f": {short} = nn.Embedding({high or 'N'}, ...)"
+        is_module = isinstance(module, nn.Embedding)
+        ways.append(f"Give it a row for each{made if is_module else ''}.")
     if rows is not None and "pos" in name:
         ways.append(f"Give shorter sequences: {rows} positions at most (truncation=True).")
     else:
@@ -96,13 +101,17 @@ def _dimension(failure: Failure, said: int, size: int) -> int | None:
 def _mask(failure: Failure, found: re.Match[str]) -> Explanation:
     tensors = failure.operands
     name = failure.name_of(tensors[-1]) if tensors else "mask"
+    whole = grouped(failure.name_of(tensors[0])) if len(tensors) == 2 else "x"
+    mask, shape = (re.findall(r"\d+", found[one]) for one in ("given", "wanted"))
+    fitting = [at for at in range(1, len(shape)) if shape[at : at + len(mask)] == mask]
+    ways = [f"Make it from the tensor itself, so that they have one shape: {whole} > 0."]
+    if fitting:
+        there = f"{whole}[{':, ' * fitting[0]}{name}]"
+        ways.insert(0, f"Put it at the dimension that it belongs to: {there}.")
     return Explanation(
         f"A mask {found['given']} was used on a tensor {found['wanted']}: a mask stands for the "
         "first dimensions.",
-        (
-            f"Put it at the dimension that it belongs to: x[:, {name}].",
-            f"Make it from the tensor itself: {name} = x > 0.",
-        ),
+        tuple(ways),
         failure.details(),
     )
 
@@ -114,7 +123,7 @@ def _one_hot(failure: Failure, found: re.Match[str]) -> Explanation:
     high = int(span.rpartition(" ")[2]) + 1 if span else "N"
     way = f"Give num_classes={high} or more."
     if "negative" in found["what"]:
-        way = f"Replace the negative ones first: {name}.clamp(min=0)."
+        way = f"Replace the negative ones first: {grouped(name)}.clamp(min=0)."
     return Explanation(
         f"one_hot was given class numbers {span} in {name}, and fewer classes.".replace("  ", " "),
         (way, "Count the classes from 0."),

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from torchtap.failures.failure import UNNAMED, Explanation, Failure
 from torchtap.failures.operands import Operand
-from torchtap.failures.source import written
+from torchtap.failures.source import grouped, replaced, written
 
 
 def _inference(failure: Failure) -> tuple[str, tuple[tuple[str, str], ...]]:
@@ -45,7 +45,7 @@ def _saved(failure: Failure, found: re.Match[str]) -> Explanation:
     return Explanation(
         f"{name} was made in inference mode, and {failure.module_text} would have to save it for "
         f"backward.",
-        (_KEEP, f"Use a clone, made outside of inference mode: {name}.clone()."),
+        (_KEEP, f"Use a clone, made outside of inference mode: {grouped(name)}.clone()."),
         details,
     )
 
@@ -54,7 +54,7 @@ def _written(failure: Failure, found: re.Match[str]) -> Explanation:
     name, details = _inference(failure)
     return Explanation(
         f"{name} was made in inference mode, and is written into in place outside of it.",
-        (f"Write into a clone: {name} = {name}.clone().", _KEEP),
+        (f"Write into a clone: {replaced(name, 'clone()')}.", _KEEP),
         details,
     )
 
@@ -68,7 +68,7 @@ def _asked(failure: Failure, found: re.Match[str]) -> Explanation:
             details = failure.details(Operand(name, value, failure.user_depth))
     return Explanation(
         f"{name} was made in inference mode, and can never require grad.",
-        (f"Clone it outside of inference mode: {name}.clone().requires_grad_().", _KEEP),
+        (f"Clone it outside of inference mode: {grouped(name)}.clone().requires_grad_().", _KEEP),
         details,
     )
 

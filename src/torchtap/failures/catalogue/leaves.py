@@ -8,13 +8,15 @@ import re
 from torch import Tensor, nn
 
 from torchtap.failures.failure import UNNAMED, Explanation, Failure
+from torchtap.failures.frame import MISSING
 from torchtap.failures.operands import Operand, shape_of
-from torchtap.failures.source import written
+from torchtap.failures.source import grouped, written
 
 
 def _tensor(failure: Failure) -> tuple[str, tuple[tuple[str, str], ...]]:
     """The name of the tensor that the operation is called on, and its description."""
-    found = [one for one in failure.operands if one.text != "self"] or failure.tensors
+    found = [one for one in failure.operands if one.text != "self" and _may_be_tensor(one.value)]
+    found = found or failure.tensors
     if not found:
         owner = next((one.owner for one in reversed(failure.frames) if one.owner is not None), None)
         held = failure.holders(owner) if isinstance(owner, Tensor) else []
@@ -22,18 +24,50 @@ def _tensor(failure: Failure) -> tuple[str, tuple[tuple[str, str], ...]]:
     return failure.name_of(found[0]), failure.details(found[0])
 
 
+def _may_be_tensor(value: object) -> bool:
+    return value is MISSING or isinstance(value, Tensor)
+
+
 def _integer(failure: Failure, found: re.Match[str]) -> Explanation:
     name, details = _tensor(failure)
+    made = _made_of_floats(failure)
+    way = f"Make it of floats: {made}."
+    if not made:
+        way = (
+            f"Make it a tensor of floats: {grouped(name)}.float().requires_grad_(), or "
+            f"dtype=torch.float32 where it is made."
+        )
+        given = _given_to_parameter(failure)
+        if given:
+            way = f"Make it of floats: nn.Parameter({grouped(given)}.float())."
     return Explanation(
         "Gradients exist of floats and complex numbers alone, and requires_grad was asked of a "
         "tensor of whole numbers.",
-        (
-            f"Make it a tensor of floats: {name}.float().requires_grad_(), or dtype=torch.float32 "
-            f"where it is made.",
-            "Leave requires_grad out: an index, a class or a mask has no gradient.",
-        ),
-        details,
+        (way, "Leave requires_grad out: an index, a class or a mask has no gradient."),
+        () if made else details,
     )
+
+
+def _given_to_parameter(failure: Failure) -> str:
+    """The text of what ``nn.Parameter`` was given; empty where it was not that call."""
+    frame = failure.user
+    node = None if frame is None else frame.expression
+    if frame is None or not isinstance(node, ast.Call) or not node.args:
+        return ""
+    is_parameter = frame.value_of(node.func) is nn.Parameter
+    return written(node.args[0], frame.file) if is_parameter else ""
+
+
+def _made_of_floats(failure: Failure) -> str:
+    """The call that makes a tensor with ``requires_grad=True``, with a dtype of floats."""
+    node = None if failure.user is None else failure.user.expression
+    if not isinstance(node, ast.Call) or "requires_grad" not in {one.arg for one in node.keywords}:
+        return ""
+    if isinstance(node.func, ast.Attribute | ast.Name) and written(node.func)[-9:] == "Parameter":
+        return ""
+    dtype = ast.keyword("dtype", ast.parse("torch.float32", mode="eval").body)
+    others = [one for one in node.keywords if one.arg != "dtype"]
+    return ast.unparse(ast.Call(node.func, node.args, [dtype, *others]))
 
 
 def _flag(failure: Failure, found: re.Match[str]) -> Explanation:
@@ -43,7 +77,7 @@ def _flag(failure: Failure, found: re.Match[str]) -> Explanation:
         f"requires_grad was set on {name}, which is no leaf: it was computed, and requires grad "
         "because of what it was computed from.",
         (
-            f"Use {name}.detach() where it is to have no graph.",
+            f"Use {grouped(name)}.detach() where it is to have no graph.",
             "Set requires_grad on the parameter or input that it is computed from.",
         ),
         _held(failure, name),
@@ -64,8 +98,8 @@ def _numpy(failure: Failure, found: re.Match[str]) -> Explanation:
     return Explanation(
         f"{name} requires grad, and an array of numpy cannot be part of the graph.",
         (
-            f"Take the values without the graph: {name}.detach().numpy() (.cpu() before it on a "
-            f"GPU).",
+            f"Take the values without the graph: {grouped(name)}.detach().numpy() (.cpu() "
+            f"before it on a GPU).",
             "Compute it under torch.no_grad(), if no gradient is wanted at all.",
         ),
         details,
@@ -91,7 +125,8 @@ def _copy(failure: Failure, found: re.Match[str]) -> Explanation:
     held = [] if owner is None else failure.holders(owner)
     kept = _attribute(failure, owner)
     name = kept[0] if kept else (held[-1] if held else "a tensor")
-    ways = [f"Copy without the graph: {name}.detach().clone()."]
+    it = name if kept or held else "tensor"
+    ways = [f"Copy without the graph: {it}.detach().clone()."]
     if kept:
         ways = [
             f"Keep it without its graph: {name} = {name}.detach(), or set it to None before the "

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from torchtap.failures.failure import Explanation, Failure
 from torchtap.failures.operands import Operand, bounds_of, dtype_word, shape_of
+from torchtap.failures.source import grouped
 
 
 def _pair(failure: Failure) -> tuple[Operand | None, Operand | None, str, str]:
@@ -36,7 +37,7 @@ def _dtype(failure: Failure, found: re.Match[str]) -> Explanation:
     return Explanation(
         f"The loss takes class numbers (int64) as its target, and {name} holds {kind}.",
         (
-            f"Convert it, if it holds class numbers: {name}.long().",
+            f"Convert it, if it holds class numbers: {grouped(name)}.long().",
             "For class probabilities, give a target of the shape of the input to "
             "F.cross_entropy; for a regression, use F.mse_loss.",
         ),
@@ -48,12 +49,16 @@ def _column(failure: Failure, found: re.Match[str]) -> Explanation:
     given, target, _, name = _pair(failure)
     value = None if target is None else target.value
     is_column = isinstance(value, Tensor) and value.dim() == 2 and value.shape[1] == 1
-    way = f"Take the column out: {name}.squeeze(1)." if is_column else f"{name}.argmax(1)."
+    way = (
+        f"Take the column out: {grouped(name)}.squeeze(1)."
+        if is_column
+        else f"{grouped(name)}.argmax(1)."
+    )
     ways = [way] if is_column else [f"Take class numbers of a one-hot target: {way}"]
     if not is_column:
         ways.append(
             "For probabilities of each class, give floats of the shape of the input: "
-            f"{name}.float()."
+            f"{grouped(name)}.float()."
         )
     return Explanation(
         f"The loss takes one class number per row, int64[batch], and {name} is {shape_of(value)}.",
@@ -71,7 +76,7 @@ def _range(failure: Failure, found: re.Match[str]) -> Explanation:
     high = value if span is None else max(value, int(span[1]))
     ways = [f"Make the last layer give {high + 1} classes or more, if {value} is a class."]
     if num is not None and value == num and span is not None and span[0] >= 1:
-        ways.insert(0, f"Count the classes from 0: {name} - 1.")
+        ways.insert(0, f"Count the classes from 0: {grouped(name)} - 1.")
     if value < 0:
         ways = []
     ways.append(f"Leave such rows out: ignore_index={value}, if it stands for no class.")
@@ -87,7 +92,8 @@ def _batch(failure: Failure, found: re.Match[str]) -> Explanation:
     ways = ["Give input and target of one batch: the same rows, in the same order."]
     value = None if given is None else given.value
     if isinstance(value, Tensor) and value.dim() == 3:
-        ways.insert(0, f"Flatten both over time: {source}.flatten(0, 1) against {name}.flatten().")
+        flat = f"{grouped(source)}.flatten(0, 1) against {grouped(name)}.flatten()"
+        ways.insert(0, f"Flatten both over time: {flat}.")
     if int(found["wanted"]) and int(found["given"]) % int(found["wanted"]) == 0:
         ways.append(f"Keep the batch where {source} was reshaped: flatten(1), and not view(-1, n).")
     return Explanation(
@@ -103,8 +109,8 @@ def _one_hot(failure: Failure, found: re.Match[str]) -> Explanation:
         f"{name} has the shape of the input, so the loss reads it as class probabilities, which "
         f"are floats; it holds {dtype_word(found['given'])}.",
         (
-            f"Give class numbers: {name}.argmax(1).",
-            f"Give floats: {name}.float().",
+            f"Give class numbers: {grouped(name)}.argmax(1).",
+            f"Give floats: {grouped(name)}.float().",
         ),
         _details(failure, target, given),
     )
@@ -116,8 +122,8 @@ def _size(failure: Failure, found: re.Match[str]) -> Explanation:
         f"The loss takes the classes of {source} in dimension 1, so a target of "
         f"{found['wanted']}, and {name} is {found['given']}.",
         (
-            f"Move the classes behind the batch: {source}.movedim(-1, 1).",
-            f"Flatten both: {source}.flatten(0, -2) against {name}.flatten().",
+            f"Move the classes behind the batch: {grouped(source)}.movedim(-1, 1).",
+            f"Flatten both: {grouped(source)}.flatten(0, -2) against {grouped(name)}.flatten().",
         ),
         _details(failure, given, target),
     )
@@ -128,7 +134,7 @@ def _binary_dtype(failure: Failure, found: re.Match[str]) -> Explanation:
     return Explanation(
         f"The loss takes a target of {dtype_word(found['wanted'])}, and {name} holds "
         f"{dtype_word(found['given'])}.",
-        (f"Convert it: {name}.to(torch.float32), or to the dtype of the input.",),
+        (f"Convert it: {grouped(name)}.to(torch.float32), or to the dtype of the input.",),
         _details(failure, target, given),
     )
 
@@ -138,9 +144,9 @@ def _binary_size(failure: Failure, found: re.Match[str]) -> Explanation:
     a, b = given and given.value, target and target.value
     ways = ["Give a target of the shape of the input: one number for each output."]
     if isinstance(a, Tensor) and isinstance(b, Tensor) and a.numel() == b.numel():
-        ways = [f"Bring them to one shape: {name}.view_as({source})."]
+        ways = [f"Bring them to one shape: {grouped(name)}.view_as({source})."]
         if a.dim() == 2 and a.shape[1] == 1 and b.dim() == 1:
-            ways.append(f"Take the column out: {source}.squeeze(1).")
+            ways.append(f"Take the column out: {grouped(source)}.squeeze(1).")
     return Explanation(
         f"The loss takes one target per element, and {name} is {found['target']} for {source} of "
         f"{found['input']}.",
@@ -158,10 +164,11 @@ def _probabilities(failure: Failure, found: re.Match[str]) -> Explanation:
     ways = (
         "Give logits to F.binary_cross_entropy_with_logits, or nn.BCEWithLogitsLoss, with "
         f"{which} as it is.",
-        f"Make probabilities of them: {which}.sigmoid().",
+        f"Make probabilities of them: {grouped(which)}.sigmoid().",
     )
     if found["which"] == "target":
-        ways = (f"Give 0 and 1, or shares between: {which}.clamp(0, 1), {which} / 255.", ways[1])
+        it = grouped(which)
+        ways = (f"Give 0 and 1, or shares between: {it}.clamp(0, 1), {it} / 255.", ways[1])
     return Explanation(
         f"The loss takes probabilities, and {which} has values outside of 0 to 1{bounds}.",
         ways,

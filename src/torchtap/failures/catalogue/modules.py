@@ -10,8 +10,9 @@ import re
 from torch import Tensor, nn
 
 from torchtap.failures.failure import UNNAMED, Explanation, Failure
+from torchtap.failures.frame import MISSING
 from torchtap.failures.operands import shape_of
-from torchtap.failures.source import written
+from torchtap.failures.source import grouped, written
 
 
 def _no_forward(failure: Failure, found: re.Match[str]) -> Explanation:
@@ -185,12 +186,15 @@ def _number(failure: Failure, found: re.Match[str]) -> Explanation:
     name = UNNAMED if operand is None else failure.name_of(operand)
     value = None if operand is None else operand.value
     numel = found["numel"] or (value.numel() if isinstance(value, Tensor) else "several")
-    ways = (f"Reduce it first: {name}.mean().item().", f"Take all: {name}.tolist().")
+    ways = (
+        f"Reduce it first: {grouped(name)}.mean().item().",
+        f"Take all: {grouped(name)}.tolist().",
+    )
     whole = _made_a_tensor(failure)
     if whole:
         ways = (
             f"Join them: torch.stack({whole}), or torch.cat({whole}) where their shapes differ.",
-            f"Reduce each to one number first, if one is meant: {name}.mean().item().",
+            f"Reduce each to one number first, if one is meant: {grouped(name)}.mean().item().",
         )
     return Explanation(
         f"{name} has {numel} elements, and one number was to be made of it.",
@@ -208,7 +212,9 @@ def _made_a_tensor(failure: Failure) -> str:
     maker = node.func.attr if isinstance(node.func, ast.Attribute) else ""
     is_maker = maker in ("tensor", "as_tensor", "array", "asarray") or maker.endswith("Tensor")
     held = frame.value_of(node.args[0])
-    is_list = type(held) in (list, tuple) and any(isinstance(one, Tensor) for one in held)
+    is_list = type(held) in (list, tuple) and any(
+        isinstance(one, Tensor) or one is MISSING for one in held
+    )
     return written(node.args[0], frame.file) if is_maker and is_list else ""
 
 

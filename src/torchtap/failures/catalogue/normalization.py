@@ -17,8 +17,8 @@ def _layer(failure: Failure, found: re.Match[str]) -> Explanation:
     wanted = re.findall(r"\d+", found["wanted"])
     if num == 1 and wanted[0] in given[:-1]:
         at = given.index(wanted[0])
-        ways.append(
-            f"Move dimension {at} to the end, normalize, and move it back: x.movedim({at}, -1)."
+        ways.insert(
+            0, f"Move dimension {at} to the end, normalize, and move it back: x.movedim({at}, -1)."
         )
     return Explanation(
         f"{failure.module_text} normalizes the last dimensions {found['wanted']}, and its input is "
@@ -45,7 +45,7 @@ def _features(failure: Failure, found: re.Match[str]) -> Explanation:
     value = None if operand is None else operand.value
     ways = [f"Make it take that many: {failure.variable} = nn.{kind}({found['given']})."]
     if isinstance(value, Tensor) and value.shape[-1] == int(found["wanted"]):
-        ways.append("Put the channels behind the batch: x.movedim(-1, 1).")
+        ways.insert(0, "Put the channels behind the batch: x.movedim(-1, 1), and back after it.")
     return Explanation(
         f"{failure.module_text} takes {found['wanted']} channels, and its input has "
         f"{found['given']} in dimension 1.",

@@ -8,6 +8,10 @@ from torch import Tensor, nn
 
 from torchtap.failures.failure import UNNAMED, Explanation, Failure
 from torchtap.failures.operands import Operand
+from torchtap.failures.source import grouped
+
+_LAST = {3: "NLC", 4: "NHWC", 5: "NDHWC"}
+"""How a batch with its channels last is called, of as many dimensions."""
 
 
 def _given(failure: Failure) -> tuple[str, Operand | None]:
@@ -83,9 +87,9 @@ def _transposed(names: list[str], values: list[object]) -> list[str]:
         left, right = (tuple(one.shape) for one in values)  # type: ignore[attr-defined]
         inner = right[-2] if len(right) > 1 else right[-1]
         if len(right) > 1 and right[-1] == left[-1]:
-            ways.append(f"Transpose {names[1]}: {names[1]}.mT.")
+            ways.append(f"Transpose {names[1]}: {grouped(names[1])}.mT.")
         if len(left) > 1 and left[-2] == inner:
-            ways.append(f"Transpose {names[0]}: {names[0]}.mT.")
+            ways.append(f"Transpose {names[0]}: {grouped(names[0])}.mT.")
     return ways
 
 
@@ -109,6 +113,8 @@ def _linear(failure: Failure, module: nn.Linear) -> Explanation:
         flat = int(value[0].numel()) if value.shape[0] else 0
         if flat == module.in_features:
             ways.insert(0, "Flatten it: x.flatten(1), or nn.Flatten() before the module.")
+    if isinstance(value, Tensor) and value.dim() == 2 and value.numel() == module.in_features:
+        ways.insert(0, _batch_of_one(failure, operand, list(value.shape)))
     if isinstance(value, Tensor) and value.dim() >= 2 and value.shape[-2] == module.in_features:
         ways.append("Transpose it: the features stand in the last dimension but one.")
     return Explanation(
@@ -117,6 +123,15 @@ def _linear(failure: Failure, module: nn.Linear) -> Explanation:
         tuple(ways),
         failure.details(operand),
     )
+
+
+def _batch_of_one(failure: Failure, operand: Operand | None, shape: list[int]) -> str:
+    """The way out where a whole input has as many elements as one sample is to have."""
+    maker = None if operand is None else failure.origin(operand).module
+    where = "x.unsqueeze(0).flatten(1) before the module"
+    if isinstance(maker, nn.Flatten):
+        where = f"x.unsqueeze(0) before {failure.names.module(maker)}"
+    return f"Add the batch, if {shape} is one sample and no batch of {shape[0]}: {where}."
 
 
 def _einsum(failure: Failure, found: re.Match[str]) -> Explanation:
@@ -141,11 +156,12 @@ def _channels(failure: Failure, found: re.Match[str]) -> Explanation:
     weight = [int(one) for one in re.findall(r"\d+", found["weight"])]
     value = None if operand is None else operand.value
     is_single = isinstance(value, Tensor) and value.dim() == len(shape) - 1
-    if len(shape) == len(weight) and int(wanted) in shape[2:]:
+    if len(shape) == len(weight) and shape[-1] == int(wanted):
+        order = _LAST.get(len(shape), "N...C")
         ways.append(
-            "Put the channels first: x.movedim(-1, 0), of an image in HWC."
+            f"Put the channels first: x.movedim(-1, 0), of an input in {order[1:]}."
             if is_single
-            else "Put the channels behind the batch: x.movedim(-1, 1), of a batch in NHWC."
+            else f"Put the channels behind the batch: x.movedim(-1, 1), of a batch in {order}."
         )
     if len(shape) == len(weight) and shape[0] == int(wanted) and not is_single:
         ways.append("Give it a batch: x.unsqueeze(0), and not x.unsqueeze(1).")
@@ -174,11 +190,19 @@ def _dimensions(failure: Failure, found: re.Match[str]) -> Explanation:
     short = UNNAMED if operand is None else failure.name_of(operand)
     shape = [int(one) for one in re.findall(r"\d+", found["given"])]
     channels = getattr(failure.module, "in_channels", None)
-    way = (
-        f"Add the channel: {short}.unsqueeze(0), or the batch and the channel: {short}[None, None]."
-    )
-    if num >= low:
-        way = f"Take one, where the first dimension is no batch: {short}[0]."
+    short = grouped(short)
+    way = f"Give it [batch, channels, ...] in {high} dimensions."
+    if num == low - 1 and channels == 1:
+        way = (
+            f"Add the channel: {short}.unsqueeze(0), or the batch and the channel: "
+            f"{short}[None, None]."
+        )
+    elif num == low - 1 and channels:
+        sizes = ", ".join(map(str, [channels, *shape]))
+        way = f"Give it its {channels} channels in front: an input of [{sizes}], or a batch of it."
+    elif num > high:
+        if num == high + 1 and shape[0] == 1:
+            way = f"Take out the first dimension, of one: {short}.squeeze(0)."
         if channels == shape[1]:
             way = f"Join the dimensions behind the channels: {short}.flatten({high - 1})."
         elif channels == shape[num - high + 1]:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from torchtap.failures.failure import UNNAMED, Explanation, Failure
 from torchtap.failures.operands import Operand, shape_of
+from torchtap.failures.source import grouped
 
 
 def _broadcast(failure: Failure, found: re.Match[str]) -> Explanation:
@@ -65,11 +66,13 @@ def _fitting(a: str, b: str, one: Tensor, other: Tensor) -> Iterator[str]:
         low, name = (one, a) if one.dim() < other.dim() else (other, b)
         high = other if low is one else one
         if _broadcasts((*low.shape, 1), high.shape):
-            yield f"Say where the missing dimension is: {name}.unsqueeze(-1), or {name}[..., None]."
-    elif one.dim() > 1 and _broadcasts(one.shape, other.mT.shape):
-        yield f"Bring them into one order: {b}.mT."
+            it = grouped(name)
+            yield f"Say where the missing dimension is: {it}.unsqueeze(-1), or {it}[..., None]."
+    elif one.dim() > 1 and one.shape == other.mT.shape:
+        yield f"Bring them into one order: {grouped(b)}.mT."
     elif one.numel() == other.numel():
-        yield f"Bring them to one shape, if the order is the same: {b}.reshape({a}.shape)."
+        reshaped = f"{grouped(b)}.reshape({grouped(a)}.shape)"
+        yield f"Bring them to one shape, if the order is the same: {reshaped}."
 
 
 def _broadcasts(one: Sequence[int], other: Sequence[int]) -> bool:
@@ -120,10 +123,10 @@ def _dims_given(failure: Failure, *dims: int) -> str:
             new = [*here[:at], 1, *here[at:]]
             differs = [one for one in range(len(new)) if one != along and new[one] != there[one]]
             if not differs and not is_repeated:
-                return f"Give {name} the dimension that it lacks: {name}.unsqueeze({at})."
+                return f"Give {name} the dimension that it lacks: {grouped(name)}.unsqueeze({at})."
             if differs == [at] and is_repeated:
                 sizes = ", ".join(str(there[one]) if one == at else "-1" for one in range(len(new)))
-                text = f"{name}.unsqueeze({at}).expand({sizes})"
+                text = f"{grouped(name)}.unsqueeze({at}).expand({sizes})"
                 return f"Repeat {name} along the dimension that it lacks: {text}."
     return ""
 
@@ -167,23 +170,37 @@ def _reshape(failure: Failure, found: re.Match[str]) -> Explanation:
     operand = failure.argument()
     name = UNNAMED if operand is None else failure.name_of(operand)
     value = None if operand is None else operand.value
-    given = shape_of(value)
+    given, it = shape_of(value), grouped(name)
     ways = ["Let one dimension be computed: -1 in its place, and check that the others divide."]
     sizes = [int(one) for one in re.findall(r"-?\d+", found["shape"])]
-    if isinstance(value, Tensor) and value.dim() > 1 and -1 in sizes:
+    if -1 in sizes and not (isinstance(value, Tensor) and value.dim() > 1 and sizes[0] == -1):
+        known = math.prod(one for one in sizes if one != -1)
         ways = [
-            f"Keep the batch and flatten the rest: {name}.flatten(1); then fit what follows to it."
+            f"Give sizes that {found['numel']} can be divided by: -1 stands for what is left, and "
+            f"{found['numel']} is no multiple of {known}."
         ]
+    elif isinstance(value, Tensor) and value.dim() > 1 and -1 in sizes:
+        ways = [
+            f"Keep the batch and flatten the rest: {it}.flatten(1); then fit what follows to it."
+        ]
+    elif not _can_be_computed(sizes, int(found["numel"])):
+        ways = [f"Give sizes whose product is {found['numel']}; it is {math.prod(sizes)}."]
     elif isinstance(value, Tensor) and sizes[:1] == list(value.shape[:1]):
         ways.insert(0, f"Give sizes whose product is {found['numel']}; it is {math.prod(sizes)}.")
     elif isinstance(value, Tensor) and value.dim() > 1:
-        ways.insert(0, f"Keep the batch: {name}.flatten(1), or {name}.view({name}.size(0), -1).")
+        ways.insert(0, f"Keep the batch: {it}.flatten(1), or {it}.view({it}.size(0), -1).")
     return Explanation(
         f"{name} ({f'{given}, ' if given else ''}{found['numel']} elements) cannot take the shape "
         f"{found['shape']}.",
         tuple(ways),
         failure.details(operand),
     )
+
+
+def _can_be_computed(sizes: Sequence[int], numel: int) -> bool:
+    """Return whether -1 in the place of one of the sizes would give a shape that fits."""
+    others = [math.prod(sizes[:at]) * math.prod(sizes[at + 1 :]) for at in range(len(sizes))]
+    return any(one and numel % one == 0 for one in others)
 
 
 def _strides(failure: Failure, found: re.Match[str]) -> Explanation:
@@ -196,8 +213,8 @@ def _strides(failure: Failure, found: re.Match[str]) -> Explanation:
         f"{name} does not lie in memory in the order of its dimensions{stride}, after a transpose, "
         f"permute or slice, so that no view of this shape exists.",
         (
-            f"Copy if necessary: {name}.reshape(...) in place of view.",
-            f"Copy first: {name}.contiguous().view(...).",
+            f"Copy if necessary: {grouped(name)}.reshape(...) in place of view.",
+            f"Copy first: {grouped(name)}.contiguous().view(...).",
         ),
         failure.details(operand),
     )
@@ -210,8 +227,8 @@ def _expand(failure: Failure, found: re.Match[str]) -> Explanation:
         f"{name} has {found['given']} in dimension {found['dim']}, which was to be "
         f"{found['wanted']}: expand repeats a size of 1 alone.",
         (
-            f"Give a size that is there, or -1 to keep it: {name}.expand(-1, ...).",
-            f"Copy it several times: {name}.repeat(...), or repeat_interleave.",
+            f"Give a size that is there, or -1 to keep it: {grouped(name)}.expand(-1, ...).",
+            f"Copy it several times: {grouped(name)}.repeat(...), or repeat_interleave.",
         ),
         failure.details(operand),
     )
