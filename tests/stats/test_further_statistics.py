@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -153,8 +154,13 @@ def test_packed_values_give_no_statistic_that_depends_on_their_places(
     kind: str, tmp_path: Path
 ) -> None:
     packed = _PACKED[kind]()
-    by_place = [tt.stats.cosine(), tt.stats.top_k(1), tt.stats.along(0), tt.stats.effective_rank()]
-    others = [tt.stats.first_nonfinite(), _SumOfMagnitudes()]
+    by_place: list[Any] = [
+        tt.stats.cosine(),
+        tt.stats.top_k(1),
+        tt.stats.along(0),
+        tt.stats.effective_rank(),
+    ]
+    others: list[Any] = [tt.stats.first_nonfinite(), _SumOfMagnitudes()]
     model = nn.Identity()
     with tt.watch(model, to=tt.Stats(statistics=[*by_place, *others])) as w:
         for value in (packed, _DENSE):

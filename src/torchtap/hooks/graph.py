@@ -107,7 +107,7 @@ def edge_of(tensor: Tensor) -> Edge:
         except RuntimeError:  # It looks through a view, which this kind of tensor lacks.
             pass
     with torch.enable_grad():
-        detour = _Detour.apply(tensor)
+        detour: Any = _Detour.apply(tensor)  # type: ignore[no-untyped-call]
     return detour.grad_fn.next_functions[0]  # type: ignore[no-any-return]
 
 
