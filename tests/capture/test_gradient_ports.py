@@ -125,6 +125,41 @@ def test_the_gradient_of_a_nested_argument_is_recorded() -> None:
         assert torch.equal(mine, right)
 
 
+_ROWS = [torch.arange(6.0).reshape(2, 3), torch.ones(1, 3)]
+_LEAVES = {
+    "sparse": lambda: torch.eye(3).to_sparse(),
+    "jagged": lambda: torch.nested.nested_tensor(_ROWS, layout=torch.jagged),
+    "nested": lambda: torch.nested.nested_tensor(_ROWS),
+}
+
+
+def _sum_of_doubled(_: nn.Module, x: Tensor) -> Tensor:
+    if x.layout is torch.sparse_coo:
+        return torch.sparse.sum(x * 2)
+    return (x * 2).values().sum()
+
+
+def _dense(tensor: Tensor) -> Tensor:
+    return tensor.values() if tensor.is_nested else tensor.to_dense()
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("kind", _LEAVES)
+def test_a_leaf_without_views_is_watched_verified_and_summarised(kind: str) -> None:
+    net, plain = Net(_sum_of_doubled), _LEAVES[kind]().requires_grad_()
+    net(plain).backward()
+    x = _LEAVES[kind]().requires_grad_()
+    with tt.watch(net, "*:*") as w:
+        net(x).backward()
+    assert plain.grad is not None and x.grad is not None
+    assert torch.equal(_dense(x.grad), _dense(plain.grad))
+    assert torch.equal(_dense(w.run[".:grad_input"]), _dense(plain.grad))
+    fresh = _LEAVES[kind]().requires_grad_()
+    assert tt.verify(net, fresh)
+    assert tt.summary(net, fresh).rows[0].calls == 1
+    assert fresh.requires_grad
+
+
 def test_what_flows_past_the_nodes_of_a_module_is_not_left_out_of_a_record() -> None:
     """An inner backward to a parameter makes a second way back to the module's argument."""
     inner, outer = nn.Linear(3, 3), nn.Linear(3, 1)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import gc
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from absent import reasons, reasons_at
 from models import ones, scales, two_scales
-from torch import nn
+from torch import Tensor, nn
 
 import torchtap as tt
 from torchtap.testing import Net
@@ -89,3 +90,53 @@ def test_an_absent_site_says_why_when_it_is_asked_for() -> None:
         model(ones())
     with pytest.raises(tt.SiteError, match="parent skipped it"):
         w.run["skipped:output"]
+
+
+class _Raises(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.part = nn.Linear(2, 2)
+        self.error: Exception | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.part(x)
+        if self.error is not None:
+            raise self.error
+        return 2 * y
+
+
+@pytest.mark.parametrize("to", [tt.Memory, tt.Stats])
+@pytest.mark.parametrize("watched", [".:output", ".:*", ".:saved"])
+def test_a_call_that_raised_is_absent_because_it_raised(to: Any, watched: str) -> None:
+    model, x = _Raises(), torch.ones(1, 2, requires_grad=True)
+    with tt.watch(model, watched, to=to()) as w:
+        model(x).sum().backward()
+        assert not w.absent
+        for error in (ValueError("of the model"), KeyError("once"), ValueError("of the model")):
+            model.error = error
+            with pytest.raises(type(error)):
+                model(x)
+    raised = ["2 calls raised ValueError", "a call raised KeyError"]
+    ports = {".:output": ["output"], ".:saved": ["saved"]}
+    for port in ports.get(watched, ["output", "grad_output", "grad_input"]):
+        assert reasons_at(w, f".:{port}") == raised
+    assert reasons_at(w, ".:input") == []
+
+
+def test_a_module_that_returned_nothing_while_an_error_was_handled_did_not_raise() -> None:
+    model = Net(lambda m, x: None)
+    with tt.watch(model, "*:output") as w:
+        try:
+            raise ValueError("of the program")
+        except ValueError:
+            model(torch.ones(1))
+    assert reasons_at(w, ".:output") == ["it returned no tensor that fits"]
+
+
+def test_an_edit_never_happened_because_the_module_raised() -> None:
+    model = _Raises()
+    model.error = ValueError("of the model")
+    with pytest.raises(tt.EditError, match="a call raised ValueError"):  # noqa: SIM117
+        with tt.edit(model, ".:output", lambda value: value):
+            with pytest.raises(ValueError, match="of the model"):
+                model(torch.ones(1, 2))

@@ -278,3 +278,40 @@ def test_a_gradient_that_comes_late_is_no_other_row_in_a_worker(tmp_path: Path) 
         disk.flush()
         with pytest.raises(tt.RunError, match="gradients of earlier steps, came since"):
             pickle.loads(sent)
+
+
+_BATCH = torch.arange(24.0).reshape(2, 4, 3)
+_PARTS = [_BATCH[0, :2], _BATCH[1, 1:3]]
+_JAGGED = {
+    "whole": lambda: torch.nested.nested_tensor(_PARTS, layout=torch.jagged),
+    "with gaps": lambda: torch.nested.narrow(
+        _BATCH, 1, torch.tensor([0, 1]), torch.tensor([2, 2]), layout=torch.jagged
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("kind", _JAGGED)
+def test_rows_of_jagged_values_are_those_of_their_parts(kind: str, tmp_path: Path) -> None:
+    model = nn.Identity()
+    with tt.watch(model, ".:output") as w:
+        for _ in range(2):
+            model(_JAGGED[kind]())
+            w.step()
+    w.run.save(tmp_path / "run.safetensors")
+    right = torch.cat([*_PARTS, *_PARTS])
+    for run in (w.run, tt.open(tmp_path / "run.safetensors")):
+        assert torch.equal(run.cat("."), right)
+        assert torch.equal(run.rows(".", [5, 2, -1]), right[[5, 2, -1]])
+        assert run.rows(".", []).shape == (0, 3)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_nested_values_of_strided_layout_have_no_rows() -> None:
+    model = nn.Identity()
+    with tt.watch(model, ".:output") as w:
+        model(torch.nested.nested_tensor(_PARTS))
+    with pytest.raises(tt.RunError, match="so no rows"):
+        w.run.rows(".", [0])
+    assert "[2 parts]" in repr(next(w.run.records()))
+    assert "12" in str(w.run)

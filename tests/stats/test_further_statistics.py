@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import torchtap as tt
 
@@ -115,3 +117,69 @@ def test_further_statistics_of_whole_numbers_are_right_at_their_ends(dtype: torc
     assert [abs(element.value) for element in found["top_k"]] == [float(x) for x in magnitudes]
     reached = [sum(float(abs(int(x))) >= float(high) for x in column) for column in tensor.T]
     assert found["along(1)"].saturated_elements.tolist() == reached
+
+
+class _SumOfMagnitudes:
+    name = "magnitudes"
+    needs_places = False
+
+    def init(self) -> float:
+        return 0.0
+
+    def update(self, state: float, tensor: Tensor) -> float:
+        return state + float(tensor.abs().sum())
+
+    def merge(self, one: float, two: float) -> float:
+        return one + two
+
+    def finish(self, state: float) -> float:
+        return state
+
+
+_DENSE = torch.tensor([[0.0, 0.0], [2.0, -3.0], [0.0, 0.0], [0.0, 4.0]])
+_PACKED = {
+    "coo": _DENSE.to_sparse,
+    "csr": _DENSE.to_sparse_csr,
+    "csc": _DENSE.to_sparse_csc,
+    "bsr": lambda: _DENSE.to_sparse_bsr((2, 2)),
+    "bsc": lambda: _DENSE.to_sparse_bsc((2, 2)),
+    "jagged": lambda: torch.nested.nested_tensor([*_DENSE.split(2)], layout=torch.jagged),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Sparse C")
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("kind", _PACKED)
+def test_packed_values_give_no_statistic_that_depends_on_their_places(
+    kind: str, tmp_path: Path
+) -> None:
+    packed = _PACKED[kind]()
+    by_place: list[Any] = [
+        tt.stats.cosine(),
+        tt.stats.top_k(1),
+        tt.stats.along(0),
+        tt.stats.effective_rank(),
+    ]
+    others: list[Any] = [tt.stats.first_nonfinite(), _SumOfMagnitudes()]
+    model = nn.Identity()
+    with tt.watch(model, to=tt.Stats(statistics=[*by_place, *others])) as w:
+        for value in (packed, _DENSE):
+            model(value)
+            w.step()
+        with torch.no_grad():
+            model.eval()
+            model(packed)
+    w.run.save(tmp_path / "run.safetensors")
+    for run in (w.run, tt.open(tmp_path / "run.safetensors")):
+        for step, phase in ((0, "forward"), ("all", "forward"), (2, "eval")):
+            extra = run.stats(".:output", step=step, phase=phase).extra
+            for one in by_place:
+                with pytest.raises(tt.RunError, match="not where they stand"):
+                    extra[one.name]
+            assert extra["first_nonfinite"] is None
+            assert extra["magnitudes"] == float(_DENSE.abs().sum()) * (2 if step == "all" else 1)
+        assert run.stats(".:output", step=1).extra["top_k"][0][:2] == (4.0, (3, 1))
+        (absence,) = run.absent
+        assert str(absence).startswith(
+            ".:output: no 'cosine', 'top_k', 'along(0)', 'effective_rank'"
+        )

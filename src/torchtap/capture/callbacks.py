@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 
 from torchtap.capture.gradient_ports import Gradients
 from torchtap.core.record import FORWARD, UNVERSIONED, Record, new_record
+from torchtap.core.stack_frames import caught_in
 from torchtap.core.torch_private import (
     current_task,
     top_saved_hooks,
@@ -50,8 +52,9 @@ class Listener(Recording, Protocol):
         output: Any,
         *,
         has_frame: bool,
+        error: BaseException | None,
     ) -> None:
-        """A tapped module returned, or raised."""
+        """A tapped module returned, or raised an error."""
 
     def begin(self, tap: Tap, *, trains: bool) -> None:
         """A part of the model runs, maybe without the model itself."""
@@ -131,7 +134,12 @@ class PostForward(ModuleHook[Listener]):
         ):
             if type(kwargs) is not dict:
                 kwargs, output = {}, kwargs
-            engine.leave(tap, args, kwargs, output, has_frame=self.has_frame)
+            error = None
+            if output is None:
+                # What is compiled too stands between this function and PyTorch's.
+                caller = sys._getframe(1)
+                error = caught_in(caller) or caught_in(caller.f_back)
+            engine.leave(tap, args, kwargs, output, has_frame=self.has_frame, error=error)
             return
         tap.has_trained = True
         call = next(tap.calls)

@@ -313,8 +313,9 @@ class Engine:
         output: Any,
         *,
         has_frame: bool,
+        error: BaseException | None = None,
     ) -> None:
-        """A tapped module returned (or raised: then ``output`` is ``None``)."""
+        """A tapped module returned, or raised ``error``: then ``output`` is ``None``."""
         if self._is_dormant(tap):
             return
         frame = self._running.pop(tap) if has_frame else None
@@ -331,7 +332,10 @@ class Engine:
             self._take_value(state, tensor, frame.number, frame.phase, frame.foreign)
             labels = (OUTSIDE,) if id(tensor) in together else ()
             self._expect(tap.state("grad_output", leaf), tensor, frame, labels)
-        if frame.passage is not None:
+        if error is not None and frame.phase in (FORWARD, EVAL):  # A checkpoint stops by raising.
+            is_skipped = frame.phase is EVAL and self.skips_evaluation
+            tap.raised[type(error).__name__] += not is_skipped
+        if frame.passage is not None and error is None:
             self.gradients.connect(frame.passage, [tensor for _, tensor in found])
         if "saved" in tap.filters and frame.phase in (FORWARD, BACKWARD):
             outputs_of = [tensor for _, tensor in found]

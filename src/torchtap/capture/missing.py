@@ -131,7 +131,10 @@ class Missing:
         unidentified = {} if port in STATE_PORTS else tap.unidentified
         unseen = list(tap.why_unseen(port))
         yield from unseen
-        if not states and not unseen and not unidentified:
+        raised = [] if port in (*STATE_PORTS, "input") else list(tap.why_raised())
+        for reason in raised:
+            yield Absence(Site(tap.path, port), reason)
+        if not states and not unseen and not unidentified and not raised:
             yield Absence(Site(tap.path, port), self._why_never(tap, port))
         for reason, number in unidentified.items():
             yield Absence(Site(tap.path, port), f"{reason} ({plural(number, 'call')})")

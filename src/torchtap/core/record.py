@@ -107,12 +107,15 @@ class Record(_Row):
         return new_record(Record, (*self[:-2], value, UNVERSIONED))
 
     def __repr__(self) -> str:
-        kind = str(self.kept.dtype).removeprefix("torch.")
+        kept = self.kept
+        kind = str(kept.dtype).removeprefix("torch.")
+        # Where each part has a shape of its own, and PyTorch raises an error if asked for one.
+        is_shapeless = kept.is_nested and str(kept.layout) == "torch.strided"
+        shape = f"[{kept.size(0)} parts]" if is_shapeless else list(kept.shape)
         extra = "" if self.phase == FORWARD else f", {self.phase}"
         labels = f", {', '.join(self.labels)}" if self.labels else ""
         return (
-            f"<Record {self.site} step {self.step} call {self.call}{extra}{labels} "
-            f"{kind}{list(self.kept.shape)}>"
+            f"<Record {self.site} step {self.step} call {self.call}{extra}{labels} {kind}{shape}>"
         )
 
     def __eq__(self, other: object) -> bool:

@@ -30,6 +30,16 @@ def innermost_frames() -> dict[int, FrameType]:
                 gc.enable()
 
 
+def caught_in(frame: FrameType | None) -> BaseException | None:
+    """Return the error that a frame is handling now, and not a frame further out.
+
+    PyTorch calls forward hooks with ``always_call`` while it handles what the module raised.
+    """
+    error = sys.exception()
+    traceback = None if error is None else error.__traceback__
+    return error if traceback is not None and traceback.tb_frame is frame else None
+
+
 def is_on_stack(callers: Sequence[FrameType], innermost: FrameType | None) -> bool:
     """Return whether any of these frames is on the stack of Python calls ending in ``innermost``.
 

@@ -8,7 +8,6 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
@@ -19,6 +18,7 @@ from torchtap.core.errors import EditError
 from torchtap.core.rebuild import replace, replace_arguments
 from torchtap.core.record import BACKWARD, RECOMPUTE, UNVERSIONED, Record, new_record
 from torchtap.core.site import Site
+from torchtap.core.stack_frames import caught_in
 from torchtap.core.tensors import obstacle
 from torchtap.core.torch_private import (
     current_task,
@@ -459,15 +459,12 @@ class EditPostForward(ModuleHook[EditEngine]):
             return None
         if type(kwargs) is not dict:
             kwargs, output = {}, kwargs
-        error = sys.exception()
-        if error is not None and _is_caught_in(sys._getframe(1), error):
+        error = caught_in(sys._getframe(1))
+        if error is not None:
             output = None  # The module raised, or a hook before this one: nothing flows on.
+            if current_task() == -1:  # Inside a backward, a checkpoint stops by raising.
+                self.tap.raised[type(error).__name__] += 1
         return editor.leave(self.tap, args, kwargs, output, has_frame=self.has_frame)
-
-
-def _is_caught_in(frame: FrameType, error: BaseException) -> bool:
-    """Return whether a frame is handling the error now, and not a frame further out."""
-    return error.__traceback__ is not None and error.__traceback__.tb_frame is frame
 
 
 keep_dynamo_out(EditPreForward.__call__, EditPostForward.__call__, reason=EDITS)

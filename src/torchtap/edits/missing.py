@@ -8,7 +8,7 @@ from dataclasses import replace
 from torchtap.capture.missing import why_not_called
 from torchtap.core.absence import Absence
 from torchtap.core.plan import Plan
-from torchtap.core.site import Pattern, Site
+from torchtap.core.site import STATE_PORTS, Pattern, Site
 from torchtap.edits.clipping import Clipping
 from torchtap.edits.editor import EditEngine
 from torchtap.hooks.taps import SiteState, Tap
@@ -67,6 +67,8 @@ def _why_not_there(editor: OneEdit, tap: Tap, port: str, states: Sequence[SiteSt
         return "no backward reached the parameter"
     if any(state.expected for state in states):
         return "no gradient arrived: no backward was run, or the loss does not depend on it"
+    if tap.raised and port not in STATE_PORTS and port != "input":
+        return "; ".join(tap.why_raised())
     if tap.has_run:
         side = "took" if port.endswith("input") else "returned"
         return f"it {side} no tensor that fits, in no call that was chosen{tap.instead(port)}"

@@ -18,7 +18,18 @@ Edge = tuple[Node, int]
 EDITED = "torchtap edit"
 """In a node's metadata: path of the module before which a gradient edit put this identity."""
 
-_COMPRESSED = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
+
+class _Detour(torch.autograd.Function):
+    """An operation on a tensor of any layout, made to see where its node leads."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor) -> Tensor:
+        """Return a number that nothing is computed from."""
+        return torch.zeros(())
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> None:
+        """Nothing: no backward runs through it."""
 
 
 def from_one_compiled_graph(tensors: Iterable[Tensor]) -> frozenset[int]:
@@ -86,15 +97,18 @@ def edge_of(tensor: Tensor) -> Edge:
     grad_fn = tensor.grad_fn
     if grad_fn is not None:
         return grad_fn, tensor.output_nr
-    if tensor.is_nested:  # PyTorch looks for the edge through view_as, which it may lack.
-        with torch.enable_grad():
-            alias = torch.ops.aten.alias(tensor)
-        return alias.grad_fn.next_functions[0]  # type: ignore[no-any-return]
-    if tensor.layout in _COMPRESSED:  # PyTorch's own way is a view, which these do not have.
+    if tensor.is_nested:
         with torch.enable_grad():
             return tensor.values().grad_fn.next_functions[0]  # type: ignore[union-attr]
-    edge = get_gradient_edge(tensor)
-    return edge.node, edge.output_nr
+    if tensor.layout is torch.strided:
+        try:
+            edge = get_gradient_edge(tensor)
+            return edge.node, edge.output_nr
+        except RuntimeError:  # It looks through a view, which this kind of tensor lacks.
+            pass
+    with torch.enable_grad():
+        detour: Any = _Detour.apply(tensor)  # type: ignore[no-untyped-call]
+    return detour.grad_fn.next_functions[0]  # type: ignore[no-any-return]
 
 
 def before_edits(edge: Edge, path: str) -> tuple[Edge, int]:

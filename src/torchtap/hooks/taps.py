@@ -79,6 +79,7 @@ class Tap:
         calls_in_backward: likewise those that ran inside a backward and are no recomputation.
         count: makes ``calls`` anew for each step.
         unidentified: reason -> number of calls that are not among those of the forward.
+        raised: name of an exception -> number of calls that were left by one.
         unseen: of what it takes and of what it returns: what holds tensors and was not looked into.
         has_run: whether any call was seen, in any step.
         has_trained: whether any of them ran with gradients enabled.
@@ -103,6 +104,7 @@ class Tap:
         "path",
         "plain_gradient",
         "plain_output",
+        "raised",
         "reason",
         "states",
         "unidentified",
@@ -125,6 +127,7 @@ class Tap:
         self.calls: Iterator[int] = self.count()
         self.calls_in_backward: Iterator[int] = itertools.count()
         self.unidentified: Counter[str] = Counter()
+        self.raised: Counter[str] = Counter()
         self.has_run = self.has_trained = self.is_in_graph = False
         self.unseen: dict[str, Unseen] = {TAKEN: {}, RETURNED: {}}
         self.reason: str | None = None
@@ -171,6 +174,11 @@ class Tap:
             if self.filters[port].accepts(leaf):
                 reason = f"it {verb} {what}: use a tuple, list, dict or dataclass instead"
                 yield Absence(Site(self.path, port, leaf), reason)
+
+    def why_raised(self) -> Iterator[str]:
+        """Yield a reason for each kind of exception by which calls were left."""
+        for name, number in self.raised.items():
+            yield f"a call raised {name}" if number == 1 else f"{number:,} calls raised {name}"
 
     def _make(self, port: str, leaf: str) -> SiteState:
         return SiteState(Site(self.path, port, leaf), self._copies, self._meter)

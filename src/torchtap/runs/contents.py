@@ -24,7 +24,7 @@ from torchtap.core.record import EVAL, FORWARD, PHASES, Record, said_steps, step
 from torchtap.core.site import Site
 from torchtap.runs.meta import Meta
 from torchtap.runs.records import Fact, Places, Records, distinct
-from torchtap.runs.rows import SiteRows
+from torchtap.runs.rows import SiteRows, without_jags
 from torchtap.runs.select import Selection, Where
 from torchtap.stats import reading
 from torchtap.stats.catalogue.results import Extra
@@ -292,7 +292,9 @@ class Contents:
             raise SiteError(
                 f"{place} has no record in steps {steps!r}. {steps_there(own, missing)}"
             )
-        values = [row.value for _, row in sorted(last.items(), key=lambda item: item[0])]
+        values = [
+            without_jags(row.value) for _, row in sorted(last.items(), key=lambda item: item[0])
+        ]
         kinds = (torch.strided, torch.sparse_coo)  # Others are joined as sparse ones.
         values = [one if one.layout in kinds else one.to_sparse() for one in values]
         try:

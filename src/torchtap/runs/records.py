@@ -259,6 +259,10 @@ class Records(Sequence[Record]):
         if self._stored is not None:
             return self._stored.fact(place)
         kept = self.kept[place]
+        if kept.is_nested:  # As in a file: its parts have each a shape of their own.
+            from torchtap.runs.strided import joined_parts
+
+            kept = joined_parts(kept)
         return Fact(str(kept.dtype).removeprefix("torch."), tuple(kept.shape), nbytes_of(kept))
 
     @property

@@ -105,7 +105,13 @@ class SiteRows:
         return int(self.steps[np.searchsorted(self.starts, row, side="right") - 1])
 
     def _value(self, owner: int) -> Tensor:
-        value: Tensor = self._records[int(self._places[owner])].value
+        value = without_jags(self._records[int(self._places[owner])].value)
+        if value.is_nested:
+            raise RunError(
+                f"{self._site} holds nested tensors of strided layout, whose parts have each a "
+                f"shape of their own, and so no rows. Read them one by one with "
+                f"run.records({str(self._site)!r})."
+            )
         return value if value.dim() else value.reshape(1)
 
     def _first_value(self) -> Tensor:
@@ -128,6 +134,15 @@ class SiteRows:
                 f"{np.asarray(indices)[beyond][0]} was asked for."
             )
         return found
+
+
+def without_jags(value: Tensor) -> Tensor:
+    """The parts of a jagged tensor one after the other, as a file holds it; others as they are."""
+    import torch
+
+    from torchtap.runs.strided import joined_parts
+
+    return joined_parts(value) if value.is_nested and value.layout is not torch.strided else value
 
 
 def _num_rows(shape: Sequence[int]) -> int:

@@ -216,7 +216,7 @@ class Run(Printed):
         """All values of a site over calls and steps, joined along dim 0.
 
         A bare number (0-d) counts as one row. Of several backwards through one call the last is
-        taken.
+        taken. The rows of a jagged tensor are those of its parts, one after the other.
 
         Raises:
             RunError: the values do not fit together.

@@ -57,7 +57,7 @@ def storable(
             tensor = tensor.dequantize()
             said.append("dequantized")
         elif tensor.is_nested:
-            tensor = tensor.values()
+            tensor = joined_parts(tensor)
             said.append("values of a nested tensor")
         elif tensor.layout is not torch.strided and (dense or tensor.layout not in _SPARSE):
             said.append(f"dense from {str(tensor.layout).removeprefix('torch.')}")
@@ -70,6 +70,18 @@ def storable(
     if kind not in STORED:
         raise RunError(f"{kind} without a scale, which no file can hold")
     return tensor.detach(), said
+
+
+def joined_parts(nested: Tensor) -> Tensor:
+    """The values of a nested tensor, its parts one after the other.
+
+    One that was cut out of another shares its memory, and has values between its parts.
+    """
+    if nested.layout is torch.strided:
+        has_gaps = not nested.is_contiguous()
+    else:
+        has_gaps = nested.lengths() is not None  # type: ignore[attr-defined]
+    return (nested.contiguous() if has_gaps else nested).values()
 
 
 def copyable(tensor: Tensor) -> Tensor:

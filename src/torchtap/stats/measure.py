@@ -27,6 +27,8 @@ _NARROW = (
     *(torch.float8_e4m3fn, torch.float8_e4m3fnuz),
     *(torch.float8_e5m2, torch.float8_e5m2fnuz),
 )
+_OF_SPARSE = "of the stored values of a sparse tensor"
+_OF_NESTED = "of the values of a nested tensor"
 SAMPLE = 2048
 """Elements in a sampled histogram: the standard error of the rank of a median is 1.1 %."""
 
@@ -70,7 +72,11 @@ def measure(
         if not isinstance(tensor, Tensor) or not -tensor.dim() <= dim < tensor.dim():
             shape = list(tensor.shape) if isinstance(tensor, Tensor) else "several tensors"
             raise InputError(f"dim is {dim}; {shape} has no such dim.")
-        return [_measure_one(part, histogram=histogram, exact=exact) for part in tensor.unbind(dim)]
+        try:
+            slices = tensor.unbind(dim)
+        except RuntimeError as error:  # Of a nested tensor, along a dim in which its parts differ.
+            raise InputError(f"dim is {dim}; {why_unreadable(error)}.") from error
+        return [_measure_one(part, histogram=histogram, exact=exact) for part in slices]
     parts = tensor if isinstance(tensor, Iterable) and not isinstance(tensor, Tensor) else [tensor]
     return measure_all(parts, histogram=histogram, exact=exact)
 
@@ -185,7 +191,7 @@ def real_values(tensor: Tensor) -> tuple[Tensor, tuple[str, ...]]:
         parts = [part.reshape(-1) for part in tensor.unbind()]
         none = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
         tensor = torch.cat([none, *parts])
-        notes.append("of the values of a nested tensor")
+        notes.append(_OF_NESTED)
     if tensor.is_quantized:
         tensor = tensor.dequantize()
         notes.append(DEQUANTIZED)
@@ -193,7 +199,7 @@ def real_values(tensor: Tensor) -> tuple[Tensor, tuple[str, ...]]:
         tensor = tensor.to_dense()
     if tensor.layout is not torch.strided:
         tensor = _stored_values(tensor)
-        notes.append("of the stored values of a sparse tensor")
+        notes.append(_OF_SPARSE)
     if tensor.is_complex():
         tensor = tensor.abs()
         notes.append("by magnitude")
@@ -202,6 +208,15 @@ def real_values(tensor: Tensor) -> tuple[Tensor, tuple[str, ...]]:
         # Whatever else there is (float8, uint16, ...) fits into one of these without loss.
         tensor = tensor.to(torch.float32 if tensor.dtype.is_floating_point else torch.float64)
     return tensor, tuple(notes)
+
+
+def without_places(notes: Iterable[str]) -> str | None:
+    """Why values with these notes of :func:`real_values` stand at no place; ``None`` if they do."""
+    if _OF_SPARSE in notes:
+        return "a sparse tensor is measured by its stored values"
+    if _OF_NESTED in notes:
+        return "a nested tensor is measured by the joined values of its parts"
+    return None
 
 
 def _stored_values(tensor: Tensor) -> Tensor:

@@ -17,7 +17,8 @@ from torchtap.core.errors import InputError
 from torchtap.core.inference_mode import outside_inference_mode
 from torchtap.core.record import BACKWARD, EVAL, FORWARD, Record
 from torchtap.core.site import FLOW_PORTS, Site
-from torchtap.stats.catalogue.protocol import Statistic
+from torchtap.stats.catalogue.protocol import Statistic, needs_places
+from torchtap.stats.catalogue.results import Missing
 from torchtap.stats.kernels.device_table import Block, DeviceTable, Taken
 from torchtap.stats.measure import (
     SAMPLE,
@@ -29,6 +30,7 @@ from torchtap.stats.measure import (
     shape_of,
     table_device,
     why_unreadable,
+    without_places,
 )
 from torchtap.stats.meter import Clock, Meter, Sums
 from torchtap.stats.series import Series, States
@@ -50,6 +52,12 @@ def _declines(tensor: Tensor, step: int) -> bool:
 NOT_OF_FORWARD = (
     "tt.Stats measures calls of the forward only, and some ran inside a backward; tt.Memory keeps "
     "their values, in phase='backward'"
+)
+
+
+_NEEDS_PLACES = (
+    "which are not where they stand in it. Keep the values with tt.Memory(), and compute it of "
+    "their dense form"
 )
 
 
@@ -194,7 +202,8 @@ class Stats:
     @property
     def absent(self) -> tuple[Absence, ...]:
         """Return the absences: values that the sink was given and could not measure."""
-        return tuple(self._skipped)
+        of_evaluation = () if self._evaluation is None else self._evaluation.absent
+        return tuple(dict.fromkeys([*self._skipped, *of_evaluation]))
 
     def measured(self) -> Series:
         """Return the series of what was measured so far, also of the running step."""
@@ -252,14 +261,14 @@ class Stats:
             )
             block.rows[meter.index, SUBNORMAL] += narrow_subnormals(tensor, values)
             self._add_samples(meter, values, notes)
-            self._update_states(meter, values, record.step)
+            self._update_states(meter, values, record, without_places(notes))
 
     def _take_further(self, meter: Meter, record: Record) -> None:
         """Only the further statistics: the rest was measured the quick way."""
         is_cast = torch.is_autocast_enabled("cpu")
         quiet = torch.autocast("cpu", enabled=False) if is_cast else contextlib.nullcontext()
         with self._clock.lock, torch.no_grad(), quiet:
-            self._update_states(meter, record.kept.detach(), record.step)
+            self._update_states(meter, record.kept.detach(), record)
 
     def _change_step(self, step: int) -> None:
         """A gradient of a step that was closed, or records that came without ``close_step``."""
@@ -321,15 +330,26 @@ class Stats:
         total = values.sum(0, dtype=torch.float64) if values.dim() else values
         sums.total += total.to(sums.total.device)
 
-    def _update_states(self, meter: Meter, values: Tensor, step: int) -> None:
+    def _update_states(
+        self, meter: Meter, values: Tensor, record: Record, no_places: str | None = None
+    ) -> None:
+        """Update the further statistics; ``no_places``: why these values stand at no place."""
         if not self._statistics:
             return
-        by_place = self._states.setdefault(step, {})
+        by_place = self._states.setdefault(record.step, {})
         states = by_place.get(meter.place)
         if states is None or meter.is_replaced:
             states = by_place[meter.place] = [one.init() for one in self._statistics]
+        why = f"{no_places}, {_NEEDS_PLACES}"
+        lost = [one.name for one in self._statistics if no_places and needs_places(one)]
+        if lost:
+            reason = f"no {', '.join(map(repr, lost))}: {why}"
+            self._skipped[Absence(record.site, reason)] = None
         for number, one in enumerate(self._statistics):
-            states[number] = one.update(states[number], values)
+            if one.name in lost:
+                states[number] = Missing(f"{why}.")
+            elif not isinstance(states[number], Missing):
+                states[number] = one.update(states[number], values)
 
     # ------------------------------------------------------------------ the end of a step
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -22,9 +22,10 @@ from torchtap.core.modules import modules_of
 from torchtap.core.outline import tree
 from torchtap.core.preserved import preserved
 from torchtap.core.printed_page import BLANK, Grid, Line, Page, Part, Printed
-from torchtap.core.record import Record
+from torchtap.core.record import Record, nbytes_of
 from torchtap.core.shape_arguments import noticing_shapes
 from torchtap.core.text import NONE, Cell, count, plural, shape, short_count, size
+from torchtap.core.tree import argument_leaves
 
 PARAMETER = "Parameter"
 """The ``type`` of a row that lists a parameter which stands beside modules with parameters."""
@@ -145,6 +146,7 @@ def summary(model: nn.Module, *args: Any, depth: int | None = None, **kwargs: An
         stack.callback(torch.backends.mha.set_fastpath_enabled, fastpath)
         torch.backends.mha.set_fastpath_enabled(False)
         stack.enter_context(torch.no_grad())
+        stack.callback(_without_gradients(args, kwargs))
         stack.enter_context(watch(modules[""], "*:input,output", to=flow.take, copy="never"))
         ops = stack.enter_context(_Operations())
         counter = stack.enter_context(FlopCounterMode(display=False, custom_mapping=_formulas()))
@@ -187,10 +189,10 @@ class _Flow:
         if site.port == "output":
             self.dtypes.setdefault(site.path, str(value.dtype).removeprefix("torch."))
             if fresh:
-                self.nbytes[site.path] = self.nbytes.get(site.path, 0) + value.nbytes
+                self.nbytes[site.path] = self.nbytes.get(site.path, 0) + nbytes_of(value)
         if record.call == 0:
             shapes = self.inputs if site.port == "input" else self.outputs
-            shapes.setdefault(site.path, []).append(tuple(value.shape))
+            shapes.setdefault(site.path, []).append(_shape(value))
 
     def _is_new(self, tensor: Tensor) -> bool:
         try:
@@ -198,6 +200,34 @@ class _Flow:
         except (NotImplementedError, RuntimeError):  # Sparse and wrapped tensors have no storage.
             return True
         return self._seen.setdefault(reference.cdata, reference) is reference
+
+
+def _shape(value: Tensor) -> tuple[int, ...]:
+    """Its shape; of a nested tensor of strided memory, which has none, the number of its parts."""
+    is_jagged = value.is_nested and value.layout is not torch.strided
+    return tuple(value.shape) if is_jagged or not value.is_nested else (value.size(0),)
+
+
+def _without_gradients(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Callable[[], None]:
+    """Let no leaf without views require grad, since PyTorch's counter takes views of those that do.
+
+    Returns:
+        a function that puts it back.
+    """
+    leaves = [
+        tensor
+        for _, tensor in argument_leaves(args, kwargs)
+        if tensor.requires_grad and tensor.is_leaf
+        if tensor.layout is not torch.strided or tensor.is_nested
+    ]
+
+    def put_back() -> None:
+        for leaf in leaves:
+            leaf.requires_grad_()
+
+    for leaf in leaves:
+        leaf.requires_grad_(False)
+    return put_back
 
 
 class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]

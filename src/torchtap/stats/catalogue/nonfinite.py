@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import count
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -37,6 +37,7 @@ class FirstNonfinite:
     """See :func:`first_nonfinite`."""
 
     name: str
+    needs_places: ClassVar[bool] = False
     _order: Iterator[int] = field(default_factory=count, compare=False, repr=False)
 
     def init(self) -> Search:

@@ -15,6 +15,11 @@ class Statistic(Protocol):
     mode off. It must not write into it, keep it, or draw random numbers. ``merge`` must be
     associative: calls, micro-batches, steps and ranks all go through it. States may be anything.
 
+    Sparse and nested tensors are measured by their stored values, joined, which are not where they
+    stand in the tensor. So a statistic is not available of them, and reading it says so, unless
+    its class has ``needs_places = False``: ``update`` then gets these values. A sum or a maximum of
+    magnitudes is over the values alone, since those that are not stored are zero.
+
     Attributes:
         name: under which the result stands in ``Statistics.extra``.
 
@@ -52,3 +57,8 @@ class Statistic(Protocol):
 
     def finish(self, state: Any) -> Any:
         """The result."""
+
+
+def needs_places(statistic: Statistic) -> bool:
+    """Return whether a statistic depends on where in its tensor a value stands."""
+    return bool(getattr(statistic, "needs_places", True))
