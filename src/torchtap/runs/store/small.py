@@ -71,7 +71,7 @@ class SmallWriter:
 
     def __init__(self, path: Path) -> None:
         self.stream = StreamWriter(path, SCHEMA)
-        self._expected: list[tuple[int, Any]] = []
+        self._expected: list[tuple[int, int, bytes, bytes]] = []
 
     def add(self, template: Template, steps: NDArray[np.int64], data: memoryview) -> int:
         """Make one batch ready to be written with others.
@@ -91,7 +91,9 @@ class SmallWriter:
         self.stream.add(batch, b"", crc_of(template.parts_with(SCHEMA, numbers)))
         nbytes = len(data)
         place = self.stream.next - -(-nbytes // _ALIGNED) * _ALIGNED
-        self._expected.append((place, data))
+        # Copies: the memory of the values is used again before they are written.
+        ends = bytes(data[:_LOOKED_AT]), bytes(data[-_LOOKED_AT:])
+        self._expected.append((place, nbytes, *ends))
         return place
 
     def write(self) -> None:
@@ -103,9 +105,9 @@ class SmallWriter:
         start, expected = self.stream.end, self._expected
         self._expected = []
         whole = self.stream.write()
-        for place, data in expected:
-            found = whole[place - start :][: len(data)]
-            if (found[:_LOOKED_AT], found[-_LOOKED_AT:]) != (data[:_LOOKED_AT], data[-_LOOKED_AT:]):
+        for place, nbytes, first, last in expected:
+            found = whole[place - start :][:nbytes]
+            if (found[:_LOOKED_AT], found[-_LOOKED_AT:]) != (first, last):
                 raise RunError(f"pyarrow {pa.__version__} writes batches in another layout.")
 
     def forget(self) -> None:
