@@ -107,7 +107,7 @@ class SmallWriter:
         whole = self.stream.write()
         for place, nbytes, first, last in expected:
             found = whole[place - start :][:nbytes]
-            if (found[:_LOOKED_AT], found[-_LOOKED_AT:]) != (first, last):
+            if (bytes(found[:_LOOKED_AT]), bytes(found[-_LOOKED_AT:])) != (first, last):
                 raise RunError(f"pyarrow {pa.__version__} writes batches in another layout.")
 
     def forget(self) -> None:
