@@ -27,8 +27,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from watching import fastest
 
 import torchtap as tt
+from torchtap.saved.copy_streams import Ticket, use_streams
 from torchtap.saved.spill_file import Extent, SpillFile, folder_for
-from torchtap.saved.streams import Ticket, use_streams
 
 MIB = 1 << 20
 CALLS = 200

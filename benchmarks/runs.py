@@ -23,6 +23,7 @@ from report import Result, begin, parser, show
 
 from torchtap.core.record import FORWARD, UNVERSIONED, Record, new_record
 from torchtap.runs.run import Meta, Run
+from torchtap.runs.source import HeldSource
 
 NUM_RECORDS, NUM_SITES = 1_000_000, 1_000
 HOW = "1,000,000 records of 1,000 sites in 1,000 steps that share one value, in `tt.Memory`."
@@ -66,7 +67,7 @@ def main() -> None:
 
     def run() -> Run:
         modules = {f"blocks.{n}.attn": ("Attention",) for n in range(500)}
-        return Run(memory.contents, Meta(modules=modules))
+        return Run(HeldSource(memory.contents(), Meta(modules=modules)))
 
     for name, wanted, action in (
         ("run.sites", "0.2 s", lambda: run().sites),

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from torchtap.explain.checks.result import Check as Check
     from torchtap.explain.maps.map import Map as Map
     from torchtap.failures.explain_errors import explain_errors as explain_errors
-    from torchtap.graphs.door import graph as graph
     from torchtap.graphs.graph import Graph as Graph
+    from torchtap.graphs.graph_function import graph as graph
     from torchtap.hooks.marks import mark as mark
     from torchtap.runs.memory import Memory as Memory
     from torchtap.runs.merging.merge import merge as merge
@@ -110,7 +110,7 @@ _HOMES = {
     "explain_errors": "failures.explain_errors",
     "features": "transfer.features",
     "freeze": "transfer.freeze",
-    "graph": "graphs.door",
+    "graph": "graphs.graph_function",
     "mark": "hooks.marks",
     "measure": "stats.measure",
     "merge": "runs.merging.merge",

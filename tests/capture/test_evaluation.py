@@ -317,7 +317,7 @@ def test_an_evaluation_that_raises_leaves_nothing_behind() -> None:
         with torch.no_grad(), pytest.raises(RuntimeError):
             model(torch.ones(2, 7))
         model(X[0]).sum().backward()
-        assert w._engine.busy == set()
+        assert w._engine.calls.busy == set()
     assert len(list(w.run.records("0:output"))) == 2
 
 

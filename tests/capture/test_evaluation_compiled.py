@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -166,9 +167,12 @@ def with_dropout() -> nn.Module:
 FAST = [(how, evaluation, "Stats") for how in ("wrapper", "method") for evaluation in EVALUATIONS]
 SLOW = [(how, evaluation, sink) for how in COMPILED for evaluation in EVALUATIONS for sink in SINKS]
 
-_WAYS = [(how, evaluation) for how in ("wrapper", "method") for evaluation in EVALUATIONS]
-NETWORKS = [(name, *_WAYS[3 * n % len(_WAYS)]) for n, name in enumerate(small())]
-"""A way for each network, which takes long to compile: all together have nearly all ways."""
+_WAYS = list(itertools.product(("wrapper", "method"), EVALUATIONS))
+NETWORKS = [
+    (name, *_WAYS[n % len(_WAYS)], list(SINKS)[n % len(SINKS) - n // len(_WAYS)])
+    for n, name in enumerate([*small(), *reversed(small())])
+]
+"""Two ways and sinks for each network, which takes long to compile: together all of each."""
 
 
 @pytest.mark.usefixtures("fresh_compiler")
@@ -192,10 +196,19 @@ def test_nor_one_of_a_model_that_inductor_compiled(evaluation: str, tmp_path: Pa
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("fresh_compiler")
-@pytest.mark.parametrize(("name", "how", "evaluation"), NETWORKS)
-def test_nor_one_of_a_whole_network(name: str, how: str, evaluation: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "how", "evaluation", "sink"), NETWORKS)
+def test_nor_one_of_a_whole_network(
+    name: str, how: str, evaluation: str, sink: str, tmp_path: Path
+) -> None:
     make, inputs = small()[name]
-    _check(make, inputs(), how, evaluation, "Stats", tmp_path)
+    _check(make, inputs(), how, evaluation, sink, tmp_path)
+
+
+def test_the_networks_have_every_way_and_every_sink() -> None:
+    assert {(how, evaluation) for _, how, evaluation, _ in NETWORKS} == set(_WAYS)
+    assert {name for name, *_ in NETWORKS} == small().keys()
+    assert len(set(NETWORKS)) == len(NETWORKS) == 2 * len(small())
+    assert {sink for *_, sink in NETWORKS} == set(SINKS)
 
 
 @pytest.mark.parametrize("evaluation", EVALUATIONS)

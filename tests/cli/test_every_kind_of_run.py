@@ -21,38 +21,38 @@ from safetensors.torch import save_file
 
 import torchtap as tt
 from torchtap.cli import app as cli
-from torchtap.runs.store.layout import RUN, read_json, write_json
+from torchtap.runs.store.layout import RUN_FILE, read_json, write_json
 
 READING: dict[str, tuple[str, ...]] = {
-    "ls": ("ls", "RUN"),
-    "ls --json": ("ls", "RUN", "--json"),
-    "ls --all": ("ls", "RUN", "--all"),
-    "show": ("show", "RUN"),
-    "show --modules": ("show", "RUN", "--modules"),
-    "show --json": ("show", "RUN", "--json"),
-    "stats": ("stats", "RUN"),
-    "stats --step all": ("stats", "RUN", "--step", "all"),
-    "stats --columns": ("stats", "RUN", "--columns", "mean,update_ratio", "--sort", "mean"),
+    "ls": ("ls", "RUN_FILE"),
+    "ls --json": ("ls", "RUN_FILE", "--json"),
+    "ls --all": ("ls", "RUN_FILE", "--all"),
+    "show": ("show", "RUN_FILE"),
+    "show --modules": ("show", "RUN_FILE", "--modules"),
+    "show --json": ("show", "RUN_FILE", "--json"),
+    "stats": ("stats", "RUN_FILE"),
+    "stats --step all": ("stats", "RUN_FILE", "--step", "all"),
+    "stats --columns": ("stats", "RUN_FILE", "--columns", "mean,update_ratio", "--sort", "mean"),
 }
 """Commands that answer for every run that is whole and holds something."""
 OTHERS: dict[str, tuple[str, ...]] = {
-    "graph": ("graph", "RUN"),
-    "stats --columns ?": ("stats", "RUN", "--columns", "?"),
-    "stats --slices": ("stats", "RUN", "--slices", "units"),
-    "show WHERE": ("show", "RUN", "nowhere:output"),
-    "show --step": ("show", "RUN", "--step", "77"),
-    "maps": ("maps", "RUN", "-o", "OUT/maps.png"),
-    "doctor": ("doctor", "RUN"),
-    "doctor --json": ("doctor", "RUN", "--json"),
-    "merge": ("merge", "RUN", "--to", "OUT/merged.safetensors"),
-    "export npz": ("export", "RUN", "--format", "npz", "-o", "OUT/x.npz"),
-    "export csv": ("export", "RUN", "-o", "OUT/x.csv"),
-    "cam": ("cam", "RUN", "--shape", "2,3", "-o", "OUT/map.png"),
-    "summary": ("summary", "RUN", "--shape", "2,3"),
-    "record": ("record", "RUN", "--shape", "2,3", "--to", "OUT/r.safetensors"),
-    "record --data": ("record", "torch.nn:ReLU", "--data", "RUN", "--to", "OUT/run"),
-    "run --to": ("run", "--to", "RUN", "no_such_script.py"),
-    "run --to --resume": ("run", "--to", "RUN", "--resume", "no_such_script.py"),
+    "graph": ("graph", "RUN_FILE"),
+    "stats --columns ?": ("stats", "RUN_FILE", "--columns", "?"),
+    "stats --slices": ("stats", "RUN_FILE", "--slices", "units"),
+    "show WHERE": ("show", "RUN_FILE", "nowhere:output"),
+    "show --step": ("show", "RUN_FILE", "--step", "77"),
+    "maps": ("maps", "RUN_FILE", "-o", "OUT/maps.png"),
+    "doctor": ("doctor", "RUN_FILE"),
+    "doctor --json": ("doctor", "RUN_FILE", "--json"),
+    "merge": ("merge", "RUN_FILE", "--to", "OUT/merged.safetensors"),
+    "export npz": ("export", "RUN_FILE", "--format", "npz", "-o", "OUT/x.npz"),
+    "export csv": ("export", "RUN_FILE", "-o", "OUT/x.csv"),
+    "cam": ("cam", "RUN_FILE", "--shape", "2,3", "-o", "OUT/map.png"),
+    "summary": ("summary", "RUN_FILE", "--shape", "2,3"),
+    "record": ("record", "RUN_FILE", "--shape", "2,3", "--to", "OUT/r.safetensors"),
+    "record --data": ("record", "torch.nn:ReLU", "--data", "RUN_FILE", "--to", "OUT/run"),
+    "run --to": ("run", "--to", "RUN_FILE", "no_such_script.py"),
+    "run --to --resume": ("run", "--to", "RUN_FILE", "--resume", "no_such_script.py"),
 }
 WHOLE = ("file", "statistics", "folder", "folder of statistics", "rank", "attempt", "killed")
 NO_RUN = (
@@ -142,8 +142,9 @@ def _broken(home: Path) -> dict[str, Path]:
     made["link to nothing"].symlink_to(home / "gone")
     made["missing"] = home / "missing"
     made["folder of another version"] = shutil.copytree(home / "folder", home / "version")
-    write_json(made["folder of another version"] / RUN, {**read_json(home / "folder" / RUN)})
-    told = made["folder of another version"] / RUN
+    known = read_json(home / "folder" / RUN_FILE)
+    write_json(made["folder of another version"] / RUN_FILE, {**known})
+    told = made["folder of another version"] / RUN_FILE
     told.write_text(told.read_text().replace('"format": 1', '"format": 99'))
     made["no run"] = home / "no_run"
     made["no run"].mkdir()
@@ -154,7 +155,7 @@ def _broken(home: Path) -> dict[str, Path]:
     _trained([tt.Disk(made["empty folder"])], steps=0)
     made["no rank"] = home / "no_rank"
     made["no rank"].mkdir()
-    shutil.copy(home / "folder" / RUN, made["no rank"] / RUN)
+    shutil.copy(home / "folder" / RUN_FILE, made["no rank"] / RUN_FILE)
     for name, part in (("torn lane", "*"), ("torn journal", "journal.arrows")):
         made[name] = shutil.copytree(home / "killed", home / name.replace(" ", "_"))
         for file in made[name].rglob(part):
@@ -172,7 +173,7 @@ def _called(
     words: tuple[str, ...], thing: Path, out: Path, capsys: pytest.CaptureFixture[str]
 ) -> tuple[int, str]:
     capsys.readouterr()
-    put = {"RUN": str(thing)}
+    put = {"RUN_FILE": str(thing)}
     code = cli.run([put.get(word, word.replace("OUT", str(out))) for word in words])
     said = capsys.readouterr()
     for sign in ("Traceback", "raised the above", "fault of torchtap"):

@@ -31,8 +31,8 @@ del torch._C._current_graph_task_id
 BROKEN = """
 import sys
 from torchtap.hooks import module_hooks
-from torchtap.capture import engine
-del engine.Engine.attach
+from torchtap.capture import watch_engine
+del watch_engine.WatchEngine.attach
 """
 START = "\nsys.argv[0] = 'torchtap'\nfrom torchtap.cli.app import main\nmain()\n"
 

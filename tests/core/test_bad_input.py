@@ -13,7 +13,7 @@ from models import TinyGPT, seeded
 from torch import nn
 
 import torchtap as tt
-from torchtap.core.site import PORTS
+from torchtap.core.ports import PORTS
 
 
 def gpt() -> nn.Module:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -88,3 +89,15 @@ def private_names(tree: ast.AST) -> Iterator[str]:
 def _is_private(dotted: str) -> bool:
     root, *parts = dotted.split(".")
     return root == "torch" and any(part[0] == "_" and part[:2] != "__" for part in parts)
+
+
+def test_the_files_that_the_pages_of_rooms_name_are_there() -> None:
+    pages = sorted(SOURCE.rglob("README.md"))
+    assert pages
+    for page in pages:
+        named = set(re.findall(r"`([\w/]+\.py)`", page.read_text()))
+        inside = {path.relative_to(page.parent).as_posix() for path in page.parent.rglob("*.py")}
+        inside |= {path.rpartition("/")[2] for path in inside}
+        roots = (SOURCE, SOURCE.parents[1])
+        gone = [n for n in named - inside if not any((root / n).exists() for root in roots)]
+        assert not gone, page

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy
@@ -378,6 +379,40 @@ def test_integer_inputs_of_a_frozen_model_give_maps_of_tokens() -> None:
         found = tt.cam(model, ids, layer="emb", target=1, method=method)
         close(found.values, by_hand(method, *truth)[..., 0])
         assert found.size == (5,)
+
+
+class InObject(nn.Module):
+    """Returns an object, which others may hold, so that nothing could be put in its place."""
+
+    def forward(self, x: Tensor) -> Any:
+        return SimpleNamespace(value=x.sin())
+
+
+def test_a_layer_that_returns_an_object_has_a_map_of_the_tensor_in_it() -> None:
+    def forward(m: Any, x: Tensor) -> Tensor:
+        return m.fc(m.part(m.emb(x)).value.square().mean(1))
+
+    ids = torch.tensor([[1, 5, 2, 7, 3], [4, 4, 0, 10, 9]])
+    model = Forward(forward, emb=nn.Embedding(11, 4), part=InObject(), fc=nn.Linear(4, 3))
+    value = model.emb(ids).detach().sin().requires_grad_()
+    (gradient,) = torch.autograd.grad(model.fc(value.square().mean(1))[:, 1].sum(), value)
+    truth = tuple(one.mT[..., None].detach() for one in (value, gradient))
+    found = tt.cam(model, ids, layer="part", target=1, method="hirescam")
+    close(found.values, by_hand("hirescam", *truth)[..., 0])
+
+
+def test_a_checkpointed_layer_of_a_frozen_model_begins_again_where_it_began() -> None:
+    def forward(m: Any, x: Tensor) -> Tensor:
+        return checkpoint(lambda one: m.fc(m.emb(one)).sin(), x, use_reentrant=False).mean(1)
+
+    ids = torch.tensor([[1, 5, 2, 7, 3], [4, 4, 0, 10, 9]])
+    model = tokens_net(forward).requires_grad_(False)
+    value = model.fc(model.emb(ids)).detach()
+    gradient = torch.zeros_like(value)
+    gradient[:, :, 1] = value[:, :, 1].cos() / 5
+    truth = tuple(one.mT[..., None] for one in (value, gradient))
+    found = tt.cam(model, ids, layer="fc", target=1, method="hirescam")
+    close(found.values, by_hand("hirescam", *truth)[..., 0])
 
 
 def test_a_layer_of_a_frozen_model_that_returns_its_input_is_refused() -> None:

@@ -14,12 +14,12 @@ from torch import Tensor, nn
 import torchtap as tt
 from torchtap.core.errors import InputError
 from torchtap.core.site import Site
-from torchtap.explain.again import Again
 from torchtap.explain.checks.curves import Curve
 from torchtap.explain.checks.randomise import randomised
 from torchtap.explain.checks.ranks import importance_order, ranks, spearman
 from torchtap.explain.checks.result import Check
 from torchtap.explain.maps.map import Map
+from torchtap.explain.recipe import Recipe
 from torchtap.explain.subject import Subject
 from torchtap.explain.target import Target
 
@@ -51,7 +51,7 @@ def map_of(subject: Subject, target: Target, values: Tensor, scores: Tensor, nam
         target.text,
         scores.detach(),
         size=tuple(values.shape[2:]) if values.dim() > 2 else (),
-        again=Again(subject, target, MAKERS[0], over=name),
+        again=Recipe(subject, target, MAKERS[0], over=name),
     )
 
 
@@ -62,7 +62,7 @@ def explained(model: nn.Module, *inputs: Tensor, target: Any = None, make: Any =
     subject, aim = Subject(model, inputs, {}), Target(target)
     make = make or input_times_gradient
     found = make(subject, aim)
-    again = Again(subject, aim, make, over=next(iter(subject.inputs)))
+    again = Recipe(subject, aim, make, over=next(iter(subject.inputs)))
     return Map(**{**{f: getattr(found, f) for f in Map.__dataclass_fields__}, "again": again})
 
 
@@ -231,7 +231,7 @@ def test_places_at_a_site_inside_of_the_model_are_replaced_there() -> None:
         with subject.held():
             scores = subject.scores(target)
         values = torch.arange(12.0).reshape(1, 3, 4)
-        again = Again(subject, target, at_the_embedding, site=Site("0"))
+        again = Recipe(subject, target, at_the_embedding, site=Site("0"))
         return Map(values, "ours", "0", (0,), "class 0", scores.detach(), again=again)
 
     map_ = at_the_embedding(subject, target)

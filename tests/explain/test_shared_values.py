@@ -135,3 +135,16 @@ def test_a_parameter_that_is_returned_is_refused_and_stays() -> None:
     with pytest.raises(tt.InputError, match=SHARED):
         tt.attribute(model, normal(2, 3, 7), at="r", target=1, method="gradient")
     assert torch.equal(model.r.weight, before)
+
+
+def test_a_lack_of_memory_says_nothing_of_who_reads_a_value() -> None:
+    def forward(m: Net, x: Tensor) -> Tensor:
+        before = m.c(x)
+        after = m.r(before)
+        if before.isnan().any():
+            raise torch.OutOfMemoryError
+        return m.o(m.c2(after).mean(-1))
+
+    model = net(forward, nn.Identity())
+    with pytest.raises(torch.OutOfMemoryError):
+        tt.attribute(model, normal(2, 3, 7), target=1, at="r")

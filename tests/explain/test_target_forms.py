@@ -274,3 +274,10 @@ def test_a_list_of_values_that_are_no_pictures_is_left_apart() -> None:
     found = tt.attribute(Sum(), [a, b], target=2, method="gradient")
     assert found.values.shape == (3, 4, 5)
     assert "of 2 inputs the map is of" in found.notes[0]
+
+
+@pytest.mark.parametrize("port", ["grad_output", "grad_input"])
+def test_a_gradient_is_no_target_and_its_value_is_not_taken_for_it(port: str) -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    with pytest.raises(tt.InputError, match=f"2:{port} gave 0 tensors"):
+        tt.attribute(model, torch.rand(2, 3), target=f"2:{port}", method="gradient")

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from torchtap.failures.assignments import assignments_of
-from torchtap.failures.frame import frames_of
-from torchtap.failures.source import function_tree
+from torchtap.failures.parsed_source import function_tree
+from torchtap.failures.traceback_frame import frames_of
 
 
 def lines_for(source: str, folder: Path) -> list[int]:
@@ -45,6 +45,8 @@ def lines_for(source: str, folder: Path) -> list[int]:
         ("h: int = 1\n1 / 0\n", [1]),
         ("try:\n    h = 1\nexcept ValueError:\n    h = 2\n1 / 0\n", [2, 4]),
         ("h = 1\ndef g():\n    h = 2\ng()\n1 / 0\n", [1]),
+        ("h = 1\nmatch h:\n    case 1:\n        h = 2\n        1 / 0\n", [4]),
+        ("h = 1\nmatch h:\n    case 1:\n        h = 2\n1 / 0\n", [1, 4]),
         ("def f(h):\n    1 / 0\nf(1)\n", []),
         ("def f(h):\n    h = h + 1\n    1 / 0\nf(1)\n", [2]),
     ],

@@ -10,7 +10,7 @@ from error_programs import EVERY
 from error_programs.program import WROTE, Program, error_of, run
 
 from torchtap.failures.failure import Failure
-from torchtap.failures.messages import PATTERNS, recognise
+from torchtap.failures.message_patterns import PATTERNS, recognise
 
 every_program = pytest.mark.parametrize("program", EVERY, ids=lambda one: one.title)
 pytestmark = pytest.mark.filterwarnings("ignore")  # Those of PyTorch, of what the programs do.

@@ -11,7 +11,7 @@ import pytest
 from error_programs import EVERY
 from error_programs.program import PRELUDE, RAISES, Program, error_of
 
-from torchtap.failures.source import grouped, replaced
+from torchtap.failures.parsed_source import grouped, replaced
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 COMPOUND = "{} if True else None"

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 import torchtap as tt
 from torchtap.core.errors import MissingExtraError
-from torchtap.graphs.layout import lay_out
+from torchtap.graphs.box_layout import lay_out
 from torchtap.graphs.pictures.drawing import draw
 from torchtap.testing import Specimen, zoo
 

@@ -11,8 +11,8 @@ from torch import nn
 
 import torchtap as tt
 from torchtap.capture.pending_gradient import PendingGradient
-from torchtap.edits.gradients import GradientEdit
-from torchtap.hooks.taps import GradHook
+from torchtap.edits.gradient_edits import GradientEdit
+from torchtap.hooks.site_state import GradHook
 from torchtap.testing import Net
 
 

@@ -13,7 +13,7 @@ from pages import ROOT
 import torchtap.integrations
 from torchtap.integrations.accelerate import AccelerateWatch
 from torchtap.integrations.lightning import LightningEvents
-from torchtap.integrations.trainer import TrainerEvents
+from torchtap.integrations.transformers_trainer import TrainerEvents
 
 NAMES = ["AccelerateWatch", "LightningWatch", "TrainerWatch"]
 FOREIGN = ("lightning", "pytorch_lightning", "transformers", "accelerate")
@@ -32,7 +32,7 @@ def test_nothing_of_a_trainer_is_imported_before_its_callback_is_asked_for() -> 
 import sys, torchtap.integrations
 print([name for name in ("torch", *{FOREIGN!r}) if name in sys.modules])
 import torchtap.integrations.accelerate, torchtap.integrations.lightning
-import torchtap.integrations.trainer
+import torchtap.integrations.transformers_trainer
 torchtap.integrations.AccelerateWatch
 print([name for name in {FOREIGN!r} if name in sys.modules])
 """

@@ -287,11 +287,12 @@ def test_a_full_queue_waits_and_nothing_is_lost(tmp_path: Path) -> None:
 
 
 def test_what_is_dropped_is_counted_exactly(tmp_path: Path) -> None:
-    value = torch.zeros(LARGE)
-    disk, taken = tt.Disk(tmp_path / "run", queue_bytes=4 * value.nbytes, on_full="drop"), 0
-    for step in range(200):
-        disk.take(record(value=value + step, step=step))
-        taken += 1
+    # Made beforehand, and handed over without a pause: the thread that writes falls behind.
+    flowed = [record(value=torch.full((LARGE,), float(step)), step=step) for step in range(400)]
+    value, taken = flowed[0].value, len(flowed)
+    disk = tt.Disk(tmp_path / "run", queue_bytes=2 * value.nbytes, on_full="drop")
+    for one in flowed:
+        disk.take(one)
     disk.close()
     run = tt.open(tmp_path / "run")
     assert 0 < disk.num_dropped < taken
@@ -411,7 +412,8 @@ def until_it_fails(w: tt.Watch, net: nn.Module, steps: int = 400) -> int:
 @pytest.mark.usefixtures("no_file_beyond_a_mebibyte")
 def test_an_error_of_writing_reaches_the_next_step(tmp_path: Path) -> None:
     net = nn.Identity()
-    w = tt.watch(net, to=tt.Disk(tmp_path / "run"))
+    # A short queue, so that the training cannot end before the thread has written.
+    w = tt.watch(net, to=tt.Disk(tmp_path / "run", queue_bytes=1 << 20))
     with pytest.raises(OSError, match="too large") as caught:
         until_it_fails(w, net)
     assert "The training went on" in caught.value.__notes__[0]

@@ -90,8 +90,10 @@ def never_commit_after(number: int) -> None:
     AttemptWriter.commit = slow  # type: ignore[assignment, method-assign]
 
 
-def train_and_die(path: Path, *, commits: int, steps: int, first: int = 0, **how: Any) -> None:
-    """Commit so many steps, train some more, and be killed."""
+def train_and_die(
+    path: Path, *, commits: int, steps: int, first: int = 0, measured: int = 0, **how: Any
+) -> None:
+    """Commit so many steps, or have so many measured ones written, train some more, be killed."""
 
     def train() -> None:
         never_commit_after(commits)
@@ -105,7 +107,7 @@ def train_and_die(path: Path, *, commits: int, steps: int, first: int = 0, **how
             net(batch(step))
         w.step(steps)
         deadline = time.monotonic() + 30
-        while len(tt.open(path).steps) < commits and time.monotonic() < deadline:
+        while len(tt.open(path).steps) < max(commits, measured) and time.monotonic() < deadline:
             time.sleep(0.01)
         die()
 
@@ -211,7 +213,8 @@ def test_steps_between_that_nobody_recorded_are_said_of_a_whole_run(tmp_path: Pa
 
 def test_statistics_that_were_lost_are_named_with_their_steps(tmp_path: Path) -> None:
     path = tmp_path / "run"
-    train_and_die(path, commits=0, steps=60, values=None)  # Rows are written every 50 steps.
+    # Rows are written every 50 steps.
+    train_and_die(path, commits=0, steps=60, values=None, measured=50)
     assert "its statistics after step 49 are lost (steps 50 to 59)" in said(tt.open(path))
     assert "steps 50 to 59" in notes(path)  # They may be recorded again.
     run = go_on(path, 58, values=None, measured=True)

@@ -17,8 +17,9 @@ from torch import Tensor
 import torchtap as tt
 from torchtap.core.site import Site
 from torchtap.runs.meta import Meta
-from torchtap.runs.store.attempt import AttemptWriter, Value
+from torchtap.runs.store.attempt import AttemptWriter
 from torchtap.runs.store.commit import Commit
+from torchtap.runs.store.lanes import Value
 from torchtap.runs.store.layout import attempt_folder, rank_folder
 
 Of = tuple[str, int, Tensor]

@@ -94,7 +94,8 @@ def _paths() -> dict[str, str]:
 
 _WATCHED = """
 import sys, torch, torchtap as tt, pyarrow, safetensors.torch
-import torchtap.runs.store.opening, torchtap.runs.store.journal, torchtap.runs.merging.whole
+import torchtap.runs.store.folder_source, torchtap.runs.store.journal
+import torchtap.runs.merging.merged_source
 seen = []
 def hook(event, args):
     if event in ("pickle.find_class", "os.system", "subprocess.Popen", "os.exec", "os.posix_spawn",
@@ -195,7 +196,7 @@ def _readable(run: tt.Run) -> Iterator[tuple[tuple[Any, ...], Any]]:
 
     for place in range(len(run)):
         try:
-            one = run._records()[place]
+            one = run.source.records[place]
         except RunError:
             continue
         yield (str(one.site), one.step, one.call), content(one.value)

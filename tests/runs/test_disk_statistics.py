@@ -16,6 +16,7 @@ import pytest
 import torch
 from bits import value_bits
 from recordings import batch, small_net
+from records import held_run
 
 import torchtap as tt
 from torchtap.runs.store.layout import read_json, write_json
@@ -31,7 +32,7 @@ def measure(path: Path, steps: range, *, keep: int = 64, **how: Any) -> tt.Run:
             w.step(step)
             net(batch(step)).square().sum().backward()
             w.step()
-    return tt.Run([], w.run.meta, series=lambda: w.run.series)
+    return held_run([], w.run.meta, series=w.run.series)
 
 
 def further() -> list[tt.stats.Statistic]:
@@ -93,7 +94,7 @@ def test_numbers_survive_a_crash(tmp_path: Path) -> None:
         assert found == pytest.approx(right)  # The last ones of the values, which were kept.
     assert run.stats("1", step=7).histogram is None
     with pytest.raises(tt.RunError, match="was not closed"):
-        tt.Run([], run.meta, series=lambda: run.series).mean_norm("1")
+        held_run([], run.meta, series=run.series).mean_norm("1")
 
 
 def test_statistics_of_several_attempts_are_one_history(tmp_path: Path) -> None:
@@ -142,7 +143,7 @@ def test_all_statistics_of_several_attempts_are_those_of_one_training(
         assert run.mean_norm() == pytest.approx(expected.mean_norm(), rel=1e-14)
     else:
         with pytest.raises(tt.RunError, match="a later attempt repeats"):
-            tt.Run([], run.meta, series=lambda: run.series).mean_norm("1")
+            held_run([], run.meta, series=run.series).mean_norm("1")
 
 
 def _in_two_attempts(path: Path, first: range, second: range, values: Any) -> tt.Run:
@@ -227,7 +228,7 @@ def test_a_live_run_answers_from_the_file_what_it_answered_from_memory(tmp_path:
                 w.step()
             late.backward()
             w.step()
-            live = tt.Run([], w.run.meta, series=lambda: w.run.series)
+            live = held_run([], w.run.meta, series=w.run.series)
             runs.append(
                 {
                     str(site): (

@@ -314,7 +314,7 @@ def test_a_crash_halfway_leaves_no_file(tmp_path: Path, monkeypatch: pytest.Monk
         stream.write(b"half")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("torchtap.runs.single_file.tensors._write", crashes)
+    monkeypatch.setattr("torchtap.runs.single_file.file_tensors._write", crashes)
     with pytest.raises(KeyboardInterrupt):
         run.save(tmp_path / "run.safetensors")
     assert list(tmp_path.iterdir()) == []
@@ -328,7 +328,7 @@ def test_a_crash_halfway_leaves_the_old_file(
     def crashes(*args: Any, **kwargs: Any) -> None:
         raise OSError("no space left")
 
-    monkeypatch.setattr("torchtap.runs.single_file.tensors._write", crashes)
+    monkeypatch.setattr("torchtap.runs.single_file.file_tensors._write", crashes)
     with pytest.raises(OSError, match="no space left"):
         kept(record(value=torch.zeros(1))).save(path)
     assert tt.open(path)["fc"].item() == 1.0

@@ -14,6 +14,7 @@ from recordings import held, record_steps
 
 import torchtap as tt
 from torchtap.core.site import Site
+from torchtap.runs.run import contents_of
 from torchtap.runs.store import index_file
 from torchtap.runs.store.blocks import GROWING, BlockColumn, blocks_of, growth_of, narrow
 from torchtap.runs.store.index import DTYPES, Index, Tables, joined
@@ -183,7 +184,7 @@ def test_a_run_of_which_rows_are_computed_answers_as_any_other(
     plain = tt.open(tmp_path / "run")
     monkeypatch.setattr(index_file, "MOST_EXPANDED", 0)
     run = tt.open(tmp_path / "run")
-    assert isinstance(run._contents().entries.columns["step"], BlockColumn)
+    assert isinstance(contents_of(run).kept.kept.entries.columns["step"], BlockColumn)
     assert held(run) == held(plain) == flowed
     assert str(run) == str(plain)
     assert (run.nbytes, run.steps, run.sites) == (plain.nbytes, plain.steps, plain.sites)

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 from random_numbers import leaf as random
-from records import record, run_of
+from records import held_run, record, run_of
 from torch import Tensor, nn
 
 import torchtap as tt
@@ -51,14 +51,14 @@ def rank(
     run = run_of(*records, **options)
     meta = replace(run.meta, rank=number, world_size=of, batch_ranks=batch_ranks)
     if form == "kept":
-        return tt.Run(list(records), meta, lambda: run.absent)
+        return held_run(records, meta, absent=run.absent)
     stats = tt.Stats(exact=True, statistics=statistics)
     for step in sorted({one.step for one in records}):
         for one in records:
             if one.step == step:
                 stats.take(one)
         stats.close_step(step)
-    return tt.Run((), meta, lambda: run.absent, stats.measured)
+    return held_run((), meta, absent=run.absent, series=stats.measured())
 
 
 def saved(folder: Path, runs: Iterable[tt.Run]) -> list[Path]:
@@ -145,7 +145,7 @@ def test_ids_of_all_ranks_are_those_of_the_run_and_are_saved(tmp_path: Path) -> 
         notes = StepNotes()
         notes.note(4, 100.0 - number, ids, {"split": "train"})
         one = rank(number, record("fc", values(2, 2), step=4), of=3)
-        runs.append(tt.Run(list(one.records()), one.meta, notes=notes))
+        runs.append(held_run(one.records(), one.meta, notes=notes))
     merged = tt.merge(runs)
     for run in (merged, tt.open(merged.save(tmp_path / "run.safetensors"))):
         assert run.ids(4) == ["a", "b", "c"]
@@ -245,7 +245,7 @@ def test_the_replica_that_differed_first_is_said_first(form: str) -> None:
 def test_sums_that_differ_by_rounding_alone_are_of_equal_values() -> None:
     """An accelerator adds in another order each time. One element that differs is more."""
     runs = [rank(n, parameters(0), form="measured") for n in range(2)]
-    rows = runs[1].series._steps[0].rows
+    rows = runs[1].series.rows._by_step[0]
     rows[0, 2:6] *= 1 + 1e-14
     assert not merge_all(runs).differing
     rows[0, 2:6] *= 1 + 1e-9
@@ -265,7 +265,7 @@ def test_runs_that_kept_and_measured_are_merged_in_both() -> None:
     def of(number: int, change: float = 0.0) -> tt.Run:
         rows = [record("fc", values(2, seed=number)), parameters(change * number)]
         both = rank(number, *rows, form="measured")
-        return tt.Run(rows, both.meta, tuple, lambda: both.series)
+        return held_run(rows, both.meta, series=both.series)
 
     merged = tt.merge([of(0), of(1)])
     whole = torch.cat([values(2, seed=number) for number in range(2)])
@@ -539,7 +539,7 @@ def test_without_the_histograms_of_all_steps_there_is_none_over_all_and_it_is_sa
             stats.take(record("fc", values(2), step=step))
             stats.close_step(step)
         run = run_of(record("fc", values(2)))
-        return tt.Run((), replace(run.meta, rank=number, world_size=2), tuple, stats.measured)
+        return held_run((), replace(run.meta, rank=number, world_size=2), series=stats.measured())
 
     merged = tt.merge([of(0, 4), of(1, 2)])
     stats = merged.stats("fc:output", step="all")
@@ -722,7 +722,7 @@ def test_logged_numbers_are_averaged_and_where_they_differ_those_of_each_rank_st
                 w.log(lr=0.5) if step < 3 else None
                 w.step()
         meta = replace(w.run.meta, rank=number, world_size=2)
-        runs.append(tt.Run(list(w.run.records()), meta, scalars=w._scalars))
+        runs.append(held_run(w.run.records(), meta, scalars=w.run.source.scalars))
     merged = tt.open(tt.merge(runs).save(tmp_path / "all.st"))
     assert merged.scalar_names == ["loss", "loss of rank 0", "loss of rank 1", "lr"]
     assert merged.scalars("loss") == ([0, 1, 2], [0.5, 1.5, 2.5])
@@ -778,7 +778,7 @@ def stage_run(
     run = rank(number, *own, form=form, of=of, types=types)
     seen = {"stages": (place,), "num_stages": num_stages, "num_microbatches": 4} if told else {}
     meta = replace(run.meta, **seen)  # type: ignore[arg-type]
-    return tt.Run(list(run.records()), meta, lambda: run.absent, lambda: run.series)
+    return held_run(run.records(), meta, absent=run.absent, series=run.series)
 
 
 @both_forms

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from records import held_run
 from torch import Tensor, nn
 
 import torchtap as tt
@@ -103,7 +104,7 @@ def test_a_step_that_was_measured_counts_where_some_values_were_kept_too(
 def mixed(measured: Sequence[int], kept: Sequence[int], **how: Any) -> tt.Run:
     """Of steps that were measured and others whose values were kept, as after a crash."""
     one, two = recorded([tt.Stats(**how)], measured), recorded([tt.Memory()], kept)
-    return tt.Run(list(two.records()), two.meta, series=lambda: one.series)
+    return held_run(two.records(), two.meta, series=one.series)
 
 
 def test_values_that_were_kept_and_not_measured_count_too_and_are_named() -> None:
@@ -148,7 +149,7 @@ def test_numbers_of_each_rank_are_of_steps_that_were_measured_or_kept() -> None:
     def rank(number: int) -> tt.Run:
         run = mixed([0, 1], [1, 2])
         meta = dataclasses.replace(run.meta, rank=number, world_size=2)
-        return tt.Run(list(run.records()), meta, series=lambda: run.series)
+        return held_run(run.records(), meta, series=run.series)
 
     merged = tt.merge([rank(0), rank(1)])
     for step in range(3):

@@ -8,7 +8,7 @@ import numpy as np
 
 from torchtap.core.site import Site
 from torchtap.runs.store.journal import Templates
-from torchtap.runs.store.small import SmallWriter
+from torchtap.runs.store.small_values import SmallWriter
 
 
 def test_memory_of_a_value_may_be_used_again_before_the_value_is_written(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow.parquet
 import pytest
 import torch
-from records import record
+from records import held_run, record
 from torch import nn
 
 import torchtap as tt
@@ -95,7 +95,7 @@ def merged(path: Path) -> tt.Run:
             stats.take(record(part, torch.full((2, 3), 1.0 + rank), step=step, labels=(label,)))
             stats.close_step(step)
         meta = Meta(rank=rank, world_size=2)
-        runs.append(tt.Run((), meta, series=stats.measured))
+        runs.append(held_run((), meta, series=stats.measured()))
     return tt.merge(runs)
 
 

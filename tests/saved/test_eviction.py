@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import torchtap as tt
-from torchtap.saved.streams import use_streams
+from torchtap.saved.copy_streams import use_streams
 from torchtap.testing import FakeStreams
 
 

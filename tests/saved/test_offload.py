@@ -27,8 +27,8 @@ from torch.utils.checkpoint import checkpoint
 import torchtap as tt
 from torchtap.core.errors import InputError, OffloadError, SiteError
 from torchtap.hooks.saved_pairs import top
-from torchtap.saved.block import EVICTED, PREFETCHED, RESIDENT
-from torchtap.saved.streams import use_streams
+from torchtap.saved.copy_streams import use_streams
+from torchtap.saved.saved_block import EVICTED, PREFETCHED, RESIDENT
 from torchtap.testing import FakeStreams, Net, Specimen, default_loss, zoo
 
 DELAYS = (0, 1, 3, 20)

@@ -20,7 +20,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
-from torchtap.saved.streams import use_streams
+from torchtap.saved.copy_streams import use_streams
 from torchtap.testing import FakeStreams
 
 warnings.simplefilter("ignore")

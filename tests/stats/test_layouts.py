@@ -48,7 +48,7 @@ def test_statistics_do_not_depend_on_the_order_in_memory(tensors: tuple[Tensor, 
     series = measured(*tensors)
     whole = torch.cat([tensor.double() for tensor in tensors])
     place = series.place_of(SITE)
-    row = series.row(0, place)
+    row = series.rows.at(0, place)
     assert row is not None
     assert row[0] == whole.numel()
     assert row[2] == pytest.approx(whole.mean().item(), rel=1e-12)

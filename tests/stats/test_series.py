@@ -102,3 +102,20 @@ def test_a_sink_may_make_a_step_of_an_optimizer_when_it_is_given_a_parameter() -
 
     with tt.watch(model, "*:param,update,output", to=step):
         model(torch.ones(1, 3)).sum().backward()
+
+
+def test_a_late_backward_adds_to_further_statistics_of_all_steps_alone() -> None:
+    """Of a step whose states are kept no longer, a late part is not the whole."""
+    model = nn.ModuleDict({"a": nn.Linear(2, 2)})
+    how = tt.Stats(statistics=[tt.stats.top_k(1)], keep=1)
+    with tt.watch(model, "*:grad_output", to=how) as w:
+        late = model["a"](torch.ones(1, 2)).sum()
+        (5 * model["a"](torch.ones(1, 2)).sum()).backward()
+        w.step()
+        (2 * model["a"](torch.ones(1, 2)).sum()).backward()
+        w.step()
+        late.backward()
+        w.step()
+    with pytest.raises(tt.RunError, match=r"kept of the last 1 steps, from 1 on, and step 0"):
+        w.run.stats("a:grad_output", step=0).extra["top_k"]
+    assert w.run.stats("a:grad_output", step="all").extra["top_k"][0].value == 5.0

@@ -7,7 +7,10 @@ import contextlib
 import copy
 import math
 import pickle
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -1137,3 +1140,48 @@ def test_a_gradient_of_another_dtype_or_step_takes_the_place_of_what_was_measure
     first = w.run.stats(".:param_grad[weight]", step=0)
     assert (first.num_tensors, first.max) == (1, 4)
     assert first.histogram.num_counted == 3
+
+
+def interrupted_at(line: int, action: Callable[[], object]) -> bool:
+    """Run something, and raise KeyboardInterrupt at one of the lines that copy a step's numbers."""
+    left = line
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal left
+        is_here = frame.f_code.co_filename.endswith(("device_table.py", "native.py"))
+        if not (is_here or frame.f_code.co_name in ("_take_tables", "start_again")):
+            return None
+        if event == "line":
+            left -= 1
+            if left == 0:
+                raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        action()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
+
+
+def test_an_interrupt_while_a_step_is_closed_loses_no_step() -> None:
+    """At each line in turn: as Ctrl-C, which comes at any moment of a training."""
+    line, relu = 0, torch.nn.ReLU()
+    while True:
+        line += 1
+        with tt.watch(relu, to=tt.Stats(exact=True)) as w:
+            for step in range(3):
+                relu(torch.full((2, 3), step + 1.0))
+                if step < 2:
+                    w.step()
+            was_interrupted = interrupted_at(line, w.step)
+        steps, l1 = w.run.over_steps(".:output", "l1")
+        assert (steps, l1) == ([0, 1, 2], [6.0, 12.0, 18.0]), line
+        assert w.run.stats(".:output", step=2).quantile(0.5) == pytest.approx(3, rel=1 / 33)
+        if not was_interrupted:
+            break
+    assert line > 20

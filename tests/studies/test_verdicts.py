@@ -154,13 +154,13 @@ def test_one_wrong_gradient_of_two_backwards_is_found(
     deliver = Gradients.deliver
     count = 0
 
-    def scaling(self: Gradients, state: Any, *rest: Any) -> None:
+    def scaling(self: Gradients, state: Any, *rest: Any, **phase: Any) -> None:
         nonlocal count
         *how, gradient = rest
         if str(state.site) == "net.2:grad_output":
             gradient = gradient * 2 if count % 2 == which else gradient
             count += 1
-        deliver(self, state, *how, gradient)  # type: ignore[call-arg]
+        deliver(self, state, *how, gradient, **phase)  # type: ignore[call-arg]
 
     monkeypatch.setattr(Gradients, "deliver", scaling)
     result = tt.verify(made(force), rows(num=2))
@@ -172,11 +172,11 @@ def test_a_backward_that_was_not_recorded_is_found(monkeypatch: pytest.MonkeyPat
     deliver = Gradients.deliver
     count = 0
 
-    def dropping(self: Gradients, state: Any, *rest: Any) -> None:
+    def dropping(self: Gradients, state: Any, *rest: Any, **phase: Any) -> None:
         nonlocal count
         count += str(state.site) == "net.2:grad_output"
         if str(state.site) != "net.2:grad_output" or count % 2:
-            deliver(self, state, *rest)
+            deliver(self, state, *rest, **phase)
 
     monkeypatch.setattr(Gradients, "deliver", dropping)
     result = tt.verify(made(force), rows(num=2))

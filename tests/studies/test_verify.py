@@ -18,8 +18,9 @@ from torch import Tensor, nn
 import torchtap as tt
 from torchtap.capture.copy_policy import CopyPolicy, Kept
 from torchtap.capture.delivery import SinkDispatch
-from torchtap.capture.engine import Engine
 from torchtap.capture.gradient_ports import Gradients
+from torchtap.capture.watch_engine import WatchEngine
+from torchtap.capture.watched_calls import WatchedCalls
 from torchtap.core.record import UNVERSIONED
 from torchtap.core.site import Site
 from torchtap.core.text import breadth
@@ -171,10 +172,11 @@ def test_a_declared_alias_is_listed_and_not_wrong(
 def test_a_scaled_gradient_is_found(monkeypatch: pytest.MonkeyPatch, factor: float) -> None:
     deliver = Gradients.deliver
 
-    def scaling(self: Gradients, state: Any, *rest: Any) -> None:
+    def scaling(self: Gradients, state: Any, *rest: Any, **phase: Any) -> None:
         *how, gradient = rest
         right = str(state.site) != "4:grad_input"
-        deliver(self, state, *how, gradient if right else gradient * factor)  # type: ignore[call-arg]
+        gradient = gradient if right else gradient * factor
+        deliver(self, state, *how, gradient, **phase)  # type: ignore[call-arg]
 
     monkeypatch.setattr(Gradients, "deliver", scaling)
     result = tt.verify(model(), rows())
@@ -185,8 +187,10 @@ def test_a_scaled_gradient_is_found(monkeypatch: pytest.MonkeyPatch, factor: flo
 def test_a_gradient_of_the_wrong_call_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     deliver = Gradients.deliver
 
-    def swapping(self: Gradients, state: Any, step: int, call: int, *rest: Any) -> None:
-        deliver(self, state, step, 1 - call if state.site.path == "a" else call, *rest)
+    def swapping(
+        self: Gradients, state: Any, step: int, call: int, *rest: Any, **phase: Any
+    ) -> None:
+        deliver(self, state, step, 1 - call if state.site.path == "a" else call, *rest, **phase)
 
     monkeypatch.setattr(Gradients, "deliver", swapping)
     net = seeded(lambda: Net(lambda m, x: m.a(m.a(x).sin()), a=nn.Linear(3, 3)))
@@ -230,24 +234,24 @@ def test_a_record_that_is_left_out_is_found(monkeypatch: pytest.MonkeyPatch, por
     assert [(one.site, one.what) for one in result.wrong] == [(left_out, "it was not recorded")]
 
 
-def draws(self: Engine, module: nn.Module) -> None:
+def draws(self: WatchedCalls, module: nn.Module) -> None:
     torch.rand(1)
 
 
-def changes_mode(self: Engine, module: nn.Module) -> None:
+def changes_mode(self: WatchedCalls, module: nn.Module) -> None:
     module.eval()
 
 
-def writes_buffer(self: Engine, module: nn.Module) -> None:
+def writes_buffer(self: WatchedCalls, module: nn.Module) -> None:
     module[1].running_mean.add_(1)
 
 
-def writes_parameter(self: Engine, module: nn.Module) -> None:
+def writes_parameter(self: WatchedCalls, module: nn.Module) -> None:
     with torch.no_grad():
         module[4].bias.add_(1)
 
 
-def adds_gradient(self: Engine, module: nn.Module) -> None:
+def adds_gradient(self: WatchedCalls, module: nn.Module) -> None:
     module[0].bias.grad = torch.ones(4)
 
 
@@ -264,14 +268,14 @@ def adds_gradient(self: Engine, module: nn.Module) -> None:
 def test_whatever_watching_changes_is_found(
     monkeypatch: pytest.MonkeyPatch, does: Any, changed: str
 ) -> None:
-    enter = Engine.enter
+    enter = WatchedCalls.enter
 
-    def entering(self: Engine, tap: Any, module: nn.Module, *rest: Any) -> None:
+    def entering(self: WatchedCalls, tap: Any, module: nn.Module, *rest: Any) -> None:
         enter(self, tap, module, *rest)
         if tap.path == "":
             does(self, module)
 
-    monkeypatch.setattr(Engine, "enter", entering)
+    monkeypatch.setattr(WatchedCalls, "enter", entering)
     result = tt.verify(model(), rows())
     assert not result
     assert changed in result.changed
@@ -280,14 +284,14 @@ def test_whatever_watching_changes_is_found(
 
 
 def test_hooks_that_stay_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    detach = Engine.detach
+    detach = WatchEngine.detach
 
-    def half(self: Engine) -> None:
-        stays = self._hooks._handles.pop()
+    def half(self: WatchEngine) -> None:
+        stays = self.hooks._before.pop()
         detach(self)
-        self._hooks._handles.append(stays)
+        self.hooks._before.append(stays)
 
-    monkeypatch.setattr(Engine, "detach", half)
+    monkeypatch.setattr(WatchEngine, "detach", half)
     result = tt.verify(model(), rows())
     assert not result and result.changed == ("hooks are left behind",)
 
@@ -297,8 +301,8 @@ def test_a_changed_gradient_is_found_in_values_and_in_the_model(
 ) -> None:
     deliver = Gradients.deliver
 
-    def overwriting(self: Gradients, state: Any, *rest: Any) -> None:
-        deliver(self, state, *rest)
+    def overwriting(self: Gradients, state: Any, *rest: Any, **phase: Any) -> None:
+        deliver(self, state, *rest, **phase)
         if str(state.site) == "4:grad_input":
             rest[-1].mul_(2)
 
@@ -482,8 +486,8 @@ def test_the_first_line_says_that_no_gradient_was_proved(build: Any, where: str,
 def test_the_text_names_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     deliver = Gradients.deliver
 
-    def scaling(self: Gradients, state: Any, *rest: Any) -> None:
-        deliver(self, state, *rest[:-1], rest[-1] * 2)  # type: ignore[call-arg]
+    def scaling(self: Gradients, state: Any, *rest: Any, **phase: Any) -> None:
+        deliver(self, state, *rest[:-1], rest[-1] * 2, **phase)  # type: ignore[call-arg]
 
     monkeypatch.setattr(Gradients, "deliver", scaling)
     text = repr(tt.verify(model(), rows()))

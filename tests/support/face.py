@@ -16,7 +16,7 @@ import torchtap as tt
 import torchtap.testing
 from torchtap.integrations.accelerate import AccelerateWatch
 from torchtap.integrations.lightning import LightningEvents
-from torchtap.integrations.trainer import TrainerEvents
+from torchtap.integrations.transformers_trainer import TrainerEvents
 
 # Without the base classes of the trainers, which need not be installed.
 _INTEGRATIONS = {

@@ -12,7 +12,7 @@ from random_numbers import normal
 from torch import Tensor, nn
 
 import torchtap as tt
-from torchtap.saved.streams import use_streams
+from torchtap.saved.copy_streams import use_streams
 from torchtap.testing import FakeStreams
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,6 +12,7 @@ from torchtap.core.absence import Absence
 from torchtap.core.record import FORWARD, UNVERSIONED, Record
 from torchtap.core.site import Site
 from torchtap.runs.run import Meta, Run
+from torchtap.runs.source import HeldSource, as_records
 
 
 def record(
@@ -42,4 +44,9 @@ def run_of(
     """A run of these records; every module is a ``Linear``, unless ``types`` are given."""
     if types is None:
         types = {row.site.path: ("Linear",) for row in records}
-    return Run(list(records), Meta(model="Net", modules=dict(types)), lambda: list(absent))
+    return held_run(records, Meta(model="Net", modules=dict(types)), absent=list(absent))
+
+
+def held_run(records: Iterable[Record], meta: Meta, **parts: Any) -> Run:
+    """A run of these records and of further parts of a source: ``series=``, ``notes=``, ..."""
+    return Run(HeldSource(as_records(records), meta, **parts))

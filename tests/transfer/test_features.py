@@ -49,6 +49,15 @@ def test_features_are_those_of_a_hook_by_hand() -> None:
     assert all(torch.equal(found[path], right[path]) for path in paths)
 
 
+def test_features_inside_a_layer_that_would_run_fused_are_reached_while_a_watch_is_open() -> None:
+    layer = seeded(lambda: nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)).eval()
+    x = normal(2, 3, 8)
+    with torch.no_grad():
+        right = by_hook(layer, ["linear1"], x)["linear1"]  # A plain hook switches the kernel off.
+        with tt.watch(layer, "linear1"):  # A watch lets it run.
+            assert tt.features(layer, "linear1")(x)["linear1"].equal(right)
+
+
 def test_a_feature_is_not_overwritten_by_what_runs_later() -> None:
     model = resnet()  # bn1 is followed by an in-place ReLU.
     found = tt.features(model, ["bn1", "layer1"])(images())

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from torchtap.capture.gradient_ports import Gradients
-from torchtap.core.record import FORWARD, UNVERSIONED, Record, new_record
+from torchtap.capture.value_ports import Values
+from torchtap.core.record import Record
 from torchtap.core.stack_frames import caught_in
 from torchtap.core.torch_private import (
     current_task,
@@ -18,25 +19,27 @@ from torchtap.core.torch_private import (
     tracing_state,
     transform_running,
 )
-from torchtap.hooks.module_hook import VALUES, Keywords, ModuleHook, keep_dynamo_out
-from torchtap.hooks.module_hooks import Recording
-from torchtap.hooks.taps import GradHook, Tap
-from torchtap.hooks.tensor_hooks import TensorHooks
+from torchtap.hooks.hook_order import ROLE_OF_WATCH
+from torchtap.hooks.module_hook import VALUES, Keywords, TapHook, keep_dynamo_out
+from torchtap.hooks.module_hooks import Countable, ModuleHooks
+from torchtap.hooks.site_state import Tap
+
+if TYPE_CHECKING:
+    from torchtap.capture.watched_calls import WatchOptions
 
 
-class Listener(Recording, Protocol):
-    """Interface of a watch's engine to its hooks, see :class:`~torchtap.capture.engine.Engine`.
+class Listener(Countable, Protocol):
+    """Interface of :class:`~torchtap.capture.watched_calls.WatchedCalls` to the hooks.
 
-    The engine makes the hooks, and they report to it; this keeps the import in one direction.
+    The hooks report to it by this, so that no file of hooks imports its file.
     """
 
-    role: str
+    options: WatchOptions
     step: int
     busy: set[int]
-    borrows: bool
+    hooks: ModuleHooks[Any]
+    values: Values
     gradients: Gradients
-    on_tensors: TensorHooks
-    deliver_gradient: Callable[..., None]
     emit: Callable[[Record], None]
 
     def enter(
@@ -62,24 +65,23 @@ class Listener(Recording, Protocol):
     def end(self) -> None:
         """The part that ran has returned."""
 
-    def is_inside(self) -> bool:
-        """Return whether this thread is inside a call that will tell of writes into views."""
 
-
-class PreForward(ModuleHook[Listener]):
+class PreForward(TapHook[Listener]):
     """Forward pre-hook of a tap that must know when its module is entered."""
 
     __slots__ = ()
 
+    with_kwargs = True
+
     def __init__(self, owner: Listener, tap: Tap) -> None:
-        super().__init__(owner, tap, owner.role)
+        super().__init__(owner, tap, ROLE_OF_WATCH[owner.options.looks])
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: Keywords = None) -> None:
         if self.owner.recording:
             self.owner.enter(self.tap, module, args, kwargs or {})
 
 
-class Begin(ModuleHook[Listener]):
+class Begin(TapHook[Listener]):
     """Forward pre-hook of a part that programs call by itself: the step's state is taken then."""
 
     __slots__ = ()
@@ -89,7 +91,7 @@ class Begin(ModuleHook[Listener]):
             self.owner.begin(self.tap, trains=torch.is_grad_enabled())
 
 
-class End(ModuleHook[Listener]):
+class End(TapHook[Listener]):
     """Forward hook of such a part: its lazy parameters exist only now."""
 
     __slots__ = ()
@@ -99,17 +101,22 @@ class End(ModuleHook[Listener]):
             self.owner.end()
 
 
-class PostForward(ModuleHook[Listener]):
-    """Forward hook. What it does per call decides what watching costs.
+class PostForward(TapHook[Listener]):
+    """Forward hook. Its work for each call decides the price of watching.
 
-    Nearly every call returns one tensor in plain training: that case is written out here,
-    without a function call, and does what ``Engine.leave`` does for all others.
+    Nearly every call returns one tensor in plain training. That tensor is taken in a few steps, by
+    ``take_plain``; ``WatchedCalls.leave`` takes all others.
+
+    Args:
+        has_frame: whether the module has a pre-hook, which made a frame of the call.
     """
 
     __slots__ = ("has_frame",)
 
+    with_kwargs = always_call = True
+
     def __init__(self, owner: Listener, tap: Tap, *, has_frame: bool) -> None:
-        super().__init__(owner, tap, owner.role)
+        super().__init__(owner, tap, ROLE_OF_WATCH[owner.options.looks])
         self.has_frame = has_frame
 
     def __call__(
@@ -118,48 +125,52 @@ class PostForward(ModuleHook[Listener]):
         engine = self.owner
         if not engine.recording:
             return
-        tap = self.tap
-        state, state_of_gradient = tap.plain_output, tap.plain_gradient
+        tap, state = self.tap, self.tap.plain_output
         if (
-            type(output) is not Tensor
-            or self.has_frame
-            or output.grad_fn is None
-            or ((is_view := output._is_view()) and not engine.is_inside())
-            or (state is not None and state.copies is not False)
+            self.has_frame
             or engine.busy
-            or current_task() != -1
-            or top_saved_hooks(True) is not None
-            or transform_running() is not None
-            or tracing_state() is not None
+            or not is_of_plain_training(output)
+            or (state is not None and state.copies is not False)
         ):
-            if type(kwargs) is not dict:
-                kwargs, output = {}, kwargs
-            error = None
-            if output is None:
-                # What is compiled too stands between this function and PyTorch's.
-                caller = sys._getframe(1)
-                error = caught_in(caller) or caught_in(caller.f_back)
-            engine.leave(tap, args, kwargs, output, has_frame=self.has_frame, error=error)
+            self._leave(args, kwargs, output)
             return
-        tap.has_trained = True
+        is_view = output._is_view()
+        if is_view and not engine.hooks.running.stack:
+            self._leave(args, kwargs, output)  # No call around it will tell of writes into it.
+            return
+        tap.has_run = tap.has_trained = True
         call = next(tap.calls)
         if state is not None:
-            state.seen = True
-            if not state.meter(output, engine.step):
-                if engine.borrows:
-                    kept, version = output, UNVERSIONED
-                else:
-                    kept = output.detach()
-                    version = kept._version
-                row = (state.site, engine.step, call, FORWARD, -1, (), kept, version)
-                engine.emit(new_record(Record, row))
+            engine.values.take_plain(state, output, call)
+        state_of_gradient = tap.plain_gradient
         if state_of_gradient is not None:
-            if is_view:
-                hook = engine.gradients.of_view(state_of_gradient, output, call)
-            else:
-                state_of_gradient.expected += 1
-                hook = GradHook(engine.deliver_gradient, state_of_gradient, engine.step, call, ())
-            engine.on_tensors.put(output, hook)
+            engine.gradients.expect_plain(state_of_gradient, output, call, is_view=is_view)
+
+    def _leave(self, args: tuple[Any, ...], kwargs: Any, output: Any) -> None:
+        if type(kwargs) is not dict:  # See ``Keywords``.
+            kwargs, output = {}, kwargs
+        error = None
+        if output is None:
+            # What is compiled too stands between these functions and PyTorch's.
+            caller: Any = sys._getframe(2)
+            error = caught_in(caller) or caught_in(caller.f_back)
+        self.owner.leave(self.tap, args, kwargs, output, has_frame=self.has_frame, error=error)
+
+
+def is_of_plain_training(output: Any) -> bool:
+    """Return whether a module returned one tensor with a graph, in a forward like any other.
+
+    In a backward, in a checkpoint (which has hooks on saved tensors), inside a ``torch.func``
+    transform and while ``torch.jit`` traces, calls need to be told apart first.
+    """
+    return (
+        type(output) is Tensor
+        and output.grad_fn is not None
+        and current_task() == -1
+        and top_saved_hooks(True) is None
+        and transform_running() is None
+        and tracing_state() is None
+    )
 
 
 keep_dynamo_out(

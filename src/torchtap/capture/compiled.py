@@ -32,7 +32,7 @@ from torchtap.core.tree import Unseen, argument_leaves, leaves
 from torchtap.hooks.marks import open_engines
 from torchtap.hooks.module_hook import Keywords, run_as_it_is
 from torchtap.hooks.module_hooks import CallCounter
-from torchtap.hooks.taps import RETURNED, TAKEN, Tap
+from torchtap.hooks.site_state import RETURNED, TAKEN, Tap
 
 if TYPE_CHECKING:
     from torchtap.core.plan import Filter
@@ -72,12 +72,10 @@ _filters: dict[str, Mapping[str, Filter]] = {}
 class GraphListener(Listener, Protocol):
     """Interface of the engine to hooks that can be traced, beyond that to all hooks."""
 
-    root: Tap
     evaluations: Evaluations
-    skips_evaluation: bool
 
     def phase_in_graph(self, tap: Tap, *, trains: bool) -> str:
-        """The phase of a value that a compiled graph computes in a forward."""
+        """Return the phase of a value that a compiled graph computes in a forward."""
 
 
 class Part:
@@ -112,7 +110,7 @@ class Part:
                 stands at that port and was not looked into, or why no value of this module can be
                 had at all.
             trains: whether gradients were enabled as this call was traced, and the model was not
-                in eval mode. As the graph runs they are always off.
+                in eval mode. They are always off while the graph runs.
         """
         engine, tap = self.engine, self.tap
         if not engine.recording:
@@ -126,7 +124,7 @@ class Part:
             tap.has_run = tap.is_in_graph = True
         is_gradient = port == "grad_output"
         phase = FORWARD if is_gradient else engine.phase_in_graph(tap, trains=trains)
-        if phase is EVAL and engine.skips_evaluation:
+        if phase is EVAL and engine.options.skips_evaluation:
             return
         if note:
             self._expect(leaf, note)
@@ -190,7 +188,7 @@ class CompilablePreForward(PreForward):
     def __init__(self, owner: GraphListener, tap: Tap) -> None:
         super().__init__(owner, tap)
         is_told = not tap.filters.keys().isdisjoint(("input", "output", "grad_output"))
-        self.is_root = tap is owner.root
+        self.is_root = tap is owner.hooks.root
         self.part = Part(owner, tap, tells=bool(tap.filters) and not is_told)
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: Keywords = None) -> None:
@@ -231,7 +229,7 @@ class CompilablePostForward(PostForward):
 
     def __init__(self, owner: GraphListener, tap: Tap, *, has_frame: bool) -> None:
         super().__init__(owner, tap, has_frame=has_frame)
-        self.is_root = tap is owner.root
+        self.is_root = tap is owner.hooks.root
         self.part = Part(owner, tap, tells=False)
 
     def __call__(

@@ -1,7 +1,7 @@
 """Keep a value as it was at the moment of the tap.
 
 Keeping a tensor costs nothing (an alias) unless the program writes into it later; then it must be
-copied, and copied before. Who writes cannot be known beforehand (``out += x`` stands in the
+copied, and copied before. The writer cannot be known beforehand (``out += x`` stands in the
 caller's code), so a site is copied until one whole pass has shown that it does not. An alias
 carries the version that autograd gives every tensor: if it was overwritten all the same, the
 record says so instead of handing out the wrong number, and the site is copied from then on.
@@ -21,7 +21,7 @@ from torch import Tensor
 from torchtap.core.distributed import local
 from torchtap.core.inference_mode import normal_copy
 from torchtap.core.record import UNVERSIONED
-from torchtap.hooks.taps import SiteState
+from torchtap.hooks.site_state import SiteState
 
 COPY_MODES = ("auto", "always", "never")
 Kept = tuple[Tensor, int, tuple[str, ...]]
@@ -61,9 +61,10 @@ class CopyPolicy:
             return own, UNVERSIONED, labels
         if tensor.is_inference() or self._must_copy(state, tensor, foreign):
             return normal_copy(own), UNVERSIONED, labels
-        # A gradient is kept itself: were only an alias held, autograd would take its memory over
-        # for .grad and go on writing into it.
-        is_own_gradient = state.site.is_gradient and not tensor.requires_grad
+        # A gradient is kept itself: were only an alias held, AccumulateGrad would steal the tensor
+        # for .grad, since nobody else refers to it, and add later gradients to it in place
+        # (torch/csrc/autograd/functions/accumulate_grad.h).
+        is_own_gradient = not tensor.requires_grad and state.site.is_gradient
         alias = tensor if is_own_gradient else tensor.detach()
         return alias, alias._version, labels
 
@@ -85,7 +86,8 @@ class CopyPolicy:
         """Keep the version counter of ``tensor``, which counts later writes, but no memory."""
         witness = tensor.detach()
         version = witness._version
-        # Emptied, it still shares the version counter.
+        # Setting ``data`` exchanges sizes and storage, and leaves the version counter: so the
+        # emptied witness still counts writes into the tensor, and keeps none of its memory.
         witness.data = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
         self._witnesses.append((state, witness, version))
 

@@ -1,6 +1,6 @@
 """Brings records to sinks. A sink that fails is disabled; the training goes on.
 
-Of a sink this room knows what :class:`~torchtap.core.record.Sink` says, and no class.
+This room knows a sink by :class:`~torchtap.core.record.Sink` alone, and no class of them.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ from torchtap.core.torch_private import (
     set_grad_enabled,
     without_autocast,
 )
-from torchtap.hooks.taps import Meter
+from torchtap.hooks.site_state import Meter
 from torchtap.runs.about import About
 from torchtap.runs.memory import Memory
 from torchtap.runs.records import LiveRecords
@@ -63,22 +62,120 @@ class _Function:
         """A function has no end."""
 
 
-class SinkDispatch:
-    """All sinks of one watch.
+class SinkGuard:
+    """Calls sinks inside a training, which goes on when one fails: that sink gets nothing more.
 
     Attributes:
-        busy: threads that are inside a sink now. What they run is not recorded.
+        busy: threads that are inside a sink now; models that a sink runs are not recorded.
         failure: the first exception that a sink raised.
-        steps_before: of which the sinks hold values already, of another watch.
     """
 
     def __init__(self, sinks: Sequence[Sink]) -> None:
-        self.sinks = tuple(sinks)
         self.busy: set[int] = set()
         self.failure: Exception | None = None
         self._alive = list(sinks)
         self._unraised: Exception | None = None
         self._lock = threading.RLock()
+
+    def take(self, record: Record) -> None:
+        """Give a record to each sink."""
+        if torch.is_inference_mode_enabled():
+            with outside_inference_mode():  # What a sink makes of it lasts longer than the mode.
+                self.take(record)
+            return
+        thread = threading.get_ident()
+        had_grad = torch.is_grad_enabled()
+        with self._lock:
+            self.busy.add(thread)
+            if had_grad:
+                set_grad_enabled(False)  # torch.no_grad() at a third of its price.
+            try:
+                for sink in self._alive:
+                    try:
+                        if is_any_autocast_enabled():
+                            with without_autocast():
+                                sink.take(record)
+                        else:
+                            sink.take(record)
+                    except Exception as error:  # noqa: BLE001 - it never stops the training
+                        where = f"at {record.site} (step {record.step}, call {record.call})"
+                        self._disable(sink, error, where)
+            finally:
+                if had_grad:
+                    set_grad_enabled(True)
+                self.busy.discard(thread)
+
+    def meters(self, sink: Sink, make: Callable[[Site], Meter]) -> Callable[[Site], Meter]:
+        """Guard the meters that a sink makes, which may raise; :meth:`take` has what they decline.
+
+        Args:
+            sink: their sink.
+            make: makes them.
+        """
+
+        def guarded(site: Site) -> Meter:
+            meter = make(site)
+
+            def take(tensor: Tensor, step: int) -> bool:
+                if sink not in self._alive:
+                    return False
+                thread = threading.get_ident()
+                self.busy.add(thread)
+                try:
+                    with outside_inference_mode(), torch.no_grad(), without_autocast():
+                        return meter(tensor.detach(), step)
+                except Exception as error:  # noqa: BLE001 - as in take
+                    self._disable(sink, error, f"in the meter of {site} (step {step})")
+                    return False
+                finally:
+                    self.busy.discard(thread)
+
+            return take
+
+        return guarded
+
+    def each(self, action: Callable[[Sink], object], where: str) -> None:
+        """Do something with each sink; ``where`` says in its error when that was."""
+        for sink in list(self._alive):
+            try:
+                with outside_inference_mode():
+                    action(sink)
+            except Exception as error:  # noqa: BLE001 - as in take
+                self._disable(sink, error, where)
+
+    def raise_new(self) -> None:
+        """Raise what a sink raised since the last time."""
+        failure, self._unraised = self._unraised, None
+        if failure is not None:
+            raise failure
+
+    def close(self) -> None:
+        """Close the sinks, and give them nothing more."""
+        self.each(lambda sink: sink.close(), "on closing")
+        self._alive.clear()
+
+    def _disable(self, sink: Sink, error: Exception, where: str) -> None:
+        error.add_note(
+            f"Raised by the torchtap sink {_name(sink)} {where}. The training went on; the "
+            f"sink got nothing more."
+        )
+        self._alive = [other for other in self._alive if other is not sink]
+        self._unraised = self._unraised or error
+        self.failure = self.failure or error
+
+
+class SinkDispatch:
+    """All sinks of one watch.
+
+    Attributes:
+        busy: threads that are inside a sink now; models that a sink runs are not recorded.
+        steps_before: of which the sinks hold values already, of another watch.
+    """
+
+    def __init__(self, sinks: Sequence[Sink]) -> None:
+        self.sinks = tuple(sinks)
+        self._guard = SinkGuard(sinks)
+        self.busy = self._guard.busy
         was_used = [_note_use(sink) for sink in sinks]
         self.steps_before = self._steps_now() if any(was_used) else set()
 
@@ -97,7 +194,7 @@ class SinkDispatch:
     @property
     def emit(self) -> Callable[[Record], None]:
         """Return the function that takes each record: a lone sink's own if it needs no guard."""
-        return self.sinks[0].take if self._is_alone_unguarded("take") else self._emit
+        return self.sinks[0].take if self._is_alone_unguarded("take") else self._guard.take
 
     @property
     def reads_at_once(self) -> bool:
@@ -113,17 +210,19 @@ class SinkDispatch:
     def meter(self) -> Callable[[Site], Meter] | None:
         """Return the maker of meters that hooks may call in place of the sink, if it is alone."""
         make = getattr(self.sinks[0], "meter", None) if len(self.sinks) == 1 else None
-        return make if make is None or self._is_alone_unguarded("meter") else self._guarded(make)
+        if make is None or self._is_alone_unguarded("meter"):
+            return make
+        return self._guard.meters(self.sinks[0], make)
 
     @property
     def records(self) -> LiveRecords | None:
-        """The records of the first sink that can be read again, if there is one."""
+        """Return the records of the first sink that can be read again, if there is one."""
         contents = self._first("contents")
         return None if contents is None else LiveRecords(contents)
 
     @property
     def kept(self) -> LiveRecords | None:
-        """The records of the first sink that holds what flowed itself, which may be overwritten."""
+        """Return the records of the first sink that holds what flowed itself: it may change."""
         keeping = [sink for sink in self.sinks if getattr(sink, "keeps", True)]
         contents = next((one.contents for one in keeping if hasattr(one, "contents")), None)
         return None if contents is None else LiveRecords(contents)
@@ -156,100 +255,21 @@ class SinkDispatch:
     def _is_alone_unguarded(self, part: str) -> bool:
         return len(self.sinks) == 1 and part in getattr(self.sinks[0], "unguarded", ())
 
-    def _guarded(self, make: Callable[[Site], Meter]) -> Callable[[Site], Meter]:
-        """Guard the meters of ``make``, which may raise; :meth:`_emit` takes what they decline."""
-        sink = self.sinks[0]
-
-        def guarded(site: Site) -> Meter:
-            meter = make(site)
-
-            def take(tensor: Tensor, step: int) -> bool:
-                if sink not in self._alive:
-                    return False
-                thread = threading.get_ident()
-                self.busy.add(thread)
-                try:
-                    with outside_inference_mode(), torch.no_grad(), without_autocast():
-                        return meter(tensor.detach(), step)
-                except Exception as error:  # noqa: BLE001 - as in _emit
-                    self._disable(sink, error, f"in the meter of {site} (step {step})")
-                    return False
-                finally:
-                    self.busy.discard(thread)
-
-            return take
-
-        return guarded
-
     def close_step(self, step: int) -> None:
         """Tell the sinks, then raise what one of them raised since the last time."""
-        for sink in list(self._alive):
-            self._try(sink, partial(sink.close_step, step), f"at the end of step {step}")
-        self._raise_unraised()
+        self._guard.each(lambda sink: sink.close_step(step), f"at the end of step {step}")
+        self._guard.raise_new()
 
     def sync(self) -> None:
         """Have the sinks that write do it, then raise what one of them raised."""
-        for sink in list(self._alive):
-            write = getattr(sink, "sync", None)
-            if write is not None:
-                self._try(sink, write, "in sync()")
-        self._raise_unraised()
-
-    def _raise_unraised(self) -> None:
-        failure, self._unraised = self._unraised, None
-        if failure is not None:
-            raise failure
+        self._guard.each(_sync, "in sync()")
+        self._guard.raise_new()
 
     def close(self, *, raising: bool) -> None:
         """Close the sinks; with ``raising``, raise the first failure of all."""
-        for sink in list(self._alive):
-            self._try(sink, sink.close, "on closing")
-        self._alive.clear()
-        if raising and self.failure is not None:
-            raise self.failure
-
-    def _emit(self, record: Record) -> None:
-        if torch.is_inference_mode_enabled():
-            with outside_inference_mode():  # What a sink makes of it lasts longer than the mode.
-                self._emit(record)
-            return
-        thread = threading.get_ident()
-        had_grad = torch.is_grad_enabled()
-        with self._lock:
-            self.busy.add(thread)
-            if had_grad:
-                set_grad_enabled(False)  # torch.no_grad() at a third of its price.
-            try:
-                for sink in self._alive:
-                    try:
-                        if is_any_autocast_enabled():
-                            with without_autocast():
-                                sink.take(record)
-                        else:
-                            sink.take(record)
-                    except Exception as error:  # noqa: BLE001 - it never stops the training
-                        where = f"at {record.site} (step {record.step}, call {record.call})"
-                        self._disable(sink, error, where)
-            finally:
-                if had_grad:
-                    set_grad_enabled(True)
-                self.busy.discard(thread)
-
-    def _try(self, sink: Sink, action: Callable[[], object], where: str) -> None:
-        try:
-            with outside_inference_mode():
-                action()
-        except Exception as error:  # noqa: BLE001 - as in _emit
-            self._disable(sink, error, where)
-
-    def _disable(self, sink: Sink, error: Exception, where: str) -> None:
-        error.add_note(
-            f"Raised by the torchtap sink {_name(sink)} {where}. The training went on; the "
-            f"sink got nothing more."
-        )
-        self._alive = [other for other in self._alive if other is not sink]
-        self._unraised = self._unraised or error
-        self.failure = self.failure or error
+        self._guard.close()
+        if raising and self._guard.failure is not None:
+            raise self._guard.failure
 
 
 def as_sinks(to: Any) -> list[Sink]:
@@ -284,7 +304,7 @@ def as_sinks(to: Any) -> list[Sink]:
 
 
 def _no_path(to: Any) -> InputError:
-    """The error for a path in the place of a sink."""
+    """Return the error for a path in the place of a sink."""
     path = Path(to)
     is_file = path.suffix == ".safetensors"
     folder, file = (path.with_suffix(""), path) if is_file else (path, f"{path}.safetensors")
@@ -293,6 +313,12 @@ def _no_path(to: Any) -> InputError:
         f"that folder beside the training; for one file leave to= away, and call "
         f"w.run.save({str(file)!r}) at the end."
     )
+
+
+def _sync(sink: Sink) -> None:
+    write = getattr(sink, "sync", None)
+    if write is not None:
+        write()
 
 
 def _name(sink: Sink) -> str:

@@ -7,13 +7,15 @@ is only ever evaluated is recorded as it is.
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections import Counter
+from types import CodeType, FrameType
+from typing import Any
 
-from torchtap.capture.pipelining import Pipelining
 from torchtap.core.record import EVAL, FORWARD
-from torchtap.core.torch_private import is_in_function
-from torchtap.hooks.taps import Tap
+from torchtap.core.torch_private import is_in_function, num_microbatches_of, stage_codes
+from torchtap.hooks.site_state import Tap
 
 NO_GRADIENTS = "gradients of evaluation forwards (phase 'eval') are not recorded"
 
@@ -48,7 +50,7 @@ class Evaluations:
         self._graph = _Graph()
 
     def phase(self, tap: Tap, *, trains: bool, evaluates: bool = False) -> str:
-        """The phase of an outermost call.
+        """Return the phase of an outermost call.
 
         Args:
             tap: of the module.
@@ -59,7 +61,7 @@ class Evaluations:
             return EVAL
         # Gradients are off in a custom function, as of a reentrant checkpoint, that is recorded.
         if trains or (not evaluates and is_in_function(is_recorded=True)):
-            tap.has_trained = True
+            tap.has_run = tap.has_trained = True
             return FORWARD
         if tap.has_trained and (self._root.has_trained or not self._root.has_run):
             return EVAL
@@ -78,27 +80,27 @@ class Evaluations:
             self._busy.discard(self._TOLD)
 
     def phase_in_graph(self, tap: Tap, *, trains: bool) -> str:
-        """The phase of what a compiled graph computes: of the model's call, if it has begun."""
+        """Return the phase of a value in a compiled graph: of the model's call, if it has begun."""
         return self._graph.phase or self.phase(tap, trains=trains)
 
     def begin_graph(self, *, trains: bool, evaluates: bool) -> None:
-        """A compiled graph enters the model."""
+        """Note that a compiled graph enters the model."""
         self._graph.phase = self.phase(self._root, trains=trains, evaluates=evaluates)
 
     def end_graph(self) -> None:
-        """It leaves the model."""
+        """Note that the compiled graph leaves the model."""
         self._graph.phase = ""
 
     def begin(self) -> None:
-        """This thread enters an evaluation; what runs inside asks for its phase."""
+        """Note that this thread enters an evaluation: calls inside of it ask for their phase."""
         self._busy.add(-threading.get_ident())
 
     def end(self) -> None:
-        """It leaves the outermost call."""
+        """Note that this thread leaves the outermost call."""
         self._busy.discard(-threading.get_ident())
 
     def end_step(self, step: int) -> None:
-        """The step ends."""
+        """End the step, and note which of its evaluations came too early to be told."""
         self.end()
         self.end_graph()  # It may have raised.
         for tap, number in self._early.items():
@@ -115,3 +117,59 @@ class _Graph(threading.local):
 
     def __init__(self) -> None:
         self.phase = ""
+
+
+class Pipelining:
+    """Looks at ``torch.distributed.pipelining`` while it runs a model.
+
+    Finds, on the stack of a call, the stage of a pipeline that makes it.
+
+    Nothing on a module tells that it is a stage, and stages are made before or after a watch
+    begins, so the calls have to tell.
+
+    Attributes:
+        num_stages: of the pipeline; 0 where none has run the model.
+        num_microbatches: of its schedule, as it first ran the model.
+    """
+
+    def __init__(self) -> None:
+        self.num_stages = 0
+        self.num_microbatches = 0
+        self._stages: set[int] = set()
+
+    @property
+    def stages(self) -> tuple[int, ...]:
+        """Return the stages that the model was, ascending."""
+        return tuple(sorted(self._stages))
+
+    def infers_shapes(self) -> bool:
+        """Return whether a stage runs the model to learn shapes; note a stage that trains it."""
+        codes = stage_codes()
+        return codes is not None and self._look(*codes)
+
+    def _look(self, learning: CodeType, running: CodeType) -> bool:
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and frame.f_code is not learning:
+            if frame.f_code is running:
+                self._note(frame)
+                return False
+            frame = frame.f_back
+        return frame is not None
+
+    def _note(self, frame: FrameType) -> None:
+        stage: Any = frame.f_locals["self"]
+        if stage.stage_index in self._stages:
+            return
+        self._stages.add(stage.stage_index)
+        self.num_stages = stage.num_stages
+        self.num_microbatches = _num_microbatches(frame)
+
+
+def _num_microbatches(frame: FrameType | None) -> int:
+    """Return the number of microbatches of the schedule among the callers of a stage's frame."""
+    while frame is not None:
+        number = num_microbatches_of(frame.f_locals.get("self"))
+        if number:
+            return number
+        frame = frame.f_back
+    return 1  # A stage that is run by hand.

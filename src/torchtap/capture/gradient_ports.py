@@ -12,10 +12,18 @@ from torch import Tensor
 from torchtap.capture.copy_policy import CopyPolicy
 from torchtap.capture.pending_gradient import PendingGradient, add_boundary_gradients
 from torchtap.core.record import FORWARD, Record, new_record
-from torchtap.core.torch_private import adds_to_buffers, sequence_number
+from torchtap.core.torch_private import (
+    adds_to_buffers,
+    current_task,
+    is_legacy_batched,
+    is_of_transform,
+    sequence_number,
+)
 from torchtap.hooks.backwards import Backwards
 from torchtap.hooks.calls import Call
-from torchtap.hooks.graph import (
+from torchtap.hooks.checkpoint_calls import is_graph_discarded
+from torchtap.hooks.followed_views import FollowedViews, can_be_followed
+from torchtap.hooks.graph_edges import (
     EDITED,
     BoundaryEdge,
     Edge,
@@ -29,10 +37,9 @@ from torchtap.hooks.graph import (
     input_edges,
 )
 from torchtap.hooks.module_hook import keep_dynamo_out
-from torchtap.hooks.no_grad import BATCHED, is_batched, is_discarded_graph, why_no_grad
-from torchtap.hooks.taps import GradHook, SiteState
+from torchtap.hooks.no_grad import BATCHED, why_no_grad
+from torchtap.hooks.site_state import GradHook, SiteState
 from torchtap.hooks.tensor_hooks import TensorHooks
-from torchtap.hooks.views import FollowedViews, can_be_followed
 
 BUFFERED = (
     "the backward of a custom function adds it to a buffer of autograd (ctx.input_grad_buffers), "
@@ -86,7 +93,7 @@ class Gradients:
     """All gradients that one engine waits for.
 
     Args:
-        keeper: keeps values.
+        copy_policy: keeps values.
         emit: takes records.
         ended: called at the end of each backward.
         grad_input: ``through`` or ``total``.
@@ -99,7 +106,7 @@ class Gradients:
 
     def __init__(
         self,
-        keeper: CopyPolicy,
+        copy_policy: CopyPolicy,
         emit: Callable[[Record], None],
         ended: Callable[[], None],
         grad_input: str,
@@ -108,7 +115,7 @@ class Gradients:
         self.step = 0
         self._looks_before = looks == "before"
         self.backwards = Backwards(ended)
-        self._keeper = keeper
+        self._copy_policy = copy_policy
         self._emit = emit
         self._grad_input = grad_input
         self.views: FollowedViews[PendingGradient] = FollowedViews(self.hold)
@@ -129,10 +136,10 @@ class Gradients:
         *,
         phase: str = FORWARD,
     ) -> None:
-        """A gradient has arrived."""
+        """Take a gradient that has arrived."""
         if gradient is None:
             return
-        if is_batched(gradient):
+        if is_legacy_batched(gradient) or is_of_transform(gradient):  # See ``is_batched``.
             state.reason = BATCHED
             return
         state.received += 1
@@ -150,7 +157,7 @@ class Gradients:
         ):
             kept, version = gradient, gradient._version  # What keep() does, in short.
         else:
-            kept, version, part = self._keeper.keep(state, gradient, given)
+            kept, version, part = self._copy_policy.keep(state, gradient, given)
             labels += part
         row = (state.site, step, call, phase, number, labels, kept, version)
         self._emit(new_record(Record, row))
@@ -170,17 +177,29 @@ class Gradients:
             return
         if not tensor.requires_grad:
             state.reason = why_no_grad(tensor)
-        elif call >= 0 and not is_discarded_graph():
-            gather = PendingGradient(self, state, call, phase, labels)
-            self._hook(tensor, GradHook(gather.add))
-            self._follow(tensor, gather, None)
+        elif call >= 0 and (current_task() == -1 or not is_graph_discarded()):
+            pending = PendingGradient(self, state, call, phase, labels)
+            self._hook(tensor, GradHook(pending.add))
+            self._follow(tensor, pending, None)
 
-    def of_view(self, state: SiteState, view: Tensor, call: int) -> GradHook:
-        """The hook for a returned view, which is followed from now on."""
-        gather = PendingGradient(self, state, call, FORWARD)
-        if not view._base.is_leaf:  # type: ignore[union-attr]
-            gather.views = (self.views.follow(view, gather),)
-        return GradHook(gather.add)
+    def expect_plain(self, state: SiteState, tensor: Tensor, call: int, *, is_view: bool) -> None:
+        """Receive the gradient of a plain tensor of a training forward: ``expect`` in short.
+
+        Args:
+            state: of the site.
+            tensor: made by an operation.
+            call: number of the call.
+            is_view: whether the tensor is a view; a call around it tells of writes into it.
+        """
+        if is_view:
+            pending = PendingGradient(self, state, call, FORWARD)
+            if not tensor._base.is_leaf:  # type: ignore[union-attr]
+                pending.views = (self.views.follow(tensor, pending),)
+            hook = GradHook(pending.add)
+        else:
+            state.expected += 1
+            hook = GradHook(self.deliver, state, self.step, call, ())
+        self.on_tensors.put(tensor, hook)
 
     def announce(self, outputs: Iterable[Tensor]) -> None:
         """Number the backward where it starts from these.
@@ -195,16 +214,18 @@ class Gradients:
     def _begin(self, _: Tensor | None) -> None:
         self.backwards.number()
 
-    def _follow(self, tensor: Tensor, gather: PendingGradient, argument: Geometry | None) -> None:
+    def _follow(self, tensor: Tensor, pending: PendingGradient, argument: Geometry | None) -> None:
         if can_be_followed(tensor):
-            gather.views = (*gather.views, self.views.follow(tensor, gather, argument))
+            pending.views = (*pending.views, self.views.follow(tensor, pending, argument))
 
     # ------------------------------------------------------------------ through a module
 
-    def passage(self, entered: Call, arguments: list[tuple[str, Tensor]]) -> ModuleInputs | None:
-        """A module is entered: note where its arguments come in."""
+    def note_inputs(
+        self, entered: Call, arguments: list[tuple[str, Tensor]]
+    ) -> ModuleInputs | None:
+        """Note where the arguments of a module that is entered come into the graph."""
         tap, call, phase = entered.tap, entered.number, entered.phase_of_gradients
-        passage = ModuleInputs(tap.path, call, phase)
+        inputs = ModuleInputs(tap.path, call, phase)
         for place, (leaf, tensor) in enumerate(arguments):
             state = tap.state("grad_input", leaf)
             if state is None:
@@ -213,40 +234,40 @@ class Gradients:
                 state.reason = why_no_grad(tensor)
             elif self._grad_input == "total":
                 self.expect(state, tensor, call, phase, ("total",))
-            elif call >= 0 and not is_discarded_graph():
-                passage.states[place] = state
-                passage.tensors[place] = tensor
+            elif call >= 0 and (current_task() == -1 or not is_graph_discarded()):
+                inputs.states[place] = state
+                inputs.tensors[place] = tensor
                 # A nested tensor is never broadcast, and one of strided memory has no shape.
-                passage.shapes[place] = None if tensor.is_nested else tensor.shape
+                inputs.shapes[place] = None if tensor.is_nested else tensor.shape
                 base = tensor._base if tensor._is_view() else None
                 if base is not None and base.dtype != tensor.dtype:
-                    passage.versions[place] = tensor._version
-        if not passage.states:
+                    inputs.versions[place] = tensor._version
+        if not inputs.states:
             return None
-        passage.entering = input_edges(passage.tensors.items())
-        passage.first = sequence_number()
-        self._look_behind_edits(passage)
-        for sharing in passage.entering.values():
-            places = [entrance.place for entrance in sharing if entrance.geometry is None]
+        inputs.entering = input_edges(inputs.tensors.items())
+        inputs.first = sequence_number()
+        self._look_behind_edits(inputs)
+        for sharing in inputs.entering.values():
+            places = [entry.place for entry in sharing if entry.geometry is None]
             if len(places) > 1:
                 label = f"sum of {len(places)} slots"
-                passage.labels.update(dict.fromkeys(places, (label,)))
-        return passage
+                inputs.labels.update(dict.fromkeys(places, (label,)))
+        return inputs
 
-    def _look_behind_edits(self, passage: ModuleInputs) -> None:
-        """After the gradient edits of this module, its arguments are what they were before."""
-        for edge, sharing in list(passage.entering.items()):
-            outside, first = before_edits(edge, passage.path)
+    def _look_behind_edits(self, inputs: ModuleInputs) -> None:
+        """Put the edges behind the gradient edits of this module in the place of theirs."""
+        for edge, sharing in list(inputs.entering.items()):
+            outside, first = before_edits(edge, inputs.path)
             if outside != edge:
-                passage.first = min(passage.first, first)
-                passage.entering.setdefault(outside, []).extend(sharing)
-                del passage.entering[edge]
+                inputs.first = min(inputs.first, first)
+                inputs.entering.setdefault(outside, []).extend(sharing)
+                del inputs.entering[edge]
 
-    def connect(self, passage: ModuleInputs, outputs: Iterable[Tensor]) -> None:
-        """The module returned: find where its arguments entered, now that its graph is there."""
-        for place, version in passage.versions.items():
-            if passage.tensors[place]._version != version:
-                state = passage.states.pop(place)
+    def connect(self, inputs: ModuleInputs, outputs: Iterable[Tensor]) -> None:
+        """Find where the arguments of a module entered, now that its graph is there."""
+        for place, version in inputs.versions.items():
+            if inputs.tensors[place]._version != version:
+                state = inputs.states.pop(place)
                 state.expected += 1
                 state.reason = "it is a view in another dtype, and the module overwrote it"
         unchanged: set[int] = set()
@@ -255,51 +276,51 @@ class Gradients:
             if not tensor.requires_grad:
                 continue
             direct = [
-                entrance.place
-                for entrance in passage.entering.get(edge_of(tensor), ())
-                if entrance.geometry is None and entrance.place in passage.states
+                entry.place
+                for entry in inputs.entering.get(edge_of(tensor), ())
+                if entry.geometry is None and entry.place in inputs.states
             ]
             for place in direct:
                 if place not in unchanged:
                     unchanged.add(place)
-                    state, call, phase = passage.states[place], passage.call, passage.phase
+                    state, call, phase = inputs.states[place], inputs.call, inputs.phase
                     self.expect(state, tensor, call, phase, ("total",))
             if not direct and tensor.grad_fn is not None:
                 roots.append(tensor)
         nodes_of: dict[int, dict[Node, list[BoundaryEdge]]] = {}
-        edited = passage.path if self._looks_before else None
-        for node, slots in boundary_edges(roots, passage.entering, passage.first, edited).items():
-            for crossing in slots:
-                if crossing.place in passage.states and crossing.place not in unchanged:
-                    nodes_of.setdefault(crossing.place, {}).setdefault(node, []).append(crossing)
+        edited = inputs.path if self._looks_before else None
+        for node, slots in boundary_edges(roots, inputs.entering, inputs.first, edited).items():
+            for edge in slots:
+                if edge.place in inputs.states and edge.place not in unchanged:
+                    nodes_of.setdefault(edge.place, {}).setdefault(node, []).append(edge)
         for place, nodes in nodes_of.items():
             if any(map(adds_to_buffers, nodes)):
-                state = passage.states[place]
+                state = inputs.states[place]
                 state.expected += 1
                 state.reason = BUFFERED
             else:
-                self._connect_argument(passage, place, nodes, roots)
-        for place in passage.states.keys() - nodes_of.keys() - unchanged:
-            state = passage.states[place]
+                self._connect_argument(inputs, place, nodes, roots)
+        for place in inputs.states.keys() - nodes_of.keys() - unchanged:
+            state = inputs.states[place]
             state.expected += 1
             state.reason = "what the module returned does not depend on it"
 
     def _connect_argument(
         self,
-        passage: ModuleInputs,
+        inputs: ModuleInputs,
         place: int,
         nodes: dict[Node, list[BoundaryEdge]],
         outputs: list[Tensor],
     ) -> None:
-        tensor = passage.tensors[place]
-        labels = passage.labels.get(place, ())
-        state, call, phase = passage.states[place], passage.call, passage.phase
-        gather = PendingGradient(self, state, call, phase, labels, len(nodes))
+        tensor = inputs.tensors[place]
+        labels = inputs.labels.get(place, ())
+        state, call, phase = inputs.states[place], inputs.call, inputs.phase
+        pending = PendingGradient(self, state, call, phase, labels, len(nodes))
         for node, found in nodes.items():
             hook = partial(
-                add_boundary_gradients, gather, found, passage.shapes[place], tensor.dtype
+                add_boundary_gradients, pending, found, inputs.shapes[place], tensor.dtype
             )
-            if self._looks_before and node.metadata.get(EDITED) == passage.path:
+            if self._looks_before and node.metadata.get(EDITED) == inputs.path:
                 handle = node.register_prehook(partial(_as_prehook, hook))
             else:
                 handle = node.register_hook(hook)
@@ -308,9 +329,9 @@ class Gradients:
             # A write into a view of the argument goes past the view's node.
             if output._is_view() and output._base is not None:
                 if output._base is tensor:
-                    self._follow(output, gather, Geometry.whole(tensor))
+                    self._follow(output, pending, Geometry.whole(tensor))
                 elif tensor._is_view() and output._base is tensor._base:
-                    self._follow(output, gather, geometry_in_base(tensor))
+                    self._follow(output, pending, geometry_in_base(tensor))
 
     # ------------------------------------------------------------------ hooks on tensors
 

@@ -14,13 +14,15 @@ from torchtap.core.absence import Absence, Absences
 from torchtap.core.errors import SiteError
 from torchtap.core.modules import every_module
 from torchtap.core.plan import Plan
-from torchtap.core.site import FLOW_PORTS, STATE_PORTS, Site
+from torchtap.core.ports import FLOW_PORTS, STATE_PORTS
+from torchtap.core.site import Site
 from torchtap.core.text import plural
-from torchtap.hooks.taps import SiteState, Tap
+from torchtap.hooks.site_state import SiteState, Tap
+from torchtap.runs.records import overwritten
 
 if TYPE_CHECKING:
     from torchtap.capture.delivery import SinkDispatch
-    from torchtap.capture.engine import Engine
+    from torchtap.capture.watch_engine import WatchEngine
 
 _REPLACED = (
     "the module that is watched was taken out of the model, or replaced by another one, which is "
@@ -43,7 +45,7 @@ class Missing:
     """
 
     def __init__(
-        self, plan: Plan, engine: Engine, delivery: SinkDispatch, *, was_compiled: bool
+        self, plan: Plan, engine: WatchEngine, delivery: SinkDispatch, *, was_compiled: bool
     ) -> None:
         self.was_paused = False
         self._plan = plan
@@ -58,11 +60,11 @@ class Missing:
     @property
     def has_begun(self) -> bool:
         """Return whether the model was called in the step that is running."""
-        return self._engine.num_entries > self._entries
+        return self._engine.calls.num_entries > self._entries
 
     def begin_step(self) -> None:
         """The next step has begun."""
-        self._entries = self._engine.num_entries
+        self._entries = self._engine.calls.num_entries
 
     def note_mixed(self) -> None:
         """Note it if a sink has values of another watch in the step that is running."""
@@ -75,9 +77,9 @@ class Missing:
         Raises:
             SiteError: a pattern fits neither a module nor a mark.
         """
-        if not self._engine.num_entries:
+        if not self._engine.calls.num_entries:
             return
-        reached = list(self._engine.marks)
+        reached = list(self._engine.hooks.marks)
         for pattern in self._plan.unmatched:
             if not any(pattern.matches_module(name) for name in reached):
                 hint = self._plan.hint(pattern, reached)
@@ -93,10 +95,10 @@ class Missing:
         found = [*self._plan.absent]
         known = {entry.site for entry in found}
         for planned in self._plan.taps:
-            tap = self._engine.taps[planned.path]
+            tap = self._engine.hooks.taps[planned.path]
             for port in planned.ports:
                 found.extend(e for e in self._absent_at(tap, port) if e.site not in known)
-        for marked in filter(None, self._engine.marks.values()):
+        for marked in filter(None, self._engine.hooks.marks.values()):
             for port in marked.filters:
                 found.extend(self._absent_at(marked, port))
         parts = (
@@ -110,7 +112,7 @@ class Missing:
         return Absences([*found, *chain.from_iterable(parts)])
 
     def _namesakes(self) -> Iterator[Absence]:
-        for name in sorted(self._engine.namesakes):
+        for name in sorted(self._engine.hooks.shadowed_marks):
             reason = "a tt.mark of this name was skipped: a module has it; name it otherwise"
             yield Absence(Site(name, "output"), reason)
 
@@ -118,7 +120,7 @@ class Missing:
         for path, now in self._engine.moved.items():
             is_known = now is not None and self._plan.aliases.get(now) == path
             reason = _REPLACED if now is None else _MOVED.format(now or ".")
-            for port in () if is_known else self._engine.taps[path].filters:
+            for port in () if is_known else self._engine.hooks.taps[path].filters:
                 yield Absence(Site(path, port), reason)
 
     def _absent_at(self, tap: Tap, port: str) -> Iterator[Absence]:
@@ -146,7 +148,7 @@ class Missing:
             return NOT_IN_GRAPHS[port]
         if port in STATE_PORTS and self._engine.state.was_taken:
             return "the module owns none that fits"
-        if port in STATE_PORTS and any(one.has_run for one in self._engine.taps.values()):
+        if port in STATE_PORTS and any(one.has_run for one in self._engine.hooks.taps.values()):
             return (
                 "it is taken when the model, or a part right below it, is called, and only parts "
                 "further inside were"
@@ -156,21 +158,21 @@ class Missing:
         if tap.has_run:
             side = "took" if port.endswith("input") else "returned"
             return f"it {side} no tensor that fits{tap.instead(port)}"
-        is_late = self._was_compiled and not self._engine.num_entries
+        is_late = self._was_compiled and not self._engine.calls.num_entries
         if is_late and not is_container(self._plan, tap.path):
             return (
                 "the model was compiled before it was watched, and a compiled model ignores hooks "
                 "put on later: watch it before its first compiled call, or call "
                 "torch.compiler.reset()"
             )
-        ran = self._engine.num_entries > 0
+        ran = self._engine.calls.num_entries > 0
         if self.was_paused and not ran:
             return "the watch was paused whenever the model was called, or it was not called"
         return why_not_called(self._plan, tap.path, model_ran=ran, verb="watch")
 
     def _unmarked(self) -> Iterator[Absence]:
         for pattern in self._plan.unmatched:
-            if not any(pattern.matches_module(name) for name in self._engine.marks):
+            if not any(pattern.matches_module(name) for name in self._engine.hooks.marks):
                 for port in pattern.effective_ports:
                     yield Absence(Site(pattern.path, port), "no tt.mark of that name was reached")
 
@@ -196,7 +198,7 @@ class Missing:
     def _lost(self) -> Iterator[Absence]:
         yield from self._delivery.absent
         records = self._delivery.kept
-        for row in () if records is None else records.read().overwritten():
+        for row in () if records is None else overwritten(records.read()):
             yield Absence(
                 row.site,
                 f"the value of step {row.step}, call {row.call} was overwritten after it had "
@@ -210,7 +212,7 @@ def is_compiler_used() -> bool:
 
 
 def why_not_called(plan: Plan, path: str, *, model_ran: bool, verb: str) -> str:
-    """A reason for a module without a call.
+    """Return a reason for a module without a call.
 
     Args:
         plan: what was selected.
@@ -246,7 +248,7 @@ def _is_untouched(state: SiteState) -> bool:
 
 
 def _why_missing(state: SiteState) -> str | None:
-    """Why a site has nothing, or less than it should; ``None`` if all came."""
+    """Return why a site has nothing, or less than it should; ``None`` if all came."""
     missing = state.expected - state.received
     if state.seen and missing <= 0:
         return None
@@ -260,11 +262,7 @@ def _why_missing(state: SiteState) -> str | None:
             f"no gradient arrived: no backward was run, the loss does not depend on it{inside}, or "
             f"it is a view that was overwritten later"
         )
-    if state.site.port in ("step_grad", "update"):
-        return "no optimizer made a step with it"
-    if state.site.port == "param_grad":
-        return "no backward reached the parameter"
-    return "it was not seen"
+    return state.site.kind.why_never
 
 
 def is_compiled(model: nn.Module) -> bool:

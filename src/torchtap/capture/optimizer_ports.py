@@ -18,18 +18,18 @@ from torch.optim.optimizer import Optimizer
 from torchtap.capture.training.scalers import Scalers
 from torchtap.core.distributed import local, sharded_parameters
 from torchtap.core.inference_mode import normal_copy
+from torchtap.core.ports import OPTIMIZER_PORTS
 from torchtap.core.record import FORWARD, UNVERSIONED, Record
 from torchtap.core.tensors import obstacle
 from torchtap.hooks.optimizer_hooks import has_closure, listen_to_optimizers
 from torchtap.hooks.param_hooks import tapped_params
-from torchtap.hooks.taps import SiteState, Tap
+from torchtap.hooks.site_state import SiteState, Tap
 
 if TYPE_CHECKING:
     from torchtap.core.plan import Plan
 
 COMPUTED_INSIDE = "computed inside the optimizer's step, by its closure"
 UNSCALED = "divided by the grad_scale of the optimizer"
-_PORTS = ("step_grad", "update")
 _CLOSED_BEFORE = "the watch was closed in the middle of that step, before any made one"
 _SKIPPED = "GradScaler skipped the step, since {} gradient was not finite"
 
@@ -79,7 +79,7 @@ class OptimizerPorts:
         self._stepping = stepping
         self._borrows = borrows
         asked = {port for tap in taps.values() for port in tap.filters}
-        self._wanted = [port for port in _PORTS if port in asked]
+        self._wanted = [port for port in OPTIMIZER_PORTS if port in asked]
         self._calls: Counter[SiteState] = Counter()
         # Optimizers inside their step, the outermost first.
         self._running: list[_Step] = []

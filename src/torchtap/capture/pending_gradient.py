@@ -17,14 +17,14 @@ from torchtap.core.torch_private import (
     current_task,
     will_run,
 )
-from torchtap.hooks.graph import (
+from torchtap.hooks.followed_views import ViewState
+from torchtap.hooks.graph_edges import (
     BoundaryEdge,
     Geometry,
 )
 from torchtap.hooks.module_hook import keep_dynamo_out
 from torchtap.hooks.no_grad import BATCHED, is_batched
-from torchtap.hooks.taps import SiteState
-from torchtap.hooks.views import ViewWatch
+from torchtap.hooks.site_state import SiteState
 
 NO_TASK = -1
 PARTIAL = "the backward was asked for other gradients only (inputs=), so not all of it flowed"
@@ -115,7 +115,7 @@ class PendingGradient:
         self.phase = phase
         self.labels = labels
         self.num_parts = num_parts
-        self.views: tuple[ViewWatch, ...] = ()
+        self.views: tuple[ViewState, ...] = ()
         self.sums: dict[int, Tensor] = {}
         self.has_arrived = False
         self.graph_task = self.given_up = NO_TASK
@@ -157,7 +157,7 @@ class PendingGradient:
             self.state.expected += self.has_arrived  # Expected once more, and never received.
 
     def on_overwritten(self, geometry: Geometry, argument: Geometry | None) -> Callable[..., Any]:
-        """Makes the hook of the ``CopySlices`` node that overwrote a view: one more part comes."""
+        """Make the hook of the ``CopySlices`` node that overwrote a view: one more part comes."""
         self.num_parts += 1
         self.labels = (*self.labels, SHARED)
         return partial(take_over, self, geometry, argument)
@@ -168,7 +168,7 @@ class PendingGradient:
             return
         self.graph_task = current_task()
         node: Any = current_node()
-        for behind, slot in {node.next_functions[crossing.slot] for crossing in found}:
+        for behind, slot in {node.next_functions[edge.slot] for edge in found}:
             if behind is not None:
                 self.gradients.hold(behind.register_prehook(partial(self._arrive_behind, slot)))
 
@@ -184,8 +184,8 @@ class PendingGradient:
 
     def _deliver(self, gradient: Tensor) -> None:
         self.has_arrived = True
-        apart = {} if self.phase is FORWARD else {"phase": self.phase}
-        self.gradients.deliver(self.state, self.step, self.call, self.labels, gradient, **apart)
+        state, labels = self.state, self.labels
+        self.gradients.deliver(state, self.step, self.call, labels, gradient, phase=self.phase)
 
 
 def is_alike(one: Tensor, other: Tensor) -> bool:
@@ -196,20 +196,20 @@ def is_alike(one: Tensor, other: Tensor) -> bool:
 
 
 def is_wanted_beyond(found: Iterable[BoundaryEdge]) -> bool:
-    """Return whether the running backward goes on to the argument that these crossings lead to.
+    """Return whether the running backward goes on to the argument that these edges lead to.
 
     If so, every node that leads there runs. To be called by a hook of the node that is running.
     """
     node: Any = current_node()
     following = node.next_functions
     try:
-        return any(will_run(following[crossing.slot][0]) for crossing in found)
+        return any(will_run(following[edge.slot][0]) for edge in found)
     except RuntimeError:  # A leaf whose gradient was asked for.
         return True
 
 
 def take_over(
-    gather: PendingGradient,
+    pending: PendingGradient,
     geometry: Geometry,
     argument: Geometry | None,
     grad_inputs: tuple[Tensor | None, ...],
@@ -218,18 +218,18 @@ def take_over(
     """Node hook of the ``CopySlices`` that overwrote a returned view."""
     gradient = grad_inputs[0]
     if gradient is None or is_batched(gradient):
-        gather.add(gradient)
+        pending.add(gradient)
         return
     part = geometry.cut(gradient)
     if argument is not None:
         alone = torch.zeros_like(gradient)
         geometry.cut(alone).copy_(part)
         part = argument.cut(alone)
-    gather.add(part)
+    pending.add(part)
 
 
 def add_boundary_gradients(
-    gather: PendingGradient,
+    pending: PendingGradient,
     found: list[BoundaryEdge],
     shape: torch.Size | None,
     dtype: torch.dtype,
@@ -237,43 +237,44 @@ def add_boundary_gradients(
     _: Any,
 ) -> None:
     """Node hook: the sum of what leaves the module through this node."""
-    if gather.graph_task not in (NO_TASK, current_task()):
-        gather.give_up(PASSED_BY)
-    elif gather.num_parts > 1 and current_node() is None:
-        gather.give_up(NO_NODE)
-    elif gather.num_parts > 1 and not is_wanted_beyond(found):
-        gather.give_up(PARTIAL)
-    if gather.given_up == current_task():
+    if pending.graph_task not in (NO_TASK, current_task()):
+        pending.give_up(PASSED_BY)
+    elif pending.num_parts > 1 and current_node() is None:
+        pending.give_up(NO_NODE)
+    elif pending.num_parts > 1 and not is_wanted_beyond(found):
+        pending.give_up(PARTIAL)
+    if pending.given_up == current_task():
         return
     # With create_graph the graph grows, also where this backward passes for other arguments only.
     if torch.is_grad_enabled() and any(
         one is not None and one.requires_grad for one in grad_inputs
     ):
-        gather.expect_ways_past(found)
+        pending.expect_ways_past(found)
     total: Tensor | None = None
-    for crossing in found:
-        part = grad_inputs[crossing.slot]
+    for edge in found:
+        part = grad_inputs[edge.slot]
         if part is None:
             continue
         if is_batched(part):
-            gather.add(part)
+            pending.add(part)
             return
         if part.requires_grad:
-            gather.graph_task = current_task()
+            pending.graph_task = current_task()
         if is_distributed(part):
-            is_whole = crossing.geometry is None and (part.shape, part.dtype) == (shape, dtype)
+            is_whole = edge.geometry is None and (part.shape, part.dtype) == (shape, dtype)
             if not is_whole or not is_alike(part, part if total is None else total):
-                gather.give_up(APART)
+                pending.give_up(APART)
                 return
-        if crossing.geometry is not None:
-            part = crossing.geometry.cut(part.detach())
-        # The engine reduces and casts to the argument's kind only after this hook.
+        if edge.geometry is not None:
+            part = edge.geometry.cut(part.detach())
+        # A node's outputs are validated, that is summed to the shape of the input and cast to its
+        # dtype, after its hooks ran (validate_outputs in torch/csrc/autograd/engine.cpp).
         if shape is not None and part.shape != shape:
             part = part.detach().sum_to_size(shape)
         if part.dtype != dtype:
             part = part.detach().to(dtype)
         total = part if total is None else total.detach() + part.detach()
-    gather.add(total)
+    pending.add(total)
 
 
 keep_dynamo_out(PendingGradient.add, PendingGradient._finish, take_over, add_boundary_gradients)

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from torchtap.core.tensors import storage_id
 from torchtap.core.torch_nodes import COMPILED
-from torchtap.hooks.graph import Node, num_casts
+from torchtap.hooks.graph_edges import Node, num_casts
 from torchtap.hooks.saved_slots import SavedSlots, holds_any, unpacking_hook
-from torchtap.hooks.taps import SiteState, Tap
+from torchtap.hooks.site_state import SiteState, Tap
 
 PARAMETER = "parameter"
 """Label of a saved tensor that shares the memory of a parameter: it costs nothing more."""
@@ -65,14 +65,14 @@ class Saved:
         self._storages: set[int] = set()
 
     def restart(self) -> None:
-        """An outermost call begins, or has ended."""
+        """Forget the nodes that were read: an outermost call begins, or has ended."""
         self._seen.clear()
         self._storages.clear()
 
     def read(
         self, tap: Tap, outputs: Iterable[Tensor], first: int, params: set[int], take: Take
     ) -> None:
-        """A module returned: hand on what the nodes that it made keep.
+        """Hand on the tensors that the nodes of a module that returned keep.
 
         Args:
             tap: of the module.
@@ -128,7 +128,7 @@ def _packed(raw: Any) -> str:
 
 
 def _own_nodes(outputs: Iterable[Tensor], first: int) -> list[Node]:
-    """The nodes that were made since ``first``, the latest first."""
+    """Return the nodes that were made since ``first``, the latest first."""
     todo: list[Node] = []
     known: set[Node] = set()
     for tensor in outputs:

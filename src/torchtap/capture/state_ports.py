@@ -25,7 +25,7 @@ from torchtap.hooks.backwards import Backwards
 from torchtap.hooks.module_hook import keep_dynamo_out
 from torchtap.hooks.no_grad import why_no_grad
 from torchtap.hooks.param_hooks import SWAPPED, ParamHooks, SeenParams, owns
-from torchtap.hooks.taps import SiteState, Tap
+from torchtap.hooks.site_state import SiteState, Tap
 
 if TYPE_CHECKING:
     from torchtap.core.modules import Places

@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
-from torchtap.capture.copy_policy import CopyPolicy
+from torchtap.capture.copy_policy import ALIAS, CopyPolicy
 from torchtap.capture.saved_port import Saved
-from torchtap.core.record import EVAL, FORWARD, Record
+from torchtap.core.record import EVAL, FORWARD, UNVERSIONED, Record, new_record
 from torchtap.core.tensors import obstacle, storage_id
-from torchtap.hooks.taps import SiteState, Tap
+from torchtap.hooks.site_state import SiteState, Tap
 
 
 class Values:
@@ -19,7 +19,7 @@ class Values:
 
     Args:
         model: whose parameters and buffers a value may share memory with.
-        keeper: decides what is copied.
+        copy_policy: decides what is copied.
         emit: takes each record.
         skips_evaluation: whether values of evaluation forwards are left out.
 
@@ -31,7 +31,7 @@ class Values:
     def __init__(
         self,
         model: nn.Module,
-        keeper: CopyPolicy,
+        copy_policy: CopyPolicy,
         emit: Callable[[Record], None],
         *,
         skips_evaluation: bool,
@@ -39,15 +39,16 @@ class Values:
         self.step = 0
         self.saved = Saved()
         self._model = weakref.ref(model)
-        self._keeper = keeper
+        self._copy_policy = copy_policy
         self._emit = emit
         self._skips_evaluation = skips_evaluation
+        self._borrows = copy_policy.copy == ALIAS
         self._own_storages: set[int] | None = None
 
     def take(
         self, state: SiteState | None, tensor: Tensor, call: int, phase: str, foreign: set[int]
     ) -> None:
-        """A value flows at a site.
+        """Take a value that flows at a site.
 
         Args:
             state: of the site; ``None`` where it is not wanted.
@@ -68,17 +69,36 @@ class Values:
             return
         try:
             foreign = self._all_foreign(tensor, foreign)
-            kept, version, labels = self._keeper.keep(state, tensor, foreign)
+            kept, version, labels = self._copy_policy.keep(state, tensor, foreign)
         except (RuntimeError, NotImplementedError) as error:  # It must not stop the model.
             state.reason = f"it could not be copied: {str(error).splitlines()[0]}"
             return
         state.seen = True
         self._emit(Record(state.site, self.step, call, phase, -1, labels, kept, version))
 
+    def take_plain(self, state: SiteState, tensor: Tensor, call: int) -> None:
+        """Take a plain tensor that nothing overwrites, in a training forward: ``take`` in short.
+
+        Args:
+            state: of the site; it is known that nothing has to be copied there.
+            tensor: the value, made by an operation.
+            call: number of the call.
+        """
+        state.seen = True
+        if state.meter(tensor, self.step):
+            return
+        if self._borrows:
+            kept, version = tensor, UNVERSIONED
+        else:
+            kept = tensor.detach()
+            version = kept._version
+        row = (state.site, self.step, call, FORWARD, -1, (), kept, version)
+        self._emit(new_record(Record, row))
+
     def take_saved(
         self, tap: Tap, outputs: list[Tensor], first_node: int, call: int, phase: str
     ) -> None:
-        """A module returned: take what autograd keeps of it.
+        """Take the tensors that autograd keeps of a module that returned.
 
         Args:
             tap: of the module.
@@ -93,14 +113,14 @@ class Values:
             if phase is FORWARD and state.meter(tensor, self.step):
                 return
             foreign = self._all_foreign(tensor, set())
-            kept, version, part = self._keeper.keep(state, tensor, foreign)
+            kept, version, part = self._copy_policy.keep(state, tensor, foreign)
             labels += part
             self._emit(Record(state.site, self.step, call, phase, -1, labels, kept, version))
 
         self.saved.read(tap, outputs, first_node, self._param_storages(), take)
 
     def forget_storages(self) -> None:
-        """Parameters and buffers may stand in other memory from now on."""
+        """Look up the memory of parameters and buffers again: it may be another now."""
         self._own_storages = None
 
     def _param_storages(self) -> set[int]:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import partial
 from operator import index
 from typing import Any, Literal
 
@@ -16,10 +15,12 @@ from torch import nn
 
 from torchtap.capture.copy_policy import ALIAS, COPY_MODES
 from torchtap.capture.delivery import SinkDispatch, as_sinks
-from torchtap.capture.engine import Engine
 from torchtap.capture.evaluation import Evaluations
 from torchtap.capture.missing import Missing, is_compiled
-from torchtap.core.absence import Absence, Absences
+from torchtap.capture.watch_engine import WatchEngine
+from torchtap.capture.watch_source import WatchSource
+from torchtap.capture.watched_calls import WatchOptions
+from torchtap.core.absence import Absences
 from torchtap.core.closable import Closable
 from torchtap.core.distributed import own_rank, ranks_of_one_batch
 from torchtap.core.doors import require
@@ -27,15 +28,14 @@ from torchtap.core.errors import CaptureError, InputError
 from torchtap.core.modules import Where, modules_of, num_parameters
 from torchtap.core.plan import Plan, make_plan
 from torchtap.core.record import Record, Sink
-from torchtap.core.site import Site
 from torchtap.core.version import __version__
-from torchtap.hooks.order import AFTER, BEFORE
+from torchtap.hooks.hook_order import AFTER, BEFORE
 from torchtap.runs.about import About
 from torchtap.runs.meta import Meta
+from torchtap.runs.records import overwritten
 from torchtap.runs.run import Run
 from torchtap.runs.scalars import Scalars
 from torchtap.runs.step_notes import StepNotes, checked_ids, checked_labels
-from torchtap.stats.series import Series
 
 Every = int | Callable[[int], bool]
 To = Sink | Callable[[Record], object] | Iterable[Sink | Callable[[Record], object]] | None
@@ -76,7 +76,13 @@ class Watch(Closable):
     """The result of ``tt.watch``: a context manager and a handle, safe to close twice."""
 
     def __init__(
-        self, model: nn.Module, plan: Plan, delivery: SinkDispatch, *, every: Every, **how: Any
+        self,
+        model: nn.Module,
+        plan: Plan,
+        delivery: SinkDispatch,
+        options: WatchOptions,
+        *,
+        every: Every,
     ) -> None:
         self._plan = replace(plan, measure=delivery.sizes)
         self._delivery = delivery
@@ -84,27 +90,21 @@ class Watch(Closable):
         self._num_pauses = 0
         was_compiled = is_compiled(model)
         modules, _ = modules_of(model)
-        self._engine = Engine(
-            modules[""],
-            plan,
-            delivery.emit,
-            meter=delivery.meter,
-            busy=delivery.busy,
-            numbers_backwards=delivery.reads_backward,
-            **how,
-        )
+        self._engine = WatchEngine(modules[""], plan, delivery, options)
         self._missing = Missing(plan, self._engine, delivery, was_compiled=was_compiled)
-        self._records = delivery.records
         self._kept = delivery.kept
         self._scalars = Scalars()
         self._notes = StepNotes()
-        self._meta = self._make_meta(modules[""])
-        self._run = self._make_run()
+        self._meta = _meta_of(modules[""], plan)
+        self._source = WatchSource(
+            self._engine, delivery, self._missing, self._meta, self._scalars, self._notes
+        )
+        self._run = Run(self._source) if self._source.is_kept else None
         self._keeps_notes = self._run is not None or delivery.tells
         try:
             delivery.begin(self._about())
             self._engine.attach(modules)
-            self._engine.begin_step(0, recording=self._wants(0))
+            self._engine.begin_step(0, recording=_is_chosen(0, every))
         except BaseException:
             self._engine.detach()
             delivery.close(raising=False)
@@ -133,7 +133,7 @@ class Watch(Closable):
 
     @property
     def current_step(self) -> int:
-        """The step that is running, from 0."""
+        """Return the step that is running, from 0."""
         return self._engine.step
 
     def step(
@@ -168,11 +168,11 @@ class Watch(Closable):
         self._refuse_closed()
         self._missing.note_mixed()
         done = self._engine.step
-        following = done + 1 if number is None else self._checked(number)
+        following = _following(done, number, has_begun=self._missing.has_begun)
         own_ids, own_labels = checked_ids(ids), checked_labels(labels)
         if following == done:
             return
-        recording = self._wants(following) and not self._num_pauses
+        recording = _is_chosen(following, self._every) and not self._num_pauses
         has_begun = self._missing.has_begun
         self._engine.begin_step(following, recording=recording)
         self._missing.begin_step()
@@ -209,26 +209,10 @@ class Watch(Closable):
         if self._is_open:
             self._delivery.sync()
 
-    def _checked(self, number: int) -> int:
-        done = self._engine.step
-        try:
-            following = index(number)
-        except TypeError:
-            raise InputError(
-                f"step() got the number {number!r}; expected a whole number."
-            ) from None
-        if following < done or (following == done and self._missing.has_begun):
-            raise InputError(
-                f"step() got the number {following}, and step {done} has begun; expected a larger "
-                f"one, since steps are kept in ascending order. For a training that goes back to a "
-                f"checkpoint, close this watch and open another."
-            )
-        return following
-
     def log(self, **numbers: Any) -> None:
         """Keep numbers of the running step with the run, such as its loss.
 
-        Of a name that is logged twice in a step the last number counts. Steps that ``every`` leaves
+        The last number counts where a name is logged twice in a step. Steps that ``every`` leaves
         out are logged too. A tensor is read later, so a training does not wait for its device.
 
         Args:
@@ -286,11 +270,11 @@ class Watch(Closable):
         if not self._num_pauses:
             raise CaptureError("This watch is not paused; pause() comes before resume().")
         self._num_pauses -= 1
-        if self._is_open and not self._num_pauses and self._wants(self.current_step):
+        if self._is_open and not self._num_pauses and _is_chosen(self.current_step, self._every):
             self._engine.resume()
 
     def evaluating(self) -> Evaluating:
-        """A context manager: whatever is called inside has the phase ``eval``.
+        """Return a context manager: whatever is called inside has the phase ``eval``.
 
         For evaluations that look like training, such as those of a frozen part alone, those with
         gradients, and those before the first training forward. Others are told apart without it.
@@ -313,11 +297,11 @@ class Watch(Closable):
 
     def _note_overwritten(self, step: int) -> None:
         if self._kept is not None:
-            for row in self._kept.read().overwritten(step):
+            for row in overwritten(self._kept.read(), step):
                 self._engine.overwritten(row.site)
 
     def close(self) -> None:
-        """Take everything off the model. What was recorded stays readable.
+        """Take everything off the model. All that was recorded stays readable.
 
         Raises:
             SiteError: a pattern turned out to fit nothing, neither a module nor a mark.
@@ -331,16 +315,11 @@ class Watch(Closable):
         if raising:
             self._missing.check_marks()
 
-    def _wants(self, step: int) -> bool:
-        if callable(self._every):
-            return bool(self._every(step))
-        return step % self._every == 0
-
     # ------------------------------------------------------------------ what came out
 
     @property
     def run(self) -> Run:
-        """All that was kept so far; by a sink that writes, all steps that were closed.
+        """Return all that was kept so far; by a sink that writes, all steps that were closed.
 
         Raises:
             CaptureError: none of the sinks can be read again (see :class:`torchtap.Sink`).
@@ -355,89 +334,80 @@ class Watch(Closable):
     @property
     def absent(self) -> Absences:
         """Return what was selected and not seen, with reasons: a list that prints as a table."""
-        return self._missing.found()
-
-    def _make_meta(self, model: nn.Module) -> Meta:
-        rank, world_size = own_rank()
-        return Meta(
-            model=self._plan.model,
-            modules=dict(self._plan.types),
-            aliases=dict(self._plan.aliases),
-            where=self._plan.where,
-            torch=torch.__version__,
-            torchtap=__version__,
-            created=datetime.now(UTC).isoformat(timespec="seconds"),
-            rank=rank,
-            world_size=world_size,
-            batch_ranks=ranks_of_one_batch(model),
-            num_parameters=num_parameters(model),
-        )
-
-    def _make_run(self) -> Run | None:
-        measured = self._delivery.measured
-        if self._records is None and measured is None:
-            return None
-        return Run(
-            () if self._records is None else self._records.read,
-            partial(self._with_pipeline, self._meta),
-            lambda: self.absent,
-            measured or Series,
-            self._sites,
-            self._scalars,
-            notes=self._notes,
-        )
+        return self._source.absent
 
     def _about(self) -> About:
         """Return the facts for sinks. Nothing here refers to the watch: a sink may outlive it."""
-        own = weakref.ref(self)
-
-        def absent() -> Sequence[Absence]:
-            watch = own()
-            return () if watch is None else watch.absent
-
-        def expected() -> Sequence[Site]:
-            watch = own()
-            return () if watch is None else watch._sites()
-
-        def meta() -> Meta:
-            watch = own()
-            return known if watch is None else watch._with_pipeline(known)
+        own, source, known = weakref.ref(self), weakref.ref(self._source), self._meta
 
         def running() -> int | None:
             watch = own()
             return None if watch is None else watch.current_step
 
-        known = self._meta
-        measured = self._delivery.measured
+        def ask(part: str, otherwise: Any) -> Callable[[], Any]:
+            return lambda: otherwise if source() is None else getattr(source(), part)
+
         every = None if callable(self._every) else self._every
-        told = (self._scalars, self._notes, replace(self._plan, measure=tuple), every, running)
-        return About(meta, absent, expected, measured, *told)
-
-    def _with_pipeline(self, meta: Meta) -> Meta:
-        """Return the facts of a run, with the stages that were seen since the watch began."""
-        seen = self._engine.evaluations.pipelining
-        if not seen.stages:
-            return meta
-        return replace(
-            meta,
-            stages=seen.stages,
-            num_stages=seen.num_stages,
-            num_microbatches=seen.num_microbatches,
+        return About(
+            meta=ask("meta", known),
+            absent=ask("absent", ()),
+            expected=ask("expected", ()),
+            series=self._delivery.measured,
+            scalars=self._scalars,
+            notes=self._notes,
+            plan=replace(self._plan, measure=tuple),
+            every=every,
+            running=running,
         )
-
-    def _sites(self) -> list[Site]:
-        """Every site at which a value was expected, in the order in which calls have them.
-
-        A module's arguments are all known when it is entered; their gradients arrive in the order
-        in which the backward happens to reach them.
-        """
-        taps = [*self._engine.taps.values(), *self._engine.marks.values()]
-        states = [state for tap in taps if tap is not None for state in list(tap.states.values())]
-        return [state.site for state in states if state is not None]
 
     def __repr__(self) -> str:
         state = f"open, step {self.current_step}" if self._is_open else "closed"
         return f"<Watch of {self._plan.model}, {len(self._plan.taps)} modules, {state}>"
+
+
+def _is_chosen(step: int, every: Every) -> bool:
+    """Return whether ``every`` has a step recorded."""
+    return bool(every(step)) if callable(every) else step % every == 0
+
+
+def _following(done: int, number: int | None, *, has_begun: bool) -> int:
+    """Return the number of the step that begins.
+
+    Args:
+        done: the running step.
+        number: as given to :meth:`Watch.step`.
+        has_begun: whether anything of the running step was seen.
+    """
+    if number is None:
+        return done + 1
+    try:
+        following = index(number)
+    except TypeError:
+        raise InputError(f"step() got the number {number!r}; expected a whole number.") from None
+    if following < done or (following == done and has_begun):
+        raise InputError(
+            f"step() got the number {following}, and step {done} has begun; expected a larger "
+            f"one, since steps are kept in ascending order. For a training that goes back to a "
+            f"checkpoint, close this watch and open another."
+        )
+    return following
+
+
+def _meta_of(model: nn.Module, plan: Plan) -> Meta:
+    rank, world_size = own_rank()
+    return Meta(
+        model=plan.model,
+        modules=dict(plan.types),
+        aliases=dict(plan.aliases),
+        where=plan.where,
+        torch=torch.__version__,
+        torchtap=__version__,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        rank=rank,
+        world_size=world_size,
+        batch_ranks=ranks_of_one_batch(model),
+        num_parameters=num_parameters(model),
+    )
 
 
 def watch(
@@ -508,10 +478,6 @@ def watch(
     plan = make_plan(model, where)
     delivery = SinkDispatch(as_sinks(to))
     kept = ALIAS if delivery.reads_at_once else copy
-    how = {
-        "copy": kept,
-        "grad_input": grad_input,
-        "looks": edits,
-        "skips_evaluation": evaluation == "skip",
-    }
-    return Watch(model, plan, delivery, every=every, **how)
+    skips = evaluation == "skip"
+    options = WatchOptions(kept, grad_input, looks=edits, skips_evaluation=skips)
+    return Watch(model, plan, delivery, options, every=every)

@@ -25,5 +25,5 @@ def selfcheck(no_compiler: bool, as_json: bool) -> int:
     if as_json:
         print_json(found.to_dict())
     else:
-        print_page(found._page())
+        print_page(found)
     return 0 if found else 1

@@ -107,9 +107,9 @@ def _explain(model: str, make: Callable[..., Map], options: dict[str, Any]) -> i
     if as_json:
         print_json({**_body(found), "check": checked and checked.as_dict(), "files": written})
     else:
-        print_page(found._page())
+        print_page(found)
         if checked is not None:
-            print_page(replace(checked, map=found)._page())
+            print_page(replace(checked, map=found))
         print_written(written)
     return _ALARM if all(found.faults) else 0
 

@@ -104,7 +104,7 @@ def show(
     as_json: bool,
     every: bool,
 ) -> None:
-    """What came at WHERE in a saved RUN: shapes and a few numbers, of the last step there.
+    """Show the values at WHERE in a saved RUN: shapes and a few numbers, of the last step there.
 
     For a choice of numbers, sorting and all steps together see `torchtap stats`.
     """
@@ -252,4 +252,6 @@ def _per_slice(
 
 
 def _page_of(table: Table, *, every: bool) -> Page:
-    return table._page(None if every else 40, "--all")
+    from torchtap.runs.tables.table import page_of_table
+
+    return page_of_table(table, limit=None if every else 40, way_out="--all")

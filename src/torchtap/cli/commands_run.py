@@ -227,7 +227,7 @@ def summary(model: str, depth: int | None, saved: bool, as_json: bool, **options
     if as_json:
         print_json(found.as_dict())
         return
-    print_page(found._page())
+    print_page(found)
 
 
 @click.command()
@@ -269,7 +269,7 @@ def graph(
     if as_json:
         print_json({**found.as_dict(), "files": files})
     else:
-        print_page(found._page())
+        print_page(found)
         if files:
             print_written(files)
     return 1 if found.error else 0
@@ -277,7 +277,7 @@ def graph(
 
 def _graph_of(source: str, options: dict[str, Any], *, autograd: bool) -> Any:
     from torchtap.cli.loss import load_loss
-    from torchtap.graphs.door import graph as graph_of
+    from torchtap.graphs.graph_function import graph as graph_of
 
     if is_run(source):
         if autograd:

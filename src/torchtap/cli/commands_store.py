@@ -79,5 +79,5 @@ def doctor(path: str, as_json: bool) -> int:
     if as_json:
         print_json(found.as_dict())
     else:
-        print_page(found._page())
+        print_page(found)
     return 0 if found.is_whole else 1

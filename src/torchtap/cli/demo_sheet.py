@@ -76,6 +76,8 @@ def _sheet(demo: Demo, maps: list[Map]) -> Figure:
 
 
 def _pane(found: Map, picture: Any) -> Any:
-    (pane,) = found._panes(0, picture, is_share=False)
+    from torchtap.explain.maps.map import panes_of
+
+    (pane,) = panes_of(found, 0, picture)
     place = found.layer or "the input"
     return replace(pane, heading=(f"{found.method} at {place}", pane.heading[-1]))

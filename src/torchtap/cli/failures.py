@@ -26,9 +26,9 @@ def explained(
 ) -> Iterator[None]:
     """Turn what the model raises into one error that says what it was given.
 
-    What was not raised inside the model, and all with ``--traceback``, comes through with the note
-    of ``tt.explain_errors`` and is otherwise as it is. What torchtap's own code raised is not the
-    model's, and comes through without a note.
+    An exception from outside of the model, and any with ``--traceback``, comes through with the
+    note of ``tt.explain_errors`` and is otherwise as it is. An exception of torchtap's own code is
+    not the model's, and comes through without a note.
 
     Raises:
         InputError: the model raised something.
@@ -59,7 +59,9 @@ def explained(
 
 def _running(failure: Failure) -> nn.Module | None:
     """The innermost module of the model that was running; ``None`` if none, or a hook of ours."""
-    if failure.is_of_torchtap:
+    from torchtap.failures.failure import raised_by_a_hook_of_ours
+
+    if raised_by_a_hook_of_ours(failure.error):
         return None
     running = (one.module for one in reversed(failure.frames))
     return next((one for one in running if one is not None and one in failure.names), None)

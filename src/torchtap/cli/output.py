@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from torchtap.core.absence import by_reason
-from torchtap.core.printed_page import BLANK, Line, Page, wants_color
+from torchtap.core.printed_page import BLANK, Line, Page, Printed, page_of, wants_color
 from torchtap.core.text import WIDTH, plural
 
 if TYPE_CHECKING:
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 _MOST_KEYS = 6
 
 
-def print_page(page: Page, *, width: int | None = WIDTH) -> None:
+def print_page(shown: Page | Printed, *, width: int | None = WIDTH) -> None:
+    page = shown if isinstance(shown, Page) else page_of(shown)
     click.echo(page.text(color=wants_color(), width=width))
 
 

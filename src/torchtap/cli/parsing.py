@@ -143,7 +143,7 @@ def _new_attempt(path: Path, *, resume: bool) -> Iterator[Disk]:
 
 def discard_attempt(disk: Disk) -> None:
     """Take the folder of an attempt away, and the run's if nothing else is in it."""
-    from torchtap.runs.store.layout import RUN, ranks_in
+    from torchtap.runs.store.layout import RUN_FILE, ranks_in
 
     if disk.folder is None:
         return
@@ -151,7 +151,7 @@ def discard_attempt(disk: Disk) -> None:
         shutil.rmtree(disk.folder)
         disk.folder.parent.rmdir()
         if not ranks_in(disk.path):
-            (disk.path / RUN).unlink()
+            (disk.path / RUN_FILE).unlink()
             disk.path.rmdir()
 
 

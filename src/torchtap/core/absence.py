@@ -13,6 +13,10 @@ MOST_ROWS = 40
 _MOST_REASONS = 3
 
 
+WHOLE_RUN = Site("", "output")
+"""The site of what is said of the whole run: its root, which has an output of its own too."""
+
+
 class Absence(NamedTuple):
     """Something that was selected and never seen, with the reason."""
 

@@ -1,4 +1,4 @@
-"""Whose fault an exception is, and the words for one that is torchtap's own. Needs no torch."""
+"""Tell whose fault an exception is, and word one that is torchtap's own. Needs no torch."""
 
 from __future__ import annotations
 

@@ -52,3 +52,8 @@ class Closable(ABC):
         traceback: TracebackType | None,
     ) -> None:
         self._close(raising=error is None)
+
+
+def abandon(handle: Closable) -> None:
+    """Close a handle and raise nothing: another exception is on its way."""
+    handle._close(raising=False)

@@ -67,8 +67,8 @@ def own_rank() -> tuple[int, int]:
 def ranks_of_one_batch(model: nn.Module) -> tuple[int, ...]:
     """Ranks that work on the same part of the batch as this one, with this one.
 
-    Tensor parallelism splits tensors and not the batch. Of a mesh that FSDP2 shards over too, its
-    dims come first, and along those each rank has a part of the batch of its own. Never
+    Tensor parallelism splits tensors and not the batch. The dims of a mesh that FSDP2 shards over
+    too come first, and along those each rank has a part of the batch of its own. Never
     communicates.
 
     Returns:

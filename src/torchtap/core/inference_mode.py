@@ -13,9 +13,9 @@ from torch import Tensor
 def outside_inference_mode() -> Iterator[None]:
     """Leave ``torch.inference_mode()`` for a while, with grad mode still off; else do nothing.
 
-    What is made in inference mode stays an inference tensor for ever: writing into it outside of
-    that mode raises, and autograd cannot save it. So whatever torchtap keeps beyond one call of a
-    hook (rows, running sums, copies, caches) is made in here.
+    A tensor that is made in inference mode stays an inference tensor for ever: writing into it
+    outside of that mode raises, and autograd cannot save it. So whatever torchtap keeps beyond one
+    call of a hook (rows, running sums, copies, caches) is made in here.
     """
     if not torch.is_inference_mode_enabled():
         yield

@@ -14,6 +14,7 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.nn.parameter import is_lazy
 
 from torchtap.core.errors import InputError
+from torchtap.core.ports import BY_NAME, STATE_PORTS
 from torchtap.core.site import Pattern, Site
 
 OneWhere = str | Pattern | nn.Module | type[nn.Module] | Callable[[Site, nn.Module], bool]
@@ -39,8 +40,8 @@ _INNER_OF_WRAPPER = {
 def modules_of(model: nn.Module) -> Modules:
     """Modules by path, and the further paths of shared ones.
 
-    As ``named_modules()``, but wrappers (torch.compile, DDP, FSDP, checkpoint wrappers) are looked
-    through: the wrapped module stands at the wrapper's path.
+    Paths are those of ``named_modules()``, but wrappers (torch.compile, DDP, FSDP, checkpoint
+    wrappers) are looked through: the wrapped module stands at the wrapper's path.
 
     Returns:
         (path -> module, each module once; further path -> first path).
@@ -112,7 +113,7 @@ def is_container(module: nn.Module) -> bool:
 def num_parameters(model: nn.Module) -> dict[str, int]:
     """Path -> elements of the parameters that the module itself has; of those that have any.
 
-    Of a sharded parameter the whole counts; a lazy one, which has no shape yet, does not.
+    A sharded parameter counts as a whole; a lazy one, which has no shape yet, does not count.
     """
     found = {
         path: sum(one.numel() for one in module._parameters.values() if _has_shape(one))
@@ -268,5 +269,5 @@ def state_names(module: nn.Module) -> dict[str, list[str]]:
     """Port -> names of the parameters or buffers that the module itself has."""
     params = [name for name, param in module._parameters.items() if param is not None]
     buffers = [name for name, buffer in module._buffers.items() if buffer is not None]
-    of_params = dict.fromkeys(("param", "param_grad", "step_grad", "update"), params)
-    return {**of_params, "buffer": buffers}
+    held = {"param": params, "buffer": buffers}
+    return {port: held[BY_NAME[port].holder] for port in STATE_PORTS}

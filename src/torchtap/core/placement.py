@@ -1,6 +1,7 @@
 """Placement labels, read back: which part of the whole a rank held.
 
-What :func:`torchtap.core.distributed.placement` writes stands in records and notes, also in files.
+Labels that :func:`torchtap.core.distributed.placement` writes stand in records and notes, also in
+files.
 """
 
 from __future__ import annotations

@@ -23,17 +23,9 @@ from torchtap.core.modules import (
     walk,
 )
 from torchtap.core.planned_size import PlannedSize
+from torchtap.core.ports import FLOW_PORTS, MARK_PORTS, PORTS, STATE_PORTS
 from torchtap.core.printed_page import Listed, Page, Printed
-from torchtap.core.site import (
-    FLOW_PORTS,
-    MARK_PORTS,
-    PORTS,
-    STATE_PORTS,
-    WILDCARDS,
-    Pattern,
-    Site,
-    leaf_matches,
-)
+from torchtap.core.site import WILDCARDS, Pattern, Site, leaf_matches
 from torchtap.core.suggestions import could_be_mark, near, no_module, nothing_fits, patterns_in_one
 
 

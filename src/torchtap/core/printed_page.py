@@ -277,6 +277,11 @@ class Printed:
         return self._page().html()
 
 
+def page_of(value: Printed) -> Page:
+    """Return the page that a value prints as."""
+    return value._page()
+
+
 def _gap(left_out: int, noun: str) -> str:
     return f"… {plural(left_out, f'more {noun}')} …"
 

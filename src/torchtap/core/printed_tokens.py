@@ -35,7 +35,7 @@ class Tokens:
     """Tokens in a row, each before the colour of its weight.
 
     Weights with a sign are blue below zero and red above it, symmetric; magnitudes are viridis.
-    What is not finite is magenta. Without colours each weight stands behind its token.
+    A number that is not finite is magenta. Without colours each weight stands behind its token.
 
     Args:
         texts: the tokens.

@@ -229,8 +229,8 @@ def _put_in_order(twin: MutableMapping[Any, Any], value: Mapping[Any, Any]) -> N
     """Give a copy the keys of the original, in their order.
 
     A class may make its copies of its fields, as ``ModelOutput`` does: a field that was set later
-    then stands elsewhere, and ``output[0]`` is another tensor. What a class forbids to take out
-    of its items is taken out by the methods of ``dict``.
+    then stands elsewhere, and ``output[0]`` is another tensor. Items that a class forbids to take
+    out are taken out by the methods of ``dict``.
     """
     if list(twin) == list(value):
         return

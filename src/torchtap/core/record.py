@@ -177,8 +177,8 @@ class Sink(Protocol):
     """Takes records. A plain callable ``f(record)`` is made one by ``tt.watch``.
 
     ``take`` runs inside PyTorch's hooks, with grad mode, autocast and inference mode off; it must
-    not draw random numbers. What it raises never reaches the training: it is raised by ``step()``
-    and ``close()``, and the sink gets nothing more.
+    not draw random numbers. An exception of it never reaches the training: it is raised by
+    ``step()`` and ``close()``, and the sink gets nothing more.
 
     A sink may have more, and ``tt.watch`` uses each part that it has:
 

@@ -14,13 +14,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from torchtap.core.errors import SiteError
-
-FLOW_PORTS = ("input", "output", "grad_input", "grad_output")
-STATE_PORTS = ("param", "param_grad", "step_grad", "update", "buffer")
-PORTS = (*FLOW_PORTS, *STATE_PORTS, "saved")
-GRADIENT_PORTS = frozenset({"grad_input", "grad_output", "param_grad"})
-MARK_PORTS = ("output", "grad_output")
-"""All that a ``tt.mark`` has: it is one tensor and no module."""
+from torchtap.core.ports import BY_NAME, FLOW_PORTS, GRADIENT_PORTS, PORTS, Port
 
 _SITE = re.compile(rf"(?P<path>.*):(?P<port>{'|'.join(PORTS)})(?:\[(?P<leaf>.*)\])?", re.DOTALL)
 _SUFFIX = re.compile(
@@ -36,7 +30,7 @@ class Site:
 
     Args:
         path: dotted path as in ``named_modules()``; ``""`` is the root (written ``.``).
-        port: one of :data:`PORTS`.
+        port: one of :data:`~torchtap.core.ports.PORTS`.
         leaf: place inside a nested value (``"1"``, ``"hidden.0"``) or a parameter's own name;
             empty for a bare tensor.
 
@@ -56,9 +50,20 @@ class Site:
         return f"{text}[{self.leaf}]" if self.leaf else text
 
     @property
+    def kind(self) -> Port:
+        """The row of the table of ports that says what its port is."""
+        return BY_NAME[self.port]
+
+    @property
     def is_gradient(self) -> bool:
         """Return whether backward computes the value (an optimizer step reads ``step_grad``)."""
         return self.port in GRADIENT_PORTS
+
+    @property
+    def compared_with(self) -> Site | None:
+        """The site whose norm stands beside it in tables: of an update that of its parameter."""
+        port = self.kind.compared_with
+        return Site(self.path, port, self.leaf) if port else None
 
     @staticmethod
     def parse(text: str) -> Site:

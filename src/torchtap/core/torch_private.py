@@ -498,7 +498,7 @@ def set_default(config: Any, name: str, value: Any) -> Any:
     """Change the default of a setting of the compiler, for all threads; returns the former one.
 
     Args:
-        config: ``torch._dynamo.config``, or another module of this kind. What is assigned to its
+        config: ``torch._dynamo.config``, or another module of this kind. An assignment to its
             attributes is seen by the thread that assigns alone.
         name: of the setting.
         value: the new default.
@@ -560,7 +560,7 @@ def fsdp_parameters() -> Iterator[Any]:
 def stage_codes() -> tuple[CodeType, CodeType] | None:
     """Code of what a stage of a pipeline runs its module by: to learn shapes, and in training.
 
-    Of the object that runs the latter, ``stage_index`` and ``num_stages`` are read.
+    ``stage_index`` and ``num_stages`` are read of the object that runs the latter.
 
     Returns:
         ``None`` where ``torch.distributed.pipelining`` was not imported.

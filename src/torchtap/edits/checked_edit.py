@@ -21,7 +21,7 @@ class Scaler(Protocol):
     """Interface of a ``torch.amp.GradScaler``, as far as it is needed."""
 
     def get_scale(self) -> float:
-        """The factor that gradients carry now."""
+        """Return the factor that gradients carry now."""
 
 
 class CheckedEdit:
@@ -50,7 +50,7 @@ class CheckedEdit:
         self._proven: dict[int, Site] = {}
 
     def __call__(self, tensor: Tensor, record: Record) -> Tensor | None:
-        """The tensor to go on with; ``None`` if the function left it as it is.
+        """Return the tensor to go on with; ``None`` if the function left it as it is.
 
         Raises:
             EditError: it wrote into the tensor, or returned something that does not fit.

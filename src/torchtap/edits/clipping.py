@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -12,9 +11,10 @@ from torch.optim.optimizer import Optimizer
 
 from torchtap.core.errors import EditError
 from torchtap.core.user_functions import name_of
+from torchtap.edits.edit_counts import EditCounts
 from torchtap.hooks.optimizer_hooks import has_closure, listen_to_optimizers
 from torchtap.hooks.param_hooks import tapped_params
-from torchtap.hooks.taps import SiteState, Tap
+from torchtap.hooks.site_state import SiteState, Tap
 from torchtap.transfer.freeze_hooks import is_held
 
 if TYPE_CHECKING:
@@ -51,8 +51,8 @@ class Clipping:
         self.num_entries = 0
         self.taps = {planned.path: Tap(planned.path, planned.filters) for planned in plan.taps}
         self.marks: dict[str, Tap | None] = {}
-        self.reached: dict[SiteState, Counter[int]] = {}
-        self.fired: dict[SiteState, Counter[int]] = {}
+        counts = EditCounts()
+        self.reached, self.fired, self._count = counts.reached, counts.fired, counts.add
         self.lost: dict[SiteState, str] = {}
         self._clip = clip
         self._norm = norm
@@ -117,19 +117,14 @@ class Clipping:
             )
             for state, gradient in chosen:
                 gradient.mul_(factor.to(gradient.device, gradient.dtype))
-                self._count(state)
+                self._count(state, self._calls, True)
         self._calls += 1
 
     def _chosen(self, optimizer: Optimizer) -> list[tuple[SiteState, Tensor]]:
-        """The selected parameters among those of an optimizer."""
+        """Return the selected parameters among those of an optimizer."""
         own = {id(param) for group in optimizer.param_groups for param in group["params"]}
         found: dict[int, tuple[SiteState, Tensor]] = {}
         for state, _, param in tapped_params(self.plan, self.taps, "param_grad"):
             if id(param) in own:
                 found.setdefault(id(param), (state, param))  # A tied parameter counts once.
         return list(found.values())
-
-    def _count(self, state: SiteState) -> None:
-        state.seen = True
-        self.reached.setdefault(state, Counter())[self._calls] += 1
-        self.fired.setdefault(state, Counter())[self._calls] += 1

@@ -18,9 +18,8 @@ from torchtap.core.text import plural
 from torchtap.core.user_functions import Function, name_of
 from torchtap.edits.catalogue.ready import Ready
 from torchtap.edits.checked_edit import CheckedEdit, Scaler
-from torchtap.edits.editor import EditEngine
-from torchtap.edits.missing import OneEdit, absent_at, requests_of, why_never
-from torchtap.edits.request import (
+from torchtap.edits.edit_engine import EditEngine
+from torchtap.edits.edit_request import (
     Chosen,
     Functions,
     Missing,
@@ -30,6 +29,7 @@ from torchtap.edits.request import (
     refuse_asked,
     refuse_ports,
 )
+from torchtap.edits.missed_edits import OneEdit, absent_at, requests_of, why_never
 
 
 class Edit(Closable, Printed):
@@ -72,7 +72,7 @@ class Edit(Closable, Printed):
 
     @property
     def current_step(self) -> int:
-        """The step that is running, from 0."""
+        """Return the step that is running, from 0."""
         return self._step
 
     def step(self) -> None:
@@ -119,7 +119,7 @@ class Edit(Closable, Printed):
     def fired(self) -> dict[str, int]:
         """Site text -> how often the edit replaced the tensor there; 0 where it chose not to.
 
-        What an activation checkpoint runs again is edited again and counted once.
+        A call that an activation checkpoint runs again is edited again and counted once.
         """
         return {site: sum(calls.values()) for site, calls in self.calls.items()}
 
@@ -223,7 +223,7 @@ def edit(
         a context manager and handle; ``.fired`` tells where and how often it happened.
 
     Edits of one site work in the order in which they are made, each on what the former left; of a
-    tensor that several modules return as it is, the gradient comes by the outermost first. Of
+    tensor that several modules return as it is, the gradient comes by the outermost first. At
     ``grad_input`` only what flows through this module is changed; ``grad_output`` is the gradient
     of the returned tensor over all its uses; ``param_grad`` is what one backward adds to ``.grad``
     (under DDP, of this rank, before the ranks are averaged). An edit at ``grad_input`` that changes

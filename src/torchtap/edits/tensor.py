@@ -11,9 +11,9 @@ from torchtap.core.site import Site
 from torchtap.core.user_functions import Function
 from torchtap.edits import as_edit
 from torchtap.edits.checked_edit import CheckedEdit
-from torchtap.edits.gradients import GradientEdits
-from torchtap.edits.request import Missing, check_missing
-from torchtap.hooks.taps import SiteState
+from torchtap.edits.edit_request import Missing, check_missing
+from torchtap.edits.gradient_edits import GradientEdits
+from torchtap.hooks.site_state import SiteState
 
 
 def edit_tensor(

@@ -6,12 +6,13 @@ In the order in which it is read:
   :mod:`~torchtap.explain.check`: how far to trust what came out.
 - :mod:`~torchtap.explain.subject`: a model and its inputs, run again and again without a trace.
   :mod:`~torchtap.explain.target`: the number of each row that is explained.
-  :mod:`~torchtap.explain.again`: how a map is made anew, with another model or other inputs.
-  :mod:`~torchtap.explain.keywords`: misspelt arguments.
-- Causes of silently wrong maps, found by running the model: :mod:`~torchtap.explain.rows` and
-  :mod:`~torchtap.explain.twice` (a dimension that does not count the rows of the batch),
-  :mod:`~torchtap.explain.spoiled` (a value that the model reads by another name too),
-  :mod:`~torchtap.explain.same_scores` (rows that change each other's scores).
-- ``cams/``: class activation maps. ``attributions/``: attribution. ``maps/``: what both return.
-  ``checks/``: what a check measures.
+  :mod:`~torchtap.explain.recipe`: how a map is made anew, with another model or other inputs.
+  :mod:`~torchtap.explain.unknown_names`: misspelt methods and arguments.
+- :mod:`~torchtap.explain.site_probe`: the one way to the value at a site of the model.
+- Causes of silently wrong maps, found by running the model:
+  :mod:`~torchtap.explain.doubled_batch_probe` (a dimension that does not count the rows of the
+  batch), :mod:`~torchtap.explain.shared_read_probe` (a value that the model reads elsewhere
+  too), :mod:`~torchtap.explain.same_scores` (rows that change each other's scores).
+- ``cams/``: class activation maps. ``attributions/``: attribution. ``maps/``: the result of both.
+  ``checks/``: the parts of a check. ``README.md``: the way through all of it.
 """

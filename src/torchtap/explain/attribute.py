@@ -9,16 +9,16 @@ from torch import nn
 from torchtap.core.doors import require
 from torchtap.core.modules import walked_once
 from torchtap.core.text import count
-from torchtap.explain.again import Again
-from torchtap.explain.attributions.found import Found
+from torchtap.explain.attributions.attribution_result import AttributionResult
+from torchtap.explain.attributions.explained_input import ExplainedInput
+from torchtap.explain.attributions.method_request import MethodRequest, request_of
 from torchtap.explain.attributions.perturbation import per_batch
-from torchtap.explain.attributions.place import Place
-from torchtap.explain.attributions.request import Request, request_of
-from torchtap.explain.attributions.rounding import without_rounding
+from torchtap.explain.attributions.score_rounding import without_rounding
 from torchtap.explain.attributions.variable import Variable, variable_of
 from torchtap.explain.extents import are_channels_last
 from torchtap.explain.maps.map import Map
-from torchtap.explain.maps.values import is_channels_last
+from torchtap.explain.maps.map_values import is_channels_last
+from torchtap.explain.recipe import Recipe
 from torchtap.explain.subject import Subject
 from torchtap.explain.target import Given, Target
 
@@ -62,8 +62,8 @@ def attribute(
     - ``integrated_gradients``: ``baselines`` (a number or a tensor that broadcasts; 0),
       ``n_steps`` (50), ``rule`` (``gausslegendre``, ``riemann_middle``, ``riemann_trapezoid``,
       ``riemann_left``, ``riemann_right``), ``tolerance``: steps are added until the completeness
-      gap of each row (``map.gap``, in units of the score) is not larger. Those are made where the
-      way is not complete.
+      gap of each row (``map.gap``, in units of the score) is not larger, in the parts of the way
+      that are not complete.
     - ``smoothgrad``, ``smoothgrad_sq``, ``vargrad``: mean, mean square and variance of the maps of
       noisy copies: ``of`` (the method that makes them, ``gradient``; its settings are taken too),
       ``n_samples`` (25), ``stdevs`` (of the noise; 15 percent of the range of each row), ``seed``.
@@ -112,49 +112,49 @@ def attribute(
         return _attributed(request, Subject(model, inputs, request.kwargs), Target(target), at)
 
 
-def _attributed(request: Request, subject: Subject, target: Target, at: Any) -> Map:
+def _attributed(request: MethodRequest, subject: Subject, target: Target, at: Any) -> Map:
     if not request.integers:
         subject.refuse_inference()
     subject = subject.with_rows()
     opened = variable_of(subject, target, at, request.call, integers=request.integers)
-    with subject.held(), opened as (variable, place):
+    with subject.held(), opened as (variable, explained):
         found, scores = request.make(variable), variable.base_scores
-        values, small = without_rounding(found.values.detach(), scores, request.method)
+        values, small = without_rounding(found.values.detach(), scores, request.values)
 
-    def again(subject: Subject, target: Target) -> Map:
+    def made_again(subject: Subject, target: Target) -> Map:
         # By its path: the model may be a copy, with other modules.
-        same = at if place.site is None else str(place.site)
+        same = at if explained.site is None else str(explained.site)
         return _attributed(request, subject, target, same)
 
     return Map(
         values=values.cpu(),
         method=request.method,
-        layer=place.layer,
+        layer=explained.layer,
         target=target.classes,
         target_text=target.text,
         scores=scores.detach().float().cpu(),
         notes=(
             *subject.notes,
             *target.notes,
-            *place.notes,
+            *explained.notes,
             *_rows(found, variable),
             *_odd(found, variable),
             *small,
         ),
         gap=None if found.gap is None else found.gap.float().cpu(),
-        size=_size(subject, variable, place),
-        again=Again(subject, target, again, place.name, place.site, request.call),
+        size=_size(subject, variable, explained),
+        again=Recipe(subject, target, made_again, explained.name, explained.site, request.call),
     )
 
 
-def _rows(found: Found, variable: Variable) -> tuple[str, ...]:
+def _rows(found: AttributionResult, variable: Variable) -> tuple[str, ...]:
     """The notes of a method, and that the rows have no scores of their own."""
     if variable.is_per_row:
         return found.notes
     return tuple(dict.fromkeys([*found.notes, *per_batch(variable)]))
 
 
-def _odd(found: Found, variable: Variable) -> tuple[str, ...]:
+def _odd(found: AttributionResult, variable: Variable) -> tuple[str, ...]:
     notes = []
     scores = int((~variable.base_scores.isfinite()).sum())
     if scores:
@@ -165,10 +165,10 @@ def _odd(found: Found, variable: Variable) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _size(subject: Subject, variable: Variable, place: Place) -> tuple[int, ...]:
+def _size(subject: Subject, variable: Variable, explained: ExplainedInput) -> tuple[int, ...]:
     """Return the sizes that are space: of pictures and volumes, and of tokens; see ``Map.size``."""
     shape = tuple(variable.value.shape)
-    if place.site is None and len(shape) > 2:
+    if explained.site is None and len(shape) > 2:
         is_last = len(shape) == 3 or is_channels_last(shape)
         return () if is_last and are_channels_last(subject.modules, shape) else shape[2:]
     if is_channels_last(shape):

@@ -17,22 +17,39 @@ from torchtap.core.errors import InputError
 from torchtap.core.modules import Where, walked_once
 from torchtap.core.site import Site
 from torchtap.core.tensors import kind_of
-from torchtap.explain.again import Again
-from torchtap.explain.cams.activations import LAST, Activation, gradients_at, values_at
-from torchtap.explain.cams.formulas import GRADIENT_METHODS, RECTIFIED, eigencam, weighed, xgradcam
-from torchtap.explain.cams.forwards import Budget, ablationcam, resized, scorecam
+from torchtap.explain.cams.activations import gradients_at, values_at
+from torchtap.explain.cams.cancelled_sums import SIZES, widest_eps, without_cancelled
+from torchtap.explain.cams.formulas import (
+    CAMS,
+    GRADIENT_METHODS,
+    RECTIFIED,
+    eigencam,
+    weighed,
+    xgradcam,
+)
+from torchtap.explain.cams.forwards import Budget, ablationcam, scorecam
 from torchtap.explain.cams.last_linear import class_weights
-from torchtap.explain.cams.layers import asked_layers, last_layer, layers_with_maps
-from torchtap.explain.cams.layout import CHANNELS_FIRST, WINDOWS, Fit, Layout, Layouts, Wish, no_map
-from torchtap.explain.cams.reach import told_apart
-from torchtap.explain.cams.rounding import SIZES, widest_eps, without_rounding
+from torchtap.explain.cams.layer_choice import asked_layers, last_layer, layers_with_maps
+from torchtap.explain.cams.layer_notes import LAST, Activation
+from torchtap.explain.cams.map_layout import (
+    CHANNELS_FIRST,
+    WINDOWS,
+    Fit,
+    Layout,
+    Layouts,
+    Wish,
+    no_map,
+)
+from torchtap.explain.cams.which_input import told_apart
+from torchtap.explain.chosen_rows import row_numbers
+from torchtap.explain.doubled_batch_probe import are_rows_at_site
 from torchtap.explain.extents import Extent
-from torchtap.explain.keywords import refuse_unknown
 from torchtap.explain.maps.map import Map
-from torchtap.explain.method_names import CAMS, refuse_method
+from torchtap.explain.maps.map_values import resized
+from torchtap.explain.recipe import Recipe
 from torchtap.explain.subject import Subject
 from torchtap.explain.target import Given, Target
-from torchtap.explain.twice import are_rows
+from torchtap.explain.unknown_names import refuse_method, refuse_unknown
 
 METHODS = CAMS
 
@@ -167,7 +184,7 @@ _ARGUMENTS = tuple(
 
 
 def made(settings: Settings, subject: Subject, target: Target) -> Map:
-    """The map of a subject.
+    """Make the map of a subject.
 
     Args:
         settings: what was asked for.
@@ -230,7 +247,7 @@ class _Making:
         self._notes = notes
 
     def map(self, found: Sequence[Activation], scores: Tensor) -> Map:
-        """The map of what the layers returned."""
+        """Make the map of what the layers returned."""
         settings = self._settings
         fits = [self._fit(one) for one in found]
         over = _one_extent(fits)
@@ -248,13 +265,13 @@ class _Making:
             scores=scores.float().cpu(),
             notes=(*self._target.notes, *self._notes),
             size=() if over is None else over.size,
-            again=Again(self._subject, self._target, make, "" if over is None else over.name),
+            again=Recipe(self._subject, self._target, make, "" if over is None else over.name),
         )
 
     # ------------------------------------------------------------------ one layer
 
     def _of_layer(self, one: Activation, fit: Fit, scores: Tensor) -> Tensor:
-        """The map of a layer, ``float[B, *grid]``."""
+        """Make the map of a layer, ``float[B, *grid]``."""
         layout = fit.layout
         self._refuse_other_rows(one, layout, scores)
         if layout.name not in (CHANNELS_FIRST, "channels_last"):
@@ -279,7 +296,7 @@ class _Making:
         value = one.value
         if layout.name == WINDOWS or len(scores) == 1 or one.keeps_rows:
             return
-        if not are_rows(self._subject, self._target, one.site, value, scores):
+        if not are_rows_at_site(self._subject, self._target, one.site, value, scores):
             raise InputError(
                 f"Layer {_name(one.site)!r} returned {kind_of(value)}, whose dimension 0 does not "
                 f"count the rows of the {len(scores)} scores. "
@@ -299,7 +316,7 @@ class _Making:
             if method not in SIZES:
                 return signed
             size = SIZES[method](value, gradient)
-            signed, notes = without_rounding(signed, size, eps, _name(one.site))
+            signed, notes = without_cancelled(signed, size, eps, _name(one.site))
             self._notes += notes
             return signed
         if method == "eigencam":
@@ -312,7 +329,7 @@ class _Making:
         return weighed(value, weights)
 
     def _weights(self, one: Activation, fit: Fit, value: Tensor) -> tuple[Tensor, tuple[str, ...]]:
-        """By forwards."""
+        """Return the weights of the channels, found by forwards."""
         layout, over = fit.layout, fit.extent
         subject, target, budget = self._subject, self._target, self._settings.budget
         with torch.no_grad():
@@ -331,6 +348,8 @@ class _Making:
     def _fit(self, one: Activation) -> Fit:
         """Return how the value of a layer lies over the inputs."""
         fits = self._layouts.fits(one.site.path, one.value)
+        if len(fits) == 1:
+            return fits[0]
         if fits:
             fit, note = told_apart(self._subject, self._target, one, fits)
             self._notes += [note] if note else []
@@ -358,10 +377,9 @@ class _Making:
             self._notes.append(f"{bad} of {values.numel()} values of the map are NaN or infinite")
         is_zero = (values == 0).flatten(1).all(1)
         if self._settings.is_rectified and bool(is_zero.any()):
-            rows = ", ".join(map(str, is_zero.nonzero()[:, 0].tolist()[:6]))
             self._notes.append(
-                f"the map of row {rows} is 0 everywhere: nothing was positive before the final "
-                f"ReLU. relu=False gives the signed map"
+                f"the map of row {row_numbers(is_zero)} is 0 everywhere: nothing was positive "
+                f"before the final ReLU. relu=False gives the signed map"
             )
 
 
@@ -377,7 +395,7 @@ def _one_extent(fits: Sequence[Fit]) -> Extent | None:
 
 
 def _joined(several: Sequence[Tensor], notes: list[str], *, stack: bool) -> Tensor:
-    """The maps of several layers as one: their mean, or side by side."""
+    """Return the maps of several layers as one: their mean, or side by side."""
     if len(several) == 1:
         return several[0][:, None] if stack else several[0]
     if len({one.dim() for one in several}) > 1:
@@ -394,7 +412,7 @@ def _joined(several: Sequence[Tensor], notes: list[str], *, stack: bool) -> Tens
 
 
 def _wide(maps: Tensor) -> Tensor:
-    """At least float32."""
+    """Return maps in float32 at least."""
     return maps if maps.dtype == torch.float64 else maps.float()
 
 

@@ -20,11 +20,11 @@ from torchtap.explain.checks.ranks import spearman
 from torchtap.explain.checks.result import Check, Of
 
 if TYPE_CHECKING:
-    from torchtap.explain.again import Again
-    from torchtap.explain.maps.values import MapValues
+    from torchtap.explain.maps.map_values import MapValues
+    from torchtap.explain.recipe import Recipe
 
 PARTS = ("repeat", "deletion", "insertion", "random_weights", "noise")
-"""What is measured, in this order."""
+"""Parts of a check, in the order in which they are measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,17 +62,17 @@ class Settings:
             raise InputError(f"of is {self.of!r}; expected 'probability' or 'score'.")
 
 
-def check(map_: MapValues, again: Again[MapValues], how: Settings) -> Check:
+def check(map_: MapValues, recipe: Recipe[MapValues], how: Settings) -> Check:
     """Check a map, for ``Map.check``.
 
     Args:
         map_: what is checked.
-        again: how it is made anew.
+        recipe: how it is made anew.
         how: the arguments.
     """
     if not len(map_):
         raise InputError("The map has no row: there is nothing to check.")
-    checking = _Checking(map_, again, how)
+    checking = _Checking(map_, recipe, how)
     runs = num_runs(1 + how.num_controls, how.steps)
     chunks = -(-runs // max(1, how.batch_size // len(map_)))
     total = 1 + 2 * chunks + how.num_random + how.num_noise
@@ -112,9 +112,9 @@ class _Checking:
     reason; the others stand.
     """
 
-    def __init__(self, map_: MapValues, again: Again[MapValues], how: Settings) -> None:
+    def __init__(self, map_: MapValues, recipe: Recipe[MapValues], how: Settings) -> None:
         self.map = map_
-        self.again = again
+        self.recipe = recipe
         self.how = how
         self.progress: Progress | None = None
         self._generator = torch.Generator().manual_seed(how.seed)
@@ -126,7 +126,7 @@ class _Checking:
         self._is_interrupted = False
         self._places: _Places | None = None
         # A class that is the only one has the probability 1 whatever is taken away.
-        self._of: Of = how.of if again.target.has_probability else "score"
+        self._of: Of = how.of if recipe.target.has_probability else "score"
 
     def part(self, name: str, measure: Callable[[], None], runs: int) -> None:
         """Measure one part, if it may be."""
@@ -154,7 +154,7 @@ class _Checking:
                 self._missing[name] = "interrupted"
 
     def repeat(self) -> None:
-        """The map made again as it was: what it costs, and whether it is the same."""
+        """Make the map again as it was: measure what it costs, and whether it is the same."""
         found = self._made()
         self._cost = max(self._last_cost, 1)
         self._found["repeat"] = _correlations(self.map, found)
@@ -167,7 +167,7 @@ class _Checking:
 
     def curve(self, name: str) -> None:
         """Deletion or insertion, over what the map lies over."""
-        with self._counted(), varied(self.again, self._of) as variable:
+        with self._counted(), varied(self.recipe, self._of) as variable:
             if self._places is None:
                 self._places = self._ordered(variable.value)
             places = self._places
@@ -196,17 +196,17 @@ class _Checking:
         faults = self.map.faults
         if all(faults):
             raise InputError(f"the map gives no order of places ({faults[0]})")
-        ground = ground_of(self.map, self.again, base)
+        ground = ground_of(self.map, self.recipe, base)
         fill, blur = _fills(ground, self.how.baseline)
         controls = [ground.weights(self._shuffled()) for _ in range(self.how.num_controls)]
         orders = Orders.of(ground.weights(self.map), controls, self._generator)
         return _Places(ground, orders, fill, blur, torch.tensor([not one for one in faults]))
 
     def random(self) -> None:
-        """The map of the model with random weights."""
+        """Compare with the map of the model with random weights."""
         draws = []
         for number in range(self.how.num_random):
-            twin = randomised(self.again.subject.model, self._generator)
+            twin = randomised(self.recipe.subject.model, self._generator)
             found = self._made(model=twin)
             if torch.equal(found.scores, self.map.scores):
                 raise InputError(
@@ -219,9 +219,9 @@ class _Checking:
         self._found["random_weights"] = torch.stack(draws).nanmean(0)
 
     def noise(self) -> None:
-        """The largest relative change of the map under uniform noise (Yeh et al. 2019)."""
-        name = self.again.over
-        base = self.again.subject.inputs.get(name)
+        """Measure the largest relative change of the map under uniform noise (Yeh et al. 2019)."""
+        name = self.recipe.over
+        base = self.recipe.subject.inputs.get(name)
         if base is None or not base.is_floating_point():
             kind = "none" if base is None else str(base.dtype).removeprefix("torch.")
             raise InputError(f"noise is added to a floating input, and the map's input is {kind}")
@@ -241,7 +241,7 @@ class _Checking:
         self._found["noise"] = worst
 
     def result(self) -> Check:
-        """The numbers that were measured so far."""
+        """Return the numbers that were measured so far."""
         return Check(
             self.map,
             self._of,
@@ -252,9 +252,9 @@ class _Checking:
         )
 
     def _made(self, **changes: Any) -> MapValues:
-        subject = self.again.subject.changed(**changes)
+        subject = self.recipe.subject.changed(**changes)
         try:
-            found = self.again.make(subject, self.again.target)
+            found = self.recipe.make(subject, self.recipe.target)
         finally:
             self._last_cost = subject.num_evals
             self._num_evals += subject.num_evals
@@ -267,11 +267,11 @@ class _Checking:
 
     @contextmanager
     def _counted(self) -> Iterator[None]:
-        before = self.again.subject.num_evals
+        before = self.recipe.subject.num_evals
         try:
             yield
         finally:
-            self._num_evals += self.again.subject.num_evals - before
+            self._num_evals += self.recipe.subject.num_evals - before
 
     def _shuffled(self) -> MapValues:
         """Return the same values at random places: as coarse as the map, and knowing nothing."""
@@ -314,4 +314,4 @@ def _relative_gap(map_: MapValues) -> Tensor | None:
     gap = map_.gap.double()
     total = map_.values.double().flatten(1).sum(1)
     share = gap.abs() / (total - gap).abs()
-    return share.masked_fill(gap == 0, 0)  # Of a row that is its baseline: 0 of 0 is complete.
+    return share.masked_fill(gap == 0, 0)  # A row that is its baseline is complete: 0 of 0.

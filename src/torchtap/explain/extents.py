@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 _MOST_IMAGE_CHANNELS = 4
 _MOST_ANISOTROPY = 1.5
-"""Of what may be a smaller picture: sides are rounded, and strides mostly the same."""
+"""Largest anisotropy of a smaller picture: sides are rounded, and strides mostly the same."""
 _MASKED = -1e4
-"""What is added to scores of attention where nothing may be seen is at most this."""
+"""Largest number that is added to scores of attention where nothing may be seen."""
 _CONVOLUTIONS = (
     nn.Conv1d,
     nn.Conv2d,
@@ -58,7 +58,7 @@ class Extent:
 
 
 def extents_of(modules: Mapping[str, nn.Module], inputs: Mapping[str, Tensor]) -> list[Extent]:
-    """The pictures, volumes, signals and sequences of tokens among the inputs of a model.
+    """Return the pictures, volumes, signals and sequences of tokens among the inputs of a model.
 
     Pictures are ``[B, C, H, W]``, or ``[B, H, W, C]`` where only the last dimension is one to
     four, and no convolution takes dimension 1 for the channels. Masks and position numbers count
@@ -144,13 +144,13 @@ def _channels_of_sequence(modules: Mapping[str, nn.Module], shape: Sequence[int]
 
 
 def widths(module: nn.Module, rank: int) -> Iterator[tuple[int, bool]]:
-    """Numbers of channels that a module takes or gives, and whether they come first."""
+    """Yield numbers of channels that a module takes or gives, and whether they come first."""
     yield from _taken(module, rank)
     yield from widths_given(module, rank)
 
 
 def widths_given(module: nn.Module, rank: int) -> Iterator[tuple[int, bool]]:
-    """Numbers of channels that a module gives, and whether they come first."""
+    """Yield numbers of channels that a module gives, and whether they come first."""
     if isinstance(module, _CONVOLUTIONS):
         if module.weight.dim() == rank:
             yield module.out_channels, True
@@ -161,7 +161,7 @@ def widths_given(module: nn.Module, rank: int) -> Iterator[tuple[int, bool]]:
 
 
 def _taken(module: nn.Module, rank: int) -> Iterator[tuple[int, bool]]:
-    """Numbers of channels that a module takes, and whether they come first."""
+    """Yield numbers of channels that a module takes, and whether they come first."""
     if isinstance(module, _CONVOLUTIONS):
         if module.weight.dim() == rank:
             yield module.in_channels, True

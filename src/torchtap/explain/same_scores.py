@@ -8,9 +8,12 @@ from torch import Tensor
 from torchtap.core.errors import InputError
 from torchtap.core.text import number
 
+REJECTIONS = (RuntimeError, ValueError, LookupError, AssertionError)
+"""Errors by which a model rejects other values or rows than those it was given."""
+
 _ULPS = 8
 _SHARE = 1e-3
-"""Of what the scores change by where the input is another: an error that no map shows."""
+"""Share of the change of the scores under another input: no map shows such an error."""
 
 
 def are_same(found: Tensor, expected: Tensor, changed: Tensor) -> bool:

@@ -16,17 +16,14 @@ from torchtap.core.modules import modules_of, walked_once
 from torchtap.core.plan import make_plan
 from torchtap.core.preserved import gradients_set_aside, preserved
 from torchtap.core.rebuild import replace_arguments
-from torchtap.core.site import Site
 from torchtap.core.tensors import kind_of
 from torchtap.core.torch_messages import INFERENCE_TENSORS, says
 from torchtap.core.tree import argument_leaves
-from torchtap.explain.class_dim import class_dim_of
-from torchtap.explain.pictures import are_pictures, as_batch, as_list, may_be_pictures
-from torchtap.explain.rows import refuse_other_rows
-from torchtap.explain.target import Target
+from torchtap.explain.logits import class_dim_of
+from torchtap.explain.target import Target, refuse_other_rows
+from torchtap.explain.target_site import value_at
 from torchtap.hooks.guards import HookGuards
 from torchtap.hooks.uncompiled import uncompiled
-from torchtap.transfer.extractor import LAST, Extractor
 
 _NO_INPUTS: Mapping[str, Tensor] = {}
 _INFERENCE = (
@@ -120,13 +117,13 @@ class Subject:
         The model is run where the arguments may be such a list, to see whether they are: whether
         it returns a dict for each.
         """
-        if self._is_apart or not may_be_pictures(self.args, self.inputs):
+        if self._is_apart or not _may_be_pictures(self.args, self.inputs):
             return self
         with self.held(), torch.no_grad():
             output = self.run()
-        if not are_pictures(self.args, output):
+        if not _are_pictures(self.args, output):
             return self
-        return Subject(self.model, as_batch(self.args), self.kwargs, is_apart=True)
+        return Subject(self.model, _as_batch(self.args), self.kwargs, is_apart=True)
 
     def refuse_inference(self) -> None:
         """Raise if gradients cannot go through the model, since it was made in inference mode.
@@ -143,7 +140,7 @@ class Subject:
     def held(self) -> Iterator[None]:
         """Buffers and random numbers are put back at the end; grad mode is on inside.
 
-        What is compiled runs uncompiled: compiled graphs call no hooks.
+        Compiled modules run uncompiled, since compiled graphs call no hooks.
         """
         guards = HookGuards()
         with ExitStack() as stack:
@@ -184,7 +181,7 @@ class Subject:
     def scores(
         self, target: Target, inputs: Mapping[str, Tensor] = _NO_INPUTS, *, times: int = 1
     ) -> Tensor:
-        """The explained number of each row, ``float[times * rows]``, with its graph.
+        """Return the explained number of each row, ``float[times * rows]``, with its graph.
 
         Args:
             target: what is explained.
@@ -197,7 +194,8 @@ class Subject:
                 refuse_other_rows(found, self.inputs)
             return found
         args, kwargs = self._arguments(inputs, times)
-        return target.scores(self._value(target.site, args, kwargs))
+        plan = make_plan(self.model, str(target.site))
+        return target.scores(value_at(target.site, plan, self.modules, self._called, args, kwargs))
 
     def _class_dim(self, shape: Sequence[int]) -> int | None:
         return class_dim_of(self.modules, self.inputs, shape)
@@ -226,24 +224,14 @@ class Subject:
                     f"other tensor can be put in its place. Explain the value at a site, as in "
                     f"at='layer1', or pass a tuple, list, dict or dataclass instead."
                 )
-            return tensor  # Such objects are passed as they are.
+            return tensor  # The object itself is passed as it is.
 
         args, kwargs = replace_arguments(self.args, self.kwargs, fresh, inside=in_object)
-        return as_list(args) if self._is_apart else args, kwargs
-
-    def _value(self, site: Site, args: Any, kwargs: Any) -> Tensor:
-        extractor = Extractor(make_plan(self.model, str(site)), LAST, may_stop=False)
-        extractor.run(self._called, self.modules, args, kwargs)
-        if len(extractor.found) != 1:
-            raise InputError(
-                f"{site} gave {len(extractor.found)} tensors; expected one: a module "
-                f"that runs, and which of its outputs, as in 'fc:output[0]'."
-            )
-        return next(iter(extractor.found.values()))
+        return _as_list(args) if self._is_apart else args, kwargs
 
 
 def _repeated(tensor: Tensor, times: int) -> Tensor:
-    """A clone with so many copies of the rows."""
+    """Return a clone with so many copies of the rows."""
     if times == 1 or not tensor.dim():
         return tensor.clone()
     return tensor.repeat(times, *[1] * (tensor.dim() - 1))
@@ -272,7 +260,7 @@ _ORDINARY = (Tensor, nn.Parameter)
 
 
 def _state_of(modules: Mapping[str, nn.Module]) -> Iterator[tuple[str, str, Tensor]]:
-    """The parameters and buffers that are there, each with the path of its module and its name."""
+    """Yield each parameter and buffer with the path of its module and its name."""
     for path, one in modules.items():
         for table in (one._parameters, one._buffers):
             for name, tensor in table.items() if table else ():
@@ -281,7 +269,7 @@ def _state_of(modules: Mapping[str, nn.Module]) -> Iterator[tuple[str, str, Tens
 
 
 def _without_replicas(model: nn.Module) -> nn.Module:
-    """The model in DDP and DataParallel, which would wait for other ranks, or for a backward."""
+    """Return the model in DDP or DataParallel, which would wait for other ranks or a backward."""
     while isinstance(model, DistributedDataParallel | DataParallel):
         model = model.module
     return model
@@ -300,3 +288,44 @@ def _notes(modules: Mapping[str, nn.Module]) -> Iterator[str]:
             f"{training[0]}{others} {verb} over the batch (training mode): a row depends on the "
             f"others. Call model.eval() for maps of single rows"
         )
+
+
+# ---------------------------------------------------------------------- lists of pictures
+
+
+def _may_be_pictures(args: Sequence[Any], inputs: Mapping[str, Tensor]) -> bool:
+    """Return whether a model was called with a list of pictures ``[C, H, W]``, no other tensor."""
+    held = args[0] if args else None
+    if type(held) not in (list, tuple) or not held or len(inputs) != len(held):
+        return False
+    return all(isinstance(one, Tensor) and one.dim() == 3 for one in held) and all(
+        one.is_floating_point() for one in held
+    )
+
+
+def _are_pictures(args: Sequence[Any], output: Any) -> bool:
+    """Return whether the model returned a dict for each of the pictures."""
+    if type(output) not in (list, tuple) or len(output) != len(args[0]):
+        return False
+    return all(isinstance(one, Mapping) for one in output)
+
+
+def _as_batch(args: Sequence[Any]) -> tuple[Any, ...]:
+    """Return the arguments with the pictures as one tensor, whose rows they are.
+
+    Raises:
+        InputError: they have different sizes.
+    """
+    pictures = args[0]
+    if len({one.shape for one in pictures}) > 1:
+        shown = ", ".join(map(kind_of, pictures[:4]))
+        raise InputError(
+            f"The model takes a list of pictures, and these have different sizes ({shown}), so "
+            f"there is no map of one size. Explain them one at a time, each as a list of one."
+        )
+    return (torch.stack(list(pictures)), *args[1:])
+
+
+def _as_list(args: Sequence[Any]) -> tuple[Any, ...]:
+    """Return the arguments as the model takes them: copies, since it may write into them."""
+    return ([one.clone() for one in args[0]], *args[1:])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,14 +15,20 @@ from torchtap.explain.logits import Logits, logits_of
 
 Index = int | Sequence[int] | Sequence[tuple[int, ...]]
 Given = Index | Tensor | Callable[[Any], Tensor] | str | Site | None
-"""What ``target=`` takes."""
+"""Types of ``target=``."""
 ClassDim = Callable[[Sequence[int]], int | None]
 """Which dimension counts classes of logits in a shape; ``None`` where that is not known."""
 
 
 def of_matrix(shape: Sequence[int]) -> int | None:
-    """The dimension of classes where there is no other: the last of two."""
+    """Return the dimension of classes where there is no other: the last of two."""
     return 1 if len(shape) == 2 else None
+
+
+UNBATCHED = (
+    "Where the call has no batch dimension, add one (x[None]); else give target= a function of the "
+    "output, as in target=lambda out: out.sum()."
+)
 
 
 class Target:
@@ -65,7 +71,7 @@ class Target:
             self.text = getattr(given, "__name__", None) or repr(given)
 
     def scores(self, output: Any, class_dim: ClassDim = of_matrix) -> Tensor:
-        """The number of each row, ``float[rows]``, with its graph.
+        """Return the number of each row, ``float[rows]``, with its graph.
 
         Args:
             output: of the model, or the value at :attr:`site`; its rows may be a multiple of those
@@ -86,7 +92,7 @@ class Target:
         return self._chosen(logits, class_dim)
 
     def probabilities(self, output: Any) -> Tensor:
-        """The softmax of each row at its class, ``float64[rows]``.
+        """Return the softmax of each row at its class, ``float64[rows]``.
 
         It is taken over the classes alone, at the position of the target where the logits have
         positions. Logits that are probabilities already (from 0 to 1, with a sum of 1) are taken as
@@ -137,7 +143,7 @@ class Target:
         return chosen.gather(1, _repeated(last, chosen)[:, None])[:, 0]
 
     def _flat(self, logits: Logits) -> Tensor:
-        """One number for each row: there is nothing to choose."""
+        """Return one number for each row: there is nothing to choose."""
         if self._given is not None:
             raise InputError(
                 f"target is {self._given!r}, and the model returned {kind_of(logits.values)}, one "
@@ -196,7 +202,7 @@ class Target:
         return values.dim() - 1 if self._class_dim is None else self._class_dim
 
     def _at_position(self, values: Tensor) -> Tensor:
-        """The logits of the classes at the position of each row, ``[rows, classes]``."""
+        """Return the logits of the classes at the position of each row, ``[rows, classes]``."""
         assert self._index is not None
         dim = self._dim(values)
         places = [part for place, part in enumerate(self._index, 1) if place != dim]
@@ -210,11 +216,27 @@ class Target:
         return values
 
 
+def refuse_other_rows(scores: Tensor, inputs: Mapping[str, Tensor]) -> None:
+    """Refuse an output of one dimension whose elements cannot be the scores of rows.
+
+    Raises:
+        InputError: there are several, and no input has as many rows: they are the classes of a
+            call without a batch dimension.
+    """
+    lengths = {len(one) for one in inputs.values() if one.dim() and not one.is_nested}
+    if len(scores) > 1 and lengths and len(scores) not in lengths:
+        shown = ", ".join(kind_of(one) for one in inputs.values())
+        raise InputError(
+            f"The model returned {len(scores)} numbers in one dimension, one for each row of a "
+            f"batch, and no input has {len(scores)} rows ({shown}). {UNBATCHED}"
+        )
+
+
 # ---------------------------------------------------------------------- what was given
 
 
 def _plain(given: Any) -> Any:
-    """With numbers of NumPy as Python's, and arrays of integers as lists."""
+    """Return numbers of NumPy as Python's, and arrays of integers as lists."""
     if isinstance(given, list | tuple):
         return type(given)(map(_plain, given)) if type(given) in (list, tuple) else given
     dtype = getattr(given, "dtype", None)
@@ -230,7 +252,7 @@ def _site(text: str) -> Site:
 
 
 def _turned(given: Sequence[Any], values: Tensor) -> list[list[Any]]:
-    """A list with a tuple for each row as a list for each dimension."""
+    """Return a list with a tuple for each row as a list for each dimension."""
     lengths = {len(one) if isinstance(one, tuple) else -1 for one in given}
     if len(given) != len(values) or len(lengths) != 1:
         raise InputError(
@@ -241,7 +263,7 @@ def _turned(given: Sequence[Any], values: Tensor) -> list[list[Any]]:
 
 
 def _of_rows(part: Any, values: Tensor, dim: int, given: Any, class_dim: int | None) -> list[int]:
-    """The index of each row in one dimension, from 0."""
+    """Return the index of each row in one dimension, from 0."""
     rows, num = values.shape[0], values.shape[dim]
     if isinstance(part, Tensor):
         part = part.tolist()
@@ -271,7 +293,7 @@ def _of_rows(part: Any, values: Tensor, dim: int, given: Any, class_dim: int | N
 
 
 def _repeated(index: Sequence[int], values: Tensor) -> Tensor:
-    """An index of each row, as often as there are copies of the rows."""
+    """Return an index of each row, as often as there are copies of the rows."""
     times = len(values) // max(len(index), 1)
     return torch.tensor(list(index) * times, dtype=torch.long, device=values.device)
 
@@ -300,7 +322,7 @@ def _way_to_index(logits: Logits, given: Any, class_dim: int | None) -> str:
     places = [size // 2 for dim, size in enumerate(shape[1:], 1) if dim != class_dim]
     is_first, dims = class_dim == 1, tuple(range(1, len(shape) - 1))
     if not is_first and len(places) == 1:
-        places = [-1]  # Of text the position that says what comes next.
+        places = [-1]  # In text, the position that says what comes next.
     parts = [number, *places] if is_first else [*places, number]
     tuple_text, index = ", ".join(map(str, parts)), f":, {number}" if is_first else f"..., {number}"
     at = "the last position" if places == [-1] else _place_text([[one] for one in places])

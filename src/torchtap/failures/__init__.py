@@ -1,20 +1,19 @@
 """Why PyTorch raised: ``tt.explain_errors``, and the command line's own errors.
 
-In the order in which it is read:
+``README.md`` follows an exception through these files, in the order in which they are read:
 
 - :mod:`~torchtap.failures.explain_errors`: the door: the block, and the note on the exception.
-- :mod:`~torchtap.failures.messages`: PyTorch's messages, by name. The one place that reads them.
-- :mod:`~torchtap.failures.source`: the source of what ran, parsed.
-- :mod:`~torchtap.failures.failure`: what is known of one exception: where it was raised
-  (:mod:`~torchtap.failures.frame`), what modules are called (:mod:`~torchtap.failures.names`), and
-  the tensors of the operation with what made them (:mod:`~torchtap.failures.operands`, by
-  :mod:`~torchtap.failures.assignments`).
+- :mod:`~torchtap.failures.message_patterns`: PyTorch's messages, by name; the one reader of them.
+- :mod:`~torchtap.failures.catalogue`: the situations, by topic, as rows
+  (:mod:`~torchtap.failures.situation_row`).
+- :mod:`~torchtap.failures.failure`: the facts of one exception: its frames
+  (:mod:`~torchtap.failures.traceback_frame`), its modules (:mod:`~torchtap.failures.module_names`),
+  the tensors of the operation and what made them (:mod:`~torchtap.failures.operands`,
+  :mod:`~torchtap.failures.assignments`), and its source
+  (:mod:`~torchtap.failures.parsed_source`).
 - :mod:`~torchtap.failures.call_numbers`: which call of a module it was, of several.
 - :mod:`~torchtap.failures.graph_reading`, :mod:`~torchtap.failures.writes`,
-  :mod:`~torchtap.failures.cuts`: what the autograd graph and the source say of a backward that
-  failed: what is freed or overwritten, which line wrote, where the graph was cut.
-- :mod:`~torchtap.failures.gradients_read`: the gradients in an expression that are ``None``.
+  :mod:`~torchtap.failures.graph_cuts`, :mod:`~torchtap.failures.gradients_read`: what the autograd
+  graph and the source say of a backward that failed.
 - :mod:`~torchtap.failures.recording`: what ``record=True`` notes of writes in place.
-- :mod:`~torchtap.failures.catalogue`: the situations, by topic.
-- :mod:`~torchtap.failures.note`: the note as text.
 """

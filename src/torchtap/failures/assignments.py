@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from torchtap.failures.frame import Frame
-from torchtap.failures.source import written
+from torchtap.failures.parsed_source import written
+from torchtap.failures.traceback_frame import TracebackFrame
 
 _BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 _MOST_CHARACTERS = 80
+LOOPS = (ast.For, ast.While, ast.AsyncFor)
+Block = tuple[ast.AST, str]
+"""A block of statements: what it is a part of, and which part, such as ``orelse``."""
 
 
 class Assignment(NamedTuple):
@@ -32,10 +35,10 @@ class Assignment(NamedTuple):
 class _Found(NamedTuple):
     statement: ast.stmt
     value: ast.expr | None
-    blocks: tuple[tuple[ast.AST, str], ...]
+    blocks: tuple[Block, ...]
 
 
-def assignments_of(frame: Frame, name: str) -> list[Assignment]:
+def assignments_of(frame: TracebackFrame, name: str) -> list[Assignment]:
     """The statements, one of which gave a name its value before the frame's line ran.
 
     Follows the order of the lines, branches and loops, and not the calls: more than one is returned
@@ -46,44 +49,46 @@ def assignments_of(frame: Frame, name: str) -> list[Assignment]:
         return []
     every = _every_assignment(function, name)
     here = blocks_at(function, frame.line)
+    loops = [node for node, _ in here if isinstance(node, LOOPS)]
     before = [one for one in every if _end(one.statement) < frame.line]
-    # The statement itself: of ``x = f(x)``, the name had its value before it.
-    loops = [node for node, _ in here if isinstance(node, ast.For | ast.While | ast.AsyncFor)]
-    again = [
-        one
-        for one in every
-        if one not in before and any(node is loop for node, _ in one.blocks for loop in loops)
-    ]
     found: list[_Found] = []
     for one in reversed(before):
         found.append(one)
-        if set(map(_key, one.blocks)) <= set(map(_key, here)):
+        if set(one.blocks) <= set(here):
             break  # It runs whenever the frame's line does.
-    if again and found and _is_in(found[-1], loops):
-        again = []  # Within the loop it is assigned anew before the line.
-    chosen = sorted({*_places(found), *_places(again)})
+    # The statement itself too: of ``x = f(x)``, the name had its value before it.
+    inside = [one for one in every if any(node in loops for node, _ in one.blocks)]
+    if not (found and loops and loops[-1] in dict(found[-1].blocks)):
+        found += [one for one in inside if one not in before]  # Of an earlier round.
     by_line = {one.statement.lineno: one for one in every}
-    return [_as_assignment(by_line[line], frame.file) for line in chosen]
+    lines = sorted({one.statement.lineno for one in found})
+    return [_as_assignment(by_line[line], frame.file) for line in lines]
 
 
-def loop_over(frame: Frame, name: str) -> ast.For | None:
-    """The innermost loop around a frame's line that gives a name each item in turn."""
-    loops = [node for node, _ in blocks_at(frame.function, frame.line)] if frame.function else []
-    found = [one for one in loops if isinstance(one, ast.For) and _names(one.target, name)]
-    return found[-1] if found else None
+def looped_over(frame: TracebackFrame, name: str) -> ast.expr | None:
+    """Return what the innermost loop that gives a name each item goes over.
 
-
-def item_of_loop(loop: ast.For, name: str) -> ast.expr | None:
-    """Return what a loop goes over: ``xs`` of ``for x in xs`` and ``for x, y in zip(xs, ys)``."""
-    over, target = loop.iter, loop.target
-    called = over.func.id if isinstance(over, ast.Call) and isinstance(over.func, ast.Name) else ""
-    if called == "enumerate" and isinstance(over, ast.Call) and over.args:
-        is_pair = isinstance(target, ast.Tuple) and len(target.elts) == 2
-        return over.args[0] if is_pair and _names(target.elts[1], name) else None  # type: ignore[attr-defined]
-    if called == "zip" and isinstance(over, ast.Call) and isinstance(target, ast.Tuple):
-        pairs = zip(target.elts, over.args, strict=False)
-        return next((part for one, part in pairs if _names(one, name)), None)
-    return over if isinstance(target, ast.Name) and not called else None
+    ``xs`` of ``for x in xs``, ``for _, x in enumerate(xs)`` and ``for x, y in zip(xs, ys)``.
+    """
+    around = blocks_at(frame.function, frame.line) if frame.function else ()
+    loops = [node for node, _ in reversed(around) if isinstance(node, ast.For)]
+    loop = next((one for one in loops if _names(one.target, name)), None)
+    match loop:
+        case ast.For(
+            target=ast.Tuple(elts=[_, item]),
+            iter=ast.Call(func=ast.Name("enumerate"), args=[xs, *_]),
+        ):
+            return xs if _names(item, name) else None
+        case ast.For(
+            target=ast.Tuple(elts=targets), iter=ast.Call(func=ast.Name("zip"), args=given)
+        ):
+            pairs = zip(targets, given, strict=False)
+            return next((xs for one, xs in pairs if _names(one, name)), None)
+        case ast.For(iter=ast.Call(func=ast.Name())):
+            return None
+        case ast.For(target=ast.Name(), iter=xs):
+            return xs
+    return None
 
 
 def runs_before(function: ast.AST, line: int, here: int) -> bool | None:
@@ -94,12 +99,10 @@ def runs_before(function: ast.AST, line: int, here: int) -> bool | None:
         same line.
     """
     around, at = blocks_at(function, here), blocks_at(function, line)
-    loops = [node for node, _ in around if isinstance(node, ast.For | ast.While | ast.AsyncFor)]
-    if line == here:
-        return None
-    if line > here:
-        return None if any(node is loop for node, _ in at for loop in loops) else False
-    return True if set(map(_key, at)) <= set(map(_key, around)) else None
+    if line < here:
+        return True if set(at) <= set(around) else None
+    loops = {node for node, _ in around if isinstance(node, LOOPS)}
+    return None if line == here or not loops.isdisjoint(dict(at)) else False
 
 
 def _end(statement: ast.stmt) -> int:
@@ -109,18 +112,6 @@ def _end(statement: ast.stmt) -> int:
         first: int = body[0].lineno
         return max(statement.lineno, first - 1)
     return statement.end_lineno or statement.lineno
-
-
-def _places(found: list[_Found]) -> Iterator[int]:
-    return (one.statement.lineno for one in found)
-
-
-def _is_in(found: _Found, loops: Sequence[ast.AST]) -> bool:
-    return bool(loops) and any(node is loops[-1] for node, _ in found.blocks)
-
-
-def _key(block: tuple[ast.AST, str]) -> tuple[int, str]:
-    return id(block[0]), block[1]
 
 
 def _as_assignment(found: _Found, file: str) -> Assignment:
@@ -135,12 +126,10 @@ def _every_assignment(function: ast.AST, name: str) -> tuple[_Found, ...]:
     return tuple(_statements(function, name, ()))
 
 
-def _statements(
-    node: ast.AST, name: str, blocks: tuple[tuple[ast.AST, str], ...]
-) -> Iterator[_Found]:
+def _statements(node: ast.AST, name: str, blocks: tuple[Block, ...]) -> Iterator[_Found]:
     """The statements below a node that assign a name, in the order of the lines."""
     for field in _BLOCKS:
-        for statement in getattr(node, field, None) or ():
+        for statement in _block(node, field):
             inside = (*blocks, (node, field))
             if isinstance(statement, _SCOPES):
                 continue
@@ -152,6 +141,11 @@ def _statements(
             yield from _statements(statement, name, inside)
 
 
+def _block(node: ast.AST, field: str) -> list[Any]:
+    held = getattr(node, field, None)  # The body of a lambda is no list.
+    return held if isinstance(held, list) else []
+
+
 def _assigned(statement: ast.AST, name: str) -> tuple[ast.expr | None] | None:
     """The value that a statement gives a name, in a tuple; ``None`` if it gives it none."""
     if isinstance(statement, ast.Assign):
@@ -160,11 +154,10 @@ def _assigned(statement: ast.AST, name: str) -> tuple[ast.expr | None] | None:
                 return (_matching(target, statement.value, name),)
     if isinstance(statement, ast.AnnAssign) and _names(statement.target, name):
         return (statement.value,) if statement.value is not None else None
-    if isinstance(statement, ast.For | ast.AsyncFor) and _names(statement.target, name):
-        return (None,)
-    if isinstance(statement, ast.With | ast.AsyncWith) and any(
-        one.optional_vars is not None and _names(one.optional_vars, name) for one in statement.items
-    ):
+    given = [statement.target] if isinstance(statement, ast.For | ast.AsyncFor) else []
+    if isinstance(statement, ast.With | ast.AsyncWith):
+        given = [one.optional_vars for one in statement.items if one.optional_vars is not None]
+    if any(_names(one, name) for one in given):
         return (None,)
     for inner in _own_expressions(statement):
         if isinstance(inner, ast.NamedExpr) and inner.target.id == name:
@@ -198,23 +191,20 @@ def _matching(target: ast.expr, value: ast.expr, name: str) -> ast.expr:
     return value
 
 
-def blocks_at(function: ast.AST, line: int) -> tuple[tuple[ast.AST, str], ...]:
+def blocks_at(function: ast.AST, line: int) -> tuple[Block, ...]:
     """The blocks of statements that a line stands in, outermost first."""
-    node, blocks = function, []
-    while True:
-        for field in _BLOCKS:
-            inside = (
-                [
-                    one
-                    for one in getattr(node, field, None) or ()
-                    if one.lineno <= line <= (one.end_lineno or one.lineno)
-                ]
-                if hasattr(node, field) and not isinstance(getattr(node, field), ast.AST)
-                else []
-            )
-            if inside:
-                blocks.append((node, field))
-                node = inside[-1]
-                break
-        else:
-            return tuple(blocks)
+    for field in _BLOCKS:
+        around = [one for one in _block(function, field) if _first(one) <= line <= _last(one)]
+        if around:
+            return ((function, field), *blocks_at(around[-1], line))
+    return ()
+
+
+def _first(statement: Any) -> int:
+    at: ast.AST = statement.pattern if isinstance(statement, ast.match_case) else statement
+    return at.lineno  # type: ignore[attr-defined,no-any-return]
+
+
+def _last(statement: Any) -> int:
+    at = statement.body[-1] if isinstance(statement, ast.match_case) else statement
+    return at.end_lineno or at.lineno

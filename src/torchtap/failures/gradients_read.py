@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from torchtap.failures.assignments import assignments_of
 from torchtap.failures.failure import Failure
-from torchtap.failures.frame import MISSING, Frame
-from torchtap.failures.source import grouped, written
+from torchtap.failures.parsed_source import grouped, written
+from torchtap.failures.traceback_frame import MISSING, TracebackFrame
 
 
 class Read(NamedTuple):
@@ -42,38 +42,35 @@ def gradients_read(failure: Failure) -> list[Read]:
     return found
 
 
-def _reads(frame: Frame, expression: ast.AST) -> list[Read]:
-    found = []
+def _reads(frame: TracebackFrame, expression: ast.AST) -> Iterator[Read]:
     for node in ast.walk(expression):
-        if isinstance(node, ast.Attribute) and node.attr == "grad":
-            owner = frame.value_of(node.value)
-            if (isinstance(owner, Tensor) and owner.is_leaf and owner.grad is None) or (
-                isinstance(owner, Tensor) and not owner.is_leaf and not owner.retains_grad
-            ):
-                found.append(Read(grouped(written(node.value, frame.file)), owner))
-        elif isinstance(node, ast.ListComp | ast.GeneratorExp) and _is_over_gradients(node):
-            found += list(_of_parameters(frame, node))
-    return found
+        match node:
+            case ast.Attribute(attr="grad"):
+                owner = frame.value_of(node.value)
+                if isinstance(owner, Tensor) and _has_none(owner):
+                    yield Read(grouped(written(node.value, frame.file)), owner)
+            case ast.ListComp(elt=ast.Attribute(attr="grad"), generators=[over, *_]):
+                yield from _of_parameters(frame, over.iter)
+            case ast.GeneratorExp(elt=ast.Attribute(attr="grad"), generators=[over, *_]):
+                yield from _of_parameters(frame, over.iter)
 
 
-def _is_over_gradients(node: ast.ListComp | ast.GeneratorExp) -> bool:
-    return isinstance(node.elt, ast.Attribute) and node.elt.attr == "grad"
+def _has_none(tensor: Tensor) -> bool:
+    """Return whether the gradient is ``None``. To read it of what is no leaf would warn."""
+    return tensor.grad is None if tensor.is_leaf else not tensor.retains_grad
 
 
-def _of_parameters(frame: Frame, node: ast.ListComp | ast.GeneratorExp) -> Iterator[Read]:
+def _of_parameters(frame: TracebackFrame, over: ast.expr) -> Iterator[Read]:
     """``[p.grad for p in model.parameters()]``: the parameters without one."""
-    over = node.generators[0].iter
     call = over.func if isinstance(over, ast.Call) else None
     if isinstance(call, ast.Attribute) and call.attr in ("parameters", "named_parameters"):
-        owner = frame.value_of(call.value)
-        if isinstance(owner, nn.Module):
-            text = written(call.value)
-            for name, one in owner.named_parameters():
-                if one.grad is None:
-                    yield Read(f"{text}.{name}", one)
+        owner, text = frame.value_of(call.value), written(call.value)
+        for name, one in owner.named_parameters() if isinstance(owner, nn.Module) else ():
+            if one.grad is None:
+                yield Read(f"{text}.{name}", one)
 
 
-def _of_variable(frame: Frame) -> Iterator[Read]:
+def _of_variable(frame: TracebackFrame) -> Iterator[Read]:
     """A variable that is ``None`` and was assigned from a ``.grad``."""
     for node in ast.walk(frame.expression) if frame.expression is not None else ():
         if isinstance(node, ast.Name) and frame.names.get(node.id, MISSING) is None:

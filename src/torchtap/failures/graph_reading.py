@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -13,16 +14,17 @@ from torch import Tensor, nn
 from torchtap.core import torch_messages
 from torchtap.core.torch_messages import says
 from torchtap.core.torch_nodes import VIEWS_AND_CASTS
-from torchtap.failures.names import Names
+from torchtap.failures.module_names import Names
 
 Node = Any
 _MOST_NODES = 20_000
 """Nodes that are walked to. Once Python has seen the nodes of a chain, PyTorch frees them one in
 another, which overflows the stack (and ends the process) from about 50,000 on."""
+_MOST_NEAR = 1000
 FREED, OVERWRITTEN, HELD = "freed", "overwritten", "held"
 
 
-class Saved(NamedTuple):
+class SavedValue(NamedTuple):
     """A tensor that a node keeps for backward.
 
     Attributes:
@@ -48,27 +50,31 @@ def leaves_of(tensors: Iterable[Tensor], without: Node = None) -> list[Tensor]:
 
 def nodes_of(tensors: Iterable[Tensor], without: Node = None) -> list[Node]:
     """All nodes that lead to these tensors, those next to them first; not through one node."""
-    todo = deque(one.grad_fn for one in tensors if one.grad_fn is not None)
+    roots = (one.grad_fn for one in tensors if one.grad_fn is not None)
+    return list(islice(_towards_inputs(roots, without), _MOST_NODES))
+
+
+def _towards_inputs(roots: Iterable[Node], without: Node = None) -> Iterator[Node]:
+    """Nodes, and those that lead to them, each once and the nearest first; not through one node."""
+    todo = deque(roots)
     seen = {*todo, without}
-    found: list[Node] = []
-    while todo and len(found) < _MOST_NODES:
+    while todo:
         node = todo.popleft()
-        found.append(node)
+        yield node
         for following, _ in node.next_functions:
             if following is not None and following not in seen:
                 seen.add(following)
                 todo.append(following)
-    return found
 
 
-def saved_by(node: Node) -> Iterator[Saved]:
+def saved_by(node: Node) -> Iterator[SavedValue]:
     """Yield the values that a node saves for backward. Runs no hooks on saved tensors."""
     for attribute in _slots_of(type(node)):
         name = attribute.removeprefix("_raw_saved_")
         try:
             raw = getattr(node, attribute)
         except RuntimeError:  # Of a custom function, whose slots go with what is freed.
-            yield Saved(node, name, FREED, None)
+            yield SavedValue(node, name, FREED, None)
             continue
         for one in raw if isinstance(raw, tuple | list) else (raw,):
             yield from _saved(node, name, one)
@@ -85,7 +91,7 @@ def _slots_of(kind: type) -> tuple[str, ...]:
     return found
 
 
-def _saved(node: Node, name: str, raw: Any) -> Iterator[Saved]:
+def _saved(node: Node, name: str, raw: Any) -> Iterator[SavedValue]:
     if raw.unpack_hook is not None:
         return
     tensor = raw.data
@@ -95,10 +101,10 @@ def _saved(node: Node, name: str, raw: Any) -> Iterator[Saved]:
         unpacked = getattr(node, attribute)
     except RuntimeError as error:
         state = FREED if says(error, torch_messages.FREED) else OVERWRITTEN
-        yield Saved(node, name, state, tensor, str(error))
+        yield SavedValue(node, name, state, tensor, str(error))
         return
     if tensor is not None and unpacked is not None:
-        yield Saved(node, name, HELD, tensor)
+        yield SavedValue(node, name, HELD, tensor)
 
 
 def operation(node: Node) -> str:
@@ -123,29 +129,18 @@ def parameters_at(node: Node) -> list[Tensor]:
 
 def module_of(node: Node, names: Names) -> nn.Module | None:
     """The module whose parameters a node takes."""
-    for variable in parameters_at(node):
-        holder = names.holder(variable)
-        if holder is not None:
-            return holder
-    return None
+    states = (names.state(variable) for variable in parameters_at(node))
+    return next((one.module for one in states if one is not None), None)
 
 
 def module_before(node: Node, names: Names) -> nn.Module | None:
     """The nearest module with parameters on the way from a node towards the inputs."""
-    todo, seen = deque([node]), {node}
-    while todo and len(seen) < 1000:
-        one = todo.popleft()
-        found = module_of(one, names)
-        if found is not None:
-            return found
-        for following, _ in one.next_functions:
-            if following is not None and following not in seen:
-                seen.add(following)
-                todo.append(following)
-    return None
+    nearest = islice(_towards_inputs([node]), _MOST_NEAR)
+    modules = (module_of(one, names) for one in nearest)
+    return next((one for one in modules if one is not None), None)
 
 
-def place_of(node: Node, names: Names) -> tuple[str, nn.Module | None]:
+def place_of_node(node: Node, names: Names) -> tuple[str, nn.Module | None]:
     """Return where a node was made, in words, and the module if it is certain."""
     own = module_of(node, names)
     if own is not None:
@@ -177,8 +172,10 @@ def _following(before: nn.Module, kind: str, names: Names) -> nn.Module | None:
     return None
 
 
-def shares_memory(a: Tensor, b: Tensor) -> bool:
+def shares_memory(a: Tensor | None, b: Tensor | None) -> bool:
     """Return whether two tensors share one storage."""
+    if a is None or b is None:
+        return False
     try:
         return a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr() != 0
     except (RuntimeError, NotImplementedError):  # Of sparse tensors, for instance.

@@ -14,10 +14,10 @@ from torch.nn.parameter import is_lazy
 from torchtap.core.text import typed
 from torchtap.core.torch_private import is_of_transform, num_dispatch_modes
 from torchtap.failures.assignments import Assignment, assignments_of
-from torchtap.failures.frame import MISSING, Frame, shown_file
-from torchtap.failures.graph_reading import place_of
-from torchtap.failures.names import Names
-from torchtap.failures.source import written
+from torchtap.failures.graph_reading import place_of_node
+from torchtap.failures.module_names import Names
+from torchtap.failures.parsed_source import written
+from torchtap.failures.traceback_frame import MISSING, TracebackFrame, shown_file
 
 _MOST_CHARACTERS = 60
 _DTYPES = {
@@ -37,13 +37,13 @@ class Operand(NamedTuple):
 
     Attributes:
         text: the expression, as it stands in the source.
-        value: what it stood for.
+        value: what it stood for; ``MISSING`` where that is not known.
         depth: number of the frame, in which the expression stands.
     """
 
     text: str
-    value: Any
-    depth: int
+    value: Any = MISSING
+    depth: int = 0
 
 
 class Origin(NamedTuple):
@@ -62,45 +62,37 @@ class Origin(NamedTuple):
     is_state: bool = False
 
 
-def operands_of(frames: Sequence[Frame]) -> list[Operand]:
+def operands_of(frames: Sequence[TracebackFrame]) -> list[Operand]:
     """Return the operands of the operation that failed, from the innermost frame that tells."""
-    for depth in range(len(frames) - 1, -1, -1):
-        if frames[depth].is_user and depth + 1 < len(frames) and frames[depth + 1].is_engine:
+    for frame in reversed(frames):
+        following = frames[frame.depth + 1 : frame.depth + 2]
+        if frame.is_user and following and following[0].is_engine:
             return []  # What a backward failed with is not what it was started with.
-        if frames[depth].is_inner or frames[depth].is_engine or frames[depth].raises_itself:
+        if frame.is_inner or frame.is_engine or frame.raises_itself:
             continue
-        found = list(_operands(frames[depth], depth))
-        if any(_has_tensor(one.value) for one in found):
-            return found
-        if frames[depth].is_user:
+        found = list(_operands(frame))
+        held = (one.value if type(one.value) in (list, tuple) else [one.value] for one in found)
+        if frame.is_user or any(isinstance(one, Tensor) for values in held for one in values):
             return found
     return []
 
 
-def _has_tensor(value: Any) -> bool:
-    if type(value) in (list, tuple):
-        return any(isinstance(one, Tensor) for one in value)
-    return isinstance(value, Tensor)
-
-
-def _operands(frame: Frame, depth: int) -> Iterator[Operand]:
-    for node in parts_of(frame.expression):
+def _operands(frame: TracebackFrame) -> Iterator[Operand]:
+    for node in parts_of_expression(frame.expression):
         if isinstance(node, ast.List | ast.Tuple):
-            yield from (
-                Operand(written(one, frame.file), frame.value_of(one), depth) for one in node.elts
-            )
+            for one in node.elts:
+                yield Operand(written(one, frame.file), frame.value_of(one), frame.depth)
             continue
-        value = frame.value_of(node)
-        if inspect.ismodule(value):
-            continue
-        if type(value) in (list, tuple) and _has_tensor(value):
-            text = written(node, frame.file)
-            yield from (Operand(f"{text}[{at}]", one, depth) for at, one in enumerate(value))
-        else:
-            yield Operand(written(node, frame.file), value, depth)
+        text, value = written(node, frame.file), frame.value_of(node)
+        items = value if type(value) in (list, tuple) else ()
+        if any(isinstance(one, Tensor) for one in items):
+            for at, item in enumerate(items):
+                yield Operand(f"{text}[{at}]", item, frame.depth)
+        elif not inspect.ismodule(value):
+            yield Operand(text, value, frame.depth)
 
 
-def parts_of(node: ast.AST | None) -> list[ast.expr]:
+def parts_of_expression(node: ast.AST | None) -> list[ast.expr]:
     """The expressions whose values an operation takes."""
     if isinstance(node, ast.Call):
         own = [node.func.value] if isinstance(node.func, ast.Attribute) else []
@@ -118,7 +110,7 @@ def parts_of(node: ast.AST | None) -> list[ast.expr]:
     return []
 
 
-def shape_of(value: Any) -> str:
+def shape_text(value: Any) -> str:
     """A tensor as ``float32[2, 3]``, with its device if that is not the CPU."""
     if value is MISSING:
         return ""
@@ -128,6 +120,11 @@ def shape_of(value: Any) -> str:
         return "without one shape"
     text = typed(str(value.dtype).removeprefix("torch."), tuple(value.shape))
     return text if value.device.type == "cpu" else f"{text} on {value.device}"
+
+
+def dtype_text(value: object) -> str:
+    """The dtype of a tensor, such as ``float32``; ``?`` of what is none."""
+    return str(value.dtype).removeprefix("torch.") if isinstance(value, Tensor) else "?"
 
 
 def bounds_of(value: object) -> tuple[float, float] | None:
@@ -152,26 +149,22 @@ def dtype_word(name: str) -> str:
     return _DTYPES.get(name.lower(), name.lower())
 
 
-def origin_of(operand: Operand, frames: Sequence[Frame], names: Names) -> Origin:
+def origin_of(operand: Operand, frames: Sequence[TracebackFrame], names: Names) -> Origin:
     """Return what made the tensor of an operand: from the frames outwards, then from its graph."""
     value = operand.value
     if value is MISSING or isinstance(value, bool | int | float | str):
         return Origin("", operand.text)
-    tensor = value if isinstance(value, Tensor) else None
-    state = None if tensor is None else names.tensor(tensor)
-    holder = None if tensor is None else names.holder(tensor)
-    if state is not None and holder is not None:
-        kind = "parameter" if isinstance(tensor, nn.Parameter) else "parameter or buffer"
-        return Origin(f"the {kind} {state}", operand.text, holder, is_state=True)
+    state = names.state(value)
+    if state is not None:
+        kind = "parameter" if isinstance(value, nn.Parameter) else "parameter or buffer"
+        return Origin(f"the {kind} {state.name}", operand.text, state.module, is_state=True)
     name, argument = operand.text, ""
-    for depth in range(operand.depth, -1, -1):
-        frame = frames[depth]
+    for frame in reversed(frames[: operand.depth + 1]):
         if isinstance(frame.owner, nn.Sequential) and frame.is_torch:
             before = _before_in(frame)
             if before is not None and frame.names.get("input", MISSING) is value:
                 return Origin(f"made by {names.module(before)}", name, before)
-            continue
-        if frame.is_torch or frame.is_ours or value is None:
+        if frame.is_torch or value is None:
             continue
         held = [key for key, one in frame.own_names.items() if one is value]
         if not held:
@@ -179,36 +172,32 @@ def origin_of(operand: Operand, frames: Sequence[Frame], names: Names) -> Origin
         name = name if name in held else held[0]
         made = [one for key in held for one in assignments_of(frame, key)]
         if made:
-            return _from_assignments(made, frame, name, names, tensor)
+            return _from_assignments(made, frame, name, names, value)
         if held[0] in frame.code.co_varnames[: frame.code.co_argcount]:
             argument = f"an argument of {frame.code.co_name}"
     if frames[operand.depth].is_torch and not argument and name == operand.text:
-        name = _as_handed_over(operand, frames)
-    if tensor is not None and tensor.grad_fn is not None:
-        text, module = place_of(tensor.grad_fn, names)
+        given = _handed_over(frames, operand.depth)
+        fitting = (text for text, one in given if one is value and len(text) <= _MOST_CHARACTERS)
+        name = next(fitting, name)
+    if isinstance(value, Tensor) and value.grad_fn is not None:
+        text, module = place_of_node(value.grad_fn, names)
         return Origin(f"made by {text}", name, module)
     return Origin(argument, name)
 
 
-def _as_handed_over(operand: Operand, frames: Sequence[Frame]) -> str:
-    """The expression by which the program handed a value to PyTorch, whose own name says little.
+def _handed_over(frames: Sequence[TracebackFrame], depth: int) -> Iterator[tuple[str, Any]]:
+    """The expressions by which the program handed values to PyTorch, whose own names say little.
 
-    The text of the operand, where that expression is long, or cannot be told.
+    Each with the value that the called function has of it.
+
+    Args:
+        frames: of the exception.
+        depth: number of a frame of PyTorch.
     """
-    for depth in range(operand.depth, 0, -1):
-        frame, caller = frames[depth], frames[depth - 1]
-        if not frame.is_torch or caller.is_torch:
-            continue
-        for node, value in _given(caller.expression, frame):
-            text = written(node, caller.file)
-            if value is operand.value and len(text) <= _MOST_CHARACTERS:
-                return text
-        break
-    return operand.text
-
-
-def _given(call: ast.AST | None, frame: Frame) -> Iterator[tuple[ast.expr, Any]]:
-    """The arguments of a call with the values that the frame of the called function has of them."""
+    while depth and frames[depth - 1].is_torch:
+        depth -= 1
+    frame, caller = frames[depth], frames[depth - 1]
+    call = caller.expression if depth else None
     if not isinstance(call, ast.Call) or any(isinstance(one, ast.Starred) for one in call.args):
         return
     code, held = frame.code, frame.frame.f_locals
@@ -217,21 +206,22 @@ def _given(call: ast.AST | None, frame: Frame) -> Iterator[tuple[ast.expr, Any]]
     if code.co_flags & inspect.CO_VARARGS:
         rest = held.get(code.co_varnames[code.co_argcount + code.co_kwonlyargcount])
         values += rest if isinstance(rest, tuple) else ()
-    yield from zip(call.args, values, strict=False)
+    for one, value in zip(call.args, values, strict=False):
+        yield written(one, caller.file), value
     others = held.get("kwargs")
-    for one in call.keywords:
-        if one.arg is not None and one.arg in names:
-            yield one.value, _unless_assigned(frame, one.arg)
-        elif type(others) is dict and one.arg in others:
-            yield one.value, others[one.arg]
+    for given in call.keywords:
+        if given.arg is not None and given.arg in names:
+            yield written(given.value, caller.file), _unless_assigned(frame, given.arg)
+        elif type(others) is dict and given.arg in others:
+            yield written(given.value, caller.file), others[given.arg]
 
 
-def _unless_assigned(frame: Frame, name: str) -> Any:
+def _unless_assigned(frame: TracebackFrame, name: str) -> Any:
     """An argument of a function that still has the value with which it was called."""
     return MISSING if assignments_of(frame, name) else frame.frame.f_locals.get(name, MISSING)
 
 
-def _before_in(frame: Frame) -> nn.Module | None:
+def _before_in(frame: TracebackFrame) -> nn.Module | None:
     """The module of a Sequential that ran before the one that is running."""
     children = list(frame.owner._modules.values())
     running = frame.names.get("module")
@@ -240,19 +230,16 @@ def _before_in(frame: Frame) -> nn.Module | None:
 
 
 def _from_assignments(
-    made: list[Assignment], frame: Frame, name: str, names: Names, tensor: Tensor | None
+    made: list[Assignment], frame: TracebackFrame, name: str, names: Names, value: Any
 ) -> Origin:
     place = f"{shown_file(frame.file)}:" + " or ".join(str(one.line) for one in made)
     if len(made) > 1:
         return Origin(f"assigned at {place}", name)
-    value = made[0].value
-    module = None
-    if isinstance(value, ast.Call):
-        called = frame.value_of(value.func)
-        module = called if isinstance(called, nn.Module) else None
-    text = f"made at {place}: {made[0].text}"
-    if module is not None:
+    text, source, module = f"made at {place}: {made[0].text}", made[0].value, None
+    called = frame.value_of(source.func) if isinstance(source, ast.Call) else None
+    if isinstance(called, nn.Module):
+        module = called
         text = f"made by {names.module(module)} at {place}: {made[0].text}"
-    elif tensor is not None and tensor.grad_fn is not None:
-        text = f"{text}, by {place_of(tensor.grad_fn, names)[0]}"
+    elif isinstance(value, Tensor) and value.grad_fn is not None:
+        text = f"{text}, by {place_of_node(value.grad_fn, names)[0]}"
     return Origin(text, name, module)

@@ -1,7 +1,7 @@
 """Notes which line writes in place, while ``tt.explain_errors(record=True)`` is on.
 
 Code that ``torch.compile`` compiles is left as it is: Dynamo traces through the recording and puts
-nothing of it into the graph. What such code writes is noted with the function that was compiled,
+nothing of it into the graph. Writes of such code are noted with the function that was compiled,
 where PyTorch runs its operations one by one, and else not at all; versions tell how many writes
 were not seen.
 """
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from torchtap.core.torch_private import run_uncompiled, without_torch_functions
-from torchtap.failures.frame import is_of_library
+from torchtap.failures.traceback_frame import is_of_library
 
 _MOST_STORAGES = 10_000
 _MOST_WRITES = 8
@@ -48,7 +48,7 @@ class WriteAt(NamedTuple):
     compiled: str
 
 
-class Recording(TorchFunctionMode):
+class WriteRecording(TorchFunctionMode):
     """Notes the lines of writes in place of one thread, by the memory that they write into."""
 
     def __init__(self) -> None:
@@ -102,27 +102,27 @@ class Recording(TorchFunctionMode):
 
 
 # Operations between two compiled parts of a function call it, and are not compiled themselves.
-run_uncompiled(Recording.__torch_function__)
+run_uncompiled(WriteRecording.__torch_function__)
 
 
 class _Running(threading.local):
     """The recording of a thread."""
 
     def __init__(self) -> None:
-        self.recording: Recording | None = None
+        self.recording: WriteRecording | None = None
 
 
 _running = _Running()
 
 
-def start_recording() -> Recording | None:
+def start_recording() -> WriteRecording | None:
     """Begin to note the writes of this thread; ``None`` where a block outside of this one does.
 
     Dynamo compiles anew for each number of recordings, so there is one.
     """
     if _running.recording is not None:
         return None
-    recording = Recording()
+    recording = WriteRecording()
     recording.__enter__()  # type: ignore[no-untyped-call]
     _running.recording = recording
     return recording

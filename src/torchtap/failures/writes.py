@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 from torchtap.core.user_functions import code_of
 from torchtap.failures.assignments import runs_before
-from torchtap.failures.frame import Frame, shown_file
-from torchtap.failures.graph_reading import Node, operation, place_of, shares_memory
-from torchtap.failures.names import Names
+from torchtap.failures.graph_reading import Node, operation, place_of_node, shares_memory
+from torchtap.failures.module_names import Names
+from torchtap.failures.parsed_source import source_tree
 from torchtap.failures.recording import WriteAt, recorded_writes
-from torchtap.failures.source import source_tree, written
+from torchtap.failures.traceback_frame import TracebackFrame, line_of, shown_file
 
 _OPERATORS = {
     ast.Add: "Add",
@@ -26,9 +26,10 @@ _OPERATORS = {
     ast.Pow: "Pow",
     ast.MatMult: "Mm",
 }
+_NO_TENSORS = (int, float, str, list, dict)
 CERTAIN = "written by"
 _ANY_WRITE = "CopySlices"
-"""What autograd calls every write into a view."""
+"""Names the node of every write into a view."""
 
 
 class Write(NamedTuple):
@@ -43,10 +44,10 @@ class Write(NamedTuple):
     """
 
     text: str
-    operation: str
-    target: ast.expr | None
-    file: str
-    line: int
+    operation: str = ""
+    target: ast.expr | None = None
+    file: str = ""
+    line: int = 0
 
 
 def writes_in(file: str) -> Iterator[Write]:
@@ -56,8 +57,7 @@ def writes_in(file: str) -> Iterator[Write]:
         found = _written(node)
         if found is not None and isinstance(node, ast.stmt | ast.expr):
             kind, target = found
-            text = f"{shown_file(file)}:{node.lineno}: {written(node, file)}"
-            yield Write(text, kind, target, file, node.lineno)
+            yield Write(line_of(node, file), kind, target, file, node.lineno)
 
 
 def _written(node: ast.AST) -> tuple[str, ast.expr] | None:
@@ -95,7 +95,11 @@ def _camel(name: str) -> str:
 
 
 def writer_of(
-    tensor: Tensor | None, writer: Node | None, frames: Sequence[Frame], names: Names, since: int
+    tensor: Tensor | None,
+    writer: Node | None,
+    frames: Sequence[TracebackFrame],
+    names: Names,
+    since: int,
 ) -> tuple[str, list[Write]]:
     """The places that have overwritten a tensor, or may have.
 
@@ -109,66 +113,76 @@ def writer_of(
     Returns:
         how certain it is (``written by``, ``perhaps by`` or ``one of``), and the places.
     """
-    if tensor is not None:
-        seen = [_seen(one, names) for one in recorded_writes(tensor, since=since)]
-        if seen:
-            return CERTAIN, seen
-    placed = None if writer is None else place_of(writer, names)[1]
-    if placed is not None and getattr(placed, "inplace", False) is True:
+    recorded = [] if tensor is None else recorded_writes(tensor, since=since)
+    if recorded:
+        return CERTAIN, [_seen(one, names) for one in recorded]
+    placed = None if writer is None else place_of_node(writer, names)[1]
+    if placed is not None and _is_in_place(placed):
         return CERTAIN, [_of_module(placed, names)]
-    known = list(_known_writes(tensor, frames)) if tensor is not None else []
+    known = [] if tensor is None else list(_known_writes(tensor, frames))
     certain = [write for write, ran in known if ran]
     if certain:
         return CERTAIN, certain
-    modules = list(_writing_modules(writer, names)) if writer is not None else []
-    kind = None if writer is None else operation(writer)
+    kind = "" if writer is None else operation(writer)
+    modules = [one for _, one in names.modules() if _is_in_place(one)]
+    alike = [one for one in modules if type(one).__name__.lower() == kind.lower()]
     fitting = [
         one
         for file in _files(frames, names)
         for one in writes_in(file)
-        if kind is None or kind in (one.operation, _ANY_WRITE) or one.operation == _ANY_WRITE
+        if kind in ("", _ANY_WRITE, one.operation) or one.operation == _ANY_WRITE
         if not _is_no_tensor(one, frames, names)
     ]
     fitting.sort(key=_is_far(frames, names))  # The note has room for some.
-    found = [*modules, *(write for write, _ in known), *fitting]
+    found = [*(_of_module(one, names) for one in alike), *(one for one, _ in known), *fitting]
     found = list({one.text: one for one in found}.values())
     return "perhaps by" if len(found) == 1 else "one of", found
 
 
+def _is_in_place(module: nn.Module) -> bool:
+    return getattr(module, "inplace", False) is True
+
+
+def _of_module(module: nn.Module, names: Names) -> Write:
+    return Write(f"{names.module(module)}, which has inplace=True")
+
+
 def _seen(write: WriteAt, names: Names) -> Write:
     """A write that was recorded, in words."""
+    at = f"{shown_file(write.file)}:{write.line}"
     if write.compiled:
-        at = f"{shown_file(write.file)}:{write.line}"
         text = f"{write.compiled} ({at}), which torch.compile compiled: its lines are not recorded"
-        return Write(text, "", None, write.file, write.line)
-    source = linecache.getline(write.file, write.line).strip()
-    inside = [one for _, one in names.modules() if id(one) == write.module]
-    where = f", in {names.module(inside[0])}" if inside else ""
-    text = f"{shown_file(write.file)}:{write.line}{where}: {source}"
-    return Write(text, "", None, write.file, write.line)
+    else:
+        inside = [one for _, one in names.modules() if id(one) == write.module]
+        where = f", in {names.module(inside[0])}" if inside else ""
+        text = f"{at}{where}: {linecache.getline(write.file, write.line).strip()}"
+    return Write(text, file=write.file, line=write.line)
 
 
-def _known_writes(tensor: Tensor, frames: Sequence[Frame]) -> Iterator[tuple[Write, bool | None]]:
+def _known_writes(
+    tensor: Tensor, frames: Sequence[TracebackFrame]
+) -> Iterator[tuple[Write, bool | None]]:
     """Writes of running functions into the memory of the tensor, and whether they ran."""
     for frame in frames:
         if frame.is_torch or frame.function is None:
             continue
-        first = getattr(frame.function, "lineno", 1)
-        last = getattr(frame.function, "end_lineno", None) or frame.line
         for one in writes_in(frame.file):
-            if one.target is None or not first <= one.line <= last:
-                continue
-            value = frame.value_of(_base(one.target))
+            target = one.target if _is_of(frame, one, frame.line) else None
+            while isinstance(target, ast.Subscript):
+                target = target.value
+            value = None if target is None else frame.value_of(target)
             ran = runs_before(frame.function, one.line, frame.line)
-            is_same = isinstance(value, Tensor) and shares_memory(value, tensor)
-            if is_same and ran is not False:
+            if isinstance(value, Tensor) and shares_memory(value, tensor) and ran is not False:
                 yield one, ran
 
 
-_NO_TENSORS = (int, float, str, list, dict)
+def _is_of(frame: TracebackFrame, write: Write, last: int) -> bool:
+    """Return whether a write of its file stands in the function of a frame, or above a line."""
+    first = getattr(frame.function, "lineno", 1)
+    return first <= write.line <= (getattr(frame.function, "end_lineno", None) or last)
 
 
-def _is_no_tensor(write: Write, frames: Sequence[Frame], names: Names) -> bool:
+def _is_no_tensor(write: Write, frames: Sequence[TracebackFrame], names: Names) -> bool:
     """Return whether what is written into is seen to be a number, a list or the like."""
     target = write.target
     if isinstance(target, ast.Attribute) and getattr(target.value, "id", "") == "self":
@@ -176,35 +190,15 @@ def _is_no_tensor(write: Write, frames: Sequence[Frame], names: Names) -> bool:
         held = [one for one in held if one is not None]
         if held and all(isinstance(one, _NO_TENSORS) for one in held):
             return True
-    for frame in frames:
-        if frame.file == write.file and write.target is not None and frame.function is not None:
-            first = getattr(frame.function, "lineno", 1)
-            last = getattr(frame.function, "end_lineno", None) or write.line
-            value = frame.value_of(write.target)
-            if first <= write.line <= last and isinstance(value, _NO_TENSORS):
-                return True
-    return False
+    return target is not None and any(
+        isinstance(frame.value_of(target), _NO_TENSORS)
+        for frame in frames
+        if frame.file == write.file and frame.function is not None
+        if _is_of(frame, write, write.line)
+    )
 
 
-def _base(target: ast.expr) -> ast.expr:
-    while isinstance(target, ast.Subscript):
-        target = target.value
-    return target
-
-
-def _writing_modules(writer: Node, names: Names) -> Iterator[Write]:
-    """Modules with ``inplace=True`` of the kind of a write."""
-    kind = operation(writer).lower()
-    for _, one in names.modules():
-        if getattr(one, "inplace", False) is True and type(one).__name__.lower() == kind:
-            yield _of_module(one, names)
-
-
-def _of_module(module: nn.Module, names: Names) -> Write:
-    return Write(f"{names.module(module)}, which has inplace=True", "", None, "", 0)
-
-
-def _is_far(frames: Sequence[Frame], names: Names) -> Callable[[Write], bool]:
+def _is_far(frames: Sequence[TracebackFrame], names: Names) -> Callable[[Write], bool]:
     """Return a test whether a write stands in no running function, and in no method of a module."""
     kinds = {type(one) for _, one in names.modules()}
     codes = [getattr(one, "__code__", None) for kind in kinds for one in vars(kind).values()]
@@ -220,12 +214,10 @@ def _is_far(frames: Sequence[Frame], names: Names) -> Callable[[Write], bool]:
     return is_far
 
 
-def _files(frames: Sequence[Frame], names: Names) -> Iterable[str]:
+def _files(frames: Sequence[TracebackFrame], names: Names) -> Iterable[str]:
     """Files of the program: those of its running functions, and of its modules."""
-    found = {frame.file: None for frame in frames if not frame.is_torch and not frame.is_ours}
-    for _, module in names.modules():
-        if not type(module).__module__.startswith("torch."):
-            code = code_of(inspect.unwrap(type(module).forward))
-            if code is not None:
-                found[code.co_filename] = None
-    return found
+    kinds = [type(one) for _, one in names.modules()]
+    own = (one for one in kinds if not one.__module__.startswith("torch."))
+    codes = [frame.code for frame in frames if not frame.is_torch]
+    codes += filter(None, (code_of(inspect.unwrap(one.forward)) for one in own))
+    return dict.fromkeys(code.co_filename for code in codes)

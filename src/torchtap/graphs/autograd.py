@@ -48,7 +48,7 @@ from torchtap.graphs.nodes import (
     SavedTensor,
     TensorType,
 )
-from torchtap.hooks.graph import edge_of, is_copy_slices, num_casts
+from torchtap.hooks.graph_edges import edge_of, is_copy_slices, num_casts
 from torchtap.hooks.no_grad import why_no_grad
 from torchtap.hooks.saved_slots import SavedSlots, holds_any, unpacking_hook
 from torchtap.saved.storages import blocks_of
@@ -112,7 +112,7 @@ class ModelParts:
                 self._params.setdefault(number, path)
 
     def role(self, number: int) -> tuple[str, str]:
-        """The role of memory, and the path of what it is; an activation has none."""
+        """Return the role of memory, and the path of what it is; an activation has none."""
         if number in self._params:
             return PARAMETER, self._params[number]
         return (BUFFER, self._buffers[number]) if number in self._buffers else (ACTIVATION, "")
@@ -185,7 +185,7 @@ def _root(name: str, tensor: Tensor, ids: dict[Any, int], starts: list[Any]) -> 
 
 
 def _walk(ids: dict[Any, int], starts: Sequence[Any]) -> tuple[list[Any], list[Edge]]:
-    """All nodes behind the first ones, each once, and their edges; graphs may be of any depth."""
+    """Return all nodes behind the first ones, each once, and their edges, at any depth."""
     nodes, edges = list(starts), list[Edge]()
     for place, node in enumerate(nodes):  # It grows while it is walked.
         for slot, (following, output) in enumerate(node.next_functions):
@@ -240,7 +240,7 @@ class _Reader:
         return owners[0] if owners else self._names.get(id(variable), "")
 
     def node(self, node: Any) -> dict[str, Any]:
-        """The fields of a node, without its number."""
+        """Return the fields of a node, without its number."""
         variable = _variable(node)
         if variable is not None:
             return self._leaf(node, variable)
@@ -304,7 +304,7 @@ class _Reader:
         return SavedTensor(name, None, 0, ACTIVATION, PACKED, note=hook)
 
     def _checkpoint(self, raw: Any) -> Iterator[SavedTensor]:
-        """The inputs of a checkpoint, which no node keeps, count once, at its first one."""
+        """Yield the inputs of a checkpoint, which no node keeps, once, at its first node."""
         if not unpacking_hook(raw)[1]:
             return
         checkpoint, kept = checkpoint_inputs(raw.unpack_hook)
@@ -364,7 +364,7 @@ _NARROW = {
 
 
 def _variable(node: Any) -> Any:
-    """The tensor for which a node accumulates gradients, ``None`` for any other node."""
+    """Return the tensor for which a node accumulates gradients, ``None`` for any other node."""
     return node.variable if type(node).__name__ == torch_nodes.ACCUMULATE else None
 
 

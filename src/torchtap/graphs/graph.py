@@ -15,7 +15,10 @@ from torchtap.core.errors import InputError, MissingExtraError
 from torchtap.core.printed_page import BLANK, Grid, Line, Page, Printed
 from torchtap.core.site import did_you_mean
 from torchtap.core.text import NONE, count, elide, plural, shape, size
-from torchtap.graphs.cuts import Cuts
+from torchtap.graphs.backward_order import LEAF, backward_order
+from torchtap.graphs.boxes_and_arrows import Picture, make_picture
+from torchtap.graphs.call_tree import Part, build_tree, fold_repeats
+from torchtap.graphs.gradient_cuts import Cuts
 from torchtap.graphs.nodes import (
     AND,
     CHECKPOINT,
@@ -28,9 +31,6 @@ from torchtap.graphs.nodes import (
     Node,
     Root,
 )
-from torchtap.graphs.order import LEAF, backward_order
-from torchtap.graphs.picture import Picture, make_picture
-from torchtap.graphs.tree import Part, build_tree, fold_repeats
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -83,7 +83,7 @@ class Graph(Printed):
 
     @property
     def saved_nbytes(self) -> int:
-        """Bytes that are kept for backward alone, each memory once; a backward frees them.
+        """Return bytes that are kept for backward alone, each memory once; a backward frees them.
 
         Parameters and buffers, which exist anyway, are not counted.
         """
@@ -91,17 +91,17 @@ class Graph(Printed):
 
     @property
     def joins(self) -> tuple[Node, ...]:
-        """Nodes that more than one edge leads to: there autograd adds gradients up."""
+        """Return nodes that more than one edge leads to: there autograd adds gradients up."""
         times = Counter(edge.target for edge in self.edges)
         return tuple(node for node in self.nodes if times[node.id] > 1)
 
     def order(self) -> tuple[Node, ...]:
-        """Nodes in the order in which they run.
+        """Return the nodes in the order in which they run.
 
-        Of an autograd graph the order of one ``torch.autograd.backward`` of all roots, on the CPU,
+        An autograd graph has that of one ``torch.autograd.backward`` of all roots, on the CPU,
         where one thread runs all nodes: the node that was made last goes first, once all
         gradients for it are there, and leaves go as soon as they can. (Each accelerator has a
-        thread of its own, which follows the same rule among its nodes.) Of an execution the order
+        thread of its own, which follows the same rule among its nodes.) An execution has the order
         of the forward.
         """
         if self.kind == EXECUTION:
@@ -114,7 +114,7 @@ class Graph(Printed):
         return tuple(self.nodes[one] for one in backward_order(roots, following, numbers))
 
     def find(self, name: str) -> tuple[Node, ...]:
-        """The nodes of a name or of a module.
+        """Return the nodes of a name or of a module.
 
         Args:
             name: as ``AddmmBackward0``, the path of a module (with all in it), a parameter or an
@@ -140,7 +140,7 @@ class Graph(Printed):
         return found
 
     def why_no_grad(self, parameter: str | Tensor) -> str:
-        """Why a backward of this graph gives a parameter no gradient, or that it gives one.
+        """Return why a backward of this graph gives a parameter no gradient, or that it gives one.
 
         Args:
             parameter: its path, as in ``named_parameters()``, or itself.
@@ -160,7 +160,7 @@ class Graph(Printed):
     # ------------------------------------------------------------------ pictures
 
     def picture(self, *, depth: int | None = None) -> Picture:
-        """The boxes and arrows of a picture, as plain data.
+        """Return the boxes and arrows of a picture, as plain data.
 
         Args:
             depth: how many modules inside each other are opened (0 for none). ``None`` for as
@@ -179,7 +179,7 @@ class Graph(Printed):
         return make_picture(self.title, root, arrows, depth, notes, opens_leaves=opens_leaves)
 
     def svg(self, *, depth: int | None = None, theme: str = "auto") -> str:
-        """The picture as SVG, a text that loads nothing and runs nothing.
+        """Return the picture as SVG, a text that loads nothing and runs nothing.
 
         Args:
             depth: as of :meth:`picture`.
@@ -195,7 +195,7 @@ class Graph(Printed):
         return to_svg(draw(self.picture(depth=depth)), theme)
 
     def figure(self, *, depth: int | None = None, theme: str = "light") -> Any:
-        """The picture as a ``matplotlib.figure.Figure``.
+        """Return the picture as a ``matplotlib.figure.Figure``.
 
         Args:
             depth: as of :meth:`picture`.
@@ -211,14 +211,14 @@ class Graph(Printed):
         return to_figure(draw(self.picture(depth=depth)), theme)
 
     def dot(self, *, depth: int | None = None) -> str:
-        """The picture in the language of Graphviz; ``depth`` as of :meth:`picture`."""
-        from torchtap.graphs.pictures.text import to_dot
+        """Return the picture in the language of Graphviz; ``depth`` as of :meth:`picture`."""
+        from torchtap.graphs.pictures.dot_mermaid import to_dot
 
         return to_dot(self.picture(depth=depth))
 
     def mermaid(self, *, depth: int | None = None) -> str:
-        """The picture as a flowchart of Mermaid; ``depth`` as of :meth:`picture`."""
-        from torchtap.graphs.pictures.text import to_mermaid
+        """Return the picture as a flowchart of Mermaid; ``depth`` as of :meth:`picture`."""
+        from torchtap.graphs.pictures.dot_mermaid import to_mermaid
 
         return to_mermaid(self.picture(depth=depth))
 
@@ -280,13 +280,13 @@ class Graph(Printed):
             return None
 
     def _repr_html_(self) -> str:
-        """The picture in a notebook; the table where what lays it out is not installed."""
+        """Return the picture in a notebook; the table where what lays it out is not installed."""
         svg = self._repr_svg_()
         return super()._repr_html_() if svg is None else f'<div style="overflow:auto">{svg}</div>'
 
     @cached_property
     def _tree(self) -> tuple[Part, tuple[Edge, ...]]:
-        """The tree that pictures are made of, and the arrows in the direction of the forward."""
+        """Return the tree that pictures are made of, and the arrows in the forward direction."""
         order, arrows = list(self.nodes), list(self.edges)
         if self.kind == AUTOGRAD:
             order = _forward_order(self.nodes, self.edges)
@@ -349,7 +349,7 @@ class Graph(Printed):
 
 
 def _forward_order(nodes: Sequence[Node], edges: Sequence[Edge]) -> list[Node]:
-    """Nodes as they were made; leaves right before the first node that uses them."""
+    """Return nodes as they were made; leaves right before the first node that uses them."""
     first: dict[int, int] = {}
     for edge in edges:
         if nodes[edge.target].sequence < 0:

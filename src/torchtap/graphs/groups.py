@@ -106,7 +106,7 @@ def _owners(nodes: Sequence[Node], edges: Sequence[Edge]) -> dict[int, str]:
 
 
 def _between(known: Sequence[str | None], order: Mapping[str, int]) -> list[str | None]:
-    """Paths of nodes in the order in which they were made; of those between two, what is around.
+    """Return paths of nodes in the order of their making; between two, the module around both.
 
     Args:
         known: path of each node that uses a parameter.
@@ -130,7 +130,7 @@ def _between(known: Sequence[str | None], order: Mapping[str, int]) -> list[str 
 
 
 def _common(paths: Sequence[str]) -> str:
-    """The innermost module around several."""
+    """Return the innermost module around several."""
     steps = [path.split(".") if path else [] for path in paths]
     common: list[str] = []
     for parts in zip(*steps, strict=False):

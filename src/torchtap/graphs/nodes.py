@@ -100,9 +100,9 @@ class Node:
         kind: ``operation``, ``view``, ``in-place``, ``parameter``, ``input``, ``output``,
             ``custom function``, ``checkpoint``, ``compiled``, ``module``, or ``raised`` (where the
             forward ended).
-        path: of the module that made the node, ``""`` for the root or where it is not known. Of a
-            parameter and of a buffer their own path, of an input its name; of one tensor that is
-            several inputs, all their names.
+        path: of the module that made the node, ``""`` for the root or where it is not known. A
+            parameter and a buffer have their own path, an input its name, and one tensor that is
+            several inputs all their names.
         call: number of the call in :attr:`Graph.calls` that made it, -1 for none.
         types: shape and dtype of each output of the forward operation.
         sequence: number by which autograd orders backward; -1 of leaves.
@@ -130,7 +130,7 @@ class Node:
 
     @property
     def saved_nbytes(self) -> int:
-        """Bytes that it keeps alive, and no earlier node does."""
+        """Return bytes that it keeps alive, and no earlier node does."""
         return sum(one.nbytes for one in self.saved)
 
 

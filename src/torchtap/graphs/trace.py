@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import inspect
 import sys
-import weakref
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +21,7 @@ from torch.utils import _pytree
 from torchtap.core.torch_private import current_task, is_in_function, sequence_number
 from torchtap.core.tree import argument_leaves, leaves
 from torchtap.graphs.autograd import type_of
-from torchtap.graphs.cuts import INSIDE, UNMARKED
+from torchtap.graphs.gradient_flow import MOST_HIDDEN, VALUES, GradientFlow, Made, Taken
 from torchtap.graphs.nodes import (
     AND,
     FUNCTION,
@@ -33,28 +32,13 @@ from torchtap.graphs.nodes import (
     OUTSIDE,
     RAISED,
     Call,
-    Operation,
     TensorType,
 )
-from torchtap.hooks.module_hook import Handle, ModuleHook, run_as_it_is
-from torchtap.hooks.taps import Tap
+from torchtap.hooks.call_follower import CallFollower, CallStack, FollowedCall
+from torchtap.hooks.module_hook import TapHook, run_as_it_is
+from torchtap.hooks.site_state import Tap
 
 _LIBRARIES = str(Path(torch.__file__).parent), str(Path(__file__).parents[1])
-_VALUES = frozenset({"item", "tolist", "numpy", "array", "float", "int", "index"})
-"""Functions that take values out of PyTorch."""
-_DETACH = frozenset({"detach", "detach_", "data"})
-_NO_VALUES = frozenset(
-    {
-        *("zeros_like", "ones_like", "empty_like", "full_like", "rand_like", "randn_like"),
-        *("randint_like", "new_zeros", "new_ones", "new_empty", "new_full", "new_tensor", "grad"),
-    }
-)
-"""Functions whose results do not depend on the values that they are given."""
-_MOST_HIDDEN = 4096
-"""Nodes that are looked at for where the result of a custom function came from."""
-
-
-Known = TypeVar("Known")
 
 
 @dataclass(slots=True)
@@ -82,60 +66,42 @@ class Item:
     cut_slots: tuple[int, ...] = ()
 
 
-@dataclass(slots=True)
-class _Open:
-    """A call that has been entered and not yet left."""
-
-    id: int
-    module: nn.Module
-    taken: list[tuple[int, TensorType]]
-    items: list[int] = field(default_factory=list)
-    has_children: bool = False
-
-
-class Taken(NamedTuple):
-    """A tensor that an operation was given, as it was before it.
+class _Open(FollowedCall):
+    """A call that has been entered and not yet left.
 
     Attributes:
-        tensor: it.
-        needs_grad: whether it required grad.
-        source: number of the operation, or name of the parameter, that it came from.
+        id: of the call.
+        taken: item and type of each tensor that it was given.
+        items: that ran in it.
+        has_children: whether other modules ran in it.
     """
 
-    tensor: Tensor
-    needs_grad: bool
-    source: int | str
+    __slots__ = ("has_children", "id", "items", "taken")
+
+    def __init__(self, tap: Tap, id: int, taken: list[tuple[int, TensorType]]) -> None:
+        super().__init__(tap, None)
+        self.id = id
+        self.taken = taken
+        self.items: list[int] = []
+        self.has_children = False
 
 
-class Made(Generic[Known]):
-    """Something that is known of tensors, such as what made them, of those still alive."""
-
-    def __init__(self) -> None:
-        self._by_id: dict[int, tuple[weakref.ref[Tensor], Known]] = {}
-
-    def __setitem__(self, tensor: Tensor, item: Known) -> None:
-        self._by_id[id(tensor)] = (weakref.ref(tensor), item)
-
-    def get(self, tensor: Tensor) -> Known | None:
-        """Return what is known of a tensor, ``None`` for nothing."""
-        found = self._by_id.get(id(tensor))
-        return found[1] if found is not None and found[0]() is tensor else None
-
-
-class _Enter(ModuleHook["Trace"]):
+class _Enter(TapHook["Trace"]):
     __slots__ = ()
+
+    with_kwargs = True
 
     def __call__(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
     ) -> None:
-        self.owner.enter(self.tap.path, module, args, kwargs or {})
+        self.owner.enter(self.tap, module, args, kwargs or {})
 
 
-class _Leave(ModuleHook["Trace"]):
+class _Leave(TapHook["Trace"]):
     __slots__ = ()
 
     def __call__(self, module: nn.Module, args: Any, output: Any = None) -> None:
-        self.owner.leave(module, output)
+        self.owner.leave(self.tap, module, output)
 
 
 class Trace:
@@ -148,7 +114,7 @@ class Trace:
         calls: calls of modules, in the order in which they were entered.
         items: inputs, operations and modules, in the order in which they ran.
         edges: (item, item, output, input, type).
-        operations: for :meth:`Graph.why_no_grad`.
+        flow: of gradients between the operations.
         events: (sequence number, call) at each moment when a module was entered or left.
         merged: item -> the module into which it was merged.
         error: the exception that ended the forward; empty if none did.
@@ -159,25 +125,19 @@ class Trace:
         self.calls: list[Call] = []
         self.items: list[Item] = []
         self.edges: list[tuple[int, int, int, int, TensorType | None]] = []
-        self.operations: list[Operation] = []
+        self.flow = GradientFlow(modules)
         self.events: list[tuple[int, int]] = []
         self.merged: dict[int, int] = {}
         self.error = ""
         self.is_busy = False
         self._modules = modules
         self._made = Made[int]()
-        self._flows = Made[int]()
-        self._inside = Made[Operation]()
         self._nodes: dict[Any, int] = {}
-        self._stack: list[_Open] = []
+        # One stack for all threads: a forward that runs parts of itself in others waits for them.
+        self._follower: CallFollower[_Open] = CallFollower(CallStack())
+        self._stack = self._follower.running.stack
         self._times: Counter[str] = Counter()
         self._raised: set[int] = set()
-        self._params = {
-            id(param): f"{path}.{name}".lstrip(".")
-            for path, module in modules.items()
-            for name, param in module._parameters.items()
-            if param is not None
-        }
 
     @contextmanager
     def following(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[None]:
@@ -190,25 +150,22 @@ class Trace:
         for tensor, several in given.values():  # Of one tensor, nothing tells which was used.
             item = Item("input", INPUT, OUTSIDE, AND.join(several), (type_of(tensor),))
             self._new(item, [tensor])
-        with ExitStack() as stack:
+        try:
             for path, module in self._modules.items():
-                if isinstance(module, torch.jit.ScriptModule):
-                    continue
                 tap = Tap(path, {})
-                enter = module.register_forward_pre_hook(_Enter(self, tap), with_kwargs=True)
-                stack.callback(Handle(enter).remove)
-                leave = module.register_forward_hook(_Leave(self, tap))
-                stack.callback(Handle(leave).remove)
-            self._follow_scripted(stack)
-            stack.enter_context(_Functions(self))
-            yield
+                self._follower.put_on(module, before=_Enter(self, tap), after=_Leave(self, tap))
+            self._follow_scripted()
+            with _Functions(self):
+                yield
+        finally:
+            self._follower.release()
 
-    def _follow_scripted(self, stack: ExitStack) -> None:
+    def _follow_scripted(self) -> None:
         """Scripted modules take no hooks of their own, but PyTorch calls the global ones."""
         paths = outermost_scripted(self._modules)
         if not paths:
             return
-        scripted = {id(self._modules[path]): path for path in paths}
+        scripted = {id(self._modules[path]): Tap(path, {}) for path in paths}
 
         def enter(module: nn.Module, args: tuple[Any, ...]) -> None:
             if id(module) in scripted:
@@ -216,13 +173,13 @@ class Trace:
 
         def leave(module: nn.Module, _: Any, output: Any) -> None:
             if id(module) in scripted:
-                self.leave(module, output)
+                self.leave(scripted[id(module)], module, output)
 
-        stack.callback(register_module_forward_pre_hook(enter).remove)
-        stack.callback(register_module_forward_hook(leave).remove)
+        self._follower.hold([register_module_forward_pre_hook(enter)])
+        self._follower.hold([register_module_forward_hook(leave)])
 
     def finish(self, output: Any) -> list[tuple[str, Tensor]]:
-        """The forward has ended; returns the tensors that it returned, by name."""
+        """End the trace of a forward; returns the tensors that it returned, by name."""
         self._raised.update(one.id for one in self._stack)
         if self._stack:
             self._end(self._stack[-1])
@@ -233,7 +190,7 @@ class Trace:
         ]
         found = leaves(output)
         for name, tensor in found:
-            self._note_unmarked(tensor)
+            self.flow.note_unmarked(tensor)
             source = self._source(tensor)
             if source is not None:
                 target = self._new(Item("output", OUTPUT, OUTSIDE, name, (type_of(tensor),)), [])
@@ -242,7 +199,7 @@ class Trace:
         return found
 
     def _end(self, last: _Open) -> None:
-        """The forward raised in this call."""
+        """Note the call in which the forward raised."""
         name, path = self.error.partition(":")[0], self.calls[last.id].path
         before = last.taken or [(one, TensorType((), "")) for one in last.items[-1:]]
         item = self._new(Item(name, RAISED, last.id, path, note=self.error), [])
@@ -252,17 +209,18 @@ class Trace:
     # ------------------------------------------------------------------ modules
 
     def enter(
-        self, path: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, tap: Tap, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
-        """A module is entered."""
+        """Note a call of a module that is entered."""
         if current_task() != -1:
             return  # A checkpoint computes again, inside a backward of the loss.
         with self._apart():
-            self._enter(path, module, args, kwargs)
+            self._enter(tap, module, args, kwargs)
 
     def _enter(
-        self, path: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, tap: Tap, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
+        path = tap.path
         tensors = [tensor for _, tensor in argument_leaves(args, kwargs)]
         taken = [(self._source(one), type_of(one)) for one in tensors]
         above = self._stack[-1] if self._stack else None
@@ -279,14 +237,16 @@ class Trace:
         self._times[path] += 1
         self.calls.append(call)
         known = [(source, kind) for source, kind in taken if source is not None]
-        self._stack.append(_Open(call.id, module, known))
+        self._stack.append(_Open(tap, call.id, known))
         self.events.append((sequence_number(), call.id))
 
-    def leave(self, module: nn.Module, output: Any) -> None:
-        """A module is left; those inside of it that were not left have raised."""
-        if any(one.module is module for one in self._stack):
+    def leave(self, tap: Tap, module: nn.Module, output: Any) -> None:
+        """Note that a module is left; calls inside of it that were not left have raised."""
+        left = self._follower.running.leave(tap)
+        if left:
+            self._raised.update(one.id for one in left[:-1])
             with self._apart():
-                self._leave(module, output)
+                self._leave(left[-1], module, output)
 
     @contextmanager
     def _apart(self) -> Iterator[None]:
@@ -297,10 +257,7 @@ class Trace:
         finally:
             self.is_busy = False
 
-    def _leave(self, module: nn.Module, output: Any) -> None:
-        while self._stack[-1].module is not module:
-            self._raised.add(self._stack.pop().id)
-        done = self._stack.pop()
+    def _leave(self, done: _Open, module: nn.Module, output: Any) -> None:
         tensors = [tensor for _, tensor in leaves(output)]
         types = tuple(map(type_of, tensors))
         self.calls[done.id] = call = replace(self.calls[done.id], outputs=types)
@@ -309,7 +266,7 @@ class Trace:
         self.events.append((sequence_number(), self._stack[-1].id if self._stack else OUTSIDE))
 
     def _merge(self, done: _Open, call: Call, tensors: Sequence[Tensor]) -> None:
-        """A module without modules in it is one node, whatever operations ran in it."""
+        """Make one node of a module without modules in it, whatever operations ran in it."""
         item = self._new(Item(call.type, MODULE, call.id, call.path, call.outputs), tensors)
         cut = [self.items[one] for one in done.items if self.items[one].cut_slots]
         if cut and not any(one.requires_grad for one in tensors):
@@ -320,10 +277,16 @@ class Trace:
 
     # ------------------------------------------------------------------ operations
 
+    @property
+    def _path(self) -> str:
+        """Return the path of the module that is running; empty outside of all."""
+        return self.calls[self._stack[-1].id].path if self._stack else ""
+
     def taken(self, tensors: Sequence[Tensor]) -> list[Taken]:
         """Return an operation's inputs as they are before it runs and writes into some of them."""
+        flow, path = self.flow, self._path
         return [
-            Taken(one, one.requires_grad, self._flow(one) if one.requires_grad else "")
+            Taken(one, one.requires_grad, flow.source_of(one, path) if one.requires_grad else "")
             for one in tensors
         ]
 
@@ -335,20 +298,19 @@ class Trace:
             inputs: the tensors it was given.
             given: its results, and what it overwrote.
         """
-        line = _line()
+        path, line = self._path, _line()
         taken = [one.tensor for one in inputs]
         if not torch.is_grad_enabled() and is_in_function():
-            self._note_inside(name, inputs, given, line)
+            self.flow.note_inside(name, inputs, given, path, line)
             return
         for tensor in taken:
-            self._note_unmarked(tensor)
-        reason = self._note_flow(name, inputs, given, line)
+            self.flow.note_unmarked(tensor)
+        reason = self.flow.note(name, inputs, given, path, line)
         sources = [(self._source(one), type_of(one)) for one in taken]
         known = [(source, kind) for source, kind in sources if source is not None]
         if not given or not known:
             return
-        path = self.calls[self._stack[-1].id].path if self._stack else ""
-        params = [self._params[id(one)] for one in taken if id(one) in self._params]
+        params = self.flow.params_among(taken)
         note = reason or (f"with {', '.join(params)}" if params else "")
         cut = [place for place, one in enumerate(inputs) if one.needs_grad] if reason else []
         call = self._stack[-1].id if self._stack else OUTSIDE
@@ -356,29 +318,6 @@ class Trace:
         item = self._new(Item(name, OPERATION, call, path, types, line, note, tuple(cut)), given)
         for place, (source, kind) in enumerate(known):
             self.edges.append((source, item, 0, place, kind))
-
-    def _note_inside(
-        self, name: str, inputs: Sequence[Taken], given: Sequence[Tensor], line: str
-    ) -> None:
-        """An operation ran in the forward of a custom function, which shows nothing of it."""
-        tensors = [one.tensor for one in inputs]
-        params = tuple(self._params[id(one)] for one in tensors if id(one) in self._params)
-        path = self.calls[self._stack[-1].id].path if self._stack else ""
-        if params:
-            self.operations.append(Operation(name, params, False, INSIDE, path, line))
-        sources = [one.source for one in inputs if one.needs_grad]
-        for before in map(self._inside.get, tensors):
-            sources += () if before is None else before.sources
-        if sources and name not in _NO_VALUES:
-            found = Operation(name, tuple(dict.fromkeys(sources)), False, UNMARKED, path, line)
-            for one in given:
-                self._inside[one] = found
-
-    def _note_unmarked(self, tensor: Tensor) -> None:
-        """A tensor is used: if a custom function made it without a graph, it was cut off there."""
-        found = self._inside.get(tensor)
-        if found is not None and not tensor.requires_grad and found not in self.operations:
-            self.operations.append(found)
 
     def _new(self, item: Item, tensors: Iterable[Tensor]) -> int:
         number = len(self.items)
@@ -395,7 +334,7 @@ class Trace:
         return number
 
     def _source(self, tensor: Tensor) -> int | None:
-        """The item that made a tensor; a new one where PyTorch shows no function that did."""
+        """Return the item that made a tensor; a new one where no function was seen to."""
         source, node = self._made.get(tensor), tensor.grad_fn
         is_custom = isinstance(node, BackwardCFunction)
         if node is None or (source is not None and not is_custom):
@@ -417,7 +356,7 @@ class Trace:
     def _behind(self, node: Any) -> set[int]:
         found: set[int] = set()
         todo, seen = [node], {node}
-        while todo and len(seen) < _MOST_HIDDEN:
+        while todo and len(seen) < MOST_HIDDEN:
             for following, _ in todo.pop().next_functions:
                 if following is None or following in seen:
                     continue
@@ -427,51 +366,6 @@ class Trace:
                 else:
                     todo.append(following)
         return found
-
-    def _note_flow(
-        self, name: str, inputs: Sequence[Taken], given: Sequence[Tensor], line: str
-    ) -> str:
-        """Write down an operation with inputs that require grad; returns why it cuts them off."""
-        sources = tuple(dict.fromkeys(one.source for one in inputs if one.needs_grad))
-        if not sources or name in _NO_VALUES or (not given and name not in _VALUES):
-            return ""
-        # What is written without grad mode keeps the graph that it had, without the write.
-        has_grad = torch.is_grad_enabled() and any(one.requires_grad for one in given)
-        path = self.calls[self._stack[-1].id].path if self._stack else ""
-        reason = "" if has_grad else _why_cut(name, given)
-        number = len(self.operations)
-        self.operations.append(Operation(name, sources, has_grad, reason, path, line))
-        for one in given:
-            if has_grad or not one.requires_grad:
-                self._flows[one] = number
-        return reason
-
-    def _flow(self, tensor: Tensor) -> int | str:
-        if id(tensor) in self._params:
-            return self._params[id(tensor)]
-        flow = self._flows.get(tensor)
-        if flow is not None:
-            return flow
-        if tensor.grad_fn is None:
-            return ""  # An input, or a tensor that was made outside of the call.
-        number = len(self.operations)  # A custom function: its sources are those of its node.
-        sources = tuple(self._sources_of(tensor.grad_fn))
-        path = self.calls[self._stack[-1].id].path if self._stack else ""
-        self.operations.append(Operation(tensor.grad_fn.name(), sources, True, "", path, ""))
-        self._flows[tensor] = number
-        return number
-
-    def _sources_of(self, node: Any) -> Iterator[int | str]:
-        todo, seen = [node], {node}
-        while todo and len(seen) < _MOST_HIDDEN:
-            one = todo.pop()
-            variable = getattr(one, "variable", None)
-            if variable is not None and id(variable) in self._params:
-                yield self._params[id(variable)]
-            for following, _ in one.next_functions:
-                if following is not None and following not in seen:
-                    seen.add(following)
-                    todo.append(following)
 
 
 class _Functions(TorchFunctionMode):
@@ -494,13 +388,13 @@ class _Functions(TorchFunctionMode):
             given = [one for one in _pytree.tree_leaves(result) if isinstance(one, Tensor)]
             if name == "setitem":
                 given = [args[0]]
-            if given or name in _VALUES:
+            if given or name in VALUES:
                 self._trace.ran(name, taken, given)
         return result
 
 
 def _argument_names(module: nn.Module) -> list[str]:
-    """Names of the positional arguments of a forward; none where they cannot be known."""
+    """Return names of the positional arguments of a forward; none where they cannot be known."""
     try:
         given = inspect.signature(module.forward).parameters.values()
     except (TypeError, ValueError):
@@ -510,7 +404,7 @@ def _argument_names(module: nn.Module) -> list[str]:
 
 
 def _named(leaf: str, names: Sequence[str], *, is_only: bool) -> str:
-    """The name of a tensor among the arguments, by the name of its argument."""
+    """Return the name of a tensor among the arguments, by the name of its argument."""
     if is_only:
         return ".".join(part for part in (names[0] if names else "", leaf) if part)
     first, _, rest = leaf.partition(".")
@@ -526,21 +420,6 @@ def _name_of(func: Any) -> str:
     return str(name).removeprefix("__").removesuffix("__")
 
 
-def _why_cut(name: str, given: Sequence[Tensor]) -> str:
-    if name in _VALUES:
-        return "takes the values out of PyTorch"
-    if name in _DETACH:
-        return "detaches its result from the graph"
-    if torch.is_inference_mode_enabled():
-        return "ran in inference mode"
-    if not torch.is_grad_enabled():
-        return "ran under no_grad"
-    kinds = {str(one.dtype).removeprefix("torch.") for one in given}
-    if not any(one.is_floating_point() or one.is_complex() for one in given):
-        return f"returns {', '.join(sorted(kinds))}, which carries no gradient"
-    return "is not differentiable"
-
-
 def _line() -> str:
     """Return the line where the program called what runs, past PyTorch and this package."""
     frame = sys._getframe(2)
@@ -550,7 +429,7 @@ def _line() -> str:
 
 
 def outermost_scripted(modules: Mapping[str, nn.Module]) -> list[str]:
-    """Paths of the scripted modules that stand in no other one."""
+    """Return paths of the scripted modules that stand in no other one."""
     found: list[str] = []
     for path, module in modules.items():
         inside = any(not one or path.startswith(f"{one}.") for one in found)
@@ -560,7 +439,7 @@ def outermost_scripted(modules: Mapping[str, nn.Module]) -> list[str]:
 
 
 def _type_of_module(module: nn.Module) -> str:
-    """The name of its class; of a scripted module that of what it was made of."""
+    """Return the class name of a module; a scripted one has that of its original."""
     if isinstance(module, torch.jit.ScriptModule):
         return str(getattr(module, "original_name", type(module).__name__))
     return type(module).__name__

@@ -76,7 +76,7 @@ class Backwards:
         return self._begin(task) if number is None else number
 
     def restart(self) -> None:
-        """A new step: numbers start again."""
+        """Start the numbers again, for a new step."""
         self._numbers.clear()
         self.forget_failed()
 

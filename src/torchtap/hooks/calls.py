@@ -7,15 +7,13 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
-from types import FrameType
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from torchtap.core.modules import is_container
 from torchtap.core.record import BACKWARD, FORWARD, RECOMPUTE
-from torchtap.core.stack_frames import is_on_stack
 from torchtap.core.torch_private import (
     current_node,
     current_task,
@@ -24,17 +22,19 @@ from torchtap.core.torch_private import (
     top_saved_hooks,
 )
 from torchtap.core.tree import argument_leaves
+from torchtap.hooks.call_follower import FollowedCall
+from torchtap.hooks.checkpoint_calls import FUNCTION, OTHER, CheckpointCalls, backward_runner
 from torchtap.hooks.module_hook import ModuleHook
-from torchtap.hooks.replay import FUNCTION, OTHER, Replay, what_runs
-from torchtap.hooks.taps import Tap
+from torchtap.hooks.site_state import Tap
 
 UNIDENTIFIED = -1
 """Number of a recomputed call that could not be distinguished from the others of its module."""
 _MOST_THREADS = 64
 """Threads whose calls are remembered; DataParallel makes new ones for every forward."""
 INSIDE_BACKWARD = -1
-"""In the report of an edit, all calls inside a backward that are no recomputation."""
-NOT_IDENTIFIED = (
+"""Call number under which an edit's report counts all calls of phase ``backward``. It may equal
+:data:`UNIDENTIFIED`, since an edit of an unidentified call raises and is never counted."""
+WHY_UNIDENTIFIED = (
     "an activation checkpoint computed it again, and which call it is could not be determined"
 )
 
@@ -50,13 +50,13 @@ class Numbering:
         self.restart()
 
     def restart(self) -> None:
-        """A new step."""
-        self._own = _Own()
-        self._own.replay = Replay(sequence_number())
-        self._replays = deque([self._own.replay], maxlen=_MOST_THREADS)
+        """Begin a step."""
+        self._own = _ThreadCalls()
+        self._own.calls = CheckpointCalls(sequence_number())
+        self._of_threads = deque([self._own.calls], maxlen=_MOST_THREADS)
 
     def enter_model(self) -> None:
-        """The outermost call begins."""
+        """Note the grad mode in which the outermost call begins."""
         self._may_differentiate = torch.is_grad_enabled() or is_in_function()
 
     def number(self, tap: Tap, args: Any, kwargs: Mapping[str, Any]) -> tuple[int, str]:
@@ -85,9 +85,9 @@ class Numbering:
     def _inside_backward(
         self, tap: Tap, arguments: Sequence[Tensor], *, may_recur: bool
     ) -> tuple[int, str]:
-        runner = what_runs(current_node())
+        runner = backward_runner(current_node())
         if runner is not OTHER:
-            place = self._replay_of(tap, arguments, runner).find(tap, arguments, runner)
+            place = self._calls_of_thread(tap, arguments, runner).find(tap, arguments, runner)
             if place is not None and place.phase is FORWARD:
                 return place.call, RECOMPUTE
             if place is None and runner is not FUNCTION:
@@ -99,30 +99,33 @@ class Numbering:
         return call, BACKWARD
 
     def _remember(self, tap: Tap, call: int, phase: str, arguments: Sequence[Tensor]) -> None:
-        replay, may = self._own.replay, self._may_differentiate
-        if replay is None:
-            replay = self._own.replay = Replay(0)
-            self._replays.append(replay)
-        replay.remember(tap, call, phase, arguments, may_differentiate=may)
+        calls, may = self._own.calls, self._may_differentiate
+        if calls is None:
+            calls = self._own.calls = CheckpointCalls(0)
+            self._of_threads.append(calls)
+        calls.remember(tap, call, phase, arguments, may_differentiate=may)
 
-    def _replay_of(self, tap: Tap, arguments: Sequence[Tensor], runner: str) -> Replay:
-        """Return the replay of the thread that ran the forward; its backward may run in another."""
-        every = list(self._replays)
-        own = self._own.replay or every[0]
+    def _calls_of_thread(
+        self, tap: Tap, arguments: Sequence[Tensor], runner: str
+    ) -> CheckpointCalls:
+        """Return the calls of the thread that ran the forward; its backward may run in another."""
+        every = list(self._of_threads)
+        own = self._own.calls or every[0]
         is_where = (one for one in [own, *every] if one.is_where(tap, arguments, runner))
         return next(is_where, own)
 
 
-class _Own(threading.local):
-    """The thread's replay in this step. Thread-local, as ids of ended threads are given again."""
+class _ThreadCalls(threading.local):
+    """Calls of the thread in this step. Thread-local, as ids of ended threads are given again."""
 
-    replay: Replay | None = None
+    calls: CheckpointCalls | None = None
 
 
 class EnteredCalls:
-    """Numbers calls as they are entered, and gives the number back when they are left.
+    """Numbers calls when they are entered, and returns the number when they are left.
 
-    Of a module that may call itself, the call that is left is not the last that was entered.
+    A module that calls itself leaves the innermost call first, so counting at the end would number
+    the inner call before the outer one.
     """
 
     def __init__(self) -> None:
@@ -137,7 +140,7 @@ class EnteredCalls:
         return numbers.pop() if numbers else next(self._count)
 
     def enter(self) -> None:
-        """A call is entered. What a checkpoint runs again has a number already."""
+        """Number a call that is entered, unless a checkpoint runs it again: it has a number."""
         if current_task() == -1:
             self._entered.numbers.append(next(self._count))
 
@@ -164,13 +167,13 @@ def _has_other_hooks(module: nn.Module) -> bool:
     return any(not isinstance(hook, ModuleHook) for table in tables for hook in table.values())
 
 
-def counted_as(call: int, phase: str) -> int:
-    """The number by which the report of an edit counts a call."""
+def number_in_report(call: int, phase: str) -> int:
+    """Return the number by which the report of an edit counts a call."""
     return INSIDE_BACKWARD if phase is BACKWARD else call
 
 
 def outermost_parts(modules: Mapping[str, nn.Module]) -> list[str]:
-    """Paths of what programs call where they do not call the model: its parts, not their parts."""
+    """Return the paths of parts that programs call in place of the model, not of their parts."""
     found: set[str] = set()
     for path, module in modules.items():
         steps = path.split(".")
@@ -180,58 +183,23 @@ def outermost_parts(modules: Mapping[str, nn.Module]) -> list[str]:
     return [path for path in modules if path in found]
 
 
-class Call:
-    """One call of a tapped module that has been entered and not yet left.
+class Call(FollowedCall):
+    """One call of a module that is tapped by an engine.
 
     Attributes:
         number: within the step; calls inside a backward are numbered apart.
         phase: ``forward``, ``recompute`` or ``backward``.
     """
 
-    __slots__ = ("caller", "number", "phase", "tap")
+    __slots__ = ("number", "phase")
 
     def __init__(self, tap: Tap, number: int, phase: str, depth: int) -> None:
-        self.tap = tap
+        # Only those of the model itself are asked whether they are over: a frame is kept for each.
+        super().__init__(tap, sys._getframe(depth) if tap.path == "" else None)
         self.number = number
         self.phase = phase
-        # nn.Module's own call, which this belongs to; only asked for of the root.
-        self.caller: FrameType | None = sys._getframe(depth) if tap.path == "" else None
 
     @property
     def phase_of_gradients(self) -> str:
         """Return the phase of gradients: a recomputed call has those of its first forward."""
         return BACKWARD if self.phase is BACKWARD else FORWARD
-
-
-OneCall = TypeVar("OneCall", bound=Call)
-
-
-class Running(threading.local, Generic[OneCall]):
-    """The calls that each thread is inside of.
-
-    Attributes:
-        stack: those of this thread, the outermost first.
-    """
-
-    def __init__(self) -> None:
-        self.stack: list[OneCall] = []
-
-    def pop(self, tap: Tap) -> OneCall | None:
-        """Take off the innermost call of ``tap``, and the calls inside of it that raised."""
-        stack = self.stack
-        if stack and stack[-1].tap is tap:
-            return stack.pop()
-        if not any(call.tap is tap for call in stack):
-            return None
-        while True:
-            call = stack.pop()
-            if call.tap is tap:
-                return call
-
-    def is_stale(self) -> bool:
-        """Return whether no call of the root is on Python's stack any more.
-
-        They are left behind by a KeyboardInterrupt, which runs no hooks.
-        """
-        callers = [call.caller for call in self.stack if call.caller is not None]
-        return bool(callers) and not is_on_stack(callers, sys._getframe(2))

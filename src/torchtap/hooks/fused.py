@@ -23,8 +23,8 @@ from torch.nn import TransformerEncoderLayer
 from torch.nn.modules import transformer
 
 from torchtap.core.torch_private import script_as
-from torchtap.hooks.module_hook import EDIT, Handle, Keywords, ModuleHook, keep_dynamo_out
-from torchtap.hooks.taps import Tap
+from torchtap.hooks.module_hook import EDIT, NEEDED, Handle, Keywords, ModuleHook, keep_dynamo_out
+from torchtap.hooks.site_state import Tap
 
 REASON = (
     "nn.TransformerEncoderLayer runs as one fused kernel here (eval mode, no grad), which a hook "
@@ -82,10 +82,11 @@ def _has_hooks(module: nn.Module) -> bool:
 
 
 def _only_reads(hook: Any) -> bool:
-    return isinstance(hook, ModuleHook) and hook.role != EDIT
+    return isinstance(hook, ModuleHook) and hook.role not in (EDIT, NEEDED)
 
 
-script_as(_num_hooks, "aten::len")  # What torch.jit.script makes of it.
+# torch.jit.script compiles the layer with whatever stands for ``len`` in its file.
+script_as(_num_hooks, "aten::len")
 _lock = threading.RLock()
 _num_holders = 0
 
@@ -138,16 +139,11 @@ class FusedEncoderGuard:
 
 
 class FusedEncoderHook(ModuleHook[list[Tap]]):
-    """Pre-hook of an encoder layer: notes why nothing is seen of what is inside of it.
-
-    Args:
-        inside: taps of the modules in the layer.
-    """
+    """Pre-hook of an encoder layer: tells the taps inside of it why nothing is seen of them."""
 
     __slots__ = ()
 
-    def __init__(self, inside: list[Tap]) -> None:
-        super().__init__(inside, Tap("", {}))
+    with_kwargs = True
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: Keywords = None) -> None:
         if not torch.compiler.is_compiling():

@@ -60,12 +60,12 @@ class HookGuards:
 
 
 def _count(change: int) -> None:
-    """The first to come changes the setting, and the last to go changes it back.
+    """Change the setting for the first holder, and change it back for the last one.
 
-    What a program sets in Dynamo's ``config`` is seen by the thread that set it and by no other,
-    while models run in any thread and the collector finishes holders in any: so the default is
-    changed, which all threads share. A value that the program itself has set goes before it, and
-    is set apart, in the thread that holds first.
+    Dynamo's ``config`` shows a value only to the thread that set it, while models run in any
+    thread and the collector finishes holders in any: so the default is changed, which all threads
+    share. A value that the program itself has set goes before the default, and is changed too, in
+    the thread that holds first.
     """
     global _num_holders, _before, _is_overridden
     dynamo: Any = sys.modules.get("torch._dynamo")
@@ -85,7 +85,7 @@ def _count(change: int) -> None:
 
 
 def shared_number(modules: Iterable[nn.Module]) -> int:
-    """A number under which no module has a hook; often the one of a watch that is closed."""
+    """Return a number under which no module has a hook; often the one of a watch that is closed."""
     taken = {key for m in modules for key in (*m._forward_pre_hooks, *m._forward_hooks)}
     for number in _numbers:
         if number not in taken:

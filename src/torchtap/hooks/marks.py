@@ -9,8 +9,8 @@ from typing import Protocol
 from torch import Tensor
 
 from torchtap.core.errors import InputError
+from torchtap.hooks.hook_order import AFTER, BEFORE
 from torchtap.hooks.module_hook import MARKS, keep_dynamo_out
-from torchtap.hooks.order import AFTER, BEFORE
 
 _SIGNS = frozenset("*?[]:!@")
 """Characters that mean something in a pattern."""
@@ -23,7 +23,9 @@ class Watching(Protocol):
         looks: ``after`` edits, or ``before`` them.
     """
 
-    looks: str
+    @property
+    def looks(self) -> str:
+        """Return whether it looks ``after`` edits, or ``before`` them."""
 
     def mark(self, tensor: Tensor, name: str) -> None:
         """Read a marked tensor."""

@@ -13,12 +13,12 @@ import copy
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from torch.utils.hooks import RemovableHandle
 
 from torchtap.core.torch_private import run_uncompiled
-from torchtap.hooks.taps import Tap
+from torchtap.hooks.site_state import Tap
 
 Owner = TypeVar("Owner")
 
@@ -59,31 +59,31 @@ class Handle:
     def __init__(self, handle: RemovableHandle) -> None:
         self._handle = handle
         for table in self._tables():
-            own = _Own.of(table) or _Own(table)
+            own = _OwnEntries.of(table) or _OwnEntries(table)
             own.keys.add(handle.id)
 
     @property
     def id(self) -> int:
-        """The key of the hook in its table."""
+        """Return the key of the hook in its table."""
         return self._handle.id
 
     def remove(self) -> None:
         """Take the hook off, and with the last one of ours all that was put on the tables."""
         self._handle.remove()
         for table in self._tables():
-            own = _Own.of(table)
+            own = _OwnEntries.of(table)
             if own is not None:
                 own.discard(self._handle.id)
 
     def _tables(self) -> Iterator[Table]:
-        """The table of hooks, and those in which PyTorch notes how each hook is to be called."""
+        """Yield the table of hooks, and those in which PyTorch notes how to call each hook."""
         for ref in (self._handle.hooks_dict_ref, *self._handle.extra_dict_ref):
             table = ref()
             if isinstance(table, OrderedDict):
                 yield table
 
 
-class _Own:
+class _OwnEntries:
     """Our own entries of one hook table; its methods stand on the table as attributes."""
 
     __slots__ = ("_table", "keys")
@@ -94,10 +94,10 @@ class _Own:
         vars(table).update(__deepcopy__=self.deepcopy, __reduce_ex__=self.reduce)
 
     @staticmethod
-    def of(table: Table) -> _Own | None:
-        """Return the ``_Own`` of a table, if any of its entries are ours."""
+    def of(table: Table) -> _OwnEntries | None:
+        """Return the ``_OwnEntries`` of a table, if any of its entries are ours."""
         own = getattr(vars(table).get("__reduce_ex__"), "__self__", None)
-        return own if isinstance(own, _Own) else None
+        return own if isinstance(own, _OwnEntries) else None
 
     def discard(self, key: int) -> None:
         """An entry of ours is gone; with the last one go the attributes."""
@@ -128,9 +128,11 @@ Keywords = dict[str, Any] | None
 """Keyword arguments of a call. PyTorch notes apart from a hook that it takes them, and passes none
 to a hook that another thread is taking off at this moment. So parameters of hooks have defaults,
 and a forward hook is then given the output in the place of the keywords."""
-WATCH_BEFORE, EDIT, WATCH_AFTER, FOLLOW = "watch before", "edit", "watch after", "follow"
-"""Roles of a hook: it reads values before all edits, replaces them, or reads them after all edits.
-A hook that follows neither reads nor replaces values, so its place in the table does not matter."""
+WATCH_BEFORE, EDIT, WATCH_AFTER = "watch before", "edit", "watch after"
+"""Roles of a hook: reads values before all edits, replaces them, or reads them after all edits."""
+FOLLOW, NEEDED = "follow", "needed"
+"""Roles of a hook whose place in the table does not matter. One that is needed must be called: it
+keeps a fused kernel from running in place of its module."""
 
 
 class ModuleHook(Generic[Owner]):
@@ -138,17 +140,22 @@ class ModuleHook(Generic[Owner]):
 
     Args:
         owner: of the hook, which takes it off. An engine of a watch or of an edit, for instance.
-        tap: of the module.
-        role: decides the order among our hooks, see :mod:`torchtap.hooks.order`.
+        role: decides the order among our hooks, see :mod:`torchtap.hooks.hook_order`.
+
+    Attributes:
+        with_kwargs: as in ``register_forward_hook``: the keyword arguments are passed too.
+        always_call: as in ``register_forward_hook``: called also if the module raises.
     """
 
-    __slots__ = ("owner", "role", "tap")
+    __slots__ = ("owner", "role")
+
+    with_kwargs: ClassVar[bool] = False
+    always_call: ClassVar[bool] = False
 
     __call__: Callable[..., Any]  # Of a subclass, as PyTorch calls that kind of hook.
 
-    def __init__(self, owner: Owner, tap: Tap, role: str = FOLLOW) -> None:
+    def __init__(self, owner: Owner, role: str = FOLLOW) -> None:
         self.owner = owner
-        self.tap = tap
         self.role = role
 
     def __getattr__(self, name: str) -> Any:
@@ -167,6 +174,20 @@ class ModuleHook(Generic[Owner]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return getattr, (contextlib.nullcontext(), "__exit__")
+
+
+class TapHook(ModuleHook[Owner]):
+    """A hook of ours on a module that is tapped.
+
+    Args:
+        tap: of the module.
+    """
+
+    __slots__ = ("tap",)
+
+    def __init__(self, owner: Owner, tap: Tap, role: str = FOLLOW) -> None:
+        super().__init__(owner, role)
+        self.tap = tap
 
 
 def run_as_it_is(*functions: Any) -> None:

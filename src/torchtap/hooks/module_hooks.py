@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Generic, Protocol
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import torch
 from torch import nn
-from torch.utils.hooks import RemovableHandle
 
-from torchtap.hooks.calls import EnteredCalls, Numbering, OneCall, Running, may_call_itself
-from torchtap.hooks.guards import HookGuards, renumber
-from torchtap.hooks.module_hook import VALUES, Handle, ModuleHook, keep_dynamo_out
-from torchtap.hooks.order import put_by_role
-from torchtap.hooks.taps import Tap
+from torchtap.hooks.call_follower import CallFollower
+from torchtap.hooks.calls import Call, EnteredCalls, Numbering, may_call_itself
+from torchtap.hooks.guards import HookGuards
+from torchtap.hooks.module_hook import VALUES, ModuleHook, TapHook, keep_dynamo_out
+from torchtap.hooks.site_state import Tap
 
 if TYPE_CHECKING:
     from torchtap.core.plan import Filter, Plan
@@ -24,7 +23,7 @@ EXPORTED = "it ran while torch.export was tracing, where tensors have no values"
 _NO_HOOKS = "a ScriptModule takes no hooks"
 
 
-class Recording(Protocol):
+class Countable(Protocol):
     """Interface of the owner of a hook that only counts: the engine of a watch or of an edit."""
 
     @property
@@ -32,7 +31,7 @@ class Recording(Protocol):
         """Return whether calls count now."""
 
 
-class CallCounter(ModuleHook[Recording]):
+class CallCounter(TapHook[Countable]):
     """Forward pre-hook of a module that may call itself, where its end is all that is wanted."""
 
     __slots__ = ()
@@ -42,7 +41,10 @@ class CallCounter(ModuleHook[Recording]):
             self.tap.calls.enter()  # type: ignore[attr-defined]
 
 
-class ModuleHooks(Generic[OneCall]):
+OneCall = TypeVar("OneCall", bound=Call)
+
+
+class ModuleHooks(CallFollower[OneCall]):
     """The hooks of one engine on the modules of a model, and the calls that they follow.
 
     Args:
@@ -51,32 +53,30 @@ class ModuleHooks(Generic[OneCall]):
 
     Attributes:
         taps: path -> tap.
-        root: tap of the model itself, which is followed even if nothing of it is wanted.
+        root: tap of the model itself; followed even if no site of it is selected.
         marks: name -> tap of the marks that were reached, ``None`` if not wanted.
-        namesakes: marks that have no tap, because a module has their name.
+        shadowed_marks: marks without a tap because a module has the same name.
         numbering: of calls within the step.
-        running: calls that each thread is inside of.
         guards: let code that is compiled from now on depend on hooks.
     """
 
     def __init__(
         self, plan: Plan, make_tap: Callable[[str, Mapping[str, Filter]], Tap] = Tap
     ) -> None:
+        super().__init__()
         self.taps = {planned.path: make_tap(planned.path, planned.filters) for planned in plan.taps}
         self.root = self.taps.get("") or Tap("", {})
         self.marks: dict[str, Tap | None] = {}
-        self.namesakes: set[str] = set()
+        self.shadowed_marks: set[str] = set()
         self.numbering = Numbering()
-        self.running: Running[OneCall] = Running()
         self.guards = HookGuards()
         self._plan = plan
         self._make_tap = make_tap
-        self._handles: list[Any] = []
 
     # ------------------------------------------------------------------ on, step, off
 
     def tapped(self, modules: Mapping[str, nn.Module]) -> Iterator[tuple[Tap, nn.Module]]:
-        """The model and its tapped modules, of those that take hooks.
+        """Yield the model and its tapped modules, of those that take hooks.
 
         Args:
             modules: path -> module.
@@ -88,60 +88,32 @@ class ModuleHooks(Generic[OneCall]):
             else:
                 yield tap, module
 
-    def hook(
+    def put_on_counting(
         self,
         module: nn.Module,
         *,
         before: ModuleHook[Any] | None,
-        after: ModuleHook[Any] | None,
+        after: TapHook[Any] | None,
         counter: ModuleHook[Any],
         number: int | None = None,
     ) -> None:
-        """Put the hooks of one tap on a module.
+        """Put the hooks of one tap on a module, so that its calls can be counted.
 
         Args:
             module: of the tap.
             before: forward pre-hook, if one is needed.
-            after: forward hook, if one is needed; called too where the module raises.
+            after: forward hook, if one is needed.
             counter: forward pre-hook that counts calls, used where only ``after`` is needed and
                 the module may call itself.
-            number: key of the hooks in the module's tables, see
-                :func:`~torchtap.hooks.guards.shared_number`.
+            number: see :meth:`~torchtap.hooks.call_follower.CallFollower.put_on`.
         """
         if after is not None and before is None and may_call_itself(module):
             after.tap.count = EnteredCalls
-            self.hook_before(module, counter, number)
-        if before is not None:
-            self.hook_before(module, before, number, with_kwargs=True)
-        if after is not None:
-            made = module.register_forward_hook(after, with_kwargs=True, always_call=True)
-            self._keep(made, module._forward_hooks, number)
-
-    def hook_before(
-        self,
-        module: nn.Module,
-        hook: ModuleHook[Any],
-        number: int | None = None,
-        *,
-        with_kwargs: bool = False,
-    ) -> None:
-        """Put one forward pre-hook on a module."""
-        made = module.register_forward_pre_hook(hook, with_kwargs=with_kwargs)
-        self._keep(made, module._forward_pre_hooks, number)
-
-    def _keep(self, made: RemovableHandle, table: Any, number: int | None) -> None:
-        if number is not None:
-            renumber(made, number)
-        handle = Handle(made)
-        self._handles.append(handle)
-        put_by_role(table, handle.id)
-
-    def hold(self, handles: Iterable[Any]) -> None:
-        """Remove these hooks together with those on modules."""
-        self._handles += handles
+            before = counter
+        self.put_on(module, before=before, after=after, number=number)
 
     def restart(self) -> None:
-        """A new step: no call is running, and calls are numbered from 0."""
+        """Begin a step: no call is running, and calls are numbered from 0."""
         self.numbering.restart()
         self.running.stack.clear()
         for tap in (self.root, *self.taps.values(), *self.marks.values()):
@@ -149,22 +121,20 @@ class ModuleHooks(Generic[OneCall]):
                 tap.restart()
 
     def release(self) -> None:
-        """Remove every hook."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
+        """Take every hook off."""
+        super().release()
         self.guards.release()
         self.running.stack.clear()
 
     # ------------------------------------------------------------------ marks
 
     def mark_tap(self, name: str) -> Tap | None:
-        """The tap of a mark, made when the mark is first reached; ``None`` if it is not wanted."""
+        """Return the tap of a mark, made when it is first reached; ``None`` if it is not wanted."""
         if name not in self.marks:
             filters = self._plan.mark_filters(name)
             is_taken = name in self._plan.types or name in self._plan.aliases
             if filters and is_taken:
-                self.namesakes.add(name)
+                self.shadowed_marks.add(name)
             is_wanted = filters and not is_taken
             self.marks[name] = self._make_tap(name, filters) if is_wanted else None
         return self.marks[name]

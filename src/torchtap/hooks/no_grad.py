@@ -5,17 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from torchtap.core.torch_private import (
-    current_node,
-    current_task,
-    is_legacy_batched,
-    is_of_transform,
-)
-from torchtap.hooks.replay import NON_REENTRANT, what_runs
+from torchtap.core.torch_private import is_legacy_batched, is_of_transform
 
 
 def why_no_grad(tensor: Tensor) -> str:
-    """Why a tensor has no gradient."""
+    """Return why a tensor has no gradient."""
     if not (tensor.is_floating_point() or tensor.is_complex()):
         return f"{str(tensor.dtype).removeprefix('torch.')} carries no gradient"
     if tensor.is_inference():
@@ -23,13 +17,6 @@ def why_no_grad(tensor: Tensor) -> str:
     if not torch.is_grad_enabled():
         return "grad mode was off"
     return "it does not require grad"
-
-
-def is_discarded_graph() -> bool:
-    """Return whether a non-reentrant checkpoint recomputes, only for its saved tensors."""
-    if current_task() == -1:
-        return False
-    return what_runs(current_node()) is NON_REENTRANT
 
 
 BATCHED = (

@@ -45,7 +45,7 @@ class OptimizerListener(Protocol):
         """
 
     def after_step(self, optimizer: Optimizer) -> None:
-        """The step returned."""
+        """Hear that the step returned."""
 
 
 def listen_to_optimizers(listener: OptimizerListener) -> list[RemovableHandle]:

@@ -11,7 +11,7 @@ from torch.utils.hooks import RemovableHandle
 
 from torchtap.core.distributed import sharded_parameters
 from torchtap.core.torch_private import current_task
-from torchtap.hooks.taps import SiteState, Tap
+from torchtap.hooks.site_state import SiteState, Tap
 
 if TYPE_CHECKING:
     from torchtap.core.plan import Plan
@@ -137,7 +137,7 @@ class SeenParams:
 def tapped_params(
     plan: Plan, taps: Mapping[str, Tap], port: str
 ) -> Iterator[tuple[SiteState, nn.Module, Tensor]]:
-    """The selected parameters of the modules of a plan, each with its site and its owner.
+    """Yield the selected parameters of the modules of a plan, each with its site and its owner.
 
     A parameter that several modules own comes once for each.
     """
@@ -152,7 +152,7 @@ def tapped_params(
 
 
 def owned(module: nn.Module | None, name: str) -> tuple[Tensor, ...]:
-    """The module's parameter of that name now, and FSDP2's shard of it."""
+    """Return the module's parameter of that name now, and FSDP2's shard of it."""
     held = None if module is None else module._parameters.get(name)
     if held is None:
         return ()

@@ -71,12 +71,12 @@ class _PackHook:
 
 
 def make_pair(pack: Pack, unpack: Unpack) -> Pair:
-    """The pair of hooks of one owner."""
+    """Return the pair of hooks of one owner."""
     return _PackHook(pack), unpack
 
 
 def top() -> Pair | None:
-    """The pair that is asked now."""
+    """Return the pair that is asked now."""
     found: Pair | None = top_saved_hooks(True)
     return found
 
@@ -112,14 +112,14 @@ def is_of_checkpoint(pair: Pair | None) -> bool:
 
 
 def guarded(tensor: Tensor) -> Guarded:
-    """A saved tensor that stays where it is, watched for being overwritten."""
+    """Return a saved tensor that stays where it is, watched for being overwritten."""
     # Detached, since the graph would otherwise hold itself; it shares the version counter.
     alias = tensor.detach()
     return alias, alias._version
 
 
 def checked(guarded: Guarded) -> Tensor:
-    """The tensor again.
+    """Return the tensor again.
 
     Raises:
         RuntimeError: it was overwritten, in autograd's own words.

@@ -50,7 +50,7 @@ def holds_any(raw: Any) -> bool:
 
 
 def unpacking_hook(raw: Any) -> tuple[str, bool]:
-    """The name of the hook that unpacks a saved tensor, and whether a checkpoint put it on."""
+    """Return the name of the hook that unpacks a tensor, and whether a checkpoint put it on."""
     hook = raw.unpack_hook
     home = getattr(hook, "__module__", "") or ""
     name = getattr(hook, "__qualname__", type(hook).__name__)

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import sys
 import threading
-import weakref
 from collections.abc import Callable, Mapping
 from types import FrameType, GeneratorType
 from typing import Any
 
-import torch
 from torch import nn
 
 from torchtap.core.plan import Plan
-from torchtap.core.stack_frames import innermost_frames, is_on_stack
 from torchtap.core.torch_private import current_task, may_push_saved_hooks
-from torchtap.hooks.fused import FusedEncoderGuard
-from torchtap.hooks.module_hook import Handle, ModuleHook, keep_dynamo_out
+from torchtap.hooks.call_follower import CallFollower, FollowedCall, RunningCalls
+from torchtap.hooks.module_hook import TapHook, keep_dynamo_out
 from torchtap.hooks.saved_pairs import Pair, is_of_checkpoint, push, remove, top
-from torchtap.hooks.taps import Tap
+from torchtap.hooks.site_state import Tap
 
 CHECKPOINT = (
     "ran inside a non-reentrant checkpoint, which keeps nothing but its inputs; offload around it, "
@@ -43,28 +40,35 @@ INSIDE_A_GRAPH = (
 """Text of the error of ``fullgraph=True``."""
 
 
-class ThreadState(threading.local):
-    """The state of one thread: paths of the modules that run, and the pairs below ours.
+class _ScopedCall(FollowedCall):
+    """A call of a module, and whether it put our pair on."""
+
+    __slots__ = ("puts_on",)
+
+    def __init__(self, tap: Tap, caller: FrameType, *, puts_on: bool) -> None:
+        super().__init__(tap, caller)
+        self.puts_on = puts_on
+
+
+class ThreadState(RunningCalls[_ScopedCall]):
+    """The calls that a thread is inside of, and the pairs below ours.
 
     Attributes:
-        paths: the innermost last; first of all none.
         below: the pair that ours stands on, if ours is on.
         blocks: for each block that was begun and not ended, whether it put ours on.
         num_pauses: of the blocks that want nothing put on.
-        calls: module calls that were entered: of which tap, the frame of ``nn.Module``'s own call,
-            and whether it put our pair on.
-        node: number that autograd's next node had when the latest tensor was packed.
-        unfinished: what was packed since it has that number: the operation may not have ended.
     """
 
     def __init__(self) -> None:
-        self.paths: list[str] = [""]
+        super().__init__()
         self.below: list[Pair | None] = []
         self.blocks: list[bool] = []
         self.num_pauses = 0
-        self.calls: list[tuple[Tap, FrameType, bool]] = []
-        self.node = -1
-        self.unfinished: list[weakref.ref[Any]] = []
+
+    @property
+    def path(self) -> str:
+        """Return the path of the innermost attached module that runs; of none the model's own."""
+        return self.stack[-1].tap.path if self.stack else ""
 
 
 class ModuleScope:
@@ -72,7 +76,7 @@ class ModuleScope:
 
     Attributes:
         pair: ours.
-        places: where each thread is.
+        thread: calls and pairs of each thread.
         entered: paths of modules that were called.
         refused: reason -> paths of modules that ran where we keep away.
         on_begin: called with the path of a module that puts ours on.
@@ -85,43 +89,41 @@ class ModuleScope:
         self.refused: dict[str, dict[str, None]] = {}
         self.on_begin: Callable[[str], None] | None = None
         self.on_end: Callable[[], None] | None = None
-        self.places = ThreadState()
-        self._handles: list[Any] = []
-        self._leaves: list[Any] = []
-        self._inside: dict[int, FrameType] = {}  # Thread -> its outermost call.
+        self.thread = ThreadState()
+        self._follower: CallFollower[_ScopedCall] = CallFollower(self.thread)
+        self._outermost: dict[int, _ScopedCall] = {}  # Of each thread that is inside of any.
         self._is_off = False
-        self._fused: FusedEncoderGuard | None = None
 
     def path(self) -> str:
-        """The innermost attached module that runs in this thread."""
-        return self.places.paths[-1]
+        """Return the innermost attached module that runs in this thread."""
+        return self.thread.path
 
     # ------------------------------------------------------------------ for a block
 
     def begin(self) -> None:
         """Put the pair on, in this thread; once is enough."""
         assert self.pair is not None
-        places, below = self.places, top()
-        puts_on = not places.below and not self._is_inside_checkpoint(below, ".")
+        thread, below = self.thread, top()
+        puts_on = not thread.below and not self._is_inside_checkpoint(below, ".")
         if puts_on:
             push(self.pair)  # Raises where hooks are forbidden: nothing has begun, then.
-            places.below.append(below)
-        places.blocks.append(puts_on)
+            thread.below.append(below)
+        thread.blocks.append(puts_on)
 
     def end(self) -> None:
         """Take it off."""
         assert self.pair is not None
-        if self.places.blocks and self.places.blocks.pop():
+        if self.thread.blocks and self.thread.blocks.pop():
             remove(self.pair)
-            self.places.below.clear()
+            self.thread.below.clear()
 
     def pause(self) -> None:
         """Put nothing on in this thread, until ``resume``."""
-        self.places.num_pauses += 1
+        self.thread.num_pauses += 1
 
     def resume(self) -> None:
-        """A block that wanted nothing put on has ended."""
-        self.places.num_pauses -= 1
+        """End a block that wanted nothing put on."""
+        self.thread.num_pauses -= 1
 
     # ------------------------------------------------------------------ for modules
 
@@ -135,79 +137,69 @@ class ModuleScope:
         """
         taps = {planned.path: Tap(planned.path, planned.filters) for planned in plan.taps}
         for path, tap in taps.items():
-            module = modules[path]
-            if isinstance(module, torch.jit.ScriptModule):
-                continue
             enter, leave = _Enter(self, tap, around=around), _Leave(self, tap)
-            self._handles.append(Handle(module.register_forward_pre_hook(enter)))
-            self._leaves.append(Handle(module.register_forward_hook(leave, always_call=True)))
-        self._fused = FusedEncoderGuard(taps)
-        self._handles += self._fused.attach(modules)
+            self._follower.put_on(modules[path], before=enter, after=leave)
+        self._follower.keep_fused_kernels(taps, modules)
 
     def detach(self) -> None:
         """Take the hooks off.
 
-        Those that other threads need to leave the modules that they are inside of stay till then.
+        Other threads keep the hooks by which they leave the modules that they are inside of.
         """
         self._is_off = True
         self.on_begin = None
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
-        while self.places.calls:
-            self._unwind(self.places.calls[-1][0])
-        self._take_leaves_off()
+        self._follower.remove_pre_hooks()
+        while self.thread.stack:
+            self._unwind(self.thread.stack[-1].tap)
+        self._release_if_left()
 
-    def _take_leaves_off(self) -> None:
+    def _release_if_left(self) -> None:
         if not self._is_off:
             return
-        # A call may have ended without a word, by a KeyboardInterrupt.
-        # No variable holds the frames: this one's is among them, and would hold itself.
-        for thread, caller in list(self._inside.items()):
-            if not is_on_stack([caller], innermost_frames().get(thread)):
-                self._inside.pop(thread, None)
-        if not self._inside:
-            for handle in self._leaves:
-                handle.remove()
-            self._leaves.clear()
-            if self._fused is not None:
-                self._fused.release()
+        for thread, outermost in list(self._outermost.items()):
+            if outermost.is_over():
+                self._outermost.pop(thread, None)
+        if not self._outermost:
+            self._follower.release()
 
     def enter(self, tap: Tap, *, around: bool) -> None:
-        """A module is entered."""
-        places = self.places
-        if any(call[0] is tap for call in places.calls) and self._is_stale():
-            self._unwind(places.calls[0][0])
-        puts_on = around and not places.below and self._may_put_on(tap)
+        """Note that a module is entered, and put the pair on if none is."""
+        thread = self.thread
+        if thread.has(tap) and thread.is_stale():
+            self._unwind(thread.stack[0].tap)
+        puts_on = around and not thread.below and self._may_put_on(tap)
         self.entered.add(tap.path)
-        caller = sys._getframe(2)
-        self._inside.setdefault(threading.get_ident(), caller)
-        places.calls.append((tap, caller, puts_on))
-        places.paths.append(tap.path)
+        call = _ScopedCall(tap, sys._getframe(2), puts_on=puts_on)
+        self._outermost.setdefault(call.thread, call)
+        thread.stack.append(call)
         if puts_on:
             if self.on_begin is not None:
                 self.on_begin(tap.path)
             self.begin()
 
     def leave(self, tap: Tap) -> None:
-        """It returned, or raised."""
-        if any(call[0] is tap for call in self.places.calls):
-            was_on = bool(self.places.below)
+        """Note that a module returned, or raised, and take off the pair that it put on."""
+        if self.thread.has(tap):
+            was_on = bool(self.thread.below)
             self._unwind(tap)
-            self._take_leaves_off()
-            if was_on and not self.places.below and self.on_end is not None:
+            self._release_if_left()
+            if was_on and not self.thread.below and self.on_end is not None:
                 self.on_end()
 
+    def _unwind(self, tap: Tap) -> None:
+        """Leave the innermost call of ``tap``, and all inside it that raised."""
+        for call in self.thread.leave(tap):
+            if call.puts_on:
+                self.end()
+        if not self.thread.stack:
+            self._outermost.pop(threading.get_ident(), None)
+
     def refuse(self, path: str, reason: str) -> None:
-        """A module runs where we keep away."""
+        """Note that a module runs where the pair is not put on, and why."""
         self.refused.setdefault(reason, {})[path] = None
 
-    def _is_stale(self) -> bool:
-        """Return whether the calls of this thread were left behind by a KeyboardInterrupt."""
-        return not is_on_stack([caller for _, caller, _ in self.places.calls], sys._getframe(1))
-
     def _may_put_on(self, tap: Tap) -> bool:
-        if self.places.num_pauses:
+        if self.thread.num_pauses:
             return False  # Where the user wants none.
         if not may_push_saved_hooks():
             self.refuse(tap.path, FORBIDDEN)
@@ -218,27 +210,14 @@ class ModuleScope:
         return not self._is_inside_checkpoint(top(), tap.path)
 
     def _is_inside_checkpoint(self, pair: Pair | None, path: str) -> bool:
-        """It would keep what the checkpoint computes again, and confuse it."""
+        """Return whether a checkpoint is around: offloading would keep what it computes again."""
         is_inside = is_of_checkpoint(pair)
         if is_inside and current_task() == -1:
             self.refuse(path, CHECKPOINT)
         return is_inside
 
-    def _unwind(self, tap: Tap) -> None:
-        """Leave the innermost call of ``tap``, and all inside it that raised."""
-        places = self.places
-        while places.calls:
-            found, _, puts_on = places.calls.pop()
-            places.paths.pop()
-            if puts_on:
-                self.end()
-            if not places.calls:
-                self._inside.pop(threading.get_ident(), None)
-            if found is tap:
-                return
 
-
-class _Enter(ModuleHook[ModuleScope]):
+class _Enter(TapHook[ModuleScope]):
     """Forward pre-hook: says which module runs."""
 
     __slots__ = ("_around",)
@@ -251,10 +230,12 @@ class _Enter(ModuleHook[ModuleScope]):
         self.owner.enter(self.tap, around=self._around)
 
 
-class _Leave(ModuleHook[ModuleScope]):
+class _Leave(TapHook[ModuleScope]):
     """Forward hook: says that the module returned, or raised."""
 
     __slots__ = ()
+
+    always_call = True
 
     def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
         self.owner.leave(self.tap)

@@ -9,8 +9,8 @@ from typing import Any
 
 from torch import Tensor
 
-from torchtap.hooks.order import put_gradient
-from torchtap.hooks.taps import GradHook
+from torchtap.hooks.hook_order import put_gradient
+from torchtap.hooks.site_state import GradHook
 
 
 class TensorHooks:
@@ -31,7 +31,7 @@ class TensorHooks:
         """Hook a plain tensor that an operation made."""
         hooks: Any = tensor._backward_hooks
         if hooks is None:
-            # What Tensor.register_hook does, less its handle: a third of the time.
+            # As Tensor.register_hook (torch/_tensor.py), less its handle: a third of the time.
             hooks = OrderedDict()
             tensor._backward_hooks = hooks
             tensor.grad_fn._register_hook_dict(tensor)  # type: ignore[union-attr]

@@ -14,7 +14,11 @@ from typing import Any
 
 __all__ = ["AccelerateWatch", "LightningWatch", "TrainerWatch"]
 
-_HOMES = {"AccelerateWatch": "accelerate", "LightningWatch": "lightning", "TrainerWatch": "trainer"}
+_HOMES = {
+    "AccelerateWatch": "accelerate",
+    "LightningWatch": "lightning",
+    "TrainerWatch": "transformers_trainer",
+}
 
 
 def __getattr__(name: str) -> Any:

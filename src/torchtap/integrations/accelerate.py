@@ -16,9 +16,8 @@ from torchtap.core.distributed import sharded_parameters
 from torchtap.core.modules import Where
 from torchtap.core.preserved import mode_of
 from torchtap.core.torch_private import current_task
-from torchtap.hooks.module_hook import Handle, ModuleHook
+from torchtap.hooks.call_follower import CallFollower, EntryHook
 from torchtap.hooks.optimizer_hooks import listen_to_optimizers
-from torchtap.hooks.taps import Tap
 from torchtap.integrations.watched_training import WatchedTraining
 
 
@@ -41,8 +40,8 @@ class AccelerateWatch(WatchedTraining):
         accelerator: of the loop.
         model: that it trains.
         where: as in :func:`torchtap.watch`, as all that follows.
-        path: a file to save the run to. Of several ranks, each saves its own, with
-            the rank before the ending: ``run.rank0.safetensors``.
+        path: a file to save the run to. Each of several ranks saves its own, with the rank before
+            the ending: ``run.rank0.safetensors``.
     """
 
     def __init__(
@@ -91,20 +90,19 @@ class _Steps:
         self._accelerator = accelerator
         self._model = weakref.ref(model)
         self._is_heard = self._has_stepped = self._was_last_batch = False
-        self._handles: list[Any] = []
+        self._calls: CallFollower[Any] = CallFollower()
 
     def attach(self) -> None:
         """Put the hooks on."""
         model = self._model()
         assert model is not None  # It was just given.
-        hook = Handle(model.register_forward_pre_hook(_Entry(self, Tap("", {}))))
+        self._calls.put_on(model, before=EntryHook(self.enter))
         saving = self._accelerator.register_save_state_pre_hook(self.save)
-        self._handles = [hook, saving, *listen_to_optimizers(self)]
+        self._calls.hold([saving, *listen_to_optimizers(self)])
 
     def release(self) -> None:
         """Take them off."""
-        while self._handles:
-            self._handles.pop().remove()
+        self._calls.release()
 
     def save(self, models: Any, weights: Any, folder: Any) -> None:
         """``accelerator.save_state()`` begins."""
@@ -137,16 +135,6 @@ class _Steps:
         params = () if model is None else model.parameters()
         own = {id(shards.get(id(param), param)) for param in params}
         return any(id(one) in own for group in optimizer.param_groups for one in group["params"])
-
-
-class _Entry(ModuleHook[_Steps]):
-    """Forward pre-hook of the model."""
-
-    __slots__ = ()
-
-    def __call__(self, module: nn.Module, args: tuple[Any, ...]) -> None:
-        if not torch.compiler.is_compiling():
-            self.owner.enter(module)
 
 
 def watch_class() -> type[AccelerateWatch]:

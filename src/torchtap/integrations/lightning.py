@@ -21,9 +21,9 @@ class LightningEvents(WatchedTraining):
     A step is what happens between two values of ``trainer.global_step``, which is its number: all
     batches whose gradients are accumulated. With manual optimization that number counts the steps
     of all optimizers, so it may grow by more than one. Validations, also the sanity check before
-    the training, have the phase ``eval``. What the module logs (``trainer.callback_metrics``) is
-    kept with the step. Before a checkpoint is saved, what was recorded is committed
-    (:meth:`Watch.sync`).
+    the training, have the phase ``eval``. The numbers that the module logs
+    (``trainer.callback_metrics``) are kept with the step. Before a checkpoint is saved, what was
+    recorded is committed (:meth:`Watch.sync`).
     """
 
     _logged: Mapping[str, Any] = MappingProxyType({})

@@ -20,7 +20,7 @@ from torchtap.core.errors import CaptureError, TorchtapError
 from torchtap.core.modules import Where
 from torchtap.runs.file_name import refuse_other_kind
 from torchtap.runs.run import Run
-from torchtap.runs.single_file.file import with_rank
+from torchtap.runs.single_file.write_run import with_rank
 
 
 class WatchedTraining:

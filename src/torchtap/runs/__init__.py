@@ -2,9 +2,10 @@
 
 In the order in which it is read:
 
-- :mod:`~torchtap.runs.run`: the face of a run. :mod:`~torchtap.runs.contents`: what it holds at one
-  moment, with :mod:`~torchtap.runs.meta`, :mod:`~torchtap.runs.step_notes` and
-  :mod:`~torchtap.runs.scalars`. :mod:`~torchtap.runs.select`: from text to sites.
+- :mod:`~torchtap.runs.run`: the face of a run. :mod:`~torchtap.runs.source`: where it is read from.
+  :mod:`~torchtap.runs.contents`: its contents at one moment, with :mod:`~torchtap.runs.meta`,
+  :mod:`~torchtap.runs.step_notes` and :mod:`~torchtap.runs.scalars`.
+  :mod:`~torchtap.runs.select`: from text to sites.
 - :mod:`~torchtap.runs.records`: records as columns. :mod:`~torchtap.runs.memory`: ``tt.Memory``.
   :mod:`~torchtap.runs.rows` and :mod:`~torchtap.runs.row_dataset`: the rows of a site, for probes.
 - ``single_file/`` and ``store/``: a run in a file, a run in a folder. Both have checksums.

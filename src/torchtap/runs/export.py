@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from torchtap.core.errors import InputError, RunError
-from torchtap.runs.run import Run
+from torchtap.runs.run import Run, contents_of
 from torchtap.runs.select import Where
 from torchtap.runs.sparse import about, is_sparse, parts_of
 from torchtap.runs.strided import nameable
@@ -85,7 +85,7 @@ def _write_safetensors(run: Run, path: Path, where: Where) -> None:
     steps: dict[str, list[int]] = {}
     dtypes: dict[str, str] = {}
     sparse: dict[str, dict[str, Any]] = {}
-    sites = run.select(where)
+    sites, held = run.select(where), contents_of(run)
     for site, name in zip(sites, unicode_names(sites), strict=True):
         if site in run.series and not any(True for _ in run.records(site)):
             continue
@@ -95,7 +95,7 @@ def _write_safetensors(run: Run, path: Path, where: Where) -> None:
             sparse[name] = about(joined)
         for part, value in _parts_of(joined).items():
             tensors[unused(f"{name}{part}", tensors)] = nameable(value).contiguous()
-        steps[name] = run._site_rows(site).steps.tolist()
+        steps[name] = held.site_rows(site).steps.tolist()
     if not tensors:
         raise RunError(_NO_VALUES)
     said = {"steps": steps, "dtypes": dtypes, "notes": _notes(run)}
@@ -115,7 +115,7 @@ def _parts_of(tensor: Tensor) -> dict[str, Tensor]:
 
 def _notes(run: Run) -> list[dict[str, Any]]:
     """Return the notes on each step."""
-    notes = run._find_notes()
+    notes = run.source.notes
     found = []
     for step, time in zip(*notes.times, strict=True):
         ids, labels = notes.of(step)
@@ -127,11 +127,11 @@ def _write_csv(run: Run, path: Path, where: Where) -> None:
     with path.open("w", newline="", encoding="utf-8") as stream:
         writer = csv.DictWriter(stream, ["site", "step", "dtype", *NUMBERS])
         writer.writeheader()
-        writer.writerows(statistics_rows(run, where))
+        writer.writerows(statistics_rows(contents_of(run), where))
 
 
 def _write_parquet(run: Run, path: Path, where: Where) -> None:
-    table = arrow_table(run, where)  # Says what is to be installed.
+    table = arrow_table(contents_of(run), where)  # Says what is to be installed.
     import pyarrow.parquet
 
     pyarrow.parquet.write_table(table, path)

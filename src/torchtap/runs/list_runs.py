@@ -2,39 +2,36 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torchtap.runs.listing import (
-    ListedValue,
-    Listing,
-    MeasuredEntry,
-    list_saved,
-    listing_of,
-    with_measured,
-)
-
 if TYPE_CHECKING:
     from torchtap.runs.contents import Contents
+    from torchtap.runs.listing import Listing
+    from torchtap.runs.store.index import Index
 
 
 def list_contents(held: Contents) -> Listing:
     """List what a run holds, wherever it is kept."""
-    meta = held.meta
-    if held.entries is not None:
-        from torchtap.runs.store.folder_listing import list_index
+    from torchtap.runs.listing import MeasuredEntry, listing_of
 
-        found = list_index(held.entries, meta.model, meta.modules, held.absent())
-    else:
-        values = [ListedValue(site, step, phase, *fact) for site, step, phase, fact in held.facts()]
-        found = listing_of(meta.model, meta.modules, values, held.absent())
-    found = replace(found, rank=meta.rank, world_size=meta.world_size)
     series = held.series
     measured = [
         MeasuredEntry(one.site, one.dtype, one.shape) for one in series.measured if one.is_seen
     ]
-    return with_measured(found, meta.modules, measured, len(series.steps))
+    on_disk = held.kept.kept.entries
+    index = _index_of(held) if on_disk is None else on_disk
+    return listing_of(index, held.meta, held.absent(), measured, len(series.steps))
+
+
+def _index_of(held: Contents) -> Index:
+    """The values in memory as the index of a folder has them, as far as they are listed."""
+    from torchtap.runs.store.index import Index
+
+    names = ("site", "step", "phase", "dtype", "shape", "nbytes")
+    rows = [(site, step, phase, *fact) for site, step, phase, fact in held.index.facts(held.sites)]
+    columns = zip(*rows, strict=True) if rows else ((),) * len(names)
+    return Index.from_values({name: list(one) for name, one in zip(names, columns, strict=True)})
 
 
 def list_file(path: str | Path) -> Listing:
@@ -48,4 +45,12 @@ def list_file(path: str | Path) -> Listing:
         from torchtap.runs.store.folder_listing import list_folder
 
         return list_folder(Path(path))
-    return list_saved(path)
+    from torchtap.runs.listing import listing_of
+    from torchtap.runs.single_file.description import read_description
+    from torchtap.runs.single_file.header import describing
+
+    found = read_description(path)
+    with describing(found.header.path):
+        return listing_of(
+            found.index, found.meta, found.absent, found.measured, found.num_measured_steps
+        )

@@ -1,20 +1,20 @@
-"""The list of the contents of a run, by site and without values; of a file, without torch."""
+"""The list of the contents of a run, by site and without values. Knows nothing of torch."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from torchtap.core.absence import Absence
+from torchtap.core.ports import PORTS
 from torchtap.core.record import BACKWARD, EVAL, FORWARD, RECOMPUTE
-from torchtap.core.site import PORTS, Site
-from torchtap.runs.single_file.header import UNPROTECTED, Header, describing, read_header
-
-PREFIX = "torchtap.stats"
-"""Names of what was measured begin so; no record's can, since it has a colon before a hash."""
+from torchtap.core.site import Site
+from torchtap.runs.meta import Meta
+from torchtap.runs.records import distinct
+from torchtap.runs.store.index import Index
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,81 +110,86 @@ class Listing:
         }
 
 
-class ListedValue(NamedTuple):
-    """One value, without its elements."""
-
-    site: Site
-    step: int
-    phase: str
-    dtype: str
-    shape: tuple[int, ...]
-    nbytes: int
-
-
-def list_saved(path: str | Path) -> Listing:
-    """List the run in a file; loads neither values nor torch.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        RunError: the file is not a run of torchtap.
-    """
-    header = read_header(path)
-    body = header.body()
-    with describing(header.path):
-        return _listed(header, body)
-
-
-def _listed(header: Header, body: Mapping[str, Any]) -> Listing:
-    values = [
-        ListedValue(one.site, one.step, one.phase, one.dtype, one.shape, nbytes)
-        for one in header.values(body)
-        for nbytes in [header.tensors[one.name].nbytes]
-    ]
-    absent = [Absence(Site(where, port, leaf), why) for where, port, leaf, why in body["absent"]]
-    if header.crc32 is None:
-        absent.append(Absence(Site(""), UNPROTECTED))
-    meta = body["meta"]
-    found = listing_of(meta["model"], meta["modules"], values, absent)
-    found = replace(found, rank=meta.get("rank", 0), world_size=meta.get("world_size", 1))
-    series = body.get("series") or {}
-    if not series:
-        return found
-    measured = [
-        MeasuredEntry(
-            Site(*entry["site"]),
-            entry["dtype"],
-            None if entry["shape"] is None else tuple(entry["shape"]),
-        )
-        for entry in series["sites"]
-        if entry["dtype"]
-    ]
-    num_steps = header.tensors[f"{PREFIX}.steps"].shape[0]
-    return with_measured(found, meta["modules"], measured, num_steps)
-
-
 def listing_of(
-    model: str, modules: Iterable[str], values: list[ListedValue], absent: Iterable[Absence]
+    index: Index,
+    meta: Meta,
+    absent: Iterable[Absence],
+    measured: Iterable[MeasuredEntry] = (),
+    num_measured_steps: int = 0,
 ) -> Listing:
-    groups: dict[Site, list[ListedValue]] = {}
-    for value in values:
-        if value.phase == FORWARD:
-            groups.setdefault(value.site, []).append(value)
-    ordered = in_order(groups, modules)
-    num_records = sum(map(len, groups.values()))
-    phases = Counter(value.phase for value in values)
+    """List the values of an index, without looking at them one by one, and what was measured."""
+    tables = index.tables
+    found = np.asarray(index.columns["phase"])
+    phases = {name: number for number, name in enumerate(tables.phase)}
+    is_forward = found == phases[FORWARD]
+    counts = np.bincount(found, minlength=len(tables.phase))
+    forward = index if is_forward.all() else index.only(is_forward)
+    entries = _entries(forward)
+    measured_at = {entry.site: entry for entry in measured}
     return Listing(
-        model=model,
-        sites=tuple(_entry(site, groups[site]) for site in ordered),
-        num_records=num_records,
-        num_recomputed=phases[RECOMPUTE],
-        num_in_backward=phases[BACKWARD],
-        num_evaluated=phases[EVAL],
-        steps=tuple(sorted({value.step for group in groups.values() for value in group})),
+        model=meta.model,
+        sites=tuple(entries[site] for site in _in_order(entries, meta.modules)),
+        num_records=int(is_forward.sum()),
+        num_recomputed=int(counts[phases[RECOMPUTE]]),
+        num_in_backward=int(counts[phases[BACKWARD]]),
+        num_evaluated=int(counts[phases[EVAL]]),
+        steps=tuple(distinct(np.asarray(forward.columns["step"])).tolist()),
         absent=tuple(absent),
+        measured=tuple(measured_at[site] for site in _in_order(measured_at, meta.modules)),
+        num_measured_steps=num_measured_steps,
+        rank=meta.rank,
+        world_size=meta.world_size,
     )
 
 
-def in_order(sites: Iterable[Site], modules: Iterable[str]) -> list[Site]:
+def _entries(index: Index) -> dict[Site, SiteEntry]:
+    names, tables = ("site", "step", "nbytes", "dtype", "shape"), index.tables
+    columns = {name: np.asarray(index.columns[name]) for name in names}
+    if not len(index):
+        return {}
+    site = columns["site"].astype(np.int64)
+    num_sites = len(tables.site)
+    nbytes = np.bincount(site, weights=columns["nbytes"], minlength=num_sites)
+    steps = distinct(columns["step"])
+    pairs, times = _counted(site * len(steps) + np.searchsorted(steps, columns["step"]))
+    owners = pairs // len(steps)
+    num_steps = np.bincount(owners, minlength=num_sites)
+    calls = np.zeros(num_sites, dtype=np.int64)
+    np.maximum.at(calls, owners, times)
+    kinds = _per_site(site, columns["dtype"], len(tables.dtype), num_sites)
+    shapes = _per_site(site, columns["shape"], len(tables.shape), num_sites)
+    return {
+        one: SiteEntry(
+            site=one,
+            dtype="|".join(tables.dtype[code] for code in kinds[number]),
+            shape=_common_shape([tables.shape[code] for code in shapes[number]]),
+            calls=int(calls[number]),
+            steps=int(num_steps[number]),
+            nbytes=int(nbytes[number]),
+        )
+        for number, one in enumerate(tables.site)
+    }
+
+
+def _counted(codes: Any) -> tuple[Any, Any]:
+    """Count codes as ``np.unique`` does; where the codes are few, without sorting them."""
+    most = int(codes.max()) + 1
+    if most > 4 * len(codes):
+        return np.unique(codes, return_counts=True)
+    times = np.bincount(codes)
+    there = np.flatnonzero(times)
+    return there, times[there]
+
+
+def _per_site(site: Any, codes: Any, size: int, num_sites: int) -> list[list[int]]:
+    """The codes that the values of each site have."""
+    listed: list[list[int]] = [[] for _ in range(num_sites)]
+    for pair in _counted(site * size + codes)[0].tolist():
+        listed[pair // size].append(pair % size)
+    return listed
+
+
+def _in_order(sites: Iterable[Site], modules: Iterable[str]) -> list[Site]:
     """By module, port and arrival."""
     places = {path: place for place, path in enumerate(modules)}
     return sorted(
@@ -192,29 +197,7 @@ def in_order(sites: Iterable[Site], modules: Iterable[str]) -> list[Site]:
     )
 
 
-def with_measured(
-    listing: Listing, modules: Iterable[str], measured: Iterable[MeasuredEntry], num_steps: int
-) -> Listing:
-    by_site = {entry.site: entry for entry in measured}
-    ordered = tuple(by_site[site] for site in in_order(by_site, modules))
-    return replace(listing, measured=ordered, num_measured_steps=num_steps)
-
-
-def _entry(site: Site, values: list[ListedValue]) -> SiteEntry:
-    per_step: dict[int, int] = {}
-    for value in values:
-        per_step[value.step] = per_step.get(value.step, 0) + 1
-    return SiteEntry(
-        site=site,
-        dtype="|".join(dict.fromkeys(value.dtype for value in values)),
-        shape=common_shape([value.shape for value in values]),
-        calls=max(per_step.values()),
-        steps=len(per_step),
-        nbytes=sum(value.nbytes for value in values),
-    )
-
-
-def common_shape(shapes: list[tuple[int, ...]]) -> tuple[int | None, ...] | None:
+def _common_shape(shapes: list[tuple[int, ...]]) -> tuple[int | None, ...] | None:
     """See :attr:`SiteEntry.shape`."""
     if len({len(dims) for dims in shapes}) > 1:
         return None

@@ -1,7 +1,7 @@
 """The records of a run as columns: a :class:`Record` is made when it is asked for.
 
-A run may hold millions of records. As objects they cost 120 bytes each and are visited by every
-full pass of Python's garbage collector; as columns they cost 41 bytes, with the reference to the
+A run may hold millions of records. Objects cost 120 bytes each and are visited by every
+full pass of Python's garbage collector; columns cost 41 bytes, with the reference to the
 value, and are searched by numpy.
 """
 
@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from torchtap.core.record import PHASES, UNVERSIONED, Record, nbytes_of, new_record
 from torchtap.core.site import Site
+
+if TYPE_CHECKING:
+    from torchtap.runs.store.index import Index
 
 Places = NDArray[np.intp]
 """Which records, by their place in the order of arrival."""
@@ -102,32 +105,55 @@ class _Numbered(Generic[T]):
         return number
 
 
+class KeptTensors(list[Any]):
+    """Values in memory. See :class:`Stored`."""
+
+    entries = None
+
+    def in_order(self, places: Sequence[int]) -> Iterator[Any]:
+        """Some of them, one after the other."""
+        return map(self.__getitem__, places)
+
+    def fact(self, place: int) -> Fact:
+        """Return dtype, shape and bytes of a value."""
+        kept = self[place]
+        if kept.is_nested:  # As in a file: its parts have each a shape of their own.
+            from torchtap.runs.strided import joined_parts
+
+            kept = joined_parts(kept)
+        return Fact(str(kept.dtype).removeprefix("torch."), tuple(kept.shape), nbytes_of(kept))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all."""
+        return sum(map(nbytes_of, self))
+
+
 class Records(Sequence[Record]):
     """Records in the order of their arrival.
 
-    Args:
-        kept: their values; of a file a sequence that reads each when it is asked for.
-
     Attributes:
-        kept: the tensors, one per record.
+        kept: the tensors, one per record; of a file each is read when it is asked for.
         sites: the distinct sites, by first arrival.
+        phase_table: phases by number.
+        label_table: labels of a record by number.
     """
 
-    def __init__(self, kept: Sequence[Any] | None = None) -> None:
-        self.kept: Any = [] if kept is None else kept
-        self._stored: Stored | None = None
+    def __init__(self) -> None:
+        self.kept: Any = KeptTensors()
         self.sites: list[Site] = []
         self._site_numbers: dict[Site, int] = {}
         # The identity of a site is looked up first: hashing one takes longer than all the rest.
         self._site_ids: dict[int, int] = {}
         self._phases = _Numbered(PHASES)
         self._labels: _Numbered[tuple[str, ...]] = _Numbered([()])
+        self.phase_table, self.label_table = self._phases.values, self._labels.values
         self._table: Any = np.zeros(0, _COLUMNS)
         self._length = 0
         self._lock = threading.Lock()
 
     @staticmethod
-    def of_columns(
+    def from_columns(
         kept: Stored,
         columns: Mapping[str, NDArray[Any]],
         sites: Sequence[Site],
@@ -146,16 +172,23 @@ class Records(Sequence[Record]):
             versions: of values in memory that may be overwritten; by default none may.
         """
         records = Records()
-        records.kept = records._stored = kept
+        records.kept = kept
         records.sites = list(sites)
         records._site_numbers = {site: number for number, site in enumerate(sites)}
         records._site_ids = {id(site): number for number, site in enumerate(records.sites)}
         records._phases, records._labels = _Numbered(phases), _Numbered(labels)
+        records.phase_table, records.label_table = records._phases.values, records._labels.values
         records._length = len(kept)
         if versions is None:
             versions = np.broadcast_to(np.int64(UNVERSIONED), len(kept))
         records._table = {**columns, "version": versions}
         return records
+
+    @staticmethod
+    def from_index(kept: Stored, index: Index) -> Records:
+        """Records of the values that an index of a file or a folder names."""
+        tables = index.tables
+        return Records.from_columns(kept, index.columns, tables.site, tables.labels, tables.phase)
 
     # ------------------------------------------------------------------ filled
 
@@ -210,20 +243,15 @@ class Records(Sequence[Record]):
 
     def at(self, places: Places) -> Iterator[Record]:
         """The records at some places, made one by one."""
-        sites, phases, labels, stored = self.sites, self._phases, self._labels, self._stored
+        sites, phases, labels = self.sites, self.phase_table, self.label_table
         for start in range(0, len(places), _CHUNK):
             chunk = places[start : start + _CHUNK]
             columns = [self._table[name][chunk].tolist() for name in _COLUMNS.names or ()]
-            numbers = chunk.tolist()
-            values = (
-                (self.kept[place] for place in numbers)
-                if stored is None
-                else stored.in_order(numbers)
-            )
+            values = self.kept.in_order(chunk.tolist())
             for value, site, step, call, phase, backward, label, version in zip(
                 values, *columns, strict=True
             ):
-                found = (phases.values[phase], backward, labels.values[label], value, version)
+                found = (phases[phase], backward, labels[label], value, version)
                 yield new_record(Record, (sites[site], step, call, *found))
 
     def column(self, name: str) -> NDArray[Any]:
@@ -238,45 +266,6 @@ class Records(Sequence[Record]):
         found: NDArray[Any] = self._table[name][places]
         return found
 
-    @property
-    def phase_table(self) -> Sequence[str]:
-        """Phases by number."""
-        return self._phases.values
-
-    @property
-    def label_table(self) -> Sequence[tuple[str, ...]]:
-        """Labels of a record by number."""
-        return self._labels.values
-
-    def phases(self) -> NDArray[Any]:
-        """The phase of each record, as text."""
-        names = np.array(self._phases.values)
-        found: NDArray[Any] = names[self.column("phase")]
-        return found
-
-    def fact(self, place: int) -> Fact:
-        """Dtype, shape and bytes of a value; of one on disk without reading it."""
-        if self._stored is not None:
-            return self._stored.fact(place)
-        kept = self.kept[place]
-        if kept.is_nested:  # As in a file: its parts have each a shape of their own.
-            from torchtap.runs.strided import joined_parts
-
-            kept = joined_parts(kept)
-        return Fact(str(kept.dtype).removeprefix("torch."), tuple(kept.shape), nbytes_of(kept))
-
-    @property
-    def entries(self) -> Any:
-        """The index of values that are on disk, ``None`` of others."""
-        return None if self._stored is None else self._stored.entries
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all values."""
-        if self._stored is not None:
-            return self._stored.nbytes
-        return sum(map(nbytes_of, (self.kept[place] for place in range(self._length))))
-
     def in_phase(self, phase: str) -> NDArray[np.bool_]:
         """Return which records are of a phase."""
         found: NDArray[np.bool_] = self.column("phase") == self._phases.number(phase)
@@ -286,16 +275,8 @@ class Records(Sequence[Record]):
         """The number of a site, or ``None`` if it has no record."""
         return self._site_numbers.get(site)
 
-    def overwritten(self, step: int | None = None) -> Iterator[Record]:
-        """Records that were kept without a copy and whose tensor was overwritten since.
-
-        Args:
-            step: look only at records that came after the last one of an earlier step.
-        """
-        return self.at(self.overwritten_places(0 if step is None else self._start_of(step)))
-
     def overwritten_places(self, start: int = 0) -> Places:
-        """The places of the same, from one on."""
+        """The places of records whose tensor was overwritten since, from one on."""
         versions = self.column("version")[start:]
         aliases = np.flatnonzero(versions != UNVERSIONED)
         lost = [
@@ -305,23 +286,35 @@ class Records(Sequence[Record]):
         ]
         return np.array(lost, dtype=np.intp)
 
-    def _start_of(self, step: int) -> int:
-        """The place after the last record of an earlier step, searched from the end."""
-        steps, size = self.column("step"), _CHUNK
-        while True:
-            earlier = np.flatnonzero(steps[-size:] < step)
-            first = max(len(steps) - size, 0)
-            if len(earlier):
-                return first + int(earlier[-1]) + 1
-            if not first:
-                return 0
-            size *= 2
-
     def without_step(self, step: int) -> Records:
         """A copy that lacks the records of one step."""
         rest = Records()
         rest.extend(list(self.at(np.flatnonzero(self.column("step") != step))))
         return rest
+
+
+def overwritten(records: Records, step: int | None = None) -> Iterator[Record]:
+    """Yield the records that were kept without a copy and whose tensor was overwritten since.
+
+    Args:
+        records: that are looked at.
+        step: look only at those that came after the last one of an earlier step.
+    """
+    start = 0 if step is None else _start_of(records, step)
+    return records.at(records.overwritten_places(start))
+
+
+def _start_of(records: Records, step: int) -> int:
+    """The place after the last record of an earlier step, searched from the end."""
+    steps, size = records.column("step"), _CHUNK
+    while True:
+        earlier = np.flatnonzero(steps[-size:] < step)
+        first = max(len(steps) - size, 0)
+        if len(earlier):
+            return first + int(earlier[-1]) + 1
+        if not first:
+            return 0
+        size *= 2
 
 
 class LiveRecords:

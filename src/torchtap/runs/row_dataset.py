@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -12,17 +12,10 @@ from torch.utils.data import Dataset
 from torchtap.core.errors import RunError
 from torchtap.core.site import Site
 from torchtap.runs.rows import SiteRows
+from torchtap.runs.run import Run, contents_of
 
 Item = Any
 """A row, or a row and the id of its sample."""
-
-
-class HasRows(Protocol):
-    """The part of a run that a row dataset needs."""
-
-    def ids(self, step: int) -> Sequence[int | str]: ...
-
-    def _site_rows(self, site: Site) -> SiteRows: ...
 
 
 class RowDataset(Dataset[Item]):
@@ -36,7 +29,7 @@ class RowDataset(Dataset[Item]):
     of a run that grows, make it again after ``run.refresh()``.
 
     Args:
-        opened: makes the run again in a worker; ``None`` where the run itself is taken along.
+        reopen: makes the run again in a worker; ``None`` where the run itself is taken along.
         run: that has the rows.
         site: which.
         ids: whether items have the ids of samples.
@@ -46,14 +39,14 @@ class RowDataset(Dataset[Item]):
     """
 
     def __init__(
-        self, run: HasRows, site: Site, *, ids: bool, opened: Callable[[], HasRows] | None = None
+        self, run: Run, site: Site, *, ids: bool, reopen: Callable[[], Run] | None = None
     ) -> None:
         self.site = site
         self._has_ids = ids
-        self._opened = opened
-        self._load(run, run._site_rows(self.site))
+        self._reopen = reopen
+        self._load(run, contents_of(run).site_rows(site))
 
-    def _load(self, run: HasRows, rows: SiteRows) -> None:
+    def _load(self, run: Run, rows: SiteRows) -> None:
         self._run = run
         self._rows = rows
         self._ids = self._ids_of(run) if self._has_ids else None
@@ -79,7 +72,7 @@ class RowDataset(Dataset[Item]):
         ids = self._ids
         return [(row, ids[one]) for row, one in zip(rows, indices, strict=True)]
 
-    def _ids_of(self, run: HasRows) -> list[int | str]:
+    def _ids_of(self, run: Run) -> list[int | str]:
         """The id of each row."""
         found: list[int | str] = []
         steps = self._rows.steps
@@ -96,18 +89,18 @@ class RowDataset(Dataset[Item]):
 
     def __getstate__(self) -> dict[str, Any]:
         state = dict(self.__dict__)
-        if self._opened is not None:  # A worker maps the files itself.
-            state = {"site": self.site, "_has_ids": self._has_ids, "_opened": self._opened}
+        if self._reopen is not None:  # A worker maps the files itself.
+            state = {"site": self.site, "_has_ids": self._has_ids, "_reopen": self._reopen}
             state["_expected"] = len(self._rows.steps), self._rows.mark
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         count, expected = state.pop("_expected", (0, None))
         self.__dict__.update(state)
-        if self._opened is None:
+        if self._reopen is None:
             return
-        run = self._opened()
-        rows = run._site_rows(self.site).first(count)  # It may have grown meanwhile.
+        run = self._reopen()
+        rows = contents_of(run).site_rows(self.site).first(count)  # It may have grown meanwhile.
         if rows.mark != expected:
             raise RunError(
                 f"The run has other rows of {self.site} than when this data set was made: a later "

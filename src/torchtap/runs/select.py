@@ -7,7 +7,8 @@ from typing import Any
 
 from torchtap.core.absence import Absence
 from torchtap.core.errors import SiteError
-from torchtap.core.site import PORTS, Pattern, Site, did_you_mean, leaf_matches
+from torchtap.core.ports import PORTS
+from torchtap.core.site import Pattern, Site, did_you_mean, leaf_matches
 
 Where = str | Site | Callable[[Site], bool] | Sequence["str | Site | Callable[[Site], bool]"] | None
 

@@ -85,7 +85,7 @@ class OffloadAdvice(Printed):
 
     @property
     def moved_nbytes(self) -> int:
-        """Bytes that leave in each step."""
+        """Return bytes that leave in each step."""
         return self.nbytes - self.kept_nbytes
 
     def as_dict(self) -> dict[str, Any]:
@@ -112,15 +112,15 @@ def advise_offload(
 
     The step is measured as it is, with each tensor's time of saving ``s`` and of first use ``u``;
     then the disk is measured by writing and fetching 32 MiB. Moving a tensor takes
-    ``t = bytes / write_speed + bytes / fetch_speed``. Of the tensors that are moved, those saved no
+    ``t = bytes / write_speed + bytes / fetch_speed``. All moved tensors that are saved no
     earlier than tensor ``i`` must have left and come back by ``u_i``, so a step waits::
 
         wait = max over moved i of max(0, sum of t_j over moved j with s_j >= s_i, less u_i - s_i)
 
     Backward uses first what was saved last, so an older tensor always has more time: modules are
     taken in the order in which they save, until what stays fits; then those that turn out not to
-    be needed are left out again, the latest first. What several modules save (the output of one is
-    the input of the next) is free only if all of them are offloaded, and counted so.
+    be needed are left out again, the latest first. A tensor that several modules save (the output
+    of one is the input of the next) is free only if all are offloaded, and counted so.
 
     Assumed: backward uses in the reverse order of saving; the disk does one thing at a time and is
     as fast in training as in the measurement (written until it is on the disk, fetched without the
@@ -132,8 +132,8 @@ def advise_offload(
         step_fn: runs the forward and the backward once, and no optimizer. Gradients, buffers and
             random state are put back: of PyTorch on all devices, Python, NumPy, and generators
             that modules hold as attributes.
-        budget_bytes: most bytes of saved tensors in memory, parameters and buffers aside. What is
-            on its way counts: room for two of the largest moved tensors is kept free.
+        budget_bytes: most bytes of saved tensors in memory, parameters and buffers aside.
+            Tensors on their way count: room for two of the largest moved ones is kept free.
         min_bytes: smaller tensors stay; as for ``tt.offload``.
         dir: folder of the file; as for ``tt.offload``.
         allow_tmpfs: also measure a folder that lives in memory.

@@ -11,7 +11,7 @@ from torchtap.saved.profile import SavedMemory
 
 
 def choose(saved: Sequence[SavedMemory], budget: int) -> set[str]:
-    """The paths of the modules to offload. Offloading a module offloads those in it.
+    """Return the paths of the modules to offload. Offloading a module offloads those in it.
 
     Raises:
         InputError: with everything offloaded, more stays than the budget allows.
@@ -43,7 +43,7 @@ def choose(saved: Sequence[SavedMemory], budget: int) -> set[str]:
 
 
 def paths_of(saved: Iterable[SavedMemory]) -> list[str]:
-    """Modules that save anything, in the order in which they first do."""
+    """Return modules that save anything, in the order in which they first do."""
     return list(dict.fromkeys(path for one in saved for path in one.paths))
 
 
@@ -68,7 +68,7 @@ def wait_seconds(moved: Iterable[SavedMemory], cost: float) -> float:
 def patterns_for(
     saved: Sequence[SavedMemory], modules: dict[str, nn.Module], moved: set[str]
 ) -> tuple[str, ...]:
-    """The paths of the outermost modules in which every module that saves anything is moved."""
+    """Return the outermost paths in which every module that saves anything is moved."""
     paths = paths_of(saved)
     chosen: list[str] = []
     for path in modules:

@@ -13,7 +13,7 @@ from torchtap.core.errors import InputError, OffloadError
 from torchtap.core.modules import modules_of
 from torchtap.core.preserved import preserved
 from torchtap.core.printed_page import Page, Printed
-from torchtap.saved.engine import OffloadEngine
+from torchtap.saved.offload_engine import OffloadEngine
 from torchtap.saved.offload_notes import named
 from torchtap.saved.offload_report import OffloadReport, show_gradients
 from torchtap.saved.suspend import suspend_offload
@@ -37,7 +37,7 @@ class Gradients(Printed, dict[str, float]):
 
     @property
     def worst(self) -> float:
-        """The largest error; 0 where all are equal to the bit."""
+        """Return the largest error; 0 where all are equal to the bit."""
         return max(self.values(), default=0.0)
 
     def _page(self) -> Page:

@@ -6,8 +6,8 @@ import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Sequence
 
-from torchtap.saved.block import EVICTED, EVICTING, PREFETCHED, RESIDENT, SavedBlock
 from torchtap.saved.offload_report import ModuleCounters, OffloadReport, OffloadRow
+from torchtap.saved.saved_block import EVICTED, EVICTING, PREFETCHED, RESIDENT, SavedBlock
 
 
 class Ledger:
@@ -35,7 +35,7 @@ class Ledger:
 
     @property
     def in_memory(self) -> int:
-        """Bytes of saved tensors that take memory now."""
+        """Return bytes of saved tensors that take memory now."""
         nbytes = self.nbytes
         return nbytes[RESIDENT] + nbytes[EVICTING] + nbytes[PREFETCHED]
 
@@ -85,7 +85,7 @@ class Ledger:
             self.blocked_seconds += self.waits.popleft()
 
     def report(self, notes: Sequence[str]) -> OffloadReport:
-        """The counts so far."""
+        """Return the counts so far."""
         rows = [
             OffloadRow(path or ".", one.count, one.seen, dict(one.kept), one.packed, one.shared)
             for path, one in self.modules.items()

@@ -7,27 +7,31 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from types import TracebackType
-from typing import Literal
+from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from torchtap.core.closable import Closable
+from torchtap.core.closable import Closable, abandon
 from torchtap.core.doors import require
 from torchtap.core.errors import InputError, OffloadError
-from torchtap.core.modules import Where, modules_of
+from torchtap.core.modules import Where, modules_of, several
 from torchtap.core.plan import make_plan
+from torchtap.core.site import Pattern
 from torchtap.core.text import plural
 from torchtap.hooks.module_hook import keep_dynamo_out
 from torchtap.hooks.saved_pairs import make_pair
 from torchtap.hooks.scope import ModuleScope
-from torchtap.saved.engine import OffloadEngine
 from torchtap.saved.gradient_check import Gradients, check_proof, compare_gradients
+from torchtap.saved.offload_engine import OffloadEngine
 from torchtap.saved.offload_notes import never_called, notes_of, why_nothing
 from torchtap.saved.offload_report import OffloadReport
-from torchtap.saved.offload_request import Missing, OnFull, check_no_ports, check_request
-from torchtap.saved.parse_tiers import To, make_tiers
+from torchtap.saved.parse_tiers import To, is_number, make_tiers
 from torchtap.saved.storages import Buffers, is_for_checkpoint
 from torchtap.saved.suspend import open_scopes
+
+OnFull = Literal["wait", "keep", "raise"]
+Missing = Literal["error", "ignore"]
+_CHECKPOINT = "checkpoint_inputs"
 
 
 class Offload(Closable):
@@ -261,16 +265,8 @@ def offload(
         {'disk': 524288}
     """
     require("tt.offload", *(() if model is None else (model,)))
-    check_request(
-        model=model,
-        where=where,
-        only=only,
-        missing=missing,
-        min_bytes=min_bytes,
-        max_bytes=max_bytes,
-        keep_last=keep_last,
-        on_full=on_full,
-    )
+    _check_bytes(min_bytes, max_bytes, keep_last)
+    _check_arguments(model=model, where=where, only=only, missing=missing, on_full=on_full)
     tiers = make_tiers(to, dir, allow_tmpfs=allow_tmpfs, min_bytes=min_bytes)
     scope = ModuleScope()
     buffers = None if model is None else _buffers_of(model, min_bytes)
@@ -282,7 +278,7 @@ def offload(
         keep_last=kept,
         on_full=on_full,
         why_not=_why_not(buffers, only),
-        thread=scope.places,
+        thread=scope.thread,
     )
     scope.pair = make_pair(engine.pack, engine.unpack)
     scope.on_end = engine.end_operation
@@ -292,7 +288,7 @@ def offload(
         try:
             check_proof(done.verify(verify), tiers, done.report)
         except BaseException:
-            done._close(raising=False)
+            abandon(done)
             raise
     return done
 
@@ -304,12 +300,59 @@ keep_dynamo_out(
 )
 
 
+def _check_arguments(*, model: Any, where: Where, only: Any, missing: Any, on_full: Any) -> None:
+    """Refuse the arguments of ``tt.offload`` that are none of what is expected.
+
+    Raises:
+        InputError: of the first of them.
+    """
+    if on_full not in ("wait", "keep", "raise"):
+        raise InputError(f"on_full is {on_full!r}; expected 'wait', 'keep' or 'raise'.")
+    if only not in (None, _CHECKPOINT):
+        raise InputError(f"only is {only!r}; expected {_CHECKPOINT!r}.")
+    if missing not in ("error", "ignore"):
+        raise InputError(f"missing is {missing!r}; expected 'error' or 'ignore'.")
+    if model is None and where != "*":
+        raise InputError(f"where is {where!r}, which chooses modules of a model: pass model=.")
+
+
+def _check_bytes(min_bytes: Any, max_bytes: Any, keep_last: Any) -> None:
+    """Refuse numbers of bytes that are none, or that do not fit to each other.
+
+    Raises:
+        InputError: of the first of them.
+    """
+    if not is_number(min_bytes):
+        raise InputError(f"min_bytes is {min_bytes!r}; expected a number of bytes from 0.")
+    for name, value in (("max_bytes", max_bytes), ("keep_last", keep_last)):
+        if value is not None and not is_number(value):
+            raise InputError(f"{name} is {value!r}; expected a number of bytes from 0.")
+    if max_bytes is not None and keep_last is not None and keep_last > max_bytes:
+        raise InputError(
+            f"keep_last is {keep_last:,} and max_bytes {max_bytes:,}: more is to be kept than may "
+            f"be in memory. Give keep_last at most max_bytes; a quarter less leaves room for what "
+            f"is on its way."
+        )
+
+
+def _check_no_ports(where: Where) -> None:
+    """Refuse patterns with a port: offloading takes whole modules."""
+    for item in several(where):
+        pattern = Pattern.parse(item) if isinstance(item, str) else item
+        if isinstance(pattern, Pattern) and (pattern.ports is not None or pattern.leaf):
+            bare = replace(pattern, ports=None, leaf="")
+            raise InputError(
+                f"where holds {str(pattern)!r}, with a port; offloading takes whole modules. Write "
+                f"{str(bare)!r}."
+            )
+
+
 def _attach(
     scope: ModuleScope, model: nn.Module, where: Where, buffers: Buffers | None
 ) -> list[str]:
     """Hook the modules; returns their paths."""
     plan = make_plan(model, where)
-    check_no_ports(where)
+    _check_no_ports(where)
     modules, _ = modules_of(model)
     paths = [planned.path for planned in plan.taps]
     if "" in paths:
@@ -327,7 +370,7 @@ def _buffers_of(model: nn.Module, min_bytes: int) -> Buffers:
 
 
 def _why_not(buffers: Buffers | None, only: str | None) -> Callable[[Tensor], str | None]:
-    """A function that says why a tensor that could be moved is to stay."""
+    """Return a function that says why a tensor that could be moved is to stay."""
 
     def why_not(tensor: Tensor) -> str | None:
         if buffers is not None and tensor.untyped_storage()._cdata in buffers:

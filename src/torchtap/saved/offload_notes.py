@@ -91,7 +91,7 @@ def _never_left(
 
 
 def why_nothing(report: OffloadReport, scope: ModuleScope) -> str | None:
-    """Why nothing at all was offloaded, if something was saved that another request would move.
+    """Return why nothing was offloaded, if a tensor was saved that another request would move.
 
     Nothing is wrong where nothing ran, where all was small, or on this machine in host memory
     already, or where a checkpoint has made offloading needless: a note says so.
@@ -111,7 +111,7 @@ def why_nothing(report: OffloadReport, scope: ModuleScope) -> str | None:
 
 
 def never_called(num_attached: int) -> str:
-    """A note that none of the attached modules ran, with the likely cause."""
+    """Return a note that none of the attached modules ran, with the likely cause."""
     compiled = (
         "; or a graph that was compiled before runs in its place: attach to the compiled module, "
         "with model=compiled, where='.'"
@@ -124,7 +124,7 @@ def never_called(num_attached: int) -> str:
 
 
 def named(paths: Iterable[str]) -> str:
-    """The first few paths."""
+    """Return the first few paths."""
     names = [path or "." for path in paths]
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return ", ".join(names[:3]) + more

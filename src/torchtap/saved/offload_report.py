@@ -106,7 +106,7 @@ class OffloadReport(Printed):
         return asdict(self)
 
     def line(self) -> str:
-        """All in one line, for a progress display."""
+        """Return all in one line, for a progress display."""
         return show_line(self)
 
     def _page(self) -> Page:
@@ -174,7 +174,7 @@ def _threads(report: OffloadReport) -> str:
 
 
 def show_line(report: OffloadReport) -> str:
-    """All in one line."""
+    """Return all in one line."""
     if report.packed_nbytes:
         peak = f", peak {size(report.peak_nbytes)} of {size(report.plain_peak_nbytes)}"
     else:
@@ -189,12 +189,12 @@ def show_line(report: OffloadReport) -> str:
 
 
 def labels_of(paths: Sequence[str]) -> list[str]:
-    """Paths of modules as an outline."""
+    """Return paths of modules as an outline."""
     return outline(["" if path == "." else path for path in paths])
 
 
 def show_gradients(errors: Mapping[str, float], *, packed_nbytes: int) -> Page:
-    """The worst first."""
+    """Return a page with the largest errors, the worst first."""
     worst = sorted(errors.items(), key=lambda item: -item[1])[:20]
     exact = sum(error == 0 for error in errors.values())
     head = f"Gradients of {len(errors)} parameters: {exact} equal to the bit"

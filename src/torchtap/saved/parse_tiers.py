@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 from torchtap.core.errors import InputError
 from torchtap.saved.codecs import Codec
+from torchtap.saved.copy_streams import streams_in_use
 from torchtap.saved.spill_file import aligned, folder_for
-from torchtap.saved.streams import streams_in_use
 from torchtap.saved.tiers import CodecTier, DiskTier, HostTier, Tier
 
 OneTo = Literal["cpu", "disk"] | str | Codec

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any
 
-from torchtap.saved.block import EVICTED, PREFETCHED, BlockRef, SavedBlock
 from torchtap.saved.ledger import Ledger
+from torchtap.saved.saved_block import EVICTED, PREFETCHED, BlockRef, SavedBlock
 from torchtap.saved.workers import Workers
 
 NUM_PREFETCHED = 8
@@ -88,7 +88,7 @@ class Prefetch:
         return found
 
     def forget(self, number: int) -> None:
-        """A block was freed while it was prefetched."""
+        """Forget a block that was freed while it was prefetched."""
         self._prefetched.pop(number, None)
 
     def drop_all(self) -> None:
@@ -99,7 +99,7 @@ class Prefetch:
                 self.take(ref.block)
 
     def _expected(self) -> Iterator[BlockRef]:
-        """The evicted blocks that backward is expected to ask for next."""
+        """Yield the evicted blocks that backward is expected to ask for next."""
         for _ in range(NUM_PREFETCHED):
             position = self._after.get(self._position, self._position - 1)
             if len(self._prefetched) >= NUM_PREFETCHED or not 0 <= position < len(self._refs):

@@ -15,11 +15,11 @@ from torchtap.core.modules import modules_of
 from torchtap.core.plan import make_plan
 from torchtap.core.preserved import gradients_set_aside, preserved
 from torchtap.core.tensors import storage_id
-from torchtap.hooks.graph import num_casts
+from torchtap.hooks.graph_edges import num_casts
 from torchtap.hooks.saved_pairs import Guarded, checked, guarded
 from torchtap.hooks.scope import ModuleScope
-from torchtap.saved.layout import layout_of
 from torchtap.saved.storages import Buffers
+from torchtap.saved.tensor_layout import layout_of
 
 
 class SavedMemory:
@@ -41,7 +41,7 @@ class SavedMemory:
 
     @property
     def path(self) -> str:
-        """The module that saved it first."""
+        """Return the module that saved it first."""
         return next(iter(self.paths))
 
     @property

@@ -26,7 +26,7 @@ from torchtap.core.text import NONE, count, plural, size
 from torchtap.core.torch_messages import NO_SAVED_HOOKS, says
 from torchtap.core.torch_private import may_push_saved_hooks
 from torchtap.core.tree import argument_leaves
-from torchtap.saved.meter import EagerModules, ModelWithLoss, SavedMeter, path_in_model
+from torchtap.saved.saved_meter import EagerModules, ModelWithLoss, SavedMeter, path_in_model
 from torchtap.saved.storages import covered
 from torchtap.saved.totals import ModuleTotal, SavedTotals
 
@@ -100,7 +100,7 @@ class SavedReport(Printed):
 
     @property
     def peak(self) -> int:
-        """The most bytes that saved tensors hold, at the end of the forward."""
+        """Return the most bytes that saved tensors hold, at the end of the forward."""
         return self.nbytes
 
     def sorted(self) -> SavedReport:
@@ -139,8 +139,8 @@ def saved_report(
         a table. Bytes count memory that exists only because it is saved, each memory once;
         parameters and buffers, which exist anyway, are counted apart. All that is still kept
         when the forward has ended counts, also what does not lead to the output (a loss on an
-        attribute), and the inputs of activation checkpoints. What those compute again is not kept,
-        and is listed in ``absent``. What a compiled module keeps counts under that module.
+        attribute), and the inputs of activation checkpoints. Tensors that those compute again are
+        not kept, and are listed in ``absent``. All that a compiled module keeps counts under it.
 
     Raises:
         InputError: ``depth`` is negative.
@@ -296,7 +296,7 @@ _BUFFERS = _HEADERS.index("buffers")
 
 
 def show_saved(report: SavedReport) -> Page:
-    """Modules with what they keep; totals below."""
+    """Return modules with what they keep; totals below."""
     head = f"Saved for backward by {report.model}"
     if not report.rows:
         return Page(Line(f"{head}: nothing"), *_further(report))

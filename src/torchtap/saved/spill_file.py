@@ -27,7 +27,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def aligned(nbytes: int) -> int:
-    """The bytes that ``nbytes`` take in the file."""
+    """Return the bytes that ``nbytes`` take in the file."""
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
@@ -45,7 +45,7 @@ class Extent(tuple[int, int]):
         return self[1]
 
     def after(self, nbytes: int) -> Extent:
-        """The range without its first bytes."""
+        """Return the range without its first bytes."""
         return Extent((self[0] + nbytes, self[1] - nbytes))
 
 
@@ -74,7 +74,7 @@ class SpillFile:
 
     @property
     def used(self) -> int:
-        """Bytes that are in use."""
+        """Return bytes that are in use."""
         with self._lock:
             spare = sum(length * len(extents) for length, extents in self._spare.items())
             return self._end - self._free.free - spare
@@ -173,7 +173,7 @@ class SpillFile:
 
 
 def folder_for(wanted: str | os.PathLike[str] | None, *, allow_memory: bool) -> Path:
-    """The folder in which the spill file is made.
+    """Return the folder in which the spill file is made.
 
     Args:
         wanted: the ``dir`` of the user; ``None`` for the first that is on a disk, of the system's

@@ -22,7 +22,7 @@ _CHECKPOINT_FILE = torch.utils.checkpoint.__file__
 
 
 def plain_parts(tensor: Tensor) -> list[Tensor]:
-    """The strided tensors that hold its numbers: of a sparse one indices and values.
+    """Return the strided tensors that hold the numbers of a tensor, also of a sparse one.
 
     A wrapper subclass is taken apart as it says itself (``__tensor_flatten__``). Itself, where
     nothing is known of how it is made.
@@ -40,9 +40,9 @@ def plain_parts(tensor: Tensor) -> list[Tensor]:
 
 
 def blocks_of(tensor: Tensor) -> list[tuple[int, int]]:
-    """The memory that it keeps alive: a number for each storage, and its bytes.
+    """Return the memory that a tensor keeps alive: a number for each storage, and its bytes.
 
-    Of a view that is all of its base. The number is that of no other storage while this one lives;
+    A view keeps all of its base alive. No other storage has the number while this one lives; it is
     0 where there is none to be told apart.
     """
     return [_block_of(part) for part in plain_parts(tensor)]
@@ -57,9 +57,9 @@ def _block_of(part: Tensor) -> tuple[int, int]:
 
 
 def spans_of(tensor: Tensor) -> list[tuple[int, int, int]]:
-    """The stretches of memory its elements are in: storage, first byte, byte after the last.
+    """Return the stretches of memory of a tensor: storage, first byte, byte after the last.
 
-    What ``expand`` repeats counts once.
+    Elements that ``expand`` repeats count once.
     """
     return [_span_of(part) for part in plain_parts(tensor) if _block_of(part)[0]]
 
@@ -73,7 +73,7 @@ def _span_of(part: Tensor) -> tuple[int, int, int]:
 
 
 def covered(spans: Iterable[tuple[int, int, int]]) -> int:
-    """Bytes in at least one of several stretches."""
+    """Return bytes in at least one of several stretches."""
     nbytes, storage, reached = 0, -1, 0
     for where, start, end in sorted(spans):
         if where != storage:
@@ -115,7 +115,7 @@ class Buffers:
         self.look(self._owners)
 
     def inside(self, path: str) -> list[tuple[str, nn.Module]]:
-        """The owners of buffers from a module on downwards."""
+        """Return the owners of buffers from a module on downwards."""
         start = f"{path}." if path else ""
         return [pair for pair in self._owners if pair[0] == path or pair[0].startswith(start)]
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import torch
 
-from torchtap.saved.layout import TensorLayout
 from torchtap.saved.offload_report import IN_HOST
 from torchtap.saved.spill_file import FULL
+from torchtap.saved.tensor_layout import TensorLayout
 from torchtap.saved.tiers import Tier
 
 
@@ -30,7 +30,7 @@ class TierChain:
         self._full: set[str] = set()
 
     def of(self, layout: TensorLayout) -> tuple[Tier, ...]:
-        """The tiers that accept tensors of this dtype and device."""
+        """Return the tiers that accept tensors of this dtype and device."""
         tiers = self._of.get(layout.kind)
         if tiers is None:
             tiers = tuple(tier for tier in self.tiers if tier.accepts(*layout.kind))
@@ -38,7 +38,7 @@ class TierChain:
         return tiers
 
     def why_none(self, layout: TensorLayout) -> str | None:
-        """Why no tier takes such a tensor; ``None`` if one may."""
+        """Return why no tier takes such a tensor; ``None`` if one may."""
         tiers = self.of(layout)
         if not tiers:
             is_in_host = layout.device.type == "cpu"
@@ -49,7 +49,7 @@ class TierChain:
         return None
 
     def claim(self, layout: TensorLayout) -> Tier | None:
-        """The first tier that has space for such a tensor; the space is counted as used."""
+        """Return the first tier that has space for such a tensor; the space is counted as used."""
         for tier in self._of.get(layout.kind, ()):  # Known since the tensor was packed.
             used = tier.used + tier.space_of(layout)
             if tier.name not in self._full and (tier.capacity is None or used <= tier.capacity):
@@ -58,7 +58,7 @@ class TierChain:
         return None
 
     def failed(self, tier: Tier, layout: TensorLayout, error: BaseException) -> None:
-        """A tier raised instead of taking a tensor for which its space was claimed."""
+        """Count a tier as full that raised instead of taking a tensor."""
         if tier.is_slow and isinstance(error, OSError):
             self._full.add(tier.name)
             what = "is full" if error.errno in FULL else "cannot be written"

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from torchtap.saved.codecs import Codec
+from torchtap.saved.copy_streams import Streams, Ticket
 from torchtap.saved.forks import forks
-from torchtap.saved.layout import TensorLayout, bytes_of, space_for
 from torchtap.saved.spill_file import Extent, SpillFile, aligned
-from torchtap.saved.streams import Streams, Ticket
+from torchtap.saved.tensor_layout import TensorLayout, bytes_of, space_for
 
 _CPU = torch.device("cpu")
 
@@ -37,13 +37,13 @@ class Tier(Protocol):
         """Return whether the tier takes tensors of this dtype and device."""
 
     def space_of(self, layout: TensorLayout) -> int:
-        """Bytes to claim before a tensor is put."""
+        """Return bytes to claim before a tensor is put."""
 
     def put(self, elements: Tensor, layout: TensorLayout) -> tuple[Any, int, Ticket | None]:
         """Store contiguous elements; returns a handle, the bytes it takes, and what to wait for."""
 
     def get(self, handle: Any, layout: TensorLayout) -> tuple[Tensor, Ticket | None]:
-        """The elements, in new memory, and what to wait for before reading them."""
+        """Return the elements, in new memory, and what to wait for before reading them."""
 
     def drop(self, handle: Any) -> None:
         """Free what was put. Takes no lock, since finalisers call it."""
@@ -63,7 +63,7 @@ class DiskTier:
         self.used = 0
 
     def accepts(self, dtype: torch.dtype, device: torch.device) -> bool:
-        """All tensors that have a layout."""
+        """Return all tensors that have a layout."""
         return True
 
     def space_of(self, layout: TensorLayout) -> int:
@@ -127,7 +127,7 @@ class HostTier:
         return self._streams.serves(device)
 
     def space_of(self, layout: TensorLayout) -> int:
-        """The bytes of the tensor."""
+        """Return the bytes of the tensor."""
         return layout.nbytes
 
     def put(self, elements: Tensor, layout: TensorLayout) -> tuple[Any, int, Ticket]:
@@ -157,11 +157,11 @@ class CodecTier:
         self.used = 0
 
     def accepts(self, dtype: torch.dtype, device: torch.device) -> bool:
-        """The dtypes of the codec."""
+        """Return the dtypes of the codec."""
         return self._codec.accepts(dtype)
 
     def space_of(self, layout: TensorLayout) -> int:
-        """The bytes of the tensor; ``put`` corrects them to those of the code."""
+        """Return the bytes of the tensor; ``put`` corrects them to those of the code."""
         return layout.nbytes
 
     def put(self, elements: Tensor, layout: TensorLayout) -> tuple[tuple[Tensor, ...], int, None]:

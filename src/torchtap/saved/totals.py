@@ -31,7 +31,7 @@ class ModuleTotal:
 
     @property
     def largest(self) -> str:
-        """The operation and slot that hold most; empty if none holds anything."""
+        """Return the operation and slot that hold most; empty if none holds anything."""
         return max(self.nbytes, key=lambda leaf: self.nbytes[leaf], default="")
 
 

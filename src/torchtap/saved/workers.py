@@ -1,16 +1,24 @@
-"""The threads that read and write slow tiers."""
+"""The threads that read and write slow tiers, and give freed memory back to the system.
+
+The C library's heap keeps what offloading frees. Between the tensors that leave lie small things
+that stay, and an aligned block of glibc does not fit into the hole that an equal one has left:
+without help a process that offloads can be larger than one that does not.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import os
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from torchtap.saved import heap
 from torchtap.saved.forks import forks
-from torchtap.saved.layout import TensorLayout
+from torchtap.saved.tensor_layout import TensorLayout
 
 NUM_THREADS = 2
+_TRIM_EVERY = 32 << 20
+"""Bytes freed after which the heap is asked to give back what is free in it."""
 
 
 class Workers:
@@ -34,13 +42,13 @@ class Workers:
         return self._pool[1].submit(call, *args)
 
     def trim_heap(self, layout: TensorLayout) -> None:
-        """Count a freed tensor; every :data:`heap.EVERY` bytes, trim the heap of the C library."""
-        if layout.device.type != "cpu" or not heap.can_give_back:
+        """Count a freed tensor; every :data:`_TRIM_EVERY` bytes, trim the heap of the C library."""
+        if layout.device.type != "cpu" or not can_give_back:
             return
         self._freed_nbytes += layout.nbytes
-        if self._freed_nbytes > heap.EVERY and self.is_open:
+        if self._freed_nbytes > _TRIM_EVERY and self.is_open:
             self._freed_nbytes = 0
-            self.submit(heap.give_back)
+            self.submit(give_back)
 
     def finish(self) -> None:
         """Wait until all submitted work has ended; the next ``submit`` starts new threads."""
@@ -54,3 +62,22 @@ class Workers:
         if self._pool is not None and self._pool[0] == forks.count:
             self._pool[1].shutdown(wait=False)
         self._pool = None
+
+
+def _find_trim() -> Callable[[int], int] | None:
+    try:
+        found: Callable[[int], int] | None = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    except (OSError, TypeError):  # Windows has no such name for the process itself.
+        return None
+    return found if os.name == "posix" else None
+
+
+_trim = _find_trim()
+can_give_back = _trim is not None
+"""True where the C library knows how (glibc does)."""
+
+
+def give_back() -> None:
+    """Give pages that hold nothing to the system. Takes milliseconds, without the GIL."""
+    if _trim is not None:
+        _trim(0)

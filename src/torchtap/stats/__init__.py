@@ -5,7 +5,7 @@ In the order in which they are read: :mod:`~torchtap.stats.sink` is ``tt.Stats``
 ``tt.measure``. They give :class:`~torchtap.stats.statistics.Statistics` with a
 :class:`~torchtap.stats.histogram.Histogram`; :mod:`~torchtap.stats.numbers` lists the names of all
 numbers, :mod:`~torchtap.stats.series` keeps them over steps, and
-:mod:`~torchtap.stats.reading` reads them from there. ``kernels/`` compute, ``catalogue/`` are
+:mod:`~torchtap.stats.read_series` reads them from there. ``kernels/`` compute, ``catalogue/`` are
 further statistics: the protocol for those of a user's own, and those of ``tt.stats``.
 """
 

@@ -110,7 +110,7 @@ class Histogram:
         return np.where((low == 0) | (high == 0), 0.0, middles)
 
     def merge(self, other: Histogram) -> Histogram:
-        """Both together; associative and commutative, exactly."""
+        """Merge both; associative and commutative, exactly."""
         return merged_together([self, other])
 
     def without(self, part: Histogram) -> Histogram:
@@ -120,11 +120,11 @@ class Histogram:
         return Histogram(self.bins[counts > 0], counts[counts > 0], self.is_sample)
 
     def quantile(self, q: float) -> float:
-        """The value below which a share ``q`` of the counted elements lies.
+        """Return the value below which a share ``q`` of the counted elements lies.
 
         Linear between the two nearest order statistics (Hyndman & Fan 1996, type 7, as
         ``torch.quantile``), each of them right to 1/33 of itself, if it is one of float32's normal
-        numbers. NaN where nothing was counted. Of a sample of ``m`` elements it is the quantile at
+        numbers. NaN where nothing was counted. For a sample of ``m`` elements it is the quantile at
         ``q`` give or take :meth:`standard_error`.
 
         Raises:
@@ -143,7 +143,7 @@ class Histogram:
         return float(low + (rank - below) * (high - low))
 
     def standard_error(self, q: float) -> float:
-        """Standard error of the rank of quantile ``q``: 0 where all elements were counted.
+        """Return standard error of the rank of quantile ``q``: 0 where all elements were counted.
 
         Where tensors of several sizes were sampled, the ranks are those of a mixture in which all
         count alike.
@@ -153,7 +153,7 @@ class Histogram:
         return math.sqrt(q * (1 - q) / self.num_counted) if self.is_sample else 0.0
 
     def underflow(self, dtype: str) -> float:
-        """Share of the counted elements that are not zero and would be in ``dtype``.
+        """Return share of the counted elements that are not zero and would be in ``dtype``.
 
         Args:
             dtype: ``float16``, ``bfloat16``, ``float8_e4m3fn``, ``float8_e5m2``, or short
@@ -168,7 +168,7 @@ class Histogram:
         return self._share((self._smallest < _format(dtype).to_zero_below) & (self.middles != 0))
 
     def overflow(self, dtype: str) -> float:
-        """Share of the counted elements that lie beyond the range of ``dtype``.
+        """Return share of the counted elements that lie beyond the range of ``dtype``.
 
         A conversion makes them infinite, NaN, or the largest number, as the hardware does.
 
@@ -233,7 +233,7 @@ class Histograms:
     is_sample: NDArray[np.bool_]
 
     def of(self, row: int) -> Histogram | None:
-        """The histogram of one row; ``None`` if it counted nothing."""
+        """Return the histogram of one row; ``None`` if it counted nothing."""
         start, end = self.ends[row - 1] if row else 0, self.ends[row]
         if start == end:
             return None
@@ -242,7 +242,7 @@ class Histograms:
 
 
 def merged_together(parts: Sequence[Histogram]) -> Histogram:
-    """Several histograms as one."""
+    """Merge several histograms into one."""
     if len(parts) == 1:
         return parts[0]
     bins, place = np.unique(np.concatenate([one.bins for one in parts]), return_inverse=True)
@@ -252,14 +252,14 @@ def merged_together(parts: Sequence[Histogram]) -> Histogram:
 
 
 def _edge(magnitude: Ints) -> Floats:
-    """Lower end of a bin, by the bits of a float32; behind the last one the same step again."""
+    """Return the lower end of a bin, by the bits of a float32; behind the last one a step more."""
     bits = (np.minimum(magnitude, _LAST) << SHIFT).astype(np.uint32)
     edge = bits.view(np.float32).astype(np.float64)
     return np.where(magnitude > _LAST, 2.0**128, edge)
 
 
 def _rank(bins: Ints) -> Ints:
-    """Order by value: the most negative first."""
+    """Return the order by value: the most negative first."""
     return np.where(bins >= _HALF, _HALF - 1 - bins, bins)
 
 

@@ -143,7 +143,7 @@ def accumulate(tensor: Tensor, row: Tensor, histogram: Tensor | None, sample: in
 
 
 def no_values(tensor: Tensor) -> str | None:
-    """Why a tensor has no values to measure, or ``None``."""
+    """Say why a tensor has no values to measure, or ``None``."""
     if tensor.is_meta:
         return "a meta tensor, which has no values"
     if type(tensor).__name__ == "FakeTensor":
@@ -181,7 +181,7 @@ def why_unreadable(error: Exception) -> str:
 
 
 def real_values(tensor: Tensor) -> tuple[Tensor, tuple[str, ...]]:
-    """A strided real tensor of the same elements, and what is to be said of it."""
+    """Return a strided real tensor of the same elements, and what is to be said of it."""
     tensor, labels = readable(tensor)
     notes = list(labels)
     tensor = tensor.detach()
@@ -211,7 +211,7 @@ def real_values(tensor: Tensor) -> tuple[Tensor, tuple[str, ...]]:
 
 
 def without_places(notes: Iterable[str]) -> str | None:
-    """Why values with these notes of :func:`real_values` stand at no place; ``None`` if they do."""
+    """Say why values with these notes of :func:`real_values` stand nowhere; ``None`` if not."""
     if _OF_SPARSE in notes:
         return "a sparse tensor is measured by its stored values"
     if _OF_NESTED in notes:
@@ -226,7 +226,7 @@ def _stored_values(tensor: Tensor) -> Tensor:
 
 
 def narrow_subnormals(tensor: Tensor, values: Tensor) -> Tensor | int:
-    """Subnormals of an 8-bit float: it is measured as float32, which has smaller ones."""
+    """Return subnormals of an 8-bit float: it is measured as float32, which has smaller ones."""
     if tensor.dtype not in _NARROW:
         return 0
     sizes = values.abs()
@@ -234,7 +234,7 @@ def narrow_subnormals(tensor: Tensor, values: Tensor) -> Tensor | int:
 
 
 def shape_of(tensor: Tensor) -> tuple[int, ...] | None:
-    """Its shape; ``None`` for a nested tensor, whose parts have each their own."""
+    """Return the shape; ``None`` for a nested tensor, whose parts have each their own."""
     return None if tensor.is_nested else tuple(tensor.shape)
 
 
@@ -244,5 +244,5 @@ def table_device(device: torch.device) -> torch.device:
 
 
 def dtype_name(tensor: Tensor) -> str:
-    """``float32`` and so on."""
+    """Return ``float32`` and so on."""
     return str(tensor.dtype).removeprefix("torch.")

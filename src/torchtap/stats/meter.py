@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Collection
 
 import torch
 from torch import Tensor
 from torch.nn import Parameter
 
+from torchtap.core.distributed import DEQUANTIZED
 from torchtap.core.site import Site
 from torchtap.stats.kernels import native
 from torchtap.stats.kernels.device_table import Block
@@ -18,7 +20,10 @@ _LARGE = 1 << 21
 
 
 class Clock:
-    """The state that all meters of a sink share: the running step, and a lock.
+    """Holds what all meters of a sink share: the running step, and a lock.
+
+    Args:
+        lock: of the series.
 
     Attributes:
         step: the running step.
@@ -28,14 +33,14 @@ class Clock:
 
     __slots__ = ("has_measured", "lock", "step")
 
-    def __init__(self) -> None:
+    def __init__(self, lock: threading.RLock) -> None:
         self.step = 0
         self.has_measured = False
-        self.lock = threading.RLock()
+        self.lock = lock
 
 
 class Sums:
-    """The running sum over samples of one site.
+    """Sums the samples of one site.
 
     Attributes:
         shape: of a sample.
@@ -54,6 +59,17 @@ class Sums:
         ).zero_()
         self.num_samples = torch.zeros(1, dtype=torch.int64)
 
+    def add(self, values: Tensor, notes: Collection[str]) -> str | None:
+        """Add the samples of a tensor, or return why there is no sum with them."""
+        if set(notes) - {DEQUANTIZED}:  # Magnitudes, stored values: not what would be averaged.
+            return f"it is measured {', '.join(notes)}; keep the values instead, with tt.Memory()"
+        if values.shape[1:] != self.shape:
+            return f"its samples differ in shape, {list(self.shape)} and {list(values.shape[1:])}"
+        self.num_samples += values.shape[0] if values.dim() else 1
+        total = values.sum(0, dtype=torch.float64) if values.dim() else values
+        self.total += total.to(self.total.device)
+        return None
+
 
 def is_dense(tensor: Tensor) -> bool:
     """Return whether samples lie one after another in memory, each dense in any dim order."""
@@ -63,7 +79,7 @@ def is_dense(tensor: Tensor) -> bool:
 
 
 class Meter:
-    """A meter that measures the tensors of one site into its row.
+    """Measures the tensors of one site into its row.
 
     Called with a tensor and its step: measures it and says so, or says that this takes more care
     than it takes (another dtype or device, strides, a step that was closed, no native kernel).
@@ -98,7 +114,7 @@ class Meter:
 
     def __init__(self, site: Site, place: int, clock: Clock, sample: int) -> None:
         self.place = place
-        self.is_replaced = site.port == "param_grad"
+        self.is_replaced = site.kind.is_replaced
         self.block: Block | None = None
         self.index = -1
         self.shape: tuple[int, ...] | None = None
@@ -123,7 +139,7 @@ class Meter:
 
     @property
     def sums(self) -> Sums | None:
-        """The running sum over samples, if there is one."""
+        """Return the running sum over samples, if there is one."""
         return self._sums
 
     @sums.setter
@@ -133,7 +149,7 @@ class Meter:
             self._aim.sum_into(*((None, None) if sums is None else (sums.total, sums.num_samples)))
 
     def trust(self, tensor: Tensor) -> None:
-        """Tensors like this one can be measured quickly from now on."""
+        """Measure tensors like this one quickly from now on."""
         self._dtype = None  # Its row may stand on another device now.
         is_plain = type(tensor) in _PLAIN and tensor.device.type == "cpu"
         is_plain = is_plain and (self.sums is None or self.sums.total.device.type == "cpu")

@@ -96,7 +96,7 @@ NAMES: Mapping[str, Number] = {
 
 
 def value_of(stats: Statistics, name: str) -> Any:
-    """A number by its name, the result of a further statistic, or a part of one: ``units.mean``.
+    """Return a number, the result of a further statistic, or a part: ``units.mean``, by its name.
 
     Raises:
         SiteError: there is nothing of that name.
@@ -140,7 +140,7 @@ def is_there(stats: Statistics, name: str) -> bool:
 
 
 def further_of(name: str, known: Iterable[str]) -> str:
-    """The further statistic that a name is of, which it is itself or up to its last dot.
+    """Return the further statistic that a name is of, which it is itself or up to its last dot.
 
     Raises:
         SiteError: there is none of that name.
@@ -153,7 +153,7 @@ def further_of(name: str, known: Iterable[str]) -> str:
 
 
 def missing_of(stats: Statistics) -> Mapping[str, str]:
-    """Name -> why it is not available, of further statistics that were asked for."""
+    """Return name -> why it is not available, of further statistics that were asked for."""
     return stats.extra.missing if isinstance(stats.extra, Extra) else {}
 
 

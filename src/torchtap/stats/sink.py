@@ -1,25 +1,23 @@
-"""``tt.Stats``: the sink that measures what flows, and keeps numbers instead of values."""
+"""``tt.Stats`` measures what flows, and keeps numbers instead of values."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from torchtap.core.absence import Absence
-from torchtap.core.distributed import DEQUANTIZED
 from torchtap.core.errors import InputError
 from torchtap.core.inference_mode import outside_inference_mode
+from torchtap.core.ports import FLOW_PORTS
 from torchtap.core.record import BACKWARD, EVAL, FORWARD, Record
-from torchtap.core.site import FLOW_PORTS, Site
-from torchtap.stats.catalogue.protocol import Statistic, needs_places
+from torchtap.core.site import Site
+from torchtap.stats.catalogue.protocol import Statistic, check_statistics, needs_places
 from torchtap.stats.catalogue.results import Missing
-from torchtap.stats.kernels.device_table import Block, DeviceTable, Taken
+from torchtap.stats.kernels.device_table import Block, DeviceTables, Taken
 from torchtap.stats.measure import (
     SAMPLE,
     accumulate,
@@ -33,28 +31,13 @@ from torchtap.stats.measure import (
     without_places,
 )
 from torchtap.stats.meter import Clock, Meter, Sums
-from torchtap.stats.series import Series, States
+from torchtap.stats.series import Series
 from torchtap.stats.statistics import NUM_TENSORS, SUBNORMAL, blank_rows
-from torchtap.stats.step_histograms import StepHistograms
-
-_UNREAD = 16
-"""Steps whose numbers are read together, on the CPU. Between two steps of a training the code that
-reads them leaves the processor's caches, and then takes several times as long as it does for the
-second of two steps in a row. On other devices they are read one step later, so that copies on the
-host do not pile up."""
-
-
-def _declines(tensor: Tensor, step: int) -> bool:
-    """A meter that leaves every tensor to :meth:`Stats.take`."""
-    return False
-
 
 NOT_OF_FORWARD = (
     "tt.Stats measures calls of the forward only, and some ran inside a backward; tt.Memory keeps "
     "their values, in phase='backward'"
 )
-
-
 _NEEDS_PLACES = (
     "which are not where they stand in it. Keep the values with tt.Memory(), and compute it of "
     "their dense form"
@@ -75,7 +58,7 @@ class Stats:
         exact: count every element in them. By default tensors of more than 8,192 elements are
             counted by one element in each of 2,048 equal parts, at places that follow no period;
             the standard error of the rank of a quantile is ``sqrt(q (1 - q) / 2048)``, which is
-            1.1 % at the median. Of tensors of several sizes each gives equally many, and ``notes``
+            1.1 % at the median. Tensors of several sizes give equally many each, and ``notes``
             says so. All other statistics are always over all elements.
         sample_mean: at which ports to keep the running sum over samples that ``run.mean_norm``
             needs: 8 bytes per element of one sample and site.
@@ -113,22 +96,15 @@ class Stats:
         self.series = Series(keep, statistics)
         self.series.has_histograms = histogram
         self._skipped: dict[Absence, None] = {}
-        self._histogram = histogram
         self._sample = 0 if exact else SAMPLE
         self._sample_mean = frozenset(sample_mean)
         self._statistics = tuple(statistics)
-        self._states: dict[int, States] = {}
         self._closed = -1
-        self._clock = Clock()
-        self.series.lock = self._clock.lock
+        self._clock = Clock(self.series.lock)
         self._meters: dict[Site, Meter] = {}
         # By the id of the site, held beside: hashing it takes longer than the rest.
         self._by_id: dict[int, tuple[Site, Meter]] = {}
-        self._tables: dict[torch.device, DeviceTable] = {}
-        # The place in the series of each row of a table; as an array when it is taken.
-        self._known: dict[torch.device, list[int]] = {}
-        self._places: dict[torch.device, NDArray[np.int64]] = {}
-        self._pending: list[tuple[int, NDArray[np.int64], Callable[[], Taken]]] = []
+        self._tables = DeviceTables(histogram=histogram)
         self._is_read = True
         self._evaluation: Stats | None = None
         self._another = partial(
@@ -175,28 +151,25 @@ class Stats:
             self._take_further(known[1], record)
 
     def _take_evaluation(self, record: Record) -> None:
-        """Evaluation forwards are measured as training forwards are, and kept apart."""
+        """Measure an evaluation forward as a training forward, and keep it apart."""
         if self._evaluation is None:
             self._evaluation = self._another()
             self.series.evaluation = self._evaluation.series
         self._evaluation.take(record._replace(phase=FORWARD))
 
     def close_step(self, step: int) -> None:
-        """The step has ended: copy its numbers, and read those of steps before."""
+        """End a step: copy its numbers, and read those of steps before."""
         if self._evaluation is not None:
             self._evaluation.close_step(step)
         with self._clock.lock:
             self._take_tables()
             self._closed = step
-            self._hand_over_states()
+            self._close_states()
             self._clock.step = step + 1
-            behind = _UNREAD if all(one.type == "cpu" for one in self._tables) else 1
-            if len(self._pending) > behind * len(self._tables):
-                while len(self._pending) > len(self._tables):
-                    self._read_one()
+            self._read(self._tables.read_when_due())
 
     def close(self) -> None:
-        """Nothing more will come."""
+        """Bring the series up to date: nothing more will come."""
         self.flush()
 
     @property
@@ -219,15 +192,14 @@ class Stats:
             self._take_tables()
             if self._is_read:
                 return
-            while self._pending:
-                self._read_one()
-            self._hand_over_states()
+            self._read(self._tables.read())
+            self._close_states()
             self._is_read = True
             for meter in self._meters.values():
+                measured = self.series.measured[meter.place]
                 if meter.varies:
-                    self.series.measured[meter.place].shape = None
+                    measured.shape = None
                 if meter.sums is not None:
-                    measured = self.series.measured[meter.place]
                     measured.mean_sum = meter.sums.total.cpu().numpy().copy()
                     measured.num_samples = int(meter.sums.num_samples)
 
@@ -246,34 +218,29 @@ class Stats:
             except RuntimeError as error:
                 self._skipped[Absence(record.site, why_unreadable(error))] = None
                 return
-            if record.step != self._clock.step:
-                self._change_step(record.step)
+            if record.step != self._clock.step:  # A late gradient, or no close_step in between.
+                self._take_tables()
+                self._clock.step = record.step
             self._clock.has_measured = True
             block = self._prepare(meter, record.site, tensor, values, notes)
-            histograms = block.histograms
             if meter.is_replaced:
                 block.clear(meter.index)
-            accumulate(
-                values,
-                block.rows[meter.index],
-                None if histograms is None else histograms[meter.index],
-                self._sample,
-            )
-            block.rows[meter.index, SUBNORMAL] += narrow_subnormals(tensor, values)
-            self._add_samples(meter, values, notes)
+            row, histogram = block.at(meter.index)
+            accumulate(values, row, histogram, self._sample)
+            row[SUBNORMAL] += narrow_subnormals(tensor, values)
+            why_no_mean = None if meter.sums is None else meter.sums.add(values, notes)
+            if why_no_mean is not None:
+                meter.sums = None
+                measured = self.series.measured[meter.place]
+                measured.mean_sum, measured.why_no_mean = None, why_no_mean
             self._update_states(meter, values, record, without_places(notes))
 
     def _take_further(self, meter: Meter, record: Record) -> None:
-        """Only the further statistics: the rest was measured the quick way."""
+        """Update the further statistics alone: the rest was measured the quick way."""
         is_cast = torch.is_autocast_enabled("cpu")
         quiet = torch.autocast("cpu", enabled=False) if is_cast else contextlib.nullcontext()
         with self._clock.lock, torch.no_grad(), quiet:
             self._update_states(meter, record.kept.detach(), record)
-
-    def _change_step(self, step: int) -> None:
-        """A gradient of a step that was closed, or records that came without ``close_step``."""
-        self._take_tables()
-        self._clock.step = step
 
     def _prepare(
         self, meter: Meter, site: Site, tensor: Tensor, values: Tensor, notes: tuple[str, ...]
@@ -284,7 +251,8 @@ class Stats:
         is_new = meter.block is None
         block = meter.block
         if block is None or block.rows.device != device:
-            block = self._take_row(meter, device)
+            block, index = self._tables.add(device, meter.place)
+            meter.measure_into(block, index)
         if is_new:
             measured.dtype, measured.shape = dtype_name(tensor), shape_of(tensor)
             measured.itemsize = tensor.element_size()
@@ -302,107 +270,69 @@ class Stats:
             meter.distrust()
         return block
 
-    def _take_row(self, meter: Meter, device: torch.device) -> Block:
-        table = self._tables.get(device)
-        if table is None:
-            table = self._tables[device] = DeviceTable(device, histogram=self._histogram)
-            self._known[device], self._places[device] = [], np.zeros(0, dtype=np.int64)
-        block, index = table.add()
-        self._known[device].append(meter.place)
-        meter.measure_into(block, index)
-        return block
-
-    def _add_samples(self, meter: Meter, values: Tensor, notes: tuple[str, ...]) -> None:
-        sums = meter.sums
-        if sums is None:
-            return
-        why = None
-        if set(notes) - {DEQUANTIZED}:  # Magnitudes, stored values: not what would be averaged.
-            why = f"it is measured {', '.join(notes)}; keep the values instead, with tt.Memory()"
-        elif values.shape[1:] != sums.shape:
-            why = f"its samples differ in shape, {list(sums.shape)} and {list(values.shape[1:])}"
-        if why is not None:
-            meter.sums = None
-            measured = self.series.measured[meter.place]
-            measured.mean_sum, measured.why_no_mean = None, why
-            return
-        sums.num_samples += values.shape[0] if values.dim() else 1
-        total = values.sum(0, dtype=torch.float64) if values.dim() else values
-        sums.total += total.to(sums.total.device)
-
     def _update_states(
         self, meter: Meter, values: Tensor, record: Record, no_places: str | None = None
     ) -> None:
         """Update the further statistics; ``no_places``: why these values stand at no place."""
         if not self._statistics:
             return
-        by_place = self._states.setdefault(record.step, {})
-        states = by_place.get(meter.place)
-        if states is None or meter.is_replaced:
-            states = by_place[meter.place] = [one.init() for one in self._statistics]
-        why = f"{no_places}, {_NEEDS_PLACES}"
-        lost = [one.name for one in self._statistics if no_places and needs_places(one)]
-        if lost:
-            reason = f"no {', '.join(map(repr, lost))}: {why}"
-            self._skipped[Absence(record.site, reason)] = None
-        for number, one in enumerate(self._statistics):
-            if one.name in lost:
-                states[number] = Missing(f"{why}.")
-            elif not isinstance(states[number], Missing):
-                states[number] = one.update(states[number], values)
+        missing: dict[str, Missing] = {}
+        if no_places is not None:
+            why = f"{no_places}, {_NEEDS_PLACES}"
+            lost = [one.name for one in self._statistics if needs_places(one)]
+            missing = dict.fromkeys(lost, Missing(f"{why}."))
+            if lost:
+                reason = f"no {', '.join(map(repr, lost))}: {why}"
+                self._skipped[Absence(record.site, reason)] = None
+        self.series.recent.update_states(
+            record.step, meter.place, values, missing, anew=meter.is_replaced
+        )
 
     # ------------------------------------------------------------------ the end of a step
 
     def _take_tables(self) -> None:
         if not self._clock.has_measured:
             return
-        self._clock.has_measured = self._is_read = False
-        for device, table in self._tables.items():
-            places = self._places[device]
-            if len(places) < table.num_rows:
-                places = self._places[device] = np.array(self._known[device])
-            self._pending.append((self._clock.step, places, table.take()))
+        taken = self._tables.take(self._clock.step)
 
-    def _read_one(self) -> None:
-        step, places, snapshot = self._pending.pop(0)
-        rows, listed = snapshot()
-        if not len(rows) or not rows[:, NUM_TENSORS].any():
-            return
-        ordered = blank_rows(len(self.series.measured))
-        ordered[places] = rows
-        parts = [StepHistograms(places[owners], histograms) for owners, histograms in listed]
-        self.series.add_step(step, ordered, parts)
+        def start_again() -> None:
+            self._clock.has_measured = self._is_read = False
+            self._tables.start_again(taken)
 
-    def _hand_over_states(self) -> None:
-        """Bring the further statistics into the series, which merges those of closed steps."""
-        while self._states and self._pending:
-            self._read_one()
-        for step in list(self._states):
-            if step <= self._closed:
-                self.series.add_states(step, self._states.pop(step))
-            else:
-                self.series.show_states(step, self._states[step])
+        try:
+            start_again()
+        except BaseException:  # A KeyboardInterrupt may come between any two lines, and loses none.
+            start_again()
+            raise
+
+    def _read(self, steps: Iterable[tuple[int, Taken]]) -> None:
+        """Bring steps that were taken into the series."""
+        for step, (places, rows, parts) in steps:
+            if rows[:, NUM_TENSORS].any():
+                ordered = blank_rows(len(self.series.measured))
+                ordered[places] = rows
+                self.series.add_step(step, ordered, parts)
+
+    def _close_states(self) -> None:
+        """Have the series merge the further statistics of closed steps."""
+        if self._statistics:
+            self._read(self._tables.read())
+            self.series.recent.close_states(self._closed)
 
     def __repr__(self) -> str:
         sites, steps = len(self.series.sites), len(self.series.steps)
         return f"<Stats of {sites} sites, {steps} steps>"
 
 
+def _declines(tensor: Tensor, step: int) -> bool:
+    """Leave every tensor to :meth:`Stats.take`."""
+    return False
+
+
 def _check(sample_mean: Sequence[str], statistics: Sequence[Statistic], keep: int) -> None:
     if not isinstance(keep, int) or keep < 1:
         raise InputError(f"keep is {keep!r}; expected a number of steps from 1.")
-    for one in statistics:
-        if not isinstance(one, Statistic):
-            raise InputError(
-                f"{one!r} is no statistic: expected name, init, update, merge and finish."
-            )
-    names = [one.name for one in statistics]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise InputError(
-            f"Two statistics are named {twice!r}, and extra holds one of each name. Give each "
-            f"its own: name='...'."
-        )
+    check_statistics(statistics)
     odd = set(sample_mean) - set(FLOW_PORTS)
     if odd:
         raise InputError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -71,7 +71,7 @@ class Statistics(Printed):
     """Statistics of one or several tensors together. Printing it shows one line.
 
     Everything but the counts is over the finite elements, summed in float64; where there are
-    none it is NaN (sums are 0). Of complex tensors it is over the magnitudes; whole numbers beyond
+    none it is NaN (sums are 0). For complex tensors it is over the magnitudes; whole numbers beyond
     2^53 are rounded to float64.
 
     Attributes:
@@ -128,32 +128,32 @@ class Statistics(Printed):
 
     @property
     def std(self) -> float:
-        """Population standard deviation (divided by the number of finite elements)."""
+        """Return the population standard deviation (divided by the number of finite elements)."""
         return math.sqrt(self.m2 / self.num_finite) if self.num_finite else math.nan
 
     @property
     def rms(self) -> float:
-        """Root of the mean square."""
+        """Return the root of the mean square."""
         return math.sqrt(self.sum_squares / self.num_finite) if self.num_finite else math.nan
 
     @property
     def l2(self) -> float:
-        """Euclidean norm."""
+        """Return the Euclidean norm."""
         return math.sqrt(self.sum_squares)
 
     @property
     def absmax(self) -> float:
-        """Largest magnitude."""
+        """Return the largest magnitude."""
         return max(abs(self.min), abs(self.max)) if self.num_finite else math.nan
 
     @property
     def nonfinite(self) -> int:
-        """NaN and infinite elements together."""
+        """Return how many elements are NaN or infinite."""
         return self.numel - self.num_finite
 
     @property
     def update_ratio(self) -> float:
-        """Norm of an ``update`` over the norm of the parameter when the step began.
+        """Return the norm of an ``update`` over that of the parameter when the step began.
 
         Both over finite elements. NaN where there is none, and ``why_no_ratio`` says why: of
         anything but an ``update``; of several steps together; where ``param`` was not watched
@@ -164,11 +164,11 @@ class Statistics(Printed):
         return self.l2 / self.weight_l2 if self.weight_l2 else math.nan
 
     def numbers(self) -> dict[str, float]:
-        """Name -> number of all statistics that are one number, in the order of ``NUMBERS``."""
+        """Return name -> number of all statistics that are one number, ordered as ``NUMBERS``."""
         return {name: getattr(self, name) for name in NUMBERS}
 
     def quantile(self, q: float) -> float:
-        """The value below which a share ``q`` of the finite elements lies, right to 1/33 (3.1 %).
+        """Return the value below which a share ``q`` of finite elements lies, right to 3.1 %.
 
         So far as float32 holds the magnitudes with full precision, 1.2e-38 to 3.4e38. The ends are
         exact. NaN where there is no finite element. See :meth:`Histogram.quantile`.
@@ -182,64 +182,41 @@ class Statistics(Printed):
         return min(max(value, self.min), self.max) if self.num_finite else math.nan
 
     def middle(self, share: float) -> tuple[float, float]:
-        """Between which values the middle ``share`` of the finite elements lies.
+        """Return between which values the middle ``share`` of the finite elements lies.
 
         ``middle(0.75)`` leaves out the lowest and the highest eighth. Each end is right to 1/33.
         """
         return self.quantile((1 - share) / 2), self.quantile((1 + share) / 2)
 
     def underflow(self, dtype: str) -> float:
-        """Share of the finite elements that are not zero and would be in ``dtype``.
+        """Return share of the finite elements that are not zero and would be in ``dtype``.
 
-        The whole are all finite elements, zeros too. Of those that are not zero it is
+        The whole are all finite elements, zeros too. The share of those that are not zero is
         ``underflow(dtype) / (1 - zeros / num_finite)``. See :meth:`Histogram.underflow`.
         """
         return self._counted().underflow(dtype)
 
     def overflow(self, dtype: str) -> float:
-        """Share of the finite elements, zeros too, that lie beyond the range of ``dtype``.
+        """Return share of the finite elements, zeros too, that lie beyond the range of ``dtype``.
 
         See :meth:`Histogram.overflow`.
         """
         return self._counted().overflow(dtype)
 
     def merge(self, other: Statistics) -> Statistics:
-        """The statistics of both parts together; associative up to rounding.
+        """Merge the statistics of both parts; associative up to rounding.
 
         ``extra`` and ``update_ratio`` cannot be merged: reading one of them says so.
 
-        Source: Chan, Golub & LeVeque 1979, "Updating formulae and a pairwise algorithm for
-        computing sample variances", eq. 2.1.
+        Numbers are merged as rows are, see :func:`merged_row`.
         """
-        if not (self.num_finite and other.num_finite):
-            rich = self if self.num_finite else other
-            mean, m2, low, high = rich.mean, rich.m2, rich.min, rich.max
-        else:
-            share = other.num_finite / (self.num_finite + other.num_finite)
-            delta = other.mean - self.mean
-            mean = _between(self.mean, other.mean, share)
-            m2 = self.m2 + other.m2 + delta * delta * self.num_finite * share
-            low, high = min(self.min, other.min), max(self.max, other.max)
         histogram = self._merged_histogram(other)
         shape = _common(self, other, self.shape, other.shape, None)
         is_leaning = histogram is not None and histogram.is_sample and shape is None
         notes = (*self.notes, *other.notes, *((LEANING,) if is_leaning else ()))
         weight_l2, why_no_ratio, extra = self._of_one_part(other)
-        return Statistics(
-            numel=self.numel + other.numel,
-            num_finite=self.num_finite + other.num_finite,
-            mean=mean,
-            m2=m2,
-            l1=self.l1 + other.l1,
-            sum_squares=self.sum_squares + other.sum_squares,
-            min=low,
-            max=high,
-            zeros=self.zeros + other.zeros,
-            nan=self.nan + other.nan,
-            posinf=self.posinf + other.posinf,
-            neginf=self.neginf + other.neginf,
-            subnormal=self.subnormal + other.subnormal,
-            num_tensors=self.num_tensors + other.num_tensors,
+        return from_row(
+            merged_row(_row_of(self), _row_of(other)),
             histogram=histogram,
             dtype=_common(self, other, self.dtype, other.dtype, "mixed"),
             shape=shape,
@@ -286,7 +263,7 @@ class Statistics(Printed):
 
 
 def why_no_ratio(weight_l2: float) -> str:
-    """Why an update of one step has no ratio to its parameter; empty where it has one.
+    """Say why an update of one step has no ratio to its parameter; empty where it has one.
 
     It names no site: a table has one line for all sites of which the same is to be said.
     """
@@ -296,7 +273,7 @@ def why_no_ratio(weight_l2: float) -> str:
 
 
 def other_shape(of_param: Shape | None, of_update: Shape | None) -> str:
-    """Why there is no ratio where an update is of a part of the parameter only, or the reverse."""
+    """Say that an update is of a part of the parameter only, or the reverse: there is no ratio."""
     return (
         f"the parameter has shape {of_param} and its update {of_update}: one is a part of the other"
     )
@@ -309,15 +286,15 @@ def _common(one: Statistics, two: Statistics, a: Any, b: Any, different: Any) ->
 
 
 def _between(one: float, two: float, share: float) -> float:
-    """The point at ``share`` of the way; also where the difference of both overflows."""
+    """Return the point at ``share`` of the way; also where the difference of both overflows."""
     delta = two - one
     return one + delta * share if math.isfinite(delta) else one * (1 - share) + two * share
 
 
 def empty_rows(num_rows: int, device: torch.device | str = "cpu") -> Tensor:
-    """Rows that nothing was measured into, ``float64[num_rows, 16]``."""
+    """Return rows that nothing was measured into, ``float64[num_rows, 16]``."""
     rows = torch.zeros(num_rows, ROW_WIDTH, dtype=torch.float64, device=device)
-    clear_rows(rows)
+    rows[:, MIN], rows[:, MAX] = math.inf, -math.inf
     return rows
 
 
@@ -326,13 +303,6 @@ def blank_rows(*shape: int) -> NDArray[np.float64]:
     rows = np.zeros((*shape, ROW_WIDTH))
     rows[..., MIN], rows[..., MAX] = math.inf, -math.inf
     return rows
-
-
-def clear_rows(rows: Tensor) -> None:
-    """Forget what was measured."""
-    rows.zero_()
-    rows[:, MIN] = math.inf
-    rows[:, MAX] = -math.inf
 
 
 def from_row(
@@ -345,9 +315,9 @@ def from_row(
     weight_l2: float = math.nan,
     why_no_ratio: str = NOT_AN_UPDATE,
     notes: tuple[str, ...] = (),
-    extra: Extra | None = None,
+    extra: Mapping[str, Any] | None = None,
 ) -> Statistics:
-    """A row as a value."""
+    """Return a row as a value."""
     numbers: list[float] = row.tolist() if isinstance(row, Tensor) else row
     some = numbers[NUM_FINITE] > 0
     return Statistics(
@@ -376,22 +346,35 @@ def from_row(
     )
 
 
-def merge_rows(row: NDArray[np.float64], other: NDArray[np.float64]) -> None:
-    """Merge one row of numbers into another, as :meth:`Statistics.merge` does."""
+def _row_of(stats: Statistics) -> list[float]:
+    """Return the row that :func:`from_row` makes a value of."""
+    some = stats.num_finite > 0
+    mean, low, high = (stats.mean, stats.min, stats.max) if some else (0.0, math.inf, -math.inf)
+    sums = (mean, stats.m2, stats.l1, stats.sum_squares, low, high)
+    bad = (stats.nan, stats.posinf, stats.neginf)
+    counts = (stats.zeros, *bad, stats.subnormal, stats.num_tensors)
+    return [stats.numel, stats.num_finite, *sums, *counts, 0.0, 0.0]  # The kernels' own two.
+
+
+def merged_row(row: Sequence[float], other: Sequence[float]) -> list[float]:
+    """Merge two rows of numbers.
+
+    Source: Chan, Golub & LeVeque 1979, "Updating formulae and a pairwise algorithm for computing
+    sample variances", eq. 2.1.
+    """
+    merged = [one + two for one, two in zip(row, other, strict=True)]
     own, more = row[NUM_FINITE], other[NUM_FINITE]
-    mean, m2 = row[MEAN], row[M2] + other[M2]
+    merged[MEAN] = row[MEAN] if own else other[MEAN] if more else row[MEAN]
     if own and more:
-        share, delta = more / (own + more), other[MEAN] - mean
-        mean, m2 = _between(mean, other[MEAN], share), m2 + delta * delta * own * share
-    elif more:
-        mean = other[MEAN]
-    low, high = min(row[MIN], other[MIN]), max(row[MAX], other[MAX])
-    row += other
-    row[MEAN], row[M2], row[MIN], row[MAX] = mean, m2, low, high
+        share, delta = more / (own + more), other[MEAN] - row[MEAN]
+        merged[MEAN] = _between(row[MEAN], other[MEAN], share)
+        merged[M2] += delta * delta * own * share
+    merged[MIN], merged[MAX] = min(row[MIN], other[MIN]), max(row[MAX], other[MAX])
+    return merged
 
 
 def merged_rows(one: NDArray[np.float64], two: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Two arrays of rows, merged row by row as :func:`merge_rows` does."""
+    """Merge two arrays of rows, row by row as :func:`merged_row` does."""
     own, more = one[..., NUM_FINITE], two[..., NUM_FINITE]
     merged = one + two
     with np.errstate(all="ignore"):  # What overflows is infinite, as in PyTorch.
@@ -407,13 +390,11 @@ def merged_rows(one: NDArray[np.float64], two: NDArray[np.float64]) -> NDArray[n
 
 
 _BARS = " ▁▂▃▄▅▆▇█"
-
-
 _NUM_CELLS = 12
 
 
 def sparkline(stats: Statistics, num_cells: int = _NUM_CELLS) -> str:
-    """A histogram in one line of text, from the 1st to the 99th percentile."""
+    """Draw a histogram in one line of text, from the 1st to the 99th percentile."""
     cells = [] if stats.histogram is None else stats.histogram.shape(num_cells)
     top = max(cells, default=0)
     # Any count above zero shows at least the lowest bar.
@@ -421,7 +402,7 @@ def sparkline(stats: Statistics, num_cells: int = _NUM_CELLS) -> str:
 
 
 def one_line(stats: Statistics) -> str:
-    """One line: what it is, range, histogram, mean, std, and what is not finite."""
+    """Say in a line what it is, range, histogram, mean, std, and what is not finite."""
     kind = typed(stats.dtype, stats.shape) if stats.shape is not None else stats.dtype
     tensors = plural(stats.num_tensors, "tensor") if stats.num_tensors != 1 else ""
     head = " ".join(part for part in (kind, tensors, size(stats.nbytes)) if part)
@@ -440,7 +421,7 @@ def one_line(stats: Statistics) -> str:
 
 
 def show_statistics(stats: Statistics) -> Page:
-    """The numbers of the line by name: what a notebook shows."""
+    """Show the numbers of the line by name, as a notebook does."""
     shaped = typed(stats.dtype, stats.shape) if stats.shape is not None else stats.dtype
     rows = [
         ("tensor", shaped),

@@ -1,16 +1,16 @@
-"""Histograms of one step, site by site, and their totals over all steps."""
+"""Holds histograms of one step, site by site, and their totals over all steps."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from torchtap.stats.histogram import NUM_BINS, Histogram, Histograms
+from torchtap.stats.histogram import NUM_BINS, Histogram, Histograms, merged_together
 from torchtap.stats.kernels import native
 
 _TOGETHER = 64
@@ -21,43 +21,26 @@ _BLOCK = 256
 
 @dataclass(frozen=True, eq=False)
 class StepHistograms:
-    """Histograms, and the place of the site that each is of."""
+    """Holds histograms, and the place of the site that each is of."""
 
     places: NDArray[np.int64]
     histograms: Histograms
 
     def of(self, place: int) -> Histogram | None:
         """Return the histogram of one site."""
-        merged = None
         places, numbers = self._by_place
         first, last = np.searchsorted(places, (place, place + 1)).tolist()
-        for number in numbers[first:last].tolist():
-            merged = merged_histogram(merged, self.histograms.of(number))
-        return merged
-
-    @classmethod
-    def of_one_step(cls, known: Mapping[int, Histogram]) -> StepHistograms:
-        """Make the histograms of one step from those in a file, by place."""
-        histograms = list(known.values())
-        return cls(
-            np.array(list(known), dtype=np.int64),
-            Histograms(
-                np.concatenate([h.bins for h in histograms]).astype(np.uint16),
-                np.concatenate([h.counts for h in histograms]),
-                np.cumsum([len(h.bins) for h in histograms]),
-                np.array([h.is_sample for h in histograms]),
-            ),
-        )
+        return merged_if_any(map(self.histograms.of, numbers[first:last].tolist()))
 
     @cached_property
     def _by_place(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The places, ascending, and which histogram each is of."""
+        """Return the places, ascending, and which histogram each is of."""
         numbers = np.argsort(self.places, kind="stable")
         return self.places[numbers], numbers
 
 
 class Totals:
-    """Histograms of all steps.
+    """Adds up the histograms of all steps.
 
     Many parts are added at a time: the first brings the totals near, and the others find them.
     """
@@ -107,8 +90,7 @@ class Totals:
         return full
 
 
-def merged_histogram(one: Histogram | None, two: Histogram | None) -> Histogram | None:
-    """Both together, where there are two."""
-    if one is None or two is None:
-        return two if one is None else one
-    return one.merge(two)
+def merged_if_any(parts: Iterable[Histogram | None]) -> Histogram | None:
+    """Merge the histograms that are there."""
+    there = [part for part in parts if part is not None]
+    return merged_together(there) if there else None

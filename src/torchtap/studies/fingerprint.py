@@ -31,7 +31,7 @@ class NoFingerprintError(Exception):
 def fingerprint(value: Any) -> str:
     """A text that is the same for values that hold the same.
 
-    Of tensors the content counts; of functions the code, the defaults, what they close over, and
+    The content of tensors counts; of functions the code, the defaults, what they close over, and
     the global names that they use, unless they are of an installed package, where the name does;
     of other objects what a pickle of them would hold.
 
@@ -81,7 +81,7 @@ def _hashed(*parts: bytes) -> bytes:
 
 
 Parts = tuple[str, Iterable[Any]]
-"""What a value is, and what it holds."""
+"""A value's kind, and what it holds."""
 
 
 def _describe(value: Any) -> Parts:

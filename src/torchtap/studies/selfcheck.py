@@ -117,7 +117,7 @@ def selfcheck(*, compiler: bool = True) -> Selfcheck:
     Every model is proved as by :func:`torchtap.verify`: watching changes nothing, and each record
     is the truth. An edit that changes nothing, offloading, statistics against float64, a file that
     is written and read, and a compiled model follow; then each private name of PyTorch is tried,
-    and the price of a hook measured. What is printed is what a report of a bug should hold.
+    and the price of a hook measured. The printed page is what a report of a bug should hold.
 
     Args:
         compiler: try a compiled model as well, which imports the compiler of PyTorch.

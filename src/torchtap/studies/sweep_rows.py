@@ -23,7 +23,7 @@ class RowsEdit:
         self._first, self._num, self._whole = first, num, whole
 
     def __call__(self, tensor: Tensor, record: Record) -> Tensor:
-        if tensor.dim() == 0 or tensor.shape[0] != self._whole:
+        if not has_rows(tensor, self._whole):
             raise MixedRowsError
         own = tensor.narrow(0, self._first, self._num)
         row = record._replace(kept=own)
@@ -40,6 +40,11 @@ class MixedRowsError(Exception):
     """Dimension 0 is not that of samples."""
 
 
+def has_rows(tensor: Tensor, num: int) -> bool:
+    """Return whether dimension 0 may count so many rows."""
+    return tensor.dim() > 0 and len(tensor) == num
+
+
 def other_rows(tensor: Tensor, num: int) -> Tensor:
     """The first rows are others: turned round, and if they are no indices or flags, moved."""
     own = tensor[:num]
@@ -53,7 +58,7 @@ def other_rows_edit(num: int) -> Function:
     """An edit of all that has the rows of two copies."""
 
     def bent(tensor: Tensor) -> Tensor | None:
-        is_fit = tensor.dim() and tensor.shape[0] == 2 * num and tensor.is_floating_point()
+        is_fit = has_rows(tensor, 2 * num) and tensor.is_floating_point()
         return other_rows(tensor, num) if is_fit else None
 
     return bent
@@ -63,7 +68,7 @@ def rows_of(output: Any, first: int, num: int, whole: int) -> Any:
     """The part of an output that belongs to one copy of the inputs."""
 
     def cut(_: str, tensor: Tensor) -> Tensor:
-        if tensor.dim() == 0 or tensor.shape[0] != whole:
+        if not has_rows(tensor, whole):
             raise MixedRowsError
         return tensor.narrow(0, first, num)
 

@@ -21,8 +21,8 @@ from torchtap.core.tensors import kind_of
 from torchtap.core.tree import leaves
 from torchtap.core.user_functions import Function
 from torchtap.edits.checked_edit import CheckedEdit
-from torchtap.edits.editor import EditEngine
-from torchtap.edits.request import refuse_asked, refuse_ports
+from torchtap.edits.edit_engine import EditEngine
+from torchtap.edits.edit_request import refuse_asked, refuse_ports
 from torchtap.hooks.guards import HookGuards
 from torchtap.studies.sweep_rows import (
     MixedRowsError,

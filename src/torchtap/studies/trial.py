@@ -94,7 +94,7 @@ class Trial:
     def _own(self, table: str) -> Iterator[tuple[str, Tensor]]:
         """Parameters or buffers with their names, also where a module contains itself.
 
-        Of parameters that FSDP2 has gathered, the shards: those stay the same.
+        Parameters that FSDP2 has gathered are seen by their shards, which stay the same.
         """
         shards = sharded_parameters()
         for path, module in self.modules.items():

@@ -24,8 +24,8 @@ Received = dict[int, Tensor]
 class _Chain:
     """One tensor of the model, and all that the twin hands on in its place.
 
-    What is handed on is known by two gradients: the one that arrives at it, and the one that leaves
-    it, which differs only where the model put a hook of its own on the tensor.
+    A tensor that is handed on is known by two gradients: the one that arrives at it, and the one
+    that leaves it, which differs only where the model put a hook of its own on the tensor.
 
     Attributes:
         whole: gradients of the tensor.

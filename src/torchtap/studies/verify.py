@@ -15,9 +15,10 @@ from torchtap.core.doors import require
 from torchtap.core.equality import has_memory, mismatch
 from torchtap.core.modules import Where
 from torchtap.core.plan import Plan, make_plan
+from torchtap.core.ports import GRADIENT_PORTS
 from torchtap.core.printed_page import Line, Listed, Page, Part, Printed
 from torchtap.core.record import BACKWARD, EVAL, FORWARD, Key, Record
-from torchtap.core.site import GRADIENT_PORTS, Site
+from torchtap.core.site import Site
 from torchtap.hooks.uncompiled import uncompiled
 from torchtap.runs.memory import Memory
 from torchtap.studies.trial import Loss, Outcome, Place, Trial, true_values
@@ -101,9 +102,9 @@ def verify(
     runs differ, because of such state or of a generator that could not be found, the verdict says
     so and accuses nothing.
 
-    What is compiled with ``torch.compile`` runs uncompiled here, since there are no modules in a
-    compiled graph whose values plain hooks could confirm. Edits are not part of the proof: what one
-    that changes nothing may change stands in ``docs/editing.md``.
+    Modules that are compiled with ``torch.compile`` run uncompiled here, since there are no modules
+    in a compiled graph whose values plain hooks could confirm. Edits are not part of the proof:
+    what one that changes nothing may change stands in ``docs/editing.md``.
 
     Args:
         model: the model, in the mode (train or eval) that you want to verify.
@@ -382,7 +383,7 @@ class _Proof:
 
 
 def _is_flow_gradient(site: Site) -> bool:
-    return site.is_gradient and site.port != "param_grad"
+    return site.is_gradient and site.kind.is_flow
 
 
 def _nth(tensors: Iterable[Tensor], number: int) -> Tensor | None:

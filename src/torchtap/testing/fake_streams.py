@@ -32,7 +32,7 @@ class _FakeTicket:
 class FakeStreams:
     """Copies on the CPU that end late, so that code which does not wait for them reads garbage.
 
-    Put them in place of CUDA streams with ``torchtap.saved.streams.use_streams``.
+    Put them in place of CUDA streams with ``torchtap.saved.copy_streams.use_streams``.
 
     Args:
         delay: how often a copy answers that it is not done.

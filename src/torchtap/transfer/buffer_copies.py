@@ -1,8 +1,8 @@
 """Lets a module write into copies of its buffers while it runs.
 
 Putting values back afterwards would not do: a write raises the version of the buffer, by which
-autograd knows that what it saved for backward is no longer there. What a call saves are the copies,
-and those are not written into any more.
+autograd knows that what it saved for backward is no longer there. A call saves the copies, which
+are not written into any more.
 """
 
 from __future__ import annotations
@@ -16,38 +16,34 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from torchtap.core.stack_frames import innermost_frames, is_on_stack
-from torchtap.hooks.module_hook import EDIT, EDITS, Handle, ModuleHook, keep_dynamo_out
-from torchtap.hooks.taps import Tap
+from torchtap.hooks.call_follower import CallFollower, FollowedCall
+from torchtap.hooks.module_hook import EDITS, NEEDED, Handle, ModuleHook, keep_dynamo_out
+from torchtap.hooks.site_state import Tap
 
 
-class _Visit:
-    """One call of a module that has been entered and not yet left."""
+class _CallWithCopies(FollowedCall):
+    """One call of a module, and the copies that it writes into."""
 
-    __slots__ = ("caller", "copies", "thread")
+    __slots__ = ("copies",)
 
-    def __init__(self, copies: dict[str, Tensor], caller: FrameType) -> None:
+    def __init__(self, tap: Tap, caller: FrameType, copies: dict[str, Tensor]) -> None:
+        super().__init__(tap, caller)
         self.copies = copies
-        self.thread = threading.get_ident()
-        self.caller = caller  # nn.Module's own call.
-
-    def is_over(self) -> bool:
-        """Return whether the call has left every stack: a BaseException ended it and ran no hooks.
-
-        A KeyboardInterrupt is one, and so is what ``tt.features`` leaves a forward by.
-        """
-        return not is_on_stack([self.caller], innermost_frames().get(self.thread))
 
 
 class _Lent:
-    """The buffers of a module that is running, and its calls, the outermost first."""
+    """The buffers of a module that is running, and its calls, in the order of their beginning.
 
-    __slots__ = ("module", "originals", "visits")
+    A stack for each thread would not do: a module has one set of buffers, and the call that was
+    entered last, in whatever thread, decides which copies it has.
+    """
+
+    __slots__ = ("calls", "module", "originals")
 
     def __init__(self, module: nn.Module, originals: dict[str, Tensor]) -> None:
         self.module = module
         self.originals = originals
-        self.visits: list[_Visit] = []
+        self.calls: list[_CallWithCopies] = []
 
 
 class BufferCopies:
@@ -63,20 +59,20 @@ class BufferCopies:
     def __init__(self, tap: Tap, module: nn.Module, names: Iterable[str]) -> None:
         self._names = tuple(names)
         self._lent: dict[int, _Lent] = {}
+        self._tap = tap
+        self._follower: CallFollower[_CallWithCopies] = CallFollower()
         # Old-fashioned spectral norm writes in a pre-hook: ours comes before.
-        enter, leave = _Enter(self, tap, EDIT), _Leave(self, tap, EDIT)
-        settle = _Settle(self, tap)
+        enter, leave, settle = _Enter(self, NEEDED), _Leave(self, NEEDED), _Settle(self)
+        self._follower.put_on(module, before=enter, after=leave, is_first=True)
         made = [
-            module.register_forward_pre_hook(enter, prepend=True),
-            module.register_forward_hook(leave, always_call=True),
             module.register_state_dict_pre_hook(settle),  # type: ignore[no-untyped-call]
             module.register_load_state_dict_pre_hook(settle),  # type: ignore[no-untyped-call]
         ]
-        self._handles = [Handle(one) for one in made]
+        self._follower.hold(map(Handle, made))
         _everywhere.add(self)
 
     def enter(self, module: nn.Module, caller: FrameType) -> None:
-        """A call begins."""
+        """Give a call that begins its copies."""
         self.settle(id(module))
         lent = self._lent.get(id(module))
         if lent is None:
@@ -85,24 +81,24 @@ class BufferCopies:
             lent = self._lent[id(module)] = _Lent(module, own)
         made = {id(buffer): buffer.clone() for buffer in lent.originals.values()}
         copies = {name: made[id(buffer)] for name, buffer in lent.originals.items()}
-        lent.visits.append(_Visit(copies, caller))
+        lent.calls.append(_CallWithCopies(self._tap, caller, copies))
         module._buffers.update(copies)
 
     def leave(self, module: nn.Module) -> None:
-        """A call ended, perhaps by an error."""
+        """Take the copies of a call away that ended, perhaps by an error."""
         lent = self._lent.get(id(module))
         if lent is None:
             return
-        mine = [visit for visit in lent.visits if visit.thread == threading.get_ident()]
+        mine = [call for call in lent.calls if call.thread == threading.get_ident()]
         if mine:
-            lent.visits.remove(mine[-1])
+            lent.calls.remove(mine[-1])
         self._show(lent)
 
     def settle(self, key: int) -> None:
         """Forget the calls of a module that ended unheard."""
         lent = self._lent.get(key)
-        if lent is not None and any(visit.is_over() for visit in lent.visits):
-            lent.visits = [visit for visit in lent.visits if not visit.is_over()]
+        if lent is not None and any(call.is_over() for call in lent.calls):
+            lent.calls = [call for call in lent.calls if not call.is_over()]
             self._show(lent)
 
     def settle_all(self) -> None:
@@ -112,18 +108,16 @@ class BufferCopies:
 
     def detach(self) -> None:
         """Listen no more; every buffer is back."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
+        self._follower.release()
         for lent in list(self._lent.values()):
-            lent.visits.clear()
+            lent.calls.clear()
             self._show(lent)
         _everywhere.discard(self)
 
     def _show(self, lent: _Lent) -> None:
         """Let the module see what belongs to its innermost call."""
-        if lent.visits:
-            lent.module._buffers.update(lent.visits[-1].copies)
+        if lent.calls:
+            lent.module._buffers.update(lent.calls[-1].copies)
             return
         lent.module._buffers.update(lent.originals)
         self._lent.pop(id(lent.module), None)
@@ -151,6 +145,8 @@ class _Leave(ModuleHook[BufferCopies]):
     """Forward hook."""
 
     __slots__ = ()
+
+    always_call = True
 
     def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
         self.owner.leave(module)

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import sys
 import threading
 from collections import Counter
 from collections.abc import Mapping
-from functools import partial
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,10 +14,11 @@ from torch import Tensor, nn
 from torchtap.core.errors import CaptureError
 from torchtap.core.plan import Filter
 from torchtap.core.site import Site
-from torchtap.core.torch_private import CHECKPOINT_FORWARD
 from torchtap.core.tree import Leaf, argument_leaves, leaves
+from torchtap.hooks.call_follower import CallFollower
+from torchtap.hooks.checkpoint_calls import is_in_reentrant_checkpoint
 from torchtap.hooks.marks import open_editors
-from torchtap.hooks.module_hook import VALUES, Handle, keep_dynamo_out
+from torchtap.hooks.module_hook import NEEDED, VALUES, Keywords, ModuleHook, keep_dynamo_out
 from torchtap.transfer.buffer_copies import settle_stand_ins
 
 if TYPE_CHECKING:
@@ -74,19 +72,16 @@ class Extractor:
         Raises:
             CaptureError: a feature is asked for where a graph is wanted and is not available.
         """
-        handles: list[Any] = []
+        follower: CallFollower[Any] = CallFollower()
         self._wants_graph = torch.is_grad_enabled()
         try:
             for tap in self._plan.taps:
-                module = modules[tap.path]
                 for port, wanted in tap.filters.items():
                     place = tap.path, port
-                    if port == "input":
-                        before = partial(_entered, self, place, wanted)
-                        handle = module.register_forward_pre_hook(before, with_kwargs=True)
-                    else:
-                        handle = module.register_forward_hook(partial(_left, self, place, wanted))
-                    handles.append(Handle(handle))
+                    is_input = port == "input"
+                    before = _Entered(self, place, wanted) if is_input else None
+                    after = None if is_input else _Left(self, place, wanted)
+                    follower.put_on(modules[tap.path], before=before, after=after)
             self.serial = next(_last)  # After all edits.
             open_editors.add(self)
             model(*args, **kwargs)
@@ -96,12 +91,11 @@ class Extractor:
             settle_stand_ins()
         finally:
             open_editors.discard(self)
-            for handle in handles:
-                handle.remove()
+            follower.release()
         self._settle()
 
     def mark(self, tensor: Tensor, name: str) -> Tensor:
-        """An intermediate tensor names itself."""
+        """Take an intermediate tensor that was marked."""
         self.marks.add(name)
         wanted = self._plan.mark_filters(name).get("output")
         is_taken = name in self._plan.types or name in self._plan.aliases
@@ -113,7 +107,7 @@ class Extractor:
         return tensor
 
     def take(self, place: Place, wanted: Filter, found: list[Leaf]) -> None:
-        """Something came by.
+        """Keep a tensor that came by, if it was asked for.
 
         Raises:
             _Enough: it was the last.
@@ -125,7 +119,7 @@ class Extractor:
         self.counts[place] += 1
         if self._call not in (number, LAST):
             return
-        if self._wants_graph and not torch.is_grad_enabled() and _is_in_reentrant_checkpoint():
+        if self._wants_graph and not torch.is_grad_enabled() and is_in_reentrant_checkpoint():
             raise CaptureError(
                 f"{Site(*place)} is inside a reentrant checkpoint, which runs it without a graph, "
                 f"so the feature could not be differentiated. Use checkpoint(use_reentrant=False), "
@@ -162,29 +156,36 @@ class Extractor:
 _last = itertools.count(1 << 62)
 
 
-def _is_in_reentrant_checkpoint() -> bool:
-    """Return whether a reentrant checkpoint keeps a graph back from us.
+class _Entered(ModuleHook[Extractor]):
+    """Forward pre-hook: an input comes by.
 
-    Grad mode that is off does not tell, since a model may also switch it off. PyTorch makes no
-    graph either where nothing that is given to the checkpoint requires grad.
+    Args:
+        place: path and port.
+        wanted: which of its leaves are.
     """
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code is not CHECKPOINT_FORWARD:
-        frame = frame.f_back
-    given = leaves(frame.f_locals["args"]) if frame is not None else ()
-    return any(tensor.requires_grad for _, tensor in given)
+
+    __slots__ = ("place", "wanted")
+
+    with_kwargs = True
+
+    def __init__(self, owner: Extractor, place: Place, wanted: Filter) -> None:
+        super().__init__(owner, NEEDED)
+        self.place = place
+        self.wanted = wanted
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: Keywords = None) -> None:
+        self.owner.take(self.place, self.wanted, argument_leaves(args, kwargs or {}))
 
 
-def _entered(
-    extractor: Extractor, place: Place, wanted: Filter, _: nn.Module, args: Any, kwargs: Any
-) -> None:
-    extractor.take(place, wanted, argument_leaves(args, kwargs))
+class _Left(_Entered):
+    """Forward hook: an output comes by."""
+
+    __slots__ = ()
+
+    with_kwargs = False
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], output: Any = None) -> None:
+        self.owner.take(self.place, self.wanted, leaves(output))
 
 
-def _left(
-    extractor: Extractor, place: Place, wanted: Filter, _: nn.Module, __: Any, output: Any
-) -> None:
-    extractor.take(place, wanted, leaves(output))
-
-
-keep_dynamo_out(_entered, _left, reason=VALUES)
+keep_dynamo_out(_Entered.__call__, _Left.__call__, reason=VALUES)

@@ -149,7 +149,7 @@ class Features(nn.Module):
         self.model.eval()
 
     def extra_repr(self) -> str:
-        """The sites, for ``repr``."""
+        """Return the sites, for ``repr``."""
         state = ", frozen" if self._freeze is not None else ""
         state = ", no longer frozen" if self._was_closed else state
         return f"{', '.join(self._planned()[0].where)}{state}"
@@ -159,7 +159,7 @@ class Features(nn.Module):
         return f"Features({self.extra_repr()}) of {type(self.model).__name__}"
 
     def _planned(self) -> tuple[Plan, Modules]:
-        """The plan, and its modules by path; made anew where the model has other modules now."""
+        """Return the plan and its modules by path, anew where the model has other modules now."""
         plan = self._plan
         if plan is not None:
             modules = {tap.path: tap.module() for tap in plan.taps}
@@ -251,7 +251,7 @@ def _make_plan(model: nn.Module, where: Where) -> Plan:
 
 
 def _at(model: nn.Module, path: str) -> nn.Module | None:
-    """The module at a path, if it can be found without looking through wrappers."""
+    """Return the module at a path, if it can be found without looking through wrappers."""
     found: nn.Module | None = model
     for name in path.split(".") if path else ():
         inner = {} if found is None else dict(found._modules.items())  # Some are no dicts.

@@ -83,19 +83,20 @@ def freeze(model: nn.Module, where: Where = "*", *, keep_grad: bool | None = Non
             a closure) an optimizer moved a parameter by what it remembered, and ran the closure
             with it moved. It is put back then, too.
 
-    What may move a parameter that has no gradient is put back bit by bit after the step, from a
-    copy that lives as long as the step: of those held parameters that were given to an optimizer
-    which is not PyTorch's own, which has step hooks, or whose step is given a closure. Leave them
-    out of its parameters where that memory is short. What such an optimizer keeps for itself
-    (momentum, slow weights) may change.
+    Some optimizers may move a parameter that has no gradient: those that are not PyTorch's own,
+    have step hooks, or are given a closure. Held parameters that they were given are put back bit
+    by bit after the step, from a copy that lives as long as the step. Leave them out of such an
+    optimizer's parameters where that memory is short. Its own state (momentum, slow weights) may
+    change.
 
     Only steps of a ``torch.optim.Optimizer`` and forwards are guarded. Any other code can write
     into what is held: ``load_state_dict``, ``AveragedModel.update_parameters``, your own lines.
     Optimizers of other kinds see ``requires_grad=False``, and a ``.grad`` that was left from
     before.
 
-    What takes the place of a held parameter (by ``fully_shard``, ``load_state_dict(assign=True)``,
-    or an assignment) is held from the next step of an optimizer on.
+    A tensor that takes the place of a held parameter (by ``fully_shard``,
+    ``load_state_dict(assign=True)``, or an assignment) is held from the next step of an optimizer
+    on.
 
     A copy (``copy.deepcopy``) or a file (pickle, ``torch.save``) of the model is not frozen: its
     parameters require grad as they did before.
@@ -150,7 +151,7 @@ def _held(model: nn.Module, where: Where) -> Held:
 
 
 def _with_twins(model: nn.Module, held: Held, taken: Held) -> Held:
-    """All names of what is held.
+    """Return all names of what is held.
 
     Raises:
         EditError: a tensor with two names is to be held by one and free by the other; or it is
@@ -197,7 +198,7 @@ def _chosen(model: nn.Module, item: Any) -> Held:
 
 
 def _inside(model: nn.Module, paths: list[str]) -> Iterator[tuple[str, str, str]]:
-    """The parameters of modules and of all modules in them."""
+    """Yield the parameters of modules and of all modules in them."""
     for path, module in modules_of(model)[0].items():
         if any(path == one or not one or path.startswith(f"{one}.") for one in paths):
             for name in module._parameters:

@@ -15,14 +15,14 @@ from torchtap.core.distributed import sharded_parameters
 from torchtap.core.errors import EditError
 from torchtap.core.site import Site
 from torchtap.hooks.optimizer_hooks import has_closure, listen_to_optimizers
-from torchtap.hooks.taps import Tap
+from torchtap.hooks.site_state import Tap
 from torchtap.transfer.buffer_copies import BufferCopies
 
 if TYPE_CHECKING:
     from torchtap.core.plan import Plan
 
 Gradients = Literal["none", "zero", "keep"]
-"""What becomes of the gradients of what is held: none is asked for, they are zeros, they stay."""
+"""How gradients of held parameters end: none is asked for, they are zeros, or they stay."""
 
 
 class FreezeHooks:
@@ -211,7 +211,7 @@ class _Step:
                 param.grad = gradient
 
     def around(self, closure: Callable[[], Any]) -> Callable[[], Any]:
-        """The closure, which finds the gradients that it left, and whose gradients are hidden."""
+        """Return the closure, which finds the gradients that it left, and has its own hidden."""
 
         def guarded() -> Any:
             self.show()
@@ -261,7 +261,7 @@ class _Free:
         return self._twin().__reduce_ex__(protocol)  # type: ignore[no-untyped-call]
 
     def _twin(self) -> nn.Parameter:
-        """A parameter of the same memory that requires grad as this one did."""
+        """Return a parameter of the same memory that requires grad as this one did."""
         held = [one._required[self._id] for one in _open if self._id in one._required]
         param = held[0][0]
         twin = nn.Parameter(param.data, requires_grad=any(required for _, required in held))

@@ -7,21 +7,52 @@ takes about 40 ms in a process with 400,000 objects, and leaves nothing on any o
 from __future__ import annotations
 
 import gc
+import time
 from collections.abc import Collection, Iterable, Iterator
 
 import torch
 from torch import nn
 
+_SECONDS_IN_VAIN, _SHARE_IN_VAIN = 1.0, 0.01
+"""The most time that looking for models in vain takes: so much, and a share of all."""
 
-def models_holding(params: Collection[int]) -> list[nn.Module]:
-    """The outermost modules that hold parameters, as few as hold all that any module holds.
 
-    Where several outermost modules hold the same parameters (two wrappers of one model), the
-    smallest is taken.
+class ModelSearch:
+    """Looks for models, as long as looking in vain takes little of the program's time.
 
-    Args:
-        params: their ids.
+    Programs that optimize their inputs make an optimizer for each, which has no model.
+
+    Attributes:
+        seconds_in_vain: time that was spent without finding any.
     """
+
+    def __init__(self) -> None:
+        self.seconds_in_vain = 0.0
+        self._began = time.perf_counter()
+
+    @property
+    def has_time(self) -> bool:
+        """Return whether looking once more takes no more than is allowed."""
+        passed = time.perf_counter() - self._began
+        return self.seconds_in_vain < _SECONDS_IN_VAIN + _SHARE_IN_VAIN * passed
+
+    def models_holding(self, params: Collection[int]) -> list[nn.Module]:
+        """Return the outermost modules that hold parameters, as few as hold all that any holds.
+
+        Where several outermost modules hold the same parameters (two wrappers of one model), the
+        smallest is taken.
+
+        Args:
+            params: their ids.
+        """
+        began = time.perf_counter()
+        found = _models_holding(params)
+        if not found:
+            self.seconds_in_vain += time.perf_counter() - began
+        return found
+
+
+def _models_holding(params: Collection[int]) -> list[nn.Module]:
     modules = _live_modules()
     parents: dict[int, list[nn.Module]] = {}
     for module in modules:
@@ -47,7 +78,7 @@ def _covering(tops: dict[int, nn.Module], owned: dict[int, set[int]]) -> Iterato
 
 
 def _tops(module: nn.Module, parents: dict[int, list[nn.Module]]) -> Iterable[nn.Module]:
-    """The modules above, or itself, that stand in no other."""
+    """Return the modules above, or itself, that stand in no other."""
     seen = {id(module): module}
     waiting = [module]
     found = []

@@ -54,7 +54,7 @@ class OptimizerState:
         return not self._params()
 
     def params(self) -> set[int]:
-        """The ids of its parameters; of one that is no more, those that it had."""
+        """Return the ids of its parameters; where the optimizer is gone, those that it had."""
         self._last_params = self._params() or self._last_params
         return self._last_params
 
@@ -172,9 +172,10 @@ class OptimizerCycle:
             self._close()
 
     def skip(self, model: ModelState) -> None:
-        """A step was left out, as ``GradScaler`` does, before a training forward of the model.
+        """Count a step that was left out, as ``GradScaler`` does, before a training forward.
 
-        Of the model's own optimizers, or where these have stepped, of those that are waited for.
+        It is one of the model's own optimizers, or where these have stepped, of those that are
+        waited for.
         """
         own = model.optimizers
         for one in own if not any(one.has_stepped for one in own) else list(self._awaited()):

@@ -8,84 +8,75 @@ compiler would trace them.
 
 from __future__ import annotations
 
-import sys
 import threading
-import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from types import FrameType
-from typing import Any, Protocol
+from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.modules.module import (
-    register_module_forward_pre_hook,
-    register_module_module_registration_hook,
-)
 from torch.optim import Optimizer
-from torch.optim.optimizer import (
-    register_optimizer_step_post_hook,
-    register_optimizer_step_pre_hook,
-)
 
-from torchtap.capture.training.live_models import models_holding
+from torchtap.capture.training.known_optimizers import KnownOptimizers, rates_of
+from torchtap.capture.training.live_models import ModelSearch
 from torchtap.capture.training.optimizer_cycle import ModelState, OptimizerCycle, OptimizerState
+from torchtap.capture.training.process_hooks import ProcessHooks
 from torchtap.capture.training.scalers import Scalers
 from torchtap.capture.training.trained_model import TrainedModel
-from torchtap.capture.watch import watch
-from torchtap.core.after_import import after_import
+from torchtap.capture.training.watched_models import Keeper, Measured, WatchedModels
+from torchtap.capture.watch import Watch, watch
 from torchtap.core.blame import is_own_fault, own_fault
 from torchtap.core.modules import unwrapped
-from torchtap.core.record import Sink
-from torchtap.core.torch_private import (
-    before_compiling,
-    current_task,
-    tracing_state,
-    transform_running,
-)
+from torchtap.core.torch_private import current_task, tracing_state, transform_running
 from torchtap.hooks.module_hook import keep_dynamo_out
-from torchtap.hooks.new_optimizers import listen_to_new_optimizers
 from torchtap.hooks.optimizer_hooks import has_closure
-from torchtap.stats.sink import Stats
-
-MOST_MODELS = 16
-"""A search over settings may train hundreds of models, one after the other."""
-_SEARCH_SECONDS, _SEARCH_SHARE = 1.0, 0.01
-"""The most time that looking for models in vain takes: so much, and a share of all."""
 
 
-class Keeper(Protocol):
-    """Keeps what is recorded of each model."""
+class Guard:
+    """Runs parts of ours inside a program, which must not hear of what goes wrong in them.
 
-    def sinks(self, model: TrainedModel) -> list[Sink]:
-        """The sinks of a model that is to be watched."""
+    Args:
+        failed: called when a part has failed.
+        faulty: called with what went wrong, at once.
 
-    def begin(self, model: TrainedModel) -> int:
-        """The training of a model begins; returns the number of its first step."""
+    Attributes:
+        is_on: whether they are run.
+        faults: what went wrong.
+    """
 
-    def drop(self, model: TrainedModel) -> None:
-        """A model only ran, and another one is trained: nothing of it is to be kept."""
+    def __init__(self, failed: Callable[[], None], faulty: Callable[[str], None]) -> None:
+        self.is_on = False
+        self.faults: list[str] = []
+        self._failed = failed
+        self._faulty = faulty
+        self._lock = threading.RLock()
 
+    def run(self, action: Callable[..., object], *args: Any) -> None:
+        """Run a part, one at a time; an error is noted."""
+        if not self.is_on:
+            return
+        with self._lock:
+            try:
+                action(*args)
+            except Exception as error:  # noqa: BLE001 - told at the end; the training goes on
+                self.note(error)
+                self._failed()
 
-class _Measured:
-    """Measures each model, and keeps the statistics in memory."""
-
-    def sinks(self, model: TrainedModel) -> list[Sink]:
-        """``tt.Stats``; means over samples would take a copy of each output."""
-        return [Stats(sample_mean=())]
-
-    def begin(self, model: TrainedModel) -> int:
-        """Steps count from 0."""
-        return 0
-
-    def drop(self, model: TrainedModel) -> None:
-        """They are gone with the watch."""
+    def note(self, error: Exception) -> None:
+        """Note what went wrong, once."""
+        text = " ".join(str(error).split())
+        said = f"{type(error).__name__}: {text}" if text else type(error).__name__
+        said = own_fault(error) if is_own_fault(error) else said
+        if said not in self.faults:
+            self.faults.append(said)
+            self._faulty(said)
 
 
 class Stepping:
     """Finds what a program trains, watches it, and closes its steps.
 
-    What goes wrong in here ends the watching, and never the training; ``faults`` says what.
+    An error in here ends the watching and never the training; ``faults`` says which.
 
     Args:
         where: what to watch of each model.
@@ -98,8 +89,6 @@ class Stepping:
     Attributes:
         models: that are watched.
         faults: what went wrong.
-        num_left_out: optimizers whose models are not watched, since there were too many.
-        num_optimizers: how many optimizers were seen.
     """
 
     def __init__(
@@ -112,220 +101,115 @@ class Stepping:
         ended: Callable[[], None] = lambda: None,
         faulty: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self.models: list[TrainedModel] = []
-        self.faults: list[str] = []
-        self.num_left_out = self.num_optimizers = 0
         self._where = list(where)
-        self._keeper: Keeper = _Measured() if keeper is None else keeper
         self._every = every
+        self._keeper: Keeper = Measured() if keeper is None else keeper
         self._ended = ended
-        self._faulty = faulty
-        self._counts_backwards = backwards is not None
+        self._guard = Guard(self.abandon, faulty)
+        self._hooks = ProcessHooks()
         self._cycle = OptimizerCycle(self._end_step, backwards=backwards)
-        self._optimizers: dict[int, tuple[weakref.ref[Optimizer], OptimizerState]] = {}
+        self._optimizers = KnownOptimizers(self._cycle)
+        counts = backwards is not None
+        self._watched = WatchedModels(
+            self._open_watch, self._keeper, self._cycle, self._entered, counts_backwards=counts
+        )
         self._scalers = Scalers()
-        self._lock = threading.RLock()
-        self._is_on = False
-        self._off: list[Callable[[], None]] = []
-        self._off_forwards: list[Callable[[], None]] = []
+        self._search = ModelSearch()
         self._passed: weakref.WeakSet[nn.Module] = weakref.WeakSet()
-        self._began = time.perf_counter()
-        self._searched = 0.0
+        self.models = self._watched.models
+        self.faults = self._guard.faults
+
+    @property
+    def num_left_out(self) -> int:
+        """Return the number of optimizers whose models are not watched: there were too many."""
+        return self._watched.num_left_out
+
+    @property
+    def num_optimizers(self) -> int:
+        """Return how many optimizers were seen."""
+        return self._optimizers.num_seen
 
     # ------------------------------------------------------------------ on, off
 
     def attach(self) -> None:
         """Begin to listen to PyTorch."""
-        self._is_on = True
-        self._off = [
-            listen_to_new_optimizers(self._made),
-            register_module_module_registration_hook(self._registered).remove,
-            register_optimizer_step_pre_hook(self._before_step).remove,
-            register_optimizer_step_post_hook(self._after_step).remove,
-        ]
-        self._off_forwards = [register_module_forward_pre_hook(self._first_forward).remove]
-        self._off_forwards.append(after_import("torch._dynamo", self._dynamo_came))
-
-    def _dynamo_came(self) -> None:
-        if self._off_forwards:  # Not taken off with them: Dynamo is going through its callbacks.
-            self._off.insert(0, before_compiling(self._ignore_forwards))
-
-    def _listen_last(self) -> None:
-        """A step may end with an optimizer's, but not before the watches have seen its update."""
-        self._off.pop()()
-        self._off.append(register_optimizer_step_post_hook(self._after_step).remove)
-
-    def _ignore_forwards(self) -> None:
-        """Take the hooks on all modules off."""
-        while self._off_forwards:
-            self._off_forwards.pop()()
+        self._guard.is_on = True
+        self._hooks.put_on(
+            made=partial(self._guard.run, self._learn),
+            before_step=self._before_step,
+            after_step=self._after_step,
+            registered=self._registered,
+            forward=self._first_forward,
+        )
 
     def detach(self) -> None:
-        """Take everything off. What was recorded stays readable."""
-        self._is_on = False
-        self._ignore_forwards()
-        while self._off:
-            self._off.pop()()
+        """Take everything off. All that was recorded stays readable."""
+        self._guard.is_on = False
+        self._hooks.release()
         for model in self.models:
             try:
                 model.close()
             except Exception as error:  # noqa: BLE001 - told at the end, beside what was recorded
-                self._fault(error)
+                self._guard.note(error)
 
     def abandon(self) -> None:
         """Record nothing more. In the child of a fork, whose training is not the parent's."""
-        self._is_on = False
+        self._guard.is_on = False
         for model in self.models:
             model.pause()
 
-    def _fault(self, error: Exception) -> None:
-        text = " ".join(str(error).split())
-        said = f"{type(error).__name__}: {text}" if text else type(error).__name__
-        said = own_fault(error) if is_own_fault(error) else said
-        if said not in self.faults:
-            self.faults.append(said)
-            self._faulty(said)
-
-    def _guarded(self, action: Callable[..., object], *args: Any) -> None:
-        """Run a part of ours inside the program, which must not hear of what goes wrong in it."""
-        if not self._is_on:
-            return
-        with self._lock:
-            try:
-                action(*args)
-            except Exception as error:  # noqa: BLE001 - told at the end; the training goes on
-                self._fault(error)
-                self.abandon()
-
     # ------------------------------------------------------------------ optimizers
-
-    def _made(self, optimizer: Optimizer) -> None:
-        self._guarded(self._learn, optimizer)
 
     def _learn(self, optimizer: Optimizer) -> OptimizerState:
         """Know an optimizer, and watch the models that it trains."""
-        self._forget_gone()
-        ref = weakref.ref(optimizer)
-        state = OptimizerState(lambda: _params_of(ref()), lambda: _has_gradients(ref()))
-        self._optimizers[id(optimizer)] = ref, state
-        self.num_optimizers += 1
-        self._cycle.optimizers.append(state)
+        state = self._optimizers.add(optimizer)
         params = state.params()
         known: set[int] = set().union(*(model.params for model in self.models))
-        if not params <= known and self._may_search():
-            for found in self._search(params - known):
-                self._watch(found, is_certain=True)
+        if not params <= known and self._watched.has_space() and self._search.has_time:
+            for found in self._search.models_holding(params - known):
+                self._watched.add(found, is_certain=True)
         for model in self.models:
             if params & model.params:
                 model.is_certain = True
-                self._join(state, model)
+                self._watched.join(state, model)
         if state.models:
-            self._ignore_forwards()
-            self._drop_uncertain()
+            self._hooks.ignore_forwards()
+            self._watched.drop_uncertain()
         return state
 
-    def _join(self, state: OptimizerState, model: TrainedModel) -> None:
-        state.models.append(model.state)
-        model.state.optimizers.append(state)
-        if not self._counts_backwards:
-            model.ignore_backwards()
-
-    def _forget_gone(self) -> None:
-        """Optimizers that are no more, and whose number another one may have."""
-        gone = [key for key, (ref, _) in self._optimizers.items() if ref() is None]
-        for key in gone:
-            _, state = self._optimizers[key]
-            if state.has_stepped:  # In the step that is running.
-                continue
-            del self._optimizers[key]
-            self._cycle.optimizers.remove(state)
-            for model in state.models:
-                model.optimizers.remove(state)
-
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Mapping[str, Any]) -> None:
-        self._guarded(self._begin_step_of, optimizer, has_closure(args, kwargs))
+        self._guard.run(self._begin_step_of, optimizer, has_closure(args, kwargs))
 
     def _begin_step_of(self, optimizer: Optimizer, has_closure: bool) -> None:
-        state = self._state_of(optimizer) or self._learn(optimizer)
+        state = self._optimizers.state_of(optimizer) or self._learn(optimizer)
         for model in self.models:
             if model.state in state.models:
-                self._begin(model)
+                self._watched.begin(model)
                 assert model.watch is not None
-                model.watch.log(**_rates(optimizer, self._place_of(state, model)))
+                model.watch.log(**rates_of(optimizer, state, model.state))
         self._cycle.begin(state, has_closure=has_closure)
 
-    def _place_of(self, state: OptimizerState, model: TrainedModel) -> str:
-        """Return a suffix that tells optimizers of one model apart; empty for the only one."""
-        several = model.state.optimizers
-        return f".{several.index(state)}" if len(several) > 1 else ""
-
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        state = self._state_of(optimizer)
+        state = self._optimizers.state_of(optimizer)
         if state is not None:
-            self._guarded(self._cycle.finish, state)
-
-    def _state_of(self, optimizer: Optimizer) -> OptimizerState | None:
-        ref, state = self._optimizers.get(id(optimizer), (None, None))
-        return state if ref is not None and ref() is optimizer else None
+            self._guard.run(self._cycle.finish, state)
 
     # ------------------------------------------------------------------ models
 
-    def _may_search(self) -> bool:
-        """Programs that optimize their inputs make an optimizer for each, which has no model."""
-        if len(self.models) >= MOST_MODELS:
-            self.num_left_out += 1
-            return False
-        passed = time.perf_counter() - self._began
-        return self._searched < _SEARCH_SECONDS + _SEARCH_SHARE * passed
-
-    def _search(self, params: set[int]) -> list[nn.Module]:
-        began = time.perf_counter()
-        found = models_holding(params)
-        if not found:
-            self._searched += time.perf_counter() - began
-        return found
-
-    def _watch(self, found: nn.Module, *, is_certain: bool) -> TrainedModel | None:
-        """Watch a model, unless it is watched already, or cannot be."""
-        root = unwrapped(found)
-        if any(model.root() is root for model in self.models):
-            return None
-        if len(self.models) >= MOST_MODELS:
-            self.num_left_out += 1
-            return None
-        model = TrainedModel(root, _variable_of((root, found)), is_certain=is_certain)
-        model.listen(self._entered)  # Before the watch does: this closes the step before.
-        if found is not root:
-            model.listen_at(found)
+    def _open_watch(self, root: nn.Module, model: TrainedModel) -> Watch | None:
         try:
-            sinks = self._keeper.sinks(model)
-            model.watch = watch(root, self._where, to=sinks, every=self._every)
+            opened = watch(root, self._where, to=self._keeper.sinks(model), every=self._every)
         except Exception as error:  # noqa: BLE001 - told at the end; the training goes on
-            model.release()
-            self._fault(error)
+            self._guard.note(error)
             return None
-        if self._counts_backwards or not is_certain:
-            model.listen_to_backwards()
-        self.models.append(model)
-        self._cycle.models.append(model.state)
-        self._listen_last()
-        return model
-
-    def _drop_uncertain(self) -> None:
-        """Forget models that only ran, now that an optimizer has told which are trained."""
-        for model in [one for one in self.models if not one.is_certain and not one.num_steps]:
-            self.models.remove(model)
-            self._cycle.models.remove(model.state)
-            for optimizer in model.state.optimizers:
-                optimizer.models.remove(model.state)
-            model.close()
-            self._keeper.drop(model)
+        self._hooks.hear_of_steps_last()
+        return opened
 
     def _first_forward(self, module: nn.Module, args: Any) -> None:
         if torch.compiler.is_compiling() or not torch.is_grad_enabled() or not module.training:
             return
-        if self._is_on and module not in self._passed:
-            self._guarded(self._watch_running, module)
+        if self._guard.is_on and module not in self._passed:
+            self._guard.run(self._watch_running, module)
 
     def _watch_running(self, module: nn.Module) -> None:
         """Watch a model that no optimizer is known to train: it may be trained by hand."""
@@ -335,27 +219,28 @@ class Stepping:
         params = {id(param) for param in module.parameters() if param.requires_grad}
         if not params or any(model.holds(module) for model in self.models):
             return
+        if not (self._watched.has_space() and self._search.has_time):
+            return
         model = None
-        for found in self._search(params) if self._may_search() else ():
-            model = self._watch(found, is_certain=False) or model
+        for found in self._search.models_holding(params):
+            model = self._watched.add(found, is_certain=False) or model
         if model is None:
             return
-        for _, state in self._optimizers.values():
-            if not state.models:  # It holds copies of the parameters, in another format.
-                self._join(state, model)
+        for state in self._optimizers.without_model():
+            self._watched.join(state, model)  # It holds copies of the parameters in another format.
         self._enter(model, module)  # Its own hooks were put on too late for this call.
 
     def _registered(self, module: nn.Module, name: str, child: nn.Module | None) -> None:
         if name == "_orig_mod" and type(module).__name__ == "OptimizedModule" and child is not None:
-            self._guarded(self._compiled, module, child)
+            self._guard.run(self._compiled, module, child)
 
     def _compiled(self, wrapper: nn.Module, inner: nn.Module) -> None:
         """``torch.compile`` wraps a model: it must not meet hooks on all modules."""
-        self._ignore_forwards()
+        self._hooks.ignore_forwards()
         root = unwrapped(inner)
         watched = [model for model in self.models if model.root() is root]
         if not self.models:  # There may be no optimizer, or it comes later.
-            model = self._watch(inner, is_certain=False)
+            model = self._watched.add(inner, is_certain=False)
             watched = [] if model is None else [model]
         for model in watched:
             model.listen_at(wrapper)
@@ -363,8 +248,8 @@ class Stepping:
     # ------------------------------------------------------------------ steps
 
     def _entered(self, model: TrainedModel, module: nn.Module) -> None:
-        if self._is_on and current_task() == -1:
-            self._guarded(self._enter, model, module)
+        if self._guard.is_on and current_task() == -1:
+            self._guard.run(self._enter, model, module)
 
     def _enter(self, model: TrainedModel, module: nn.Module) -> None:
         """A forward of a model begins."""
@@ -378,21 +263,11 @@ class Stepping:
             return
         if not model.is_part(module):
             model.ignore_parts()
-        self._begin(model)
+        self._watched.begin(model)
         state = model.state
         if state.has_run and not self._cycle.has_ended(state) and self._scalers.were_updated():
             self._cycle.skip(state)
         self._cycle.enter(state)
-
-    def _begin(self, model: TrainedModel) -> None:
-        """The training of a model goes on; at its first forward, or step, it begins."""
-        if not model.has_trained:
-            number = self._keeper.begin(model)
-            if number:
-                assert model.watch is not None
-                model.watch.step(number)
-                model.first_step = number
-        model.resume()
 
     def _end_step(self, parts: list[ModelState]) -> None:
         self._scalers.note()
@@ -403,37 +278,4 @@ class Stepping:
         self._ended()
 
 
-def _params_of(optimizer: Optimizer | None) -> set[int]:
-    groups = () if optimizer is None else optimizer.param_groups
-    return {id(param) for group in groups for param in group["params"]}
-
-
-def _rates(optimizer: Optimizer, place: str) -> dict[str, Any]:
-    """The learning rates of an optimizer, under the names by which they are logged."""
-    groups = optimizer.param_groups
-    found = {}
-    for number, group in enumerate(groups):
-        rate, ending = group.get("lr"), f".{number}" if len(groups) > 1 else ""
-        if isinstance(rate, int | float) or (isinstance(rate, torch.Tensor) and rate.numel() == 1):
-            found[f"lr{place}{ending}"] = rate
-    return found
-
-
-def _has_gradients(optimizer: Optimizer | None) -> bool:
-    groups = () if optimizer is None else optimizer.param_groups
-    return any(param.grad is not None for group in groups for param in group["params"])
-
-
-def _variable_of(models: Sequence[nn.Module]) -> str:
-    """The name by which the innermost running function that knows a model calls it."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        if not str(frame.f_globals.get("__name__")).startswith(("torchtap.", "torch.")):
-            for name, value in list(frame.f_locals.items()):
-                if name != "self" and any(value is model for model in models):
-                    return name
-        frame = frame.f_back
-    return ""
-
-
-keep_dynamo_out(Stepping._before_step, Stepping._after_step, Stepping._guarded)
+keep_dynamo_out(Stepping._before_step, Stepping._after_step, Guard.run)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,10 +13,10 @@ from torch import Tensor, nn
 from torchtap.capture.training.optimizer_cycle import ModelState
 from torchtap.capture.watch import Watch
 from torchtap.core.modules import modules_of, unwrapped
+from torchtap.hooks.call_follower import CallFollower, EntryHook
 from torchtap.hooks.calls import outermost_parts
-from torchtap.hooks.guards import renumber, shared_number
-from torchtap.hooks.module_hook import Handle, ModuleHook, keep_dynamo_out
-from torchtap.hooks.taps import Tap
+from torchtap.hooks.guards import shared_number
+from torchtap.hooks.module_hook import keep_dynamo_out
 
 Entered = Callable[["TrainedModel", nn.Module], None]
 
@@ -49,9 +50,8 @@ class TrainedModel:
         self.state = ModelState()
         self.num_steps = self.first_step = 0
         self.has_trained = self.was_in_training_mode = self.is_paused = False
-        self._entered: Entered = lambda model, module: None
-        self._handles: list[Any] = []
-        self._handles_of_parts: list[Any] = []
+        self._entry = EntryHook(lambda module: None)
+        self._calls, self._calls_of_parts = CallFollower[Any](), CallFollower[Any]()
         self._handles_of_params: list[Any] = []
 
     def holds(self, module: nn.Module) -> bool:
@@ -65,17 +65,14 @@ class TrainedModel:
         assert root is not None
         modules, _ = modules_of(root)
         number = shared_number(modules.values())
-        self._entered = entered
+        self._entry = EntryHook(partial(entered, self))
         for path in ("", *outermost_parts(modules)):
-            if not isinstance(modules[path], torch.jit.ScriptModule):
-                made = modules[path].register_forward_pre_hook(Entry(self, entered))
-                renumber(made, number)
-                (self._handles_of_parts if path else self._handles).append(Handle(made))
+            calls = self._calls_of_parts if path else self._calls
+            calls.put_on(modules[path], before=self._entry, number=number)
 
     def listen_at(self, wrapper: nn.Module) -> None:
         """Hear of the calls of a wrapper too: what it compiles calls no hooks of the model."""
-        hook = Entry(self, self._entered)
-        self._handles.append(Handle(wrapper.register_forward_pre_hook(hook)))
+        self._calls.put_on(wrapper, before=self._entry)
 
     def listen_to_backwards(self) -> None:
         """Note in ``state`` that a backward reached a parameter."""
@@ -88,16 +85,18 @@ class TrainedModel:
 
     def ignore_parts(self) -> None:
         """The model itself is called, so nothing is to be known of its parts."""
-        _remove(self._handles_of_parts)
+        self._calls_of_parts.release()
 
     def ignore_backwards(self) -> None:
         """An optimizer tells of its steps."""
-        _remove(self._handles_of_params)
+        while self._handles_of_params:
+            self._handles_of_params.pop().remove()
 
     def release(self) -> None:
         """Take all hooks off, but not those of the watch."""
-        for handles in (self._handles, self._handles_of_parts, self._handles_of_params):
-            _remove(handles)
+        self._calls.release()
+        self._calls_of_parts.release()
+        self.ignore_backwards()
 
     def trains(self, module: nn.Module) -> bool | None:
         """Return whether a forward that begins is of the training; ``None`` if that is open.
@@ -131,7 +130,7 @@ class TrainedModel:
             self.watch.resume()
 
     def close(self) -> None:
-        """Take everything off. What was recorded stays readable.
+        """Take everything off. All that was recorded stays readable.
 
         Raises:
             Exception: what the watch still had to say.
@@ -141,28 +140,9 @@ class TrainedModel:
             self.watch.close()
 
 
-class Entry(ModuleHook[TrainedModel]):
-    """Forward pre-hook of a model, or of a part of it that may be called alone."""
-
-    __slots__ = ("entered",)
-
-    def __init__(self, owner: TrainedModel, entered: Entered) -> None:
-        super().__init__(owner, Tap("", {}))
-        self.entered = entered
-
-    def __call__(self, module: nn.Module, args: tuple[Any, ...]) -> None:
-        if not torch.compiler.is_compiling():
-            self.entered(self.owner, module)
-
-
 def _backward_hook(state: ModelState) -> Callable[[Tensor], None]:
     def hook(param: Tensor) -> None:
         state.has_backward = True
 
     keep_dynamo_out(hook)
     return hook
-
-
-def _remove(handles: list[Any]) -> None:
-    while handles:
-        handles.pop().remove()

@@ -8,7 +8,7 @@ from collections.abc import Callable
 _MOST_SECONDS = 30.0
 _MOST_LOST = 0.1
 _MOST_SHARE = 0.02
-"""What a process that dies at once may lose: so many seconds, or this share of its steps. Saving
+"""A process that dies at once may lose so many seconds, or this share of its steps. Saving
 takes no more than that share of the time."""
 
 

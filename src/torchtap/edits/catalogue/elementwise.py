@@ -83,8 +83,8 @@ def clamp(min: float | None = None, max: float | None = None, *, at: At = None) 
 def add(value: Value, *, at: At = None) -> Ready:
     """Add a number, a tensor that broadcasts, or what a function of the tensor returns.
 
-    With ``at`` the function sees the whole tensor all the same. What it returns elsewhere counts
-    for nothing, but a gradient of NaN there (of ``log`` at 0) stays NaN.
+    With ``at`` the function sees the whole tensor all the same. Values that it returns elsewhere
+    count for nothing, but a gradient of NaN there (of ``log`` at 0) stays NaN.
     """
     expect_value("add", value)
 
@@ -124,7 +124,7 @@ def replace(value: Value, *, at: At = None) -> Ready:
             (and, if it takes two arguments, of the record), whose result is used as it is.
         at: only there.
 
-    Of a number and a tensor, the modules before get a gradient of zero through the replaced part.
+    A number or a tensor passes a gradient of zero to the modules before, in the replaced part.
     """
     expect_value("replace", value)
 
@@ -139,8 +139,8 @@ def replace(value: Value, *, at: At = None) -> Ready:
 def noise(std: float, *, seed: int = 0, relative: bool = False, at: At = None) -> Ready:
     """Add Gaussian noise from a generator of its own; the global one is not touched.
 
-    The same seed, step, site and call always give the same noise, so what an activation
-    checkpoint runs again is the same, and so is a second training.
+    Noise follows from seed, step, site and call alone, so a call that an activation checkpoint
+    runs again gets the same noise, and so does a second training.
 
     Args:
         std: standard deviation.

@@ -11,13 +11,13 @@ from torch import Tensor
 from torchtap.core.errors import EditError
 from torchtap.edits.catalogue.ready import Ready, expect, is_real
 from torchtap.edits.clipping import Clipping
-from torchtap.edits.editor import WantsCall
+from torchtap.edits.edit_engine import WantsCall
 
 if TYPE_CHECKING:
     from torchtap.core.plan import Plan
     from torchtap.core.record import Record
     from torchtap.edits.checked_edit import CheckedEdit
-    from torchtap.edits.missing import OneEdit
+    from torchtap.edits.missed_edits import OneEdit
 
 
 class ClipNorm(Ready):
@@ -95,7 +95,7 @@ def clip_norm(
 
 
 def norm_of(tensor: Tensor, p: float) -> Tensor:
-    """The norm of all elements, in float64 where the device has it."""
+    """Return the norm of all elements, in float64 where the device has it."""
     if tensor.is_sparse:
         tensor = tensor.coalesce().values()
     wide = torch.float32 if tensor.device.type == "mps" else torch.float64

@@ -34,7 +34,7 @@ class Recorded(Protocol):
         """One value."""
 
     def cat(self, site: Site) -> Tensor:
-        """All values of a site."""
+        """Return all values of a site."""
 
 
 class Patch(Ready):
@@ -177,7 +177,7 @@ def _expect_source_at(at: At, source_at: At) -> None:
 
 
 def _another_shape(source: Tensor, tensor: Tensor) -> str:
-    """A way out for a source of another length: a part that both have."""
+    """Return a way out for a source of another length: a part that both have."""
     if source.dim() != tensor.dim():
         return KEEPS
     pairs = zip(source.shape, tensor.shape, strict=True)

@@ -16,11 +16,11 @@ from torchtap.core.tensors import kind_of, short
 from torchtap.core.user_functions import place, takes_record
 from torchtap.edits.catalogue.regions import At, check, region
 from torchtap.edits.checked_edit import CheckedEdit
-from torchtap.edits.editor import EditEngine, WantsCall
+from torchtap.edits.edit_engine import EditEngine, WantsCall
 
 if TYPE_CHECKING:
     from torchtap.core.plan import Plan
-    from torchtap.edits.missing import OneEdit
+    from torchtap.edits.missed_edits import OneEdit
 
 KEEPS = "An edit keeps shape, dtype and device."
 
@@ -52,7 +52,7 @@ class Ready:
         return self._formula(tensor, record)
 
     def prepared(self, model: nn.Module, plan: Plan) -> Ready:
-        """The edit that is attached to this model; may run the model, or another one, first."""
+        """Return the edit to attach to this model; may run the model, or another one, first."""
         return self
 
     def editor(self, plan: Plan, change: CheckedEdit, *, wants_call: WantsCall) -> OneEdit:
@@ -78,7 +78,7 @@ def expect(fits: bool, edit: str, argument: str, value: object, expected: str) -
 
 
 def _shown(value: object) -> str:
-    """An argument in a message: numbers and texts as they are, else what kind it is."""
+    """Return an argument in a message: numbers and texts as they are, else what kind it is."""
     if isinstance(value, str | int | float | complex | None):
         return repr(value)
     return short(value)
@@ -105,7 +105,7 @@ def is_whole(value: object) -> bool:
 
 
 def within(at: At, formula: Formula, outside: float | None = None) -> Formula:
-    """The formula, only in a region.
+    """Return the formula, only in a region.
 
     Args:
         at: the region.
@@ -126,7 +126,7 @@ def within(at: At, formula: Formula, outside: float | None = None) -> Formula:
 
 
 def filled(tensor: Tensor, number: float) -> Tensor:
-    """A constant of the tensor's kind that still stands in its graph: the gradient is zero."""
+    """Return a constant of the tensor's kind that stands in its graph: the gradient is zero."""
     if (tensor.is_nested or tensor.layout is not torch.strided) and not number:
         return torch.zeros_like(tensor)  # Nothing that could stand in a graph is there.
     return torch.where(_never(tensor), tensor, torch.full_like(tensor.detach(), number))
@@ -171,7 +171,7 @@ def value_of(value: Value, tensor: Tensor, record: Record) -> Tensor:
 
 
 def seed_of(seed: int, record: Record) -> int:
-    """A number for one place and time; Python's own hash differs between processes."""
+    """Return a number for one place and time; Python's own hash differs between processes."""
     # A checkpoint that computes again draws the same; other calls in a backward are numbered apart.
     apart = f" {BACKWARD}" if record.phase == BACKWARD else ""
     text = f"{seed} {record.step} {record.site} {record.call}{apart}"

@@ -19,14 +19,14 @@ from torchtap.core.torch_nodes import (
     family,
 )
 from torchtap.edits.catalogue.ready import Ready, expect
-from torchtap.edits.editor import EditEngine, WantsCall
-from torchtap.edits.nodes import NodeEdit
+from torchtap.edits.edit_engine import EditEngine, WantsCall
+from torchtap.edits.node_edits import NodeEdit
 
 if TYPE_CHECKING:
     from torchtap.core.plan import Plan
     from torchtap.core.record import Record
     from torchtap.edits.checked_edit import CheckedEdit
-    from torchtap.edits.missing import OneEdit
+    from torchtap.edits.missed_edits import OneEdit
 
 
 class GuidedRelu(Ready):

@@ -41,7 +41,7 @@ def check(at: At, name: str = "at") -> None:
 
 
 def region(at: Mapping[int, Index], tensor: Tensor, record: Record) -> Tensor:
-    """A boolean mask that broadcasts to the tensor.
+    """Return a boolean mask that broadcasts to the tensor.
 
     Raises:
         EditError: the tensor has no such place.
@@ -77,10 +77,10 @@ def region(at: Mapping[int, Index], tensor: Tensor, record: Record) -> Tensor:
 def moved(
     source: Tensor, tensor: Tensor, at: Mapping[int, Index], source_at: At, record: Record
 ) -> Tensor:
-    """A tensor from elsewhere, with what it has at ``source_at`` where the region is.
+    """Return a tensor from elsewhere, with what it has at ``source_at`` where the region is.
 
     Where it is as long as the tensor, or of length 1, and nothing else is asked for, it lies right
-    already. What is outside of the region is of no use.
+    already. Its elements outside of the region are not used.
 
     Raises:
         EditError: the source has no such place, or another number of them.
@@ -122,7 +122,7 @@ def _places(index: Index, source: Tensor, own: int, dim: int, record: Record) ->
 
 
 def _usable(index: Index, length: int) -> int | slice | Tensor:
-    """The index in a form that tensors take; raises IndexError where a slice is empty."""
+    """Return the index in a form that tensors take; raises IndexError where a slice is empty."""
     if isinstance(index, slice):
         chosen = range(*index.indices(length))
         if length and not chosen:

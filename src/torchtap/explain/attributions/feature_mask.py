@@ -34,7 +34,7 @@ class Features:
         return mask[self.of]
 
     def nothing(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """The sum of no losses, ``[rows, num]``, and their numbers, ``[num]``."""
+        """Return the sum of no losses, ``[rows, num]``, and their numbers, ``[num]``."""
         total = torch.zeros(self.rows, self.num, dtype=dtype, device=self.of.device)
         return total, torch.zeros(self.num, dtype=dtype, device=self.of.device)
 
@@ -48,7 +48,7 @@ class Features:
         return total.index_add(1, which, lost.T), times.index_add(0, which, ones)
 
     def means(self, total: Tensor, times: Tensor) -> Tensor:
-        """The mean of each feature, ``[rows, num]``; NaN where it was never tried."""
+        """Return the mean of each feature, ``[rows, num]``; NaN where it was never tried."""
         return total / times
 
     def at_elements(self, each: Tensor) -> Tensor:
@@ -58,7 +58,7 @@ class Features:
 
 
 def features_of(value: Tensor, feature_mask: Tensor | None) -> Features:
-    """The features that a mask tells apart; without one, each element of a row is a feature.
+    """Return the features that a mask tells apart; without one, each element is a feature.
 
     Raises:
         InputError: the mask does not fit.

@@ -10,11 +10,11 @@ from torch import Tensor
 from torchtap.core.errors import InputError
 from torchtap.core.tensors import kind_of
 from torchtap.core.text import number
-from torchtap.explain.attributions.found import Found, wide
-from torchtap.explain.attributions.many import Batching, Many, check_count
+from torchtap.explain.attributions.attribution_result import AttributionResult, wide
+from torchtap.explain.attributions.many_runs import Batching, Many, check_count
 from torchtap.explain.attributions.variable import Variable
 
-Method = Callable[[Variable], Found]
+Method = Callable[[Variable], AttributionResult]
 Seed = int | torch.Generator
 
 _SHARE = 0.15
@@ -22,7 +22,7 @@ _SHARE = 0.15
 
 
 def generator_of(seed: Seed) -> torch.Generator:
-    """Random numbers of one's own, on the CPU; the global ones stay as they are.
+    """Return random numbers of one's own, on the CPU; the global ones stay as they are.
 
     Raises:
         InputError: it is neither a number nor a generator.
@@ -43,7 +43,7 @@ def smoothgrad(
     n_samples: int = 25,
     stdevs: float | None = None,
     seed: Seed = 0,
-) -> Found:
+) -> AttributionResult:
     """Smilkov et al., "SmoothGrad: removing noise by adding noise" (2017): the mean.
 
     Args:
@@ -69,7 +69,7 @@ def smoothgrad_sq(
     n_samples: int = 25,
     stdevs: float | None = None,
     seed: Seed = 0,
-) -> Found:
+) -> AttributionResult:
     """Hooker et al., "A Benchmark for Interpretability Methods" (2019): the mean square."""
     noisy = _Noisy(variable, method, of, batching, n_samples, stdevs, seed)
     return noisy.found(lambda mean, squares: squares + mean.square())
@@ -84,7 +84,7 @@ def vargrad(
     n_samples: int = 25,
     stdevs: float | None = None,
     seed: Seed = 0,
-) -> Found:
+) -> AttributionResult:
     """Adebayo et al., "Local Explanation Methods for Deep Neural Networks" (2018): the variance."""
     noisy = _Noisy(variable, method, of, batching, n_samples, stdevs, seed)
     return noisy.found(lambda mean, squares: squares)
@@ -112,7 +112,7 @@ class _Noisy:
         self._generator = generator_of(seed)
         self._scale = _scale(variable.value, stdevs)
 
-    def found(self, result: Callable[[Tensor, Tensor], Tensor]) -> Found:
+    def found(self, result: Callable[[Tensor, Tensor], Tensor]) -> AttributionResult:
         """Return the result for the mean and the variance (divided by their number) of the maps."""
         notes: tuple[str, ...] = ()
         # One name holds all, so that an interrupt finds them as they belong together.
@@ -125,7 +125,7 @@ class _Noisy:
                 notes = found.notes
         _, mean, squares = state
         said = tuple(note for note in notes if note not in many.notes)
-        return Found(result(mean, squares), None, (self._note, *said, *many.notes))
+        return AttributionResult(result(mean, squares), None, (self._note, *said, *many.notes))
 
     @property
     def _note(self) -> str:
@@ -150,7 +150,7 @@ class _Noisy:
 
 
 def _joined(num: int, mean: Tensor, squares: Tensor, maps: Tensor) -> tuple[int, Tensor, Tensor]:
-    """Mean and variance of more maps; the difference of two large sums would lose digits.
+    """Return mean and variance with more maps; the difference of large sums would lose digits.
 
     Chan, Golub and LeVeque, "Updating Formulae and a Pairwise Algorithm" (1979), equation 2.1.
     """

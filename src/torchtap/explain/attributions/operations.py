@@ -36,7 +36,8 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Records operators while it is on, by the number of the node that autograd made for each.
 
     An operator is dispatched after its node was made and before the next one is, so the number of
-    the next node is one more than that of its own. What makes no node may run between the two.
+    the next node is one more than that of its own. Operators without a node may run between the
+    two.
 
     Args:
         inputs: names of operators whose inputs and outputs are kept.
@@ -64,7 +65,7 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         result = func(*args, **(kwargs or {}))
         if keeps_input or name in self._outputs:
             first = result[0] if isinstance(result, tuple | list) else result
-            after = first.detach().clone()  # What comes later may overwrite it.
+            after = first.detach().clone()  # Later operators may overwrite it.
         self.found[place] = Operation(name, before, after)
         return result
 
@@ -80,7 +81,7 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def name_of_node(node: Any) -> str:
-    """The name of a node's operator in small letters: ``relu`` of ``ReluBackward0``.
+    """Return the name of a node's operator in small letters: ``relu`` of ``ReluBackward0``.
 
     A function of the model's own has a name in brackets, which is no operator's.
     """
@@ -93,15 +94,15 @@ def name_of_node(node: Any) -> str:
 
 
 def nodes_between(scores: Tensor, values: Tensor) -> Iterator[Any]:
-    """The nodes on any way back from the scores to the values; others are of no account."""
+    """Yield the nodes on any way back from the scores to the values."""
     return nodes_from(scores, get_gradient_edge(values).node)
 
 
 def nodes_from(scores: Tensor, end: Any) -> Iterator[Any]:
-    """The nodes on any way back from the scores to a node, which is none of them."""
+    """Yield the nodes on any way back from the scores to a node, which is none of them."""
     above: dict[Any, list[Any]] = {}
     waiting = [scores.grad_fn]
-    known = {scores.grad_fn, end}  # What leads to the end alone lies behind it.
+    known = {scores.grad_fn, end}  # A node that leads to the end alone lies behind it.
     while waiting:
         node: Any = waiting.pop()
         for following, _ in node.next_functions:

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from torchtap.core.errors import InputError
 from torchtap.core.tensors import kind_of
+from torchtap.explain.attributions.attribution_result import AttributionResult, wide
 from torchtap.explain.attributions.feature_mask import features_of
-from torchtap.explain.attributions.found import Found, wide
-from torchtap.explain.attributions.many import Batching, Many, check_count, spread_order
+from torchtap.explain.attributions.many_runs import Batching, Many, check_count, spread_order
 from torchtap.explain.attributions.noise import Seed, generator_of
 from torchtap.explain.attributions.variable import Variable
 
@@ -27,7 +27,7 @@ def occlusion(
     sliding_window_shapes: Lengths | None = None,
     strides: Lengths | None = None,
     baselines: float | Tensor | None = None,
-) -> Found:
+) -> AttributionResult:
     """Zeiler and Fergus, "Visualizing and Understanding Convolutional Networks" (2014), section 4.
 
     A window slides over each row of the value and is filled from the baseline. An element gets the
@@ -55,7 +55,7 @@ def occlusion(
             state = _added(*state, chosen, lost)
     total, times = state
     notes = (*per_batch(variable), *many.notes)
-    return Found(total / times, None, notes)  # NaN where no window has been.
+    return AttributionResult(total / times, None, notes)  # NaN where no window has been.
 
 
 def _kind(variable: Variable) -> torch.dtype:
@@ -80,7 +80,7 @@ def row_scores(variable: Variable, scores: Tensor, times: int) -> Tensor:
 
 
 def per_batch(variable: Variable) -> tuple[str, ...]:
-    """The note that each row shows the effect on something else than its own score."""
+    """Return the note that each row shows the effect on something else than its own score."""
     if variable.is_per_row:
         return ()
     return ("the scores are not those of the rows: each row shows what changes their sum",)
@@ -107,7 +107,7 @@ def _added(
 def _windows(
     shape: Sequence[int], window: Sequence[int], steps: Sequence[int]
 ) -> list[tuple[slice, ...]]:
-    """All places of a window; the last of each dimension may be cut off at the end."""
+    """Return all places of a window; the last of each dimension may be cut off at the end."""
     starts = [
         [step * place for place in range(ceil((length - width) / step) + 1)]
         for length, width, step in zip(shape, window, steps, strict=True)
@@ -184,7 +184,7 @@ def feature_permutation(
     n_samples: int = 1,
     seed: Seed = 0,
     perm_func: Permute | None = None,
-) -> Found:
+) -> AttributionResult:
     """Fisher, Rudin and Dominici, "All Models are Wrong" (2019): one feature from other rows.
 
     Args:
@@ -215,7 +215,7 @@ def feature_permutation(
             chosen = [runs[order[one]] for one in part]
             copies = torch.cat([permute(value, features.mask(one)) for one in chosen])
             state = features.added(*state, chosen, _lost(variable, copies, len(chosen)))
-    return Found(features.at_elements(features.means(*state)), None, many.notes)
+    return AttributionResult(features.at_elements(features.means(*state)), None, many.notes)
 
 
 class _Rows:

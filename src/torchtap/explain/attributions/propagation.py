@@ -17,7 +17,7 @@ from torch import Tensor
 
 from torchtap.core.errors import InputError
 from torchtap.core.text import number
-from torchtap.explain.attributions.found import Found, wide
+from torchtap.explain.attributions.attribution_result import AttributionResult, wide
 from torchtap.explain.attributions.operations import (
     Key,
     Operation,
@@ -82,7 +82,7 @@ Gradients = tuple[Tensor | None, ...]
 Rule = Callable[[Any, Key], None]
 
 
-def lrp(variable: Variable, *, epsilon: float = 1e-9) -> Found:
+def lrp(variable: Variable, *, epsilon: float = 1e-9) -> AttributionResult:
     """Bach et al., "On Pixel-Wise Explanations for Non-Linear Classifier Decisions" (2015), eq. 58.
 
     The epsilon rule for linear operations; activations hand relevance through; of a maximum the
@@ -118,10 +118,10 @@ def lrp(variable: Variable, *, epsilon: float = 1e-9) -> Found:
     gradient = variable.gradient(
         variable.value, before_backward=before_backward, recorder=operations
     )
-    return Found(wide(variable.value) * wide(gradient))
+    return AttributionResult(wide(variable.value) * wide(gradient))
 
 
-def deeplift(variable: Variable, *, baselines: float | Tensor | None = None) -> Found:
+def deeplift(variable: Variable, *, baselines: float | Tensor | None = None) -> AttributionResult:
     """Shrikumar et al., "Learning Important Features" (2017), section 3.5.1: the rescale rule.
 
     Args:
@@ -155,7 +155,7 @@ def deeplift(variable: Variable, *, baselines: float | Tensor | None = None) -> 
     rise = variable.base_scores.double() - variable.scores(baseline).double()
     gap = variable.gap(values, rise)
     _refuse_incomplete(gap, (values.double().abs().sum() + rise.abs().sum()) / len(gap), variable)
-    return Found(values, gap)
+    return AttributionResult(values, gap)
 
 
 def _are_same(one: Tensor, two: Tensor) -> Tensor:
@@ -167,7 +167,7 @@ def _are_same(one: Tensor, two: Tensor) -> Tensor:
 
 
 def _refuse_incomplete(gap: Tensor, size: Tensor, variable: Variable) -> None:
-    """With rules that are right for all operations the map adds up, so here one is missing.
+    """Refuse a map that does not add up: with right rules for all operations it does.
 
     Args:
         gap: completeness gap of each row.
@@ -201,7 +201,7 @@ def _times(factor: Tensor) -> Callable[[Gradients], Gradients]:
 
 
 def _scaled(gradient: Tensor, factor: Tensor) -> Tensor:
-    """The product in the wider of both dtypes, as a gradient of the own."""
+    """Return the product in the wider of both dtypes, as a gradient of the own."""
     return (wide(gradient) * factor.to(wide(gradient))).to(gradient)
 
 
@@ -270,7 +270,7 @@ def _follow(
 
 
 def _why_none(node: Any, name: str, known: frozenset[str], on_way: set[Any], values: Tensor) -> str:
-    """Why a node has no rule; empty if it has one."""
+    """Return why a node has no rule; empty if it has one."""
     if name not in known:
         return "an operation that it has no rule for"
     if name in ("nativebatchnorm", "cudnnbatchnorm") and node._saved_training:
@@ -287,7 +287,7 @@ def _why_none(node: Any, name: str, known: frozenset[str], on_way: set[Any], val
 
 
 def _operands(node: Any, on_way: set[Any], values: Tensor) -> list[int]:
-    """Places of the operands that depend on the value."""
+    """Return places of the operands that depend on the value."""
     end = torch.autograd.graph.get_gradient_edge(values).node
     following = [one for one, _ in node.next_functions]
     return [place for place, one in enumerate(following) if one in on_way or one is end]

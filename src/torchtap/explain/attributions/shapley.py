@@ -11,9 +11,9 @@ from torch import Tensor
 from torchtap.core.errors import InputError
 from torchtap.core.tensors import kind_of
 from torchtap.core.text import count
+from torchtap.explain.attributions.attribution_result import AttributionResult
 from torchtap.explain.attributions.feature_mask import Features, features_of
-from torchtap.explain.attributions.found import Found
-from torchtap.explain.attributions.many import Batching, Many, check_count
+from torchtap.explain.attributions.many_runs import Batching, Many, check_count
 from torchtap.explain.attributions.noise import Seed, generator_of
 from torchtap.explain.attributions.perturbation import per_batch, row_scores
 from torchtap.explain.attributions.variable import Variable
@@ -27,7 +27,7 @@ def shapley(
     feature_mask: Tensor | None = None,
     n_samples: int = 25,
     seed: Seed = 0,
-) -> Found:
+) -> AttributionResult:
     """Castro et al., "Polynomial calculation of the Shapley value based on sampling" (2009).
 
     In each order the features take their place in the baseline one by one, and each gets what the
@@ -61,7 +61,9 @@ def shapley(
     if len(orders) == _num_orders(features.num, n_samples):
         drawn += ", all that there are: the values are exact"
     notes = (drawn, *per_batch(variable), *many.notes)
-    return Found(features.at_elements(each), (sums - (walk.last - walk.first)).double(), notes)
+    return AttributionResult(
+        features.at_elements(each), (sums - (walk.last - walk.first)).double(), notes
+    )
 
 
 def _num_orders(num: int, most: int) -> int:

@@ -12,13 +12,16 @@ from torch import Tensor, nn
 from torchtap.core.errors import InputError
 from torchtap.core.tensors import kind_of
 from torchtap.core.text import plural
-from torchtap.explain.attributions.place import Inside, Place, place_of
+from torchtap.explain.attributions.explained_input import (
+    ExplainedInput,
+    ExplainedSite,
+    explained_input_of,
+)
 from torchtap.explain.attributions.site_value import SiteValue
-from torchtap.explain.rows import is_per_row
-from torchtap.explain.same_scores import are_same, refuse_unsteady
+from torchtap.explain.doubled_batch_probe import are_rows_at_site, are_rows_of_value
+from torchtap.explain.same_scores import REJECTIONS, are_same, refuse_unsteady
 from torchtap.explain.subject import Subject
 from torchtap.explain.target import Target
-from torchtap.explain.twice import are_rows
 from torchtap.studies.sweep_rows import other_rows
 
 Run = Callable[[Tensor, int], Tensor]
@@ -76,7 +79,7 @@ class Variable:
         return self._base_scores
 
     def scores(self, values: Tensor, times: int = 1) -> Tensor:
-        """The explained number of each row, without a graph.
+        """Return the explained number of each row, without a graph.
 
         Args:
             values: ``times`` copies of the rows, one after the other as of ``Tensor.repeat``.
@@ -95,7 +98,7 @@ class Variable:
         before_backward: Callable[[Tensor, Tensor], object] | None = None,
         recorder: AbstractContextManager[Any] | None = None,
     ) -> Tensor:
-        """The gradient of the sum of the scores.
+        """Return the gradient of the sum of the scores.
 
         Args:
             values: as of :meth:`scores`.
@@ -176,14 +179,15 @@ class Variable:
     def is_per_row(self) -> bool:
         """Return whether there is one score for each row."""
         if self._is_per_row is None:
-            rule = self._rows or (lambda: is_per_row(self.value, self.base_scores, self._run))
-            self._is_per_row = rule()
+            known = self._rows
+            value, scores = self.value, self.base_scores
+            self._is_per_row = known() if known else are_rows_of_value(value, scores, self._run)
         return self._is_per_row
 
     def gap(self, values: Tensor, difference: Tensor) -> Tensor:
         """Completeness gap: the sum of a map less a difference of scores, ``float64``.
 
-        Of each row; where the scores are not those of the rows, one of all.
+        There is one for each row, or one of all where the scores are not those of the rows.
         """
         if self.is_per_row:
             return values.double().reshape(len(values), -1).sum(1) - difference.double()
@@ -208,7 +212,7 @@ class Variable:
             self._is_steady = True
 
     def _why_not_repeated(self, times: int) -> str:
-        """Why the value has other scores beside other rows than by itself; empty if it has not.
+        """Return why the value has other scores beside other rows than alone; empty if it has not.
 
         Copies of the value would not do: the statistics of a batch twice are those of the batch
         once. Rows that are larger, smaller and of the other sign show what depends on any of these.
@@ -219,7 +223,7 @@ class Variable:
         own, times = self.base_scores, len(others) + 1
         try:
             found = self.scores(torch.cat([*others, self.value]), times)
-        except (RuntimeError, ValueError, LookupError, AssertionError) as error:
+        except REJECTIONS as error:
             line = str(error).strip().split("\n")[0]
             return f"a forward of {_times(times)} the rows raised {type(error).__name__} ({line})"
         if len(found) != times * len(own):
@@ -276,8 +280,8 @@ _NO_GRAPH = (
 @contextmanager
 def variable_of(
     subject: Subject, target: Target, at: Any, call: int | None, *, integers: bool
-) -> Iterator[tuple[Variable, Place]]:
-    """The variable that is asked for; inside of ``subject.held()``.
+) -> Iterator[tuple[Variable, ExplainedInput]]:
+    """Open the variable that is asked for; inside of ``subject.held()``.
 
     Args:
         subject: the model and its inputs.
@@ -286,33 +290,33 @@ def variable_of(
         call: which call of the site's module.
         integers: whether a tensor that carries no gradient will do.
     """
-    place = place_of(subject, at, integers=integers)
-    if isinstance(place, Inside):
-        with SiteValue(subject, place.plan, call) as site:
+    explained = explained_input_of(subject, at, integers=integers)
+    if isinstance(explained, ExplainedSite):
+        with SiteValue(subject, explained.plan, call) as site:
             with torch.no_grad():
                 scores = subject.scores(target).detach()
             value = site.settle()
             _check(value, str(site.site), subject, integers=integers)
             with torch.no_grad():
-                site.check_unshared(lambda: subject.scores(target), scores)
+                site.refuse_shared_reads(lambda: subject.scores(target), scores)
 
             def run_inside(values: Tensor, times: int) -> Tensor:
                 with site.replaced_by(values):
                     return subject.scores(target, times=times)
 
             def rows() -> bool:
-                return are_rows(subject, target, site.site, value, scores)
+                return are_rows_at_site(subject, target, site.site, value, scores)
 
-            yield Variable(value, run_inside, scores, rows=rows), place.found(site.site)
+            yield Variable(value, run_inside, scores, rows=rows), explained.found(site.site)
         return
-    name = place.name
+    name = explained.name
     value = subject.inputs[name].detach().clone()
-    _check(value, place.text, subject, integers=integers)
+    _check(value, explained.text, subject, integers=integers)
 
     def run(values: Tensor, times: int) -> Tensor:
         return subject.scores(target, {name: values}, times=times)
 
-    yield Variable(value, run), place
+    yield Variable(value, run), explained
 
 
 def _check(value: Tensor, what: str, subject: Subject, *, integers: bool) -> None:

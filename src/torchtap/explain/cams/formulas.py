@@ -93,6 +93,9 @@ GRADIENT_METHODS: dict[str, Formula] = {
     "xgradcam": xgradcam,
     "layercam": layercam,
 }
+CAMS = ("cam", *GRADIENT_METHODS, "eigencam", "scorecam", "ablationcam")
+"""All methods of ``tt.cam``."""
+
 RECTIFIED = frozenset({"gradcam", "gradcam++", "layercam", "scorecam", "ablationcam"})
 """Methods that end with a ReLU by definition."""
 

@@ -8,23 +8,22 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from torchtap.core.errors import InputError
 from torchtap.core.progress import Progress
-from torchtap.core.record import Record
-from torchtap.core.site import Pattern, Site
-from torchtap.edits.edit import Edit, edit
+from torchtap.core.site import Site
+from torchtap.explain.chosen_rows import row_numbers, zeroed
 from torchtap.explain.extents import Extent
+from torchtap.explain.maps.map_values import resized
 from torchtap.explain.same_scores import are_same, refuse_unsteady
-from torchtap.explain.spoiled import Spoiled, refuse_shared
+from torchtap.explain.shared_read_probe import refuse_shared_reads
+from torchtap.explain.site_probe import SiteProbe, Visit, plan_of
 from torchtap.explain.subject import Subject
 from torchtap.explain.target import Target
 
 Channels = Sequence[int | None]
 """One copy of the rows for each: the channel that it is about, ``None`` for one left alone."""
 Run = Callable[[Channels], Tensor]
-_MODES = {1: "linear", 2: "bilinear", 3: "trilinear"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +98,7 @@ def scorecam(
     is_constant = flat.amax(-1) == flat.amin(-1)
     tried = _tried("scorecam", subject, value, run, budget)
     scores = tried.scores.masked_fill(is_constant | tried.scores.isnan(), -torch.inf)
-    weights = scores.softmax(1).nan_to_num(0.0)  # Of rows without any mask.
+    weights = scores.softmax(1).nan_to_num(0.0)  # Rows without any mask have no weight.
     return weights.to(value), tried.notes
 
 
@@ -130,16 +129,18 @@ def ablationcam(
         ``float[B, C]``, and notes.
     """
     ablation = _Ablation(site, channel_dim)
-    where = Pattern(site.path or ".", ("output",))
-    with edit(
-        subject.model, where, ablation, calls=call, missing="ignore", name="ablation"
-    ) as changing:
+    plan = plan_of(subject.modules, [site.path])
+    with SiteProbe(subject.modules, plan, ablation, call=call) as probe:
 
         def run(channels: Channels) -> Tensor:
-            return ablation.run(changing, subject, target, channels)
+            probe.begin()
+            return ablation.run(subject, target, channels)
+
+        def plain() -> Tensor:
+            return subject.scores(target)
 
         alone = run([None])
-        ablation.check_unshared(subject, run, alone)
+        refuse_shared_reads(subject, probe, site, call, run=plain, expected=alone)
         whole = _of_rows(alone, value.shape[0])
         tried = _tried("ablationcam", subject, value, run, budget)
     weights = (whole[:, None] - tried.scores) / whole[:, None]
@@ -147,26 +148,19 @@ def ablationcam(
     slack = 2 * torch.finfo(alone.dtype).eps
     is_rounding = (weights.abs().nan_to_num(0.0) <= slack).all(1) & (weights != 0).any(1)
     if bool(is_rounding.any()):
-        rows = ", ".join(str(row) for row in is_rounding.nonzero()[:, 0].tolist()[:6])
-        weights = weights.masked_fill(is_rounding[:, None], 0)
+        weights = zeroed(weights, is_rounding)
+        rows = row_numbers(is_rounding)
         notes += (
             f"without a channel the score of row {rows} changes by no more than its rounding: its "
             f"weights were set to 0",
         )
     if bool((whole < 0).any()):
-        rows = ", ".join(str(row) for row in (whole < 0).nonzero()[:, 0].tolist()[:6])
+        rows = row_numbers(whole < 0)
         notes += (f"the score of row {rows} is negative, which turns the sign of its weights",)
     return torch.where(tried.scores.isnan(), 0, weights).to(value), notes
 
 
 # ---------------------------------------------------------------------- one channel
-
-
-def resized(maps: Tensor, size: Sequence[int]) -> Tensor:
-    """``[B, C, *grid]`` at another size; linear, ``align_corners=False``."""
-    return functional.interpolate(
-        maps, size=tuple(size), mode=_MODES[maps.dim() - 2], align_corners=False
-    )
 
 
 def _masked(source: Tensor, value: Tensor, over: Extent, channel: int | None) -> Tensor:
@@ -188,31 +182,17 @@ def _like(rows: Tensor, maps: Tensor) -> Tensor:
 
 
 class _Ablation:
-    """An edit that sets one channel to 0 in each copy of the rows."""
+    """A visitor that sets one channel to 0 in each copy of the rows."""
 
     def __init__(self, site: Site, channel_dim: int) -> None:
         self._site = site
         self._channel_dim = channel_dim
         self._channels: Channels = ()
         self._has_worked = False
-        self._spoiled: Spoiled | None = None
 
-    def check_unshared(self, subject: Subject, run: Run, alone: Tensor) -> None:
-        """Raise if the layer's value is read under another name, where no channel is ablated."""
-        self._spoiled = Spoiled(subject)
-        try:
-            is_read = self._spoiled.is_read(lambda: run([None]), alone)
-            if is_read:
-                self._spoiled.check_steady(lambda: run([None]), alone)
-        finally:
-            self._spoiled = None
-        if is_read:
-            raise refuse_shared(self._site)
-
-    def run(self, changing: Edit, subject: Subject, target: Target, channels: Channels) -> Tensor:
-        """The scores of so many copies."""
+    def run(self, subject: Subject, target: Target, channels: Channels) -> Tensor:
+        """Return the scores of so many copies."""
         self._channels, self._has_worked = channels, False
-        changing.step()  # Calls are numbered anew.
         scores = subject.scores(target, times=len(channels))
         if not self._has_worked:
             raise InputError(
@@ -221,12 +201,10 @@ class _Ablation:
             )
         return scores
 
-    def __call__(self, tensor: Tensor, record: Record) -> Tensor | None:
-        if record.site.leaf != self._site.leaf or not self._channels:
+    def __call__(self, tensor: Tensor, visit: Visit) -> Tensor | None:
+        if visit.site != self._site or not self._channels:
             return None
         self._has_worked = True
-        if self._spoiled is not None:
-            return self._spoiled.replace(tensor)
         new = tensor.clone()
         for part, channel in zip(new.chunk(len(self._channels)), self._channels, strict=True):
             if channel is not None:

@@ -17,10 +17,10 @@ _HALF = 3e-2
 def class_weights(
     subject: Subject, target: Target, value: Tensor, scores: Tensor, layer: str
 ) -> Tensor:
-    """The weights of the classes, ``float[B, C]`` (Zhou et al. 2016, equation 1).
+    """Return the weights of the classes, ``float[B, C]`` (Zhou et al. 2016, equation 1).
 
-    Whether a model is of that form (layer, mean over the map, linear layer) is seen by its
-    numbers: then the score is the product of the weights with the mean over the map, plus the
+    A model is of that form (layer, mean over the map, linear layer) where its numbers show it:
+    the score is the product of the weights with the mean over the map, plus the
     bias.
 
     Args:

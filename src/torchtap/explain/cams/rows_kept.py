@@ -102,6 +102,6 @@ def _signed(dim: int) -> int:
 
 
 def _shape(node: Any, number: int) -> tuple[int, ...]:
-    """The shape of a node's output; empty where PyTorch does not tell."""
+    """Return the shape of a node's output; empty where PyTorch does not tell."""
     known = getattr(node, "_input_metadata", None) or ()
     return tuple(known[number].shape) if number < len(known) else ()

@@ -14,12 +14,12 @@ from torchtap.core.errors import InputError
 from torchtap.core.site import Site
 from torchtap.core.tensors import kind_of
 from torchtap.explain.attributions.variable import Variable, variable_of
-from torchtap.explain.maps.values import is_channels_last
+from torchtap.explain.maps.map_values import is_channels_last
 from torchtap.explain.target import Target
 
 if TYPE_CHECKING:
-    from torchtap.explain.again import Again
-    from torchtap.explain.maps.values import MapValues
+    from torchtap.explain.maps.map_values import MapValues
+    from torchtap.explain.recipe import Recipe
 
 _BLUR = 1 / 16
 """Standard deviation of the blur, as a share of the longer side."""
@@ -53,7 +53,7 @@ class Ground:
         return values.reshape(shape)
 
     def weights(self, map_: MapValues) -> Tensor:
-        """The value of a map at each place, ``float64[B, places]``: resized, channels summed."""
+        """Return a map's value at each place, ``float64[B, places]``: resized, channels summed."""
         values = map_.values.double()
         if values.shape == self.base.shape:
             others = tuple(dim for dim in range(1, values.dim()) if dim not in self.dims)
@@ -64,12 +64,12 @@ class Ground:
         return values.flatten(1)
 
 
-def ground_of(map_: MapValues, again: Again[MapValues], base: Tensor) -> Ground:
+def ground_of(map_: MapValues, recipe: Recipe[MapValues], base: Tensor) -> Ground:
     """Return the value that a map lies over, with the dimensions that are the map's places.
 
     Args:
         map_: the map.
-        again: how it is made.
+        recipe: how it is made.
         base: what it lies over.
 
     Raises:
@@ -92,7 +92,7 @@ def ground_of(map_: MapValues, again: Again[MapValues], base: Tensor) -> Ground:
             return Ground(base, tuple(range(1, 1 + len(size))), _noun(len(size)))
     raise InputError(
         f"The map is {kind_of(values)} over {size or 'no size'}, and what it lies over "
-        f"({again.site or again.over or 'no input'}) is {kind_of(base)}: its places are not known"
+        f"({recipe.site or recipe.over or 'no input'}) is {kind_of(base)}: its places are not known"
     )
 
 
@@ -101,7 +101,7 @@ def _noun(space: int) -> str:
 
 
 def mean_fill(ground: Ground) -> Tensor:
-    """The mean of each channel over the places of its row; 0 where there are no channels."""
+    """Return the mean of each channel over the places of its row; 0 where there are no channels."""
     base = ground.base
     if ground.noun == "feature":
         return torch.zeros_like(base)
@@ -109,7 +109,7 @@ def mean_fill(ground: Ground) -> Tensor:
 
 
 def blurred(ground: Ground) -> Tensor:
-    """A picture out of focus: a Gaussian with a standard deviation of 1/16 of the longer side."""
+    """Return a picture out of focus: a Gaussian, with 1/16 of the longer side as deviation."""
     base = ground.base
     if len(ground.dims) != 2 or ground.dims != (base.dim() - 2, base.dim() - 1):
         return mean_fill(ground)
@@ -128,24 +128,24 @@ def blurred(ground: Ground) -> Tensor:
 
 
 @contextmanager
-def varied(again: Again[MapValues], of: str) -> Iterator[Variable]:
-    """The explained number of each row as a function of what the map lies over.
+def varied(recipe: Recipe[MapValues], of: str) -> Iterator[Variable]:
+    """Open the explained number of each row as a function of what the map lies over.
 
     Args:
-        again: model, inputs and target.
+        recipe: model, inputs and target.
         of: ``probability`` of the class, of a target that has one, or the ``score``.
 
     Raises:
         InputError: it is not known what the map lies over, or nothing can be put there.
         CaptureError: nothing comes by there.
     """
-    subject, target = again.subject, again.target
-    if again.site is None and again.over not in subject.inputs:
+    subject, target = recipe.subject, recipe.target
+    if recipe.site is None and recipe.over not in subject.inputs:
         raise InputError("it is not known which input the map lies over")
-    site = again.site or Site("", "input", again.over)
+    site = recipe.site or Site("", "input", recipe.over)
     if of == "probability":
         target = Target(target.probabilities)
-    opened = variable_of(subject, target, str(site), again.call, integers=True)
+    opened = variable_of(subject, target, str(site), recipe.call, integers=True)
     with subject.held(), opened as (variable, _):
         if not variable.is_per_row:
             raise InputError("the target is no number of each row")

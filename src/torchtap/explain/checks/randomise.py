@@ -11,7 +11,7 @@ from torchtap.core.errors import InputError
 
 
 def randomised(model: nn.Module, generator: torch.Generator) -> nn.Module:
-    """A deep copy whose floating parameters are normal, each with the mean and deviation it had.
+    """Return a copy with normal random parameters, each with the mean and deviation it had.
 
     Parameters of one element get a deviation of their magnitude. Buffers stay.
 

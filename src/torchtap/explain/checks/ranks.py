@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def ranks(values: Tensor) -> Tensor:
-    """The rank of each of ``float[N]`` from 0, ties sharing the mean of theirs, ``float64[N]``.
+    """Return the rank of each of ``float[N]`` from 0, ties sharing their mean, ``float64[N]``.
 
     Example:
         >>> ranks(torch.tensor([3.0, 1.0, 3.0]))
@@ -42,9 +42,9 @@ def spearman(one: Tensor, two: Tensor) -> float:
 
 
 def importance_order(values: Tensor, generator: torch.Generator) -> Tensor:
-    """The rank of each place of ``float[B, N]``, 0 for the largest; ties are drawn.
+    """Return the rank of each place of ``float[B, N]``, 0 for the largest; ties are drawn.
 
-    What is not a number comes last.
+    NaN comes last.
     """
     values = values.double().nan_to_num(float("-inf"), float("inf"), float("-inf"))
     shuffled = torch.rand(values.shape, generator=generator).argsort(1)

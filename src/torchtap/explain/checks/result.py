@@ -11,13 +11,13 @@ from torch import Tensor
 from torchtap.core.errors import InputError, MissingExtraError
 from torchtap.core.printed_page import BLANK, Grid, Line, Listed, Page, Part, Printed
 from torchtap.core.text import NONE, Cell, count, number
-from torchtap.explain.maps.page import title_of
+from torchtap.explain.maps.map_page import title_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from torchtap.explain.checks.curves import Curve
-    from torchtap.explain.maps.values import MapValues
+    from torchtap.explain.maps.map_values import MapValues
 
 Of = Literal["probability", "score"]
 
@@ -83,7 +83,7 @@ class Check(Printed):
     num_evals: int = 0
 
     def as_dict(self) -> dict[str, Any]:
-        """The numbers of each row, for JSON."""
+        """Return the numbers of each row, for JSON."""
         curves = {
             f"{name}_{what}": None if one is None else getattr(one, what).tolist()
             for name, one in (("deletion", self.deletion), ("insertion", self.insertion))
@@ -102,7 +102,7 @@ class Check(Printed):
         return {**numbers, **curves, **rest}
 
     def to_figure(self, row: int = 0) -> Figure:
-        """The curves, and the map beside that of random weights and that under noise.
+        """Draw the curves, and the map beside that of random weights and that under noise.
 
         Args:
             row: which.
@@ -155,7 +155,7 @@ class Check(Printed):
 
 
 def check_page(check: Check) -> Page:
-    """The report of a check."""
+    """Return the report of a check."""
     several = len(check.map) > 1
     rows = [one for one in _rows(check) if one is not None]
     heads = ["measure", "mean of rows" if several else "value", "beside", "reads as"]

@@ -1,1 +1,1 @@
-"""Maps: ``values`` and what is known of them, the ``map`` itself, its ``page`` and its ``file``."""
+"""Maps: ``map_values``, the ``map`` itself, its ``map_page`` and its ``map_file``."""

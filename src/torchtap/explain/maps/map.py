@@ -11,9 +11,9 @@ from torch import Tensor
 
 from torchtap.core.errors import InputError, MissingExtraError
 from torchtap.core.printed_page import Page, Printed, wants_color
-from torchtap.explain.maps.file import ENDINGS, read_map, write_array, write_map
-from torchtap.explain.maps.page import map_page, row_title, title_of
-from torchtap.explain.maps.values import MapValues
+from torchtap.explain.maps.map_file import ENDINGS, read_map, write_array, write_map
+from torchtap.explain.maps.map_page import map_page, row_title, title_of
+from torchtap.explain.maps.map_values import MapValues, resized
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -21,9 +21,7 @@ if TYPE_CHECKING:
     from torchtap.explain.checks.result import Check, Of
     from torchtap.plot.explained import Pane
 
-_MODES = {1: "linear", 2: "bilinear", 3: "trilinear"}
 _MOST_ROWS = 8
-_COLORS = (1, 3, 4)
 _ASPECT = 0.02
 """How far the sides of a picture may be off those of the input, as a share: rounding, no more."""
 
@@ -52,7 +50,7 @@ class Map(MapValues, Printed):
             tokens, where ``values`` are ``[B, T]``; ``()`` where nothing is space, as for
             features ``[B, F]`` and embedded tokens ``[B, T, D]``, or where space is not last, as
             in pictures ``[B, H, W, C]``.
-        again: makes the same map anew, for ``check``: an :class:`~torchtap.explain.again.Again`,
+        again: makes the same map anew, for ``check``: an :class:`~torchtap.explain.recipe.Recipe`,
             which says what ``tt.cam`` and ``tt.attribute`` must give. ``None`` of a map that was
             read from a file.
         names: name of each row's class, where they were given.
@@ -86,12 +84,12 @@ class Map(MapValues, Printed):
         mean: Sequence[float] | None = None,
         std: Sequence[float] | None = None,
     ) -> Any:
-        """The map over the picture that it explains, as a PIL image of the picture's size.
+        """Lay the map over the picture that it explains: a PIL image of the picture's size.
 
         Values are resized, bilinear. Channels are added up (where all are equal, as under a window
         of occlusion over all of them, they count once). A map without meaning for the eye (see
-        :attr:`faults`) is not laid over the picture: the reason stands on it in words. What is not
-        finite is magenta.
+        :attr:`faults`) is not laid over the picture: the reason stands on it in words. NaN and
+        infinite values are magenta.
 
         Args:
             image: a PIL image, an array ``[H, W, 3]`` or a tensor ``[3, H, W]``, of bytes or of
@@ -159,7 +157,7 @@ class Map(MapValues, Printed):
         mean: Sequence[float] | None = None,
         std: Sequence[float] | None = None,
     ) -> Figure:
-        """The maps as a matplotlib figure: up to 8 rows, each with its range, one bar of colours.
+        """Draw the maps with matplotlib: up to 8 rows, each with its range, one bar of colours.
 
         Maps are drawn at native resolution, and over the picture resized. Channels are added up.
         1-d maps are bars; of 3-d maps stands the plane with the largest magnitude. Maps with values
@@ -232,7 +230,7 @@ class Map(MapValues, Printed):
 
     @staticmethod
     def open(path: str | Path) -> Map:
-        """A map that :meth:`save` wrote as ``.safetensors``; it cannot be checked.
+        """Open a map that :meth:`save` wrote as ``.safetensors``; it cannot be checked.
 
         Args:
             path: of the file.
@@ -397,15 +395,12 @@ def _refuse_clip(clip: float) -> None:
 
 
 def _laid(values: Any, size: tuple[int, int]) -> Any:
-    """A 2-d map resized to a picture."""
-    resized = torch.nn.functional.interpolate(
-        torch.from_numpy(values)[None, None], tuple(size), mode="bilinear", align_corners=False
-    )
-    return resized[0, 0].numpy()
+    """Return a 2-d map resized to a picture."""
+    return resized(torch.from_numpy(values)[None, None], size)[0, 0].numpy()
 
 
 def _worded(picture: Any, fault: str) -> Any:
-    """A picture with the reason for which nothing lies over it."""
+    """Return a picture with the reason for which nothing lies over it."""
     import textwrap
 
     from PIL import ImageDraw
@@ -417,3 +412,8 @@ def _worded(picture: Any, fault: str) -> Any:
     pen.rectangle((box[0] - 2, box[1] - 2, box[2] + 2, box[3] + 2), fill="white")
     pen.multiline_text((4, 4), text, fill="black")
     return drawn
+
+
+def panes_of(found: Map, row: int, picture: Any) -> list[Pane]:
+    """Return what a figure draws of one row of a map, beside its picture."""
+    return found._panes(row, picture, is_share=False)

@@ -1,14 +1,12 @@
 """Situations in which PyTorch raises, by topic: what each means, and the ways out.
 
-Each file has a table ``SITUATIONS``: name of a message (:mod:`torchtap.failures.messages`) -> a
-function of the failure and the parts of the message. A new situation is a pattern there, a function
-here, and a program in ``tests/support/error_programs``, from which ``docs/errors.md`` is made.
+Each file has a table ``SITUATIONS``: name of a message (:mod:`torchtap.failures.message_patterns`)
+-> a :class:`~torchtap.failures.situation_row.SituationRow`, or a function where the sentence has to
+be computed. A new situation is a pattern there, a row here, and a program in
+``tests/support/error_programs``, from which ``docs/errors.md`` is made.
 """
 
 from __future__ import annotations
-
-import re
-from collections.abc import Callable
 
 from torchtap.failures.catalogue import (
     arguments,
@@ -28,31 +26,13 @@ from torchtap.failures.catalogue import (
     shapes,
     systems,
 )
-from torchtap.failures.failure import Explanation, Failure
-from torchtap.failures.messages import Found
+from torchtap.failures.situation_row import Situation
 
-Situation = Callable[[Failure, re.Match[str]], Explanation]
-
+_TOPICS = (
+    arguments, backward, dtypes_and_devices, functions, hooks, in_place, indices, inference,
+    leaves, losses, modules, none_gradients, normalization, products, shapes, systems,
+)  # fmt: skip
 SITUATIONS: dict[str, Situation] = {
-    **arguments.SITUATIONS,
-    **backward.SITUATIONS,
-    **dtypes_and_devices.SITUATIONS,
-    **functions.SITUATIONS,
-    **hooks.SITUATIONS,
-    **in_place.SITUATIONS,
-    **indices.SITUATIONS,
-    **inference.SITUATIONS,
-    **leaves.SITUATIONS,
-    **losses.SITUATIONS,
-    **modules.SITUATIONS,
-    **none_gradients.SITUATIONS,
-    **normalization.SITUATIONS,
-    **products.SITUATIONS,
-    **shapes.SITUATIONS,
-    **systems.SITUATIONS,
+    name: one for topic in _TOPICS for name, one in topic.SITUATIONS.items()
 }
-
-
-def explanation_of(failure: Failure, found: Found) -> Explanation:
-    """Return what a message means in a failure."""
-    return SITUATIONS[found.name](failure, found.match)
+"""Name of a message -> what it means."""

@@ -5,35 +5,36 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor, nn
 
 from torchtap.failures.assignments import assignments_of
 from torchtap.failures.failure import Explanation, Failure
-from torchtap.failures.frame import MISSING
 from torchtap.failures.operands import Operand
-from torchtap.failures.source import grouped, written
+from torchtap.failures.parsed_source import grouped, written
+from torchtap.failures.situation_row import Situation, SituationRow
+from torchtap.failures.traceback_frame import MISSING
 
 
 def _argument(failure: Failure, found: re.Match[str]) -> Explanation:
     given, name = found["given"], found["name"]
-    operand = next(
-        (one for one in failure.operands if type(one.value).__name__ == given.split(".")[-1]), None
-    )
+    kind = given.split(".")[-1]
+    named = failure.operand(name, "")
+    fitting = [named] if named.text else []
+    fitting += [one for one in failure.operands if type(one.value).__name__ == kind]
     unknown = [one for one in failure.operands if one.value is MISSING]
-    operand = failure.operand(name) or operand or (unknown[0] if len(unknown) == 1 else None)
-    text = name if operand is None else failure.name_of(operand)
-    origin = None if operand is None else failure.origin(operand)
-    hooked = origin.module if origin is not None else None
-    made = "" if operand is None else _made_of_a_tensor(failure, operand)
-    ways = _ways(given, text, hooked, None if operand is None else operand.value)
-    ways = (made, *ways[1:]) if made else ways
+    chosen = fitting or (unknown if len(unknown) == 1 else [])
+    operand = next(iter(chosen), Operand(name))
+    text, maker = failure.name_of(operand), failure.origin(operand).module
+    made = _made_of_a_tensor(failure, operand)
+    ways = _ways(given, text, maker, operand.value)
     return Explanation(
         f"{failure.module_text} takes a tensor as {name!r}, and got {given}"
-        f"{f', which {failure.names.module(hooked)} returned' if hooked is not None else ''}.",
-        ways,
-        () if operand is None else _details(failure, operand),
+        f"{f', which {failure.names.module(maker)} returned' if maker is not None else ''}.",
+        (made, *ways[1:]) if made else ways,
+        failure.details(operand) or tuple(("operand", one.text) for one in chosen[:1]),
     )
 
 
@@ -50,10 +51,6 @@ def _made_of_a_tensor(failure: Failure, operand: Operand) -> str:
                 given = ", ".join(written(part, frame.file) for part in one.value.args)
                 return f"Make the module first, then call it: {kind}()({given})."
     return ""
-
-
-def _details(failure: Failure, operand: Operand) -> tuple[tuple[str, str], ...]:
-    return (("operand", failure.described(operand)),)
 
 
 def _ways(given: str, text: str, maker: nn.Module | None, value: Any) -> tuple[str, ...]:
@@ -87,20 +84,19 @@ def _ways(given: str, text: str, maker: nn.Module | None, value: Any) -> tuple[s
     return (f"Give the tensor that {text} holds, and not {text} itself.",)
 
 
-def _forward(failure: Failure, found: re.Match[str]) -> Explanation:
-    module = failure.module
-    takes = ""
-    if module is not None:
-        signature = inspect.signature(module.forward)
-        takes = f" It takes {signature.replace(return_annotation=inspect.Signature.empty)}."
-    return Explanation(
-        f"{failure.module_text} was called with arguments that its forward does not take: "
-        f"{found['what']}.{takes}",
-        (
-            "Call it with the arguments of its forward, by name where they are many.",
-            "Unpack a batch that is a dict or tuple: model(**batch), model(*batch).",
-        ),
-    )
+def _forward(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    if failure.module is None:
+        return {"takes": ""}
+    signature = inspect.signature(failure.module.forward)
+    return {"takes": f" It takes {signature.replace(return_annotation=inspect.Signature.empty)}."}
 
 
-SITUATIONS = {"argument that is no tensor": _argument, "arguments of forward": _forward}
+SITUATIONS: dict[str, Situation] = {
+    "argument that is no tensor": _argument,
+    "arguments of forward": SituationRow(
+        "{module} was called with arguments that its forward does not take: {what}.{takes}",
+        "Call it with the arguments of its forward, by name where they are many.",
+        "Unpack a batch that is a dict or tuple: model(**batch), model(*batch).",
+        facts=_forward,
+    ),
+}

@@ -4,35 +4,34 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor, nn
 
 from torchtap.failures.failure import UNNAMED, Explanation, Failure
-from torchtap.failures.frame import MISSING
-from torchtap.failures.operands import Operand, dtype_word
-from torchtap.failures.source import grouped, replaced, written
+from torchtap.failures.operands import Operand, dtype_text, dtype_word, operands_of
+from torchtap.failures.parsed_source import grouped, replaced, written
+from torchtap.failures.situation_row import Situation, SituationRow, first_of
+from torchtap.failures.traceback_frame import MISSING
 
 _MOST_HELD = 64
 _TABLES = frozenset({"_modules", "_parameters", "_buffers"})
 _WHOLE = ("int8", "int16", "int32", "int64", "uint8", "bool")
 
 
-def _dtype(value: object) -> str:
-    return str(value.dtype).removeprefix("torch.") if isinstance(value, Tensor) else "?"
-
-
 def _devices(failure: Failure, found: re.Match[str]) -> Explanation:
     tensors = failure.tensors
     if len({one.value.device for one in tensors}) < 2:
         tensors = _of_user(failure) or tensors
+    names = [(one, failure.names.state(one.value)) for one in tensors]
     by_device: dict[str, list[str]] = {}
-    for one in tensors:
-        state = failure.names.tensor(one.value)
-        by_device.setdefault(str(one.value.device), []).append(state or failure.name_of(one))
-    said = ", and ".join(f"{', '.join(names)} on {device}" for device, names in by_device.items())
-    inputs = [one for one in tensors if failure.names.tensor(one.value) is None]
-    states = [one for one in tensors if failure.names.tensor(one.value) is not None]
+    for one, state in names:
+        name = failure.name_of(one) if state is None else state.name
+        by_device.setdefault(str(one.value.device), []).append(name)
+    said = ", and ".join(f"{', '.join(held)} on {device}" for device, held in by_device.items())
+    inputs = [one for one, state in names if state is None]
+    states = [one for one, state in names if state is not None]
     ways = []
     if inputs and states:
         name, move = failure.name_of(inputs[0]), f"to('{states[0].value.device}')"
@@ -56,7 +55,7 @@ def _devices(failure: Failure, found: re.Match[str]) -> Explanation:
     return Explanation(
         f"The operands are on different devices: {said or failure.text.rstrip('!.')}.",
         tuple(ways) or ("Bring all operands to one device by .to(device).",),
-        tuple(("operand", failure.described(one)) for one in tensors[:6]),
+        failure.details(*tensors),
     )
 
 
@@ -93,19 +92,15 @@ def _holds_one(held: Any, tensors: list[Operand], *, registered: nn.Module) -> b
 
 
 def _of_user(failure: Failure) -> list[Operand]:
-    from torchtap.failures.operands import operands_of
-
-    depth = failure.user_depth
-    if depth is None:
-        return []
+    """The tensors of the program's own line."""
+    depth = -1 if failure.user is None else failure.user.depth
     found = operands_of(failure.frames[: depth + 1])
     return [one for one in found if isinstance(one.value, Tensor)]
 
 
 def _product(failure: Failure, found: re.Match[str]) -> Explanation:
     operand = failure.argument()
-    value = None if operand is None else operand.value
-    name = UNNAMED if operand is None else failure.name_of(operand)
+    value, name = operand.value, failure.name_of(operand)
     weight = next((one.value for one in failure.tensors if failure.origin(one).is_state), None)
     if isinstance(weight, Tensor) and isinstance(value, Tensor):
         if weight.device != value.device:  # Of convolutions, the message speaks of types alone.
@@ -113,7 +108,7 @@ def _product(failure: Failure, found: re.Match[str]) -> Explanation:
         return _weighted(failure, name, value, weight)
     chosen = failure.pair
     names = [failure.name_of(one) for one in chosen]
-    kinds = [_dtype(one.value) for one in chosen]
+    kinds = [dtype_text(one.value) for one in chosen]
     groups = (one for one in found.groupdict().values() if one)
     told = [dtype_word(one.rpartition("::")[2]) for one in groups]
     if "?" in kinds:  # Its value is not known, but PyTorch tells both dtypes.
@@ -133,7 +128,7 @@ def _product(failure: Failure, found: re.Match[str]) -> Explanation:
 
 
 def _weighted(failure: Failure, name: str, value: Tensor, weight: Tensor) -> Explanation:
-    mine, theirs = _dtype(value), _dtype(weight)
+    mine, theirs = dtype_text(value), dtype_text(weight)
     ways = [f"Convert the input: {replaced(name, f'to(torch.{theirs})')}."]
     if mine == "float64":
         ways.append(
@@ -153,40 +148,20 @@ def _weighted(failure: Failure, name: str, value: Tensor, weight: Tensor) -> Exp
     )
 
 
-def _mixed(failure: Failure, found: re.Match[str]) -> Explanation:
-    return _product(failure, found)
+def _index(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    return {"is_embedding": isinstance(failure.module, nn.Embedding | nn.EmbeddingBag)}
 
 
-def _index(failure: Failure, found: re.Match[str]) -> Explanation:
-    operand = failure.operand("input")
-    name = UNNAMED if operand is None else failure.name_of(operand)
-    ways = [f"Convert it: {grouped(name)}.long()."]
-    if isinstance(failure.module, nn.Embedding | nn.EmbeddingBag):
-        ways.append("Where the input is floats by nature, use nn.Linear in place of the embedding.")
-    return Explanation(
-        f"{failure.module_text} takes whole numbers as indices, and got "
-        f"{_dtype(None if operand is None else operand.value)}.",
-        tuple(ways),
-        failure.details(operand),
-    )
-
-
-def _float_index(failure: Failure, found: re.Match[str]) -> Explanation:
+def _float_index(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     is_of_brackets = failure.text.startswith("tensors used as indices")
-    index = _index_of(failure, is_of_brackets)
-    name = UNNAMED if index is None else failure.name_of(index)
-    value = MISSING if index is None else index.value
-    held = "" if value is MISSING else f" and holds {_dtype(value)}"
+    index = _index_of(failure, is_of_brackets) or Operand(UNNAMED)
     expected = "int64" if "one_hot" in failure.text[:40] else "int32 or int64"
-    ways = [f"Convert it: {grouped(name)}.long()."]
-    if is_of_brackets:
-        expected = "int64, int32, uint8, or a mask of bool"
-        ways.append(f"Compare, if it is to be a mask: {grouped(name)} > 0.")
-    return Explanation(
-        f"{name} is used as an index{held}; expected {expected}.",
-        tuple(ways),
-        failure.details(),
-    )
+    return {
+        "name": failure.name_of(index),
+        "held": "" if index.value is MISSING else f" and holds {dtype_text(index.value)}",
+        "expected": "int64, int32, uint8, or a mask of bool" if is_of_brackets else expected,
+        "is_of_brackets": is_of_brackets,
+    }
 
 
 def _index_of(failure: Failure, is_of_brackets: bool) -> Operand | None:
@@ -210,63 +185,38 @@ def _index_of(failure: Failure, is_of_brackets: bool) -> Operand | None:
 
 def _may_be_unfit(value: object) -> bool:
     """Return whether an index in brackets may be the one that PyTorch refused."""
-    is_fitting = _dtype(value) in ("int32", "int64", "uint8", "bool")
+    is_fitting = dtype_text(value) in ("int32", "int64", "uint8", "bool")
     return value is MISSING or (isinstance(value, Tensor) and not is_fitting)
 
 
 def _of_dtype(failure: Failure, kind: str) -> Operand | None:
     """The operand that holds a dtype: a tensor of it, or else the only one of unknown value."""
-    found = next((one for one in failure.tensors if _dtype(one.value) == kind), None)
+    found = next((one for one in failure.tensors if dtype_text(one.value) == kind), None)
     unknown = [one for one in failure.operands if one.value is MISSING]
     return unknown[0] if found is None and len(unknown) == 1 else found
 
 
-def _result(failure: Failure, found: re.Match[str]) -> Explanation:
-    if any(one.code.co_name.startswith("binary_cross_entropy") for one in failure.frames):
-        target = failure.operand("target")
-        name = "the target" if target is None else failure.name_of(target)
-        return Explanation(
-            f"The target of a binary cross-entropy is a probability, and {name} holds "
-            f"{_dtype(None if target is None else target.value)}.",
-            (f"Convert it: {grouped(name)}.float().",),
-            failure.details(target),
-        )
-    first = _of_dtype(failure, dtype_word(found["wanted"]))
-    name = UNNAMED if first is None else failure.name_of(first)
+def _result(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    functions = [one.code.co_name for one in failure.frames]
+    if any(one.startswith("binary_cross_entropy") for one in functions):
+        return {"target": failure.name_of(failure.operand("target", "the target"))}
+    first = _of_dtype(failure, dtype_word(found["wanted"])) or Operand(UNNAMED)
+    name = failure.name_of(first)
     whole = name.partition("[")[0]  # To assign to a part of it keeps the dtype of the whole.
-    return Explanation(
-        f"The result is {dtype_word(found['given'])}, and {name}, which is written into, holds "
-        f"{dtype_word(found['wanted'])}.",
-        (
-            f"Make {whole} a tensor of floats where it is made: {replaced(whole, 'float()')}.",
-            "Compute out of place: x = x + y for x += y.",
-        ),
-        failure.details(),
-    )
-
-
-def _mean(failure: Failure, found: re.Match[str]) -> Explanation:
-    operand = failure.argument()
-    name = UNNAMED if operand is None else failure.name_of(operand)
-    it = grouped(name)
-    return Explanation(
-        f"A mean of whole numbers has no dtype of its own, and {name} holds whole numbers.",
-        (f"Convert it first: {it}.float().mean(), or {it}.mean(dtype=torch.float32).",),
-        failure.details(operand),
-    )
+    return {"target": "", "name": name, "whole": whole, "floats": replaced(whole, "float()")}
 
 
 def _kernel(failure: Failure, found: re.Match[str]) -> Explanation:
-    operand = failure.operand("input") or failure.argument()
-    name = UNNAMED if operand is None else failure.name_of(operand)
     kind = dtype_word(found["dtype"])
-    target = failure.operand("target")
-    swapped = target is not None and _dtype(target.value) not in _WHOLE
-    if "log_softmax" in found["kernel"] and target is not None and swapped and kind in _WHOLE:
+    target = failure.operand("target", "")
+    is_swapped = bool(target.text) and dtype_text(target.value) not in _WHOLE and kind in _WHOLE
+    if "log_softmax" in found["kernel"] and is_swapped:
+        given = failure.operand("input", "")
+        name = failure.name_of(given if given.text else failure.argument())
         other = failure.name_of(target)
         return Explanation(
             f"The loss takes logits first and the target second: its first argument, {name}, holds "
-            f"{kind}, and its second, {other}, {_dtype(target.value)}.",
+            f"{kind}, and its second, {other}, {dtype_text(target.value)}.",
             (f"Swap them: loss({other}, {name}).",),
             failure.details(),
         )
@@ -293,14 +243,47 @@ def _converted(name: str, kind: str, kernel: str) -> tuple[str, ...]:
     return (f"Convert it first: {name}.float().",)
 
 
-SITUATIONS = {
+SITUATIONS: dict[str, Situation] = {
     "devices": _devices,
     "dtypes of a product": _product,
     "dtypes of a convolution": _product,
-    "mixed dtypes": _mixed,
-    "index dtype": _index,
-    "index of floats": _float_index,
-    "result dtype": _result,
-    "mean of integers": _mean,
+    "mixed dtypes": _product,
+    "index dtype": SituationRow(
+        "{module} takes whole numbers as indices, and got {dtype}.",
+        "Convert it: {name_it}.long().",
+        (
+            "is_embedding",
+            "Where the input is floats by nature, use nn.Linear in place of the embedding.",
+        ),
+        about="input",
+        facts=_index,
+    ),
+    "index of floats": SituationRow(
+        "{name} is used as an index{held}; expected {expected}.",
+        "Convert it: {name_it}.long().",
+        ("is_of_brackets", "Compare, if it is to be a mask: {name_it} > 0."),
+        about="tensors",
+        facts=_float_index,
+    ),
+    "result dtype": first_of(
+        SituationRow(
+            "The target of a binary cross-entropy is a probability, and {target} holds {dtype}.",
+            "Convert it: {target_it}.float().",
+            when="target",
+            about="target",
+        ),
+        SituationRow(
+            "The result is {given_dtype}, and {name}, which is written into, holds {wanted_dtype}.",
+            "Make {whole} a tensor of floats where it is made: {floats}.",
+            "Compute out of place: x = x + y for x += y.",
+            about="tensors",
+        ),
+        facts=_result,
+    ),
+    "mean of integers": SituationRow(
+        "A mean of whole numbers has no dtype of its own, and {name} holds whole numbers.",
+        "Convert it first: {name_it}.float().mean(), or {name_it}.mean(dtype=torch.float32).",
+        about="argument",
+    ),
     "kernel not implemented": _kernel,
 }

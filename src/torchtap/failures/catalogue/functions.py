@@ -4,136 +4,111 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar
 
-from torchtap.failures.failure import Explanation, Failure
-from torchtap.failures.frame import shown_file
-from torchtap.failures.graph_reading import place_of
-from torchtap.failures.source import source_tree
+from torchtap.failures.failure import Details, Failure
+from torchtap.failures.graph_reading import place_of_node
+from torchtap.failures.parsed_source import source_tree
+from torchtap.failures.situation_row import Situation, SituationRow
+from torchtap.failures.traceback_frame import shown_file
+
+_Definition = TypeVar("_Definition", ast.ClassDef, ast.FunctionDef)
+_SECOND = "Leave out create_graph=True, if no second derivative is wanted."
 
 
-def _backward_of(failure: Failure, node: str) -> tuple[tuple[str, str], ...]:
+def _defined(failure: Failure, kind: type[_Definition]) -> Iterator[tuple[str, _Definition]]:
+    """The classes or functions in the files that the exception passed."""
+    for file in dict.fromkeys(one.file for one in failure.frames if not one.is_torch):
+        tree = source_tree(file)
+        for node in ast.walk(tree) if tree is not None else ():
+            if isinstance(node, kind):
+                yield shown_file(file), node
+
+
+def _backward_of(failure: Failure, node: str) -> Details:
     """Return where the backward of a custom function is defined, and where it is in the graph."""
     kind = node.removesuffix("Backward")
-    found = [("function", text) for text in _classes(failure, kind)]
-    made = [one for one in failure.nodes if one.name() == node]
-    return (*found, *(("node", place_of(one, failure.names)[0]) for one in made[:1]))
-
-
-def _classes(failure: Failure, kind: str) -> Iterator[str]:
-    for file in dict.fromkeys(one.file for one in failure.frames if not one.is_torch):
-        tree = source_tree(file)
-        for node in ast.walk(tree) if tree is not None else ():
-            if isinstance(node, ast.ClassDef) and node.name == kind:
-                for one in node.body:
-                    if isinstance(one, ast.FunctionDef) and one.name == "backward":
-                        yield f"{shown_file(file)}:{one.lineno}, {kind}.backward"
-
-
-def _shape(failure: Failure, found: re.Match[str]) -> Explanation:
-    kind = found["node"].removesuffix("Backward")
-    return Explanation(
-        f"{kind}.backward returned a gradient of shape {found['given']} for argument "
-        f"{found['at']} of its forward, which has shape {found['wanted']}.",
-        (
-            "Return a gradient of the shape of the argument; one that was broadcast in the "
-            "forward is summed over: grad.sum_to_size(shape).",
-        ),
-        _backward_of(failure, found["node"]),
-    )
-
-
-def _number(failure: Failure, found: re.Match[str]) -> Explanation:
-    kind = found["node"].removesuffix("Backward")
-    return Explanation(
-        f"{kind}.backward returned {found['given']} gradients, and its forward takes "
-        f"{found['wanted']} arguments.",
-        ("Return one gradient for each argument after ctx, with None for those that have none.",),
-        _backward_of(failure, found["node"]),
-    )
-
-
-def _no_tensor(failure: Failure, found: re.Match[str]) -> Explanation:
-    customs = [node for node in failure.nodes if "torch::" not in node.name()]
-    named = [one for node in customs for one in _backward_of(failure, node.name())]
-    return Explanation(
-        f"The backward of a custom function returned {found['given']} where a tensor or None is "
-        f"expected.",
-        ("Return a tensor of the shape of the argument, or None.",),
-        tuple(named[:4]),
-    )
-
-
-def _no_backward(failure: Failure, found: re.Match[str]) -> Explanation:
-    customs = [
-        type(node).__name__
-        for node in failure.nodes
-        if getattr(type(node), "_forward_cls", None) is not None
+    found = [
+        ("function", f"{file}:{one.lineno}, {kind}.backward")
+        for file, definition in _defined(failure, ast.ClassDef)
+        if definition.name == kind
+        for one in definition.body
+        if isinstance(one, ast.FunctionDef) and one.name == "backward"
     ]
-    name = customs[0].removesuffix("Backward") if customs else "A custom function"
-    return Explanation(
-        f"{name} has no backward, and its output was differentiated.",
-        (
-            "Write a static method backward(ctx, grad_output) that returns a gradient for each "
-            "argument of forward.",
-            "Where it has no gradient, call ctx.mark_non_differentiable(output) in its forward.",
-        ),
-        tuple(("node", place_of(node, failure.names)[0]) for node in failure.nodes[:1]),
+    made = [one for one in failure.nodes if one.name() == node]
+    return (*found, *(("node", place_of_node(one, failure.names)[0]) for one in made[:1]))
+
+
+def _custom(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    node = found["node"]
+    return {"kind": node.removesuffix("Backward"), "details": _backward_of(failure, node)}
+
+
+def _every_backward(failure: Failure, found: re.Match[str]) -> Details:
+    customs = [node for node in failure.nodes if "torch::" not in node.name()]
+    return tuple(one for node in customs for one in _backward_of(failure, node.name()))[:4]
+
+
+def _without_backward(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    customs = (one for one in map(type, failure.nodes) if getattr(one, "_forward_cls", None))
+    kind = next((one.__name__.removesuffix("Backward") for one in customs), "A custom function")
+    nodes = failure.nodes[:1]
+    details = tuple(("node", place_of_node(node, failure.names)[0]) for node in nodes)
+    return {"kind": kind, "details": details}
+
+
+def _marked_once(failure: Failure, found: re.Match[str]) -> Details:
+    return tuple(
+        ("function", f"{file}:{definition.lineno}, {definition.name}")
+        for file, definition in _defined(failure, ast.FunctionDef)
+        if any("once_differentiable" in ast.unparse(one) for one in definition.decorator_list)
     )
 
 
-def _once(failure: Failure, found: re.Match[str]) -> Explanation:
-    return Explanation(
+SITUATIONS: dict[str, Situation] = {
+    "function gave another shape": SituationRow(
+        "{kind}.backward returned a gradient of shape {given} for argument {at} of its forward, "
+        "which has shape {wanted}.",
+        "Return a gradient of the shape of the argument; one that was broadcast in the forward is "
+        "summed over: grad.sum_to_size(shape).",
+        facts=_custom,
+    ),
+    "function gave another number": SituationRow(
+        "{kind}.backward returned {given} gradients, and its forward takes {wanted} arguments.",
+        "Return one gradient for each argument after ctx, with None for those that have none.",
+        facts=_custom,
+    ),
+    "function gave no tensor": SituationRow(
+        "The backward of a custom function returned {given} where a tensor or None is expected.",
+        "Return a tensor of the shape of the argument, or None.",
+        details=_every_backward,
+    ),
+    "function without backward": SituationRow(
+        "{kind} has no backward, and its output was differentiated.",
+        "Write a static method backward(ctx, grad_output) that returns a gradient for each "
+        "argument of forward.",
+        "Where it has no gradient, call ctx.mark_non_differentiable(output) in its forward.",
+        facts=_without_backward,
+    ),
+    "differentiated once": SituationRow(
         "A gradient was differentiated again, through a custom function whose backward is marked "
         "with @once_differentiable.",
-        (
-            "Take @once_differentiable away, and write the backward in operations of PyTorch that "
-            "have derivatives themselves.",
-            "Leave out create_graph=True, if no second derivative is wanted.",
-        ),
-        tuple(("function", text) for text in _marked_once(failure)),
-    )
-
-
-def _marked_once(failure: Failure) -> Iterator[str]:
-    for file in dict.fromkeys(one.file for one in failure.frames if not one.is_torch):
-        tree = source_tree(file)
-        for node in ast.walk(tree) if tree is not None else ():
-            if isinstance(node, ast.FunctionDef) and any(
-                "once_differentiable" in ast.unparse(one) for one in node.decorator_list
-            ):
-                yield f"{shown_file(file)}:{node.lineno}, {node.name}"
-
-
-def _no_derivative(failure: Failure, found: re.Match[str]) -> Explanation:
-    return Explanation(
-        f"PyTorch has no derivative of {found['op']}.",
-        (
-            "Compute it by operations that have one; for a second derivative of attention, inside "
-            "torch.nn.attention.sdpa_kernel(SDPBackend.MATH).",
-            "Leave out create_graph=True, if no second derivative is wanted.",
-        ),
-    )
-
-
-def _out(failure: Failure, found: re.Match[str]) -> Explanation:
-    return Explanation(
-        f"{found['op']} was given out=, which autograd cannot record, and a tensor that requires "
-        f"grad.",
-        (
-            f"Take the result instead of out=: y = torch.{found['op']}(...).",
-            "Put torch.no_grad() around it, if no gradient is wanted.",
-        ),
-        failure.details(),
-    )
-
-
-SITUATIONS = {
-    "function gave another shape": _shape,
-    "function gave another number": _number,
-    "function gave no tensor": _no_tensor,
-    "function without backward": _no_backward,
-    "differentiated once": _once,
-    "no derivative": _no_derivative,
-    "out with grad": _out,
+        "Take @once_differentiable away, and write the backward in operations of PyTorch that have "
+        "derivatives themselves.",
+        _SECOND,
+        details=_marked_once,
+    ),
+    "no derivative": SituationRow(
+        "PyTorch has no derivative of {op}.",
+        "Compute it by operations that have one; for a second derivative of attention, inside "
+        "torch.nn.attention.sdpa_kernel(SDPBackend.MATH).",
+        _SECOND,
+    ),
+    "out with grad": SituationRow(
+        "{op} was given out=, which autograd cannot record, and a tensor that requires grad.",
+        "Take the result instead of out=: y = torch.{op}(...).",
+        "Put torch.no_grad() around it, if no gradient is wanted.",
+        about="tensors",
+    ),
 }

@@ -7,14 +7,15 @@ import re
 
 from torch import Tensor, nn
 
-from torchtap.failures.failure import UNNAMED, Explanation, Failure
+from torchtap.failures.failure import Explanation, Failure
 from torchtap.failures.operands import Operand, bounds_of
-from torchtap.failures.source import grouped
+from torchtap.failures.parsed_source import grouped
+from torchtap.failures.situation_row import Situation
 
 
-def _span(operand: Operand | None) -> str:
+def _span(operand: Operand) -> str:
     """``from 1 to 9``, of indices that can be read."""
-    bounds = None if operand is None else bounds_of(operand.value)
+    bounds = bounds_of(operand.value)
     return "" if bounds is None else f"from {int(bounds[0])} to {int(bounds[1])}"
 
 
@@ -22,13 +23,13 @@ def _embedding(failure: Failure, found: re.Match[str]) -> Explanation:
     if not any(one.code.co_name.startswith("embedding") for one in failure.frames):
         return _selected(failure)
     operand, weight = failure.operand("input"), failure.operand("weight")
-    name = UNNAMED if operand is None else failure.name_of(operand)
+    name = failure.name_of(operand)
     module = failure.module
     rows = module.num_embeddings if isinstance(module, nn.Embedding | nn.EmbeddingBag) else None
-    if rows is None and weight is not None and isinstance(weight.value, Tensor):
+    if rows is None and isinstance(weight.value, Tensor):
         rows = len(weight.value)
     span = _span(operand)
-    short = failure.variable
+    short = failure.names.variable(failure.module)
     high = int(span.rpartition(" ")[2]) + 1 if span else None
     table = failure.module_text if isinstance(module, nn.Embedding) else "The table"
     has = f"has {rows} rows, for indices from 0 to {rows - 1}" if rows else "was indexed"
@@ -55,9 +56,10 @@ def _embedding(failure: Failure, found: re.Match[str]) -> Explanation:
 def _selected(failure: Failure) -> Explanation:
     """Explain ``index_select`` and its like, whose message says neither dimension nor index."""
     name = failure.name_of(failure.operands[0]) if failure.operands else "the tensor"
-    index = next((one for one in failure.tensors[1:] if not one.value.is_floating_point()), None)
+    whole = (one for one in failure.tensors[1:] if not one.value.is_floating_point())
+    index = next(whole, None)
     given = "An index was given" if index is None else f"{failure.name_of(index)} holds an index"
-    span = _span(index)
+    span = "" if index is None else _span(index)
     return Explanation(
         f"{given} that {name} does not have{f': it goes {span}' if span else ''}.",
         ("Give indices from 0 to the size of that dimension - 1; check where they come from.",),
@@ -118,8 +120,7 @@ def _mask(failure: Failure, found: re.Match[str]) -> Explanation:
 
 def _one_hot(failure: Failure, found: re.Match[str]) -> Explanation:
     operand = failure.argument()
-    name = UNNAMED if operand is None else failure.name_of(operand)
-    span = _span(operand)
+    name, span = failure.name_of(operand), _span(operand)
     high = int(span.rpartition(" ")[2]) + 1 if span else "N"
     way = f"Give num_classes={high} or more."
     if "negative" in found["what"]:
@@ -131,7 +132,7 @@ def _one_hot(failure: Failure, found: re.Match[str]) -> Explanation:
     )
 
 
-SITUATIONS = {
+SITUATIONS: dict[str, Situation] = {
     "index of an embedding": _embedding,
     "index": _index,
     "mask": _mask,

@@ -4,66 +4,37 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Mapping
+from typing import Any
 
 from torchtap.failures.assignments import assignments_of
-from torchtap.failures.failure import Explanation, Failure
+from torchtap.failures.failure import Failure
 from torchtap.failures.gradients_read import Read, gradients_read
-from torchtap.failures.source import written
+from torchtap.failures.parsed_source import written
+from torchtap.failures.situation_row import Situation, SituationRow, first_of
 from torchtap.hooks.no_grad import why_no_grad
 
 
-def _none(failure: Failure, found: re.Match[str]) -> Explanation:
+def _read(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    """The first gradient that was read and is ``None``."""
     reads = gradients_read(failure)
-    read = reads[0]
-    tensor = read.tensor
-    state = None if tensor is None else failure.names.tensor(tensor)
-    holder = None if tensor is None else failure.names.holder(tensor)
-    name = state or read.text
-    module = "" if holder is None else failure.names.module(holder)
+    read, tensor = reads[0], reads[0].tensor
+    state = failure.names.state(tensor)
+    name = read.text if state is None else state.name
     others = f" (and of {len(reads) - 1} more)" if len(reads) > 1 else ""
-    what = f"The gradient of {name}{others} is None and was used as a tensor: "
-    guard = f"Leave out what has none: if {read.text}.grad is not None."
-    again = _made_of_own_gradient(failure, read)
-    if tensor is not None and not tensor.is_leaf and again:
-        return Explanation(
-            f"{what}{again} made another tensor of that name, to which no backward gave one.",
-            (
-                f"Write into the one that has the gradient: with torch.no_grad(): {read.text} -= "
-                f"step * {read.text}.grad.",
-                f"Make it a leaf each time: {read.text} = (...).detach().requires_grad_(), which "
-                "has no gradient to set to zero.",
-            ),
-            (),
-            module,
-        )
-    if tensor is not None and not tensor.is_leaf:
-        return Explanation(
-            f"{what}it was computed, and keeps no gradient unless it is asked to.",
-            (
-                f"Call {read.text}.retain_grad() before the backward.",
-                f"Take it from torch.autograd.grad(loss, {read.text}).",
-            ),
-            (),
-            module,
-        )
+    is_computed = tensor is not None and not tensor.is_leaf
+    why = ""
     if tensor is not None and not tensor.requires_grad:
         why = why_no_grad(tensor) if tensor.is_inference() else "it does not require grad"
-        return Explanation(
-            f"{what}{why}.",
-            (guard, f"Set {read.text}.requires_grad_() before the forward, if it is to have one."),
-            (),
-            module,
-        )
-    return Explanation(
-        f"{what}no backward has reached it since it was made or zero_grad() was called.",
-        (
-            guard,
-            "Call backward() before its gradient is read, and zero_grad() after.",
-            f"Use {name} in the forward on the way to the loss, if it is to be trained.",
-        ),
-        (),
-        module,
-    )
+    return {
+        "name": name,
+        "text": read.text,
+        "none": f"The gradient of {name}{others} is None and was used as a tensor",
+        "where": failure.names.holder(tensor),
+        "maker": _made_of_own_gradient(failure, read) if is_computed else "",
+        "is_computed": is_computed,
+        "why": why,
+    }
 
 
 def _made_of_own_gradient(failure: Failure, read: Read) -> str:
@@ -76,7 +47,38 @@ def _made_of_own_gradient(failure: Failure, read: Read) -> str:
     return ""
 
 
-SITUATIONS = {
+_GUARD = "Leave out what has none: if {text}.grad is not None."
+_none = first_of(
+    SituationRow(
+        "{none}: {maker} made another tensor of that name, to which no backward gave one.",
+        "Write into the one that has the gradient: with torch.no_grad(): {text} -= step * "
+        "{text}.grad.",
+        "Make it a leaf each time: {text} = (...).detach().requires_grad_(), which has no gradient "
+        "to set to zero.",
+        when="maker",
+    ),
+    SituationRow(
+        "{none}: it was computed, and keeps no gradient unless it is asked to.",
+        "Call {text}.retain_grad() before the backward.",
+        "Take it from torch.autograd.grad(loss, {text}).",
+        when="is_computed",
+    ),
+    SituationRow(
+        "{none}: {why}.",
+        _GUARD,
+        "Set {text}.requires_grad_() before the forward, if it is to have one.",
+        when="why",
+    ),
+    SituationRow(
+        "{none}: no backward has reached it since it was made or zero_grad() was called.",
+        _GUARD,
+        "Call backward() before its gradient is read, and zero_grad() after.",
+        "Use {name} in the forward on the way to the loss, if it is to be trained.",
+    ),
+    facts=_read,
+)
+
+SITUATIONS: dict[str, Situation] = {
     "attribute of None": _none,
     "item of None": _none,
     "operator on None": _none,

@@ -3,141 +3,116 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
 from torch import Tensor
 
-from torchtap.failures.failure import Explanation, Failure
+from torchtap.failures.failure import Failure
+from torchtap.failures.situation_row import Situation, SituationRow
+
+_BY_DIMS = {2: "BatchNorm1d", 3: "BatchNorm1d", 4: "BatchNorm2d", 5: "BatchNorm3d"}
 
 
-def _layer(failure: Failure, found: re.Match[str]) -> Explanation:
-    given = re.findall(r"\d+", found["given"])
-    num = len(re.findall(r"\d+", found["wanted"]))
-    last = ", ".join(given[-num:])
-    ways = [f"Make it take that width: {failure.variable} = nn.LayerNorm([{last}])."]
-    wanted = re.findall(r"\d+", found["wanted"])
-    if num == 1 and wanted[0] in given[:-1]:
-        at = given.index(wanted[0])
-        ways.insert(
-            0, f"Move dimension {at} to the end, normalize, and move it back: x.movedim({at}, -1)."
-        )
-    return Explanation(
-        f"{failure.module_text} normalizes the last dimensions {found['wanted']}, and its input is "
-        f"{found['given']}.",
-        tuple(ways),
-        failure.details(failure.argument()),
-    )
+def _kind(failure: Failure, found: re.Match[str], otherwise: str = "LSTM") -> Mapping[str, Any]:
+    return {"kind": otherwise if failure.module is None else type(failure.module).__name__}
 
 
-def _group(failure: Failure, found: re.Match[str]) -> Explanation:
-    given = re.findall(r"\d+", found["given"])
-    channels = given[1] if len(given) > 1 else "?"
-    return Explanation(
-        f"{failure.module_text} takes {found['wanted']} channels, and its input {found['given']} "
-        f"has {channels}.",
-        (f"Make it take that many: {failure.variable} = nn.GroupNorm(groups, {channels}).",),
-        failure.details(failure.argument()),
-    )
+def _layer(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    given, wanted = (re.findall(r"\d+", found[one]) for one in ("given", "wanted"))
+    is_earlier = len(wanted) == 1 and wanted[0] in given[:-1]
+    return {
+        "last": ", ".join(given[-len(wanted) :]),
+        "is_earlier": is_earlier,
+        "at": given.index(wanted[0]) if is_earlier else "",
+    }
 
 
-def _features(failure: Failure, found: re.Match[str]) -> Explanation:
-    kind = type(failure.module).__name__ if failure.module is not None else "BatchNorm1d"
-    operand = failure.argument()
-    value = None if operand is None else operand.value
-    ways = [f"Make it take that many: {failure.variable} = nn.{kind}({found['given']})."]
-    if isinstance(value, Tensor) and value.shape[-1] == int(found["wanted"]):
-        ways.insert(0, "Put the channels behind the batch: x.movedim(-1, 1), and back after it.")
-    return Explanation(
-        f"{failure.module_text} takes {found['wanted']} channels, and its input has "
-        f"{found['given']} in dimension 1.",
-        tuple(ways),
-        failure.details(operand),
-    )
+def _group(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    return {"channels": [*re.findall(r"\d+", found["given"]), "?", "?"][1]}
 
 
-def _one_value(failure: Failure, found: re.Match[str]) -> Explanation:
-    return Explanation(
-        f"{failure.module_text} is in training mode and its input {found['given']} has one value "
-        "per channel: a variance needs two.",
-        (
-            "Give batches of more than one: drop_last=True of the DataLoader leaves out a last "
-            "batch of one.",
-            "Call model.eval() before the forward, if it is not to train: it then uses the running "
-            "statistics.",
-            f"Use a norm over the features of one sample: {failure.variable} = nn.LayerNorm or "
-            f"nn.GroupNorm.",
-        ),
-        failure.details(failure.argument()),
-    )
+def _features(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    value = failure.argument().value
+    is_last = isinstance(value, Tensor) and value.shape[-1] == int(found["wanted"])
+    return {**_kind(failure, found, "BatchNorm1d"), "is_last": is_last}
 
 
-def _dimensions(failure: Failure, found: re.Match[str]) -> Explanation:
-    operand, given = failure.argument(), int(found["given"])
-    value = None if operand is None else operand.value
-    channels = getattr(failure.module, "num_features", None)
+def _dimensions(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    value, given = failure.argument().value, int(found["given"])
     shape = list(value.shape) if isinstance(value, Tensor) else []
-    ways = ["Give the input the dimensions [batch, channels, ...] that it takes."]
-    fitting = {2: "BatchNorm1d", 3: "BatchNorm1d", 4: "BatchNorm2d", 5: "BatchNorm3d"}.get(given)
-    if fitting and shape[1:2] == [channels]:
-        ways.insert(
-            0, f"Use the class for {given} dimensions: {failure.variable} = nn.{fitting}(...)."
-        )
-    elif shape[:1] == [channels] and f"{given + 1}D" in found["wanted"]:
-        ways.insert(0, "Give the model a batch, also of one sample: unsqueeze(0) of its input.")
-    return Explanation(
-        f"{failure.module_text} takes an input of {found['wanted']}, and got one of {given}D.",
-        tuple(ways),
-        failure.details(operand),
-    )
+    channels = [getattr(failure.module, "num_features", None)]
+    fitting = _BY_DIMS.get(given) if shape[1:2] == channels else None
+    is_single = shape[:1] == channels and f"{given + 1}D" in found["wanted"]
+    return {"fitting": fitting, "is_single": is_single and not fitting}
 
 
-def _recurrence(failure: Failure, found: re.Match[str]) -> Explanation:
-    kind = type(failure.module).__name__ if failure.module is not None else "LSTM"
-    return Explanation(
-        f"{failure.module_text} takes {found['wanted']} features in the last dimension, and its "
-        f"input has {found['given']}.",
+def _state(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    return {"is_time_first": getattr(failure.module, "batch_first", None) is False}
+
+
+SITUATIONS: dict[str, Situation] = {
+    "layer norm": SituationRow(
+        "{module} normalizes the last dimensions {wanted}, and its input is {given}.",
         (
-            f"Make it take that many: {failure.variable} = nn.{kind}({found['given']}, ...).",
-            "Check the order: [time, batch, features], or [batch, time, features] with "
-            "batch_first=True.",
+            "is_earlier",
+            "Move dimension {at} to the end, normalize, and move it back: x.movedim({at}, -1).",
         ),
-        failure.details(failure.operand("input")),
-    )
-
-
-def _state(failure: Failure, found: re.Match[str]) -> Explanation:
-    ways = [
-        f"Make the state [layers * directions, batch, hidden]: torch.zeros({found['wanted']}).",
+        "Make it take that width: {variable} = nn.LayerNorm([{last}]).",
+        about="argument",
+        facts=_layer,
+    ),
+    "group norm": SituationRow(
+        "{module} takes {wanted} channels, and its input {given} has {channels}.",
+        "Make it take that many: {variable} = nn.GroupNorm(groups, {channels}).",
+        about="argument",
+        facts=_group,
+    ),
+    "features of a batch norm": SituationRow(
+        "{module} takes {wanted} channels, and its input has {given} in dimension 1.",
+        ("is_last", "Put the channels behind the batch: x.movedim(-1, 1), and back after it."),
+        "Make it take that many: {variable} = nn.{kind}({given}).",
+        about="argument",
+        facts=_features,
+    ),
+    "one value per channel": SituationRow(
+        "{module} is in training mode and its input {given} has one value per channel: a variance "
+        "needs two.",
+        "Give batches of more than one: drop_last=True of the DataLoader leaves out a last batch "
+        "of one.",
+        "Call model.eval() before the forward, if it is not to train: it then uses the running "
+        "statistics.",
+        "Use a norm over the features of one sample: {variable} = nn.LayerNorm or nn.GroupNorm.",
+        about="argument",
+    ),
+    "dimensions of a norm": SituationRow(
+        "{module} takes an input of {wanted}, and got one of {given}D.",
+        ("fitting", "Use the class for {given} dimensions: {variable} = nn.{fitting}(...)."),
+        ("is_single", "Give the model a batch, also of one sample: unsqueeze(0) of its input."),
+        "Give the input the dimensions [batch, channels, ...] that it takes.",
+        about="argument",
+        facts=_dimensions,
+    ),
+    "input of a recurrence": SituationRow(
+        "{module} takes {wanted} features in the last dimension, and its input has {given}.",
+        "Make it take that many: {variable} = nn.{kind}({given}, ...).",
+        "Check the order: [time, batch, features], or [batch, time, features] with "
+        "batch_first=True.",
+        about="input",
+        facts=_kind,
+    ),
+    "state of a recurrence": SituationRow(
+        "{module} takes a hidden state of shape ({wanted}) for this input, and got ({given}).",
+        "Make the state [layers * directions, batch, hidden]: torch.zeros({wanted}).",
         "Leave the state out: it is zeros then.",
-    ]
-    if getattr(failure.module, "batch_first", None) is False:
-        ways.append("If the batch stands first in the input, set batch_first=True.")
-    return Explanation(
-        f"{failure.module_text} takes a hidden state of shape ({found['wanted']}) for this input, "
-        f"and got ({found['given']}).",
-        tuple(ways),
-        failure.details(failure.operand("input")),
-    )
-
-
-def _embedding(failure: Failure, found: re.Match[str]) -> Explanation:
-    return Explanation(
-        f"{failure.module_text} takes vectors of {found['wanted']}, and the query has "
-        f"{found['given']} in its last dimension.",
-        (
-            f"Make it take that many: embed_dim={found['given']}, which num_heads must divide.",
-            f"Project the input first: nn.Linear({found['given']}, {found['wanted']}).",
-        ),
-        failure.details(failure.operand("query")),
-    )
-
-
-SITUATIONS = {
-    "layer norm": _layer,
-    "group norm": _group,
-    "features of a batch norm": _features,
-    "one value per channel": _one_value,
-    "dimensions of a norm": _dimensions,
-    "input of a recurrence": _recurrence,
-    "state of a recurrence": _state,
-    "embedding dimension": _embedding,
+        ("is_time_first", "If the batch stands first in the input, set batch_first=True."),
+        about="input",
+        facts=_state,
+    ),
+    "embedding dimension": SituationRow(
+        "{module} takes vectors of {wanted}, and the query has {given} in its last dimension.",
+        "Make it take that many: embed_dim={given}, which num_heads must divide.",
+        "Project the input first: nn.Linear({given}, {wanted}).",
+        about="query",
+    ),
 }

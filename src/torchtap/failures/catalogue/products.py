@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
 from torch import Tensor, nn
 
-from torchtap.failures.failure import UNNAMED, Explanation, Failure
+from torchtap.failures.failure import Explanation, Failure
 from torchtap.failures.operands import Operand
-from torchtap.failures.source import grouped
+from torchtap.failures.parsed_source import grouped
+from torchtap.failures.situation_row import Situation, SituationRow
 
 _LAST = {3: "NLC", 4: "NHWC", 5: "NDHWC"}
 """How a batch with its channels last is called, of as many dimensions."""
 
 
-def _given(failure: Failure) -> tuple[str, Operand | None]:
-    """The name of what came in, in the program, and it."""
-    operand = failure.argument()
-    return ("its input" if operand is None else failure.name_of(operand)), operand
-
-
-def _maker(failure: Failure, operand: Operand | None) -> str:
-    """The module that made what came in, with a comma; else nothing."""
-    if operand is None:
-        return ""
+def _maker(failure: Failure, operand: Operand) -> str:
+    """The module that made what came in; empty where none did."""
     module = failure.origin(operand).module
     if module is None or not any(True for _ in module.parameters()):
         return ""  # A Flatten or an activation returns what it is given.
@@ -32,7 +27,7 @@ def _maker(failure: Failure, operand: Operand | None) -> str:
 
 def _matrices(failure: Failure, found: re.Match[str]) -> Explanation:
     module = failure.module
-    if isinstance(module, nn.Linear) and failure.frames[failure.depth or 0].is_torch:
+    if isinstance(module, nn.Linear) and failure.running and failure.running.is_torch:
         return _linear(failure, module)
     left, right = int(found["left"]), int(found["right"])
     chosen, is_linear = _factors(failure, left, right)
@@ -43,9 +38,7 @@ def _matrices(failure: Failure, found: re.Match[str]) -> Explanation:
             failure.details(),
         )
     names, values = [failure.name_of(one) for one in chosen], [one.value for one in chosen]
-    where = "the first (of matrices: the last but one)"
-    if is_linear:
-        where = "the last"
+    where = "the last" if is_linear else "the first (of matrices: the last but one)"
     return Explanation(
         f"A product sums over the last dimension of {names[0]}, which is {left}, and {where} of "
         f"{names[1]}, which is {right}.",
@@ -95,10 +88,10 @@ def _transposed(names: list[str], values: list[object]) -> list[str]:
 
 def _linear(failure: Failure, module: nn.Linear) -> Explanation:
     operand = failure.argument()
-    value = None if operand is None else operand.value
+    value = operand.value
     given = value.shape[-1] if isinstance(value, Tensor) and value.dim() else "none"
     name = failure.module_text
-    short = failure.variable
+    short = failure.names.variable(failure.module)
     if given == module.in_features:  # Its weight is another one than it was made with.
         return Explanation(
             f"The weight of {name} does not fit: its input has {given} features.",
@@ -125,36 +118,24 @@ def _linear(failure: Failure, module: nn.Linear) -> Explanation:
     )
 
 
-def _batch_of_one(failure: Failure, operand: Operand | None, shape: list[int]) -> str:
+def _batch_of_one(failure: Failure, operand: Operand, shape: list[int]) -> str:
     """The way out where a whole input has as many elements as one sample is to have."""
-    maker = None if operand is None else failure.origin(operand).module
+    maker = failure.origin(operand).module
     where = "x.unsqueeze(0).flatten(1) before the module"
     if isinstance(maker, nn.Flatten):
         where = f"x.unsqueeze(0) before {failure.names.module(maker)}"
     return f"Add the batch, if {shape} is one sample and no batch of {shape[0]}: {where}."
 
 
-def _einsum(failure: Failure, found: re.Match[str]) -> Explanation:
-    return Explanation(
-        f"einsum was given the letter {found['letter']!r} for two sizes: {found['wanted']}, and "
-        f"{found['given']} in operand {found['at']}.",
-        (
-            "Give the two dimensions letters of their own, or the tensors one size.",
-            "Check the order of the letters against the shapes below.",
-        ),
-        failure.details(),
-    )
-
-
 def _channels(failure: Failure, found: re.Match[str]) -> Explanation:
     operand = failure.argument()
     name, module = failure.module_text, failure.module
-    short = failure.variable
+    short = failure.names.variable(failure.module)
     wanted, given = found["wanted"], found["given"]
     ways = []
     shape = [int(one) for one in re.findall(r"\d+", found["input"])]
     weight = [int(one) for one in re.findall(r"\d+", found["weight"])]
-    value = None if operand is None else operand.value
+    value = operand.value
     is_single = isinstance(value, Tensor) and value.dim() == len(shape) - 1
     if len(shape) == len(weight) and shape[-1] == int(wanted):
         order = _LAST.get(len(shape), "N...C")
@@ -187,10 +168,9 @@ def _dimensions(failure: Failure, found: re.Match[str]) -> Explanation:
     operand = failure.argument()
     low, high = int(found["low"]), int(found["high"])
     num = len(re.findall(r"\d+", found["given"]))
-    short = UNNAMED if operand is None else failure.name_of(operand)
+    short = grouped(failure.name_of(operand))
     shape = [int(one) for one in re.findall(r"\d+", found["given"])]
     channels = getattr(failure.module, "in_channels", None)
-    short = grouped(short)
     way = f"Give it [batch, channels, ...] in {high} dimensions."
     if num == low - 1 and channels == 1:
         way = (
@@ -215,45 +195,40 @@ def _dimensions(failure: Failure, found: re.Match[str]) -> Explanation:
     )
 
 
-def _kernel(failure: Failure, found: re.Match[str]) -> Explanation:
-    operand = failure.argument()
+def _kernel(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     pairs = zip(found["kernel"].split(" x "), found["given"].split(" x "), strict=False)
     lacking = max(int(kernel) - int(given) for kernel, given in pairs)
     held = getattr(failure.module, "padding", 0)
     padding = max(held) if type(held) is tuple else 0
-    return Explanation(
-        f"{failure.module_text} has a kernel of {found['kernel']}, and its input with padding is "
-        f"only {found['given']}.",
-        (
-            "Give a larger input, or fewer pools and strides before it.",
-            f"Pad it: {failure.variable} with padding={padding + (lacking + 1) // 2} or more, or a "
-            "smaller kernel.",
-        ),
-        failure.details(operand),
-    )
+    return {"padding": padding + (lacking + 1) // 2}
 
 
-def _pooled(failure: Failure, found: re.Match[str]) -> Explanation:
-    operand = failure.argument()
-    return Explanation(
-        f"{failure.module_text} would leave nothing of its input ({found['given']}): its output "
-        f"would be {found['out']}.",
-        (
-            "Give a larger input, or fewer pools and strides before it.",
-            "Pool to a size and not by a factor: nn.AdaptiveAvgPool2d(1), nn.AdaptiveMaxPool2d(1).",
-        ),
-        failure.details(operand),
-    )
-
-
-SITUATIONS = {
+_LARGER = "Give a larger input, or fewer pools and strides before it."
+SITUATIONS: dict[str, Situation] = {
     "matrix product": _matrices,
     "matrix and vector": _matrices,
     "dot product": _matrices,
     "batched product": _matrices,
-    "einsum": _einsum,
+    "einsum": SituationRow(
+        "einsum was given the letter {letter!r} for two sizes: {wanted}, and {given} in operand "
+        "{at}.",
+        "Give the two dimensions letters of their own, or the tensors one size.",
+        "Check the order of the letters against the shapes below.",
+        about="tensors",
+    ),
     "channels": _channels,
     "dimensions of a convolution": _dimensions,
-    "kernel too large": _kernel,
-    "pooled away": _pooled,
+    "kernel too large": SituationRow(
+        "{module} has a kernel of {kernel}, and its input with padding is only {given}.",
+        _LARGER,
+        "Pad it: {variable} with padding={padding} or more, or a smaller kernel.",
+        about="argument",
+        facts=_kernel,
+    ),
+    "pooled away": SituationRow(
+        "{module} would leave nothing of its input ({given}): its output would be {out}.",
+        _LARGER,
+        "Pool to a size and not by a factor: nn.AdaptiveAvgPool2d(1), nn.AdaptiveMaxPool2d(1).",
+        about="argument",
+    ),
 }

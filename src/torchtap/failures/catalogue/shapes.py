@@ -6,13 +6,15 @@ import ast
 import itertools
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from torch import Tensor
 
-from torchtap.failures.failure import UNNAMED, Explanation, Failure
-from torchtap.failures.operands import Operand, shape_of
-from torchtap.failures.source import grouped
+from torchtap.failures.failure import Explanation, Failure
+from torchtap.failures.operands import Operand, shape_text
+from torchtap.failures.parsed_source import grouped
+from torchtap.failures.situation_row import Situation, SituationRow, first_of
 
 
 def _broadcast(failure: Failure, found: re.Match[str]) -> Explanation:
@@ -28,7 +30,7 @@ def _broadcast(failure: Failure, found: re.Match[str]) -> Explanation:
             failure.details(),
         )
     a, b = (failure.name_of(one) for one in chosen)
-    shapes = " and ".join(filter(None, (shape_of(one.value) for one in chosen)))
+    shapes = " and ".join(filter(None, (shape_text(one.value) for one in chosen)))
     ways = [
         f"Make what produces {a} or {b} give both one size there, or size 1, which is repeated."
     ]
@@ -80,33 +82,23 @@ def _broadcasts(one: Sequence[int], other: Sequence[int]) -> bool:
     return all(a == b or 1 in (a, b) for a, b in ends)
 
 
-def _concatenation(failure: Failure, found: re.Match[str]) -> Explanation:
-    tensors = failure.operands
+def _concatenation(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    names = [failure.name_of(one) for one in failure.operands]
     at = int(found["at"])
-    first = failure.name_of(tensors[0]) if tensors else "the first"
-    other = failure.name_of(tensors[at]) if at < len(tensors) else f"tensor {at}"
-    return Explanation(
-        f"{other} has {found['given']} where {first} has {found['wanted']}, in a dimension other "
-        f"than {found['dim']}, along which they are concatenated.",
-        (
-            f"Make what produces {other} give {found['wanted']} there (padding, stride, "
-            "interpolate), or cut it.",
-            "Concatenate along the dimension in which they differ: dim=...",
-        ),
-        failure.details(),
-    )
+    return {
+        "first": names[0] if names else "the first",
+        "other": names[at] if at < len(names) else f"tensor {at}",
+    }
 
 
-def _concatenation_dims(failure: Failure, found: re.Match[str]) -> Explanation:
+def _concatenation_dims(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     wanted, given = int(found["wanted"]), int(found["given"])
-    other = next((one for one in failure.tensors if one.value.dim() == given), None)
-    name = "" if other is None else failure.name_of(other)
-    return Explanation(
-        f"Tensors that are concatenated have one number of dimensions; these have {wanted} and "
-        f"{given}{f' ({name})' if name else ''}.",
-        (_dims_given(failure, wanted, given) or "Give all of them one number of dimensions.",),
-        failure.details(),
-    )
+    names = [failure.name_of(one) for one in failure.tensors if one.value.dim() == given]
+    way = _dims_given(failure, wanted, given)
+    return {
+        "which": f" ({names[0]})" if names else "",
+        "way": way or "Give all of them one number of dimensions.",
+    }
 
 
 def _dims_given(failure: Failure, *dims: int) -> str:
@@ -144,33 +136,15 @@ def _dim_given(failure: Failure) -> int | None:
     return value if type(value) is int else None
 
 
-def _stack(failure: Failure, found: re.Match[str]) -> Explanation:
-    if "collate" in failure.text or any("collat" in one.file for one in failure.frames):
-        return Explanation(
-            f"The samples of a batch have different shapes: {found['wanted']} at 0 and "
-            f"{found['given']} at {found['at']}, and the DataLoader stacks them.",
-            (
-                "Give collate_fn to the DataLoader (data_collator to a Trainer) that pads: "
-                "torch.nn.utils.rnn.pad_sequence(samples, batch_first=True).",
-                "Bring all samples to one shape in the data set: crop, resize or pad.",
-            ),
-        )
-    return Explanation(
-        f"torch.stack takes tensors of one shape, and got {found['wanted']} at 0 and "
-        f"{found['given']} at {found['at']}.",
-        (
-            "Concatenate them along an existing dimension: torch.cat.",
-            "Pad them first: torch.nn.utils.rnn.pad_sequence.",
-        ),
-        failure.details(),
-    )
+def _stack(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    files = (one.file for one in failure.frames)
+    return {"is_collated": "collate" in failure.text or any("collat" in one for one in files)}
 
 
 def _reshape(failure: Failure, found: re.Match[str]) -> Explanation:
     operand = failure.argument()
-    name = UNNAMED if operand is None else failure.name_of(operand)
-    value = None if operand is None else operand.value
-    given, it = shape_of(value), grouped(name)
+    name, value = failure.name_of(operand), operand.value
+    given, it = shape_text(value), grouped(name)
     ways = ["Let one dimension be computed: -1 in its place, and check that the others divide."]
     sizes = [int(one) for one in re.findall(r"-?\d+", found["shape"])]
     if -1 in sizes and not (isinstance(value, Tensor) and value.dim() > 1 and sizes[0] == -1):
@@ -203,60 +177,71 @@ def _can_be_computed(sizes: Sequence[int], numel: int) -> bool:
     return any(one and numel % one == 0 for one in others)
 
 
-def _strides(failure: Failure, found: re.Match[str]) -> Explanation:
-    operand = failure.argument()
-    name = UNNAMED if operand is None else failure.name_of(operand)
-    stride = ""
-    if operand is not None and isinstance(operand.value, Tensor):
-        stride = f" (stride {tuple(operand.value.stride())})"
-    return Explanation(
-        f"{name} does not lie in memory in the order of its dimensions{stride}, after a transpose, "
-        f"permute or slice, so that no view of this shape exists.",
-        (
-            f"Copy if necessary: {grouped(name)}.reshape(...) in place of view.",
-            f"Copy first: {grouped(name)}.contiguous().view(...).",
-        ),
-        failure.details(operand),
-    )
+def _strides(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    value = failure.argument().value
+    return {"stride": f" (stride {tuple(value.stride())})" if isinstance(value, Tensor) else ""}
 
 
-def _expand(failure: Failure, found: re.Match[str]) -> Explanation:
-    operand = failure.argument()
-    name = UNNAMED if operand is None else failure.name_of(operand)
-    return Explanation(
-        f"{name} has {found['given']} in dimension {found['dim']}, which was to be "
-        f"{found['wanted']}: expand repeats a size of 1 alone.",
-        (
-            f"Give a size that is there, or -1 to keep it: {grouped(name)}.expand(-1, ...).",
-            f"Copy it several times: {grouped(name)}.repeat(...), or repeat_interleave.",
-        ),
-        failure.details(operand),
-    )
+def _dimension(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    value = failure.argument().value
+    return {"num": value.dim() if isinstance(value, Tensor) else int(found["high"]) + 1}
 
 
-def _dimension(failure: Failure, found: re.Match[str]) -> Explanation:
-    operand = failure.argument()
-    name = UNNAMED if operand is None else failure.name_of(operand)
-    value = None if operand is None else operand.value
-    num = value.dim() if isinstance(value, Tensor) else int(found["high"]) + 1
-    return Explanation(
-        f"Dimension {found['dim']} was asked of {name}, which has {num} dimensions, counted from "
-        f"0.",
-        (
-            f"Give a dimension from {found['low']} to {found['high']}; -1 is the last.",
-            "Keep the dimension where it was lost: keepdim=True of a reduction, x[:1] for x[0].",
-        ),
-        failure.details(operand),
-    )
-
-
-SITUATIONS = {
+SITUATIONS: dict[str, Situation] = {
     "broadcast": _broadcast,
-    "concatenation": _concatenation,
-    "concatenation of dimensions": _concatenation_dims,
-    "stack": _stack,
+    "concatenation": SituationRow(
+        "{other} has {given} where {first} has {wanted}, in a dimension other than {dim}, along "
+        "which they are concatenated.",
+        "Make what produces {other} give {wanted} there (padding, stride, interpolate), or cut it.",
+        "Concatenate along the dimension in which they differ: dim=...",
+        about="tensors",
+        facts=_concatenation,
+    ),
+    "concatenation of dimensions": SituationRow(
+        "Tensors that are concatenated have one number of dimensions; these have {wanted} and "
+        "{given}{which}.",
+        "{way}",
+        about="tensors",
+        facts=_concatenation_dims,
+    ),
+    "stack": first_of(
+        SituationRow(
+            "The samples of a batch have different shapes: {wanted} at 0 and {given} at {at}, and "
+            "the DataLoader stacks them.",
+            "Give collate_fn to the DataLoader (data_collator to a Trainer) that pads: "
+            "torch.nn.utils.rnn.pad_sequence(samples, batch_first=True).",
+            "Bring all samples to one shape in the data set: crop, resize or pad.",
+            when="is_collated",
+        ),
+        SituationRow(
+            "torch.stack takes tensors of one shape, and got {wanted} at 0 and {given} at {at}.",
+            "Concatenate them along an existing dimension: torch.cat.",
+            "Pad them first: torch.nn.utils.rnn.pad_sequence.",
+            about="tensors",
+        ),
+        facts=_stack,
+    ),
     "reshape": _reshape,
-    "view of strides": _strides,
-    "expand": _expand,
-    "no such dimension": _dimension,
+    "view of strides": SituationRow(
+        "{name} does not lie in memory in the order of its dimensions{stride}, after a transpose, "
+        "permute or slice, so that no view of this shape exists.",
+        "Copy if necessary: {name_it}.reshape(...) in place of view.",
+        "Copy first: {name_it}.contiguous().view(...).",
+        about="argument",
+        facts=_strides,
+    ),
+    "expand": SituationRow(
+        "{name} has {given} in dimension {dim}, which was to be {wanted}: expand repeats a size of "
+        "1 alone.",
+        "Give a size that is there, or -1 to keep it: {name_it}.expand(-1, ...).",
+        "Copy it several times: {name_it}.repeat(...), or repeat_interleave.",
+        about="argument",
+    ),
+    "no such dimension": SituationRow(
+        "Dimension {dim} was asked of {name}, which has {num} dimensions, counted from 0.",
+        "Give a dimension from {low} to {high}; -1 is the last.",
+        "Keep the dimension where it was lost: keepdim=True of a reduction, x[:1] for x[0].",
+        about="argument",
+        facts=_dimension,
+    ),
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from torchtap.graphs.boxes_and_arrows import CALL, GROUP
 from torchtap.graphs.nodes import (
     CHECKPOINT,
     COMPILED,
@@ -17,7 +18,6 @@ from torchtap.graphs.nodes import (
     RAISED,
     VIEW,
 )
-from torchtap.graphs.picture import CALL, GROUP
 
 
 class Look(NamedTuple):
@@ -59,4 +59,4 @@ INK = {"light": "#1a1a1a", "dark": "#ececec"}
 SOFT = {"light": "#555555", "dark": "#b5b5b5"}
 PAGE = {"light": "#ffffff", "dark": "#161616"}
 FRAME = "#e69f00"
-"""Of what repeats."""
+"""Color of the frame around parts that repeat."""

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from torchtap.core.text import clean, elide, shape, wrap
-from torchtap.graphs.layout import Layout, lay_out
-from torchtap.graphs.picture import Arrow, Box, Picture
+from torchtap.graphs.box_layout import Layout, lay_out
+from torchtap.graphs.boxes_and_arrows import Arrow, Box, Picture
 from torchtap.graphs.pictures.colors import LOOKS
 
 CHAR, LINE = 6.1, 14.0

@@ -11,8 +11,6 @@ from torchtap.core.site import Site
 from torchtap.core.text import plural
 from torchtap.runs.merging.rules import said_ranks
 
-RUN = Site("", "output")
-"""Where what holds for the whole run is said."""
 _BUFFERS = "each rank keeps buffers of its own, unless DDP broadcasts them (broadcast_buffers=True)"
 
 Groups = Sequence[tuple[int, ...]]

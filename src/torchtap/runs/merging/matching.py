@@ -97,7 +97,10 @@ def match(sources: Mapping[int, Contents], steps: Sequence[int]) -> Matched:
         sources: rank -> what it has.
         steps: those that are merged, ascending.
     """
-    held = [RankRecords(one.kept, one.places_in(steps)) for one in sources.values()]
+    held = [
+        RankRecords(one.kept, one.index.places_in_steps(steps, one.sites))
+        for one in sources.values()
+    ]
     sites = list(dict.fromkeys(site for one in held for site in _sites_of(one)))
     names = (name for one in held for name in one.records.phase_table)
     phases = list(dict.fromkeys([*PHASES, *names]))

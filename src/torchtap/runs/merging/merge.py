@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
+from torchtap.core.absence import Absence
 from torchtap.core.errors import InputError
 from torchtap.core.tensors import kind_of
-from torchtap.runs.merging.whole import Merged, merge_runs
+from torchtap.runs.merging.merged_source import merge_sources
 from torchtap.runs.open_run import open_run
 from torchtap.runs.run import Run
+from torchtap.runs.source import Source
 
 
 def merge(
@@ -17,7 +20,7 @@ def merge(
 ) -> Run:
     """The runs of all ranks of one training as one run.
 
-    What the ranks have of a site makes up the whole by its port and placement:
+    The values of the ranks at a site make up the whole by its port and placement:
 
     - Inputs, outputs and their gradients are of parts of the batch. Their statistics are added up,
       as of one process with the whole batch. Kept values stand side by side, as further calls of
@@ -70,6 +73,18 @@ def merge(
     return merge_all(runs, allow_missing=allow_missing, stages=stages).run
 
 
+class Merged(NamedTuple):
+    """The result of merging.
+
+    Attributes:
+        run: of all ranks.
+        differing: replicas that are not equal, in the order of the steps in which they began.
+    """
+
+    run: Run
+    differing: tuple[Absence, ...]
+
+
 def merge_all(
     runs: Iterable[Run | str | Path], *, allow_missing: bool = False, stages: bool = False
 ) -> Merged:
@@ -80,15 +95,16 @@ def merge_all(
         raise InputError(
             f"tt.merge got {kind_of(runs)}; expected a list of runs or files, one of each rank."
         )
-    return merge_runs(_opened(runs), allow_missing=allow_missing, stages=stages)
+    source = merge_sources(_opened(runs), allow_missing=allow_missing, stages=stages)
+    return Merged(Run(source), source.differing)
 
 
-def _opened(runs: Iterable[Run | str | Path]) -> Iterator[tuple[str, Run]]:
+def _opened(runs: Iterable[Run | str | Path]) -> Iterator[tuple[str, Source]]:
     for number, one in enumerate(runs):
         if isinstance(one, Run):
-            yield f"run {number} of the list", one
+            yield f"run {number} of the list", one.source
         elif isinstance(one, str | Path):
-            yield str(one), open_run(one)
+            yield str(one), open_run(one).source
         else:
             raise InputError(
                 f"Item {number} of the list is a {type(one).__name__}; expected a run or its file."

@@ -14,9 +14,12 @@ from torch import Tensor
 from torchtap.core.errors import RunError, SiteError
 from torchtap.core.record import steps_there
 from torchtap.core.site import Site, did_you_mean
+from torchtap.runs.contents import Contents
+from torchtap.runs.merging.row_comparison import aligned
+from torchtap.stats.algebra import Rows
+from torchtap.stats.measure import measure_into
 from torchtap.stats.numbers import NAMES, value_of
-from torchtap.stats.series import Rows
-from torchtap.stats.statistics import NUM_TENSORS, SUM_SQUARES, from_row
+from torchtap.stats.statistics import NUM_TENSORS, ROW_WIDTH, SUM_SQUARES, empty_rows, from_row
 
 TENSOR = "torchtap.ranks"
 """Name of the rows in a file, ``float64[ranks, steps, sites, 16]``."""
@@ -70,8 +73,8 @@ class RankNumbers:
 
     def _weights(self, site: Site, step: int) -> list[float]:
         """Return, for an update, the norm of each rank's parameter when the step began."""
-        param = Site(site.path, "param", site.leaf)
-        if site.port != "update" or param not in self.sites:
+        param = site.compared_with
+        if param is None or param not in self.sites:
             return [math.nan] * len(self.ranks)
         rows = self.rows[:, self.steps.index(step), self.sites.index(param)]
         return [math.sqrt(row[SUM_SQUARES]) if row[NUM_TENSORS] else math.nan for row in rows]
@@ -115,3 +118,40 @@ def _refuse_unknown(name: str) -> None:
             f"{name!r} is not kept of each rank in a merged run. Read it from the run of that "
             f"rank: tt.open(FILE).stats(SITE)."
         )
+
+
+# ---------------------------------------------------------------------- gathered
+
+
+def gather(held: Mapping[int, Contents], common: Sequence[int]) -> RankNumbers:
+    """The numbers of some ranks: as they were measured, or of the values that were kept.
+
+    Args:
+        held: rank -> what it has.
+        common: steps that all have.
+    """
+    steps = sorted({step for one in held.values() for step in one.steps})
+    sites = list(dict.fromkeys(site for one in held.values() for site in one.sites))
+
+    def read() -> Rows:  # It measures values that were kept: only if it is asked for.
+        return np.stack([_rows(one, steps, sites) for one in held.values()])
+
+    return RankNumbers(list(held), steps, common, sites, read)
+
+
+def _rows(held: Contents, steps: Sequence[int], sites: Sequence[Site]) -> Rows:
+    """``float64[steps, sites, 16]`` of one rank."""
+    rows = empty_rows(len(steps) * len(sites)).reshape(len(steps), len(sites), ROW_WIDTH)
+    step_places = {step: place for place, step in enumerate(steps)}
+    for place, site in enumerate(sites):
+        for record in held.index.records_of(site, held.statistics.unmeasured_steps(site)):
+            if not record.overwritten:
+                measure_into(rows[step_places[record.step], place], record.value)
+    found: Rows = rows.numpy()
+    measured = aligned(held.series, steps)
+    for place, site in enumerate(sites):
+        if site in held.series:
+            own = measured[:, held.series.known_place(site)]
+            is_measured = own[:, NUM_TENSORS] > 0
+            found[is_measured, place] = own[is_measured]
+    return found

@@ -118,7 +118,7 @@ def _are_equal(one: Records, at: Places, two: Records, there: Places) -> Mask:
     found: Mask = _column(one, "crc32", at) == _column(two, "crc32", there)
     found &= _column(one, "nbytes", at) == _column(two, "nbytes", there)
     for name in ("dtype", "shape"):
-        tables = [getattr(records.entries.tables, name) for records in (one, two)]
+        tables = [getattr(records.kept.entries.tables, name) for records in (one, two)]
         numbers = {entry: number for number, entry in enumerate(tables[0])}
         codes = np.array([numbers.get(entry, -1) for entry in tables[1]] or [-1])
         found &= _column(one, name, at) == codes[_column(two, name, there)]
@@ -130,16 +130,16 @@ def _are_equal(one: Records, at: Places, two: Records, there: Places) -> Mask:
 
 def _has_checksums(records: Records) -> bool:
     """Return whether values are on disk with checksums, which files of earlier versions lack."""
-    return records.entries is not None and "crc32" in records.entries.columns
+    return records.kept.entries is not None and "crc32" in records.kept.entries.columns
 
 
 def _column(records: Records, name: str, places: Places) -> Column:
-    found: Column = np.asarray(records.entries.columns[name][places])
+    found: Column = np.asarray(records.kept.entries.columns[name][places])
     return found
 
 
 def _hold_the_same(one: Records, at: int, two: Records, there: int) -> bool:
-    if one.fact(at) != two.fact(there):
+    if one.kept.fact(at) != two.kept.fact(there):
         return False
     try:
         return same(one[at].value, two[there].value)

@@ -10,13 +10,10 @@ from typing import TypeVar
 from torchtap.core.placement import Axis, split_labels
 from torchtap.core.site import Site
 from torchtap.core.text import plural
+from torchtap.stats.algebra import Algebra
 
 Coordinate = tuple[int, ...]
 T = TypeVar("T")
-
-_REPLICATED = frozenset({"param", "buffer", "update", "step_grad"})
-"""Ports of which every rank has all, or a shard that its label names."""
-_GRADIENTS = frozenset({"grad_input", "grad_output"})
 
 LOCAL = (
     "each rank has the gradient of its own loss, from before DDP averages them, and no merge gives "
@@ -110,6 +107,26 @@ class Rule:
     notes: tuple[str, ...]
     together: tuple[str, ...] = ()
 
+    @property
+    def num_parts(self) -> int:
+        """The number of parts, of all wholes."""
+        return sum(len(whole.parts) for whole in self.wholes)
+
+    def whole_of(self, held: Mapping[int, T], algebra: Algebra[T]) -> T | None:
+        """Make one of what the ranks have; ``None`` where none has any.
+
+        Args:
+            held: rank -> what it has; of replicas the first counts.
+            algebra: how parts are merged, and shards joined.
+        """
+        wholes = []
+        for whole in self.wholes:
+            first = {place: ranks[0] for place, ranks in whole.parts.items() if ranks[0] in held}
+            parts = {place: held[rank] for place, rank in first.items()}
+            if parts:
+                wholes.append(joined(parts, whole.axes, algebra))
+        return algebra.merge(wholes) if wholes else None
+
 
 def rule_of(site: Site, labels: Mapping[int, tuple[str, ...]], ranks: Ranks) -> Rule:
     """Return the rule by which the parts of the ranks are merged.
@@ -122,24 +139,25 @@ def rule_of(site: Site, labels: Mapping[int, tuple[str, ...]], ranks: Ranks) -> 
     Raises:
         Refused: they cannot be.
     """
-    if site.port == "saved":
+    how = site.kind.ranks
+    if how == "private":
         raise Refused(SAVED)
     split = {rank: split_labels(said) for rank, said in labels.items()}
     others = tuple(dict.fromkeys(label for _, more in split.values() for label in more))
     placed = {rank: _one_placement(rank, found) for rank, (found, _) in split.items()}
     is_unplaced = None in placed.values() or "local" in others
-    if site.port == "param_grad" and is_unplaced and ranks.num_batches > 1:
+    if how == "losses" and is_unplaced and ranks.num_batches > 1:
         raise Refused(LOCAL)
-    is_state = site.port in _REPLICATED or site.port == "param_grad"
+    is_state = how != "parts"
     every = (ranks.here,) if is_state else ranks.batches
     wholes = [_whole(own, placed, is_state=is_state) for own in every if set(own) & set(placed)]
     others = of_the_whole(others)
     notes = [f"{plural(len(whole.parts), 'shard')} together" for whole in wholes if whole.axes]
     if is_state:
-        is_sum = site.port == "param_grad" and ranks.num_microbatches != 1
+        is_sum = how == "losses" and ranks.num_microbatches != 1
         notes += [BEFORE_SCALING] if is_sum else []
         return Rule(tuple(wholes), others, tuple(dict.fromkeys(notes)))
-    if site.port in _GRADIENTS:
+    if site.is_gradient:
         notes += _factor(ranks)
     together = [f"{len(wholes)} parts of the batch together"] if len(wholes) > 1 else []
     together += [f"without {said_ranks(ranks.missing)}"] if ranks.missing else []
@@ -186,6 +204,11 @@ def fold(
         held = {place: join(row, axes[number]) for place, row in rows.items()}
     [whole] = held.values()
     return whole
+
+
+def joined(parts: Mapping[Coordinate, T], axes: Sequence[Axis], algebra: Algebra[T]) -> T:
+    """Join the shards of one whole, given by their places in the mesh."""
+    return fold(parts, axes, lambda row, axis: algebra.join(row, axis.dim))
 
 
 def _one_placement(rank: int, found: Sequence[tuple[Axis, ...]]) -> tuple[Axis, ...] | None:

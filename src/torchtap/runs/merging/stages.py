@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from torchtap.core.errors import RunError
 from torchtap.core.site import Site
 from torchtap.core.text import plural
+from torchtap.runs.merging.rank_runs import RankRun, ranks_of, unlike_models
 from torchtap.runs.merging.rules import UNKNOWN, Ranks, Refused, said_ranks
-from torchtap.runs.merging.sources import Source, ranks_of, unlike_models
 from torchtap.runs.meta import Meta
 
 
@@ -72,19 +72,19 @@ class Stages:
         )
 
 
-def stages_of(sources: Sequence[Source], missing: tuple[int, ...], *, asked: bool) -> Stages:
+def stages_of(runs: Sequence[RankRun], missing: tuple[int, ...], *, asked: bool) -> Stages:
     """The stages that the ranks ran.
 
     Args:
-        sources: their runs, by rank.
+        runs: of the ranks, in their order.
         missing: ranks of which there is none.
         asked: whether runs of different modules are to be taken for stages.
 
     Raises:
         RunError: the runs are neither of one model nor of the stages of one pipeline.
     """
-    is_told = _is_told(sources)
-    groups = _by_modules(sources) if asked and not is_told else _by_stages(sources)
+    is_told = _is_told(runs)
+    groups = _by_modules(runs) if asked and not is_told else _by_stages(runs)
     for first, *others in groups:
         for other in others:
             _refuse_unlike(first, other)
@@ -97,7 +97,7 @@ def stages_of(sources: Sequence[Source], missing: tuple[int, ...], *, asked: boo
 
 
 def _stage(
-    group: Sequence[Source], missing: tuple[int, ...], num_groups: int, *, is_told: bool
+    group: Sequence[RankRun], missing: tuple[int, ...], num_groups: int, *, is_told: bool
 ) -> Stage:
     if len(group) == group[0].meta.world_size // num_groups:
         missing = ()  # Those that are missing ran other stages.
@@ -107,15 +107,15 @@ def _stage(
     return Stage(replace(ranks, num_microbatches=num_microbatches), paths)
 
 
-def _is_told(sources: Sequence[Source]) -> bool:
+def _is_told(runs: Sequence[RankRun]) -> bool:
     """Return whether the runs know which stages they are of.
 
     Raises:
         RunError: some do and others do not, or they are of different pipelines.
     """
-    first = sources[0]
-    for other in sources[1:]:
-        said = [_pipeline(source.meta) for source in (first, other)]
+    first = runs[0]
+    for other in runs[1:]:
+        said = [_pipeline(run.meta) for run in (first, other)]
         if said[0] != said[1]:
             raise RunError(
                 f"{first} and {other} are not of one training: the first ran {said[0]}, the second "
@@ -133,30 +133,30 @@ def _pipeline(meta: Meta) -> str:
     )
 
 
-def _by_stages(sources: Sequence[Source]) -> list[list[Source]]:
-    groups: dict[tuple[int, ...], list[Source]] = {}
-    for source in sources:
-        groups.setdefault(source.meta.stages, []).append(source)
+def _by_stages(runs: Sequence[RankRun]) -> list[list[RankRun]]:
+    groups: dict[tuple[int, ...], list[RankRun]] = {}
+    for run in runs:
+        groups.setdefault(run.meta.stages, []).append(run)
     return [groups[stages] for stages in sorted(groups)]
 
 
-def _by_modules(sources: Sequence[Source]) -> list[list[Source]]:
+def _by_modules(runs: Sequence[RankRun]) -> list[list[RankRun]]:
     """The ranks that have the same modules, where all have some that others lack.
 
     Raises:
         RunError: they are no stages.
     """
-    groups: list[list[Source]] = []
-    for source in sources:
-        same = (group for group in groups if not unlike_models(group[0].meta, source.meta))
+    groups: list[list[RankRun]] = []
+    for run in runs:
+        same = (group for group in groups if not unlike_models(group[0].meta, run.meta))
         home = next(same, None)
         if home is None:
-            groups.append([source])
+            groups.append([run])
         else:
-            home.append(source)
+            home.append(run)
     if len(groups) == 1:
         raise RunError(
-            f"stages=True (--stages), and all of the {plural(len(sources), 'run')} are of the same "
+            f"stages=True (--stages), and all of the {plural(len(runs), 'run')} are of the same "
             f"modules; expected some that others lack. Watch each stage under the names that its "
             f"modules have in the whole model, or merge without stages."
         )
@@ -168,21 +168,21 @@ def _by_modules(sources: Sequence[Source]) -> list[list[Source]]:
     return groups
 
 
-def _why_no_stages(one: Source, two: Source) -> str:
+def _why_no_stages(one: RankRun, two: RankRun) -> str:
     """Why two runs cannot be of two stages; empty where they can."""
     first, second = one.meta.modules, two.meta.modules
-    measured = {site.path for source in (one, two) for site in source.run.sites}
+    measured = {site.path for run in (one, two) for site in run.contents.sites}
     for path in first:
         is_compared = path and path in second and path in measured
         if is_compared and first[path] != second[path]:
             return f"the module {path!r} is {first[path][0]} and {second[path][0]}"
-    for source, others in ((one, second), (two, first)):
-        if not source.meta.modules.keys() - others.keys():
-            return f"{source} has no module that the other lacks"
+    for run, others in ((one, second), (two, first)):
+        if not run.meta.modules.keys() - others.keys():
+            return f"{run} has no module that the other lacks"
     return ""
 
 
-def _refuse_unlike(one: Source, two: Source) -> None:
+def _refuse_unlike(one: RankRun, two: RankRun) -> None:
     why = unlike_models(one.meta, two.meta)
     if not why:
         return

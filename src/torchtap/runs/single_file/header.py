@@ -13,20 +13,31 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from torchtap.core.errors import RunError
+from torchtap.core.ports import PORTS
 from torchtap.core.record import PHASES
-from torchtap.core.site import PORTS, Site, nearest, one_of
+from torchtap.core.site import Site, nearest, one_of
 from torchtap.runs.store.checksum import crc32
 from torchtap.runs.store.dtypes import STORED, is_sparse_dtype
 from torchtap.runs.store.layout import is_run_folder
 
+T = TypeVar("T")
 FORMAT = 2
-"""Of a file's metadata; files of another one are refused."""
+"""The format of a file's metadata; files of another one are refused."""
 CHECKSUMS = "torchtap.crc32"
 """The tensor of checksums, ``uint32[n + 2]`` beside ``n`` others: of the header with its length, of
 each other tensor in the order in which they stand in the file, and of all these numbers."""
+PREFIX = "torchtap.stats"
+"""Names of what was measured begin so; no record's can, since it has a colon before a hash."""
+EVALUATION = "torchtap.evaluation"
+"""Names of the tensors of what was measured in evaluation forwards begin so."""
+SCALARS = "torchtap.scalars"
+"""Names of the tensors of what was logged begin so."""
+NOTES = "torchtap.notes"
+"""Names of the tensors of what is known of each step begin so. Under this very name stand ids and
+labels, as JSON in UTF-8: they grow with the samples, and a header may not."""
 MOST_HEADER_BYTES = 100_000_000
 """The limit that safetensors itself sets."""
 UNPROTECTED = (
@@ -173,6 +184,11 @@ class Header:
             )
         labels = tuple(map(str, entry["labels"]))
         return Value(site, step, call, entry["phase"], backward, labels, dtype, shape, name)
+
+
+def renamed(by_name: Mapping[str, T], prefix: str, other: str) -> dict[str, T]:
+    """Return what has names that begin with a prefix by names that begin with another."""
+    return {f"{other}{name.removeprefix(prefix)}": value for name, value in by_name.items()}
 
 
 @contextmanager

@@ -5,12 +5,13 @@ docs/format.md says what stands in the folder. Here:
     layout        names of folders and files, and what is allowed as a name
     dtypes        how each dtype of torch stands in a safetensors file
     checksum      CRC-32
-    lane          one append-only safetensors file
+    lane          one append-only safetensors file; lanes are those of an attempt
     streams       append-only Arrow streams, and reading them past what is damaged
     site_text     a site as text that reads back
     commit        what is known of a commit beside its values
     journal       the Arrow stream whose batches are the commits
-    small         the Arrow stream of small values
+    small_values  the Arrow stream of small values
+    uncommitted   values that were appended since the last commit
     attempt       one writer's folder: append, commit, close; attempt_reader reads it
     new_attempt   makes that folder, and refuses to go on with another run
     index         the journal as columns of numbers; index_file keeps it in a file
@@ -22,12 +23,14 @@ docs/format.md says what stands in the folder. Here:
     intake        values as they come, gathered and handed to the queue
     worker        the thread that writes
     lock          whether a living process writes
-    disk          tt.Disk, the sink
-    planned       how large a run will be
-    statistics    rows of statistics on disk; rows_feed hands them on, measured_history joins them
+    disk          tt.Disk, the sink; attempt_recording is what it writes now
+    size_estimate how large a run will be
+    statistics_files  rows of statistics on disk; rows_feed hands them on, measured_rows and
+                  mapped_rows read them, measured_history joins those of attempts
     mapped        values of an index, memory-mapped and checked
-    history       which of what several attempts have counts
-    reading       an attempt, or all attempts of a rank, read again
-    opening       tt.open of a folder; folder_listing names what is in it, without torch
+    history       which of what several attempts have counts; gaps names what none has
+    progress      how far a training had come; owner tells whose a file is
+    rank_source   the attempts of a rank, read as one run
+    folder_source tt.open of a folder; folder_listing names what is in it, without torch
     doctor        what of a folder is whole
 """

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -49,13 +48,14 @@ class AttemptReader:
         self.lost: list[str] = []
         self.progress: Progress | None = None
         self._lines: list[bytes | str] = []
+        self._commits: list[Commit] = []
         self._end = 0
         self._num_damaged = 0
         self._is_sealed = self._is_misplaced = False
         self.refresh()
 
     def refresh(self) -> bool:
-        """Read what was committed since the last time; whether there was anything."""
+        """Read what was committed since the last call. Return whether anything was new."""
         facts = self._read_facts()
         facts = {} if self._is_misplaced else facts
         is_news, self.facts = facts != self.facts, facts
@@ -87,23 +87,11 @@ class AttemptReader:
         """Return whether a living process writes the attempt."""
         return self.state == "open" and is_being_written(self.folder)
 
-    @cached_property
-    def _commits(self) -> tuple[int, list[Commit]]:
-        return 0, []
-
     @property
     def commits(self) -> list[Commit]:
         """The commits, each with what is known of it beside its values."""
-        done, found = self._commits
-        if done < len(self._lines):
-            found += [Commit.of_json(line) for line in self._lines[done:]]
-            self.__dict__["_commits"] = len(self._lines), found
-        return found
-
-    @property
-    def last_commit(self) -> Commit | None:
-        """The last commit; ``None`` if there is none."""
-        return Commit.of_json(self._lines[-1]) if self._lines else None
+        self._commits += [Commit.of_json(line) for line in self._lines[len(self._commits) :]]
+        return self._commits
 
     def commits_with(self, name: str) -> Iterator[Commit]:
         """Iterate over commits that have a part that is left out where it is empty, as ``scalars``.
@@ -129,8 +117,8 @@ class AttemptReader:
     def first_step(self) -> int | None:
         """The first step that it has, with values, statistics or notes alone, if any.
 
-        What is logged before a resumed step is named (``w.log(...); w.step(1000)``) is committed
-        as of step 0: numbers alone in the first commit do not make it the first step.
+        A number that is logged before a resumed step is named (``w.log(...); w.step(1000)``) is
+        committed as of step 0: numbers alone in the first commit do not make it the first step.
         """
         values = self.index.columns["step"]
         steps = [int(values.min())] if len(values) else []

@@ -18,7 +18,7 @@ from torchtap.core.text import clean, plural, size
 from torchtap.runs.store.attempt_reader import AttemptReader
 from torchtap.runs.store.checksum import crc32, crc32_of_file
 from torchtap.runs.store.folder_listing import attempts_by_rank
-from torchtap.runs.store.gaps import gaps_of, kept_in_vain, unmeasured
+from torchtap.runs.store.gaps import gaps_of, partial_statistics, unmeasured
 from torchtap.runs.store.history import limits_of
 from torchtap.runs.store.index import DTYPES, Index
 from torchtap.runs.store.index_file import read_index
@@ -144,7 +144,7 @@ def _examined_rank(
             states[number].problems += damaged
         states[number].num_measured = len(measured_steps(one.folder))
     limits = limits_of(attempts)
-    measured = (*unmeasured(attempts, limits, spans), *kept_in_vain(attempts, limits, spans))
+    measured = (*unmeasured(attempts, limits, spans), *partial_statistics(attempts, limits, spans))
     for gap in (*gaps_of(attempts, limits), *measured):
         state = states[gap.attempt]
         (state.problems if gap.is_lost else state.notes).append(gap.reason)

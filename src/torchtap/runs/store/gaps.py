@@ -127,7 +127,9 @@ def unmeasured(attempts: Attempts, limits: Limits, spans: Mapping[int, Span | No
     return [gap for gap in found if gap is not None]
 
 
-def kept_in_vain(attempts: Attempts, limits: Limits, spans: Mapping[int, Span | None]) -> list[Gap]:
+def partial_statistics(
+    attempts: Attempts, limits: Limits, spans: Mapping[int, Span | None]
+) -> list[Gap]:
     """Steps of which the numbers alone are there: an attempt writes the rest when it is closed.
 
     Args:

@@ -6,19 +6,18 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from torchtap.core.absence import Absence
+from torchtap.core.absence import WHOLE_RUN, Absence
 from torchtap.core.record import said_steps
-from torchtap.core.site import Site
 from torchtap.runs.store.attempt_reader import AttemptReader
 from torchtap.runs.store.gaps import Attempts, Limits, gaps_of
 from torchtap.runs.store.index import Index
 from torchtap.runs.store.site_text import site_of
 
-WHOLE_RUN = Site("", "output")
-
 
 def limits_of(attempts: Attempts) -> Limits:
-    """An attempt goes on from its first step, and supersedes what earlier ones have from there."""
+    """Return, for each attempt, the first step that a later attempt replaces; ``None`` if none."""
+    if len(attempts) == 1:
+        return dict.fromkeys(attempts)
     limits: dict[int, int | None] = {}
     limit: int | None = None
     for number in sorted(attempts, reverse=True):

@@ -87,6 +87,18 @@ class Index:
         """Return an index of no value."""
         return Index({name: np.zeros(0, kind) for name, kind in DTYPES.items()}, Tables())
 
+    @staticmethod
+    def from_values(columns: Mapping[str, Sequence[Any]]) -> Index:
+        """Return the index of values whose sites, labels and so on are given as they are."""
+        tables, found = Tables(), {}
+        for name, column in columns.items():
+            if name in CODED:
+                entries = getattr(tables, name)
+                known = {entry: number for number, entry in enumerate(entries)}
+                column = [number_of(entry, known, entries) for entry in column]
+            found[name] = np.array(column, dtype=DTYPES[name])
+        return Index(found, tables)
+
     def only(self, chosen: NDArray[Any]) -> Index:
         """Some of its values, and of its sites those that they are of."""
         columns = {name: np.asarray(one)[chosen] for name, one in self.columns.items()}

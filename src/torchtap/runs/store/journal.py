@@ -1,7 +1,7 @@
 """The journal: an Arrow stream whose batches are the commits of an attempt. Needs pyarrow.
 
 A batch has one row for each value, and beside the columns, as JSON, what is known of the commit.
-What no whole batch names was never written.
+A value that no whole batch names was never written.
 """
 
 from __future__ import annotations
@@ -102,8 +102,8 @@ class Entry(NamedTuple):
 
 
 Head = tuple[Site, int, str, int, tuple[str, ...], str, tuple[int, ...], str]
-"""What of a value is mostly the same in each step: site, call, phase, backward, labels, dtype,
-shape and file."""
+"""The parts of a value that are mostly the same in each step: site, call, phase, backward, labels,
+dtype, shape and file."""
 
 
 class Template:

@@ -12,8 +12,8 @@ from torchtap.core.errors import RunError
 from torchtap.runs.store.checksum import crc32
 
 FORMAT = 1
-"""Of the folder; another one is refused."""
-RUN = "run.json"
+"""The format of the folder; another one is refused."""
+RUN_FILE = "run.json"
 ATTEMPT = "attempt.json"
 JOURNAL = "journal.arrows"
 SMALL = "small.arrows"
@@ -77,6 +77,11 @@ def ranks_in(run: Path) -> dict[int, Path]:
     return _numbered(run, _RANK)
 
 
+def is_attempt(folder: Path) -> bool:
+    """Return whether a folder is of one attempt of a rank."""
+    return (folder / JOURNAL).is_file() or (folder / ATTEMPT).is_file()
+
+
 def attempts_in(rank: Path) -> dict[int, Path]:
     """The folders of attempts of a rank, by number."""
     return _numbered(rank, _ATTEMPT)
@@ -93,7 +98,7 @@ def _numbered(folder: Path, pattern: re.Pattern[str]) -> dict[int, Path]:
 
 def is_run_folder(path: Path) -> bool:
     """Return whether a folder has the parts of a run."""
-    return path.is_dir() and ((path / RUN).is_file() or bool(ranks_in(path)))
+    return path.is_dir() and ((path / RUN_FILE).is_file() or bool(ranks_in(path)))
 
 
 def write_json(path: Path, body: dict[str, Any], *, sync: bool = False) -> None:

@@ -1,7 +1,7 @@
 """Rows of statistics in a file without a name, mapped into memory.
 
-Steps of a training of any length do not fit in the memory of a process. What is mapped from a file
-is read and written as any array, and the system takes the memory back where it is needed.
+Steps of a training of any length do not fit in the memory of a process. Mapped rows are read and
+written as any array, and the system takes the memory back where it is needed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from torchtap.stats.series import Rows
+from torchtap.stats.algebra import Rows
 from torchtap.stats.statistics import ROW_WIDTH
 
 _EXTENT = 8 << 20

@@ -12,15 +12,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from torchtap.core.record import EVAL, FORWARD
 from torchtap.runs.store.measured_rows import RowsReader
 from torchtap.runs.store.site_text import site_of
-from torchtap.runs.store.statistics import measured_in
+from torchtap.runs.store.statistics_files import measured_in
+from torchtap.stats.algebra import (
+    HISTOGRAMS,
+    MIXED,
+    SHAPES,
+    SUMS,
+    Rows,
+    States,
+    common,
+    merge_states,
+)
 from torchtap.stats.catalogue.results import Missing
-from torchtap.stats.histogram import Histogram, merged_together
-from torchtap.stats.series import ALL_STEPS, Rows, Series, SiteSummary
+from torchtap.stats.histogram import Histogram
+from torchtap.stats.kept_steps import ALL_STEPS, SavedSteps
+from torchtap.stats.series import Series
+from torchtap.stats.site_summary import SiteSummary
 from torchtap.stats.statistics import NUM_TENSORS, blank_rows
 
 _NOT_CLOSED = (
@@ -31,6 +41,7 @@ _SUPERSEDED = (
     "an attempt has further steps, which a later attempt repeats, and it is kept over all of its "
     "steps together"
 )
+_UNLIKE = "its samples differ in shape from attempt to attempt"
 _NO_TOTAL = "no histogram over all steps"
 _OTHERS = "the attempts measured other further statistics"
 _Sites = dict[str, tuple[Sequence[Any], dict[int, Rows]]]
@@ -142,8 +153,8 @@ class _Joining:
         for number, step in enumerate(steps):
             for place, row in by_step[step].items():
                 whole[number, place] = row
-        kept = [self._is_kept(step) for step in steps]
-        self.series.restore(steps, whole, kept, self._histograms, self._states)
+        kept = SavedSteps(filter(self._is_kept, steps), self._histograms, self._states)
+        self.series.restore(steps, whole, kept)
 
     def _is_kept(self, step: int) -> bool:
         own = self._owners[step].series
@@ -169,22 +180,15 @@ class _Joining:
             site.why_no_mean = lost[0]
         elif any(part.is_cut for part in parts):
             site.why_no_mean = _SUPERSEDED
-        elif len({one.mean_sum.shape for one in own if one.mean_sum is not None}) > 1:
-            site.why_no_mean = "its samples differ in shape from attempt to attempt"
         else:
-            sums = [one.mean_sum for one in own if one.mean_sum is not None]
-            site.mean_sum = np.sum(sums, axis=0)
-            site.num_samples = sum(one.num_samples for one in own)
-            site.why_no_mean = ""
+            site.take_samples(SUMS.merge([one.samples for one in own]), _UNLIKE)
 
     def _total(self, part: _Part, place: int) -> Histogram | None:
-        """The histogram of the steps of an attempt that count."""
+        """Return the histogram of the steps of an attempt that count."""
         if part.series is None or not part.series.has_histograms:
             return None
         own = part.series.known_place(self.series.measured[place].site)
-        if part.is_cut:
-            return part.series.total_of(own, part.steps[place])
-        return part.series.total(own)
+        return part.series.total(own, part.steps[place] if part.is_cut else None)
 
     def _histograms(self, step: int) -> dict[int, Histogram]:
         """Return the histograms of one step, or of all."""
@@ -194,7 +198,7 @@ class _Joining:
                 parts = [self._total(part, place) for part in self._having(place)]
                 there = [one for one in parts if one is not None]
                 if there and len(there) == len(parts):
-                    found[place] = merged_together(there)
+                    found[place] = HISTOGRAMS.merge(there)
                 continue
             part = self._owners[step]
             if part.series is not None and step in part.steps.get(place, ()):
@@ -203,14 +207,14 @@ class _Joining:
                     found[place] = counted
         return found
 
-    def _states(self, step: int, place: int) -> list[Any] | None:
-        """States of the further statistics in one step, or in all."""
+    def _states(self, step: int, place: int) -> States | None:
+        """Return states of the further statistics in one step, or in all."""
         if not self.series.statistics:
             return None
         if step == ALL_STEPS:
-            every = [self._all_states(part, place) for part in self._having(place)]
-            there = [states for states in every if states is not None]
-            return self._merged(there)
+            parts = self._having(place)
+            every = [self._all_states(part, place) for part in parts]
+            return merge_states(self.series.statistics, every)
         part, site = self._owners[step], self.series.measured[place].site
         if place not in part.steps or not self._has_same_statistics(part):
             return None
@@ -220,7 +224,7 @@ class _Joining:
     def _has_same_statistics(self, part: _Part) -> bool:
         return part.series is not None and part.series.statistics == self.series.statistics
 
-    def _all_states(self, part: _Part, place: int) -> list[Any] | None:
+    def _all_states(self, part: _Part, place: int) -> States | None:
         """Return the states of the steps of an attempt that count, or why there are none."""
         many, own = len(self.series.statistics), part.series
         if own is None:
@@ -229,18 +233,9 @@ class _Joining:
             return [Missing(f"{_OTHERS}.")] * many
         at = own.known_place(self.series.measured[place].site)
         if not part.is_cut:
-            return own.all_states(at)
-        states = [own.states_at(step, at) for step in part.steps[place]]
-        there = [one for one in states if one is not None]
-        if len(there) < len(states):
-            return [Missing(f"{_SUPERSEDED}.")] * many
-        return self._merged(there)
-
-    def _merged(self, every: Sequence[list[Any]]) -> list[Any] | None:
-        merged: list[Any] | None = None
-        for states in every:
-            merged = self.series.merged_states(merged, states)
-        return merged
+            return own.states_at(ALL_STEPS, at)
+        counted = own.states_of(at, part.steps[place])
+        return [Missing(f"{_SUPERSEDED}.")] * many if counted is None else counted
 
 
 def _series_of(measured: RowsReader | Series, phase: str) -> Series | None:
@@ -264,9 +259,9 @@ def _sites_of(measured: RowsReader | Series, phase: str) -> _Sites:
 
 def _describe(measured: SiteSummary, known: Sequence[Any]) -> None:
     dtype, shape, itemsize, notes = known
-    is_new = not measured.dtype
     dims = None if shape is None else tuple(shape)
-    measured.dtype = dtype if is_new or measured.dtype == dtype else "mixed"
-    measured.shape = dims if is_new or measured.shape == dims else None
-    measured.itemsize = itemsize
+    if measured.is_seen:
+        dtype = common((measured.dtype, dtype), MIXED)
+        dims = SHAPES.merge((measured.shape, dims))
+    measured.dtype, measured.shape, measured.itemsize = dtype, dims, itemsize
     measured.note(notes)

@@ -11,7 +11,7 @@ from torchtap.core.version import __version__
 from torchtap.runs.store.attempt_reader import AttemptReader
 from torchtap.runs.store.layout import (
     FORMAT,
-    RUN,
+    RUN_FILE,
     attempt_folder,
     attempts_in,
     is_run_folder,
@@ -74,7 +74,7 @@ def new_attempt(path: Path, rank: int, model: str, *, resume: bool) -> tuple[Pat
             )
     if before:
         _refuse_other_model(AttemptReader(before[max(before)]), model)
-    _write_run(path / RUN, model)
+    _write_run(path / RUN_FILE, model)
     number = max(before, default=-1) + 1
     folder = attempt_folder(home, number)
     folder.mkdir()  # Fails where another process was faster: no two write one folder.

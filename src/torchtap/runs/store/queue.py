@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from torchtap.runs.store.statistics import Measured
+    from torchtap.runs.store.statistics_files import Measured
 
 
 @dataclass(frozen=True, slots=True)

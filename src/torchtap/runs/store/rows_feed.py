@@ -7,14 +7,14 @@ from pathlib import Path
 
 from torchtap.runs.store.mapped_rows import MappedRows
 from torchtap.runs.store.queue import ByteQueue, Statistics
-from torchtap.runs.store.statistics import EVERY, measured_in, phases_of
+from torchtap.runs.store.statistics_files import EVERY, measured_in, phases_of
 from torchtap.stats.series import Series
 
 
 class RowsFeed:
     """Hands on the rows of the steps that have ended, each once.
 
-    What was handed on stays readable, mapped from a file without a name beside the run.
+    Rows that were handed on stay readable, mapped from a file without a name beside the run.
 
     Args:
         series: asks for what was measured; ``None`` where nothing measures.
@@ -49,10 +49,10 @@ class RowsFeed:
         if self._series is None or self._rows is None:
             return
         for phase, one in phases_of(self._series()):
-            came = one.steps_after(self._handed.get(phase))
+            came = one.rows.after(self._handed.get(phase))
             steps = [step for step in came if step <= self._last_closed]
             if steps:
-                one.move_rows(steps, self._rows.empty, self._rows.alone)
+                one.rows.move(steps, self._rows.empty, self._rows.alone)
                 self._queue.put(Statistics(measured_in(one, phase, steps)))
                 self._handed[phase] = steps[-1]
             if running is not None and running in came and running > self._last_closed:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 
 from torchtap.core.errors import RunError
-from torchtap.core.site import PORTS, Site
+from torchtap.core.ports import PORTS
+from torchtap.core.site import Site
 
 
 def site_text(site: Site) -> str:

@@ -31,7 +31,7 @@ _MARK = b"\xff\xff\xff\xff"
 """Every message of a stream begins so, at a multiple of eight bytes."""
 _ENDING = _MARK + bytes(4)
 _NO_BATCH = (pa.ArrowException, OSError, EOFError, ValueError, OverflowError)
-"""What pyarrow raises for bytes that are no batch."""
+"""The exceptions that pyarrow raises for bytes that are no batch."""
 CRC = b"crc"
 INFO = b"info"
 

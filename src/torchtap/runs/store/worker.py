@@ -6,8 +6,9 @@ import threading
 import time
 from typing import Any
 
-from torchtap.runs.store.attempt import AttemptWriter, Value, Written
+from torchtap.runs.store.attempt import AttemptWriter, Written
 from torchtap.runs.store.commit import Commit
+from torchtap.runs.store.lanes import Value
 from torchtap.runs.store.queue import (
     ByteQueue,
     EndOfStep,

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from torchtap.core.site import Site
 from torchtap.core.text import NONE, Cell, count, nonfinite, number, shape, share, short_count, size
-from torchtap.stats.catalogue.top_k import Element
 from torchtap.stats.numbers import NAMES, is_there, value_of
 from torchtap.stats.statistics import Statistics, sparkline
 
@@ -74,7 +73,7 @@ def is_left(name: str) -> bool:
 
 
 def text_of_result(value: Any) -> str:
-    """The result of a further statistic in a few words."""
+    """Return the result of a further statistic in a few words."""
     if value is None:
         return "none"
     if isinstance(value, Tensor):
@@ -83,9 +82,8 @@ def text_of_result(value: Any) -> str:
         return number(value)
     if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
         return ", ".join(map(text_of_result, value)) or "none"
-    if isinstance(value, Element):
-        return f"{number(value.value)} at {list(value.place)}"
-    return str(value)
+    in_words = getattr(value, "in_words", None)
+    return str(in_words()) if callable(in_words) else str(value)
 
 
 _COUNTS = ("numel", "num_finite", "num_tensors")
@@ -106,7 +104,7 @@ def _text_of_number(row: Row, name: str, value: float) -> str | Cell:
     if name.endswith(("_underflow", "_overflow")):
         counted = 0 if stats.histogram is None else stats.histogram.num_counted
         return NONE if math.isnan(value) else share(round(value * counted), counted)
-    if name in ("update_ratio", "weight_l2") and row.site.port != "update":
+    if name in ("update_ratio", "weight_l2") and not row.site.kind.compared_with:
         return NONE
     return number(value) if stats.num_finite and _is_counted(stats, name) else NONE
 

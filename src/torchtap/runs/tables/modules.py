@@ -75,12 +75,12 @@ def _module_row(outputs: list[Row], gradients: list[Row]) -> ModuleRow:
         shape=first.shape,
         dtype=first.dtype,
         num_tensors=len(outputs),
-        stats=_together(outputs),
-        gradient=_together(gradients) if gradients else None,
+        stats=_merged_source(outputs),
+        gradient=_merged_source(gradients) if gradients else None,
     )
 
 
-def _together(rows: Iterable[Row]) -> Statistics:
+def _merged_source(rows: Iterable[Row]) -> Statistics:
     merged = Statistics()
     for row in rows:
         merged = merged.merge(row.stats)

@@ -1,7 +1,8 @@
 """The statistics of a run as columns: one row for each site and step.
 
-What was measured while it ran lies in arrays already. A column is taken out of them when it is
-asked for, and a query asks for a few. Rows of values that were kept are measured at the beginning.
+Numbers that were measured while it ran lie in arrays already. A column is taken out of them when it
+is asked for, and a query asks for a few. Rows of values that were kept are measured at the
+beginning.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from torchtap.stats.statistics import NUMBERS
 
 if TYPE_CHECKING:
     from torchtap.runs.contents import Contents
-    from torchtap.stats.series import Snapshot
+    from torchtap.stats.rows_by_step import Snapshot
     from torchtap.stats.statistics import Statistics
 
 FLOATS = frozenset(("mean", "std", "rms", "l1", "l2", "min", "max", "absmax"))
@@ -33,7 +34,7 @@ _Number = Callable[[str], Column]
 
 
 def unicode_names(sites: Iterable[Site]) -> list[str]:
-    """Sites as texts for files, no two alike; lone surrogates are written as ``\\udXXX``."""
+    """Return sites as texts for files, no two alike; lone surrogates are written as ``\\udXXX``."""
     found: dict[str, None] = {}
     for site in sites:
         name = text = str(site).encode("utf-8", "backslashreplace").decode()
@@ -61,7 +62,7 @@ class StatisticsIndex:
 
     def __init__(self, held: Contents, sites: Sequence[Site]) -> None:
         self.names = unicode_names(sites)
-        self.rows: Snapshot = held.series.snapshot()
+        self.rows: Snapshot = held.series.rows.snapshot()
         known = [held.series.known_place(s) if s in held.series else -1 for s in sites]
         self.dtypes = [held.series.of(s).dtype if s in held.series else "" for s in sites]
         is_there = np.zeros((len(sites), len(self.rows.steps)), dtype=bool)
@@ -73,7 +74,8 @@ class StatisticsIndex:
         self.site, self.step = site.astype(np.int32), self.rows.steps[self._at]
         self._place = np.array(known, dtype=np.intp)[site]
         self.kept: dict[int, tuple[Site, int]] = {}
-        self._add_kept({n: s for n, one in enumerate(sites) if (s := held.only_kept(one))}, sites)
+        only_kept = ((n, held.statistics.unmeasured_steps(one)) for n, one in enumerate(sites))
+        self._add_kept({n: steps for n, steps in only_kept if steps}, sites)
 
     def __len__(self) -> int:
         return len(self.site)
@@ -93,9 +95,12 @@ class StatisticsIndex:
             self.kept[row] = sites[self.site[row]], int(self.step[row])
 
     def number(self, place: int, rows: Column) -> Column:
-        """One of the 16 numbers of some rows; of those that were not measured it means nothing."""
+        """Return a number of the 16 of some rows; it means nothing of those not measured."""
         at, sites = self._at[rows], self._place[rows]
-        return self.rows.numbers(at, sites, place) if len(self.rows.steps) else np.zeros(len(rows))
+        if not len(self.rows.steps):
+            return np.zeros(len(rows))
+        found: Column = self.rows.column(place)[at, sites]
+        return found
 
 
 class StatisticsColumns:
@@ -125,7 +130,7 @@ class StatisticsColumns:
         return codes, list(known)
 
     def column(self, name: str, rows: Column | None = None) -> Column:
-        """One of ``NUMBERS``, or ``step``.
+        """Return one of ``NUMBERS``, or ``step``.
 
         Args:
             name: which.
@@ -142,7 +147,7 @@ class StatisticsColumns:
         return found
 
     def texts(self) -> dict[str, list[str]]:
-        """The columns of texts."""
+        """Return the columns of texts."""
         codes, dtypes = self.dtypes
         names = self.index.names
         return {
@@ -152,7 +157,7 @@ class StatisticsColumns:
 
 
 def _column(name: str, number: _Number) -> Column:
-    """A column as ``Statistics`` has it: NaN where nothing is finite, sums and counts zero."""
+    """Make a column as ``Statistics`` has it: NaN where nothing is finite, sums and counts 0."""
     if name not in FLOATS:
         return number(name.upper()).astype(np.int64)
     if name in ("l1", "l2"):
@@ -170,5 +175,5 @@ def _column(name: str, number: _Number) -> Column:
 
 
 def columns_of(held: Contents, index: StatisticsIndex) -> StatisticsColumns:
-    """The columns of an index of a run."""
-    return StatisticsColumns(index, lambda site, step: held.stats(site, step=step))
+    """Return the columns of an index of a run."""
+    return StatisticsColumns(index, lambda site, step: held.statistics.stats(site, step=step))

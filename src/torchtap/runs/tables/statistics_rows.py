@@ -21,7 +21,7 @@ from torchtap.runs.tables.statistics_columns import (
 from torchtap.stats.statistics import NUMBERS
 
 if TYPE_CHECKING:
-    from torchtap.runs.run import Run
+    from torchtap.runs.contents import Contents
     from torchtap.runs.select import Where
 
 _CHUNK = 8192
@@ -29,9 +29,9 @@ _CHUNK = 8192
 _QUESTIONS = ("select", "from", "describe", "summarize")
 
 
-def statistics_rows(run: Run, where: Where = None) -> Iterator[dict[str, Any]]:
-    """Site, step and numbers of every site and step."""
-    columns = _columns(run, where)
+def statistics_rows(held: Contents, where: Where = None) -> Iterator[dict[str, Any]]:
+    """Yield site, step and numbers of every site and step."""
+    columns = _columns(held, where)
     texts = columns.texts()
     for start in range(0, len(columns), _CHUNK):
         rows = np.arange(start, min(start + _CHUNK, len(columns)))
@@ -41,7 +41,7 @@ def statistics_rows(run: Run, where: Where = None) -> Iterator[dict[str, Any]]:
             yield dict(zip(NAMES, row, strict=True))
 
 
-def query_statistics(run: Run, query: str) -> Any:
+def query_statistics(held: Contents, query: str) -> Any:
     """See :meth:`Run.sql <torchtap.runs.run.Run.sql>`."""
     if find_spec("duckdb") is None:
         raise MissingExtraError(
@@ -57,14 +57,14 @@ def query_statistics(run: Run, query: str) -> Any:
     # A database that takes longer to make than most queries; one of its own for all else than
     # questions, such as making a table. The answer keeps it alive.
     asked = _database(os.getpid()).cursor() if _is_question(query) else _connected()
-    asked.register("statistics", LazyTable(_columns(run, None)))
+    asked.register("statistics", LazyTable(_columns(held, None)))
     return asked.sql(query)
 
 
-def arrow_table(run: Run, where: Where) -> Any:
-    """The statistics as a table of Arrow."""
+def arrow_table(held: Contents, where: Where) -> Any:
+    """Return the statistics as a table of Arrow."""
     pa = _arrow()
-    columns = _columns(run, where)
+    columns = _columns(held, where)
     texts = columns.texts()
     from torchtap.runs.store.journal import texts_of
     from torchtap.runs.tables.lazy_table import plain
@@ -79,8 +79,7 @@ def arrow_table(run: Run, where: Where) -> Any:
     )
 
 
-def _columns(run: Run, where: Where) -> StatisticsColumns:
-    held = run._contents()
+def _columns(held: Contents, where: Where) -> StatisticsColumns:
     index = held.statistics_index if where is None else StatisticsIndex(held, held.select(where))
     return columns_of(held, index)
 
@@ -110,7 +109,7 @@ def _connected() -> Any:
 
 @cache
 def _database(process: int) -> Any:
-    """A database in memory, of this process."""
+    """Return a database in memory, of this process."""
     found = _connected()
     atexit.register(_database.cache_clear)
     return found

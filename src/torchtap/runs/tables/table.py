@@ -14,14 +14,15 @@ from torchtap.core.record import Record
 from torchtap.core.site import Site, did_you_mean
 from torchtap.runs.tables.columns import ROW_COLUMNS, TABLE_COLUMNS, Row as Row
 from torchtap.runs.tables.text import MOST_ROWS, WAY_OUT, show_table
-from torchtap.stats import reading
+from torchtap.stats import read_series
 from torchtap.stats.measure import measure_all, shape_of
 from torchtap.stats.numbers import NAMES, number_of
 from torchtap.stats.series import Series
 from torchtap.stats.statistics import Statistics
 
 if TYPE_CHECKING:
-    from torchtap.runs.contents import Contents, Step
+    from torchtap.runs.contents import Contents
+    from torchtap.runs.run_statistics import Step
     from torchtap.runs.select import Where
 
 
@@ -119,22 +120,33 @@ class Table(Printed):
         """The table as text; ``print(table)`` shows it with the defaults.
 
         Args:
-            limit: most rows; ``None`` for all. What is left out is counted.
+            limit: most rows; ``None`` for all. The rows that are left out are counted.
             width: columns of the terminal, to which names and shapes are shortened; ``None`` for
                 whole ones.
         """
-        return self._page(limit).text(width=width)
+        return page_of_table(self, limit=limit).text(width=width)
 
-    def _page(self, limit: int | None = MOST_ROWS, way_out: str = WAY_OUT) -> Page:
-        return show_table(
-            self.rows,
-            self.columns,
-            self.steps,
-            self.notes,
-            is_merged=self.is_merged,
-            limit=limit,
-            way_out=way_out,
-        )
+    def _page(self) -> Page:
+        return page_of_table(self)
+
+
+def page_of_table(table: Table, *, limit: int | None = MOST_ROWS, way_out: str = WAY_OUT) -> Page:
+    """Show a table.
+
+    Args:
+        table: which.
+        limit: most rows; ``None`` for all.
+        way_out: how to see the others.
+    """
+    return show_table(
+        table.rows,
+        table.columns,
+        table.steps,
+        table.notes,
+        is_merged=table.is_merged,
+        limit=limit,
+        way_out=way_out,
+    )
 
 
 def measure_table(
@@ -149,9 +161,9 @@ def measure_table(
 ) -> Table:
     """Build the table of a run.
 
-    What was measured while it ran is taken as it is, and counts before what was kept, which is
-    measured now, reading every value of the last step of each site once (of all steps for a merged
-    table).
+    Statistics that were measured while it ran are taken as they are, and count before values that
+    were kept, which are measured now, reading every value of the last step of each site once (of
+    all steps for a merged table).
     """
     names = _chosen(held.series, columns, sort)
     histogram = histogram or any(_needs_histogram(name) for name in names)
@@ -159,14 +171,14 @@ def measure_table(
     wanted = _wanted(steps)
     rows, seen = [], set[int]()
     for site in held.select(where):
-        own = [step for step in held.steps_of(site) if wanted is None or step in wanted]
+        own = [step for step in held.statistics.steps_of(site) if wanted is None or step in wanted]
         if not own:
             continue
         seen |= set(own)
         if site in held.series:
             rows.append(_measured_row(held, site, own, wanted, is_merged=is_merged))
         else:
-            group = held.records_of(site, wanted)
+            group = held.index.records_of(site, wanted)
             rows.append(_row(held, site, group, histogram=histogram, is_merged=is_merged))
     table = Table(tuple(rows), names, tuple(sorted(seen)), is_merged, _notes(seen, wanted))
     return table if sort is None else table.sorted(sort)
@@ -235,7 +247,7 @@ def _wanted(steps: Step) -> set[int] | None:
 
 
 def _notes(seen: Collection[int], wanted: Collection[int] | None) -> tuple[str, ...]:
-    return () if wanted is None else reading.part_of(seen, wanted)
+    return () if wanted is None else read_series.part_of(seen, wanted)
 
 
 # ---------------------------------------------------------------------- rows
@@ -244,14 +256,16 @@ def _notes(seen: Collection[int], wanted: Collection[int] | None) -> tuple[str, 
 def _measured_row(
     held: Contents, site: Site, steps: list[int], wanted: Collection[int] | None, *, is_merged: bool
 ) -> Row:
-    kept = set(held.only_kept(site)) & set(steps)
-    per_step = [reading.numbers_at(held.series, site, step) for step in steps if step not in kept]
-    others = held.records_of(site, kept) if kept else []
+    kept = set(held.statistics.unmeasured_steps(site)) & set(steps)
+    per_step = [
+        read_series.numbers_at(held.series, site, step) for step in steps if step not in kept
+    ]
+    others = held.index.records_of(site, kept) if kept else []
     calls = Counter(record.step for record in others)
     if not is_merged:
-        stats = held.stats(site, step=steps[-1])
+        stats = held.statistics.stats(site, step=steps[-1])
     else:
-        stats = held.stats(site, step="all" if wanted is None else sorted(wanted))
+        stats = held.statistics.stats(site, step="all" if wanted is None else sorted(wanted))
     return Row(
         site=site,
         type=held.meta.type_name(site.path),
@@ -274,8 +288,8 @@ def _row(
     for record in records:
         per_step[record.step] += 1
     shown = chosen[-1].kept
-    if site.port == "update":  # With the norm of its parameter, or why there is none.
-        stats = held.stats(site, step=sorted(per_step) if is_merged else last_step)
+    if site.compared_with:  # With the norm of its parameter, or why there is none.
+        stats = held.statistics.stats(site, step=sorted(per_step) if is_merged else last_step)
     else:
         values = (record.value for record in chosen if not record.overwritten)
         stats = measure_all(values, histogram=histogram)

@@ -97,7 +97,7 @@ def _reasons(rows: Sequence[Row], names: Sequence[str]) -> list[Part]:
     """Why there is no number where one could be expected."""
     said: dict[str, list[str]] = {}
     for row in rows:
-        if "update_ratio" in names and row.site.port == "update" and row.stats.why_no_ratio:
+        if "update_ratio" in names and row.site.kind.compared_with and row.stats.why_no_ratio:
             reason = f"no update_ratio: {row.stats.why_no_ratio}"
             said.setdefault(reason, []).append(str(row.site))
         for name, why in _missing(row, names).items():

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
+
+from torchtap.stats.catalogue.kinds import named_statistic, named_value
 
 _SKETCH = 1 << 13
 _EXACT = 1 << 16
@@ -14,6 +17,7 @@ _EXACT = 1 << 16
 _CHUNK = 1 << 20
 
 
+@named_value
 @dataclass(frozen=True, slots=True)
 class Trail:
     """The vector of the first and of the last step, and the cosines between neighbours."""
@@ -24,14 +28,16 @@ class Trail:
     count: int = 0
 
 
+@named_statistic
 @dataclass(frozen=True, slots=True)
 class Cosine:
     """See :func:`cosine`."""
 
     name: str
+    ranks_by_step: ClassVar[bool] = True
 
     def init(self) -> Trail:
-        """No vector."""
+        """Return a trail without a vector."""
         return Trail()
 
     def update(self, state: Trail, tensor: Tensor) -> Trail:
@@ -42,7 +48,7 @@ class Cosine:
         return Trail(vector, vector)
 
     def merge(self, one: Trail, two: Trail) -> Trail:
-        """Two stretches of steps, the earlier first."""
+        """Merge two stretches of steps, the earlier first."""
         if one.last is None or two.first is None:
             return one if two.first is None else two
         total, count = one.total + two.total, one.count + two.count
@@ -51,8 +57,18 @@ class Cosine:
             total, count = total + float(cosine), count + 1
         return Trail(one.first, two.last, total, count)
 
+    def merge_ranks(self, one: Trail, two: Trail) -> Trail:
+        """Join both to one vector: its cosine to the next step is that of the whole batch."""
+        if one.first is None or two.first is None or one.last is None or two.last is None:
+            return one if two.first is None else two
+        return Trail(torch.cat([one.first, two.first]), torch.cat([one.last, two.last]))
+
+    def merge_shards(self, one: Trail, two: Trail, dim: int | None, num_dims: int | None) -> Trail:
+        """Join both to one vector, wherever the tensor was cut."""
+        return self.merge_ranks(one, two)
+
     def finish(self, state: Trail) -> float:
-        """Mean cosine between neighbouring steps; NaN of a single step."""
+        """Return the mean cosine between neighbouring steps; NaN of a single step."""
         return state.total / state.count if state.count else math.nan
 
 

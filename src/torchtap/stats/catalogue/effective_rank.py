@@ -9,8 +9,11 @@ import torch
 from torch import Tensor
 
 from torchtap.core.errors import InputError
+from torchtap.stats.catalogue.kinds import named_statistic, named_value
+from torchtap.stats.catalogue.results import OF_SHARDS, UNKNOWN_CUT, Missing
 
 
+@named_value
 @dataclass(frozen=True, slots=True)
 class Covariance:
     """The mean of ``count`` rows, and the sum of the outer products of their deviations from it."""
@@ -20,6 +23,7 @@ class Covariance:
     products: Tensor | None = None
 
 
+@named_statistic
 @dataclass(frozen=True, slots=True)
 class EffectiveRank:
     """See :func:`effective_rank`."""
@@ -29,7 +33,7 @@ class EffectiveRank:
     name: str
 
     def init(self) -> Covariance:
-        """No row."""
+        """Return the covariance of no row."""
         return Covariance()
 
     def update(self, state: Covariance, tensor: Tensor) -> Covariance:
@@ -51,7 +55,7 @@ class EffectiveRank:
         return self.merge(state, Covariance(len(rows), mean, rows.T @ rows))
 
     def merge(self, one: Covariance, two: Covariance) -> Covariance:
-        """Both together (Chan, Golub & LeVeque 1979): a large mean does not swallow the rest."""
+        """Merge both (Chan, Golub & LeVeque 1979): a large mean does not swallow the rest."""
         if one.mean is None or one.products is None:
             return two
         if two.mean is None or two.products is None or one.mean.shape != two.mean.shape:
@@ -63,8 +67,17 @@ class EffectiveRank:
             one.count + two.count, one.mean + delta * share, one.products + two.products + between
         )
 
+    def merge_shards(
+        self, one: Covariance, two: Covariance, dim: int | None, num_dims: int | None
+    ) -> Covariance | Missing:
+        """Merge rows of all features; of shards with some of the features each none are known."""
+        if dim is None or num_dims is None:
+            return Missing(UNKNOWN_CUT)
+        is_cut = -num_dims <= self.dim < num_dims and self.dim % num_dims == dim
+        return Missing(OF_SHARDS) if is_cut else self.merge(one, two)
+
     def finish(self, state: Covariance) -> float:
-        """Participation ratio of the covariance's eigenvalues; NaN of fewer than two rows."""
+        """Return the participation ratio of the eigenvalues; NaN of fewer than two rows."""
         if state.products is None or state.count < 2:
             return math.nan
         covariance = state.products / state.count

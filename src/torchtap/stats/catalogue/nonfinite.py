@@ -10,7 +10,10 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from torchtap.stats.catalogue.kinds import named_statistic, named_value
 
+
+@named_value
 class Occurrence(NamedTuple):
     """The first tensor of a site with a NaN or an Inf.
 
@@ -23,6 +26,7 @@ class Occurrence(NamedTuple):
     order: int
 
 
+@named_value
 @dataclass(frozen=True, slots=True)
 class Search:
     """The call and the order of the first, -1 where there is none; on the tensors' device, so
@@ -32,6 +36,7 @@ class Search:
     found: Tensor | None = None
 
 
+@named_statistic
 @dataclass(frozen=True, slots=True)
 class FirstNonfinite:
     """See :func:`first_nonfinite`."""
@@ -41,7 +46,7 @@ class FirstNonfinite:
     _order: Iterator[int] = field(default_factory=count, compare=False, repr=False)
 
     def init(self) -> Search:
-        """Nothing was seen."""
+        """Return a search that has seen nothing."""
         return Search()
 
     def update(self, state: Search, tensor: Tensor) -> Search:
@@ -51,7 +56,7 @@ class FirstNonfinite:
         return self.merge(state, Search(1, here))
 
     def merge(self, one: Search, two: Search) -> Search:
-        """The first of both, the earlier stretch first."""
+        """Take the first of both, the earlier stretch first."""
         total = one.num_tensors + two.num_tensors
         if one.found is None or two.found is None:
             return Search(total, two.found if one.found is None else one.found)
@@ -60,8 +65,16 @@ class FirstNonfinite:
         later = torch.where(later[1] < 0, later, moved)
         return Search(total, torch.where(one.found[1] < 0, later, one.found))
 
+    def merge_ranks(self, one: Search, two: Search) -> Search:
+        """Take the one that came first: ranks run the same program, so orders are comparable."""
+        if one.found is None or two.found is None:
+            return two if one.found is None else one
+        orders = [int(state.found[1]) for state in (one, two) if state.found is not None]
+        is_second = orders[0] < 0 or 0 <= orders[1] < orders[0]
+        return Search(max(one.num_tensors, two.num_tensors), two.found if is_second else one.found)
+
     def finish(self, state: Search) -> Occurrence | None:
-        """The first, or ``None``."""
+        """Return the first, or ``None``."""
         if state.found is None:
             return None
         call, order = state.found.tolist()

@@ -6,12 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor
-
 from torchtap.core.errors import RunError
 from torchtap.core.site import did_you_mean
+from torchtap.stats.catalogue.kinds import named_value
+
+OF_SHARDS = "the ranks have shards, whose places and features are not those of the whole."
+UNKNOWN_CUT = "the ranks have parts of which it is not known along which dim they were cut."
 
 
+@named_value
 @dataclass(frozen=True, slots=True)
 class Missing:
     """Stands in the place of a result that is not available."""
@@ -61,33 +64,3 @@ class Extra(dict[str, Any]):
     @property
     def _here(self) -> str:
         return f" of {self.where}" if self.where else ""
-
-
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """A user's statistic in a saved run: its results are known, and not its functions.
-
-    What is a state elsewhere is the result here.
-    """
-
-    name: str
-
-    def init(self) -> Missing:
-        """The result of no tensor."""
-        return Missing("nothing was measured.")
-
-    def update(self, state: Any, tensor: Tensor) -> Any:
-        """A saved run measures no more."""
-        raise RunError(f"{self.name!r} is of a saved run, which measures no more.")
-
-    def merge(self, one: Any, two: Any) -> Missing:
-        """Its merge is not in the file."""
-        return Missing(
-            "the run was saved, and the file holds its result in each step and over all of them. "
-            "Merging some takes the statistic's own code: ask the run for this window before it "
-            "is saved."
-        )
-
-    def finish(self, state: Any) -> Any:
-        """The result."""
-        return state

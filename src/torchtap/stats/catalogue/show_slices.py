@@ -39,7 +39,7 @@ def show_slices(
     limit: int | None = MOST_ROWS,
     way_out: str = "",
 ) -> Page:
-    """One line per slice: per channel, per unit, per token.
+    """Show a line per slice: per channel, per unit, per token.
 
     Args:
         title: what they are.
@@ -53,15 +53,8 @@ def show_slices(
     cells = [(str(n), *(_cell(name, numbers[name][n]) for name in names)) for n in order]
     if not cells:
         return Page(Line(title, "head"))
-    grid = Grid(
-        cells,
-        ("slice", *names),
-        "r" * (1 + len(names)),
-        title=title,
-        limit=limit,
-        noun="slice",
-        way_out=way_out,
-    )
+    names, right = ("slice", *names), "r" * (1 + len(names))
+    grid = Grid(cells, names, right, title=title, limit=limit, noun="slice", way_out=way_out)
     return Page(grid)
 
 

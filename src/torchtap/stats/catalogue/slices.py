@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from torchtap.core.printed_page import Page, Printed
+from torchtap.stats.catalogue.kinds import named_statistic, named_value
+from torchtap.stats.catalogue.results import UNKNOWN_CUT, Missing
 from torchtap.stats.catalogue.show_slices import one_line, show_slices
 from torchtap.stats.kernels import native
 from torchtap.stats.statistics import (
@@ -26,6 +28,7 @@ from torchtap.stats.statistics import (
 )
 
 
+@named_value
 @dataclass(frozen=True, eq=False, repr=False)
 class Slices(Printed):
     """The result of :func:`along`: one number per slice, ``float64[slices]`` each.
@@ -97,17 +100,21 @@ class Slices(Printed):
         return self.saturated_elements / self.rows[:, NUMEL]
 
     def dead_slices(self, share: float = 1.0) -> list[int]:
-        """Slices of which at least a ``share`` of the elements is zero: dead units."""
+        """Return slices of which at least a ``share`` of the elements is zero: dead units."""
         return torch.nonzero(self.zeros >= share).flatten().tolist()
 
     def saturated_slices(self, share: float = 1.0) -> list[int]:
-        """Slices of which at least a ``share`` of the elements is saturated."""
+        """Return slices of which at least a ``share`` of the elements is saturated."""
         return torch.nonzero(self.saturated >= share).flatten().tolist()
 
     def as_dict(self) -> dict[str, list[float]]:
-        """Name -> one number per slice."""
+        """Return name -> one number per slice."""
         names = ("numel", "mean", "std", "l1", "l2", "min", "max", "absmax", "zeros", "saturated")
         return {name: getattr(self, name).tolist() for name in names}
+
+    def with_notes(self, notes: tuple[str, ...]) -> Slices:
+        """Return the same slices with these notes."""
+        return replace(self, notes=notes)
 
     @property
     def _some(self) -> Tensor:
@@ -126,6 +133,7 @@ class Slices(Printed):
         return show_slices(repr(self), self.as_dict())
 
 
+@named_statistic
 @dataclass(frozen=True, slots=True)
 class Along:
     """See :func:`along`."""
@@ -135,7 +143,7 @@ class Along:
     name: str
 
     def init(self) -> Slices:
-        """No slices."""
+        """Return no slices."""
         return Slices(empty_rows(0), torch.zeros(0, dtype=torch.float64))
 
     def update(self, state: Slices, tensor: Tensor) -> Slices:
@@ -145,12 +153,10 @@ class Along:
             dim = 0
         else:
             dim = self.dim % tensor.dim()
-        if not len(state.rows):
-            return Slices(_rows(tensor, dim).cpu(), self._reached(tensor, dim))
         return self.merge(state, Slices(_rows(tensor, dim).cpu(), self._reached(tensor, dim)))
 
     def _reached(self, tensor: Tensor, dim: int) -> Tensor:
-        """Elements per slice whose magnitude is ``bound`` or more."""
+        """Return elements per slice whose magnitude is ``bound`` or more."""
         if not math.isfinite(self.bound):
             return torch.zeros(tensor.shape[dim], dtype=torch.float64)
         reached = magnitudes(tensor) >= self.bound
@@ -158,20 +164,33 @@ class Along:
         return (reached.sum(others) if others else reached).to(torch.float64).cpu()
 
     def merge(self, one: Slices, two: Slices) -> Slices:
-        """Slice by slice; where one has more of them, the rest is taken as it is."""
+        """Merge slice by slice; where one has more of them, take the rest as it is."""
         longer, shorter = (one, two) if len(one.rows) >= len(two.rows) else (two, one)
         common = len(shorter.rows)
         if not common:
             return longer
-        rows = _merged(longer.rows[:common], shorter.rows)
+        # numpy takes a third of the time of PyTorch for few numbers.
+        merged = merged_rows(longer.rows[:common].numpy(), shorter.rows.numpy())
+        rows = torch.from_numpy(merged)
         counts = longer.saturated_elements[:common] + shorter.saturated_elements
         if common < len(longer.rows):
             rows = torch.cat([rows, longer.rows[common:]])
             counts = torch.cat([counts, longer.saturated_elements[common:]])
         return Slices(rows, counts)
 
+    def merge_shards(
+        self, one: Slices, two: Slices, dim: int | None, num_dims: int | None
+    ) -> Slices | Missing:
+        """Put the slices of two shards one after the other where they were cut along this dim."""
+        if dim is None or num_dims is None:
+            return Missing(UNKNOWN_CUT)
+        if not (-num_dims <= self.dim < num_dims and self.dim % num_dims == dim):
+            return self.merge(one, two)
+        reached = torch.cat([one.saturated_elements, two.saturated_elements])
+        return Slices(torch.cat([one.rows, two.rows]), reached)
+
     def finish(self, state: Slices) -> Slices:
-        """The slices."""
+        """Return the slices."""
         return state
 
 
@@ -218,7 +237,7 @@ def _rows(tensor: Tensor, dim: int) -> Tensor:
 
 
 def _stock_rows(slices: Tensor, rows: Tensor) -> Tensor:
-    """``slices``: ``[slices, elements]``."""
+    """Measure ``slices``, ``[slices, elements]``, by stock operations."""
     if not slices.shape[1]:
         return rows
     wide = slices.to(torch.float64)
@@ -236,8 +255,3 @@ def _stock_rows(slices: Tensor, rows: Tensor) -> Tensor:
     rows[:, MAX] = torch.where(finite, wide, -math.inf).amax(1)
     rows[:, ZEROS] = (wide == 0).sum(1).to(torch.float64)
     return rows
-
-
-def _merged(rows: Tensor, others: Tensor) -> Tensor:
-    """In numpy, whose operations on few numbers take a third of the time of PyTorch's."""
-    return torch.from_numpy(merged_rows(rows.numpy(), others.numpy()))

@@ -10,9 +10,13 @@ import torch
 from torch import Tensor
 
 from torchtap.core.errors import InputError
+from torchtap.core.text import number
+from torchtap.stats.catalogue.kinds import named_statistic, named_value
+from torchtap.stats.catalogue.results import OF_SHARDS, Missing
 from torchtap.stats.catalogue.slices import magnitudes
 
 
+@named_value
 class Element(NamedTuple):
     """One element: its value, its place in its tensor, and which of the tensors that was."""
 
@@ -20,7 +24,12 @@ class Element(NamedTuple):
     place: tuple[int, ...]
     tensor: int
 
+    def in_words(self) -> str:
+        """Return the value and its place, as a table shows them."""
+        return f"{number(self.value)} at {list(self.place)}"
 
+
+@named_value
 @dataclass(frozen=True, slots=True)
 class Largest:
     """The largest elements so far, and of how many tensors.
@@ -34,6 +43,7 @@ class Largest:
     num_tensors: int = 0
 
 
+@named_statistic
 @dataclass(frozen=True, slots=True)
 class TopK:
     """See :func:`top_k`."""
@@ -42,7 +52,7 @@ class TopK:
     name: str
 
     def init(self) -> Largest:
-        """No element, of no tensor."""
+        """Return no element, of no tensor."""
         return Largest()
 
     def update(self, state: Largest, tensor: Tensor) -> Largest:
@@ -60,13 +70,19 @@ class TopK:
         return self.merge(state, Largest(tuple(found), 1))
 
     def merge(self, one: Largest, two: Largest) -> Largest:
-        """The largest of both."""
+        """Take the largest of both."""
         shifted = [e._replace(tensor=e.tensor + one.num_tensors) for e in two.elements]
         ranked = sorted([*one.elements, *shifted], key=lambda e: -abs(e.value))
         return Largest(tuple(ranked[: self.k]), one.num_tensors + two.num_tensors)
 
+    def merge_shards(
+        self, one: Largest, two: Largest, dim: int | None, num_dims: int | None
+    ) -> Missing:
+        """Say that places in a shard are not those in the whole."""
+        return Missing(OF_SHARDS)
+
     def finish(self, state: Largest) -> list[Element]:
-        """The elements, largest magnitude first."""
+        """Return the elements, largest magnitude first."""
         return list(state.elements)
 
 

@@ -1,10 +1,10 @@
-"""The door to the Triton kernels (``cuda_kernel.py``): tensors of a CUDA device, where they are.
+"""Calls the Triton kernels (``cuda_kernel.py``): tensors of a CUDA device, where they are.
 
 A row is ``float64[16]`` as in :mod:`torchtap.stats.statistics`, a histogram ``int64[8192]`` as in
 :mod:`torchtap.stats.histogram`, both beside the tensor; what is measured is merged into what they
-hold. Nothing is read back and nothing waited for. What is needed in between comes from PyTorch's
-allocator and goes back to it. Launches can be captured in a CUDA graph, if tensors of the same
-dtypes were measured before: a kernel is compiled and loaded when it is first needed.
+hold. Nothing is read back and nothing waited for. Memory that is needed in between comes from
+PyTorch's allocator and goes back to it. Launches can be captured in a CUDA graph, if tensors of the
+same dtypes were measured before: a kernel is compiled and loaded when it is first needed.
 
 The numbers are those of :mod:`torchtap.stats.kernels.stock` to rounding, and the same bits each
 time. Triton is imported when a CUDA tensor is first measured.
@@ -42,7 +42,7 @@ def available(tensor: Tensor) -> bool:
 
 @functools.cache
 def kernels() -> ModuleType | None:
-    """The kernels, or ``None`` without Triton."""
+    """Return the kernels, or ``None`` without Triton."""
     from torchtap.stats.kernels import cuda_kernel
 
     return cuda_kernel if cuda_kernel.IS_THERE else None
@@ -73,7 +73,7 @@ def accumulate(
         sample: how many elements to count in the histogram if there are more, one in each of so
             many equal parts; 0 for all.
     """
-    tensor = native._readable(tensor)
+    tensor = native.without_gaps(tensor)
     numel = tensor.numel()
     num_parts, blocks = _split(numel)
     kernel: Any = kernels()
@@ -115,7 +115,7 @@ def accumulate_many(
         sample: see :func:`accumulate`.
     """
     # These hold the copies that were made of some, until all is launched.
-    readable = [native._readable(tensor) for tensor in tensors]
+    readable = [native.without_gaps(tensor) for tensor in tensors]
     rows = list(rows)
     targets = [None] * len(rows) if histograms is None else list(histograms)
     waiting: list[_Work] = list(zip(readable, rows, targets, strict=True))
@@ -159,7 +159,7 @@ def _launch(work: Sequence[_Work], sample: int) -> None:
 
 
 def _entries(work: Iterable[_Work]) -> tuple[list[list[int]], int]:
-    """The table that the kernels read, and the number of parts of all tensors."""
+    """Return the table that the kernels read, and the number of parts of all tensors."""
     entries = []
     place = 0
     for tensor, row, histogram in work:
@@ -171,7 +171,7 @@ def _entries(work: Iterable[_Work]) -> tuple[list[list[int]], int]:
 
 
 def _split(numel: int) -> tuple[int, int]:
-    """Into how many parts a tensor is cut, and how many blocks are in each."""
+    """Return into how many parts a tensor is cut, and how many blocks are in each."""
     num_blocks = max(-(-numel // BLOCK), 1)
     blocks = max(-(-num_blocks // MAX_PARTS), _LEAST_BLOCKS)
     return -(-num_blocks // blocks), blocks

@@ -334,7 +334,7 @@ def _combined(count: tl.tensor, mean: tl.tensor, m2: tl.tensor) -> Any:
 def _count(histogram: tl.tensor, x: tl.tensor, counted: tl.tensor) -> Any:
     """Add elements to a histogram, but for zeros.
 
-    Those are counted together at the end: after a ReLU a million additions to one place would
+    They are counted together at the end: after a ReLU a million additions to one place would
     wait for each other.
     """
     bins = _at(histogram, tl.int64)

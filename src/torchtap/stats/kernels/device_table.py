@@ -1,4 +1,4 @@
-"""Rows and histograms on a device, made beforehand and never moved.
+"""Keeps rows and histograms on a device, made beforehand and never moved.
 
 Kernels add to them where they are; Python reads a copy, one step later. On a CUDA device the copy
 runs beside the training and is waited for only when it is read.
@@ -6,7 +6,7 @@ runs beside the training and is waited for only when it is read.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from torchtap.stats.statistics import (
     ROW_WIDTH,
     empty_rows,
 )
+from torchtap.stats.step_histograms import StepHistograms
 
 BLOCK = 256
 """Rows that are made at once."""
@@ -29,14 +30,21 @@ _LISTED_BINS, _LISTS = 1024, 4
 """Room for histograms of small tensors in a step: bins, and lists of them, per row."""
 
 Rows = NDArray[np.float64]
-Listed = tuple[NDArray[np.int64], Histograms]
-"""Histograms, and the row that each of them is of."""
-Taken = tuple[Rows, list[Listed]]
-"""All rows, and what their tensors' histograms are."""
+Taken = tuple[NDArray[np.int64], Rows, list[StepHistograms]]
+"""Places of sites, their rows, and the histograms of their tensors."""
+Unread = list[tuple[int, Callable[[], Taken]]]
+"""Steps, and what reads the copy of each."""
+_BlockTaken = tuple[Rows, list[tuple[NDArray[np.int64], Histograms]]]
+"""Rows of a block, and histograms with the row that each of them is of."""
+_UNREAD = 16
+"""Steps whose numbers are read together, on the CPU. Between two steps of a training the code that
+reads them leaves the processor's caches, and then takes several times as long as it does for the
+second of two steps in a row. On other devices they are read one step later, so that copies on the
+host do not pile up."""
 
 
 class Block:
-    """Some rows of a table.
+    """Holds some rows of a table.
 
     Attributes:
         rows: ``float64[256, 16]``.
@@ -56,10 +64,13 @@ class Block:
         if histogram and device.type == "cpu":
             self.lists = native.SparseLog(BLOCK * _LISTED_BINS, BLOCK * _LISTS)
 
+    def at(self, index: int) -> tuple[Tensor, Tensor | None]:
+        """Return one row and its histogram."""
+        return self.rows[index], None if self.histograms is None else self.histograms[index]
+
     def aim(self, index: int, sample: int) -> native.KernelArgs:
         """Return the native kernel's arguments to measure into one row."""
-        histogram = None if self.histograms is None else self.histograms[index]
-        return native.KernelArgs(self.rows[index], histogram, sample, self.lists, index)
+        return native.KernelArgs(*self.at(index), sample, self.lists, index)
 
     def clear(self, index: int) -> None:
         """Forget what was measured into one row."""
@@ -71,33 +82,35 @@ class Block:
 
 
 class DeviceTable:
-    """The rows of one device.
-
-    Attributes:
-        num_rows: rows in use.
-    """
+    """Holds the rows of one device, and the place of the site that each is of."""
 
     def __init__(self, device: torch.device, *, histogram: bool) -> None:
         self.device = device
-        self.num_rows = 0
         self._histogram = histogram
+        self._known: list[int] = []
+        self._places = np.zeros(0, dtype=np.int64)
         self._blocks: list[Block] = []
         self._scratch: native.Scratch | None = None
 
-    def add(self) -> tuple[Block, int]:
-        """One more row: its block, and its place there."""
-        if self.num_rows == len(self._blocks) * BLOCK:
+    def add(self, place: int) -> tuple[Block, int]:
+        """Add a row for a site; return its block, and its index there."""
+        index = len(self._known) % BLOCK
+        if index == 0:
             self._blocks.append(Block(self.device, histogram=self._histogram))
-        self.num_rows += 1
-        return self._blocks[-1], (self.num_rows - 1) % BLOCK
+        self._known.append(place)
+        return self._blocks[-1], index
 
     def take(self) -> Callable[[], Taken]:
-        """Copy what was measured and start again; call the result to have the copy."""
+        """Copy what was measured, before :meth:`clear`; call the result to have the copy."""
         take = self._take_here if self.device.type == "cpu" else self._take_there
         reads = []
-        for first in range(0, self.num_rows, BLOCK):
-            used = min(BLOCK, self.num_rows - first)
+        num_rows = len(self._known)
+        if len(self._places) < num_rows:
+            self._places = np.array(self._known)
+        for first in range(0, num_rows, BLOCK):
+            used = min(BLOCK, num_rows - first)
             reads.append(take(self._blocks[first // BLOCK], first, used))
+        places = self._places
         event = None
         if self.device.type == "cuda":
             event = torch.cuda.Event()  # type: ignore[no-untyped-call]
@@ -108,19 +121,33 @@ class DeviceTable:
                 event.synchronize()
             parts = [copy() for copy in reads]
             rows = [rows for rows, _ in parts] or [np.zeros((0, ROW_WIDTH))]
-            return np.concatenate(rows), [one for _, listed in parts for one in listed]
+            listed = [StepHistograms(places[at], own) for _, lists in parts for at, own in lists]
+            return places, np.concatenate(rows), listed
 
         return read
 
-    def _take_here(self, block: Block, first: int, used: int) -> Callable[[], Taken]:
+    def clear(self) -> None:
+        """Start again with blank rows."""
+        for place, block in enumerate(self._blocks):
+            if block.host is None:
+                block.rows.copy_(block.blank)
+                if block.histograms is not None:
+                    block.histograms.zero_()
+                continue
+            rows, blank = block.host
+            used = min(BLOCK, len(self._known) - place * BLOCK)
+            rows[:used] = blank[:used]
+            if block.lists is not None:
+                block.lists.clear()
+
+    def _take_here(self, block: Block, first: int, used: int) -> Callable[[], _BlockTaken]:
         """Take the rows and histograms of a block on the CPU."""
         assert block.host is not None
-        rows, blank = block.host
+        rows, _ = block.host
         taken = rows[:used].copy()
-        rows[:used] = blank[:used]
         listed = []
         if block.lists is not None:
-            owners, drained = block.lists.take()
+            owners, drained = block.lists.read()
             listed.append((owners + first, Histograms(*drained, _is_sample(taken)[owners])))
         is_full = taken[:, LEAST_BIN] > 0
         if block.histograms is not None and is_full.any():
@@ -130,25 +157,59 @@ class DeviceTable:
             listed.append((np.arange(first, first + used), Histograms(*drained, _is_sample(taken))))
         return lambda: (taken, listed)
 
-    def _take_there(self, block: Block, first: int, used: int) -> Callable[[], Taken]:
+    def _take_there(self, block: Block, first: int, used: int) -> Callable[[], _BlockTaken]:
         """Take the rows and histograms of a block on another device."""
         rows = _copied(block.rows[:used])
-        block.rows.copy_(block.blank)
-        histograms = None
-        if block.histograms is not None:
-            histograms = _copied(block.histograms[:used])
-            block.histograms.zero_()
+        histograms = None if block.histograms is None else _copied(block.histograms[:used])
 
-        def read() -> Taken:
+        def read() -> _BlockTaken:
             taken: Rows = rows.numpy()
             if histograms is None:
                 return taken, []
             drained = native.drain(rows, histograms)
-            return taken, [
-                (np.arange(first, first + used), Histograms(*drained, _is_sample(taken)))
-            ]
+            counted = Histograms(*drained, _is_sample(taken))
+            return taken, [(np.arange(first, first + used), counted)]
 
         return read
+
+
+class DeviceTables:
+    """Holds the tables of all devices, and the steps that were taken and not read yet."""
+
+    def __init__(self, *, histogram: bool) -> None:
+        self._histogram = histogram
+        self._tables: dict[torch.device, DeviceTable] = {}
+        self._unread: Unread = []
+
+    def add(self, device: torch.device, place: int) -> tuple[Block, int]:
+        """Add a row for a site on a device; return its block, and its index there."""
+        table = self._tables.get(device)
+        if table is None:
+            table = self._tables[device] = DeviceTable(device, histogram=self._histogram)
+        return table.add(place)
+
+    def take(self, step: int) -> Unread:
+        """Copy what was measured in a step; nothing is changed before :meth:`start_again`."""
+        return [(step, table.take()) for table in self._tables.values()]
+
+    def start_again(self, taken: Unread) -> None:
+        """Keep the copies to be read, and measure into blank rows. A second call does no harm."""
+        if taken and (not self._unread or self._unread[-1] is not taken[-1]):
+            self._unread += taken
+        for table in self._tables.values():
+            table.clear()
+
+    def read_when_due(self) -> Iterator[tuple[int, Taken]]:
+        """Yield the steps before the last one, where they are many enough to be read."""
+        behind = _UNREAD if all(one.type == "cpu" for one in self._tables) else 1
+        if len(self._unread) > behind * len(self._tables):
+            yield from self.read(len(self._tables))
+
+    def read(self, num_left: int = 0) -> Iterator[tuple[int, Taken]]:
+        """Yield what was taken, step by step, but for some at the end."""
+        while len(self._unread) > num_left:
+            step, read = self._unread.pop(0)
+            yield step, read()
 
 
 def _is_sample(rows: Rows) -> NDArray[np.bool_]:
@@ -165,7 +226,7 @@ def _counters(device: torch.device) -> Tensor:
 
 
 def _copied(tensor: Tensor) -> Tensor:
-    """A copy on the host, which on CUDA is under way when this returns."""
+    """Return a copy on the host, which on CUDA is under way when this returns."""
     is_cuda = tensor.device.type == "cuda"
     host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=is_cuda)
     return host.copy_(tensor, non_blocking=is_cuda)

@@ -1,10 +1,10 @@
-"""The door to the native kernel (``kernel.c``): one pass over a CPU tensor, and no copy of it.
+"""Calls the native kernel (``kernel.c``): one pass over a CPU tensor, and no copy of it.
 
 A row is ``float64[16]`` as in :mod:`torchtap.stats.statistics`, a histogram ``int64[8192]`` as in
 :mod:`torchtap.stats.histogram`; what is measured is merged into what they hold. Without the binary
 (nothing to compile with when torchtap was installed) importing works and :func:`available` says no.
 
-What to know of the numbers: everything is summed in float64. ``sum_squares`` and ``m2`` of float64
+Everything is summed in float64. ``sum_squares`` and ``m2`` of float64
 tensors are infinite only where they exceed float64's range themselves. int64 beyond 2^53 is rounded
 to float64 first. float64 and wide integers are put into the bin of their float32 rounded towards
 zero; what is beyond float32's range is counted with its largest values, what is below its smallest
@@ -81,11 +81,11 @@ else:
 
 
 class SparseLog:
-    """Room for the histograms of small tensors, as lists of bins and counts.
+    """Takes the histograms of small tensors, as lists of bins and counts.
 
     Written one after the other as tensors are measured, and read once: a histogram of all bins
-    would have to be fetched from far away to be added to, and again to be emptied. What finds no
-    room goes into such a histogram all the same.
+    would have to be fetched from far away to be added to, and again to be emptied. A list that
+    finds no room goes into such a histogram all the same.
 
     Attributes:
         address: what the kernel is given.
@@ -101,10 +101,9 @@ class SparseLog:
         self._header = np.array([max_bins, max_lists, 0, 0, *addresses, 0])
         self.address = int(self._header.ctypes.data)
 
-    def take(self) -> tuple[NDArray[np.int64], Drained]:
-        """Whose each list is, and the lists as :func:`drain` gives them; there are none then."""
+    def read(self) -> tuple[NDArray[np.int64], Drained]:
+        """Copy the owner of each list, and the lists as :func:`drain` gives them."""
         _, _, num_bins, num_lists, *_, num_forgotten = self._header.tolist()
-        self._header[2:4] = self._header[-1] = 0
         bins, counts = self._bins[:, :num_bins].copy()
         ends, owners = self._lists[:, :num_lists].copy()
         if num_forgotten:
@@ -113,6 +112,10 @@ class SparseLog:
             bins, counts = bins[are_used], counts[are_used]
             owners, ends = owners[is_used], np.cumsum(lengths[is_used])
         return owners, (bins, counts, ends)
+
+    def clear(self) -> None:
+        """Start again with no list."""
+        self._header[2:4] = self._header[-1] = 0
 
     def forget(self, owner: int) -> None:
         """Drop everything that was listed of an owner."""
@@ -123,7 +126,7 @@ class SparseLog:
 
 
 class KernelArgs:
-    """The kernel's arguments to measure the tensors of one site, kept ready for it.
+    """Holds the kernel's arguments to measure the tensors of one site.
 
     Args:
         row: ``float64[16]``.
@@ -183,7 +186,7 @@ def accumulate(
         ...     accumulate(torch.tensor([3.0, -4.0, torch.nan]), row)
         ...     assert row[[0, 1, 5, 9]].tolist() == [3, 2, 25, 1]
     """
-    tensor = _readable(tensor)
+    tensor = without_gaps(tensor)
     numel = tensor.numel()
     accumulate_address(
         tensor.data_ptr(),
@@ -266,7 +269,7 @@ def drain(rows: Tensor, histograms: Tensor, scratch: Scratch | None = None) -> D
 
 
 def make_scratch(num_rows: int) -> Scratch:
-    """Room for the bins and counts of so many rows."""
+    """Make room for the bins and counts of so many rows."""
     size = num_rows * _BINS
     return np.empty(size, dtype=np.uint16), np.empty(size, dtype=np.int64)
 
@@ -307,7 +310,7 @@ def _drain(rows: Tensor, histograms: Tensor, ends: NDArray[np.int64]) -> Drained
     return bins.astype(np.uint16), full[which, bins], ends
 
 
-def _readable(tensor: Tensor) -> Tensor:
+def without_gaps(tensor: Tensor) -> Tensor:
     """Return the elements without gaps or repetition, in any order: copied only where needed."""
     if tensor.is_neg():
         tensor = tensor.resolve_neg()

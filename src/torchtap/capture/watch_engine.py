@@ -1,0 +1,174 @@
+"""Carries out a plan on a model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from torchtap.capture.callbacks import Begin, End, PostForward, PreForward
+from torchtap.capture.compiled import (
+    CompilableBegin,
+    CompilableCallCounter,
+    CompilablePostForward,
+    CompilablePreForward,
+)
+from torchtap.capture.copy_policy import ALIAS
+from torchtap.capture.delivery import SinkDispatch
+from torchtap.capture.watched_calls import WatchedCalls, WatchOptions
+from torchtap.core.modules import Places
+from torchtap.core.ports import STATE_PORTS
+from torchtap.core.site import Site
+from torchtap.hooks.calls import outermost_parts
+from torchtap.hooks.guards import shared_number
+from torchtap.hooks.marks import open_engines
+from torchtap.hooks.module_hooks import CallCounter
+
+if TYPE_CHECKING:
+    from torchtap.core.plan import Plan
+
+_NEED_ENTRY = frozenset({"input", "grad_input", "saved"})
+"""Ports for which it must be known when the module was entered."""
+
+
+class WatchEngine:
+    """Puts the hooks on, counts the steps, takes the hooks off.
+
+    Args:
+        model: where the plan was made.
+        plan: what is wanted.
+        delivery: takes each record, inside the hooks.
+        options: how values are taken.
+
+    Attributes:
+        calls: take what flows. The hooks hold them, and not the engine.
+        step: the running step.
+        hooks: as of ``calls``.
+        state: likewise.
+        evaluations: likewise.
+        places: where the tapped modules stand in the model.
+    """
+
+    def __init__(
+        self, model: nn.Module, plan: Plan, delivery: SinkDispatch, options: WatchOptions
+    ) -> None:
+        self.calls = calls = WatchedCalls(model, plan, delivery, options)
+        self.step = 0
+        self.hooks, self.state, self.evaluations = calls.hooks, calls.state, calls.evaluations
+        self.places: Places | None = None
+        self._was_recording = False
+        self._moved: dict[str, str | None] | None = None
+
+    # ------------------------------------------------------------------ on, step, off
+
+    def attach(self, modules: Mapping[str, nn.Module]) -> None:
+        """Put the hooks on. ``modules``: path -> module."""
+        calls, taps, root = self.calls, self.hooks.taps, self.hooks.root
+        borrows = calls.options.copy == ALIAS
+        self.places = Places(modules[""], {path: modules[path] for path in taps})
+        self.state.places = self.places
+        number = shared_number(modules.values())
+        enter = CompilablePreForward if borrows else PreForward
+        leave = CompilablePostForward if borrows else PostForward
+        count = CompilableCallCounter if borrows else CallCounter
+        for tap, module in self.hooks.tapped(modules):
+            has_frame = tap is root or not tap.filters.keys().isdisjoint(_NEED_ENTRY)
+            is_left = has_frame or "output" in tap.filters or "grad_output" in tap.filters
+            self.hooks.put_on_counting(
+                module,
+                before=enter(calls, tap) if has_frame else None,
+                after=leave(calls, tap, has_frame=has_frame) if is_left else None,
+                counter=count(calls, tap),
+                number=number,
+            )
+        number = shared_number(modules.values())
+        for path in self._parts_to_hear_of(modules):
+            tap = taps.get(path, root)
+            begin = (CompilableBegin if borrows else Begin)(calls, tap)
+            self.hooks.put_on(modules[path], before=begin, number=number)
+            self.hooks.put_on(modules[path], after=End(calls, tap))
+        self.hooks.keep_fused_kernels({"": root, **taps}, modules)
+        self.hooks.hold(calls.optimizers.attach())
+        open_engines.add(calls)
+
+    def _parts_to_hear_of(self, modules: Mapping[str, nn.Module]) -> Iterator[str]:
+        """Yield the parts that may be called alone, and hold a module whose state is wanted."""
+        taps = self.hooks.taps
+        wanted = [path for path, tap in taps.items() if tap.filters.keys() & set(STATE_PORTS)]
+        for path in outermost_parts(modules) if wanted else ():
+            is_entered = path in taps and taps[path].filters.keys() & _NEED_ENTRY
+            if is_entered or isinstance(modules[path], torch.jit.ScriptModule):
+                continue
+            if any(one == path or one.startswith(f"{path}.") for one in wanted):
+                yield path
+
+    def begin_step(self, step: int, *, recording: bool) -> None:
+        """Start ``step``; gradients still to come keep the step they belong to."""
+        if not self._was_recording and not recording:
+            self._number_step(step)
+            return  # Nothing was recorded, and nothing will be.
+        calls = self.calls
+        calls.end_pass()
+        calls.optimizers.end_step(has_run=calls.have_trained)
+        calls.evaluations.end_step(self.step)
+        self._number_step(step)
+        self._record(recording)
+        self._was_recording = recording
+        calls.begin_step()
+
+    def _number_step(self, step: int) -> None:
+        calls = self.calls
+        self.step = calls.step = calls.values.step = calls.gradients.step = step
+        calls.state.step = calls.optimizers.step = step
+
+    def pause(self) -> None:
+        """Record nothing for a while; gradients of calls that were recorded still come."""
+        self._record(False)
+
+    def resume(self) -> None:
+        """Record again, in the step that is running."""
+        if self.hooks.running.is_stale():  # Calls that were left while it was paused.
+            self.hooks.running.stack.clear()
+        self._record(True)
+        self._was_recording = True
+
+    def _record(self, recording: bool) -> None:
+        calls = self.calls
+        calls.recording = calls.state.recording = calls.optimizers.recording = recording
+
+    def detach(self) -> None:
+        """Take every hook off."""
+        calls = self.calls
+        calls.end_pass()
+        self._moved = self.moved
+        calls.optimizers.end_step(has_run=calls.have_trained, is_last=True)
+        calls.evaluations.end_step(self.step)
+        self._record(False)
+        open_engines.discard(calls)
+        self.hooks.release()
+        calls.state.release()
+        calls.gradients.release()
+
+    @property
+    def moved(self) -> dict[str, str | None]:
+        """Path -> where the watched module stands now, of those that stand elsewhere or nowhere.
+
+        In a wrapper at its path it stands where it stood. After detaching, those of then.
+        """
+        if self._moved is not None or self.places is None:
+            return self._moved or {}
+        now = {path: self.places.now(path) for path in self.hooks.taps}
+        return {
+            path: at
+            for path, at in now.items()
+            if at is None or (at != path and not at.startswith(f"{path}."))
+        }
+
+    def overwritten(self, site: Site) -> None:
+        """Copy at this site from now on: a value that was kept as an alias is lost."""
+        tap = self.hooks.taps.get(site.path) or self.hooks.marks.get(site.path)
+        state = None if tap is None else tap.state(site.port, site.leaf)
+        if state is not None:
+            state.copies = True

@@ -1,0 +1,235 @@
+"""One frame of a traceback: its line, the expression that was evaluated, and what names stood for.
+
+Nothing here runs code of the program: expressions are read from the source, names are looked up in
+the frame, and attributes in the dictionaries of objects.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import inspect
+import linecache
+import opcode
+import os
+import re
+import sys
+import sysconfig
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from types import CodeType, FrameType, TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from torchtap.failures.parsed_source import expression_at, function_tree, lambda_at, written
+
+_TORCH = os.path.dirname(torch.__file__) + os.sep
+_OURS = str(Path(__file__).parents[1]) + os.sep
+_STANDARD = sysconfig.get_paths()["stdlib"] + os.sep
+_PACKAGES = ("site-packages", "dist-packages")
+_STATE = ("_parameters", "_buffers", "_modules")
+_DISPATCH = "handle_torch_function"
+_HISTORY = re.compile(r"_+|_i+|_i?\d+|_[iod]h")
+"""Names by which IPython keeps inputs and results of cells; ``_`` is also what nobody reads."""
+_RAISES = frozenset({"RAISE_VARARGS", "RERAISE"})
+
+MISSING: Any = object()
+"""Stands for the value of an expression that cannot be told without running code."""
+
+
+class TracebackFrame:
+    """A frame of a traceback, and where it stood when the exception passed.
+
+    Attributes:
+        depth: number of the frame, from the outermost.
+        frame: Python's own.
+        code: of its function.
+        file: of its source.
+        line: number of the line that was running.
+        is_torch: whether it runs code of PyTorch.
+        is_inner: whether it runs code that PyTorch's own operations are made of.
+        is_engine: whether it only starts a backward.
+        is_user: whether it runs code of the program itself: of no library.
+        raises_itself: whether it stood at a ``raise`` or an ``assert`` of its own.
+        is_passed_on: whether it raises again what a worker raised, which was the program's own.
+    """
+
+    def __init__(self, trace: TracebackType, depth: int = 0) -> None:
+        self.depth = depth
+        self.frame: FrameType = trace.tb_frame
+        self.code: CodeType = trace.tb_frame.f_code
+        self.file = self.code.co_filename
+        self.line = trace.tb_lineno
+        self._instruction = at = trace.tb_lasti
+        self.is_torch = self.file.startswith(_TORCH)
+        below = self.file.removeprefix(_TORCH) if self.is_torch else ""
+        is_started = self.is_torch and self.code.co_name in ("backward", "__deepcopy__")
+        self.is_inner = below.startswith("_") and not below.startswith("_tensor.py")
+        self.is_engine = below.startswith("autograd/") or is_started
+        self.is_user = not is_of_library(self.file)
+        self.is_passed_on = self.code.co_name == "reraise" and self.file.endswith("_utils.py")
+        code = self.code.co_code
+        self.raises_itself = 0 <= at < len(code) and opcode.opname[code[at]] in _RAISES
+
+    @property
+    def is_standard(self) -> bool:
+        """Return whether it runs code of Python's own library."""
+        is_package = any(f"{os.sep}{name}{os.sep}" in self.file for name in _PACKAGES)
+        return self.file.startswith((_STANDARD, "<frozen")) and not is_package
+
+    @property
+    def is_our_hook(self) -> bool:
+        """Return whether it runs a hook of torchtap."""
+        return self.file.startswith(os.path.join(_OURS, "hooks"))
+
+    @property
+    def owner(self) -> Any:
+        """Return the value of ``self`` in the frame; ``None`` without it."""
+        return self.frame.f_locals.get("self")
+
+    @property
+    def module(self) -> nn.Module | None:
+        """The module whose method this is."""
+        owner = self.owner
+        is_made = isinstance(owner, nn.Module) and "_modules" in vars(owner)
+        return owner if is_made else None
+
+    @property
+    def text(self) -> str:
+        """The line of source; empty where there is none."""
+        return linecache.getline(self.file, self.line, self.frame.f_globals).strip()
+
+    @cached_property
+    def names(self) -> dict[str, Any]:
+        """The names of the function, and those of the file that the function uses."""
+        known = {
+            name: self.frame.f_globals[name]
+            for name in self.code.co_names
+            if name in self.frame.f_globals
+        }
+        return {**known, **self.frame.f_locals}
+
+    @cached_property
+    def own_names(self) -> dict[str, Any]:
+        """Return the names that the program gave: a note can call nothing by the others."""
+        return {key: one for key, one in self.names.items() if not _HISTORY.fullmatch(key)}
+
+    @property
+    def expression(self) -> ast.AST | None:
+        """Return what was being evaluated (call, operator, attribute); ``None`` if not known."""
+        return expression_at(self.code, self._instruction, self.line)
+
+    @property
+    def function(self) -> ast.AST | None:
+        """The source of the function, or of the file where the frame is that of the file."""
+        if self.code.co_name == "<lambda>":
+            return lambda_at(self.code, self._instruction, self.line)
+        return function_tree(self.code, self.line)
+
+    def calls_of(self, *methods: str) -> Iterator[ast.Call]:
+        """The calls of methods of some names that stand in the running function."""
+        for node in ast.walk(self.function) if self.function is not None else ():
+            if isinstance(node, ast.Call) and getattr(node.func, "attr", "") in methods:
+                yield node
+
+    def value_of(self, node: ast.AST) -> Any:
+        """Return the value of an expression; :data:`MISSING` where only running it would tell."""
+        match node:
+            case ast.Constant():
+                return node.value
+            case ast.Name():
+                return self.names.get(node.id, vars(builtins).get(node.id, MISSING))
+            case ast.Attribute():
+                owner = self.value_of(node.value)
+                if isinstance(owner, Tensor):  # Other attributes of tensors are computed.
+                    return owner.grad if node.attr == "grad" and owner.is_leaf else MISSING
+                held = getattr(owner, "__dict__", {})
+                state = _STATE if isinstance(owner, nn.Module) else ()
+                tables = (held, *(held.get(name, {}) for name in state))
+                return next((one[node.attr] for one in tables if node.attr in one), MISSING)
+            case ast.Subscript():
+                return _item_of(self.value_of(node.value), self.value_of(node.slice))
+            case ast.UnaryOp(op=ast.USub()):
+                value = self.value_of(node.operand)
+                return -value if type(value) in (int, float) else MISSING
+            case ast.List() | ast.Tuple():
+                return [self.value_of(one) for one in node.elts]
+        return MISSING
+
+
+def line_of(node: ast.AST, file: str) -> str:
+    """An expression or statement of a file as ``net.py:12: self.fc(x)``."""
+    line = node.lineno  # type: ignore[attr-defined]
+    return f"{shown_file(file)}:{line}: {written(node, file)}"
+
+
+def is_of_library(file: str) -> bool:
+    """Return whether code is of PyTorch, torchtap, the standard library or an installed package."""
+    if file.startswith((_TORCH, _OURS, _STANDARD, "<frozen")):
+        return True
+    return any(f"{os.sep}{name}{os.sep}" in file for name in _PACKAGES)
+
+
+def _item_of(value: Any, key: Any) -> Any:
+    if isinstance(value, nn.Sequential | nn.ModuleList) and type(key) is int:
+        value = list(value._modules.values())
+    elif isinstance(value, nn.ModuleDict):
+        value = dict(value._modules)
+    if type(value) in (list, tuple) and type(key) is int and -len(value) <= key < len(value):
+        return value[key]
+    if type(value) is dict and type(key) in (int, str):
+        return value.get(key, MISSING)
+    return MISSING
+
+
+def frames_of(error: BaseException) -> tuple[TracebackFrame, ...]:
+    """The frames that an exception passed, outermost first.
+
+    Frames of torchtap, and of PyTorch's dispatch to a recording of writes, are left out.
+    """
+    frames: list[TracebackFrame] = []
+    trace = error.__traceback__
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        if not code.co_filename.startswith(_OURS) and code.co_name != _DISPATCH:
+            frames.append(TracebackFrame(trace, len(frames)))
+        trace = trace.tb_next
+    return tuple(frames)
+
+
+def forget(error: BaseException) -> None:
+    """Drop the copies of local variables that looking at frames has made.
+
+    CPython before 3.13 keeps such a copy with the frame. The function that the block stands in goes
+    on, so what it deletes or assigns anew would live on in the copy. A function that asks for its
+    own ``locals()`` may be using it.
+    """
+    trace = error.__traceback__
+    while trace is not None:
+        code, held = trace.tb_frame.f_code, trace.tb_frame.f_locals
+        is_copy = bool(code.co_flags & inspect.CO_OPTIMIZED) and type(held) is dict
+        if is_copy and not {"locals", "vars", "dir", "eval", "exec"} & set(code.co_names):
+            held.clear()
+        trace = trace.tb_next
+
+
+def shown_file(file: str) -> str:
+    """A file as it is named in a note: below the current folder, or below those of packages.
+
+    A cell of a notebook is named as IPython names it: ``Cell In[3]``.
+    """
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    cell = None if shell is None else shell.compile.format_code_name(file)
+    if cell:
+        return " ".join(cell)
+    for name in _PACKAGES:
+        _, found, below = file.rpartition(f"{os.sep}{name}{os.sep}")
+        if found:
+            return below
+    try:
+        return str(Path(file).relative_to(Path.cwd()))
+    except (ValueError, OSError):
+        return file

@@ -1,0 +1,197 @@
+"""The hooks of one owner on modules, and the stack of the calls that they follow.
+
+Watches, edits, scopes, traces, extractors and copies of buffers all follow calls. They differ in
+the hooks that they put on and in the notes that they keep of a call, see :class:`FollowedCall`.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from types import FrameType
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import nn
+from torch.utils.hooks import RemovableHandle
+
+from torchtap.core.stack_frames import innermost_frames, is_on_stack
+from torchtap.hooks.fused import FusedEncoderGuard
+from torchtap.hooks.guards import renumber
+from torchtap.hooks.hook_order import put_by_role
+from torchtap.hooks.module_hook import Handle, ModuleHook
+from torchtap.hooks.site_state import Tap
+
+
+class FollowedCall:
+    """One call of a module that has been entered and not yet left.
+
+    Args:
+        tap: of the module; hooks of one owner share one for each module.
+        caller: the frame of ``nn.Module``'s own call, or ``None`` where it is never asked for.
+    """
+
+    __slots__ = ("caller", "tap", "thread")
+
+    def __init__(self, tap: Tap, caller: FrameType | None) -> None:
+        self.tap = tap
+        self.caller = caller
+        self.thread = 0 if caller is None else threading.get_ident()
+
+    def is_over(self) -> bool:
+        """Return whether the call ended without a forward hook being called.
+
+        ``nn.Module`` calls forward hooks, also those with ``always_call``, after an ``Exception``
+        only (``_call_impl`` in torch/nn/modules/module.py). After a ``KeyboardInterrupt``, or when
+        ``tt.features`` stops a forward, the call stays on the stack.
+        """
+        if self.caller is None:
+            return False
+        # No variable holds the frames: this one's is among them, and would hold itself.
+        return not is_on_stack([self.caller], innermost_frames().get(self.thread))
+
+
+OneCall = TypeVar("OneCall", bound=FollowedCall)
+
+
+class CallStack(Generic[OneCall]):
+    """The calls that have been entered and not yet left.
+
+    Attributes:
+        stack: the outermost first.
+    """
+
+    def __init__(self) -> None:
+        self.stack: list[OneCall] = []
+
+    def leave(self, tap: Tap) -> list[OneCall]:
+        """Pop the innermost running call of ``tap`` and all calls above it.
+
+        Returns:
+            the popped calls, innermost first. The last is the call of ``tap``, the others ended
+            without a hook. Empty if no call of ``tap`` is running.
+        """
+        stack = self.stack
+        if stack and stack[-1].tap is tap:
+            return [stack.pop()]
+        if not self.has(tap):
+            return []
+        left = [stack.pop()]
+        while left[-1].tap is not tap:
+            left.append(stack.pop())
+        return left
+
+    def has(self, tap: Tap) -> bool:
+        """Return whether a call of ``tap`` is running."""
+        return any(call.tap is tap for call in self.stack)
+
+    def is_stale(self) -> bool:
+        """Return whether no call with a known caller is on this thread's Python stack any more."""
+        callers = [call.caller for call in self.stack if call.caller is not None]
+        return bool(callers) and not is_on_stack(callers, sys._getframe(1))
+
+
+class RunningCalls(threading.local, CallStack[OneCall]):
+    """A stack of calls for each thread."""
+
+
+class EntryHook(ModuleHook[Callable[[nn.Module], None]]):
+    """Forward pre-hook that calls a function with the module, except while compiling."""
+
+    __slots__ = ()
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        if not torch.compiler.is_compiling():
+            self.owner(module)
+
+
+class CallFollower(Generic[OneCall]):
+    """Puts the hooks of one owner on modules, and takes them off.
+
+    Args:
+        running: calls that are followed; by default a stack for each thread.
+    """
+
+    def __init__(self, running: CallStack[OneCall] | None = None) -> None:
+        self.running: CallStack[OneCall] = RunningCalls() if running is None else running
+        self._before: list[Any] = []
+        self._others: list[Any] = []
+        self._fused: FusedEncoderGuard | None = None
+
+    def put_on(
+        self,
+        module: nn.Module,
+        *,
+        before: ModuleHook[Any] | None = None,
+        after: ModuleHook[Any] | None = None,
+        number: int | None = None,
+        is_first: bool = False,
+    ) -> bool:
+        """Put a pair of hooks on a module, or one of them.
+
+        Args:
+            module: that is followed. A ``ScriptModule`` takes no hooks.
+            before: forward pre-hook.
+            after: forward hook.
+            number: key of the hooks in the module's tables, see
+                :func:`~torchtap.hooks.guards.shared_number`.
+            is_first: the pre-hook comes before all others that are on the module now.
+
+        Returns:
+            whether the module takes hooks.
+        """
+        if isinstance(module, torch.jit.ScriptModule):
+            return False
+        if before is not None:
+            handle = module.register_forward_pre_hook(
+                before, with_kwargs=before.with_kwargs, prepend=is_first
+            )
+            order = None if is_first else module._forward_pre_hooks
+            self._before.append(_kept(handle, order, number))
+        if after is not None:
+            handle = module.register_forward_hook(
+                after, with_kwargs=after.with_kwargs, always_call=after.always_call
+            )
+            self._others.append(_kept(handle, module._forward_hooks, number))
+        return True
+
+    def keep_fused_kernels(self, taps: Mapping[str, Tap], modules: Mapping[str, nn.Module]) -> None:
+        """Let encoder layers with hooks of this owner run their fused kernel all the same.
+
+        Args:
+            taps: path -> tap of the modules with hooks.
+            modules: path -> module.
+        """
+        self._fused = FusedEncoderGuard(taps)
+        self._before += self._fused.attach(modules)
+
+    def hold(self, handles: Iterable[Any]) -> None:
+        """Remove these handles together with the module hooks."""
+        self._others += handles
+
+    def release(self) -> None:
+        """Take every hook off."""
+        self.remove_pre_hooks()
+        _remove(self._others)
+        if self._fused is not None:
+            self._fused.release()
+
+    def remove_pre_hooks(self) -> None:
+        """Remove the pre-hooks. New calls are not followed; running calls still end normally."""
+        _remove(self._before)
+
+
+def _kept(made: RemovableHandle, table: Any, number: int | None) -> Handle:
+    if number is not None:
+        renumber(made, number)
+    handle = Handle(made)
+    if table is not None:
+        put_by_role(table, handle.id)
+    return handle
+
+
+def _remove(handles: list[Any]) -> None:
+    for handle in handles:
+        handle.remove()
+    handles.clear()

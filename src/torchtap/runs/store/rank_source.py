@@ -1,0 +1,217 @@
+"""The source of the run of one rank in a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from torchtap.core.absence import WHOLE_RUN, Absence
+from torchtap.core.errors import RunError
+from torchtap.core.site import Site
+from torchtap.runs.meta import Meta, meta_of
+from torchtap.runs.records import Records
+from torchtap.runs.scalars import Scalars
+from torchtap.runs.step_notes import StepNotes
+from torchtap.runs.store.attempt_reader import AttemptReader
+from torchtap.runs.store.gaps import partial_statistics, unmeasured
+from torchtap.runs.store.history import absences, counted, counts, limits_of
+from torchtap.runs.store.index import CODED, Index, joined
+from torchtap.runs.store.layout import attempts_in, is_attempt, value_path
+from torchtap.runs.store.mapped import MappedFiles, MappedValues
+from torchtap.runs.store.measured_history import Attempt, joined as joined_series
+from torchtap.runs.store.site_text import site_of
+from torchtap.runs.store.statistics_files import MeasuredReader
+from torchtap.stats.catalogue.protocol import Statistic
+from torchtap.stats.series import Series
+
+if TYPE_CHECKING:
+    from torchtap.runs.run import Run
+
+_NOTHING_MEASURED = Series(1)
+"""The series of a run without statistics. Nobody adds to a series that was read."""
+
+
+class RankSource:
+    """The source of the run of one rank: its attempts as one history.
+
+    Which steps of an attempt count: :func:`~torchtap.runs.store.history.limits_of`.
+
+    Args:
+        folder: of the rank, or of one attempt.
+        verify: compare values with their checksums when they are first read.
+        own: user-defined statistics, needed to unpack their saved states.
+
+    Raises:
+        RunError: the folder has no attempt in it.
+    """
+
+    ranks = None
+
+    def __init__(self, folder: Path, *, verify: bool, own: Sequence[Statistic] = ()) -> None:
+        self._folder = folder
+        self._verify = verify
+        self._own = own
+        self._is_attempt = is_attempt(folder)
+        self._files = MappedFiles()
+        self._measured: dict[int, MeasuredReader] = {}
+        self.attempts: dict[int, AttemptReader] = {}
+        if not self._find_attempts():
+            raise RunError(f"{folder} has no attempt in it, and so nothing was recorded there.")
+        self._build()
+
+    def _find_attempts(self) -> bool:
+        """Add the attempts that began since the last time; return whether there are any."""
+        there = {0: self._folder} if self._is_attempt else attempts_in(self._folder)
+        new = {number: path for number, path in there.items() if number not in self.attempts}
+        for number, path in new.items():
+            # In this order: see RowsReader.look.
+            self._measured[number] = MeasuredReader(path, self._own)
+            self.attempts[number] = AttemptReader(path)
+        return bool(new)
+
+    def refresh(self) -> bool:
+        """Read what was committed since the last call. Return whether anything was new."""
+        for measured in self._measured.values():
+            measured.rows.look()
+        news = [one.refresh() for one in self.attempts.values()]
+        news += [one.refresh(self.attempts[number].facts) for number, one in self._measured.items()]
+        is_news = any([self._find_attempts(), *news])
+        if is_news:
+            self._build()
+        return is_news
+
+    def rank(self, number: int) -> RankSource:
+        """Return the source itself, if it is of that rank."""
+        own = self.meta.rank
+        if number != own:
+            raise RunError(f"This run is of rank {own}, and not of rank {number}.")
+        return self
+
+    @property
+    def reopen(self) -> Callable[[], Run]:
+        """A function that opens the run again."""
+        from torchtap.runs.open_run import open_run
+
+        return partial(open_run, self._folder, verify=self._verify)
+
+    def _build(self) -> None:
+        self._limits = limits_of(self.attempts)
+        parts, paths = [], []
+        for number, one in self.attempts.items():
+            index = counted(one.index, self._limits[number])
+            parts.append(_renamed(index, number) if len(self.attempts) > 1 else index)
+        whole = joined([part for part in parts if len(part)] or [Index.empty()])
+        for name in whole.tables.file:
+            home, _, own = name.rpartition("/")
+            number = int(home) if home else next(iter(self.attempts))
+            paths.append(value_path(self.attempts[number].folder, own))
+        values = MappedValues(whole, paths, self._files, verify=self._verify)
+        self.records = Records.from_index(values, whole)
+        self.__dict__.pop("scalars", None)
+        self.__dict__.pop("notes", None)
+        self.__dict__.pop("series", None)
+
+    # ------------------------------------------------------------------ what is known
+
+    @property
+    def meta(self) -> Meta:
+        """The metadata of the model, as the last attempt has it."""
+        for one in reversed(self.attempts.values()):
+            body = one.facts.get("meta")
+            if body is not None:
+                return meta_of(body)
+        return Meta()
+
+    @property
+    def is_described(self) -> bool:
+        """Return whether an attempt says which rank and model it is of."""
+        return any(one.facts.get("meta") is not None for one in self.attempts.values())
+
+    @property
+    def expected(self) -> list[Site]:
+        """Sites in the order in which calls have them."""
+        return [
+            site_of(text)
+            for one in self.attempts.values()
+            for text in one.facts.get("expected", ())
+        ]
+
+    @cached_property
+    def scalars(self) -> Scalars:
+        """Numbers that were logged."""
+        found = Scalars()
+        for number, one in self.attempts.items():
+            for commit in one.commits_with("scalars"):
+                if counts(commit.step, self._limits[number]):
+                    found.log(commit.step, commit.scalars)
+        return found
+
+    @cached_property
+    def notes(self) -> StepNotes:
+        """Times, ids and labels of the steps."""
+        found = StepNotes()
+        for number, one in self.attempts.items():
+            for commit in one.commits:
+                # The last step of a watch that ends within it is committed, and not closed.
+                if commit.is_closed and counts(commit.step, self._limits[number]):
+                    found.note(commit.step, commit.time, commit.ids, commit.labels)
+        return found
+
+    def _read_measured(self) -> None:
+        for number, one in self._measured.items():
+            one.refresh(self.attempts[number].facts)
+
+    @cached_property
+    def series(self) -> Series:
+        """The series that was measured."""
+        self._read_measured()
+        if len(self._measured) == 1:
+            (only,) = self._measured.values()
+            if only.sealed is not None:
+                return only.sealed
+        if all(one.sealed is None and one.rows.span is None for one in self._measured.values()):
+            return _NOTHING_MEASURED
+        limits = self._limits
+        return joined_series(
+            [
+                Attempt(one.sealed or one.rows, limits[number])
+                for number, one in self._measured.items()
+            ]
+        )
+
+    @property
+    def statistics(self) -> list[Statistic] | None:
+        """The further statistics of all attempts; ``None`` if one does not say them, or not yet."""
+        self._read_measured()
+        every = [one.sealed for one in self._measured.values()]
+        known = [one for one in every if one is not None and one.measured]
+        if len(known) < len(every) or not every:
+            return None
+        return [statistic for one in known for statistic in one.statistics]
+
+    @property
+    def absent(self) -> list[Absence]:
+        """The absences: what was selected and not seen, and what is lost."""
+        self._read_measured()
+        lost = [why for one in self._measured.values() for why in (*one.lost, *one.rows.lost)]
+        spans = {number: one.rows.span for number, one in self._measured.items()}
+        for missing in (unmeasured, partial_statistics):
+            lost += [gap.reason for gap in missing(self.attempts, self._limits, spans)]
+        unwritten = [
+            entry
+            for number, one in self._measured.items()
+            if one.sealed is not None
+            and any(counts(step, self._limits[number]) for step in one.sealed.steps[:1])
+            for entry in one.unwritten
+        ]
+        found = [*absences(self.attempts), *(Absence(WHOLE_RUN, why) for why in lost)]
+        return [*found, *dict.fromkeys(unwritten)]
+
+
+def _renamed(index: Index, number: int) -> Index:
+    """Return the index with its files told apart by their attempt."""
+    tables = {name: found for name, found in index.tables.items() if name in CODED}
+    tables["file"] = [f"{number}/{name}" for name in index.tables.file]
+    return Index(index.columns, type(index.tables)(**tables))

@@ -1,0 +1,132 @@
+"""Copies blocks to the tiers, and frees their memory when that is done."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+
+import torch
+
+from torchtap.saved.copy_streams import event_on
+from torchtap.saved.ledger import Ledger
+from torchtap.saved.saved_block import EVICTING, RESIDENT, SavedBlock
+from torchtap.saved.tier_chain import TierChain
+from torchtap.saved.tiers import Tier
+from torchtap.saved.workers import Workers
+
+
+class Evictions:
+    """The blocks that are on their way from memory to a tier.
+
+    Not thread-safe: the engine calls it with its lock held, which the threads that write take too.
+
+    Args:
+        chain: chooses the tier of a block.
+        ledger: counts the bytes.
+        workers: write to slow tiers.
+        lock: of the engine.
+
+    Attributes:
+        copying: those whose copy a device makes, in the order in which the copies began and end.
+    """
+
+    def __init__(
+        self, chain: TierChain, ledger: Ledger, workers: Workers, lock: threading.RLock
+    ) -> None:
+        self.copying: deque[SavedBlock] = deque()
+        self._chain = chain
+        self._ledger = ledger
+        self._workers = workers
+        self._writing: set[SavedBlock] = set()
+        self._use_lock(lock)
+
+    def _use_lock(self, lock: threading.RLock) -> None:
+        self._lock = lock
+        self._written = threading.Condition(lock)
+
+    def after_fork(self, lock: threading.RLock) -> None:
+        """No thread ends what was begun: what it was to write stays in memory.
+
+        Args:
+            lock: in place of the one that no thread may release.
+        """
+        self._use_lock(lock)
+        for block in self._writing:
+            if block.state == EVICTING:
+                self._ledger.move(block, RESIDENT)
+        self._writing.clear()
+
+    def begin(self, block: SavedBlock) -> None:
+        """Begin to copy a block to a tier; without one that has space for it, it stays."""
+        layout = block.layout
+        tier = self._chain.claim(layout)
+        if tier is None:
+            return
+        if tier.is_slow and not layout.is_small:
+            self._ledger.move(block, EVICTING)
+            self._writing.add(block)
+            self._workers.submit(self._write, block, tier, event_on(layout.device))
+            return
+        start = time.perf_counter()
+        try:
+            block.ticket = block.put(tier)
+        except BaseException as error:
+            self._fail(block, tier, error)
+            if not (tier.is_slow and isinstance(error, OSError)):
+                raise
+        else:
+            if block.ticket is None:
+                self._end(block)
+            else:
+                self._ledger.move(block, EVICTING)
+                self.copying.append(block)
+        self._ledger.blocked_seconds += time.perf_counter() - start
+
+    def _write(self, block: SavedBlock, tier: Tier, ready: torch.cuda.Event | None) -> None:
+        """Copy a block to a slow tier. Runs in a thread of the workers."""
+        try:
+            if ready is not None:
+                ready.synchronize()
+            block.put(tier)
+        except BaseException as error:
+            with self._lock:
+                self._fail(block, tier, error)
+            if not isinstance(error, OSError):
+                raise
+        else:
+            with self._lock:
+                self._end(block)
+        finally:
+            with self._lock:
+                self._writing.discard(block)
+                self._written.notify_all()
+
+    def _end(self, block: SavedBlock) -> None:
+        """Free the memory of a block that was copied, unless it was overwritten meanwhile."""
+        block.ticket = None
+        if block.is_overwritten:
+            self._ledger.move(block, RESIDENT)  # Its unpack raises autograd's error.
+            return
+        self._ledger.evict(block)
+        block.free_memory()
+        self._workers.trim_heap(block.layout)
+
+    def _fail(self, block: SavedBlock, tier: Tier, error: BaseException) -> None:
+        """Keep a block resident that its tier did not take."""
+        self._chain.failed(tier, block.layout, error)
+        self._ledger.move(block, RESIDENT)
+
+    def settle(self) -> None:
+        """Free the memory of the blocks whose copies have ended."""
+        while self.copying and self.copying[0].ticket.is_done():  # type: ignore[union-attr]
+            self._end(self.copying.popleft())
+
+    def wait(self) -> None:
+        """Wait until one block has been copied; :meth:`settle` frees its memory."""
+        if self.copying:
+            ticket = self.copying[0].ticket
+            assert ticket is not None
+            ticket.wait()
+        else:
+            self._written.wait(timeout=1.0)

@@ -1,0 +1,360 @@
+"""Packs what autograd saves, evicts it within a limit, and fetches it for backward.
+
+A block is resident when it is packed, and leaves oldest first, since backward needs the oldest
+last::
+
+    pack -> RESIDENT -> EVICTING -> EVICTED <-> PREFETCHED
+               |           |           |            |
+             unpack      unpack   fetch, unpack   unpack
+
+:mod:`~torchtap.saved.ledger` counts the bytes in each state, :mod:`~torchtap.saved.evictions`
+copies blocks to the tiers, and :mod:`~torchtap.saved.prefetch` decides what is fetched before
+backward asks for it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+from torch import Tensor
+
+from torchtap.core.errors import OffloadError
+from torchtap.core.torch_private import current_task, sequence_number
+from torchtap.hooks.checkpoint_calls import note_copy
+from torchtap.hooks.graph_edges import num_casts
+from torchtap.hooks.marks import open_editors, open_engines
+from torchtap.hooks.module_hook import keep_dynamo_out
+from torchtap.hooks.saved_pairs import checked, guarded
+from torchtap.hooks.scope import ThreadState
+from torchtap.saved.evictions import Evictions
+from torchtap.saved.forks import forks
+from torchtap.saved.ledger import Ledger
+from torchtap.saved.offload_report import ModuleCounters, OffloadReport
+from torchtap.saved.prefetch import Prefetch
+from torchtap.saved.saved_block import (
+    EVICTING,
+    PREFETCHED,
+    RESIDENT,
+    BlockRef,
+    Foreign,
+    Freed,
+    Identity,
+    SavedBlock,
+    SharedView,
+)
+from torchtap.saved.tensor_layout import TensorLayout, flat, layout_of, restored
+from torchtap.saved.tier_chain import TierChain
+from torchtap.saved.tiers import Tier
+from torchtap.saved.workers import Workers
+
+IN_FLIGHT = 256 << 20
+"""Bytes that may be in memory at one time where ``max_bytes`` is not given."""
+
+
+class _Operation(threading.local):
+    """The operation that runs in a thread, as far as can be told.
+
+    Attributes:
+        node: number that autograd's next node had when the latest tensor was packed.
+        unfinished: blocks packed since it has that number: the operation may not have ended.
+    """
+
+    def __init__(self) -> None:
+        self.node = -1
+        self.unfinished: list[weakref.ref[BlockRef]] = []
+
+
+class OffloadEngine:
+    """The state of one ``tt.offload``: its blocks, its limits and its notes.
+
+    One lock guards all of it. Finalisers cannot take it, so they append to ``_freed``.
+
+    Args:
+        tiers: where blocks are evicted to, in order of preference.
+        min_bytes: smaller tensors are not moved.
+        max_bytes: most bytes in memory: resident, evicting and prefetched.
+        keep_last: bytes of the latest tensors that stay resident until later ones are packed.
+        on_full: ``wait``, ``keep`` or ``raise``.
+        why_not: returns why a tensor is not to be moved, or ``None``; asked besides the checks of
+            the layout.
+        thread: what runs in the current thread, and the pair of hooks below ours.
+    """
+
+    def __init__(
+        self,
+        tiers: Sequence[Tier],
+        *,
+        min_bytes: int,
+        max_bytes: int | None,
+        keep_last: int,
+        on_full: str,
+        why_not: Callable[[Tensor], str | None] | None,
+        thread: ThreadState,
+    ) -> None:
+        self.chain = TierChain(tiers)
+        self.is_open = True
+        self._min_bytes = min_bytes
+        self._max_bytes = IN_FLIGHT if max_bytes is None else max_bytes
+        self._keep_last = min(keep_last, self._max_bytes)
+        self._on_full = on_full
+        self._why_not = why_not
+        self._thread = thread
+        self._operation = _Operation()
+        self._forks = forks.count
+        self._lock = threading.RLock()
+        self._ledger = Ledger(tier.name for tier in tiers)
+        self._modules = self._ledger.modules
+        self._workers = Workers()
+        self._evictions = Evictions(self.chain, self._ledger, self._workers, self._lock)
+        self._prefetch = Prefetch(self._ledger, self._workers, self._max_bytes)
+        self._known: dict[Identity, weakref.ref[BlockRef]] = {}
+        self._queue: deque[weakref.ref[BlockRef]] = deque()
+        self._freed: deque[Freed] = deque()
+        self._is_step_over = True
+
+    # ------------------------------------------------------------------ hooks
+
+    def pack(self, tensor: Tensor) -> Any:
+        """Return what autograd is to hold in place of a tensor that it saves."""
+        if self._forks != forks.count:
+            self._after_fork()
+        nbytes = tensor.numel() * tensor.itemsize
+        layout = "small" if nbytes < self._min_bytes else self._layout_or_reason(tensor)
+        thread = self._thread
+        with self._lock:
+            counters = self._modules[thread.path]
+            counters.count += 1
+            counters.seen += nbytes
+            if not isinstance(layout, str):
+                return self._take(tensor, layout, counters)
+            counters.kept[layout] += nbytes
+        below = thread.below[-1] if thread.below else None
+        return guarded(tensor) if below is None else Foreign(below, tensor)
+
+    def unpack(self, packed: Any) -> Tensor:
+        """Return the tensor. Autograd may ask any number of times, in any thread."""
+        kind = type(packed)
+        if kind is BlockRef:
+            return self._tensor_of(packed.block, packed.block.layout)
+        if kind is tuple:
+            return checked(packed)
+        if kind is SharedView:
+            return self._tensor_of(packed.ref.block, packed.layout)
+        tensor: Tensor = packed.unpack(packed.packed)
+        return tensor
+
+    def _layout_or_reason(self, tensor: Tensor) -> TensorLayout | str:
+        """Return the layout of a tensor that is to be moved, or why it is kept."""
+        if not self.is_open:
+            return "after closing"
+        if current_task() != -1:
+            return "inside a backward"
+        layout = layout_of(tensor)
+        if isinstance(layout, str):
+            return layout
+        if self._why_not is not None and (reason := self._why_not(tensor)) is not None:
+            return reason
+        if num_casts(tensor) is not None:
+            return "parameter"
+        return self.chain.why_none(layout) or layout
+
+    def _take(
+        self, tensor: Tensor, layout: TensorLayout, counters: ModuleCounters
+    ) -> BlockRef | SharedView:
+        """Make a block of a tensor, or share the one that holds the same numbers."""
+        if self._is_step_over:
+            self._begin_step()
+        storage = tensor.untyped_storage()
+        identity = (id(storage), tensor._version, int(tensor.storage_offset()), layout.marks)
+        self._settle()
+        reference = self._known.get(identity)
+        known = None if reference is None else reference()
+        # The id of a storage object is reused once it is freed, so the object itself is compared.
+        # Only a resident block is shared: not every write raises the version, so what was evicted
+        # may be other numbers than the memory holds now.
+        if known is not None and known.block.state == RESIDENT and known.block.storage() is storage:
+            counters.shared += layout.nbytes
+            return SharedView(known, layout)
+        operation, ledger = self._operation, self._ledger
+        if (node := sequence_number()) != operation.node:
+            operation.node = node
+            self._end_operation(self._keep_last - layout.nbytes)
+        if ledger.nbytes[EVICTING] and ledger.in_memory + layout.nbytes > self._max_bytes:
+            self._when_full(layout.nbytes)
+        memory, held = int(storage._cdata), weakref.ref(storage)
+        block = SavedBlock(tensor.detach(), layout, held, identity, memory, self._freed)
+        ref = BlockRef(block)
+        self._known[identity] = reference = weakref.ref(ref)
+        if not (layout.is_small and self.chain.of(layout)[0].is_slow):
+            self._prefetch.add(block, reference)
+        counters.packed += layout.nbytes
+        ledger.add(block)
+        operation.unfinished.append(reference)
+        return ref
+
+    # ------------------------------------------------------------------ evict
+
+    def end_operation(self) -> None:
+        """No operation runs in this thread, so the tensors that it saved may be evicted."""
+        self._after_fork()
+        with self._lock:
+            self._end_operation(self._keep_last)
+
+    def _end_operation(self, allowed: int) -> None:
+        """Evict the oldest blocks, now that the last operation of this thread has ended.
+
+        Autograd saves some tensors before the kernel fills them (the noise of ``rrelu``), so a
+        block must not be copied before its operation has ended. PyTorch does not tell when that
+        is; the first sign is that the thread makes another autograd node.
+
+        Args:
+            allowed: bytes that may stay resident.
+        """
+        unfinished, queue = self._operation.unfinished, self._queue
+        queue.extend(unfinished)
+        unfinished.clear()
+        while self._ledger.nbytes[RESIDENT] > allowed and queue:
+            ref = queue.popleft()()
+            if ref is not None and ref.block.state == RESIDENT:
+                self._evictions.begin(ref.block)
+
+    def _when_full(self, coming: int) -> None:
+        """Evicting is behind, and a tensor of ``coming`` bytes does not fit the limit."""
+        ledger = self._ledger
+        if self._on_full == "raise":
+            raise OffloadError(
+                f"Offloading holds {ledger.in_memory:,} bytes, {coming:,} come, and "
+                f"{self._max_bytes:,} are allowed: {ledger.nbytes[EVICTING]:,} are still on their "
+                f"way. Give more with max_bytes=, or wait with on_full='wait'."
+            )
+        if self._on_full == "keep":
+            return
+        start = time.perf_counter()
+        while ledger.in_memory + coming > self._max_bytes and ledger.nbytes[EVICTING]:
+            self._evictions.wait()
+            self._settle()
+        ledger.blocked_seconds += time.perf_counter() - start
+
+    def _settle(self) -> None:
+        """Account for blocks that were freed and for copies that have ended."""
+        while self._freed:
+            state, nbytes, identity, number, tier, stored_nbytes = self._freed.popleft()
+            if tier is not None:
+                tier.used -= stored_nbytes
+            self._ledger.remove(state, nbytes)
+            if state == PREFETCHED:
+                self._prefetch.forget(number)
+            reference = self._known.get(identity)
+            if reference is not None and reference() is None:
+                del self._known[identity]
+        self._ledger.settle()
+        if self._evictions.copying:
+            self._evictions.settle()
+
+    # ------------------------------------------------------------------ fetch
+
+    def _tensor_of(self, block: SavedBlock, layout: TensorLayout) -> Tensor:
+        """Return the tensor of a block, in the layout of the tensor that was packed."""
+        if self._forks != forks.count:
+            self._after_fork()
+        start = time.perf_counter()
+        prefetch, can_prefetch = self._prefetch, block.number >= 0
+        with self._lock:
+            self._is_step_over = True
+            self._settle()
+            block.check()
+            is_in_memory = block.state == RESIDENT or block.state == EVICTING
+            fetched = prefetch.take(block) if block.state == PREFETCHED else None
+            if not is_in_memory:
+                self._workers.trim_heap(block.layout)  # Backward frees it when it has used it.
+                self._ledger.fetch(block, was_prefetched=fetched is not None)
+            if can_prefetch:
+                prefetch.note_request(block, was_prefetched=fetched is not None)
+                if fetched is not None or is_in_memory:
+                    prefetch.start()
+            if is_in_memory:  # A new handle: evicting takes the memory away from the alias.
+                return _seen_as(block.alias.detach(), block.layout, layout)
+        if fetched is None:
+            fetched = block.fetch()
+            if can_prefetch:
+                with self._lock:
+                    prefetch.start()  # Only now, since backward waits for this block.
+        elements, ticket = fetched.result() if isinstance(fetched, Future) else fetched
+        if ticket is not None:
+            ticket.join()
+        self._ledger.waits.append(time.perf_counter() - start)
+        is_as_packed = layout is block.layout and layout.is_plain
+        found = elements if is_as_packed else restored(elements, layout)
+        if open_engines or open_editors:  # They know by its memory what a checkpoint begins with.
+            note_copy(found, block.memory)
+        return found
+
+    # ------------------------------------------------------------------ steps, forks, the end
+
+    def _begin_step(self) -> None:
+        """The first pack after an unpack begins a step."""
+        self._is_step_over = False
+        self._ledger.begin_step()
+        self._prefetch.begin_step()
+        self._queue = deque(one for one in self._queue if one() is not None)
+
+    def _after_fork(self) -> None:
+        """In a child process no thread ends what was begun, nor releases the lock."""
+        if self._forks == forks.count:
+            return
+        self._forks = forks.count
+        self._lock = threading.RLock()
+        self._prefetch.drop_all()
+        self._evictions.after_fork(self._lock)
+
+    def flush(self) -> None:
+        """Wait until all blocks that are evicting are evicted."""
+        self._after_fork()
+        with self._lock:
+            self._end_operation(self._keep_last)
+            self._settle()
+            while self._ledger.nbytes[EVICTING] > 0:
+                self._evictions.wait()
+                self._settle()
+
+    def holds_nothing(self) -> bool:
+        """Return whether no block is in memory."""
+        with self._lock:
+            self._settle()
+            return not self._ledger.in_memory
+
+    def close(self) -> None:
+        """Pack no more; packed tensors can still be unpacked."""
+        self.is_open = False
+        self.flush()
+        with self._lock:
+            self._workers.close()
+            self._prefetch.drop_all()
+            self._settle()
+            self.chain.close()
+            self._freed = deque()
+            self._known.clear()
+            self._why_not = None
+
+    def report(self) -> OffloadReport:
+        """Return the report of everything that happened so far."""
+        self._after_fork()
+        with self._lock:
+            self._settle()
+            return self._ledger.report(tuple(self.chain.notes))
+
+
+keep_dynamo_out(OffloadEngine.pack, OffloadEngine.unpack)
+
+
+def _seen_as(tensor: Tensor, layout: TensorLayout, wanted: TensorLayout) -> Tensor:
+    """Return a resident tensor, as another one that shares its memory."""
+    if wanted is layout or not wanted.is_dense:
+        return tensor
+    return restored(flat(tensor, layout), wanted)

@@ -1,0 +1,157 @@
+"""Keeps rows of 16 numbers: of every step, one for each site."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from itertools import takewhile
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torchtap.stats.algebra import Rows
+from torchtap.stats.site_summary import SiteSummary
+from torchtap.stats.statistics import NUM_TENSORS, blank_rows, merged_row
+
+NewRows = Callable[[int, int], Rows]
+"""``(steps, sites)``: an array for their rows."""
+_BLANK: list[float] = blank_rows().tolist()
+
+
+@dataclass(frozen=True, eq=False)
+class Snapshot:
+    """Shows the rows of all steps at one moment; nothing is copied, and nothing changes them later.
+
+    Attributes:
+        steps: ``int64``, ascending.
+        rows: of each step, one for each site known by then; as one array where there is one.
+        num_sites: how many there are now.
+    """
+
+    steps: NDArray[np.int64]
+    rows: Rows | Sequence[Rows]
+    num_sites: int
+
+    def column(self, number: int) -> NDArray[np.float64]:
+        """Return a number of the 16, ``float64[steps, sites]``; 0 of sites not known in a step."""
+        if isinstance(self.rows, np.ndarray):
+            return self.rows[..., number]
+        found = np.zeros((len(self.steps), self.num_sites))
+        for own, rows in zip(found, self.rows, strict=True):
+            own[: len(rows)] = rows[: self.num_sites, number]
+        return found
+
+
+class RowsByStep:
+    """Holds the rows of every step, one for each site known by then.
+
+    Args:
+        sites: of the series, by place; there may be more later.
+        lock: of the series.
+    """
+
+    def __init__(self, sites: Sequence[SiteSummary], lock: threading.RLock) -> None:
+        self._sites = sites
+        self._lock = lock
+        self._by_step: dict[int, Rows] = {}
+        self._whole: Rows | None = None
+        self._new_array: NewRows = blank_rows
+
+    def __contains__(self, step: int) -> bool:
+        return step in self._by_step
+
+    @property
+    def steps(self) -> list[int]:
+        """Return the steps in which anything was measured."""
+        return sorted(self._by_step)
+
+    # ------------------------------------------------------------------ taken
+
+    def add(self, step: int, rows: Rows) -> None:
+        """Take the rows of a new step."""
+        self._by_step[step] = rows
+
+    def merge(self, step: int, rows: Rows) -> list[int]:
+        """Merge rows into those of a step; return the places whose numbers were replaced."""
+        known = self._by_step[step]
+        # A copy: what was read of the step before does not change.
+        merged = np.concatenate([known, blank_rows(max(len(rows) - len(known), 0))])
+        replaced = []
+        for place in np.flatnonzero(rows[:, NUM_TENSORS]).tolist():
+            if self._sites[place].site.kind.is_replaced:
+                replaced.append(place)
+                merged[place] = rows[place]
+            else:
+                merged[place] = merged_row(merged[place].tolist(), rows[place].tolist())
+        self._by_step[step] = merged
+        return replaced
+
+    def restore(self, steps: list[int], rows: Rows) -> None:
+        """Take all steps at once: rows of them, as :meth:`as_array` gave them."""
+        self._by_step = dict(zip(steps, rows, strict=True))
+        is_whole = steps == sorted(steps) and rows.ndim == 3
+        self._whole = rows if is_whole and rows.shape[1] == len(self._sites) else None
+
+    def move(self, steps: Sequence[int], new_rows: NewRows, new_array: NewRows) -> None:
+        """Have the rows of some steps that have ended in other memory.
+
+        Args:
+            steps: which.
+            new_rows: ``(steps, sites)`` gives an array ``float64[steps, sites, 16]`` of any
+                content, for these rows.
+            new_array: the same, for an array of all rows from now on.
+        """
+        with self._lock:
+            self._new_array = new_array
+            self._by_step.update(zip(steps, self._rows_of(steps, new_rows), strict=True))
+
+    # ------------------------------------------------------------------ read
+
+    def at(self, step: int, place: int) -> Rows | None:
+        """Return the numbers of a site in one step; ``None`` if it was not measured there."""
+        rows = self._by_step.get(step, ())
+        if place >= len(rows) or not rows[place][NUM_TENSORS]:
+            return None
+        row: Rows = rows[place]
+        return row
+
+    def merged(self, place: int, steps: Iterable[int] | None = None) -> list[float]:
+        """Return the numbers of a site over all steps, or some."""
+        rows = (self.at(step, place) for step in (self.steps if steps is None else steps))
+        return reduce(merged_row, (row.tolist() for row in rows if row is not None), _BLANK)
+
+    def steps_of(self, place: int) -> list[int]:
+        """Return steps in which a site was measured."""
+        steps = self.steps
+        if self._whole is not None:
+            return [steps[at] for at in np.flatnonzero(self._whole[:, place, NUM_TENSORS]).tolist()]
+        return [step for step in steps if self.at(step, place) is not None]
+
+    def after(self, last: int | None) -> list[int]:
+        """Return steps that came after one, ascending, without looking at all of them."""
+        return sorted(takewhile(lambda step: step != last, reversed(self._by_step)))
+
+    def snapshot(self) -> Snapshot:
+        """Return all rows as they are now."""
+        with self._lock:
+            steps = self.steps
+            rows = [self._by_step[step] for step in steps] if self._whole is None else self._whole
+            return Snapshot(np.array(steps, dtype=np.int64), rows, len(self._sites))
+
+    def as_array(self, only: Sequence[int] | None = None) -> tuple[list[int], Rows]:
+        """Return steps, and all rows as ``float64[steps, sites, 16]``, or those of some steps."""
+        if only is None:
+            steps = self.steps
+            return steps, self._rows_of(steps, self._new_array)
+        return list(only), self._rows_of(only, blank_rows)
+
+    def _rows_of(self, steps: Sequence[int], new_rows: NewRows) -> Rows:
+        num_sites = len(self._sites)  # Another thread may add to both.
+        rows, blank = new_rows(len(steps), num_sites), blank_rows(num_sites)
+        for number, step in enumerate(steps):
+            known = self._by_step[step][:num_sites]
+            rows[number] = blank
+            rows[number, : len(known)] = known
+        return rows
