@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import torchtap
+from ranks import ABORTED
 from torchtap.runs.open_run import open_run
 from torchtap.runs.run import Run
 
@@ -47,7 +49,8 @@ with open("truth.json", "w") as file:
 def run(
     folder: Path, *words: str | Path, script: str | Path = "", **kwargs: str
 ) -> subprocess.CompletedProcess[bytes]:
-    """Run Python in a folder."""
+    """Run Python in a folder, which is made."""
+    folder.mkdir(exist_ok=True)
     env = {
         **os.environ,
         "PYTHONPATH": str(Path(torchtap.__file__).parent.parent),
@@ -59,6 +62,17 @@ def run(
     )
 
 
+def run_to_its_end(folder: Path, *words: str | Path) -> subprocess.CompletedProcess[bytes]:
+    """Run Python in a folder, again in an empty one where PyTorch aborted at its very end."""
+    done = run(folder, *words)
+    for _ in range(5):
+        if ABORTED not in done.stderr:
+            break
+        shutil.rmtree(folder)
+        done = run(folder, *words)
+    return done
+
+
 def both(
     folder: Path, script: str, *args: str, code: int = 0, launcher: Sequence[str] = ()
 ) -> tuple[str, dict[str, Run]]:
@@ -68,10 +82,8 @@ def both(
         what was written to stderr, and the runs by the names of their files.
     """
     plain, watched = folder / "plain", folder / "watched"
-    for one in (plain, watched):
-        one.mkdir(exist_ok=True)
-    alone = run(plain, *launcher, SCRIPTS / script, *args)
-    beside = run(watched, *launcher, *WATCHED, SCRIPTS / script, *args)
+    alone = run_to_its_end(plain, *launcher, SCRIPTS / script, *args)
+    beside = run_to_its_end(watched, *launcher, *WATCHED, SCRIPTS / script, *args)
     stderr = beside.stderr.decode()
     assert beside.stdout == alone.stdout, stderr
     assert beside.returncode == alone.returncode == code, stderr
