@@ -21,6 +21,7 @@ from torchtap.runs.records import Places, Records, distinct
 from torchtap.runs.rows import SiteRows, without_jags
 from torchtap.runs.run_statistics import RunStatistics
 from torchtap.runs.select import Selection, Where
+from torchtap.stats.row_columns import SeriesColumns
 from torchtap.stats.series import Series
 
 if TYPE_CHECKING:
@@ -51,18 +52,21 @@ class Contents:
         self.kept = records
         self._revision = series.revision
         self._unmeasured_steps: dict[Site, list[int]] = {}
+        self._of_phase: dict[str, Contents] = {}
         self._last_rows: tuple[Site, SiteRows] | None = None
 
     def in_phase(self, phase: str) -> Contents:
         """Return the contents of the same run, of which another phase is looked up."""
         if phase == self.phase:
             return self
+        if phase in self._of_phase:
+            return self._of_phase[phase]
         if phase not in PHASES:
             raise InputError(f"phase is {phase!r}; expected one of {', '.join(PHASES)}.")
         series = (self.series.evaluation if phase == EVAL else None) or Series(1)
         if not series.sites and not self.kept.in_phase(phase).any() and self.sites:
             raise SiteError(f"Nothing was recorded in the phase {phase!r}.")
-        return Contents(self.source, self.kept, series, phase)
+        return self._of_phase.setdefault(phase, Contents(self.source, self.kept, series, phase))
 
     def is_current(self, records: Records, series: Series) -> bool:
         """Return whether this snapshot still describes ``records`` and ``series``."""
@@ -96,13 +100,18 @@ class Contents:
         return RunStatistics(self, self._unmeasured_steps)
 
     @cached_property
+    def columns(self) -> SeriesColumns:
+        """The numbers that were measured, as columns over the steps."""
+        return SeriesColumns(self.series)
+
+    @cached_property
     def statistics_index(self) -> StatisticsIndex:
         """The index of the sites and steps that have statistics."""
         from torchtap.runs.tables.statistics_columns import StatisticsIndex
 
         return StatisticsIndex(self, self.select(None))
 
-    @property
+    @cached_property
     def steps(self) -> list[int]:
         """Steps in which anything was recorded or measured, ascending."""
         return sorted({*distinct(self.index.column("step")).tolist(), *self.series.steps})

@@ -21,6 +21,8 @@ from torchtap.stats.series import Series
 from torchtap.stats.statistics import Statistics
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
     from torch import Tensor
 
     from torchtap.runs.listing import Listing
@@ -94,7 +96,7 @@ class Run(RunSteps, RunTables, Printed):
     @property
     def steps(self) -> list[int]:
         """Steps in which anything was recorded or measured, ascending."""
-        return self._contents().steps
+        return list(self._contents().steps)
 
     @property
     def series(self) -> Series:
@@ -321,6 +323,35 @@ class Run(RunSteps, RunTables, Printed):
             RunError: it was asked for, and is not available in any step.
         """
         return self._contents().in_phase(phase).statistics.over_steps(site, name)
+
+    def array(self, site: str | Site, name: str, *, phase: str = FORWARD) -> NDArray[np.float64]:
+        """One number of a site in every step of the run, for figures and searches over many sites.
+
+        Args:
+            site: which.
+            name: of a number, or of a part of a further statistic that is one, as in
+                :meth:`over_steps`.
+            phase: as in :meth:`stats`.
+
+        Returns:
+            ``float64[steps]``, in the order of :attr:`steps`. NaN where the site was not measured,
+            where the number is kept no longer, and where it is NaN itself, as the mean of a tensor
+            without a finite element. Counts are exact below 2^53.
+
+        Raises:
+            SiteError: nothing was recorded or measured there, or there is no such statistic.
+            InputError: it is no number.
+
+        Example:
+            >>> import torch, torchtap as tt
+            >>> with tt.watch(relu := torch.nn.ReLU(), to=tt.Stats()) as w:
+            ...     for step in range(3):
+            ...         _ = relu(torch.full((2,), float(step)))
+            ...         w.step()
+            >>> w.run.array(".:output", "l1")
+            array([0., 2., 4.])
+        """
+        return self._contents().in_phase(phase).statistics.array(site, name)
 
     # ------------------------------------------------------------------ on disk
 

@@ -10,6 +10,7 @@ from operator import index
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from torchtap.core.errors import RunError, SiteError
 from torchtap.core.record import said_steps
@@ -18,7 +19,8 @@ from torchtap.runs.records import Places
 from torchtap.runs.select import Where
 from torchtap.stats import read_series
 from torchtap.stats.catalogue.results import Extra
-from torchtap.stats.numbers import NAMES, further_of, value_of
+from torchtap.stats.numbers import NAMES, as_number, further_of, value_of
+from torchtap.stats.row_columns import COLUMNS
 from torchtap.stats.statistics import Statistics, other_shape, why_no_ratio
 
 if TYPE_CHECKING:
@@ -91,18 +93,30 @@ class RunStatistics:
         if site not in series and not self._index.by_step(site):
             raise SiteError(self._no_record(site))
         steps, kept = self.steps_of(site), set(self.unmeasured_steps(site))
-        if name in NAMES and not NAMES[name].needs_histogram:
-            per_step = (
-                self.stats(site, step=step)
-                if step in kept
-                else read_series.numbers_at(series, site, step)
+        if name in COLUMNS:
+            found = self._held.columns.of(site, name).tolist() if site in series else []
+            measured = iter(found)
+            return steps, [
+                value_of(self.stats(site, step=step), name) if step in kept else next(measured)
                 for step in steps
-            )
-            return steps, [value_of(stats, name) for stats in per_step]
+            ]
         if name not in NAMES and site in series:  # Of values no further statistics are computed.
             steps, kept = series.steps_of(site), set()
         there = [step for step in steps if step in kept or series.is_kept(step)] or steps[-1:]
         return there, [value_of(self.stats(site, step=step), name) for step in there]
+
+    def array(self, site: str | Site, name: str) -> NDArray[np.float64]:
+        """See :meth:`Run.array <torchtap.runs.run.Run.array>`."""
+        site, steps = self._held.resolve(site), self._held.steps
+        found = np.full(len(steps), math.nan)
+        if name in COLUMNS and site in self._series and not self.unmeasured_steps(site):
+            columns = self._held.columns
+            there = columns.is_there(site)
+            found[np.searchsorted(steps, columns.steps[there])] = columns.of(site, name)
+            return found
+        own, values = self.over_steps(site, name)
+        found[np.searchsorted(steps, own)] = [as_number(name, value) for value in values]
+        return found
 
     def mean_norm(self, where: Where) -> dict[str, float]:
         """See :meth:`Run.mean_norm <torchtap.runs.run.Run.mean_norm>`."""

@@ -121,15 +121,23 @@ def number_of(stats: Statistics, name: str) -> float:
     Raises:
         InputError: it is no number.
     """
-    value = value_of(stats, name) if is_there(stats, name) else None
+    return as_number(name, value_of(stats, name) if is_there(stats, name) else None)
+
+
+def as_number(name: str, value: Any) -> float:
+    """Return a value of that name as a number; NaN for ``None``.
+
+    Raises:
+        InputError: it is no number.
+    """
     if isinstance(value, Tensor) and value.numel() == 1:
         value = value.item()
     try:
         return math.nan if value is None else float(value)
     except (TypeError, ValueError):
         raise InputError(
-            f"{name!r} is no number but a {type(value).__name__}, so nothing can be sorted by it. "
-            f"Take a part of it that is one."
+            f"{name!r} is no number but a {type(value).__name__}, so nothing can be sorted or "
+            f"drawn by it. Take a part of it that is one."
         ) from None
 
 

@@ -84,15 +84,6 @@ def window(series: Series, site: Site, steps: Iterable[int]) -> Statistics:
     return replace(merged, notes=(*merged.notes, *notes))
 
 
-def numbers_at(series: Series, site: Site, step: int) -> Statistics:
-    """Return statistics of a site in one step without ``extra``: quicker, where many are read."""
-    place = series.known_place(site)
-    row = series.rows.at(step, place)
-    if row is None:
-        return at(series, site, step)  # Says what is missing.
-    return _value(series, place, row.tolist(), None, Extra(), step)
-
-
 def histograms_of(series: Series) -> Iterator[tuple[int, int, Histogram]]:
     """Yield step, place and histogram of all that are kept; of step -1 those of all steps."""
     for place, measured in enumerate(series.measured):

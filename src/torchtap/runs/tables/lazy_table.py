@@ -10,7 +10,8 @@ import pyarrow as pa
 import pyarrow.dataset
 
 from torchtap.runs.store.journal import texts_of
-from torchtap.runs.tables.statistics_columns import FLOATS, NAMES, Column, StatisticsColumns
+from torchtap.runs.tables.statistics_columns import NAMES, StatisticsColumns
+from torchtap.stats.row_columns import FLOATS, Column
 
 _TEXT = pa.dictionary(pa.int32(), pa.string())
 _ROW = "row"

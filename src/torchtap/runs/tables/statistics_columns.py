@@ -7,15 +7,14 @@ beginning.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from torchtap.core.site import Site
 from torchtap.stats import statistics as places
+from torchtap.stats.row_columns import Column, column_of
 from torchtap.stats.statistics import NUMBERS
 
 if TYPE_CHECKING:
@@ -23,14 +22,8 @@ if TYPE_CHECKING:
     from torchtap.stats.rows_by_step import Snapshot
     from torchtap.stats.statistics import Statistics
 
-FLOATS = frozenset(("mean", "std", "rms", "l1", "l2", "min", "max", "absmax"))
-"""Numbers that are no counts."""
 NAMES = ("site", "step", "dtype", *NUMBERS)
 """The columns."""
-
-Column = NDArray[Any]
-_Number = Callable[[str], Column]
-"""Gives one of the 16 numbers of each row."""
 
 
 def unicode_names(sites: Iterable[Site]) -> list[str]:
@@ -139,7 +132,7 @@ class StatisticsColumns:
         chosen = np.arange(len(self)) if rows is None else rows
         if name == "step":
             return self.index.step[chosen]
-        found = _column(name, lambda one: self.index.number(getattr(places, one), chosen))
+        found = column_of(name, lambda one: self.index.number(getattr(places, one), chosen))
         if self._measured:
             where = np.flatnonzero(np.isin(chosen, list(self._measured)))
             for at in where.tolist():
@@ -154,24 +147,6 @@ class StatisticsColumns:
             "site": [names[code] for code in self.index.site.tolist()],
             "dtype": [dtypes[code] for code in codes.tolist()],
         }
-
-
-def _column(name: str, number: _Number) -> Column:
-    """Make a column as ``Statistics`` has it: NaN where nothing is finite, sums and counts 0."""
-    if name not in FLOATS:
-        return number(name.upper()).astype(np.int64)
-    if name in ("l1", "l2"):
-        return number("L1") if name == "l1" else np.sqrt(number("SUM_SQUARES"))
-    finite = number("NUM_FINITE")
-    with np.errstate(all="ignore"):
-        if name in ("std", "rms"):
-            found = np.sqrt(number("M2" if name == "std" else "SUM_SQUARES") / finite)
-        elif name == "absmax":
-            found = np.maximum(np.abs(number("MIN")), np.abs(number("MAX")))
-        else:
-            found = number(name.upper())
-    found[~(finite > 0)] = math.nan
-    return found
 
 
 def columns_of(held: Contents, index: StatisticsIndex) -> StatisticsColumns:

@@ -8,6 +8,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from torchtap.core.errors import InputError, MissingExtraError
 from torchtap.core.printed_page import Page, Printed
 from torchtap.core.record import Record
@@ -257,9 +259,8 @@ def _measured_row(
     held: Contents, site: Site, steps: list[int], wanted: Collection[int] | None, *, is_merged: bool
 ) -> Row:
     kept = set(held.statistics.unmeasured_steps(site)) & set(steps)
-    per_step = [
-        read_series.numbers_at(held.series, site, step) for step in steps if step not in kept
-    ]
+    columns = held.columns
+    is_own = np.isin(columns.steps[columns.is_there(site)], steps)
     others = held.index.records_of(site, kept) if kept else []
     calls = Counter(record.step for record in others)
     if not is_merged:
@@ -269,11 +270,11 @@ def _measured_row(
     return Row(
         site=site,
         type=held.meta.type_name(site.path),
-        calls=max([*(stats.num_tensors for stats in per_step), *calls.values()]),
+        calls=max([*columns.of(site, "num_tensors")[is_own].tolist(), *calls.values()]),
         steps=len(steps),
         shape=stats.shape,
         dtype=stats.dtype,
-        nbytes=sum(one.nbytes for one in per_step) + sum(one.nbytes for one in others),
+        nbytes=int(columns.of(site, "nbytes")[is_own].sum()) + sum(one.nbytes for one in others),
         stats=stats,
         step=None if is_merged else steps[-1],
     )
