@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 
 from torchtap.core.site import Site
 from torchtap.stats import statistics as places
+from torchtap.stats.rows_by_step import Snapshot
 from torchtap.stats.series import Series
 from torchtap.stats.statistics import NUMBERS
 
@@ -45,17 +47,20 @@ def column_of(name: str, number: RowNumber) -> Column:
 
 
 class SeriesColumns:
-    """The numbers of the sites of a series over all steps, as they were when it was made.
-
-    Attributes:
-        steps: ``int64``, ascending.
-    """
+    """The numbers of the sites of a series over all steps, as they were when first asked for."""
 
     def __init__(self, series: Series) -> None:
         self._series = series
-        self._rows = series.rows.snapshot()
         self._by_place: dict[int, Column] = {}
-        self.steps = self._rows.steps
+
+    @cached_property
+    def _rows(self) -> Snapshot:
+        return self._series.rows.snapshot()
+
+    @property
+    def steps(self) -> NDArray[np.int64]:
+        """Return the steps in which anything was measured, ascending."""
+        return self._rows.steps
 
     def is_there(self, site: Site) -> NDArray[np.bool_]:
         """Return in which steps a site was measured, ``bool[steps]``."""
