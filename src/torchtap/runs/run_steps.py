@@ -1,4 +1,4 @@
-"""The part of a run that tells of its steps: statistics over them, times, samples, what was logged."""
+"""The part of a run that tells of its steps: numbers over them, times, sample ids, labels."""
 
 from __future__ import annotations
 
