@@ -37,8 +37,8 @@ def report(
     ``script#data``, which says in ``data-encoding`` whether they are ``json`` or ``gzip+base64``.
 
     Charts of more steps than points draw each point from the smallest to the largest number of its
-    steps. Numbers are rounded to four digits; NaN is ``null``, infinity ``"inf"``. Elements that are
-    not finite are counted, and marked in the charts.
+    steps. Numbers are rounded to four digits; NaN is ``null``, infinity ``"inf"``. Elements that
+    are not finite are counted, and marked in the charts.
 
     Args:
         run: of a watch, or opened from a file or a folder, also of one that still grows.

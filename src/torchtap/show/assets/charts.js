@@ -22,6 +22,17 @@ function partAt(run, step) {
   return low;
 }
 
+function lastStep(run) {
+  return (run.last_steps ?? run.steps).at(-1);
+}
+
+// A number of the last step, in which it is known to four digits and not as an extreme of several.
+function lastNumber(last, name) {
+  if (name === "zeros") return asNumber(last.zeros) / asNumber(last.numel);
+  if (name === "nonfinite") return asNumber(last.numel) - asNumber(last.num_finite);
+  return asNumber(last[name]);
+}
+
 function lowHighAt(packed, part) {
   if (packed === undefined) return [NaN, NaN];
   if (packed === null || typeof packed !== "object") return [asNumber(packed), asNumber(packed)];

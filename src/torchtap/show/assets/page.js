@@ -33,12 +33,14 @@ class ReportPage {
     this.prepareMaps();
     this.prepareGraph();
     window.addEventListener("hashchange", () => this.readAddress());
+    window.addEventListener("popstate", () => this.readAddress());
     window.addEventListener("resize", () => {
       clearTimeout(this.resizing);
       this.resizing = setTimeout(() => this.redraw(), 150);
     });
     this.readAddress();
     this.drawScalars();
+    this.detail.hidden = !this.site;
     document.documentElement.dataset.ready = "yes";
   }
 
@@ -90,10 +92,13 @@ class ReportPage {
   readAddress() {
     const asked = new URLSearchParams(location.hash.slice(1).replace(/\+/g, "%2B"));
     const step = asked.get("step");
-    if (step !== null && step !== "" && Number.isFinite(Number(step))) this.setStep(Number(step));
+    const isStep = step !== null && step !== "" && Number.isFinite(Number(step));
     const site = asked.get("site") ?? "";
-    this.select(asked.get("tab") ?? (site ? "table" : this.tab));
-    if (site !== this.site) this.show(site);
+    const isOther = site !== this.site;
+    this.site = this.data.sites[site] === undefined ? "" : site;
+    this.setStep(isStep ? Number(step) : this.steps.at(-1));
+    this.select(asked.get("tab") ?? (site ? "table" : "overview"));
+    if (isOther) this.show(this.site);
   }
 
   // Go to another site, step or part of the page: the address says all three.
@@ -104,12 +109,14 @@ class ReportPage {
     if (next.step !== this.steps.at(-1)) parts.push(`step=${next.step}`);
     if (next.tab !== (next.site ? "table" : "overview")) parts.push(`tab=${next.tab}`);
     const address = `#${parts.join("&")}`;
-    if (changed.step !== undefined) {
+    if (changed.step !== undefined && Object.keys(changed).length === 1) {
+      // A step is no place of its own: "back" leads to the site before, not through every step.
       history.replaceState(null, "", address);
       this.setStep(next.step);
-    } else if (location.hash === address) this.readAddress();
-    else location.hash = address;
-    if (!parts.length) this.select(next.tab);
+      return;
+    }
+    if (location.hash !== address) history.pushState(null, "", address);
+    this.readAddress();
   }
 
   open(name) {
@@ -164,8 +171,7 @@ class ReportPage {
   // ------------------------------------------------------------------ one site
 
   show(name) {
-    this.site = this.data.sites[name] === undefined ? "" : name;
-    this.table.mark(this.site);
+    this.table.mark(name);
     this.drawDetail();
   }
 
@@ -179,6 +185,7 @@ class ReportPage {
 
   drawDetail() {
     this.clearCharts(this.detail);
+    this.detail.hidden = !this.site;
     if (!this.site) {
       this.detail.replaceChildren(element("p", {}, "Choose a site to see its series, histograms and maps."));
       return;
@@ -250,7 +257,7 @@ class ReportPage {
       drawSpread(canvas, spread);
       const label = this.data.runs.length > 1 ? `, ${run.label}` : "";
       return element("figure", {},
-        element("figcaption", {}, `Histograms${label}: steps ${grouped(spread.steps[0])} to ${grouped(spread.steps.at(-1))}, from ${text(asNumber(spread.low))} (below) to ${text(asNumber(spread.high))} (above)`),
+        element("figcaption", {}, `Histograms${label}: steps ${grouped(spread.steps[0])} to ${grouped(spread.steps.at(-1))}, from ${text(asNumber(spread.low))} (below) to ${text(asNumber(spread.high))} (above), counts on a logarithmic scale`),
         canvas);
     });
   }
@@ -271,7 +278,7 @@ class ReportPage {
       const series = run.series[this.site];
       if (series === undefined) continue;
       const part = partAt(run, this.step);
-      const isLast = this.step >= run.steps.at(-1);
+      const isLast = this.step >= lastStep(run);
       const last = run.last[this.site];
       const label = this.data.runs.length > 1 ? `${run.label}, ` : "";
       rows.push(element("caption", {}, isLast ? `${label}step ${grouped(last.step ?? this.step)}` : `${label}step ${grouped(this.step)}`));
@@ -304,12 +311,14 @@ class ReportPage {
     const lines = [];
     this.data.runs.forEach((run, number) => {
       const part = partAt(run, this.step);
+      const isLast = this.step >= lastStep(run);
       for (const [port, look] of [["output", "forward"], ["grad_output", "backward"]]) {
         const points = Object.entries(run.series)
           .filter(([name]) => this.data.sites[name].port === port)
           .map(([site, series]) => {
-            const bad = lowHighAt(series.nonfinite, part)[1];
-            return { site, value: lowHighAt(series.absmax, part)[1], bad, isBad: bad > 0 };
+            const at = (name) => isLast ? lastNumber(run.last[site], name) : lowHighAt(series[name], part)[1];
+            const bad = at("nonfinite");
+            return { site, value: at("absmax"), bad, isBad: bad > 0 };
           });
         if (points.length) lines.push({ look: look + (number ? "2" : ""), points });
       }

@@ -27,13 +27,13 @@ function bytesOf(text) {
 function drawMaps(canvas, image, name) {
   const { height, width } = image;
   const number = image.channels.length;
-  const columns = Math.min(number, Math.max(1, Math.round(Math.sqrt((number * 2.2 * height) / width))));
+  const columns = Math.min(number, 6);
   const rows = Math.ceil(number / columns);
   const table = colorTable(name === "auto" ? (image.low < 0 ? "RdBu" : "viridis") : name);
   const levels = bytesOf(image.data);
   canvas.width = columns * (width + 1) - 1;
   canvas.height = rows * (height + 1) - 1;
-  const zoom = Math.max(1, Math.floor(Math.min(96 / width, 640 / canvas.width)));
+  const zoom = Math.max(1, Math.floor(Math.min(96 / width, 600 / canvas.width)));
   canvas.style.width = `${canvas.width * zoom}px`;
   const context = canvas.getContext("2d");
   for (let channel = 0; channel < number; channel++) {
@@ -82,9 +82,9 @@ function drawFlow(host, lines, onSite) {
   svg.setAttribute("aria-label", "Largest magnitudes over depth");
   const seen = lines.flatMap((one) => one.points.map((point) => point.value)).filter((one) => one > 0 && Number.isFinite(one));
   host.replaceChildren(svg);
-  if (!seen.length) return;
-  const top = Math.ceil(Math.log10(Math.max(...seen)) + 1e-9);
-  const bottom = Math.min(Math.max(Math.floor(Math.log10(Math.min(...seen))), top - 12), top - 1);
+  const [most, least] = seen.length ? [Math.max(...seen), Math.min(...seen)] : [1, 1];
+  const top = Math.ceil(Math.log10(most) + 1e-9);
+  const bottom = Math.min(Math.max(Math.floor(Math.log10(least)), top - 12), top - 1);
   const scale = (height - 44) / (top - bottom);
   const y = (value) => (value > 0 ? 16 + (top - Math.max(Math.log10(value), bottom)) * scale : height - 14);
   for (let power = bottom; power <= top; power += Math.max(1, Math.floor((top - bottom) / 6))) {

@@ -67,7 +67,7 @@ class SiteTable {
   key(row, name) {
     const site = row.dataset.site;
     if (name === "site") return site;
-    if (name === "type" || name === "shape") return this.page.data.sites[site].type + (name === "shape" ? row.cells[8].textContent : "");
+    if (name === "type" || name === "shape") return row.querySelector(`.${name}`).textContent;
     return this.number(site, name === "series" ? "std" : name);
   }
 
@@ -81,10 +81,11 @@ class SiteTable {
 
   numberOf(run, site, name, step) {
     const series = run.series[site];
-    return series === undefined ? NaN : lowHighAt(series[name], partAt(run, step))[1];
+    if (series === undefined) return NaN;
+    return step >= lastStep(run) ? lastNumber(run.last[site], name) : lowHighAt(series[name], partAt(run, step))[1];
   }
 
-  // Write the numbers of the chosen step, unless it is the last: those are in the page already.
+  // Write the numbers of the chosen step.
   showStep() {
     for (const row of this.rows) {
       for (const cell of row.querySelectorAll("td[data-name]")) {

@@ -84,7 +84,7 @@ def packed(buckets: Buckets, values: Floats) -> Any:
 def rounded(values: Floats | Sequence[float]) -> list[float | str | None]:
     """Round numbers to four significant digits, for JSON.
 
-    JSON has neither NaN, which becomes ``None``, nor infinity, which becomes ``"inf"`` or ``"-inf"``.
+    JSON has neither NaN, which becomes ``None``, nor infinity: that is ``"inf"`` or ``"-inf"``.
     """
     return [
         float(f"{one:.{_DIGITS}g}") if math.isfinite(one) else None if math.isnan(one) else str(one)

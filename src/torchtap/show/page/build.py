@@ -113,7 +113,7 @@ def _data(runs: Sequence[MeasuredRun], part: float) -> dict[str, Any]:
     names = list(dict.fromkeys(name for one in runs for name in one.sites))
     num_series = max(1, sum(len(one.sites) for one in runs) * len(NAMES) * 2)
     most = int(part * _NUMBERS / num_series)
-    most = max(_FEWEST_POINTS, min(_MOST_POINTS, most))
+    most = max(_FEWEST_POINTS, min(int(part * _MOST_POINTS), most))
     images, map_notes = feature_images(first.run, int(part * BYTES))
     findings = find(first) if len(runs) == 1 else [*compare(*runs), *find(first)]
     return {
@@ -192,9 +192,9 @@ def _notes(runs: Sequence[MeasuredRun], most: int, part: float) -> Iterable[str]
         yield from one.notes
         if len(one.steps) > most:
             yield (
-                f"{one.label}: charts have {most} points for {len(one.steps):,} steps. Each is drawn "
-                f"from the smallest to the largest number of its steps: nothing is smoothed, and no "
-                f"extreme is lost."
+                f"{one.label}: charts have {most} points for {len(one.steps):,} steps. Each point "
+                f"is drawn from the smallest to the largest number of its steps: nothing is "
+                f"smoothed, and no extreme is lost."
             )
     yield "Numbers are rounded to four digits. They are of the finite elements of each tensor."
     if part < 1:

@@ -54,15 +54,15 @@ def _records(run: Run) -> Iterator[tuple[Record, Any]]:
         if record.site.port in ("output", "grad_output") and not record.overwritten:
             last[record.site] = record
     for site in run.sites:
-        record = last.get(site)
-        if record is None or record.kept.dim() < 3 or min(record.kept.shape[-2:]) < 3:
+        found = last.get(site)
+        if found is None or found.kept.dim() < 3 or min(found.kept.shape[-2:]) < 3:
             continue
         try:
-            layout = layout_of(record, run.meta.modules.get(site.path, ()))
+            layout = layout_of(found, run.meta.modules.get(site.path, ()))
         except InputError:
             continue  # Tokens, or of a layout that cannot be known: no picture.
         if layout in ("NCHW", "NCDHW", "CHW", "CDHW"):
-            yield record, layout
+            yield found, layout
 
 
 def _image(record: Record, layout: Any, side: int) -> dict[str, Any]:

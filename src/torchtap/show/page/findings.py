@@ -1,4 +1,4 @@
-"""Says what stands out in a run: where it first was not finite, which gradients are zero, and why."""
+"""Says what stands out in a run: where it first was not finite, and which gradients are zero."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _not_finite(measured: MeasuredRun) -> Iterator[Finding]:
         return
     moment = moments(measured.run.meta)
     first = min(bad, key=lambda one: (one.first_bad or 0, *moment(one.site)))
-    also = f" {plural(len(bad), 'site')} of {count(len(measured.sites))} are bad." if len(bad) > 1 else ""
+    also = f" In all, {count(len(bad))} of {plural(len(measured.sites), 'site')} had some."
     yield Finding(
         f"NaN or infinity was first seen in step {first.first_bad} at {first.site}.{also}",
         "bad",
@@ -88,7 +88,9 @@ def moments(meta: Meta) -> Callable[[Site], tuple[int, int, int]]:
             ends[above] = max(ends.get(above, place), place)
 
     def moment(site: Site) -> tuple[int, int, int]:
-        phase = {"param": 0, "buffer": 0, "update": 3}.get(site.port, 2 if "grad" in site.port else 1)
+        phase = {"param": 0, "buffer": 0, "update": 3}.get(
+            site.port, 2 if "grad" in site.port else 1
+        )
         own, end = places.get(site.path, len(places)), ends.get(site.path, len(places))
         is_result = site.port in ("output", "grad_output")
         forward = (2 * end + 1, -own) if is_result else (2 * own, 0)
@@ -142,7 +144,9 @@ def zero_reason(one: SiteNumbers, measured: MeasuredRun) -> str:
     site, meta = one.site, measured.run.meta
     if site.port not in ("param_grad", "step_grad") or site.leaf != "bias":
         return ""
-    if not (_is_a(meta, site.path, _WITH_BIAS) and _is_a(meta, _after(meta, site.path), _TAKES_MEAN)):
+    if not (
+        _is_a(meta, site.path, _WITH_BIAS) and _is_a(meta, _after(meta, site.path), _TAKES_MEAN)
+    ):
         return ""
     weight = measured.sites.get(str(Site(site.path, site.port, "weight")))
     if weight is None:
@@ -185,7 +189,9 @@ def compare(one: MeasuredRun, other: MeasuredRun) -> list[Finding]:
         )
         found.append(Finding(text, "warn", site, step))
     elif one.sites.keys() & other.sites.keys():
-        found.append(Finding("Both runs have the same numbers in all steps that both have.", "good"))
+        found.append(
+            Finding("Both runs have the same numbers in all steps that both have.", "good")
+        )
     return found
 
 

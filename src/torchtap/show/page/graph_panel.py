@@ -42,15 +42,21 @@ def graph_panel(run: Run, graph: Graph | None = None) -> GraphPanel:
         return GraphPanel(notes=(str(error),))
     paths = _paths(found)
     svg = _BOX.sub(lambda _: next(paths, "<g><title>"), _STYLE.sub("", light))
-    rules = [match.group(1) if match else "" for match in map(_STYLE.search, (light, dark))]
-    return GraphPanel(svg, *rules, notes=tuple(found.picture().notes))
+    # A picture has no parts for programs that read a page aloud; these boxes are buttons.
+    svg = svg.replace('role="img"', 'role="group"', 1)
+    return GraphPanel(svg, _rules(light), _rules(dark), tuple(found.picture().notes))
+
+
+def _rules(svg: str) -> str:
+    match = _STYLE.search(svg)
+    return match.group(1) if match else ""
 
 
 def _paths(graph: Graph) -> Iterator[str]:
     """Yield the beginning of each box, in the order in which they are drawn."""
     for box in graph.picture().boxes:
         paths = [graph.nodes[number].path for number in box.nodes]
-        known = [path for path in paths if path is not None]
+        known = [path for path in paths if path]
         if not known:
             yield "<g><title>"
             continue

@@ -1,4 +1,4 @@
-"""Reads the numbers of a run that a page shows: of each site, over the steps and in the last one."""
+"""Reads the numbers of a run that a page shows, of each site over the steps and in the last one."""
 
 from __future__ import annotations
 
@@ -123,9 +123,7 @@ def _series_of(
             note = f"Values without statistics are measured of their last {_MOST_MEASURED} steps."
             notes.extend([note] if note not in notes else [])
         every = [run.stats(site, step=step) for step in kept]
-        found = {
-            name: np.array([float(getattr(one, name)) for one in every]) for name in names
-        }
+        found = {name: np.array([float(getattr(one, name)) for one in every]) for name in names}
         steps = kept
     numel = found.pop("numel")
     with np.errstate(all="ignore"):

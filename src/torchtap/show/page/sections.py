@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from torchtap.core.text import count, nonfinite, number, percent, plural, shape, size
+from torchtap.core.text import count, number, percent, plural, shape, size
 from torchtap.show.page.findings import Finding, absences
 from torchtap.show.page.graph_panel import GraphPanel
 from torchtap.show.page.measured_run import NAMES, MeasuredRun, SiteNumbers
@@ -102,7 +102,7 @@ def _still_scalar(one: MeasuredRun, name: str) -> str:
     values = one.scalars[name]
     seen = values[~np.isnan(values)]
     last = number(float(seen[-1])) if len(seen) else "no number"
-    line = sparkline(values, ~np.isfinite(values) & True, f"{name} over the steps")
+    line = sparkline(values, np.isinf(values).astype(float), f"{name} over the steps")
     return f'<p class="still">{line} {last}</p>'
 
 
@@ -148,15 +148,19 @@ def _row(name: str, runs: Sequence[MeasuredRun], reason: str) -> str:
     there = next(one for one in own if one is not None)
     last = own[0].last if own[0] is not None else {}
     only = [one.label for one, found in zip(runs, own, strict=True) if found is not None]
-    remark = f"only in {only[0]}" if len(only) < len(runs) else reason
+    remark = f"only in {only[0]}" if len(only) < len(runs) else reason and "zero by construction"
     cells = [
         f'<th scope="row"><a href="#site={_anchor(name)}">{_short(name)}</a>'
-        + (f' <small title="{safe(remark)}">{_short(remark, 48)}</small>' if remark else "")
+        + (
+            f' <small title="{safe(reason or remark)}">{_short(remark, 40)}</small>'
+            if remark
+            else ""
+        )
         + "</th>",
-        f"<td>{_short(there.row.type)}</td>",
+        f'<td class="type">{_short(there.row.type)}</td>',
         f'<td class="series">{"".join(_spark(one) for one in own)}</td>',
         *(f'<td class="number" data-name="{key}">{cell(key, last.get(key))}</td>' for key in NAMES),
-        f"<td>{_short(_typed(there))}</td>",
+        f'<td class="shape">{_short(_typed(there))}</td>',
     ]
     if len(runs) > 1:
         second = own[1].last["std"] if own[1] is not None else None
@@ -164,14 +168,18 @@ def _row(name: str, runs: Sequence[MeasuredRun], reason: str) -> str:
             f'<td class="number" data-name="other">{cell("std", second)}</td>',
             f'<td class="number" data-name="ratio">{_ratio(last.get("std"), second)}</td>',
         ]
-    bad = ' class="bad"' if any(one is not None and one.first_bad is not None for one in own) else ""
+    bad = (
+        ' class="bad"' if any(one is not None and one.first_bad is not None for one in own) else ""
+    )
     return f'<tr data-site="{escape(name)}"{bad}>{"".join(cells)}</tr>'
 
 
 def _spark(one: SiteNumbers | None) -> str:
     if one is None:
         return ""
-    return sparkline(one.series["std"], one.series["nonfinite"], f"std of {one.site} over the steps")
+    return sparkline(
+        one.series["std"], one.series["nonfinite"], f"std of {one.site} over the steps"
+    )
 
 
 def _typed(one: SiteNumbers) -> str:
@@ -237,7 +245,9 @@ def flow(runs: Sequence[MeasuredRun]) -> Section:
     return Section("flow", "Flow", body)
 
 
-def maps(images: Sequence[dict[str, Any]], notes: Iterable[str], pictures: Iterable[str]) -> Section:
+def maps(
+    images: Sequence[dict[str, Any]], notes: Iterable[str], pictures: Iterable[str]
+) -> Section:
     """Show feature maps, and explanations where there are any."""
     figures = "".join(
         f'<figure class="maps" data-maps="{safe(one["site"])}"><figcaption>{_short(one["site"])} '
@@ -258,18 +268,19 @@ def maps(images: Sequence[dict[str, Any]], notes: Iterable[str], pictures: Itera
     )
     shown = "".join(f'<figure><img alt="explanation" src="{one}"></figure>' for one in pictures)
     explained = f"<h2>Explanations</h2>{shown}" if shown else ""
-    body = (choice + figures if images else nothing) + _paragraphs(notes) + explained
+    body = (
+        (f'{choice}<div class="mosaic">{figures}</div>' if images else nothing)
+        + _paragraphs(notes)
+        + explained
+    )
     return Section("maps", "Maps", body)
 
 
 def _map_caption(one: dict[str, Any]) -> str:
     if "why" in one:
         return safe(one["why"])
-    shown, total = len(one["channels"]), one["shape"][-3]
-    return safe(
-        f"step {one['step']}, {shown} of {total} channels, {', '.join(one['notes'] or [])}"
-        f"{', ' if one['notes'] else ''}range {number(one['smallest'])} to {number(one['largest'])}"
-    )
+    reach = f"range {number(one['smallest'])} to {number(one['largest'])}"
+    return safe(", ".join([f"step {one['step']}", *one["notes"], reach]))
 
 
 def graph(panel: GraphPanel) -> Section:

@@ -37,10 +37,11 @@ def sparkline(values: Floats, bad: Floats, label: str) -> str:
         bottom, top = float(finite.min()), float(finite.max())
         scale = (_HEIGHT - 4) / (top - bottom) if top > bottom else 0.0
         step = _WIDTH / max(len(low) - 1, 1)
-        path = _zigzag([
-            (round(n * step), *(_row(one, bottom, scale) for one in ends))
-            for n, ends in enumerate(zip(low, high, strict=True))
-        ])  # fmt: skip
+        points = [
+            (round(n * step), _row(one, bottom, scale), _row(two, bottom, scale))
+            for n, (one, two) in enumerate(zip(low.tolist(), high.tolist(), strict=True))
+        ]
+        path = _zigzag(points)
     marks = np.flatnonzero(np.nan_to_num(buckets.extremes(bad)[1]) > 0)
     ticks = "".join(f"M{round(n * _WIDTH / max(len(low) - 1, 1))} 20v-5" for n in marks.tolist())
     return (
@@ -81,8 +82,9 @@ def flow_chart(lines: Sequence[tuple[str, str, Sequence[tuple[str, float]]]], ti
         title: for programs that read the page aloud.
     """
     seen = [value for _, _, own in lines for _, value in own if value > 0 and math.isfinite(value)]
-    if not seen:
+    if not any(own for _, _, own in lines):
         return ""
+    seen = seen or [1.0]
     top = math.ceil(math.log10(max(seen)) + 1e-9)
     bottom = max(math.floor(math.log10(min(seen))), top - _DECADES)
     bottom = min(bottom, top - 1)

@@ -14,7 +14,7 @@ from torchtap.stats.histogram import Histogram
 
 _MOST_STEPS = 24
 _BINS = 40
-_OUTER = 0.001
+_OUTER = 0.002
 """Share of the elements on each side that lies beyond the first and the last bin."""
 
 
@@ -23,7 +23,8 @@ def spread_over_steps(measured: MeasuredRun, name: str) -> dict[str, Any] | None
 
     Returns:
         ``steps``, the range ``low`` to ``high``, and ``counts``: base64 of ``uint8[steps, bins]``,
-        where 255 is the fullest bin of the step; ``None`` where no histogram was kept.
+        the logarithm of 1 + count, where 255 is the fullest bin of the step; ``None`` where no
+        histogram was kept.
     """
     series = measured.run.series
     site = measured.sites[name].site
@@ -68,4 +69,5 @@ def _binned(one: Histogram, edges: Any) -> Any:
         points = np.maximum.accumulate(np.nan_to_num(points))
     below = np.interp(edges[1:-1], points, ends, left=0.0, right=ends[-1])
     counts = np.diff(np.concatenate([[0.0], below, [ends[-1]]]))
-    return np.rint(255 * counts / max(counts.max(), 1e-300)).astype(np.uint8)
+    levels = np.log1p(counts)
+    return np.rint(255 * levels / max(levels.max(), 1e-300)).astype(np.uint8)
