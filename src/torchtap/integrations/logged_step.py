@@ -17,6 +17,7 @@ from torchtap.runs.run import Run
 from torchtap.runs.select import Where
 from torchtap.stats.histogram import Histogram
 from torchtap.stats.one_step import OneStep
+from torchtap.stats.row_columns import WITH_WEIGHT
 from torchtap.stats.series import Series
 
 NUM_CELLS = 64
@@ -41,7 +42,7 @@ class Logged(NamedTuple):
 
     @property
     def tag(self) -> str:
-        """``std/fc:output``, ``eval/std/fc:output``, ``loss``: loggers group by what is before /."""
+        """``std/fc:output``, ``eval/std/fc:output``, ``loss``: the part before / makes a group."""
         return tag_of(self.name, self.site, self.phase)
 
 
@@ -145,7 +146,7 @@ def live_step(
         finite, numel = found.of(_FINITE), found.of("numel")
         for name in wanted.names:
             values = found.of(name)
-            told = _is_told(values, finite, numel)
+            told = _is_told(name, values, finite, numel)
             numbers += [
                 Logged(name, value, site, phase)
                 for value, site, is_told in zip(
@@ -167,15 +168,17 @@ def _histograms_of(found: OneStep, phase: str) -> Iterator[LoggedHistogram]:
 
 
 def _is_told(
-    values: NDArray[np.float64], finite: NDArray[np.float64], numel: NDArray[np.float64]
+    name: str,
+    values: NDArray[np.float64],
+    finite: NDArray[np.float64],
+    numel: NDArray[np.float64],
 ) -> NDArray[np.bool_]:
     """Return what is handed on: numbers, and NaN where nothing was finite.
 
-    A NaN of a tensor with finite elements says that there is no such number, as the
-    ``update_ratio`` of what is no update.
+    Any other NaN says that there is no such number, as the ``update_ratio`` of what is no update.
     """
-    told: NDArray[np.bool_] = ~np.isnan(values) | ((finite == 0) & (numel > 0))
-    return told
+    told: NDArray[np.bool_] = ~np.isnan(values)
+    return told if name in WITH_WEIGHT else told | ((finite == 0) & (numel > 0))
 
 
 def in_cells(
@@ -244,7 +247,7 @@ class _Table:
             name: self._filled([columns[site][name] for site in sites]) for name in names
         }
         self._told = {
-            name: _is_told(own, finite, numel) & (numel >= 0)
+            name: _is_told(name, own, finite, numel) & (numel >= 0)
             for name, own in self._values.items()
         }
 

@@ -70,7 +70,9 @@ class MlflowLog(StatisticsLog):
         from mlflow.entities import Metric
 
         when = round(logged.time * 1000)
-        metrics = [Metric(self._key(one.tag), one.value, when, logged.step) for one in logged.numbers]
+        metrics = [
+            Metric(self._key(one.tag), one.value, when, logged.step) for one in logged.numbers
+        ]
         for first in range(0, len(metrics), _MOST):
             part = metrics[first : first + _MOST]
             self._under_way.append(self._client.log_batch(self._id, part, synchronous=False))

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from torchtap.core.errors import InputError
 from torchtap.core.record import Record
-from torchtap.core.site import did_you_mean
 from torchtap.integrations.logged_step import (
     LoggedStep,
     Wanted,
@@ -78,7 +77,8 @@ class StatisticsLog(ABC):
         self._open(about.meta().rank if about.meta().world_size > 1 else None)
 
     def take(self, record: Record) -> None:
-        """Nothing: it takes no records."""
+        """Leave it: no record is given to a sink that takes none."""
+        del record
 
     def close_step(self, step: int) -> None:
         """Hand on what came since the last time, at every so many steps."""

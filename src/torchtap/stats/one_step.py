@@ -13,10 +13,8 @@ from torchtap.core.site import Site
 from torchtap.stats import read_series, statistics as places
 from torchtap.stats.histogram import Histogram
 from torchtap.stats.numbers import number_of
-from torchtap.stats.row_columns import COLUMNS, Column, column_of
+from torchtap.stats.row_columns import COLUMNS, WITH_WEIGHT, Column, column_of
 from torchtap.stats.series import Series
-
-_WITH_WEIGHT = ("update_ratio", "weight_l2")
 
 
 class OneStep:
@@ -47,7 +45,7 @@ class OneStep:
             SiteError: there is no such number.
             InputError: it is no number.
         """
-        if name in _WITH_WEIGHT:
+        if name in WITH_WEIGHT:
             return self._weights if name == "weight_l2" else self._ratios
         if name in COLUMNS and name != "nbytes":
             own = self._all[self._places]
