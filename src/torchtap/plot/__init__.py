@@ -9,11 +9,13 @@ from torchtap.plot.over_steps import series, updates
 from torchtap.plot.ridges import histograms
 from torchtap.plot.singular_values import spectra
 from torchtap.plot.site_heat import heatmap
+from torchtap.plot.weight_filters import filters
 
 __all__ = [
     "default_site",
     "feature_maps",
     "feature_maps_overview",
+    "filters",
     "gradient_flow",
     "heatmap",
     "histograms",

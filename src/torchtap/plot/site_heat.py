@@ -12,12 +12,11 @@ from torchtap.plot.readings import Readings, need_run, read
 from torchtap.plot.scales import Scale, scale_of
 from torchtap.plot.style import (
     BAD,
-    GREY,
     MAGNITUDE,
     SIGNED,
-    SMALL,
     ZERO_COLOR,
     canvas,
+    color_bar,
     fitted,
     inches_across,
     label,
@@ -203,17 +202,11 @@ def _said(found: Readings, scale: Scale, columns: Array) -> list[str]:
 
 def _bar(axes: Axes, scale: Scale, name: str) -> None:
     from matplotlib.cm import ScalarMappable
-    from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
+    from matplotlib.ticker import FixedLocator
 
     norm = scale.norm()
-    bar = axes.figure.colorbar(
-        ScalarMappable(norm, SIGNED if scale.low < 0 else MAGNITUDE), ax=axes, pad=0.015, aspect=34
-    )
     low, high = norm.vmin or 0.0, norm.vmax or 1.0
     within = [one for one in scale.ticks() if low <= one <= high] if scale.kind != "linear" else []
-    bar.ax.yaxis.set_major_locator(FixedLocator(within) if within else MaxNLocator(6))
-    bar.ax.yaxis.set_minor_locator(NullLocator())
-    bar.ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: number(float(f"{value:.3g}"))))
-    bar.ax.tick_params(labelsize=SMALL, colors=GREY, length=2)
-    bar.outline.set_visible(False)
-    bar.set_label(name, fontsize=SMALL + 1, color=GREY, parse_math=False)
+    ticks = {"ticks": FixedLocator(within)} if within else {}
+    colors = ScalarMappable(norm, SIGNED if scale.low < 0 else MAGNITUDE)
+    color_bar(axes, colors, name=name, **ticks)

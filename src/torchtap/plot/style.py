@@ -7,11 +7,12 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from torchtap.core.errors import InputError
-from torchtap.core.text import clean
+from torchtap.core.text import clean, number
 from torchtap.plot.extras import figure_class
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.colorbar import Colorbar
     from matplotlib.figure import Figure
     from matplotlib.text import Text
 
@@ -152,7 +153,8 @@ def canvas(ax: Axes | None, height: float, *, width: float = WIDTH) -> tuple[Fig
     figure_of = figure_class()
     if ax is None:
         figure = figure_of(figsize=(width, height), dpi=DPI, layout="constrained")
-        figure.get_layout_engine().set(w_pad=0.08, h_pad=0.08)
+        engine: Any = figure.get_layout_engine()
+        engine.set(w_pad=0.08, h_pad=0.08)
         return figure, figure.add_subplot()
     from matplotlib.axes import Axes as AxesClass
 
@@ -160,7 +162,7 @@ def canvas(ax: Axes | None, height: float, *, width: float = WIDTH) -> tuple[Fig
         raise InputError(
             f"ax is a {type(ax).__name__}; expected matplotlib axes, as of figure.add_subplot()."
         )
-    figure = ax.figure.figure  # type: ignore[assignment]
+    figure = ax.figure.figure
     return figure, ax
 
 
@@ -217,23 +219,53 @@ def write_head(
     titles = wrapped(title, room, points)
     pad = 6.0 + above
     if said:
-        _above(ax, said, pad, fontsize=TEXT, color=GREY, linespacing=_LINE)
+        ax.annotate(
+            "\n".join(said), (0, 1), xytext=(0, pad), xycoords="axes fraction",
+            textcoords="offset points", ha="left", va="bottom", fontsize=TEXT, color=GREY,
+            linespacing=_LINE, parse_math=False, annotation_clip=False,
+        ).set_in_layout(False)  # fmt: skip
         pad += len(said) * TEXT * _LINE * 1.17 + 2
     ax.set_title(
         "\n".join(titles), loc="left", fontsize=points, color=INK, pad=pad, parse_math=False
     ).set_in_layout(False)
-    _above(ax, [" "] * len(titles), pad, fontsize=points).set_in_layout(True)
+    _keep_free(ax, pad + len(titles) * points * _LINE)
 
 
-def _above(ax: Axes, lines: Sequence[str], pad: float, **style: Any) -> Text:
-    """Write lines above the axes, which may be wider than they are without narrowing them."""
-    text = ax.annotate(
-        "\n".join(lines), (0, 1), xytext=(0, pad), xycoords="axes fraction",
-        textcoords="offset points", ha="left", va="bottom", parse_math=False,
-        annotation_clip=False, **style,
+def _keep_free(ax: Axes, height: float) -> None:
+    """Keep so many points above the axes free: what is written may be wider than the axes, and the
+    layout would make them narrower.
+    """
+    from matplotlib.offsetbox import AnnotationBbox, DrawingArea
+
+    box = AnnotationBbox(
+        DrawingArea(1, height), (0, 1), xybox=(0, 0), xycoords="axes fraction",
+        boxcoords="offset points", box_alignment=(0, 0), frameon=False, pad=0,
+        annotation_clip=False,
     )  # fmt: skip
-    text.set_in_layout(False)
-    return text
+    ax.add_artist(box)
+
+
+def color_bar(ax: Axes, colors: Any, *, name: str = "", **where: Any) -> Colorbar:
+    """Draw a bar of colours beside axes, with ticks as in tables.
+
+    Args:
+        ax: the axes.
+        colors: matplotlib's ``ScalarMappable``.
+        name: of what the colours are.
+        **where: as of ``figure.colorbar``.
+    """
+    from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
+
+    side = {"pad": 0.015, "aspect": 34, "ticks": MaxNLocator(6)}
+    bar: Any = ax.figure.colorbar(colors, ax=ax, **{**side, **where})
+    axis = bar.ax.xaxis if bar.orientation == "horizontal" else bar.ax.yaxis
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(lambda value, _: number(float(f"{value:.3g}"))))
+    bar.ax.tick_params(labelsize=SMALL, colors=GREY, length=2)
+    bar.outline.set_visible(False)
+    if name:
+        bar.set_label(printable(name), fontsize=TEXT, color=GREY, parse_math=False)
+    return bar  # type: ignore[no-any-return]
 
 
 def _room_above(ax: Axes) -> float:
