@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from matplotlib.text import Annotation
 from records import record, run_of
 from torch import nn
 
 from torchtap.capture.watch import watch
 from torchtap.core.errors import InputError, MissingExtraError, SiteError
 from torchtap.core.site import Site
-from torchtap.plot import draw
-from torchtap.plot.draw import printable
 from torchtap.plot.maps import default_site, feature_maps, feature_maps_overview, grid_shape
+from torchtap.plot.style import BAD, printable
 
 
 def run_with(value: Any, kind: str = "Conv2d", path: str = "conv") -> Any:
@@ -27,7 +27,12 @@ def run_with(value: Any, kind: str = "Conv2d", path: str = "conv") -> Any:
 
 
 def title_of(figure: Any) -> Any:
-    return figure.axes[0].get_title(loc="left")
+    return "\n".join([figure.axes[0].get_title(loc="left"), *said_above(figure.axes[0])])
+
+
+def said_above(axes: Any) -> list[str]:
+    texts = [one.get_text() for one in axes.texts if isinstance(one, Annotation)]
+    return [one for one in texts if one.strip()]
 
 
 def pixels_of(figure: Any) -> Any:
@@ -35,7 +40,8 @@ def pixels_of(figure: Any) -> Any:
 
 
 def words_of(figure: Any) -> list[Any]:
-    return [text.get_text() for text in figure.axes[0].texts]
+    texts = figure.axes[0].texts
+    return [one.get_text() for one in texts if not isinstance(one, Annotation)]
 
 
 def test_the_title_names_site_shape_step_call_and_range() -> None:
@@ -91,7 +97,7 @@ def test_what_is_not_finite_is_magenta_and_counted(
     figure = feature_maps(run_with(value), "conv")
     assert f"1 {word} (magenta)" in title_of(figure)
     assert f"1 {word}" in words_of(figure)
-    magenta = [round(255 * part) for part in draw.BAD]
+    magenta = [round(255 * part) for part in BAD]
     assert (pixels_of(figure) == magenta).all(-1).any()
     assert len(figure.axes[0].patches) == 1
     clean = feature_maps(run_with(torch.rand(1, 4, 5, 5)), "conv")

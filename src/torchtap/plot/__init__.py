@@ -1,10 +1,25 @@
-"""Pictures of what was recorded, as matplotlib figures that no global state knows of.
+"""Figures of what was recorded, as matplotlib figures that no global state knows of.
 
-:mod:`~torchtap.plot.maps` holds the public functions. :mod:`~torchtap.plot.prepare` makes maps of a
-record: which dimension is what, which channels, what is to be said of them;
-:mod:`~torchtap.plot.draw` draws them. matplotlib is imported when a figure is drawn.
+Each takes ``ax=`` and returns the figure. matplotlib is imported when a figure is drawn.
 """
 
 from torchtap.plot.maps import default_site, feature_maps, feature_maps_overview
+from torchtap.plot.over_depth import gradient_flow
+from torchtap.plot.over_steps import series, updates
+from torchtap.plot.ridges import histograms
+from torchtap.plot.singular_values import spectra
+from torchtap.plot.site_heat import heatmap
+from torchtap.plot.weight_filters import filters
 
-__all__ = ["default_site", "feature_maps", "feature_maps_overview"]
+__all__ = [
+    "default_site",
+    "feature_maps",
+    "feature_maps_overview",
+    "filters",
+    "gradient_flow",
+    "heatmap",
+    "histograms",
+    "series",
+    "spectra",
+    "updates",
+]

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from torchtap.core.text import number
-from torchtap.plot.draw import GREY
 from torchtap.plot.explained import Pane, draw_map, heading_of, write_title
 from torchtap.plot.extras import figure_class
 from torchtap.plot.heat import limits_of
+from torchtap.plot.style import GREY
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
-from torchtap.core.text import clean, elide
 from torchtap.plot.prepare import Maps, bad_words, constant_of
+from torchtap.plot.style import (
+    BAD,
+    GREY,
+    MAGNITUDE,
+    SIGNED,
+    SMALL,
+    TEXT,
+    canvas,
+    color_bar,
+    label,
+    plain,
+    write_head,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,39 +29,8 @@ if TYPE_CHECKING:
 
 Scale = Literal["shared", "each"]
 
-BAD = (0.85, 0.0, 0.85, 1.0)
-"""Magenta stands in neither colour map: it marks NaN and Inf."""
-MAGNITUDE, SIGNED = "viridis", "RdBu_r"
 _TILE = 48
 """Fewest pixels of a tile's side; small maps are repeated up to it."""
-GREY = "#555555"
-
-
-def write_heading(axes: Axes, lines: Sequence[str]) -> None:
-    text = "\n".join(printable(line) for line in lines)
-    axes.set_title(text, fontsize=9, loc="left", family="monospace", parse_math=False)
-
-
-def printable(text: str) -> str:
-    """Escapes for what the fonts of the figure do not have, where they would draw an empty box."""
-    known = _characters()
-    escaped = (
-        one if ord(one) in known else one.encode("ascii", "backslashreplace").decode()
-        for one in clean(text)
-    )
-    return "".join(escaped)
-
-
-@lru_cache(maxsize=1)
-def _characters() -> frozenset[int]:
-    """The characters that both kinds of font in figures have."""
-    from matplotlib.font_manager import FontProperties, findfont
-    from matplotlib.ft2font import FT2Font
-
-    families = ("sans-serif", "monospace")
-    fonts = (FT2Font(findfont(FontProperties(family=[one]))) for one in families)
-    first, second = (frozenset(font.get_charmap()) for font in fonts)
-    return first & second
 
 
 def draw_mosaic(axes: Axes, maps: Maps, cols: int, scale: Scale) -> None:
@@ -131,19 +109,15 @@ def _colorbar(axes: Axes, maps: Maps, scale: Scale) -> None:
     signed = maps.signed and scale == "shared"
     limits = maps.limits if scale == "shared" else (0.0, 1.0)
     colors = ScalarMappable(Normalize(*limits), SIGNED if signed else MAGNITUDE)
-    figure = axes.get_figure()
-    assert figure is not None
-    bar = figure.colorbar(
+    bar = color_bar(
+        axes,
         colors,
-        ax=axes,
         location="bottom",
         shrink=0.6,
         aspect=40,
         pad=0.02,
         extend=_extend(maps, limits) if scale == "shared" else "neither",
     )
-    bar.ax.tick_params(labelsize=7, colors=GREY)
-    bar.outline.set_visible(False)
     if scale == "each":
         bar.set_ticks([0, 1], labels=["its least", "its largest"])
 
@@ -155,21 +129,18 @@ def _extend(maps: Maps, limits: tuple[float, float]) -> Literal["neither", "both
     return "min" if below else "max" if above else "neither"
 
 
-def draw_lines(figure_class: type[Figure], maps: Maps, scale: Scale) -> Figure:
+def draw_lines(ax: Axes | None, maps: Maps, scale: Scale) -> Figure:
     """Channels of a 1d convolution: one line of pixels each."""
     flat = replace(maps, values=maps.values.reshape(len(maps.values), 1, -1))
     tiles = _colored(flat, scale)
-    figure = figure_class(figsize=(8.5, 2 + 0.09 * len(tiles)), dpi=150, layout="constrained")
-    axes = figure.add_subplot()
-    rows = tiles[:, 0]
-    axes.imshow(rows, interpolation="nearest", aspect="auto", extent=_extent(flat))
-    axes.set_xlabel("position", fontsize=8)
-    axes.set_ylabel("channel", fontsize=8)
-    axes.tick_params(labelsize=7)
+    figure, axes = canvas(ax, min(2.2 + 0.09 * len(tiles), 9))
+    axes.imshow(tiles[:, 0], interpolation="nearest", aspect="auto", extent=_extent(flat))
+    label(axes, "position", "channel")
+    axes.tick_params(labelsize=SMALL, colors=GREY)
     ticks = range(0, len(flat.channels), max(1, len(flat.channels) // 16))
     axes.set_yticks(ticks, [str(flat.channels[tick]) for tick in ticks])
-    write_heading(axes, [elide(maps.title, 92), *textwrap.wrap(maps.remark, 92)])
     _colorbar(axes, flat, scale)
+    write_head(axes, maps.title, [maps.remark])
     return figure
 
 
@@ -177,18 +148,14 @@ def _extent(maps: Maps) -> tuple[float, float, float, float]:
     return -0.5, maps.values.shape[-1] - 0.5, len(maps.channels) - 0.5, -0.5
 
 
-def draw_picture(axes: Axes, picture: Any, caption: str, *, fontsize: float = 10) -> None:
+def draw_picture(axes: Axes, picture: Any, caption: str, *, points: float = TEXT) -> None:
+    """Draw the picture that went in, with a caption below it."""
     axes.imshow(picture, interpolation="auto")
     axes.set_axis_off()
     axes.set_anchor("N")
-    write_heading(axes, ["input"])
-    axes.text(
-        0,
-        -0.04,
-        caption,
-        transform=axes.transAxes,
-        va="top",
-        fontsize=fontsize,
-        family="monospace",
-        parse_math=False,
-    )
+    write_head(axes, "input", room=9)
+    text = axes.text(
+        0, -0.04, caption, transform=axes.transAxes, va="top", fontsize=points, color=GREY,
+        family="monospace", parse_math=False,
+    )  # fmt: skip
+    plain([text])

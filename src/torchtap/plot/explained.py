@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from torchtap.core.text import elide
-from torchtap.plot.draw import GREY, printable
 from torchtap.plot.extras import figure_class
 from torchtap.plot.heat import Limits, blended, color_name, colored, fault_of, limits_of, range_of
+from torchtap.plot.style import GREY, printable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

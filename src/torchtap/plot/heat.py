@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from torchtap.core.text import number
-from torchtap.plot.draw import BAD, MAGNITUDE, SIGNED
 from torchtap.plot.extras import color_map
 from torchtap.plot.prepare import bad_words
+from torchtap.plot.style import BAD, MAGNITUDE, SIGNED
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from torchtap.core.errors import InputError, SiteError
-from torchtap.core.text import elide
-from torchtap.plot.draw import Scale, draw_lines, draw_mosaic, draw_picture, write_heading
+from torchtap.plot.draw import Scale, draw_lines, draw_mosaic, draw_picture
 from torchtap.plot.extras import figure_class
-from torchtap.plot.prepare import Channels, Layout, Maps, layout_of, take_maps
+from torchtap.plot.grids import Layout, layout_of, num_rows
+from torchtap.plot.prepare import Channels, Maps, take_maps
+from torchtap.plot.style import (
+    DPI,
+    TEXT,
+    TITLE,
+    WIDTH,
+    canvas,
+    fitted,
+    plain,
+    printable,
+    wrapped,
+    write_head,
+)
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
     from torchtap.core.site import Site
@@ -39,6 +51,7 @@ def feature_maps(
     layout: Layout | None = None,
     scale: Scale = "shared",
     clip: float = 0.0,
+    ax: Axes | None = None,
 ) -> Figure:
     """The channels of a value as a grid of pictures.
 
@@ -56,11 +69,13 @@ def feature_maps(
         backward: which backward of a gradient; the last by default.
         layout: what the dimensions are, where they do not say so themselves: ``NCHW``, ``NHWC``,
             ``CHW``, ``HWC``, ``NCL`` or ``CL`` (lines in one picture), ``NCDHW`` or ``CDHW`` (the
-            middle slice).
+            middle slice); ``tokens`` of patches on a square grid, as of a ViT, and ``windows`` of a
+            Swin transformer, which are put side by side.
         scale: one scale for all maps (``shared``), or ``each`` from its own least to its own
             largest value.
         clip: this share of the largest magnitudes is drawn in the last colour, so that a few
             extremes do not pale the rest; the colour bar then ends in arrows.
+        ax: as in :func:`series`.
 
     Raises:
         SiteError: nothing was recorded there.
@@ -79,18 +94,31 @@ def feature_maps(
     if not 0 <= clip < 1:
         raise InputError(f"clip is {clip!r}; expected a share from 0 to below 1.")
     record = run.record(site, step=step, call=call, backward=backward)
-    layout = layout or layout_of(record, run.meta.modules.get(record.site.path, ()))
-    maps = take_maps(record, layout, sample, channels, clip)
-    figure_of = figure_class()
+    layout = layout or layout_of(run, record)
+    rows = num_rows(run, record) if layout == "windows" else None
+    maps = take_maps(record, layout, sample, channels, clip, rows=rows)
+    figure_class()
     if layout in ("NCL", "CL"):
-        return draw_lines(figure_of, maps, scale)
-    rows, cols = grid_shape(len(maps.channels))
+        return draw_lines(ax, maps, scale)
+    return draw_maps(ax, maps, scale)
+
+
+def draw_maps(ax: Axes | None, maps: Maps, scale: Scale = "shared", cols: int = 0) -> Figure:
+    """Draw maps as a grid with a heading.
+
+    Args:
+        ax: as in :func:`series`.
+        maps: to draw.
+        scale: of their colours.
+        cols: columns of the grid; near a square by default.
+    """
+    rows, cols = (-(-len(maps.channels) // cols), cols) if cols else grid_shape(len(maps.channels))
     height, width = maps.values.shape[1:]
-    inch = 7.5 * rows * height / (cols * width)
-    figure = figure_of(figsize=(8.5, min(max(inch, 1.5), 16) + 0.9), dpi=150, layout="constrained")
-    axes = figure.add_subplot()
+    inches = (WIDTH - 0.6) * rows * height / (cols * width)
+    figure, axes = canvas(ax, min(max(inches, 1.5), 16) + 1.5)
+    axes.set_anchor("N")
     draw_mosaic(axes, maps, cols, scale)
-    write_heading(axes, [elide(maps.title, 92), *textwrap.wrap(maps.remark, 92)])
+    write_head(axes, maps.title, [maps.remark])
     return figure
 
 
@@ -123,8 +151,9 @@ def feature_maps_overview(
     chosen = []
     for site in sites:
         record = run.record(site)
-        layout = layout_of(record, run.meta.modules.get(record.site.path, ()))
-        chosen.append(take_maps(record, layout, sample, None, clip))
+        layout = layout_of(run, record)
+        rows = num_rows(run, record) if layout == "windows" else None
+        chosen.append(take_maps(record, layout, sample, None, clip, rows=rows))
     # Few maps are laid out near a square, and no panel is too narrow for its heading.
     counts = [len(maps.channels) for maps in chosen]
     grids = [grid_shape(number, square=8 if number >= 32 else None) for number in counts]
@@ -135,17 +164,20 @@ def feature_maps_overview(
     parts = shares[-len(chosen) :]
     headings = [_narrow_heading(maps, part) for maps, part in zip(chosen, parts, strict=True)]
     # Headings stand right above their grids; the longest of them sets where all grids begin.
-    height = _PANEL + 0.17 * max(map(len, headings)) + 0.9
-    figure = figure_of(figsize=(_PANEL * sum(shares) + 0.4, height), dpi=110, layout="constrained")
+    height = _PANEL + 0.15 * max(len(lines) for _, lines in headings) + 1.4
+    width = _PANEL * sum(shares) + 0.4
+    figure = figure_of(figsize=(width, height), dpi=DPI, layout="constrained")
+    engine: Any = figure.get_layout_engine()
+    engine.set(w_pad=0.1, h_pad=0.08, wspace=0.02)
     panels = list(figure.subplots(1, len(shares), width_ratios=shares, squeeze=False)[0])
     if picture is not None:
         draw_picture(panels.pop(0), picture, caption)
-    for axes, maps, (_, cols), lines in zip(panels, chosen, grids, headings, strict=True):
+    for axes, maps, (_, cols), (head, lines) in zip(panels, chosen, grids, headings, strict=True):
         draw_mosaic(axes, maps, cols, "shared")
         axes.set_anchor("N")
-        write_heading(axes, lines)
+        write_head(axes, head, lines, room=99)
     if title:
-        figure.suptitle(title, fontsize=14, x=0.01, ha="left")
+        plain([figure.suptitle(printable(title), fontsize=14, x=0.01, ha="left")])
     return figure
 
 
@@ -189,13 +221,8 @@ def grid_shape(number_of_maps: int, *, square: int | None = None) -> tuple[int, 
     return -(-n // cols), cols
 
 
-def _narrow_heading(maps: Maps, part: float) -> list[str]:
-    room = max(16, int(0.94 * _PANEL * part / 0.076))
+def _narrow_heading(maps: Maps, part: float) -> tuple[str, list[str]]:
+    """The heading of a panel of the overview: the site, and lines below it."""
+    room = 0.9 * _PANEL * part
     site, kind, when = maps.title.rsplit("  ", 2)
-    parts = maps.remark.split(", ")
-    if max(map(len, parts)) < room:  # Break between the parts alone.
-        bound = ", ".join(part.replace(" ", "\xa0") for part in parts)
-        lines = [line.replace("\xa0", " ") for line in textwrap.wrap(bound, room)]
-    else:
-        lines = textwrap.wrap(maps.remark, room)
-    return [elide(site, room), kind, when, *lines]
+    return fitted(site, room, TITLE), [kind, when, *wrapped(maps.remark, room, TEXT)]

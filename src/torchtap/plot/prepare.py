@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from torchtap.core.errors import InputError
 from torchtap.core.text import count, number, plural, typed
+from torchtap.plot.grids import DIMS, MEANS, Layout, laid_out
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -17,21 +18,9 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
-Layout = Literal["NCHW", "NHWC", "CHW", "HWC", "NCL", "CL", "NCDHW", "CDHW"]
 Channels = int | Sequence[int] | None
 
 _MOST_MAPS = 64
-_LAYOUTS: dict[Layout, str] = {
-    "NCHW": "(N, C, H, W)",
-    "NHWC": "(N, H, W, C)",
-    "CHW": "(C, H, W)",
-    "HWC": "(H, W, C)",
-    "NCL": "(N, C, L)",
-    "CL": "(C, L)",
-    "NCDHW": "(N, C, D, H, W)",
-    "CDHW": "(C, D, H, W)",
-}
-_TOKEN_TYPES = ("Attention", "Embedding", "Encoder", "Decoder", "LayerNorm", "Linear", "RMSNorm")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +29,7 @@ class Maps:
 
     Attributes:
         values: float64[C, H, W].
-        channels: their numbers.
+        channels: their numbers, or what stands in the corner of each.
         total: how many channels there are.
         title: site, shape, step, call.
         notes: what else is to be said.
@@ -50,7 +39,7 @@ class Maps:
     """
 
     values: Array
-    channels: tuple[int, ...]
+    channels: tuple[int | str, ...]
     total: int
     title: str
     notes: tuple[str, ...]
@@ -81,54 +70,49 @@ class Maps:
         return ", ".join([*self.notes, shown])
 
 
-def layout_of(record: Record, types: Sequence[str]) -> Layout:
-    """Return the layout, from the number of dimensions and the module's class; never a guess."""
-    dims = record.kept.dim()
-    where = f"{record.site} is {_typed(record.kept)}"
-    one_d = any(name.endswith("1d") for name in types)
-    two_d = any(name.endswith("2d") for name in types)
-    three_d = any(name.endswith("3d") for name in types)
-    if dims == 5:
-        return "NCDHW"
-    if dims == 4:
-        return "CDHW" if three_d else "NCHW"
-    if dims == 3 and one_d:
-        return "NCL"
-    if dims == 3 and two_d:
-        return "CHW"
-    if dims == 2 and one_d and any(name.startswith("Conv") for name in types):
-        return "CL"
-    if dims == 3 and any(part in name for part in _TOKEN_TYPES for name in types):
-        raise InputError(
-            f"{where}: tokens (B, T, C). Feature maps need channels with a picture each: "
-            f"(N, C, H, W) or (C, H, W). Name a convolution."
-        )
-    if dims == 3:
-        raise InputError(
-            f"{where}, which may be (C, H, W), (N, C, L) or tokens (B, T, C). Say which: "
-            f"layout='CHW' or layout='NCL'."
-        )
-    raise InputError(f"{where}; feature maps need (N, C, H, W) or (C, H, W).")
+def take_maps(
+    record: Record,
+    layout: Layout,
+    sample: int,
+    channels: Channels,
+    clip: float,
+    *,
+    rows: int | None = None,
+) -> Maps:
+    """Take the maps of one sample out of a value.
 
+    Args:
+        record: of the value.
+        layout: what its dimensions are.
+        sample: which of the batch.
+        channels: how many from the first, or which.
+        clip: share of the largest magnitudes beyond the last colour.
+        rows: of the batch, where a value of windows has more.
 
-def take_maps(record: Record, layout: Layout, sample: int, channels: Channels, clip: float) -> Maps:
+    Raises:
+        InputError: the value has no such maps.
+    """
     import numpy
 
-    if layout not in _LAYOUTS:
-        raise InputError(f"layout is {layout!r}; expected one of {', '.join(_LAYOUTS)}.")
-    value = record.value
+    if layout not in MEANS:
+        raise InputError(f"layout is {layout!r}; expected one of {', '.join(MEANS)}.")
+    value, notes = record.value, list[str]()
     where = f"{record.site} is {_typed(value)}"
-    if value.dim() != len(layout):
-        raise InputError(f"{where}; layout {layout!r} means {_LAYOUTS[layout]}.")
-    notes = []
+    if value.dim() != DIMS.get(layout, len(layout)):
+        raise InputError(f"{where}; layout {layout!r} means {MEANS[layout]}.")
+    num = len(value)
+    if layout in DIMS:
+        value, notes = laid_out(value, layout, rows)
+        num, layout = len(value), "NCHW"
     if layout.startswith("N"):
         if not -len(value) <= sample < len(value):
             raise InputError(f"{where}; there is no sample {sample}.")
         value, layout = value[sample], layout[1:]  # type: ignore[assignment]
-        if len(record.value) > 1:
-            notes.append(f"sample {sample % len(record.value)}")
+        if num > 1:
+            notes.insert(0, f"sample {sample % num}")
     if layout == "HWC":
         value = value.movedim(-1, 0)
+        notes.append("channels last")
     if layout == "CDHW":
         notes.append(f"slice {value.shape[1] // 2} of {value.shape[1]}")
         value = value[:, value.shape[1] // 2]

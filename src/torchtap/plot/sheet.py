@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torchtap.core.text import number
-from torchtap.plot.draw import GREY, draw_picture
+from torchtap.plot.draw import draw_picture
 from torchtap.plot.explained import Pane, draw_overlay, write_title
 from torchtap.plot.extras import figure_class
+from torchtap.plot.style import GREY
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -45,7 +46,7 @@ def explained_sheet(
     width = cols * _INCHES
     figure = figure_class()(figsize=(width, 2 * _INCHES + 1.6), dpi=110, layout="constrained")
     axes = [one for row in figure.subplots(2, cols, squeeze=False) for one in row]
-    draw_picture(axes.pop(0), picture, caption, fontsize=7.5)
+    draw_picture(axes.pop(0), picture, caption, points=7.5)
     for pane in panes:
         axes[0].set_anchor("N")
         draw_overlay(axes.pop(0), pane, _INCHES, clip=clip)

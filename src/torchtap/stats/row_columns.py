@@ -21,8 +21,9 @@ RowNumber = Callable[[str], Column]
 """Gives one of the 16 numbers of each row, by the name of its place."""
 FLOATS = frozenset(("mean", "std", "rms", "l1", "l2", "min", "max", "absmax"))
 """Numbers that are no counts."""
-_WITH_WEIGHT = ("update_ratio", "weight_l2")
-COLUMNS = frozenset((*NUMBERS, "nonfinite", "num_tensors", "nbytes", *_WITH_WEIGHT))
+WITH_WEIGHT = ("update_ratio", "weight_l2")
+"""Numbers that only an update has."""
+COLUMNS = frozenset((*NUMBERS, "nonfinite", "num_tensors", "nbytes", *WITH_WEIGHT))
 """Names of numbers that are made of rows alone, without a histogram."""
 
 
@@ -72,7 +73,7 @@ class SeriesColumns:
         there = self.is_there(site)
         if name == "nbytes":
             return self.of(site, "numel") * self._series.of(site).itemsize
-        if name not in _WITH_WEIGHT:
+        if name not in WITH_WEIGHT:
             return column_of(name, lambda one: self._number(one, site)[there])
         weight = self._weight(site)[there]
         if name == "weight_l2":
