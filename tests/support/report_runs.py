@@ -60,7 +60,7 @@ def hostile_run() -> Run:
     net = nn.Module()
     for name in names:
         net.add_module(name, nn.Linear(2, 2))
-    net.forward = lambda x: [one(x) for one in net.children()]  # type: ignore[method-assign]
+    net.forward = lambda x: [one(x) for one in net.children()]
     with tt.watch(net, "*", to=tt.Stats()) as w:
         net(torch.ones(1, 2))
     return w.run

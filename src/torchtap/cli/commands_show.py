@@ -33,7 +33,7 @@ def report(
     if max_mb is not None and not max_mb > 0:
         raise InputError(f"--max-mb is {max_mb:g}; expected a number above 0.")
     with Progress("writing the page"):
-        from torchtap.show.report import report as write_report
+        from torchtap.show.report_file import report as write_report
 
         runs = [open_saved(one) for one in (path, other) if one is not None]
         second = runs[1] if len(runs) > 1 else None

@@ -192,7 +192,7 @@ class ReportPage {
     }
     const site = this.data.sites[this.site];
     const facts = [site.type, site.shape === null ? site.dtype : `${site.dtype}[${site.shape.join(", ")}]`,
-      site.calls > 1 ? `${grouped(site.calls)} calls a step` : "", this.data.zero[this.site] ?? ""];
+      site.calls > 1 ? `${grouped(site.calls)} calls a step` : "", this.data.known_zero[this.site] ? `zero by construction: ${this.data.known_zero[this.site]}` : ""];
     const close = element("button", { type: "button", "aria-label": "Close the site" }, "×");
     close.addEventListener("click", () => this.go({ site: "" , tab: "table" }));
     const chart = element("div", { class: "plot" });

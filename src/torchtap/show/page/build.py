@@ -13,8 +13,8 @@ from torchtap.show.page import sections
 from torchtap.show.page.buckets import Buckets, packed, rounded
 from torchtap.show.page.document import document
 from torchtap.show.page.feature_images import BYTES, feature_images
-from torchtap.show.page.findings import Finding, compare, find, zero_reason
 from torchtap.show.page.graph_panel import graph_panel
+from torchtap.show.page.highlights import Finding, compare, find
 from torchtap.show.page.measured_run import NAMES, MeasuredRun, SiteNumbers, measure_run
 from torchtap.show.page.value_spread import spread_over_steps
 
@@ -85,10 +85,9 @@ def page_html(
     runs = _measured(run, other)
     data = _data(runs, part)
     panel = graph_panel(run, parts.graph)
-    reasons = {name: why for name, why in data["zero"].items() if why}
     made = [
         sections.overview(runs, [Finding(**one) for one in data["findings"]]),
-        sections.sites(runs, reasons),
+        sections.sites(runs, runs[0].known_zero),
         sections.flow(runs),
         sections.maps(data["maps"], data["map_notes"], map(_picture, parts.maps)),
         sections.graph(panel),
@@ -123,9 +122,7 @@ def _data(runs: Sequence[MeasuredRun], part: float) -> dict[str, Any]:
         "modules": {path: list(types) for path, types in first.run.meta.modules.items()},
         "names": list(NAMES),
         "findings": [asdict(one) for one in findings],
-        "zero": {
-            name: zero_reason(one, first) for name, one in first.sites.items() if one.is_gradient
-        },
+        "known_zero": first.known_zero,
         "sites": {name: _site(name, runs) for name in names},
         "runs": [_run(one, most, part) for one in runs],
         "maps": images,

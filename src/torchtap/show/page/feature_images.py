@@ -12,13 +12,17 @@ from numpy.typing import NDArray
 
 from torchtap.core.errors import InputError, TorchtapError
 from torchtap.core.record import Record
-from torchtap.plot.prepare import layout_of, take_maps
+from torchtap.plot.grids import layout_of, num_rows
+from torchtap.plot.prepare import take_maps
 from torchtap.runs.run import Run
 from torchtap.show.page.buckets import rounded
 
 MOST_SITES = 40
 _MOST_CHANNELS = 12
 _LARGEST, _SMALLEST = 56, 8
+_LEAST = 3
+"""Pixels in a row of the smallest map that is worth a look."""
+_LINES = ("NCL", "CL")
 BYTES = 420_000
 """Bytes of all pictures of a page, before they are compressed, where no size is asked for."""
 
@@ -42,7 +46,8 @@ def feature_images(run: Run, nbytes: int = BYTES) -> tuple[list[dict[str, Any]],
         records = records[:MOST_SITES]
     side = int(math.sqrt(nbytes / max(len(records), 1) / _MOST_CHANNELS))
     side = max(_SMALLEST, min(_LARGEST, side))
-    found = [_image(record, layout, side) for record, layout in records]
+    every = (_image(run, record, layout, side) for record, layout in records)
+    found = [one for one in every if one is not None]
     if any(one["reduced"] for one in found):
         notes.append(f"Maps of more than {side} x {side} are reduced by the mean of each part.")
     return found, notes
@@ -55,22 +60,24 @@ def _records(run: Run) -> Iterator[tuple[Record, Any]]:
             last[record.site] = record
     for site in run.sites:
         found = last.get(site)
-        if found is None or found.kept.dim() < 3 or min(found.kept.shape[-2:]) < 3:
+        if found is None or found.kept.dim() < 3:
             continue
         try:
-            layout = layout_of(found, run.meta.modules.get(site.path, ()))
+            layout = layout_of(run, found)
         except InputError:
-            continue  # Tokens, or of a layout that cannot be known: no picture.
-        if layout in ("NCHW", "NCDHW", "CHW", "CDHW"):
+            continue  # Of words, or of a layout that cannot be known: no picture.
+        if layout not in _LINES:
             yield found, layout
 
 
-def _image(record: Record, layout: Any, side: int) -> dict[str, Any]:
+def _image(run: Run, record: Record, layout: Any, side: int) -> dict[str, Any] | None:
     shape = list(record.kept.shape)
     try:
-        maps = take_maps(record, layout, 0, _MOST_CHANNELS, 0.0)
+        maps = take_maps(record, layout, 0, _MOST_CHANNELS, 0.0, rows=num_rows(run, record))
     except TorchtapError as error:
         return {"site": str(record.site), "shape": shape, "reduced": False, "why": str(error)}
+    if min(maps.values.shape[1:]) < _LEAST:
+        return None
     values = _reduced(maps.values, side)
     low, high = maps.limits
     finite = np.isfinite(values)

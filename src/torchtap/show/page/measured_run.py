@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from torchtap.core.errors import SiteError
 from torchtap.core.site import Site
+from torchtap.plot.zero_gradients import zero_by_construction
 from torchtap.runs.run import Run
 from torchtap.runs.tables.columns import Row
 
@@ -68,6 +69,7 @@ class MeasuredRun:
         steps: of the run, ascending.
         sites: text of the site -> its numbers, in the order of the run.
         scalars: name -> ``float64[steps]`` of what was logged.
+        known_zero: text of the site -> why its gradient is zero whatever the training does.
         notes: what is to be known of how it was read.
     """
 
@@ -76,6 +78,7 @@ class MeasuredRun:
     steps: list[int]
     sites: dict[str, SiteNumbers]
     scalars: dict[str, Floats]
+    known_zero: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
 
@@ -98,6 +101,8 @@ def measure_run(run: Run, label: str) -> MeasuredRun:
         bad = np.flatnonzero(np.nan_to_num(series["nonfinite"]) > 0)
         first = every[int(bad[0])] if len(bad) else None
         found.sites[str(row.site)] = SiteNumbers(row.site, row, series, first, len(bad))
+    zero = zero_by_construction(run, [one.site for one in found.sites.values()])
+    found.known_zero.update((str(site), reason) for site, reason in zero.items())
     return found
 
 

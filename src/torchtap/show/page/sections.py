@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from torchtap.core.text import count, number, percent, plural, shape, size
-from torchtap.show.page.findings import Finding, absences
 from torchtap.show.page.graph_panel import GraphPanel
+from torchtap.show.page.highlights import Finding, absences
 from torchtap.show.page.measured_run import NAMES, MeasuredRun, SiteNumbers
 from torchtap.show.page.static_pictures import flow_chart, safe, sparkline
 
@@ -203,7 +203,7 @@ def _ratio(own: float | None, other: float | None) -> str:
 
 
 def _anchor(name: str) -> str:
-    from torchtap.show.page.findings import quoted
+    from torchtap.show.page.highlights import quoted
 
     return safe(quoted(name))
 

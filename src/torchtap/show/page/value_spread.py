@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from torchtap.plot.thinning import spread
 from torchtap.show.page.buckets import rounded
 from torchtap.show.page.measured_run import MeasuredRun
 from torchtap.stats.histogram import Histogram
@@ -32,7 +32,7 @@ def spread_over_steps(measured: MeasuredRun, name: str) -> dict[str, Any] | None
         return None
     place = series.known_place(site)
     kept = [step for step in series.steps_of(site) if series.is_kept(step)]
-    chosen = [kept[at] for at in _spaced(len(kept), _MOST_STEPS)]
+    chosen = [kept[at] for at in spread(len(kept), _MOST_STEPS)]
     found = [(step, series.histogram(step, place)) for step in chosen]
     counted = [(step, one) for step, one in found if one is not None and one.num_counted]
     if not counted:
@@ -47,14 +47,6 @@ def spread_over_steps(measured: MeasuredRun, name: str) -> dict[str, Any] | None
     ends = rounded([low, high])
     return {"steps": [step for step, _ in counted], "low": ends[0], "high": ends[1],
             "bins": _BINS, "counts": packed}  # fmt: skip
-
-
-def _spaced(number: int, most: int) -> Sequence[int]:
-    """Return at most so many places, evenly spaced, the last one among them."""
-    if number <= most:
-        return range(number)
-    places: list[int] = np.linspace(0, number - 1, most).round().astype(int).tolist()
-    return places
 
 
 def _binned(one: Histogram, edges: Any) -> Any:

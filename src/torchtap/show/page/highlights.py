@@ -13,11 +13,6 @@ from torchtap.runs.meta import Meta
 from torchtap.show.page.measured_run import MeasuredRun, SiteNumbers
 
 _MOST_NAMED = 6
-_BY_ROUNDING = 1e-4
-"""A gradient that rounding makes is this small beside that of the weight of the same module."""
-_WITH_BIAS = ("Linear", "_ConvNd")
-_TAKES_MEAN = ("_BatchNorm", "_InstanceNorm")
-BY_CONSTRUCTION = "zero by construction: the batch norm that follows takes any bias away"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,16 +96,18 @@ def moments(meta: Meta) -> Callable[[Site], tuple[int, int, int]]:
 
 def _without_gradient(measured: MeasuredRun) -> Iterator[Finding]:
     gradients = [one for one in measured.sites.values() if one.is_gradient]
-    dead = [one for one in gradients if is_zero(one) and not zero_reason(one, measured)]
+    dead = [one for one in gradients if is_zero(one) and str(one.site) not in measured.known_zero]
     if dead:
         yield Finding(
             f"{_named(one.site for one in dead)}: the gradient is zero in every step.",
             "warn",
             str(dead[0].site),
         )
-    known = [one for one in gradients if zero_reason(one, measured)]
+    known = [measured.sites[name].site for name in measured.known_zero]
     if known:
-        yield Finding(f"{_named(one.site for one in known)}: {BY_CONSTRUCTION}.", "good")
+        reason = next(iter(measured.known_zero.values()))
+        text = f"{_named(known)}: zero by construction, up to rounding: {reason}."
+        yield Finding(text, "good", str(known[0]))
 
 
 def _constant(measured: MeasuredRun) -> Iterator[Finding]:
@@ -132,39 +129,6 @@ def is_zero(one: SiteNumbers) -> bool:
 def _is_always(one: SiteNumbers, name: str, value: float) -> bool:
     seen = one.series[name][~np.isnan(one.series[name])]
     return bool(len(seen) and (seen == value).all())
-
-
-def zero_reason(one: SiteNumbers, measured: MeasuredRun) -> str:
-    """Say why a gradient is zero by construction; empty where it is not, or not known to be.
-
-    A batch norm takes the mean of its input away, and with it any bias added before, so that the
-    gradient of the bias is zero but for rounding. The module after it in ``named_modules()`` is
-    taken for the one that follows, and its size is compared: both have to agree.
-    """
-    site, meta = one.site, measured.run.meta
-    if site.port not in ("param_grad", "step_grad") or site.leaf != "bias":
-        return ""
-    if not (
-        _is_a(meta, site.path, _WITH_BIAS) and _is_a(meta, _after(meta, site.path), _TAKES_MEAN)
-    ):
-        return ""
-    weight = measured.sites.get(str(Site(site.path, site.port, "weight")))
-    if weight is None:
-        return ""
-    with np.errstate(all="ignore"):
-        is_small = one.series["absmax"] <= _BY_ROUNDING * weight.series["absmax"]
-    seen = ~np.isnan(one.series["absmax"])
-    return BY_CONSTRUCTION if seen.any() and is_small[seen].all() else ""
-
-
-def _is_a(meta: Meta, path: str, names: Iterable[str]) -> bool:
-    return any(name in meta.modules.get(path, ()) for name in names)
-
-
-def _after(meta: Meta, path: str) -> str:
-    paths = list(meta.modules)
-    place = paths.index(path) + 1 if path in meta.modules else len(paths)
-    return paths[place] if place < len(paths) else ""
 
 
 def _named(sites: Iterable[Site]) -> str:
