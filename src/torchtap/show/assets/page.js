@@ -41,6 +41,7 @@ class ReportPage {
     this.readAddress();
     this.drawScalars();
     this.detail.hidden = !this.site;
+    performance.mark("torchtap ready");
     document.documentElement.dataset.ready = "yes";
   }
 
