@@ -6,6 +6,7 @@ import math
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,6 +19,8 @@ import torchtap as tt
 from torchtap.cli.app import run as torchtap
 from torchtap.integrations.logged_step import LoggedStep
 from torchtap.integrations.statistics_log import StatisticsLog
+from torchtap.runs.about import About
+from torchtap.runs.meta import Meta
 
 pytest.importorskip("tensorboard", reason="tensorboard is not installed")
 
@@ -166,6 +169,20 @@ def test_a_writer_of_the_users_stays_open_and_takes_the_same(tmp_path: Path) -> 
     closed.close()  # It opens a file anew where something is added.
     TensorBoardLog(closed, histograms=0).write(run)
     assert alike(found, scalars_in(tmp_path / "closed"))
+
+
+def test_a_run_of_values_is_written_too_and_each_rank_has_a_folder(tmp_path: Path) -> None:
+    relu = nn.ReLU()
+    with tt.watch(relu, to=tt.Memory()) as w:
+        for scale in (1.0, 2.0):
+            relu(torch.tensor([-1.0, scale]))
+            w.step()
+    TensorBoardLog(tmp_path / "values", names="l1").write(w.run)
+    assert scalars_in(tmp_path / "values") == {"l1/.:output": [(0, 1.0), (1, 2.0)]}
+    log, meta = TensorBoardLog(tmp_path), replace(Meta(), rank=1, world_size=2)
+    log.begin(About(meta=lambda: meta, series=tt.Stats().measured))
+    log.close()
+    assert list((tmp_path / "rank1").iterdir())
 
 
 class Failing(StatisticsLog):

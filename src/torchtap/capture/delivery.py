@@ -62,6 +62,25 @@ class _Function:
         """A function has no end."""
 
 
+class _AfterStep:
+    """A function that is called after each step, as a sink."""
+
+    keeps = takes = reads_backward = False
+
+    def __init__(self, function: Callable[[int], object]) -> None:
+        self.function = function
+
+    def take(self, record: Record) -> None:
+        """It takes no records."""
+
+    def close_step(self, step: int) -> None:
+        """Call the function."""
+        self.function(step)
+
+    def close(self) -> None:
+        """A function has no end."""
+
+
 class SinkGuard:
     """Calls sinks inside a training, which goes on when one fails: that sink gets nothing more.
 
@@ -146,6 +165,15 @@ class SinkGuard:
                     action(sink)
             except Exception as error:  # noqa: BLE001 - as in take
                 self._disable(sink, error, where)
+
+    def add(self, sink: Sink) -> Callable[[], None]:
+        """Add a sink that takes no records, behind the others; call the result to take it off."""
+        self._alive.append(sink)
+
+        def remove() -> None:
+            self._alive = [other for other in self._alive if other is not sink]
+
+        return remove
 
     def raise_new(self) -> None:
         """Raise what a sink raised since the last time."""
@@ -262,6 +290,15 @@ class SinkDispatch:
     def _is_alone_unguarded(self, part: str) -> bool:
         return len(self._takers) == 1 and part in getattr(self._takers[0], "unguarded", ())
 
+    @property
+    def names(self) -> list[str]:
+        """Return the names of the sinks, as errors have them."""
+        return [_name(sink) for sink in self.sinks]
+
+    def after_step(self, function: Callable[[int], object]) -> Callable[[], None]:
+        """Call a function after the sinks at the end of each step, until the result is called."""
+        return self._guard.add(_AfterStep(function))
+
     def close_step(self, step: int) -> None:
         """Tell the sinks, then raise what one of them raised since the last time."""
         self._guard.each(lambda sink: sink.close_step(step), f"at the end of step {step}")
@@ -334,5 +371,5 @@ def _sync(sink: Sink) -> None:
 
 
 def _name(sink: Sink) -> str:
-    inner = sink.function if isinstance(sink, _Function) else type(sink)
+    inner = sink.function if isinstance(sink, _Function | _AfterStep) else type(sink)
     return getattr(inner, "__qualname__", repr(inner))

@@ -3,12 +3,14 @@
 Each takes ``ax=`` and returns the figure. matplotlib is imported when a figure is drawn.
 """
 
+from torchtap.plot.live import live
 from torchtap.plot.maps import default_site, feature_maps, feature_maps_overview
 from torchtap.plot.over_depth import gradient_flow
 from torchtap.plot.over_steps import series, updates
 from torchtap.plot.ridges import histograms
 from torchtap.plot.singular_values import spectra
 from torchtap.plot.site_heat import heatmap
+from torchtap.plot.site_pair import pair
 from torchtap.plot.weight_filters import filters
 
 __all__ = [
@@ -19,6 +21,8 @@ __all__ = [
     "gradient_flow",
     "heatmap",
     "histograms",
+    "live",
+    "pair",
     "series",
     "spectra",
     "updates",
