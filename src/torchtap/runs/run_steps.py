@@ -110,4 +110,5 @@ class RunSteps:
             >>> w.run.array(".:output", "l1")
             array([0., 2., 4.])
         """
-        return self._contents().in_phase(phase).statistics.array(site, name)
+        held = self._contents()
+        return held.in_phase(phase).statistics.array(site, name, held.steps)
