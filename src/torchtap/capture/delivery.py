@@ -203,6 +203,7 @@ class SinkDispatch:
 
     Attributes:
         busy: threads that are inside a sink now; models that a sink runs are not recorded.
+        names: of the sinks, as errors have them.
         steps_before: of which the sinks hold values already, of another watch.
     """
 
@@ -212,7 +213,8 @@ class SinkDispatch:
         self._guard = SinkGuard(sinks)
         self.busy = self._guard.busy
         was_used = [_note_use(sink) for sink in sinks]
-        self.steps_before = self._steps_now() if any(was_used) else set()
+        self.names = [_name(sink) for sink in sinks]
+        self.steps_before = _held_steps(self) if any(was_used) else set()
 
     @property
     def tells(self) -> bool:
@@ -278,22 +280,11 @@ class SinkDispatch:
         """Return the planned size of each sink's output, of the sinks that say one."""
         return tuple(one.planned_size() for one in self.sinks if hasattr(one, "planned_size"))
 
-    def _steps_now(self) -> set[int]:
-        """Steps of which the sinks hold something."""
-        records, measured = self.records, self.measured
-        steps = set() if measured is None else set(measured().steps)
-        return steps if records is None else steps | set(records.read().column("step").tolist())
-
     def _first(self, part: str) -> Any:
         return next((getattr(sink, part) for sink in self.sinks if hasattr(sink, part)), None)
 
     def _is_alone_unguarded(self, part: str) -> bool:
         return len(self._takers) == 1 and part in getattr(self._takers[0], "unguarded", ())
-
-    @property
-    def names(self) -> list[str]:
-        """Return the names of the sinks, as errors have them."""
-        return [_name(sink) for sink in self.sinks]
 
     def after_step(self, function: Callable[[int], object]) -> Callable[[], None]:
         """Call a function after the sinks at the end of each step, until the result is called."""
@@ -314,6 +305,13 @@ class SinkDispatch:
         self._guard.close()
         if raising and self._guard.failure is not None:
             raise self._guard.failure
+
+
+def _held_steps(sinks: SinkDispatch) -> set[int]:
+    """Return the steps of which the sinks hold something."""
+    records, measured = sinks.records, sinks.measured
+    steps = set() if measured is None else set(measured().steps)
+    return steps if records is None else steps | set(records.read().column("step").tolist())
 
 
 def as_sinks(to: Any) -> list[Sink]:

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchtap.core.errors import InputError
+from torchtap.core.printed_page import Printed
 from torchtap.runs.run import Run
 
 if TYPE_CHECKING:
     from torchtap.graphs.graph import Graph
-    from torchtap.saved.report import SavedReport
     from torchtap.show.page.build import Pictured
 
 _PARTS = (1.0, 0.6, 0.35, 0.2, 0.1)
@@ -26,7 +26,7 @@ def report(
     title: str = "",
     graph: Graph | None = None,
     maps: Sequence[Pictured] = (),
-    saved: SavedReport | None = None,
+    saved: Printed | None = None,
 ) -> Path:
     """Write a run as one HTML page, which needs neither a network nor torchtap.
 

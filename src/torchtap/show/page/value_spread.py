@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from torchtap.plot.ridges import shared_out
 from torchtap.plot.thinning import spread
 from torchtap.show.page.buckets import rounded
 from torchtap.show.page.measured_run import MeasuredRun
-from torchtap.stats.histogram import Histogram
 
 _MOST_STEPS = 24
 _BINS = 40
@@ -42,24 +42,15 @@ def spread_over_steps(measured: MeasuredRun, name: str) -> dict[str, Any] | None
     if not low < high:
         return None
     edges = np.linspace(low, high, _BINS + 1)
-    counts = np.stack([_binned(one, edges) for _, one in counted])
+    counts = np.stack([_levels(one, edges) for _, one in counted])
     packed = base64.b64encode(counts.tobytes()).decode()
     ends = rounded([low, high])
     return {"steps": [step for step, _ in counted], "low": ends[0], "high": ends[1],
             "bins": _BINS, "counts": packed}  # fmt: skip
 
 
-def _binned(one: Histogram, edges: Any) -> Any:
-    """Count a histogram in other bins; what lies beyond them is counted in the outermost.
-
-    Its own bins are at most 3 % of a value wide. Each is shared out over the bins that it covers.
-    """
-    low, high = one.edges
-    ends = np.concatenate([[0], np.cumsum(one.counts)]).astype(np.float64)
-    points = np.concatenate([low[:1], high])
-    with np.errstate(invalid="ignore"):
-        points = np.maximum.accumulate(np.nan_to_num(points))
-    below = np.interp(edges[1:-1], points, ends, left=0.0, right=ends[-1])
-    counts = np.diff(np.concatenate([[0.0], below, [ends[-1]]]))
-    levels = np.log1p(counts)
-    return np.rint(255 * levels / max(levels.max(), 1e-300)).astype(np.uint8)
+def _levels(histogram: Any, edges: Any) -> Any:
+    """Count a histogram in other bins, as levels of 8 bits of the logarithm."""
+    low, high = histogram.edges
+    counts = np.log1p(np.maximum(shared_out(edges, low, high, histogram.counts), 0))
+    return np.rint(255 * counts / max(counts.max(), 1e-300)).astype(np.uint8)
