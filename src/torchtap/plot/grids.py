@@ -60,7 +60,7 @@ def layout_of(run: Run, record: Record) -> Layout:
         return "CHW"
     if dims == 2 and one_d and any(name.startswith("Conv") for name in types):
         return "CL"
-    if dims == 3 and _sees_pictures(run):
+    if dims == 3 and sees_pictures(run):
         found = _of_patches(run, record, types)
         if found is not None:
             return found
@@ -96,7 +96,7 @@ def _is_of_last(run: Run, path: str, shape: Sequence[int]) -> bool:
     return num in (0, shape[-1], 2 * shape[-1])
 
 
-def _sees_pictures(run: Run) -> bool:
+def sees_pictures(run: Run) -> bool:
     """Return whether a convolution cuts the input into patches: else tokens are words."""
     return any("Conv2d" in names for names in run.meta.modules.values())
 

@@ -12,7 +12,7 @@ import numpy as np
 from torchtap.core.errors import InputError
 from torchtap.core.text import count, number, plural
 from torchtap.plot.extras import color_map
-from torchtap.plot.panels import panels
+from torchtap.plot.panels import panels, title_above
 from torchtap.plot.readings import name_sites, need_run
 from torchtap.plot.style import (
     BAD,
@@ -148,10 +148,7 @@ def histograms(run: Run, where: Where, *, ax: Axes | None = None) -> Figure:
     if len(chosen) > 1:
         said = f"{len(chosen)} of {plural(len(sites), 'site')}, spread over the depth"
         title = f"Histograms of {name_sites(sites)} over the steps"
-        figure.suptitle(
-            title if len(chosen) == len(sites) else f"{title}: {said}",
-            x=0.01, ha="left", fontsize=11, parse_math=False,
-        ) if ax is None else None  # fmt: skip
+        title_above(figure, ax, title if len(chosen) == len(sites) else f"{title}: {said}")
     return figure
 
 
