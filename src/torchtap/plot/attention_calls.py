@@ -87,7 +87,7 @@ def _unseen(
     """Modules that are attentions by their name, and of which no weights were seen."""
     seen = {one.path for one in found}
     compiled = any(type(one).__name__ == "OptimizedModule" for one in model.modules())
-    unseen = []
+    unseen: list[Attention] = []
     for path, module in modules.items():
         name = type(module).__name__
         is_scripted = isinstance(module, torch.jit.ScriptModule)
@@ -191,16 +191,21 @@ class _Watcher:
             if dim in (-1, result.dim() - 1):
                 self._softmaxes[id(result)] = result, result
         elif name in _PASSED_ON or name == "dropout":
-            self._pass_on(name, args, result)
+            self._pass_on(name, func, args, kwargs, result)
         elif name in _PRODUCTS:
             self._multiplied(name, args)
 
-    def _pass_on(self, name: str, args: Any, result: Any) -> None:
-        """Weights in another type or shape are followed; dropout leaves those before it."""
+    def _pass_on(
+        self, name: str, func: Callable[..., Any], args: Any, kwargs: Any, result: Any
+    ) -> None:
+        """Follow weights into another type or shape; of dropout those before it are kept."""
         first = args[0] if args else None
-        if id(first) in self._softmaxes and isinstance(result, Tensor):
-            before = self._softmaxes[id(first)][1]
-            self._softmaxes[id(result)] = result, before if name == "dropout" else result
+        if id(first) not in self._softmaxes or not isinstance(result, Tensor):
+            return
+        weights = self._softmaxes[id(first)][1]
+        if name != "dropout":
+            weights = result if weights is first else func(weights, *args[1:], **kwargs)
+        self._softmaxes[id(result)] = result, weights
 
     def _multiplied(self, name: str, args: Any) -> None:
         """Take weights that values are multiplied by, from the left."""

@@ -156,7 +156,7 @@ def _draw(
             lines = [f"{range_of(values)}"]
         points = 10.5 if len(maps) == 1 else _SMALL
         head = f"{title}, {name}" if len(maps) == 1 else fitted(name, room, points)
-        write_head(panel, head, lines, points=points, room=None if len(maps) == 1 else 1.15 * room)
+        write_head(panel, head, lines, points=points, room=None if len(maps) == 1 else 1.4 * room)
         if not place and values is not None:
             label(panel, "key", "query")
     shared_bar(figure, axes, limits)

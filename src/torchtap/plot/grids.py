@@ -117,12 +117,11 @@ def _of_patches(run: Run, record: Record, types: Sequence[str]) -> Layout | None
 def num_rows(run: Run, record: Record) -> int | None:
     """Rows of the batch in the step of a record: of a convolution's output, or of the model's."""
     sites = [site for site in run.sites if site.port in ("input", "output")]
-    for site in sites:
-        types = run.meta.modules.get(site.path, ())
-        if not site.path or "Conv2d" in types:
-            for one in run.records(site, steps=record.step):
-                if one.kept.dim() == 4 or (not site.path and one.kept.dim() > 1):
-                    return int(one.kept.shape[0])
+    first = [site for site in sites if "Conv2d" in run.meta.modules.get(site.path, ())]
+    for site in (*first, *(site for site in sites if not site.path)):
+        for one in run.records(site, steps=record.step):
+            if one.kept.dim() == 4 or (not site.path and one.kept.dim() > 1):
+                return int(one.kept.shape[0])
     return None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torchtap.plot.extras import figure_class
 from torchtap.plot.heat import Limits, color_name
@@ -44,6 +44,8 @@ def panels(
     cols = -(-num // rows)
     if ax is None:
         figure = figure_class()(figsize=(width, rows * height + 0.4), dpi=DPI, layout="constrained")
+        engine: Any = figure.get_layout_engine()
+        engine.set(h_pad=0.1, w_pad=0.06)
         grid = figure.subplots(rows, cols, squeeze=False)
         several = [one for row in grid for one in row]
         for one in several[num:]:

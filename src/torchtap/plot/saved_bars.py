@@ -145,7 +145,7 @@ def _bars(
 ) -> None:
     from matplotlib.ticker import FuncFormatter, MultipleLocator
 
-    rows = np.arange(len(names))
+    rows = list(range(len(names)))
     colors = [BLUE if place < num_kept else _REST for place in range(len(names))]
     axes.barh(rows, widths, height=0.72, color=colors, linewidth=0)
     room = _NAMES if is_own else 0.4 * inches_across(axes)

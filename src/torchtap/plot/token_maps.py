@@ -207,7 +207,7 @@ def _in_row(ax: Axes | None, found: Tokens, title: str, picture: Array | None) -
     tidy(axes[0])
     x, y = thinned(np.arange(num), norms)
     axes[0].plot(x, y, color=BLUE, linewidth=1.2, marker="." if num <= 64 else None, markersize=4)
-    for place in np.flatnonzero(~np.isfinite(norms)):
+    for place in np.flatnonzero(~np.isfinite(norms)).tolist():
         axes[0].axvline(place, color=BAD, linewidth=1)
     finite = norms[np.isfinite(norms)]
     axes[0].set_ylim(0, 1.08 * float(finite.max()) if finite.size and finite.max() else 1.0)
