@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,9 +15,6 @@ from torch import Tensor
 
 from torchtap.hooks.saved_pairs import top
 from torchtap.stats.kernels import native
-
-# With it, each word of a print is a write of its own, and the lines of two ranks mix.
-os.environ.pop("PYTHONUNBUFFERED", None)
 
 
 @pytest.fixture(autouse=True)

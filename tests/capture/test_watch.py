@@ -586,10 +586,47 @@ def test_two_threads_may_run_one_model() -> None:
 # --- the plan and the repr --------------------------------------------------------------------
 
 
-def test_a_watch_says_what_it_is() -> None:
-    with tt.watch(two_layers()) as w:
-        assert repr(w) == "<Watch of Sequential, 3 modules, open, step 0>"
-    assert repr(w) == "<Watch of Sequential, 3 modules, closed>"
+def test_a_watch_says_what_it_sees_and_what_that_costs() -> None:
+    model, x = two_layers(), leaf(2, 3)
+    with tt.watch(model, "*:output,grad_output", to=[tt.Stats(), tt.Memory()]) as w:
+        assert repr(w).startswith("Watch of Sequential: open, step 0\n")
+        assert "output 3, grad_output 3" in repr(w) and "nothing yet" in repr(w)
+        for _ in range(2):
+            model(x)
+            w.log(loss=1)
+            w.step()
+        lines = [line.split() for line in repr(w).splitlines() if line]
+        said = {first: " ".join(rest) for first, *rest in lines}
+    assert (said["sinks"], said["logged"], said["steps"]) == ("Stats, Memory", "loss", "0, 1")
+    assert said["kept"] == f"6 records, {w.run.nbytes} B"
+    assert said["measured"] == f"3 sites in 2 steps, numbers of {3 * 2 * 16 * 8} B"
+    assert said["closing"].startswith("2 steps, ") and said["3"].startswith("sites absent")
+    assert repr(w).startswith("Watch of Sequential: closed\n")
+    assert "<table>" in w._repr_html_()
+    with tt.watch(model, to=lambda record: None) as w, w.pause():
+        assert "hand their records on" in repr(w) and ", paused" in repr(w)
+
+
+def test_a_function_after_each_step_sees_the_step_and_never_stops_the_training() -> None:
+    model, x, seen = two_layers(), leaf(2, 3), list[tuple[int, int]]()
+
+    def fails(step: int) -> None:
+        raise ValueError(f"at {step}")
+
+    with pytest.raises(ValueError, match="at 0"), tt.watch(model, to=tt.Memory()) as w:
+        stop = w.after_step(lambda step: seen.append((step, len(w.run))))
+        w.after_step(fails)
+        model(x)
+        with pytest.raises(ValueError, match="at 0") as raised:
+            w.step()
+        assert "fails at the end of step 0" in raised.value.__notes__[0]
+        model(x)
+        w.step()
+        stop()
+        stop()
+        model(x)
+        w.step()
+    assert seen == [(0, 3), (1, 6)] and len(w.run) == 9
 
 
 def test_two_watches_at_once_see_the_same() -> None:

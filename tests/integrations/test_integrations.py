@@ -12,11 +12,19 @@ from pages import ROOT
 
 import torchtap.integrations
 from torchtap.integrations.accelerate import AccelerateWatch
+from torchtap.integrations.aim_log import AimLog
 from torchtap.integrations.lightning import LightningEvents
+from torchtap.integrations.mlflow_log import MlflowLog
+from torchtap.integrations.tensorboard_log import TensorBoardLog
 from torchtap.integrations.transformers_trainer import TrainerEvents
+from torchtap.integrations.wandb_log import WandbLog
 
-NAMES = ["AccelerateWatch", "LightningWatch", "TrainerWatch"]
-FOREIGN = ("lightning", "pytorch_lightning", "transformers", "accelerate")
+LOGS = [TensorBoardLog, WandbLog, MlflowLog, AimLog]
+NAMES = sorted(
+    ["AccelerateWatch", "LightningWatch", "TrainerWatch", *(one.__name__ for one in LOGS)]
+)
+TRAINERS = ("lightning", "pytorch_lightning", "transformers", "accelerate")
+FOREIGN = (*TRAINERS, "tensorboard", "wandb", "mlflow", "aim")
 
 
 def python(code: str) -> str:
@@ -27,13 +35,13 @@ def python(code: str) -> str:
     return done.stdout.strip()
 
 
-def test_nothing_of_a_trainer_is_imported_before_its_callback_is_asked_for() -> None:
+def test_nothing_foreign_is_imported_before_it_is_asked_for() -> None:
     code = f"""
 import sys, torchtap.integrations
 print([name for name in ("torch", *{FOREIGN!r}) if name in sys.modules])
 import torchtap.integrations.accelerate, torchtap.integrations.lightning
 import torchtap.integrations.transformers_trainer
-torchtap.integrations.AccelerateWatch
+from torchtap.integrations import AccelerateWatch, AimLog, MlflowLog, TensorBoardLog, WandbLog
 print([name for name in {FOREIGN!r} if name in sys.modules])
 """
     assert python(code).splitlines() == ["[]", "[]"]
@@ -78,12 +86,14 @@ print(issubclass(LightningWatch, L.Callback), LightningWatch.__module__)
 
 def test_the_list_of_everything_public_says_what_their_docstrings_say() -> None:
     text = (ROOT / "docs" / "api.md").read_text()
-    rows = dict(re.findall(r"^\| \[`(\w+Watch)`\]\([^)]+\) \| (.*) \|$", text, re.MULTILINE))
+    row = r"^\| \[`(\w+(?:Watch|Log))`\]\([^)]+\) \| (.*) \|$"
+    rows = dict(re.findall(row, text, re.MULTILINE))
     classes: dict[str, type] = {
         "AccelerateWatch": AccelerateWatch,
         "LightningWatch": LightningEvents,
+        "TrainerWatch": TrainerEvents,
+        **{one.__name__: one for one in LOGS},
     }
-    classes["TrainerWatch"] = TrainerEvents
     said = {name: inspect.getdoc(one) or "" for name, one in classes.items()}
     first = {name: one.partition("\n\n")[0].replace("\n", " ") for name, one in said.items()}
     assert rows == {name: one.replace("``", "`") for name, one in first.items()}

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from pages import ROOT
@@ -169,6 +170,30 @@ def test_a_data_frame_has_these_names() -> None:
     frame = run.to_frame()
     assert isinstance(frame, pandas.DataFrame)
     assert frame["p99"].tolist() == [row.stats.quantile(0.99) for row in run.table()]
+
+
+def test_pandas_and_polars_hold_the_same() -> None:
+    pandas, polars = pytest.importorskip("pandas"), pytest.importorskip("polars")
+    model = nn.Sequential(nn.Linear(2, 2), *(nn.ReLU() for _ in range(120)))
+    model.add_module("\ud800", nn.Tanh())  # What UTF-8 does not have.
+    slices = tt.stats.cosine()
+    with tt.watch(model, "*:output,param", to=tt.Stats(statistics=[slices])) as w:
+        for x in (torch.randn(3, 2), torch.tensor([[math.nan, 1.0]])):
+            model(x)
+            w.step()
+    one, other = w.run.to_frame(library="pandas"), w.run.to_frame(library="polars")
+    assert isinstance(one, pandas.DataFrame) and isinstance(other, polars.DataFrame)
+    assert list(one.columns) == other.columns and len(one) == len(other) == len(w.run.sites)
+    for column in other.columns:
+        if other[column].dtype.is_numeric():
+            found = other[column].to_numpy()
+            numpy.testing.assert_array_equal(one[column].to_numpy(), found, column)
+            assert one[column].dtype == found.dtype
+        else:
+            assert one[column].tolist() == other[column].to_list()
+    assert isinstance(w.run.to_frame("0:output"), pandas.DataFrame)
+    with pytest.raises(tt.InputError, match="library is 'arrow'; expected 'pandas' or 'polars'"):
+        w.run.to_frame(library="arrow")  # type: ignore[arg-type]
 
 
 def test_the_docs_list_every_name_with_its_meaning() -> None:

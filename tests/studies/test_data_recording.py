@@ -197,7 +197,10 @@ class Slow(torch.utils.data.Dataset):
 
 try:
     run = tt.record(nn.Identity(), Slow(), to=sys.argv[1] + "/run", batch_size=8)
-    print("rows", run.num_rows("."), run.cat(".")[:, 0].sum().item(), len(run.absent), flush=True)
+    total = run.cat(".")[:, 0].sum().item()
+    # In one write: torchrun starts ranks with python -u, and the words of two of them would mix.
+    sys.stdout.write(f"rows {run.num_rows('.')} {total} {len(run.absent)}\\n")
+    sys.stdout.flush()
 except ValueError:
     print("raised", rank, flush=True)
 distributed.barrier()

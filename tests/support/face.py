@@ -15,14 +15,22 @@ from typing import Any
 import torchtap as tt
 import torchtap.testing
 from torchtap.integrations.accelerate import AccelerateWatch
+from torchtap.integrations.aim_log import AimLog
 from torchtap.integrations.lightning import LightningEvents
+from torchtap.integrations.mlflow_log import MlflowLog
+from torchtap.integrations.tensorboard_log import TensorBoardLog
 from torchtap.integrations.transformers_trainer import TrainerEvents
+from torchtap.integrations.wandb_log import WandbLog
 
 # Without the base classes of the trainers, which need not be installed.
 _INTEGRATIONS = {
     "AccelerateWatch": AccelerateWatch,
+    "AimLog": AimLog,
     "LightningWatch": LightningEvents,
+    "MlflowLog": MlflowLog,
+    "TensorBoardLog": TensorBoardLog,
     "TrainerWatch": TrainerEvents,
+    "WandbLog": WandbLog,
 }
 SNAPSHOT = Path(__file__).parents[1] / "data" / "face.txt"
 

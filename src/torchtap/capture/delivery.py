@@ -62,8 +62,30 @@ class _Function:
         """A function has no end."""
 
 
+class _AfterStep:
+    """A function that is called after each step, as a sink."""
+
+    keeps = takes = reads_backward = False
+
+    def __init__(self, function: Callable[[int], object]) -> None:
+        self.function = function
+
+    def take(self, record: Record) -> None:
+        """It takes no records."""
+
+    def close_step(self, step: int) -> None:
+        """Call the function."""
+        self.function(step)
+
+    def close(self) -> None:
+        """A function has no end."""
+
+
 class SinkGuard:
     """Calls sinks inside a training, which goes on when one fails: that sink gets nothing more.
+
+    Args:
+        sinks: all of them.
 
     Attributes:
         busy: threads that are inside a sink now; models that a sink runs are not recorded.
@@ -74,6 +96,7 @@ class SinkGuard:
         self.busy: set[int] = set()
         self.failure: Exception | None = None
         self._alive = list(sinks)
+        self._takers = takers_of(sinks)
         self._unraised: Exception | None = None
         self._lock = threading.RLock()
 
@@ -90,7 +113,7 @@ class SinkGuard:
             if had_grad:
                 set_grad_enabled(False)  # torch.no_grad() at a third of its price.
             try:
-                for sink in self._alive:
+                for sink in self._takers:
                     try:
                         if is_any_autocast_enabled():
                             with without_autocast():
@@ -143,6 +166,15 @@ class SinkGuard:
             except Exception as error:  # noqa: BLE001 - as in take
                 self._disable(sink, error, where)
 
+    def add(self, sink: Sink) -> Callable[[], None]:
+        """Add a sink that takes no records, behind the others; call the result to take it off."""
+        self._alive.append(sink)
+
+        def remove() -> None:
+            self._alive = [other for other in self._alive if other is not sink]
+
+        return remove
+
     def raise_new(self) -> None:
         """Raise what a sink raised since the last time."""
         failure, self._unraised = self._unraised, None
@@ -153,6 +185,7 @@ class SinkGuard:
         """Close the sinks, and give them nothing more."""
         self.each(lambda sink: sink.close(), "on closing")
         self._alive.clear()
+        self._takers = []
 
     def _disable(self, sink: Sink, error: Exception, where: str) -> None:
         error.add_note(
@@ -160,6 +193,7 @@ class SinkGuard:
             f"sink got nothing more."
         )
         self._alive = [other for other in self._alive if other is not sink]
+        self._takers = [other for other in self._takers if other is not sink]
         self._unraised = self._unraised or error
         self.failure = self.failure or error
 
@@ -174,6 +208,7 @@ class SinkDispatch:
 
     def __init__(self, sinks: Sequence[Sink]) -> None:
         self.sinks = tuple(sinks)
+        self._takers = takers_of(sinks)
         self._guard = SinkGuard(sinks)
         self.busy = self._guard.busy
         was_used = [_note_use(sink) for sink in sinks]
@@ -194,7 +229,7 @@ class SinkDispatch:
     @property
     def emit(self) -> Callable[[Record], None]:
         """Return the function that takes each record: a lone sink's own if it needs no guard."""
-        return self.sinks[0].take if self._is_alone_unguarded("take") else self._guard.take
+        return self._takers[0].take if self._is_alone_unguarded("take") else self._guard.take
 
     @property
     def reads_at_once(self) -> bool:
@@ -209,10 +244,10 @@ class SinkDispatch:
     @property
     def meter(self) -> Callable[[Site], Meter] | None:
         """Return the maker of meters that hooks may call in place of the sink, if it is alone."""
-        make = getattr(self.sinks[0], "meter", None) if len(self.sinks) == 1 else None
+        make = getattr(self._takers[0], "meter", None) if len(self._takers) == 1 else None
         if make is None or self._is_alone_unguarded("meter"):
             return make
-        return self._guard.meters(self.sinks[0], make)
+        return self._guard.meters(self._takers[0], make)
 
     @property
     def records(self) -> LiveRecords | None:
@@ -253,7 +288,16 @@ class SinkDispatch:
         return next((getattr(sink, part) for sink in self.sinks if hasattr(sink, part)), None)
 
     def _is_alone_unguarded(self, part: str) -> bool:
-        return len(self.sinks) == 1 and part in getattr(self.sinks[0], "unguarded", ())
+        return len(self._takers) == 1 and part in getattr(self._takers[0], "unguarded", ())
+
+    @property
+    def names(self) -> list[str]:
+        """Return the names of the sinks, as errors have them."""
+        return [_name(sink) for sink in self.sinks]
+
+    def after_step(self, function: Callable[[int], object]) -> Callable[[], None]:
+        """Call a function after the sinks at the end of each step, until the result is called."""
+        return self._guard.add(_AfterStep(function))
 
     def close_step(self, step: int) -> None:
         """Tell the sinks, then raise what one of them raised since the last time."""
@@ -315,6 +359,11 @@ def _no_path(to: Any) -> InputError:
     )
 
 
+def takers_of(sinks: Iterable[Sink]) -> list[Sink]:
+    """Return the sinks that are given records."""
+    return [sink for sink in sinks if getattr(sink, "takes", True)]
+
+
 def _sync(sink: Sink) -> None:
     write = getattr(sink, "sync", None)
     if write is not None:
@@ -322,5 +371,5 @@ def _sync(sink: Sink) -> None:
 
 
 def _name(sink: Sink) -> str:
-    inner = sink.function if isinstance(sink, _Function) else type(sink)
+    inner = sink.function if isinstance(sink, _Function | _AfterStep) else type(sink)
     return getattr(inner, "__qualname__", repr(inner))

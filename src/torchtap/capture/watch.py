@@ -27,6 +27,7 @@ from torchtap.core.doors import require
 from torchtap.core.errors import CaptureError, InputError
 from torchtap.core.modules import Where, modules_of, num_parameters
 from torchtap.core.plan import Plan, make_plan
+from torchtap.core.printed_page import Page, Printed
 from torchtap.core.record import Record, Sink
 from torchtap.core.version import __version__
 from torchtap.hooks.hook_order import AFTER, BEFORE
@@ -72,8 +73,12 @@ class Evaluating:
         self._evaluations.end_told()
 
 
-class Watch(Closable):
-    """The result of ``tt.watch``: a context manager and a handle, safe to close twice."""
+class Watch(Closable, Printed):
+    """The result of ``tt.watch``: a context manager and a handle, safe to close twice.
+
+    Printing it shows what it taps, what was kept, how much that is, how long closing a step took,
+    and what is absent.
+    """
 
     def __init__(
         self,
@@ -88,6 +93,7 @@ class Watch(Closable):
         self._delivery = delivery
         self._every = every
         self._num_pauses = 0
+        self._num_closed, self._seconds = 0, 0.0
         was_compiled = is_compiled(model)
         modules, _ = modules_of(model)
         self._engine = WatchEngine(modules[""], plan, delivery, options)
@@ -172,6 +178,7 @@ class Watch(Closable):
         own_ids, own_labels = checked_ids(ids), checked_labels(labels)
         if following == done:
             return
+        began = time.perf_counter()
         recording = _is_chosen(following, self._every) and not self._num_pauses
         has_begun = self._missing.has_begun
         self._engine.begin_step(following, recording=recording)
@@ -180,7 +187,11 @@ class Watch(Closable):
         self._missing.check_marks()
         if self._keeps_notes and (has_begun or own_ids or own_labels):
             self._notes.note(done, time.time(), own_ids, own_labels)
-        self._delivery.close_step(done)
+        try:
+            self._delivery.close_step(done)
+        finally:
+            self._num_closed += 1
+            self._seconds += time.perf_counter() - began
 
     def sync(self) -> None:
         """Have all that came so far written, before a training saves a checkpoint.
@@ -234,6 +245,33 @@ class Watch(Closable):
         """
         self._refuse_closed()
         self._scalars.log(self.current_step, numbers)
+
+    def after_step(self, function: Callable[[int], object]) -> Callable[[], None]:
+        """Have a function called with the number of each step that was closed.
+
+        It is called where :meth:`step` is, after the sinks. As of a sink, an exception of it never
+        stops the training: ``step()`` raises it once, and the function is called no more.
+
+        Args:
+            function: takes the number of the step; ``w.run`` has it by then.
+
+        Returns:
+            a function that ends it.
+
+        Example:
+            >>> import torch, torchtap as tt
+            >>> model, seen = torch.nn.Linear(2, 2), []
+            >>> with tt.watch(model) as w:
+            ...     stop = w.after_step(seen.append)
+            ...     for _ in range(3):
+            ...         _ = model(torch.ones(1, 2))
+            ...         w.step()
+            ...     stop()
+            >>> seen
+            [0, 1, 2]
+        """
+        self._refuse_closed()
+        return self._delivery.after_step(function)
 
     # ------------------------------------------------------------------ pauses
 
@@ -360,9 +398,21 @@ class Watch(Closable):
             running=running,
         )
 
-    def __repr__(self) -> str:
-        state = f"open, step {self.current_step}" if self._is_open else "closed"
-        return f"<Watch of {self._plan.model}, {len(self._plan.taps)} modules, {state}>"
+    def _page(self) -> Page:
+        from torchtap.capture.show_watch import WatchState, show_watch
+
+        return show_watch(
+            WatchState(
+                plan=self._plan,
+                step=self.current_step if self._is_open else None,
+                is_paused=self._num_pauses > 0,
+                sinks=self._delivery.names,
+                run=self._run,
+                num_closed=self._num_closed,
+                seconds=self._seconds,
+                absent=self.absent,
+            )
+        )
 
 
 def _is_chosen(step: int, every: Every) -> bool:

@@ -185,6 +185,9 @@ class Sink(Protocol):
     ``keeps`` (``bool``, by default ``True``)
         Whether the sink refers to ``record.value`` after ``take`` has returned. Where every sink
         of a watch says ``False``, nothing is copied.
+    ``takes`` (``bool``, by default ``True``)
+        Whether it is given records at all. A sink that says ``False`` works at the end of steps
+        alone, with what the others measured, and the others are called as if it were not there.
     ``contents()`` -> ``Sequence[Record]``
         The records that it holds now, in the order of their arrival: ``w.run`` reads them. A sink
         that stores values in another form makes them with :meth:`Record.with_value`.

@@ -4,6 +4,7 @@ Each takes ``ax=`` and returns the figure. matplotlib is imported when a figure 
 """
 
 from torchtap.plot.attention_maps import attention
+from torchtap.plot.live import live
 from torchtap.plot.maps import default_site, feature_maps, feature_maps_overview
 from torchtap.plot.over_depth import gradient_flow
 from torchtap.plot.over_steps import series, updates
@@ -11,6 +12,7 @@ from torchtap.plot.ridges import histograms
 from torchtap.plot.saved_bars import saved
 from torchtap.plot.singular_values import spectra
 from torchtap.plot.site_heat import heatmap
+from torchtap.plot.site_pair import pair
 from torchtap.plot.token_maps import tokens
 from torchtap.plot.weight_filters import filters
 
@@ -23,6 +25,8 @@ __all__ = [
     "gradient_flow",
     "heatmap",
     "histograms",
+    "live",
+    "pair",
     "saved",
     "series",
     "spectra",

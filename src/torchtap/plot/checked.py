@@ -42,7 +42,7 @@ def checked_figure(
     """
     cols = max(len(curves) + len(maps), 1)
     width = max(cols * _INCHES, 5.4)
-    figure = figure_class()(figsize=(width, _INCHES + 1.3), dpi=DPI, layout="constrained")
+    figure = figure_class()(figsize=(width, _INCHES + 0.95), dpi=DPI, layout="constrained")
     axes = list(figure.subplots(1, cols, squeeze=False)[0])
     for name, (shares, scores, controls, area) in curves.items():
         draw_curve(axes.pop(0), name, shares, scores, controls, area, of)

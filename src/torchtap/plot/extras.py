@@ -15,12 +15,14 @@ if TYPE_CHECKING:
 
 
 def figure_class() -> type[Figure]:
-    """matplotlib's figure."""
+    """matplotlib's figure, which also shows itself in a notebook."""
     try:
-        from matplotlib.figure import Figure
+        import matplotlib.figure  # noqa: F401 - another ImportError is no missing extra
     except ImportError as error:
         raise _no_matplotlib() from error
-    return Figure
+    from torchtap.plot.shown_figure import ShownFigure
+
+    return ShownFigure
 
 
 def color_map(name: str) -> Colormap:

@@ -39,6 +39,9 @@ class Contents:
         records: of the source, at this moment.
         series: of the source, or of another phase.
         phase: of the records and statistics that are looked up where none is named.
+
+    Attributes:
+        columns: the numbers that were measured, over the steps.
     """
 
     def __init__(
@@ -48,6 +51,7 @@ class Contents:
         self.series = series
         self.phase = phase
         self.meta = source.meta
+        self.columns = SeriesColumns(series)
         self.index = RecordIndex(records, phase)
         self.kept = records
         self._revision = series.revision
@@ -100,11 +104,6 @@ class Contents:
         return RunStatistics(self, self._unmeasured_steps)
 
     @cached_property
-    def columns(self) -> SeriesColumns:
-        """The numbers that were measured, as columns over the steps."""
-        return SeriesColumns(self.series)
-
-    @cached_property
     def statistics_index(self) -> StatisticsIndex:
         """The index of the sites and steps that have statistics."""
         from torchtap.runs.tables.statistics_columns import StatisticsIndex
@@ -114,7 +113,7 @@ class Contents:
     @cached_property
     def steps(self) -> list[int]:
         """Steps in which anything was recorded or measured, ascending."""
-        return sorted({*distinct(self.index.column("step")).tolist(), *self.series.steps})
+        return sorted({*distinct(self.index.column("step")).tolist(), *self.columns.steps.tolist()})
 
     def select(self, where: Where) -> list[Site]:
         """See :meth:`Run.select <torchtap.runs.run.Run.select>`."""

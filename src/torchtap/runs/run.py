@@ -21,8 +21,6 @@ from torchtap.stats.series import Series
 from torchtap.stats.statistics import Statistics
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
     from torch import Tensor
 
     from torchtap.runs.listing import Listing
@@ -298,60 +296,6 @@ class Run(RunSteps, RunTables, Printed):
         See :meth:`Statistics.quantile`.
         """
         return self.stats(site, step=step).quantile(q)
-
-    def over_steps(
-        self, site: str | Site, name: str, *, phase: str = FORWARD
-    ) -> tuple[list[int], list[Any]]:
-        """One statistic of a site over the steps.
-
-        Args:
-            site: which.
-            name: of a number, such as ``l2``, ``p99`` or ``update_ratio``: as the columns of
-                :meth:`table` and ``to_frame()``, which docs/statistics.md lists. Or of a further
-                statistic (``cosine``), or of a part of its result (``units.zeros``, one
-                ``float64[slices]`` per step).
-            phase: as in :meth:`stats`.
-
-        Returns:
-            the steps, ascending, and its value in each. Steps in which the site was not measured
-            are left out (an ``update`` that the optimizer skipped; ``absent`` says why). A number
-            that is kept of the last steps only (quantiles, shares and further statistics; see
-            ``tt.Stats(keep=...)``) is that of those steps.
-
-        Raises:
-            SiteError: there is no such statistic.
-            RunError: it was asked for, and is not available in any step.
-        """
-        return self._contents().in_phase(phase).statistics.over_steps(site, name)
-
-    def array(self, site: str | Site, name: str, *, phase: str = FORWARD) -> NDArray[np.float64]:
-        """One number of a site in every step of the run, for figures and searches over many sites.
-
-        Args:
-            site: which.
-            name: of a number, or of a part of a further statistic that is one, as in
-                :meth:`over_steps`.
-            phase: as in :meth:`stats`.
-
-        Returns:
-            ``float64[steps]``, in the order of :attr:`steps`. NaN where the site was not measured,
-            where the number is kept no longer, and where it is NaN itself, as the mean of a tensor
-            without a finite element. Counts are exact below 2^53.
-
-        Raises:
-            SiteError: nothing was recorded or measured there, or there is no such statistic.
-            InputError: it is no number.
-
-        Example:
-            >>> import torch, torchtap as tt
-            >>> with tt.watch(relu := torch.nn.ReLU(), to=tt.Stats()) as w:
-            ...     for step in range(3):
-            ...         _ = relu(torch.full((2,), float(step)))
-            ...         w.step()
-            >>> w.run.array(".:output", "l1")
-            array([0., 2., 4.])
-        """
-        return self._contents().in_phase(phase).statistics.array(site, name)
 
     # ------------------------------------------------------------------ on disk
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import chain
 from operator import index
@@ -105,17 +105,20 @@ class RunStatistics:
         there = [step for step in steps if step in kept or series.is_kept(step)] or steps[-1:]
         return there, [value_of(self.stats(site, step=step), name) for step in there]
 
-    def array(self, site: str | Site, name: str) -> NDArray[np.float64]:
-        """See :meth:`Run.array <torchtap.runs.run.Run.array>`."""
-        site, steps = self._held.resolve(site), self._held.steps
-        found = np.full(len(steps), math.nan)
+    def array(self, site: str | Site, name: str, steps: Sequence[int]) -> NDArray[np.float64]:
+        """See :meth:`Run.array <torchtap.runs.run.Run.array>`; ``steps`` are of all phases."""
+        site = self._held.resolve(site)
         if name in COLUMNS and site in self._series and not self.unmeasured_steps(site):
             columns = self._held.columns
-            there = columns.is_there(site)
-            found[np.searchsorted(steps, columns.steps[there])] = columns.of(site, name)
-            return found
-        own, values = self.over_steps(site, name)
-        found[np.searchsorted(steps, own)] = [as_number(name, value) for value in values]
+            own, values = columns.steps[columns.is_there(site)], columns.of(site, name)
+        else:
+            there, read = self.over_steps(site, name)
+            own = np.array(there, dtype=np.int64)
+            values = np.array([as_number(name, value) for value in read], dtype=np.float64)
+        found = np.full(len(steps), math.nan)
+        # A thread that measures may have added a step since the run was read.
+        known = np.isin(own, steps)
+        found[np.searchsorted(steps, own[known])] = values[known]
         return found
 
     def mean_norm(self, where: Where) -> dict[str, float]:

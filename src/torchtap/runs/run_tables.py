@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from torchtap.core.record import FORWARD
 from torchtap.runs.contents import Contents
@@ -81,9 +81,32 @@ class RunTables:
             sort=sort,
         )
 
-    def to_frame(self, where: Where = None) -> Any:
-        """The table as a pandas (or else polars) data frame; needs the extra ``frame``."""
-        return self.table(where).to_frame()
+    def to_frame(
+        self, where: Where = None, *, library: Literal["pandas", "polars"] | None = None
+    ) -> Any:
+        """The table as a data frame of pandas or polars; needs the extra ``frame``.
+
+        Args:
+            where: as in :meth:`records`.
+            library: which of the two; by default pandas, and polars where it alone is installed.
+
+        Returns:
+            one row per site: what it is, and every number of docs/statistics.md. Both hold the
+            same values; in polars a ``shape`` is a list of whole numbers.
+
+        Raises:
+            SiteError: nothing was recorded or measured that fits ``where``.
+            InputError: there is no such library.
+            MissingExtraError: it is not installed.
+
+        Example:
+            >>> import torch, torchtap as tt
+            >>> with tt.watch(relu := torch.nn.ReLU(), to=tt.Stats()) as w:
+            ...     _ = relu(torch.tensor([-1.0, 3.0]))
+            >>> w.run.to_frame(library="polars")["absmax"].to_list()
+            [3.0]
+        """
+        return self.table(where).to_frame(library=library)
 
     def sql(self, query: str) -> Any:
         """Ask duckdb about the statistics; needs the extra ``sql``.

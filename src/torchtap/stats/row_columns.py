@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 
 from torchtap.core.site import Site
 from torchtap.stats import statistics as places
+from torchtap.stats.rows_by_step import Snapshot
 from torchtap.stats.series import Series
 from torchtap.stats.statistics import NUMBERS
 
@@ -19,8 +21,9 @@ RowNumber = Callable[[str], Column]
 """Gives one of the 16 numbers of each row, by the name of its place."""
 FLOATS = frozenset(("mean", "std", "rms", "l1", "l2", "min", "max", "absmax"))
 """Numbers that are no counts."""
-_WITH_WEIGHT = ("update_ratio", "weight_l2")
-COLUMNS = frozenset((*NUMBERS, "nonfinite", "num_tensors", "nbytes", *_WITH_WEIGHT))
+WITH_WEIGHT = ("update_ratio", "weight_l2")
+"""Numbers that only an update has."""
+COLUMNS = frozenset((*NUMBERS, "nonfinite", "num_tensors", "nbytes", *WITH_WEIGHT))
 """Names of numbers that are made of rows alone, without a histogram."""
 
 
@@ -45,17 +48,20 @@ def column_of(name: str, number: RowNumber) -> Column:
 
 
 class SeriesColumns:
-    """The numbers of the sites of a series over all steps, as they were when it was made.
-
-    Attributes:
-        steps: ``int64``, ascending.
-    """
+    """The numbers of the sites of a series over all steps, as they were when first asked for."""
 
     def __init__(self, series: Series) -> None:
         self._series = series
-        self._rows = series.rows.snapshot()
         self._by_place: dict[int, Column] = {}
-        self.steps = self._rows.steps
+
+    @cached_property
+    def _rows(self) -> Snapshot:
+        return self._series.rows.snapshot()
+
+    @property
+    def steps(self) -> NDArray[np.int64]:
+        """Return the steps in which anything was measured, ascending."""
+        return self._rows.steps
 
     def is_there(self, site: Site) -> NDArray[np.bool_]:
         """Return in which steps a site was measured, ``bool[steps]``."""
@@ -67,7 +73,7 @@ class SeriesColumns:
         there = self.is_there(site)
         if name == "nbytes":
             return self.of(site, "numel") * self._series.of(site).itemsize
-        if name not in _WITH_WEIGHT:
+        if name not in WITH_WEIGHT:
             return column_of(name, lambda one: self._number(one, site)[there])
         weight = self._weight(site)[there]
         if name == "weight_l2":

@@ -6,15 +6,16 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from torchtap.core.errors import InputError, MissingExtraError
+from torchtap.core.errors import InputError
 from torchtap.core.printed_page import Page, Printed
 from torchtap.core.record import Record
 from torchtap.core.site import Site, did_you_mean
 from torchtap.runs.tables.columns import ROW_COLUMNS, TABLE_COLUMNS, Row as Row
+from torchtap.runs.tables.frames import make_frame
 from torchtap.runs.tables.text import MOST_ROWS, WAY_OUT, show_table
 from torchtap.stats import read_series
 from torchtap.stats.measure import measure_all, shape_of
@@ -95,28 +96,19 @@ class Table(Printed):
         """
         return [_flat(row) for row in self.rows]
 
-    def to_frame(self) -> Any:
-        """A pandas data frame, or a polars one where only polars is installed.
+    def to_frame(self, *, library: Literal["pandas", "polars"] | None = None) -> Any:
+        """A data frame of pandas or polars.
 
         The columns are the keys of :meth:`as_dicts`.
 
-        Raises:
-            MissingExtraError: neither is installed.
-        """
-        try:
-            import pandas
-        except ImportError:
-            return self._to_polars()
-        return pandas.DataFrame(self.as_dicts())
+        Args:
+            library: which of the two; by default pandas, and polars where it alone is installed.
 
-    def _to_polars(self) -> Any:
-        try:
-            import polars
-        except ImportError as error:
-            raise MissingExtraError(
-                "A data frame needs pandas or polars. Install one: pip install 'torchtap[frame]'."
-            ) from error
-        return polars.DataFrame(self.as_dicts())
+        Raises:
+            InputError: there is no such library.
+            MissingExtraError: it is not installed.
+        """
+        return make_frame(self.as_dicts(), library)
 
     def to_text(self, *, limit: int | None = 40, width: int | None = 100) -> str:
         """The table as text; ``print(table)`` shows it with the defaults.
