@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 
 import torch
+from matplotlib.figure import Figure
 from PIL import Image
 from torch import nn
 from torch.nn.functional import cross_entropy
@@ -20,7 +21,10 @@ from torch.nn.functional import cross_entropy
 import torchtap as tt
 
 _FOLDER = Path(__file__).with_name("figures")
-_COLORS = 128
+_COLORS = 255
+_DPI = 90
+_COARSER = {"feature_maps": 76}
+"""Pictures of many colours have fewer pixels, so that all are small."""
 
 
 def digits() -> tuple[torch.Tensor, torch.Tensor]:
@@ -90,52 +94,91 @@ def vanishing() -> tt.Run:
     return w.run
 
 
-def series() -> object:
-    return tt.plot.series(trained_cnn()[1], ["*@Conv2d", "*@Linear"], "std")
+@cache
+def vit_seen() -> tuple[nn.Module, tt.Run, object]:
+    """Train a small ViT on the digits, and watch it look at one of them."""
+    from transformers import ViTConfig, ViTForImageClassification
+
+    torch.manual_seed(0)
+    images, classes = digits()
+    images = nn.functional.interpolate(images, scale_factor=4, mode="bilinear")
+    config = ViTConfig(
+        hidden_size=48, num_hidden_layers=4, num_attention_heads=4, intermediate_size=96,
+        image_size=32, patch_size=4, num_channels=1, num_labels=10,
+    )  # fmt: skip
+    model = ViTForImageClassification(config)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
+    for _ in range(250):
+        rows = torch.randint(0, len(images), (64,))
+        loss = cross_entropy(model(images[rows]).logits, classes[rows])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    model.eval()
+    shown = images[3:4]
+    with tt.watch(model, "*") as w, torch.no_grad():
+        model(shown)
+    return model, w.run, shown
 
 
-def gradient_flow() -> object:
-    return tt.plot.gradient_flow(vanishing())
+def _drawn(name: str, *args: object, **kwargs: object) -> Callable[[], Figure]:
+    """A figure of the run of the small network."""
+    return lambda: getattr(tt.plot, name)(trained_cnn()[1], *args, **kwargs)
 
 
-def gradient_flow_cnn() -> object:
-    return tt.plot.gradient_flow(trained_cnn()[1])
+def attention() -> Figure:
+    model, _, shown = vit_seen()
+    return tt.plot.attention(model, shown)
 
 
-def heatmap() -> object:
-    return tt.plot.heatmap(vanishing(), "*:grad_output", "absmax")
+def attention_heads() -> Figure:
+    model, _, shown = vit_seen()
+    return tt.plot.attention(model, shown, layer="*layers.2.attention")
 
 
-def histograms() -> object:
-    return tt.plot.histograms(trained_cnn()[1], "0:param_grad[weight]")
+def tokens() -> Figure:
+    _, run, shown = vit_seen()
+    return tt.plot.tokens(run, "vit.layers.3", 1 - shown[0])  # type: ignore[index]
 
 
-def histograms_of_several() -> object:
-    return tt.plot.histograms(trained_cnn()[1], ["0:output", "1:output", "2:output", "8:output"])
+def feature_maps() -> Figure:
+    from torchtap.cli.demo import demo_batch, load_demo
+
+    model = load_demo()
+    with tt.watch(model, "_blocks.3._swish") as w, torch.no_grad():
+        model(demo_batch()[0])
+    return tt.plot.feature_maps(w.run, "_blocks.3._swish", channels=10, clip=0.01)
 
 
-def spectra() -> object:
-    return tt.plot.spectra(trained_cnn()[0])
+def saved() -> Figure:
+    from torchtap.cli.demo import demo_batch, load_demo
+
+    return tt.plot.saved(tt.saved_report(load_demo(), demo_batch()[0], depth=1))
 
 
-def series_gradients() -> object:
-    return tt.plot.series(trained_cnn()[1], "*:param_grad", "l2")
+def filters_in_color() -> Figure:
+    from torchtap.cli.demo import load_demo
+
+    return tt.plot.filters(load_demo(), "_conv_stem")
 
 
-def updates() -> object:
-    return tt.plot.updates(trained_cnn()[1])
-
-
-FIGURES: dict[str, Callable[[], object]] = {
-    "series": series,
-    "series_gradients": series_gradients,
-    "updates": updates,
-    "spectra": spectra,
-    "histograms": histograms,
-    "histograms_of_several": histograms_of_several,
-    "heatmap": heatmap,
-    "gradient_flow": gradient_flow,
-    "gradient_flow_cnn": gradient_flow_cnn,
+FIGURES: dict[str, Callable[[], Figure]] = {
+    "series": _drawn("series", ["*@Conv2d", "*@Linear"]),
+    "series_gradients": _drawn("series", "*:param_grad", "l2"),
+    "gradient_flow": lambda: tt.plot.gradient_flow(vanishing()),
+    "gradient_flow_cnn": _drawn("gradient_flow"),
+    "heatmap": lambda: tt.plot.heatmap(vanishing(), "*:grad_output", "absmax"),
+    "histograms": _drawn("histograms", "0:param_grad[weight]"),
+    "histograms_of_several": _drawn("histograms", ["0", "1", "2", "8"]),
+    "updates": _drawn("updates"),
+    "spectra": lambda: tt.plot.spectra(trained_cnn()[0]),
+    "filters": lambda: tt.plot.filters(trained_cnn()[0], "3"),
+    "filters_in_color": filters_in_color,
+    "feature_maps": feature_maps,
+    "tokens": tokens,
+    "attention": attention,
+    "attention_heads": attention_heads,
+    "saved": saved,
 }
 
 
@@ -143,8 +186,8 @@ def main(names: list[str]) -> None:
     _FOLDER.mkdir(exist_ok=True)
     for name in names or list(FIGURES):
         drawn = io.BytesIO()
-        FIGURES[name]().savefig(drawn)  # type: ignore[attr-defined]
-        picture = Image.open(drawn).convert("RGB").quantize(_COLORS)
+        FIGURES[name]().savefig(drawn, dpi=_COARSER.get(name, _DPI))
+        picture = Image.open(drawn).convert("RGB").quantize(_COLORS, kmeans=4)
         path = _FOLDER / f"{name}.png"
         picture.save(path, optimize=True)
         print(f"{path.name:28} {picture.size} {path.stat().st_size / 1024:.0f} KiB")

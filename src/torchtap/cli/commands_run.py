@@ -18,7 +18,7 @@ from torchtap.cli.options import (
     model_options,
     run_option,
 )
-from torchtap.cli.output import complain, print_json, print_page, print_written
+from torchtap.cli.output import complain, print_json, print_page, print_written, print_written_sizes
 from torchtap.cli.parsing import (
     built_model,
     channels_of,
@@ -71,20 +71,25 @@ def demo(out: str, as_json: bool) -> None:
             saved = found.run.save(folder / "run.safetensors")
             figure.savefig(folder / "feature_maps.png")
             maps.figure.savefig(folder / "explained.png")
-    written = [str(saved), str(folder / "feature_maps.png"), str(folder / "explained.png")]
+    written = {
+        saved: "every output and gradient, which `torchtap ls` lists",
+        folder / "feature_maps.png": "what three places of the model see",
+        folder / "explained.png": "what decided",
+    }
     if as_json:
         guesses = [
             {"class": g.index, "name": g.name, "probability": g.probability} for g in found.guesses
         ]
         modules = [row.as_dict() for row in rows]
-        print_json({"model": found.model, "classes": guesses, "modules": modules, "files": written})
+        files = [str(path) for path in written]
+        print_json({"model": found.model, "classes": guesses, "modules": modules, "files": files})
         return
     from torchtap.cli.output import show_guesses
     from torchtap.runs.show import show_module_rows
 
     print_page(show_guesses(found.model, found.guesses))
     print_page(show_module_rows(rows))
-    print_written(written)
+    print_written_sizes(written)
 
 
 @click.command()

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from torchtap.cli.demo import Demo, class_names, demo_batch, load_demo
+from torchtap.core.text import with_article
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -14,7 +15,10 @@ if TYPE_CHECKING:
 
 DEPTHS = ("_blocks.2", "_blocks.8", "_bn1")
 """Maps of 56x56, 14x14 and 7x7; the last is the BatchNorm of the last convolution."""
-_STEPS, _CURVE_STEPS = 32, 32
+_STEPS, _CURVE_STEPS = 32, 20
+_CONTROLS = 3
+"""Maps as coarse that are compared with each; one alone is up and down by chance."""
+_NAMES = {"gradcam": "Grad-CAM", "integrated_gradients": "Integrated gradients"}
 _CLIP = 0.003
 
 
@@ -56,21 +60,23 @@ def _sheet(demo: Demo, maps: list[Map]) -> Figure:
     from torchtap.plot.sheet import explained_sheet
 
     checks = {
-        name: one.check(parts=["deletion"], steps=_CURVE_STEPS, num_controls=1).deletion
-        for name, one in (("Grad-CAM", maps[-2]), ("integrated gradients", maps[-1]))
+        name: one.check(parts=["deletion"], steps=_CURVE_STEPS, num_controls=_CONTROLS).deletion
+        for name, one in (("Grad-CAM", maps[-2]), ("Integrated gradients", maps[-1]))
     }
     curves = {
         name: (one.shares.numpy(), one.scores[0].numpy(), one.control[:, 0].numpy())
         for name, one in checks.items()
         if one is not None
     }
-    caption = "\n".join(f"{g.probability:.3f}  {g.index} {g.name}" for g in demo.guesses) + "\n"
+    caption = "Probabilities: " + ", ".join(
+        f"{guess.probability:.3f} {guess.name} ({guess.index})" for guess in demo.guesses
+    )
     return explained_sheet(
         demo.picture,
         caption,
         [_pane(one, demo.picture) for one in maps],
         curves,
-        title=f"What decided that {demo.model} sees: {demo.guesses[0].name}",
+        title=f"What decided that {demo.model} sees {with_article(demo.guesses[0].name)}",
         clip=_CLIP,
     )
 
@@ -80,4 +86,4 @@ def _pane(found: Map, picture: Any) -> Any:
 
     (pane,) = panes_of(found, 0, picture)
     place = found.layer or "the input"
-    return replace(pane, heading=(f"{found.method} at {place}", pane.heading[-1]))
+    return replace(pane, heading=(f"{_NAMES[found.method]} at {place}", pane.heading[-1]))

@@ -9,7 +9,7 @@ from torchtap.core.text import number
 from torchtap.plot.explained import Pane, draw_map, heading_of, write_title
 from torchtap.plot.extras import figure_class
 from torchtap.plot.heat import limits_of
-from torchtap.plot.style import GREY
+from torchtap.plot.style import BLUE, DPI, GREY, SMALL, VERMILION, label, tidy, write_head
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
-_COLORS = {"deletion": "#d55e00", "insertion": "#0072b2"}  # Okabe-Ito.
+_COLORS = {"deletion": VERMILION, "insertion": BLUE}
 _DOES = {"deletion": "taken away", "insertion": "put in"}
 _INCHES = 2.9
 
@@ -42,7 +42,7 @@ def checked_figure(
     """
     cols = max(len(curves) + len(maps), 1)
     width = max(cols * _INCHES, 5.4)
-    figure = figure_class()(figsize=(width, _INCHES + 0.9), dpi=110, layout="constrained")
+    figure = figure_class()(figsize=(width, _INCHES + 0.95), dpi=DPI, layout="constrained")
     axes = list(figure.subplots(1, cols, squeeze=False)[0])
     for name, (shares, scores, controls, area) in curves.items():
         draw_curve(axes.pop(0), name, shares, scores, controls, area, of)
@@ -60,16 +60,23 @@ def draw_curve(
     axes: Axes, name: str, shares: Array, scores: Array, controls: Array, area: float, of: str
 ) -> None:
     """One curve, the area below it coloured, and those of random maps."""
+    import numpy
+
     color = _COLORS[name]
     for place, control in enumerate(controls):
-        label = "random maps" if place == 0 else None
-        axes.plot(shares, control, color="#999999", linewidth=0.9, linestyle="--", label=label)
+        label_of = "as coarse, at random" if place == 0 else None
+        axes.plot(shares, control, color="#999999", linewidth=0.9, linestyle="--", label=label_of)
     axes.fill_between(shares, 0, scores, color=color, alpha=0.15, linewidth=0)
     axes.plot(shares, scores, color=color, linewidth=1.6, label="this map")
-    axes.set_title(f"{name}: area {number(area)}", fontsize=8, loc="left", family="monospace")
-    axes.set_xlabel(f"share of the places {_DOES[name]}", fontsize=7)
-    axes.set_ylabel(of, fontsize=7)
+    said = f"area {number(area)}"
+    if len(controls):
+        mean = float(numpy.trapezoid(controls, shares, axis=1).mean())
+        said += f", at random {number(mean)}"
+    tidy(axes)
+    axes.set_box_aspect(1)
+    axes.set_anchor("N")
+    label(axes, f"share of the places {_DOES[name]}", of)
     axes.set_xlim(0, 1)
-    axes.tick_params(labelsize=6, colors=GREY)
-    axes.legend(fontsize=6, frameon=False)
-    axes.spines[["top", "right"]].set_visible(False)
+    axes.set_ylim(bottom=0)
+    axes.legend(fontsize=SMALL - 0.5, frameon=False, labelcolor=GREY)
+    write_head(axes, name.capitalize(), [said], room=_INCHES, points=8.5)

@@ -13,10 +13,10 @@ from torchtap.plot.style import (
     SIGNED,
     SMALL,
     TEXT,
+    TITLE,
     canvas,
     color_bar,
     label,
-    plain,
     write_head,
 )
 
@@ -148,14 +148,20 @@ def _extent(maps: Maps) -> tuple[float, float, float, float]:
     return -0.5, maps.values.shape[-1] - 0.5, len(maps.channels) - 0.5, -0.5
 
 
-def draw_picture(axes: Axes, picture: Any, caption: str, *, points: float = TEXT) -> None:
-    """Draw the picture that went in, with a caption below it."""
+def draw_picture(axes: Axes, picture: Any, caption: str = "", *, points: float = TITLE) -> None:
+    """Draw the picture that went in, with a caption below it.
+
+    Args:
+        axes: where.
+        picture: ``uint8[H, W, 3]``.
+        caption: of several lines.
+        points: of the heading's letters.
+    """
     axes.imshow(picture, interpolation="auto")
     axes.set_axis_off()
     axes.set_anchor("N")
-    write_head(axes, "input", room=9)
-    text = axes.text(
-        0, -0.04, caption, transform=axes.transAxes, va="top", fontsize=points, color=GREY,
+    write_head(axes, "Input", [f"{picture.shape[0]}x{picture.shape[1]}"], room=9, points=points)
+    axes.text(
+        0, -0.04, caption, transform=axes.transAxes, va="top", fontsize=TEXT + 1, color=GREY,
         family="monospace", parse_math=False,
     )  # fmt: skip
-    plain([text])

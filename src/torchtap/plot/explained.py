@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -10,7 +9,18 @@ from typing import TYPE_CHECKING, Any
 from torchtap.core.text import elide
 from torchtap.plot.extras import figure_class
 from torchtap.plot.heat import Limits, blended, color_name, colored, fault_of, limits_of, range_of
-from torchtap.plot.style import GREY, printable
+from torchtap.plot.style import (
+    DPI,
+    GREY,
+    INK,
+    TEXT,
+    color_bar,
+    printable,
+    say,
+    tidy,
+    wrapped,
+    write_head,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,8 +32,8 @@ if TYPE_CHECKING:
 ALPHA = 0.5
 """Share of a map's colours over a picture."""
 _INCHES = 2.9
-_LETTER = 0.062
-"""Inches of a letter in a heading."""
+_TITLE, _HEAD = 12, 8.5
+"""Points of the title, and of what stands above a panel."""
 _MOST_BARS = 64
 
 
@@ -70,10 +80,10 @@ def explained_figure(
     cols = max(map(len, panels))
     width = max(cols * _INCHES + 0.3, 5.4)
     inches = _INCHES * max(map(_ratio, (one.values for row in rows for one in row)))
-    said = _wrapped(notes, width)
+    said = [part for one in notes for part in wrapped(one, 0.97 * width)]
     figure = figure_class()(
-        figsize=(width, len(rows) * (inches + 0.36) + 0.85 + 0.16 * len(said)),
-        dpi=110,
+        figsize=(width, len(rows) * (inches + 0.5) + 0.95 + 0.16 * len(said)),
+        dpi=DPI,
         layout="constrained",
     )
     grid = figure.subplots(len(rows), cols, squeeze=False)
@@ -86,7 +96,9 @@ def explained_figure(
     _bar(figure, [axes for row in grid for axes in row], limits, is_clipped=is_clipped)
     write_title(figure, title, width)
     if said:
-        figure.supxlabel("\n".join(said), fontsize=7.5, x=0.01, ha="left", parse_math=False)
+        figure.supxlabel(
+            "\n".join(said), fontsize=TEXT, x=0.012, ha="left", color=GREY, parse_math=False
+        )
     return figure
 
 
@@ -122,7 +134,8 @@ def draw_map(axes: Axes, pane: Pane, limits: Limits, width: float) -> None:
     _head(axes, pane.heading, width)
     fault = fault_of(pane.values)
     if fault:
-        _say(axes, fault, width)
+        axes.set_aspect("equal")
+        say(axes, f"not drawn: {fault}")
     elif pane.values.ndim == 1:
         _draw_line(axes, pane, limits)
     else:
@@ -156,8 +169,8 @@ def _overlay(axes: Axes, pane: Pane, limits: Limits, width: float) -> None:
 
 def write_title(figure: Figure, title: str, width: float) -> None:
     """Write the title above a figure of so many inches."""
-    lines = textwrap.wrap(printable(title), int(width / 0.105)) or [""]
-    figure.suptitle("\n".join(lines), fontsize=12, x=0.01, ha="left", parse_math=False)
+    text = "\n".join(wrapped(title, 0.96 * width, _TITLE))
+    figure.suptitle(text, fontsize=_TITLE, x=0.012, ha="left", color=INK, parse_math=False)
 
 
 def plane_of(values: Array) -> tuple[Array, str]:
@@ -197,27 +210,10 @@ def _ratio(values: Array) -> float:
 
 
 def _head(axes: Axes, lines: Sequence[str], width: float) -> None:
-    room = max(16, int(width / _LETTER) - 2)
-    text = "\n".join(_wrapped([elide(one, 3 * room) for one in lines], width, room=room))
-    axes.set_title(text, fontsize=7, loc="left", family="monospace", parse_math=False)
-
-
-def _wrapped(lines: Sequence[str], width: float, *, room: int | None = None) -> list[str]:
-    room = room or int(width / 0.068)
-    return [part for one in lines for part in textwrap.wrap(printable(one), room) or [""]]
-
-
-def _say(axes: Axes, fault: str, width: float) -> None:
-    axes.set_xticks([])
-    axes.set_yticks([])
-    axes.set_aspect("equal")
-    words = "\n".join(["not drawn", "", *textwrap.wrap(fault, max(12, int(width / 0.1)))])
-    axes.text(
-        0.5, 0.5, words, transform=axes.transAxes, ha="center", va="center", fontsize=8,
-        color=GREY, parse_math=False,
-    )  # fmt: skip
-    for side in axes.spines.values():
-        side.set_edgecolor("#bbbbbb")
+    room = 0.94 * width
+    first, *others = [elide(one, 200) for one in lines]
+    axes.set_anchor("N")
+    write_head(axes, first, others, room=room, points=_HEAD)
 
 
 def _draw_line(axes: Axes, pane: Pane, limits: Limits) -> None:
@@ -236,8 +232,7 @@ def _draw_line(axes: Axes, pane: Pane, limits: Limits) -> None:
     if pane.labels and len(values) <= _MOST_BARS:
         names = [elide(printable(one), 12) for one in pane.labels]
         axes.set_xticks(places, names, rotation=90, parse_math=False)
-    axes.tick_params(labelsize=6, colors=GREY)
-    axes.spines[["top", "right"]].set_visible(False)
+    tidy(axes, grid="")
 
 
 def _bar(figure: Figure, axes: Sequence[Axes], limits: Limits, *, is_clipped: bool) -> None:
@@ -247,7 +242,8 @@ def _bar(figure: Figure, axes: Sequence[Axes], limits: Limits, *, is_clipped: bo
 
     colors = ScalarMappable(Normalize(*limits), color_name(limits))
     beyond: Any = ("both" if limits[0] < 0 else "max") if is_clipped else "neither"
-    bar = figure.colorbar(
+    color_bar(
+        axes[0],
         colors,
         ax=list(axes),
         location="bottom",
@@ -257,5 +253,3 @@ def _bar(figure: Figure, axes: Sequence[Axes], limits: Limits, *, is_clipped: bo
         extend=beyond,
         ticks=MaxNLocator(4),  # More labels of many digits overlap below one map.
     )
-    bar.ax.tick_params(labelsize=7, colors=GREY)
-    bar.outline.set_visible(False)

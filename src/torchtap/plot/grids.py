@@ -60,7 +60,7 @@ def layout_of(run: Run, record: Record) -> Layout:
         return "CHW"
     if dims == 2 and one_d and any(name.startswith("Conv") for name in types):
         return "CL"
-    if dims == 3 and _sees_pictures(run):
+    if dims == 3 and sees_pictures(run):
         found = _of_patches(run, record, types)
         if found is not None:
             return found
@@ -96,7 +96,7 @@ def _is_of_last(run: Run, path: str, shape: Sequence[int]) -> bool:
     return num in (0, shape[-1], 2 * shape[-1])
 
 
-def _sees_pictures(run: Run) -> bool:
+def sees_pictures(run: Run) -> bool:
     """Return whether a convolution cuts the input into patches: else tokens are words."""
     return any("Conv2d" in names for names in run.meta.modules.values())
 
@@ -117,12 +117,11 @@ def _of_patches(run: Run, record: Record, types: Sequence[str]) -> Layout | None
 def num_rows(run: Run, record: Record) -> int | None:
     """Rows of the batch in the step of a record: of a convolution's output, or of the model's."""
     sites = [site for site in run.sites if site.port in ("input", "output")]
-    for site in sites:
-        types = run.meta.modules.get(site.path, ())
-        if not site.path or "Conv2d" in types:
-            for one in run.records(site, steps=record.step):
-                if one.kept.dim() == 4 or (not site.path and one.kept.dim() > 1):
-                    return int(one.kept.shape[0])
+    first = [site for site in sites if "Conv2d" in run.meta.modules.get(site.path, ())]
+    for site in (*first, *(site for site in sites if not site.path)):
+        for one in run.records(site, steps=record.step):
+            if one.kept.dim() == 4 or (not site.path and one.kept.dim() > 1):
+                return int(one.kept.shape[0])
     return None
 
 

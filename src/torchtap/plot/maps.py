@@ -37,6 +37,8 @@ _LEAST_SHARE = 0.5
 """Width of the narrowest panel, in heights."""
 _PANEL = 4.2
 """Inches of a square grid in the overview."""
+_TILE, _ONE = 1.35, 4.5
+"""Most inches of a row of a grid, and of a grid of few."""
 
 
 def feature_maps(
@@ -114,8 +116,8 @@ def draw_maps(ax: Axes | None, maps: Maps, scale: Scale = "shared", cols: int = 
     """
     rows, cols = (-(-len(maps.channels) // cols), cols) if cols else grid_shape(len(maps.channels))
     height, width = maps.values.shape[1:]
-    inches = (WIDTH - 0.6) * rows * height / (cols * width)
-    figure, axes = canvas(ax, min(max(inches, 1.5), 16) + 1.5)
+    inches = min((WIDTH - 0.6) * rows * height / (cols * width), max(_TILE * rows, _ONE))
+    figure, axes = canvas(ax, min(max(inches, 1.5), 16) + 1.35)
     axes.set_anchor("N")
     draw_mosaic(axes, maps, cols, scale)
     write_head(axes, maps.title, [maps.remark])

@@ -73,14 +73,15 @@ class _Kind:
     def words(self) -> str:
         """The range of it, with the sites at both ends."""
         finite = [one for one in self.points if math.isfinite(one.rms)]
+        bad = [one for one in self.points if one.bad]
         if not finite:
-            return f"{self.name.capitalize()}: no finite value."
+            where = f": NaN or Inf (magenta) in {plural(len(bad), 'site')}" if bad else ""
+            return f"{self.name.capitalize()}: no finite value{where}."
         low, high = (pick(finite, key=lambda one: one.rms) for pick in (min, max))
         said = (
             f"{self.name.capitalize()}: {number(low.rms)} ({shown(low.site)}) to "
             f"{number(high.rms)} ({shown(high.site)})."
         )
-        bad = [one for one in self.points if one.bad]
         if bad:
             first = f" as {shown(bad[0].site)}" if len(bad) > 1 else f" {shown(bad[0].site)}"
             said += f" NaN or Inf (magenta) in {plural(len(bad), 'site')},{first}."

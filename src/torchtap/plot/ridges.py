@@ -12,7 +12,7 @@ import numpy as np
 from torchtap.core.errors import InputError
 from torchtap.core.text import count, number, plural
 from torchtap.plot.extras import color_map
-from torchtap.plot.panels import panels
+from torchtap.plot.panels import panels, title_above
 from torchtap.plot.readings import name_sites, need_run
 from torchtap.plot.style import (
     BAD,
@@ -148,10 +148,7 @@ def histograms(run: Run, where: Where, *, ax: Axes | None = None) -> Figure:
     if len(chosen) > 1:
         said = f"{len(chosen)} of {plural(len(sites), 'site')}, spread over the depth"
         title = f"Histograms of {name_sites(sites)} over the steps"
-        figure.suptitle(
-            title if len(chosen) == len(sites) else f"{title}: {said}",
-            x=0.01, ha="left", fontsize=11, parse_math=False,
-        ) if ax is None else None  # fmt: skip
+        title_above(figure, ax, title if len(chosen) == len(sites) else f"{title}: {said}")
     return figure
 
 
@@ -206,7 +203,7 @@ def _axis_of(several: Sequence[Statistics]) -> _Axis | None:
     values = values[values != 0]
     if not len(values):
         return None
-    ends = [_quantiles(one, (_TAILS, 1 - _TAILS)) for one in parts]
+    ends = [_ends(one) for one in parts]
     low, high = min(one[0] for one in ends), max(one[1] for one in ends)
     own = [_magnitudes(one) for one in parts]
     middle, least = (max(one[place] for one in own) for place in (0, 1))
@@ -223,15 +220,16 @@ def _axis_of(several: Sequence[Statistics]) -> _Axis | None:
     return _Axis(low, high, 0.0, cells)
 
 
-def _quantiles(histogram: Histogram, shares: Sequence[float]) -> list[float]:
-    """Quantiles of the elements that are not zero; 0 where there are none."""
-    values, counts = histogram.middles, histogram.counts
-    there = values != 0
-    values, ends = values[there], np.cumsum(counts[there])
-    if not len(values):
-        return [0.0 for _ in shares]
-    places = [min(np.searchsorted(ends, share * ends[-1]), len(values) - 1) for share in shares]
-    return [float(values[place]) for place in places]
+def _ends(histogram: Histogram) -> tuple[float, float]:
+    """Ends of the bins beyond which a share of the elements that are not zero lies; 0 without."""
+    there = histogram.middles != 0
+    if not there.any():
+        return 0.0, 0.0
+    low, high = (one[there] for one in histogram.edges)
+    ends = np.cumsum(histogram.counts[there])
+    last = len(ends) - 1
+    first, final = (np.searchsorted(ends, share * ends[-1]) for share in (_TAILS, 1 - _TAILS))
+    return float(low[min(first, last)]), float(high[min(final, last)])
 
 
 def _magnitudes(histogram: Histogram) -> tuple[float, float]:

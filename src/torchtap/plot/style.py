@@ -245,19 +245,19 @@ def _keep_free(ax: Axes, height: float) -> None:
     ax.add_artist(box)
 
 
-def color_bar(ax: Axes, colors: Any, *, name: str = "", **where: Any) -> Colorbar:
+def color_bar(axes: Axes, colors: Any, *, name: str = "", **where: Any) -> Colorbar:
     """Draw a bar of colours beside axes, with ticks as in tables.
 
     Args:
-        ax: the axes.
+        axes: beside which it stands, unless ``where`` says others.
         colors: matplotlib's ``ScalarMappable``.
         name: of what the colours are.
         **where: as of ``figure.colorbar``.
     """
     from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
-    side = {"pad": 0.015, "aspect": 34, "ticks": MaxNLocator(6)}
-    bar: Any = ax.figure.colorbar(colors, ax=ax, **{**side, **where})
+    side = {"ax": axes, "pad": 0.015, "aspect": 34, "ticks": MaxNLocator(6)}
+    bar: Any = axes.figure.colorbar(colors, **{**side, **where})
     axis = bar.ax.xaxis if bar.orientation == "horizontal" else bar.ax.yaxis
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(FuncFormatter(lambda value, _: number(float(f"{value:.3g}"))))

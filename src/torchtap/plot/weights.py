@@ -79,17 +79,17 @@ def _of_model(model: Any, where: Where) -> dict[Site, Tensor]:
 
 def _of_run(run: Run, where: Where, figure: str) -> dict[Site, Tensor]:
     sites = [site for site in run.select(where) if site.kind.holder or site.port != "param"]
-    found = {}
+    found, reason = {}, None
     for site in sites:
         try:
             found[site] = run[site]
-        except SiteError:  # Measured, and no value was kept.
-            continue
+        except RunError as error:  # Measured, and no value was kept.
+            reason = error
     if not found:
         raise RunError(
             f"This run kept no values of parameters, only numbers of them. Give the model, "
             f"tt.plot.{figure}(model), or watch '*:param' without to=tt.Stats() alone."
-        )
+        ) from reason
     return found
 
 
