@@ -95,11 +95,11 @@ def test_multi_head_attention_gives_weights_of_each_head(needs: bool, batch_firs
     "kind", ["llama", *(pytest.param(one, marks=pytest.mark.slow) for one in ("gpt2", "vit"))]
 )
 def test_transformers_give_the_same_fused_and_written_out(kind: str) -> None:
-    import transformers as t
-
+    t: Any = pytest.importorskip("transformers")
     small: dict[str, Any] = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4}
+    more: dict[str, Any]
     tokens = torch.randint(3, 30, (2, 6), generator=torch.Generator().manual_seed(0))
-    found = {}
+    found: dict[str, Tensor] = {}
     for how in ("sdpa", "eager"):
         torch.manual_seed(0)
         if kind == "gpt2":
@@ -116,7 +116,7 @@ def test_transformers_give_the_same_fused_and_written_out(kind: str) -> None:
         model.eval()
         seen = see_attention(model, (tokens,), {})
         assert len(seen) == 2
-        found[how] = torch.stack([one.weights.double() for one in seen])
+        found[how] = torch.stack([one.weights.double() for one in seen if one.weights is not None])
         if how == "eager":
             given = model(tokens, output_attentions=True).attentions
             torch.testing.assert_close(found[how], torch.stack(given).double())
@@ -131,6 +131,7 @@ def test_heads_of_keys_serve_several_queries() -> None:
     q, k = torch.randn(1, 6, 3, 4), torch.randn(1, 2, 5, 4)
     (found,) = see_attention(Grouped(), (q, k), {})
     expected = (q.double() @ k.double()[:, [0, 0, 0, 1, 1, 1]].mT * 0.1).softmax(-1)
+    assert found.weights is not None
     torch.testing.assert_close(found.weights, expected)
 
 
@@ -173,7 +174,7 @@ def test_what_cannot_be_seen_has_a_panel_with_the_reason() -> None:
     figure = tt.plot.attention(nn.Sequential(LinearAttention(4, 4), nn.ReLU()), torch.ones(1, 4))
     said = words_of(figure).replace("\n", " ")
     assert "not available: no scaled_dot_product_attention ran in it" in said
-    compiled = torch.compile(nn.MultiheadAttention(4, 1), backend="eager")
+    compiled: Any = torch.compile(nn.MultiheadAttention(4, 1), backend="eager")
     x = torch.randn(3, 1, 4)
     for one in see_attention(compiled, (x, x, x), {}):
         assert one.weights is not None or "compiled" in one.how

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from drawn import is_whole, measured_run, words_of
+from drawn import is_whole, measured_run, widths_of, words_of, x_of, y_of
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
@@ -48,9 +48,9 @@ def test_rows_of_the_gradient_flow_are_root_mean_squares_in_the_order_of_outputs
             float(run[f"{name.split()[0]}:{port}"].double().square().mean().sqrt())
             for name in names
         ]
-        np.testing.assert_allclose(line.get_xdata(), expected, rtol=1e-6)
-        assert line.get_ydata().tolist() == [0, 1, 2, 3, 4]
-    zeros = [bar.get_width() for bar in axes.child_axes[0].patches[:5]]
+        np.testing.assert_allclose(x_of(line), expected, rtol=1e-6)
+        assert y_of(line).tolist() == [0, 1, 2, 3, 4]
+    zeros = widths_of(axes.child_axes[0])[:5]
     assert zeros[1] == float((run["0.1"] == 0).double().mean())
 
 
@@ -58,11 +58,11 @@ def test_nan_and_zero_are_marked_in_the_gradient_flow() -> None:
     net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     run = watched(net, torch.tensor([[math.nan, 1.0]]))
     assert "NaN or Inf (magenta) in 3 sites." in words_of(tt.plot.gradient_flow(run))
-    nn.init.zeros_(net[1].weight)
+    nn.init.zeros_(net.get_parameter("1.weight"))
     run = watched(net, torch.ones(1, 2))
     figure = tt.plot.gradient_flow(run)
     assert "Zeros stand at 0" in words_of(figure)
-    assert figure.axes[0].lines[1].get_xdata()[0] == 0  # No gradient arrives at the first.
+    assert x_of(figure.axes[0].lines[1])[0] == 0  # No gradient arrives at the first.
 
 
 def test_the_gradient_flow_of_a_step_that_is_not_there_is_refused() -> None:
@@ -105,7 +105,7 @@ def test_ridges_say_zeros_range_and_nan() -> None:
     assert "1 NaN/Inf" in said
     axes = figure.axes[0]
     assert [text.get_text() for text in axes.get_yticklabels()] == ["0", "1", "2"]
-    middle = axes.lines[0].get_ydata()  # Uniform from 0 to 1: as high everywhere within.
+    middle = y_of(axes.lines[0])  # Uniform from 0 to 1: as high everywhere within.
     assert middle[10:-10].min() > 0.8 * middle.max()
 
 
@@ -143,11 +143,11 @@ def test_singular_values_are_those_of_torch_in_float64() -> None:
         for weight in (net[0].weight, net[4].weight)
     ]
     for line, values in zip(figure.axes[0].lines, expected, strict=True):
-        np.testing.assert_allclose(line.get_ydata(), values.numpy(), rtol=1e-12)
+        np.testing.assert_allclose(y_of(line), values.numpy(), rtol=1e-12)
     assert "4 vectors (biases, norms) left out." in words_of(figure)
     run = watched(net, torch.randn(2, 3, 4, 4), "*:param")
     line = tt.plot.spectra(run).axes[0].lines[0]
-    np.testing.assert_allclose(line.get_ydata(), expected[0].numpy(), rtol=1e-12)
+    np.testing.assert_allclose(y_of(line), expected[0].numpy(), rtol=1e-12)
 
 
 def test_a_weight_of_low_rank_and_one_with_nan_are_said() -> None:
@@ -181,7 +181,7 @@ def test_a_matrix_is_drawn_in_blocks_of_which_the_furthest_from_zero_stands() ->
     pixels = tt.plot.filters(linear, ".").axes[0].images[0].get_array()
     assert pixels.shape == (3, 334, 4)
     (row,), (col,) = np.nonzero((pixels[..., 0] < 50) & (pixels[..., 2] > 60))
-    assert (row, col) == (1, 777 // 3)
+    assert (int(row), int(col)) == (1, 777 // 3)
 
 
 @pytest.mark.parametrize(
@@ -261,7 +261,7 @@ def test_words_are_no_patches() -> None:
     run = watched(net, torch.randn(1, 16, 8))
     figure = tt.plot.tokens(run, ".")
     np.testing.assert_allclose(
-        figure.axes[0].lines[0].get_ydata(), run["."][0].double().norm(dim=1).numpy(), rtol=1e-6
+        y_of(figure.axes[0].lines[0]), run["."][0].double().norm(dim=1).numpy(), rtol=1e-6
     )
     with pytest.raises(tt.InputError, match="layout='tokens'"):
         tt.plot.feature_maps(run, ".")
@@ -313,11 +313,11 @@ def test_bars_are_the_bytes_of_the_report() -> None:
     report = tt.saved_report(small_net(), torch.randn(2, 3, 4, 4))
     figure = tt.plot.saved(report)
     rows = [row for row in report.rows if row.nbytes]
-    assert [bar.get_width() for bar in figure.axes[0].patches] == [row.nbytes for row in rows]
+    assert widths_of(figure.axes[0]) == [row.nbytes for row in rows]
     many = nn.Sequential(*(nn.Linear(4, 4) for _ in range(50)))
     report = tt.saved_report(many, torch.ones(2, 4))
     figure = tt.plot.saved(report)
-    assert sum(bar.get_width() for bar in figure.axes[0].patches) == report.nbytes
+    assert sum(widths_of(figure.axes[0])) == report.nbytes
     assert "14 other modules" in words_of(figure)
     assert is_whole(figure)
     with pytest.raises(tt.InputError, match=r"give tt\.saved_report"):

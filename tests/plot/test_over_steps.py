@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from drawn import is_whole, measured_run, words_of
+from drawn import is_whole, measured_run, words_of, x_of, y_of
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from torch import nn
@@ -46,13 +46,13 @@ def test_a_line_has_the_numbers_of_the_run_in_memory_and_on_disk(tmp_path: Path)
     for one in (run, tt.open(path)):
         lines = tt.plot.series(one, "*@Linear:output", "absmax").axes[0].lines
         for site, line in zip(("0:output", "3:output"), lines[::2], strict=True):
-            assert line.get_xdata().tolist() == one.steps
-            assert np.array_equal(line.get_ydata(), one.array(site, "absmax"))
+            assert x_of(line).tolist() == one.steps
+            assert np.array_equal(y_of(line), one.array(site, "absmax"))
 
 
 def test_kept_values_are_drawn_as_measured_ones_are() -> None:
     values = trained(to=tt.Memory())
-    drawn = tt.plot.series(values, "0", "std").axes[0].lines[0].get_ydata()
+    drawn = y_of(tt.plot.series(values, "0", "std").axes[0].lines[0])
     expected = [float(values.get("0", step=step).double().std(correction=0)) for step in range(5)]
     np.testing.assert_allclose(drawn, expected, rtol=1e-6)
 
@@ -60,10 +60,10 @@ def test_kept_values_are_drawn_as_measured_ones_are() -> None:
 def test_steps_without_a_measurement_are_left_out_and_nan_is_a_gap_with_a_mark() -> None:
     run = measured_run([[1, -1, 2, math.nan, 3]], sites(1), steps=[0, 10, 20, 30, 40])
     axes = tt.plot.series(run, "*", "rms").axes[0]
-    assert axes.lines[0].get_xdata().tolist() == [0, 20, 30, 40]
+    assert x_of(axes.lines[0]).tolist() == [0, 20, 30, 40]
     assert "measured in 4 of 5 steps" in words_of(axes.figure)
     (mark,) = [line for line in axes.lines if line.get_color() == BAD]
-    assert mark.get_xdata().tolist() == [30]
+    assert x_of(mark).tolist() == [30]
     assert "NaN or Inf (magenta) 1 step, first in step 30." in words_of(axes.figure)
 
 
@@ -82,7 +82,7 @@ def test_an_axis_is_logarithmic_where_the_range_asks_for_it_and_zero_has_a_place
     for scale, stds in scales.items():
         axes = tt.plot.series(measured_run(stds, sites(1)), "*").axes[0]
         assert axes.get_yscale() == scale
-        assert axes.lines[0].get_ydata().tolist() == stds[0]
+        assert y_of(axes.lines[0]).tolist() == stds[0]
         low, high = axes.get_ylim()
         assert low <= min(stds[0]) <= max(stds[0]) <= high
     assert "0" in [text.get_text() for text in axes.get_yticklabels()]
@@ -109,7 +109,7 @@ def test_500_sites_and_10000_steps_are_drawn_and_said_to_be_thinned() -> None:
     stds[3, 4321], stds[7, 7000] = 90, math.nan
     run = measured_run(stds, sites(500))
     line = tt.plot.series(run, "*")
-    assert max(float(np.nanmax(one.get_ydata())) for one in line.axes[0].lines) == 90
+    assert max(float(np.nanmax(y_of(one))) for one in line.axes[0].lines) == 90
     assert "10,000 steps drawn as 770 spans" in words_of(line)
     heat = tt.plot.heatmap(run, "*")
     assert heat.axes[0].images[0].get_array().shape == (500, 589, 4)
@@ -167,7 +167,7 @@ def test_updates_are_ratios_of_norms() -> None:
     run = trained()
     axes = tt.plot.updates(run).axes[0]
     ratios = run.array("0:update[weight]", "l2")[1:] / run.array("0:param[weight]", "l2")[1:]
-    np.testing.assert_allclose(axes.lines[0].get_ydata()[1:], ratios, rtol=1e-9)
+    np.testing.assert_allclose(y_of(axes.lines[0])[1:], ratios, rtol=1e-9)
     assert axes.get_yscale() in ("log", "symlog")
 
 

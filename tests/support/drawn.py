@@ -72,3 +72,18 @@ def is_whole(figure: Any) -> bool:
             if min(box.x0, box.y0) < -3 or box.x1 > width + 3 or box.y1 > height + 3:
                 return False
     return True
+
+
+def x_of(line: Any) -> Any:
+    """What a line has on the x axis."""
+    return line.get_xdata()
+
+
+def y_of(line: Any) -> Any:
+    """What a line has on the y axis."""
+    return line.get_ydata()
+
+
+def widths_of(axes: Any) -> list[float]:
+    """Widths of the bars."""
+    return [bar.get_width() for bar in axes.patches]
