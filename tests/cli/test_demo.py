@@ -215,7 +215,8 @@ def likeness(pixels: Any, cat: Any) -> Any:
     grey = pixels.mean(2)
     shape = grey.shape
     # The photograph is the tall block of rows in which the left edge is not white.
-    rows = np.flatnonzero((grey[:, 8:200] < 250).all(1))
+    left = int(np.flatnonzero((grey < 250).mean(0) > 0.3)[0])  # After the margin.
+    rows = np.flatnonzero((grey[:, left + 4 : left + 190] < 250).all(1))
     cols = np.flatnonzero((grey[rows[0] + 5 : rows[-1] - 5, : shape[1] // 3] < 250).all(0))
     shown = grey[rows[0] : rows[-1] + 1, cols[0] : cols[-1] + 1]
     scaled = Image.fromarray(cat).resize(shown.shape[::-1], Image.Resampling.BICUBIC)

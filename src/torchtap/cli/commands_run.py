@@ -57,6 +57,7 @@ def demo(out: str, as_json: bool) -> None:
         from torchtap.cli.demo_sheet import explain_demo
         from torchtap.plot.maps import feature_maps_overview
         from torchtap.runs.tables.modules import module_rows
+        from torchtap.show.report_file import report
 
         found = run_demo()
         caption = "\n".join(f"{g.probability:.3f}  {g.index} {g.name}" for g in found.guesses)
@@ -68,28 +69,26 @@ def demo(out: str, as_json: bool) -> None:
         maps = explain_demo(found)
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
-            saved = found.run.save(folder / "run.safetensors")
-            figure.savefig(folder / "feature_maps.png")
-            maps.figure.savefig(folder / "explained.png")
-    written = {
-        saved: "every output and gradient, which `torchtap ls` lists",
-        folder / "feature_maps.png": "what three places of the model see",
-        folder / "explained.png": "what decided",
-    }
+            files = [found.run.save(folder / "run.safetensors")]
+            files += [folder / "feature_maps.png", folder / "explained.png"]
+            figure.savefig(files[1])
+            maps.figure.savefig(files[2])
+            explained = [(one, found.picture) for one in (*maps.cams, maps.pixels)]
+            files.append(report(found.run, folder / "report.html", title=title, maps=explained))
     if as_json:
         guesses = [
             {"class": g.index, "name": g.name, "probability": g.probability} for g in found.guesses
         ]
         modules = [row.as_dict() for row in rows]
-        files = [str(path) for path in written]
-        print_json({"model": found.model, "classes": guesses, "modules": modules, "files": files})
+        names = [str(path) for path in files]
+        print_json({"model": found.model, "classes": guesses, "modules": modules, "files": names})
         return
     from torchtap.cli.output import show_guesses
     from torchtap.runs.show import show_module_rows
 
     print_page(show_guesses(found.model, found.guesses))
     print_page(show_module_rows(rows))
-    print_written_sizes(written)
+    print_written_sizes(files)
 
 
 @click.command()

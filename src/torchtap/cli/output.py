@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,21 +46,11 @@ def print_written(files: Sequence[str]) -> None:
     click.echo("\n" + "\n".join(f"wrote {file}" for file in files))
 
 
-def print_written_sizes(files: Mapping[Path, str]) -> None:
-    """Say of files how large they are and what they are, so that nothing large is left unsaid.
-
-    Args:
-        files: path -> what it is.
-    """
-    rows = [(str(path), size(path.stat().st_size), what) for path, what in files.items()]
-    widths = [max(len(row[col]) for row in rows) for col in (0, 1)]
-    lines = [
-        f"wrote {path:{widths[0]}}  {nbytes:>{widths[1]}}  {what}" for path, nbytes, what in rows
-    ]
-    whole = sum(path.stat().st_size for path in files)
-    click.echo(
-        "\n" + "\n".join([*lines, f"{size(whole)} in all; delete them when you have looked."])
-    )
+def print_written_sizes(files: Sequence[Path]) -> None:
+    """Say of files how large they are, so that nothing large is left unsaid."""
+    sizes = [file.stat().st_size for file in files]
+    print_written([f"{file} ({size(one)})" for file, one in zip(files, sizes, strict=True)])
+    click.echo(f"{size(sum(sizes))} in all; delete them when you have looked.")
 
 
 def complain_of_absent(path: str, run: Run) -> None:

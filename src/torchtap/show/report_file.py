@@ -12,7 +12,7 @@ from torchtap.runs.run import Run
 
 if TYPE_CHECKING:
     from torchtap.graphs.graph import Graph
-    from torchtap.show.page.build import Pictured
+    from torchtap.show.page.build import Explanation
 
 _PARTS = (1.0, 0.6, 0.35, 0.2, 0.1)
 
@@ -25,7 +25,7 @@ def report(
     max_mb: float | None = None,
     title: str = "",
     graph: Graph | None = None,
-    maps: Sequence[Pictured] = (),
+    maps: Sequence[Explanation] = (),
     saved: Printed | None = None,
 ) -> Path:
     """Write a run as one HTML page, which needs neither a network nor torchtap.
@@ -49,7 +49,7 @@ def report(
             lowered to reach it, and the page says so.
         title: of the page; by default the class of the model.
         graph: of ``tt.graph``, in place of the one that the values of the run tell.
-        maps: explanations, as of ``tt.cam``; each draws itself.
+        maps: explanations, as of ``tt.cam``, each alone or with its picture, ``(map, picture)``.
         saved: of ``tt.saved_report``, to stand in the page.
 
     Returns:

@@ -32,8 +32,12 @@ _LAST = ("mean", "std", "rms", "l1", "l2", "min", "max", "absmax", "zeros", "nan
 class Pictured(Protocol):
     """An explanation that draws itself, as a :class:`~torchtap.explain.maps.map.Map`."""
 
-    def to_figure(self) -> Any:
-        """Return a ``matplotlib.figure.Figure``."""
+    def to_figure(self, image: Any = None) -> Any:
+        """Return a ``matplotlib.figure.Figure``, of the map over the image where there is one."""
+
+
+Explanation = Pictured | tuple[Pictured, Any]
+"""An explanation, alone or with the picture that it explains."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +47,13 @@ class PageParts:
     Attributes:
         title: of the page; the model's name where it is empty.
         graph: a graph to show in place of the one that the run recorded.
-        maps: explanations, each of which draws itself.
+        maps: explanations, each of which draws itself, or pairs of one and its picture.
         saved: a report of what autograd saves, as text.
     """
 
     title: str = ""
     graph: Graph | None = None
-    maps: Sequence[Pictured] = ()
+    maps: Sequence[Explanation] = ()
     saved: str = ""
 
 
@@ -198,8 +202,9 @@ def _notes(runs: Sequence[MeasuredRun], most: int, part: float) -> Iterable[str]
         yield f"Resolution is reduced to {100 * part:.0f} % to keep the page small (max_mb)."
 
 
-def _picture(one: Pictured) -> str:
+def _picture(one: Explanation) -> str:
     """Return an explanation as the address of a picture that stands in the page."""
+    found, image = one if isinstance(one, tuple) else (one, None)
     target = io.BytesIO()
-    one.to_figure().savefig(target, format="png", dpi=90, bbox_inches="tight")
+    found.to_figure(image).savefig(target, format="png", dpi=80, bbox_inches="tight")
     return f"data:image/png;base64,{base64.b64encode(target.getvalue()).decode()}"
