@@ -256,14 +256,14 @@ def _ridge(step: int | None, stats: Statistics, axis: _Axis) -> _Ridge:
         total = counts.sum()
         if total:
             low, high = axis.place(low[kept]), axis.place(high[kept])
-            inside = _shared_out(edges, low, high, counts)
+            inside = shared_out(edges, low, high, counts)
             density = inside / total / np.diff(edges)
             beyond = float(1 - inside.sum() / total)
     zeros = stats.zeros / stats.numel if stats.numel else 0.0
     return _Ridge(step, density, zeros, max(beyond, 0.0), stats.nonfinite)
 
 
-def _shared_out(edges: Array, low: Array, high: Array, counts: Array) -> Array:
+def shared_out(edges: Array, low: Array, high: Array, counts: Array) -> Array:
     """Counts in cells, of bins that share theirs out evenly over their width."""
     order = np.argsort(low)
     low, high, counts = low[order], high[order], counts[order]
