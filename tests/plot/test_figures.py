@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import torchtap as tt
 from torchtap.core.site import Site
-from torchtap.plot.ridges import shared_out as shared_out
+from torchtap.plot.ridges import shared_out
 from torchtap.plot.token_maps import Tokens
 
 
