@@ -353,6 +353,7 @@ class Watch(Closable):
             absent=ask("absent", ()),
             expected=ask("expected", ()),
             series=self._delivery.measured,
+            ended=self._delivery.ended,
             scalars=self._scalars,
             notes=self._notes,
             plan=replace(self._plan, measure=tuple),
