@@ -17,6 +17,7 @@ import click
 from torchtap.cli import (
     commands_check,
     commands_explain,
+    commands_live,
     commands_read,
     commands_run,
     commands_script,
@@ -121,6 +122,7 @@ for command in (
     commands_read.merge,
     commands_read.show,
     commands_read.stats,
+    commands_live.top,
     commands_check.selfcheck,
 ):
     cli.add_command(command)

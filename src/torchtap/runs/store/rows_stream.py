@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from torchtap.runs.store.layout import STATISTICS
+from torchtap.core.errors import RunError
+from torchtap.runs.store.layout import SEALED_STATISTICS, STATISTICS
 from torchtap.runs.store.measured_rows import (
     COLUMNS,
     MISPLACED,
@@ -19,6 +20,9 @@ from torchtap.runs.store.measured_rows import (
     said_damage,
     schema_of,
 )
+
+_STEP = 1
+"""The number of the column of steps in the table."""
 
 
 class NewRows(NamedTuple):
@@ -86,12 +90,36 @@ class RowsStream:
             yield from _parts_of(one.batch, json.loads(one.info)["sites"])
 
 
+def read_sealed_rows(folder: Path, after: int) -> Iterator[NewRows]:
+    """Yield the rows of a closed attempt of the steps after one, from its table.
+
+    Raises:
+        RunError: the table is missing or damaged.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    path = folder / SEALED_STATISTICS
+    try:
+        with path.open("rb") as stream:
+            table = pyarrow.parquet.ParquetFile(stream)
+            for number in range(table.num_row_groups):
+                said = table.metadata.row_group(number).column(_STEP).statistics
+                if said is not None and said.has_min_max and said.max <= after:
+                    continue
+                group = table.read_row_group(number, columns=["site", "step", "phase", *COLUMNS])
+                group = group.filter(pa.compute.greater(group["step"], after))
+                for batch in group.combine_chunks().to_batches():
+                    yield from _parts_of(batch, {})
+    except (OSError, pa.ArrowException) as error:
+        raise RunError(f"{path} cannot be read: {error}.") from error
+
+
 def _parts_of(batch: Any, described: Mapping[str, Sequence[Any]]) -> Iterator[NewRows]:
     """Yield the rows of a batch, phase by phase: a batch has one in most cases."""
     rows = np.stack([batch.column(name).to_numpy() for name in COLUMNS], axis=1)
     steps = batch.column("step").to_numpy()
-    phases = batch.column("phase").dictionary_encode()
-    sites = batch.column("site").dictionary_encode()
+    phases, sites = _coded(batch.column("phase")), _coded(batch.column("site"))
     texts, codes = sites.dictionary.to_pylist(), sites.indices.to_numpy()
     for code, phase in enumerate(phases.dictionary.to_pylist()):
         own = phases.indices.to_numpy() == code
@@ -99,3 +127,8 @@ def _parts_of(batch: Any, described: Mapping[str, Sequence[Any]]) -> Iterator[Ne
             yield NewRows(phase, texts, described, steps, codes, rows)
         else:
             yield NewRows(phase, texts, described, steps[own], codes[own], rows[own])
+
+
+def _coded(column: Any) -> Any:
+    """Return a column of texts as numbers of texts; in a table it is one already."""
+    return column if hasattr(column, "indices") else column.dictionary_encode()
