@@ -15,9 +15,7 @@ from torchtap.core.text import WIDTH
 @click.argument("path", metavar="RUN")
 @click.option("--once", "is_once", is_flag=True, help="Print one frame and end.")
 @click.option("--where", multiple=True, metavar="WHERE", help="Only these sites (repeatable).")
-@click.option(
-    "--rows", type=click.IntRange(1), metavar="N", help="Sites at most; 20 in print."
-)
+@click.option("--rows", type=click.IntRange(1), metavar="N", help="Sites at most; 20 in print.")
 @click.option("--wait", is_flag=True, help="Wait for a RUN that is not there yet.")
 def top(path: str, is_once: bool, where: tuple[str, ...], rows: int | None, wait: bool) -> int:
     """Follow a RUN that a training writes: its state, and its worst sites first.

@@ -35,6 +35,9 @@ from torchtap.runs.store.site_text import site_of
 from torchtap.stats.measure import measure_all
 from torchtap.stats.statistics import NUM_TENSORS, ROW_WIDTH, row_of
 
+_DAMAGE = ("damaged", "lost", "missing")
+"""Words in what a run says of itself where a part of it is not there."""
+
 
 class StepRows(NamedTuple):
     """The statistics of some sites in one step.
@@ -64,12 +67,14 @@ class Feed(Protocol):
     Attributes:
         meta: what is known of the model.
         folder: of the attempt that is written; ``None`` of a file.
-        notes: what a reader must know of the numbers.
     """
 
     meta: Meta
     folder: Path | None
-    notes: Sequence[str]
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """What of the run cannot be read."""
 
     def read(self) -> Iterator[StepRows | Ended]:
         """Yield what has come since the last call; steps in their order."""
@@ -139,19 +144,20 @@ class RunFeed:
         self._run = run
         self._last_ended = self._last_step = -1
         self._is_first = True
+        self._notes: Sequence[str] = ()
 
     @property
     def notes(self) -> Sequence[str]:
         """What is lost of the run."""
-        is_damage = ("damaged", "lost", "missing")
-        reasons = [one.reason for one in self._run.absent if one.site == WHOLE_RUN]
-        return [one for one in reasons if any(word in one for word in is_damage)]
+        return self._notes
 
     def read(self) -> Iterator[StepRows | Ended]:
         """Yield what has come since the last call."""
         if not self._run.refresh() and not self._is_first:
             return
         self._is_first = False
+        reasons = [one.reason for one in self._run.absent if one.site == WHOLE_RUN]
+        self._notes = [one for one in reasons if any(word in one for word in _DAMAGE)]
         yield from self._ended()
         series = self._run.series
         measured = set(series.steps)

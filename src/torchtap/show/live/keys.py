@@ -8,7 +8,7 @@ import sys
 import termios
 import tty
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 UP, DOWN, PAGE_UP, PAGE_DOWN, HOME, END = "up", "down", "page up", "page down", "home", "end"
 ENTER, ESCAPE, BACK = "enter", "escape", "back"
@@ -32,7 +32,7 @@ class Keys:
 
     def __init__(self) -> None:
         self._file = sys.stdin.fileno()
-        self._before: list[object] | None = None
+        self._before: list[Any] | None = None
 
     def __enter__(self) -> Self:
         self._before = termios.tcgetattr(self._file)

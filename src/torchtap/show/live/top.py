@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from torchtap.core.errors import RunError
 from torchtap.core.printed_page import BLANK, Line, wants_color
@@ -19,6 +20,9 @@ from torchtap.show.live.screen import (
     sorted_entries,
 )
 from torchtap.show.live.view import Entry, Frame, View, selected
+
+if TYPE_CHECKING:
+    from rich.text import Text
 
 INTERVAL = 1.0
 """Seconds from one frame to the next."""
@@ -151,7 +155,7 @@ def _footer(controls: Controls, many: int, seen: int) -> list[Line]:
     return [BLANK, Line(f"{place} by {controls.sort}{where}: {HELP}", "dim")]
 
 
-def _text(page: str) -> object:
+def _text(page: str) -> Text:
     from rich.text import Text
 
     return Text.from_ansi(page, no_wrap=True, overflow="crop", end="")

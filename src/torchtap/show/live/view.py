@@ -175,7 +175,7 @@ class View:
             num_new,
             self._rate(),
             scalars,
-            sorted(origins, key=lambda one: one.first.step),
+            _first_of_each(origins),
             sorted(entries, key=_badness) if len(shown) > 1 else entries,
             better,
             is_bad,
@@ -263,6 +263,14 @@ def _origin(name: str, window: Window, first: FirstBad) -> Origin:
     site = window.table.sites[first.place]
     text = f"{name} {site}" if name else str(site)
     return Origin(text, first, window.table.first_bad_row[first.place])
+
+
+def _first_of_each(origins: Sequence[Origin]) -> list[Origin]:
+    """The first of each way, over all feeds."""
+    found: dict[str, Origin] = {}
+    for one in sorted(origins, key=lambda one: one.first.step):
+        found.setdefault(one.first.way, one)
+    return list(found.values())
 
 
 def _badness(entry: Entry) -> tuple[float, ...]:
