@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from torchtap.saved.offload import Offload as Offload, offload as offload
     from torchtap.saved.report import SavedReport as SavedReport, saved_report as saved_report
     from torchtap.saved.suspend import suspend_offload as suspend_offload
+    from torchtap.show.report import report as report
     from torchtap.stats.catalogue.protocol import Statistic as Statistic
     from torchtap.stats.histogram import Histogram as Histogram
     from torchtap.stats.measure import measure as measure
@@ -118,6 +119,7 @@ _HOMES = {
     "open": "runs.open_run",
     "plot": "plot",
     "record": "studies.data_recording",
+    "report": "show.report",
     "saved_report": "saved.report",
     "selfcheck": "studies.selfcheck",
     "stats": "stats",

@@ -21,6 +21,7 @@ from torchtap.cli import (
     commands_read,
     commands_run,
     commands_script,
+    commands_show,
     commands_store,
 )
 from torchtap.cli.output import complain
@@ -121,6 +122,7 @@ for command in (
     commands_store.export,
     commands_read.merge,
     commands_read.show,
+    commands_show.report,
     commands_read.stats,
     commands_live.top,
     commands_check.selfcheck,

@@ -1,0 +1,221 @@
+"""Says what stands out in a run: where it first was not finite, and which gradients are zero."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from torchtap.core.site import Site
+from torchtap.core.text import count, number, plural
+from torchtap.runs.meta import Meta
+from torchtap.show.page.measured_run import MeasuredRun, SiteNumbers
+
+_MOST_NAMED = 6
+_BY_ROUNDING = 1e-4
+"""A gradient that rounding makes is this small beside that of the weight of the same module."""
+_WITH_BIAS = ("Linear", "_ConvNd")
+_TAKES_MEAN = ("_BatchNorm", "_InstanceNorm")
+BY_CONSTRUCTION = "zero by construction: the batch norm that follows takes any bias away"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that stands out.
+
+    Attributes:
+        text: it, in a sentence.
+        tone: ``bad``, ``warn`` or ``good``.
+        site: where, as text; empty where it is of no one site.
+        step: in which step.
+    """
+
+    text: str
+    tone: str
+    site: str = ""
+    step: int | None = None
+
+    @property
+    def address(self) -> str:
+        """Return the part of the page's address that opens it."""
+        step = "" if self.step is None else f"&step={self.step}"
+        return f"#site={quoted(self.site)}{step}" if self.site else ""
+
+
+def quoted(text: str) -> str:
+    """Quote a text for an address."""
+    from urllib.parse import quote
+
+    return quote(text, safe="", errors="backslashreplace")
+
+
+def find(measured: MeasuredRun) -> list[Finding]:
+    """Return what stands out, the worst first."""
+    found = [*_not_finite(measured), *_without_gradient(measured), *_constant(measured)]
+    if not any(one.tone == "bad" for one in found) and measured.sites:
+        steps = plural(len(measured.run.steps), "step")
+        found.insert(0, Finding(f"Everything that was watched is finite in {steps}.", "good"))
+    return found
+
+
+def _not_finite(measured: MeasuredRun) -> Iterator[Finding]:
+    bad = [one for one in measured.sites.values() if one.first_bad is not None]
+    if not bad:
+        return
+    moment = moments(measured.run.meta)
+    first = min(bad, key=lambda one: (one.first_bad or 0, *moment(one.site)))
+    also = f" In all, {count(len(bad))} of {plural(len(measured.sites), 'site')} had some."
+    yield Finding(
+        f"NaN or infinity was first seen in step {first.first_bad} at {first.site}.{also}",
+        "bad",
+        str(first.site),
+        first.first_bad,
+    )
+
+
+def moments(meta: Meta) -> Callable[[Site], tuple[int, int, int]]:
+    """Return a function that says when in a step a site comes, by the order of the modules.
+
+    Parameters come first, as they are when a step begins; in the forward the output of a module
+    comes after all that is inside of it; the backward has the reverse order; updates come last.
+    """
+    places = {path: place for place, path in enumerate(meta.modules)}
+    ends = dict(places)
+    for path, place in places.items():
+        parts = path.split(".")
+        for above in ("", *(".".join(parts[:n]) for n in range(1, len(parts)))):
+            ends[above] = max(ends.get(above, place), place)
+
+    def moment(site: Site) -> tuple[int, int, int]:
+        phase = {"param": 0, "buffer": 0, "update": 3}.get(
+            site.port, 2 if "grad" in site.port else 1
+        )
+        own, end = places.get(site.path, len(places)), ends.get(site.path, len(places))
+        is_result = site.port in ("output", "grad_output")
+        forward = (2 * end + 1, -own) if is_result else (2 * own, 0)
+        return (phase, -forward[0], -forward[1]) if phase == 2 else (phase, *forward)
+
+    return moment
+
+
+def _without_gradient(measured: MeasuredRun) -> Iterator[Finding]:
+    gradients = [one for one in measured.sites.values() if one.is_gradient]
+    dead = [one for one in gradients if is_zero(one) and not zero_reason(one, measured)]
+    if dead:
+        yield Finding(
+            f"{_named(one.site for one in dead)}: the gradient is zero in every step.",
+            "warn",
+            str(dead[0].site),
+        )
+    known = [one for one in gradients if zero_reason(one, measured)]
+    if known:
+        yield Finding(f"{_named(one.site for one in known)}: {BY_CONSTRUCTION}.", "good")
+
+
+def _constant(measured: MeasuredRun) -> Iterator[Finding]:
+    units = [
+        one
+        for one in measured.sites.values()
+        if one.site.port == "output" and _is_always(one, "zeros", 1.0)
+    ]
+    if units:
+        named = _named(one.site for one in units)
+        yield Finding(f"{named}: every element is zero in every step.", "warn", str(units[0].site))
+
+
+def is_zero(one: SiteNumbers) -> bool:
+    """Return whether a site is zero in every step in which it was measured."""
+    return _is_always(one, "absmax", 0.0)
+
+
+def _is_always(one: SiteNumbers, name: str, value: float) -> bool:
+    seen = one.series[name][~np.isnan(one.series[name])]
+    return bool(len(seen) and (seen == value).all())
+
+
+def zero_reason(one: SiteNumbers, measured: MeasuredRun) -> str:
+    """Say why a gradient is zero by construction; empty where it is not, or not known to be.
+
+    A batch norm takes the mean of its input away, and with it any bias added before, so that the
+    gradient of the bias is zero but for rounding. The module after it in ``named_modules()`` is
+    taken for the one that follows, and its size is compared: both have to agree.
+    """
+    site, meta = one.site, measured.run.meta
+    if site.port not in ("param_grad", "step_grad") or site.leaf != "bias":
+        return ""
+    if not (
+        _is_a(meta, site.path, _WITH_BIAS) and _is_a(meta, _after(meta, site.path), _TAKES_MEAN)
+    ):
+        return ""
+    weight = measured.sites.get(str(Site(site.path, site.port, "weight")))
+    if weight is None:
+        return ""
+    with np.errstate(all="ignore"):
+        is_small = one.series["absmax"] <= _BY_ROUNDING * weight.series["absmax"]
+    seen = ~np.isnan(one.series["absmax"])
+    return BY_CONSTRUCTION if seen.any() and is_small[seen].all() else ""
+
+
+def _is_a(meta: Meta, path: str, names: Iterable[str]) -> bool:
+    return any(name in meta.modules.get(path, ()) for name in names)
+
+
+def _after(meta: Meta, path: str) -> str:
+    paths = list(meta.modules)
+    place = paths.index(path) + 1 if path in meta.modules else len(paths)
+    return paths[place] if place < len(paths) else ""
+
+
+def _named(sites: Iterable[Site]) -> str:
+    texts = [str(site) for site in sites]
+    more = len(texts) - _MOST_NAMED
+    return ", ".join(texts[:_MOST_NAMED]) + (f" and {count(more)} more" if more > 0 else "")
+
+
+def compare(one: MeasuredRun, other: MeasuredRun) -> list[Finding]:
+    """Say in what two runs differ: sites that only one has, and the first step that departs."""
+    found = []
+    for own, rest in ((one, other), (other, one)):
+        only = [numbers.site for name, numbers in own.sites.items() if name not in rest.sites]
+        if only:
+            found.append(Finding(f"Only {own.label} has {_named(only)}.", "warn"))
+    departures = list(_departures(one, other))
+    if departures:
+        step, _, site, low, high = min(departures)
+        text = (
+            f"The runs first differ in step {step} at {site}: std {number(low)} in {one.label}, "
+            f"{number(high)} in {other.label}."
+        )
+        found.append(Finding(text, "warn", site, step))
+    elif one.sites.keys() & other.sites.keys():
+        found.append(
+            Finding("Both runs have the same numbers in all steps that both have.", "good")
+        )
+    return found
+
+
+def _departures(
+    one: MeasuredRun, other: MeasuredRun
+) -> Iterator[tuple[int, int, str, float, float]]:
+    shared = np.intersect1d(one.steps, other.steps)
+    own, rest = (np.searchsorted(run.steps, shared) for run in (one, other))
+    for place, name in enumerate(one.sites):
+        if name not in other.sites:
+            continue
+        left, right = one.sites[name].series["std"][own], other.sites[name].series["std"][rest]
+        differ = np.flatnonzero((left != right) & ~(np.isnan(left) & np.isnan(right)))
+        if len(differ):
+            at = int(differ[0])
+            yield int(shared[at]), place, name, float(left[at]), float(right[at])
+
+
+def absences(runs: Sequence[MeasuredRun]) -> list[tuple[str, str, list[str]]]:
+    """Return label of the run, reason, and sites of everything that was asked for and not seen."""
+    from torchtap.core.absence import by_reason
+
+    return [
+        (one.label, reason, sites)
+        for one in runs
+        for reason, sites in by_reason(one.run.absent).items()
+    ]

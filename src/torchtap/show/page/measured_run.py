@@ -1,0 +1,131 @@
+"""Reads the numbers of a run that a page shows, of each site over the steps and in the last one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torchtap.core.errors import SiteError
+from torchtap.core.site import Site
+from torchtap.runs.run import Run
+from torchtap.runs.tables.columns import Row
+
+Floats = NDArray[np.float64]
+NAMES = ("std", "absmax", "mean", "zeros", "nonfinite")
+"""Numbers that a chart shows of each site, over the steps; ``zeros`` as a share."""
+OF_UPDATES = "update_ratio"
+_READ = ("std", "absmax", "mean", "zeros", "nonfinite", "numel")
+_MOST_MEASURED = 200
+"""Steps of a site of which values alone were kept: each is read and measured now."""
+
+
+@dataclass(frozen=True, eq=False)
+class SiteNumbers:
+    """The numbers of one site.
+
+    Attributes:
+        site: where.
+        row: of the table of the run: the last step, with its statistics.
+        series: name -> ``float64[steps]``; NaN where it was not measured.
+        first_bad: the first step in which an element was NaN or infinite.
+        num_bad_steps: in how many steps one was.
+    """
+
+    site: Site
+    row: Row
+    series: Mapping[str, Floats]
+    first_bad: int | None = None
+    num_bad_steps: int = 0
+
+    @property
+    def is_gradient(self) -> bool:
+        """Return whether it is one of a gradient."""
+        return "grad" in self.site.port
+
+    @cached_property
+    def last(self) -> dict[str, float]:
+        """The numbers of the last step in which it was measured."""
+        stats = self.row.stats
+        found = {name: float(getattr(stats, name)) for name in NAMES}
+        found["zeros"] = stats.zeros / stats.numel if stats.numel else math.nan
+        if self.site.port == "update":
+            found[OF_UPDATES] = stats.update_ratio
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class MeasuredRun:
+    """A run with the numbers of all its sites.
+
+    Attributes:
+        run: which.
+        label: that stands beside its numbers where two runs are shown.
+        steps: of the run, ascending.
+        sites: text of the site -> its numbers, in the order of the run.
+        scalars: name -> ``float64[steps]`` of what was logged.
+        notes: what is to be known of how it was read.
+    """
+
+    run: Run
+    label: str
+    steps: list[int]
+    sites: dict[str, SiteNumbers]
+    scalars: dict[str, Floats]
+    notes: list[str] = field(default_factory=list)
+
+
+def measure_run(run: Run, label: str) -> MeasuredRun:
+    """Read the numbers of a run, and measure values of which no statistics were kept."""
+    steps = run.steps
+    logged = {name: run.scalars(name) for name in run.scalar_names}
+    # Numbers may be logged in steps in which nothing was watched.
+    every = sorted({*steps, *(step for own, _ in logged.values() for step in own)})
+    found = MeasuredRun(run, label, every, {}, {})
+    for name, (own, values) in logged.items():
+        found.scalars[name] = _spread(every, own, np.asarray(values, dtype=np.float64))
+    try:
+        rows = list(run.table()) if run.sites else []
+    except SiteError:
+        rows = []  # Sites of another phase alone.
+    for row in rows:
+        own, series = _series_of(run, row.site, steps, found.notes)
+        series = {name: _spread(every, own, values) for name, values in series.items()}
+        bad = np.flatnonzero(np.nan_to_num(series["nonfinite"]) > 0)
+        first = every[int(bad[0])] if len(bad) else None
+        found.sites[str(row.site)] = SiteNumbers(row.site, row, series, first, len(bad))
+    return found
+
+
+def _spread(steps: list[int], own: list[int], values: Floats) -> Floats:
+    """Return numbers of some steps over all of them, NaN elsewhere."""
+    if len(own) == len(steps):
+        return values
+    found = np.full(len(steps), math.nan)
+    found[np.searchsorted(steps, own)] = values
+    return found
+
+
+def _series_of(
+    run: Run, site: Site, steps: list[int], notes: list[str]
+) -> tuple[list[int], dict[str, Floats]]:
+    names = (*_READ, OF_UPDATES) if site.port == "update" else _READ
+    if site in run.series:
+        found = {name: run.array(site, name) for name in names}
+    else:
+        own = sorted({record.step for record in run.records([site])})
+        kept = own[-_MOST_MEASURED:]
+        if len(kept) < len(own):
+            note = f"Values without statistics are measured of their last {_MOST_MEASURED} steps."
+            notes.extend([note] if note not in notes else [])
+        every = [run.stats(site, step=step) for step in kept]
+        found = {name: np.array([float(getattr(one, name)) for one in every]) for name in names}
+        steps = kept
+    numel = found.pop("numel")
+    with np.errstate(all="ignore"):
+        found["zeros"] = np.where(numel > 0, found["zeros"] / numel, math.nan)
+    return steps, found
