@@ -125,6 +125,7 @@ for command in (
     commands_show.report,
     commands_read.stats,
     commands_live.top,
+    commands_live.serve,
     commands_check.selfcheck,
 ):
     cli.add_command(command)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import click
@@ -50,3 +51,32 @@ def top(path: str, is_once: bool, where: tuple[str, ...], rows: int | None, wait
     else:
         frame = printed(view, shown, click.echo)
     return 1 if frame.is_bad else 0
+
+
+@click.command()
+@click.argument("path", metavar="RUN_OR_FOLDER")
+@click.option("--port", type=click.IntRange(0, 65535), default=8765, show_default=True)
+@click.option("--host", default="127.0.0.1", show_default=True, help="An address of this machine.")
+def serve(path: str, port: int, host: str) -> None:
+    """Show the page of a RUN in a browser, and keep it up to date; of a FOLDER all runs in it.
+
+    Prints the address to open, with a token that each request must have. Nothing is written, and no
+    other machine reaches it unless --host says so. Ctrl-C ends it.
+    """
+    from torchtap.show.live.serve import make_server
+
+    try:
+        server = make_server(Path(path), host=host, port=port)
+    except FileNotFoundError as error:
+        raise InputError(
+            f"{path} is not there. Give the folder of tt.Disk, a file of run.save, or a folder "
+            f"with several of them."
+        ) from error
+    click.echo(server.address)
+    sys.stdout.flush()
+    try:
+        server.serve_forever(poll_interval=0.2)
+    except KeyboardInterrupt:
+        complain("ended")
+    finally:
+        server.server_close()

@@ -88,7 +88,7 @@ class RowsByStep:
             else:
                 merged[place] = merged_row(merged[place].tolist(), rows[place].tolist())
         self._by_step[step] = merged
-        if step in self._moved:  # Whoever moved its rows has those of before.
+        if step in self._moved:  # Its rows were handed on as they were before.
             self._moved.discard(step)
             self._changed.append(step)
         return replaced

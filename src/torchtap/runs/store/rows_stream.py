@@ -97,6 +97,7 @@ def read_sealed_rows(folder: Path, after: int) -> Iterator[NewRows]:
         RunError: the table is missing or damaged.
     """
     import pyarrow as pa
+    import pyarrow.compute
     import pyarrow.parquet
 
     path = folder / SEALED_STATISTICS

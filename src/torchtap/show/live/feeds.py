@@ -240,9 +240,14 @@ def feed_of(folder: Path) -> Feed:
     if not is_attempt(folder):
         attempts = attempts_in(folder)
         folder = attempts[max(attempts)]
-    if (folder / STATISTICS).exists() or _facts(folder).get("measures"):
+    if has_statistics(folder) or _facts(folder).get("measures"):
         return AttemptFeed(folder)
     return RunFeed(open_run(folder), folder)
+
+
+def has_statistics(folder: Path) -> bool:
+    """Return whether an attempt has written statistics."""
+    return (folder / STATISTICS).exists()
 
 
 def meta_in(folder: Path) -> Meta:

@@ -13,7 +13,8 @@ import numpy as np
 from torchtap.core.site import Site
 from torchtap.runs.meta import Meta
 from torchtap.runs.select import Selection
-from torchtap.show.live.feeds import Feed, follow
+from torchtap.runs.store.layout import attempts_in, is_attempt, ranks_in
+from torchtap.show.live.feeds import Feed, RunFeed, follow, has_statistics
 from torchtap.show.live.run_state import RunState, state_of
 from torchtap.show.live.verdicts import FirstBad, Judge, Rank, Verdict
 from torchtap.show.live.window import Scalar, Window, magnitude_of
@@ -226,13 +227,15 @@ class View:
             part = known.get(one.name)
             if part is None:
                 self._parts.append(_Part(one.name, one.feed))
-            elif part.feed.folder != one.feed.folder:  # A further attempt.
+            elif part.feed.folder != one.feed.folder or type(part.feed) is not type(one.feed):
                 part.feed, part.window = one.feed, Window()
 
     def _has_new(self) -> bool:
-        """Whether there are folders that are not followed."""
-        from torchtap.runs.store.layout import attempts_in, is_attempt, ranks_in
-
+        """Whether there are attempts that are not followed, or statistics where values were."""
+        for part in self._parts:
+            folder = part.feed.folder
+            if isinstance(part.feed, RunFeed) and folder is not None and has_statistics(folder):
+                return True
         if is_attempt(self.path):
             return False
         ranks = [self.path] if attempts_in(self.path) else [*ranks_in(self.path).values()]
