@@ -103,19 +103,13 @@ def test_a_module_that_makes_bad_of_finite_is_named(tmp_path: Path) -> None:
 
 def test_bad_gradients_of_skipped_steps_are_no_alarm(tmp_path: Path) -> None:
     """As a ``GradScaler`` skips them: what was infinite once is said, and the exit code is 0."""
-
-    def overflow(step: int, net: nn.Sequential) -> None:
-        scale = torch.inf if step == 2 else 1.0
-        net[-1].register_full_backward_hook(lambda m, i, o: (i[0] * scale,))
-
     net = blocks()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     sinks = [tt.Disk(tmp_path / "run", values=None), tt.Stats()]
     with tt.watch(net, "*:output,param_grad", to=sinks) as w:
         for step in range(6):
-            loss = net(torch.ones(4, 4)).mean() * (torch.inf if step == 2 else 1.0)
             optimizer.zero_grad()
-            (torch.where(torch.tensor(step == 2), loss, loss)).backward()
+            (net(torch.ones(4, 4)).mean() * (torch.inf if step == 2 else 1.0)).backward()
             if step != 2:
                 optimizer.step()
             w.step()
@@ -192,8 +186,7 @@ def test_a_run_of_values_says_what_one_of_statistics_says(tmp_path: Path) -> Non
         ("measured", lambda path: [tt.Disk(path, values=None), tt.Stats()]),
     ):
         train(tmp_path / name, 14, change=poison_input_of_second, sinks=sinks)
-    (tmp_path / "ranks").mkdir()
-    file = tt.open(tmp_path / "measured").save(tmp_path / "ranks" / "file.safetensors")
+    file = tt.open(tmp_path / "measured").save(tmp_path / "file.safetensors")
     frames = [look(tmp_path / "values"), look(tmp_path / "measured"), look(file)]
     assert len({(tuple(sorted(texts(one.entries))), one.step) for one in frames}) == 1
     assert {one.origins[0].entry for one in frames} == {"2.second:input"}
@@ -237,7 +230,6 @@ def test_a_view_reads_what_is_new_and_says_what_changed(tmp_path: Path) -> None:
     sinks = [tt.Disk(tmp_path / "run", values=None, resume=True), tt.Stats()]
     with tt.watch(blocks(), "*:output", to=sinks) as again:
         again.step(13)
-        again._plan  # noqa: B018
         for _ in range(2):
             net(torch.ones(2, 4))
             again.step()
@@ -273,6 +265,7 @@ def test_a_torn_run_is_shown_as_far_as_it_is_whole(tmp_path: Path) -> None:
     for name in ("statistics.parquet", "series.safetensors", "index.safetensors", "attempt.json"):
         (attempt / name).unlink()
     (attempt / "statistics.arrows").write_bytes(whole[: len(whole) - 1000])
+    os.utime(attempt, (0, 0))  # Else its process may be about to begin.
     frame = look(tmp_path / "run")
     assert (frame.step, frame.state.name) == (49, "crashed")
     damaged = bytearray(whole)
@@ -359,8 +352,8 @@ def test_keys_filter_sort_and_scroll() -> None:
     press("/*@Conv2d:grad_output\r")
     assert controls.where == ["*@Conv2d:grad_output"]
     press("/\x7f\x7fx")
-    assert controls.error.startswith("There is no port 'grad_outpx'" if False else "There is no")
-    assert controls.where == ["*@Conv2d:grad_outp"] or controls.error
+    assert "no port 'grad_outpx'" in controls.error
+    assert controls.where == ["*@Conv2d:grad_output"]  # The last that meant something.
     press("\x1b")
     assert (controls.where, controls.draft) == (["*@Conv2d:grad_output"], None)
     press("\x1b[B\x1b[B\x1b[6~")

@@ -26,7 +26,7 @@ from torchtap.runs.open_run import open_run
 from torchtap.show.live.found_runs import is_run, runs_under
 from torchtap.show.live.run_state import RunState
 from torchtap.show.live.runs_page import ListedRun, policy_of_list, runs_page
-from torchtap.show.live.served_run import Body, ServedRun, body_of
+from torchtap.show.live.served_run import NOTHING_ELSE, Body, ServedRun, body_of
 
 DEFAULT_PORT = 8765
 _RESCAN = 2.0
@@ -40,7 +40,6 @@ _HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
 }
-_NOTHING_ELSE = "default-src 'none'; frame-ancestors 'none'"
 
 
 class Refused(Exception):
@@ -63,11 +62,15 @@ class Pages:
     Args:
         path: of either.
         token: which a request must have.
+
+    Attributes:
+        path: of either.
+        token: of the requests.
     """
 
     def __init__(self, path: Path, token: str) -> None:
         self.token = token
-        self._path = path
+        self.path = path
         self._lock = threading.Lock()
         self._only = ServedRun(path) if is_run(path) else None
         self._runs: dict[Path, ServedRun] = {}
@@ -84,7 +87,7 @@ class Pages:
             if path in pages:
                 return pages[path]()
         elif path == "/":
-            text = runs_page(str(self._path), self._listed(), self.token)
+            text = runs_page(str(self.path), self._listed(), self.token)
             return body_of(text, "text/html", policy_of_list())
         elif (found := _RUN.fullmatch(path)) is not None:
             runs = list(self._found().values())
@@ -97,10 +100,14 @@ class Pages:
         """The runs; a run keeps its number as long as the server goes on."""
         with self._lock:
             if time.monotonic() >= self._due:
-                for path in runs_under(self._path):
+                for path in runs_under(self.path):
                     self._runs.setdefault(path, ServedRun(path))
                 self._due = time.monotonic() + _RESCAN
             return dict(self._runs)
+
+    def rescan(self) -> None:
+        """Look through the folder again, when it is asked for next."""
+        self._due = 0.0
 
     def _listed(self) -> list[ListedRun]:
         listed = []
@@ -110,7 +117,7 @@ class Pages:
                 state = one.state
             except (OSError, TorchtapError):
                 state = None
-            listed.append(ListedRun(number, str(path.relative_to(self._path)), state))
+            listed.append(ListedRun(number, str(path.relative_to(self.path)), state))
         return sorted(listed, key=lambda one: one.name)
 
 
@@ -252,7 +259,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _begin(self, status: HTTPStatus, policy: str, more: dict[str, str]) -> None:
         self.send_response(status)
-        self.send_header("Content-Security-Policy", policy or _NOTHING_ELSE)
+        self.send_header("Content-Security-Policy", policy or NOTHING_ELSE)
         for name, value in {**_HEADERS, **more}.items():
             self.send_header(name, value)
 

@@ -21,6 +21,8 @@ LEAST_PAUSE = 1.0
 _SHARE = 4.0
 """How many times as long as a building takes the next one comes: it takes a fifth of a core."""
 _LEAST_ZIPPED = 1024
+NOTHING_ELSE = "default-src 'none'; frame-ancestors 'none'"
+"""The policy of what is no page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,10 +121,10 @@ class ServedRun:
         data = page_data(run)
         data["subtitle"] = f"{self._state.name}: {data['subtitle']}"
         text = json.dumps(data, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
-        return body_of(text, "application/json", "default-src 'none'")
+        return body_of(text, "application/json", NOTHING_ELSE)
 
 
 def _policy_in(page: str) -> str:
     """The policy that a page says itself: a header says it too, which also forbids frames."""
     said = page.partition('http-equiv="Content-Security-Policy" content="')[2].partition('"')[0]
-    return f"{said or 'default-src none'}; frame-ancestors 'none'"
+    return f"{said}; frame-ancestors 'none'" if said else NOTHING_ELSE
