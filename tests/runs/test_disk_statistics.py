@@ -6,6 +6,7 @@ import math
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,10 @@ from recordings import batch, small_net
 from records import held_run
 
 import torchtap as tt
+from torchtap.runs.store.growing_rows import RowsReader
 from torchtap.runs.store.layout import read_json, write_json
 from torchtap.runs.store.mapped_rows import MappedRows
+from torchtap.runs.store.statistics_files import Measured, StatisticsWriter
 from torchtap.stats.statistics import NUMBERS
 
 
@@ -87,10 +90,12 @@ def test_numbers_survive_a_crash(tmp_path: Path) -> None:
     memory = measure(tmp_path / "run", range(120))
     crash(tmp_path / "run")
     run = tt.open(tmp_path / "run")
-    assert run.series.steps == list(range(100))  # Every 50 steps they are written.
+    many = len(run.series.steps)  # They are written every 50 steps, and every second.
+    assert run.series.steps == list(range(many))
+    assert many >= 100
     for name in ("mean", "std", "l2", "max", "zeros"):
         found, right = (one.over_steps("1", name)[1] for one in (run, memory))
-        assert found[:100] == right[:100]
+        assert found[:many] == right[:many]
         assert found == pytest.approx(right)  # The last ones of the values, which were kept.
     assert run.stats("1", step=7).histogram is None
     with pytest.raises(tt.RunError, match="was not closed"):
@@ -306,6 +311,50 @@ def test_a_growing_run_shows_the_statistics_that_were_flushed(tmp_path: Path) ->
         run.refresh()
         assert run.series.steps == [0, 1]
         assert numbers(run.stats("1", step=1)) == numbers(w.run.stats("1", step=1))
+
+
+def test_statistics_are_there_a_second_after_their_step(tmp_path: Path) -> None:
+    """Of a training that makes no further step; a gradient that comes late counts, too."""
+    net = small_net()
+    with tt.watch(net, "1:*", to=[tt.Disk(tmp_path / "run", values=None), tt.Stats()]) as w:
+        loss = net(batch(0)).square().sum()
+        w.step()
+        _wait_for_steps(tmp_path / "run", 1)
+        loss.backward()
+        net(batch(1))
+        w.step()
+        run = _wait_for_steps(tmp_path / "run", 2)
+        for step, site in ((0, "1:output"), (0, "1:grad_output"), (1, "1:output")):
+            assert numbers(run.stats(site, step=step)) == numbers(w.run.stats(site, step=step))
+        (attempt,) = (tmp_path / "run").glob("rank-*/attempt-*")
+        assert len(list(attempt.iterdir())) == 5  # lanes, and four files
+
+
+def _wait_for_steps(path: Path, many: int) -> tt.Run:
+    end = time.monotonic() + 20
+    run = tt.open(path)
+    while len(run.series.steps) < many and time.monotonic() < end:
+        time.sleep(0.05)
+        run.refresh()
+    return run
+
+
+def test_rows_of_single_steps_take_no_more_room_than_those_of_many(tmp_path: Path) -> None:
+    generator, sizes = np.random.default_rng(0), []
+    rows = generator.standard_normal((100, 300, 16)) ** 2 + 1
+    known: Any = {f"blocks.{n}.attn:output": ["float32", [8, 64], 4, []] for n in range(300)}
+    for many in (1, 50):
+        (home := tmp_path / str(many)).mkdir()
+        writer = StatisticsWriter(home)
+        for start in range(0, 100, many):
+            steps = list(range(start, start + many))
+            writer.append(Measured("forward", steps, rows[start : start + many], known))
+        sizes.append(writer.stream.end)
+        reader = RowsReader(home)
+        assert reader.refresh()
+        assert np.array_equal(reader.series.rows.as_array()[1], rows)
+        assert {(one.dtype, one.shape) for one in reader.series.measured} == {("float32", (8, 64))}
+    assert sizes[0] < 1.05 * sizes[1]
 
 
 def test_evaluation_forwards_are_apart(tmp_path: Path) -> None:

@@ -271,6 +271,13 @@ class SinkDispatch:
         return found
 
     @property
+    def ended(self) -> Callable[[], Series | None] | None:
+        """Return the function by which any thread has that series of steps that have ended."""
+        sink = next((one for one in self.sinks if hasattr(one, "measured")), None)
+        found: Callable[[], Series | None] | None = getattr(sink, "ended", None)
+        return found
+
+    @property
     def absent(self) -> Iterator[Absence]:
         """Yield the absences of all sinks: values that they were given and do not have."""
         for sink in self.sinks:

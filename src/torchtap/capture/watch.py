@@ -391,6 +391,7 @@ class Watch(Closable, Printed):
             absent=ask("absent", ()),
             expected=ask("expected", ()),
             series=self._delivery.measured,
+            ended=self._delivery.ended,
             scalars=self._scalars,
             notes=self._notes,
             plan=replace(self._plan, measure=tuple),

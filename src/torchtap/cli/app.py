@@ -17,6 +17,7 @@ import click
 from torchtap.cli import (
     commands_check,
     commands_explain,
+    commands_live,
     commands_read,
     commands_run,
     commands_script,
@@ -123,6 +124,8 @@ for command in (
     commands_read.show,
     commands_show.report,
     commands_read.stats,
+    commands_live.top,
+    commands_live.serve,
     commands_check.selfcheck,
 ):
     cli.add_command(command)

@@ -193,6 +193,9 @@ class Sink(Protocol):
         that stores values in another form makes them with :meth:`Record.with_value`.
     ``measured()`` -> series
         What it measured, as ``tt.Stats`` gives it: ``w.run`` reads that too.
+    ``ended()`` -> series, or ``None``
+        The same for steps that have ended, from any thread: it asks no device, and where
+        another thread is measuring for long it gives ``None``. A sink that writes asks for it.
     ``absent`` (iterable of :class:`torchtap.Absence`)
         What it was given and does not hold, with reasons: ``w.absent`` lists it.
     ``meter(site)`` -> ``Callable[[Tensor, int], bool]``

@@ -23,6 +23,8 @@ class About:
         absent: what was selected and not seen.
         expected: sites in the order in which calls have them.
         series: what ``tt.Stats`` beside the sink measured, if there is one.
+        ended: the same of steps that have ended, which any thread may ask for; see
+            :class:`torchtap.Sink`.
         scalars: numbers that are logged.
         notes: sample ids and labels of steps.
         plan: what is tapped.
@@ -34,6 +36,7 @@ class About:
     absent: Callable[[], Sequence[Absence]] = tuple
     expected: Callable[[], Sequence[Site]] = tuple
     series: Callable[[], Series] | None = None
+    ended: Callable[[], Series | None] | None = None
     scalars: Scalars = field(default_factory=Scalars)
     notes: StepNotes = field(default_factory=StepNotes)
     plan: Plan | None = None

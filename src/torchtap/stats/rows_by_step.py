@@ -58,6 +58,8 @@ class RowsByStep:
         self._by_step: dict[int, Rows] = {}
         self._whole: Rows | None = None
         self._new_array: NewRows = blank_rows
+        self._moved: set[int] = set()
+        self._changed: list[int] = []
 
     def __contains__(self, step: int) -> bool:
         return step in self._by_step
@@ -86,6 +88,9 @@ class RowsByStep:
             else:
                 merged[place] = merged_row(merged[place].tolist(), rows[place].tolist())
         self._by_step[step] = merged
+        if step in self._moved:  # Its rows were handed on as they were before.
+            self._moved.discard(step)
+            self._changed.append(step)
         return replaced
 
     def restore(self, steps: list[int], rows: Rows) -> None:
@@ -106,6 +111,13 @@ class RowsByStep:
         with self._lock:
             self._new_array = new_array
             self._by_step.update(zip(steps, self._rows_of(steps, new_rows), strict=True))
+            self._moved.update(steps)
+
+    def take_changed(self) -> list[int]:
+        """Return steps that were moved and then merged with more, each once."""
+        with self._lock:
+            changed, self._changed = self._changed, []
+            return changed
 
     # ------------------------------------------------------------------ read
 
@@ -116,6 +128,10 @@ class RowsByStep:
             return None
         row: Rows = rows[place]
         return row
+
+    def of(self, step: int) -> Rows | None:
+        """Return the rows of a step, one for each site known by then; ``None`` for none."""
+        return self._by_step.get(step)
 
     def merged(self, place: int, steps: Iterable[int] | None = None) -> list[float]:
         """Return the numbers of a site over all steps, or some."""

@@ -38,6 +38,9 @@ NOT_OF_FORWARD = (
     "tt.Stats measures calls of the forward only, and some ran inside a backward; tt.Memory keeps "
     "their values, in phase='backward'"
 )
+PATIENCE = 0.05
+"""Seconds for which a thread that need not read a series now waits for its lock: the thread that
+holds it may be waiting for that one."""
 _NEEDS_PLACES = (
     "which are not where they stand in it. Keep the values with tt.Memory(), and compute it of "
     "their dense form"
@@ -182,6 +185,22 @@ class Stats:
         """Return the series of what was measured so far, also of the running step."""
         with outside_inference_mode():
             self.flush()
+        return self.series
+
+    def ended(self) -> Series | None:
+        """Return the series of the steps that have ended, to any thread that asks.
+
+        Asks no device: the last step of those is left out. ``None`` where another thread has held
+        the lock of the series for 50 ms.
+        """
+        if self._evaluation is not None:
+            self._evaluation.ended()
+        if not self._clock.lock.acquire(timeout=PATIENCE):
+            return None
+        try:
+            self._read(self._tables.read_what_is_here())
+        finally:
+            self._clock.lock.release()
         return self.series
 
     def flush(self) -> None:

@@ -216,7 +216,7 @@ class Statistics(Printed):
         notes = (*self.notes, *other.notes, *((LEANING,) if is_leaning else ()))
         weight_l2, why_no_ratio, extra = self._of_one_part(other)
         return from_row(
-            merged_row(_row_of(self), _row_of(other)),
+            merged_row(row_of(self), row_of(other)),
             histogram=histogram,
             dtype=_common(self, other, self.dtype, other.dtype, "mixed"),
             shape=shape,
@@ -346,7 +346,7 @@ def from_row(
     )
 
 
-def _row_of(stats: Statistics) -> list[float]:
+def row_of(stats: Statistics) -> list[float]:
     """Return the row that :func:`from_row` makes a value of."""
     some = stats.num_finite > 0
     mean, low, high = (stats.mean, stats.min, stats.max) if some else (0.0, math.inf, -math.inf)

@@ -87,7 +87,7 @@ class AttemptWriter:
         self._lanes = Lanes(folder)
         self._journal = JournalWriter(folder / JOURNAL, self._facts["id"])
         self._lock = hold_lock(self._journal.stream.file)
-        self._write_facts({"state": "open"})
+        self._write_facts({"state": "open", "locked": self._lock})
         self._tells_links = bool(os.fstat(self._journal.stream.file).st_nlink)
 
     # ------------------------------------------------------------------ one value after the other

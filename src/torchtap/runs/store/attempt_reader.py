@@ -52,6 +52,7 @@ class AttemptReader:
         self._end = 0
         self._num_damaged = 0
         self._is_sealed = self._is_misplaced = False
+        self._facts_read: tuple[int, ...] = ()
         self.refresh()
 
     def refresh(self) -> bool:
@@ -93,13 +94,22 @@ class AttemptReader:
         self._commits += [Commit.of_json(line) for line in self._lines[len(self._commits) :]]
         return self._commits
 
-    def commits_with(self, name: str) -> Iterator[Commit]:
+    @property
+    def num_commits(self) -> int:
+        """The number of commits that were read."""
+        return len(self._lines)
+
+    def commits_with(self, name: str, start: int = 0) -> Iterator[Commit]:
         """Iterate over commits that have a part that is left out where it is empty, as ``scalars``.
 
         The others are not parsed: of a million steps that takes ten seconds.
+
+        Args:
+            name: of the part.
+            start: the number of commits at the beginning that are passed over.
         """
         mark = json.dumps(name)
-        for line in self._lines:
+        for line in self._lines[start:]:
             if mark in (line if isinstance(line, str) else line.decode("ascii", "replace")):
                 yield Commit.of_json(line)
 
@@ -172,8 +182,13 @@ class AttemptReader:
         # A writer that has just begun may have come to neither when they were looked for.
         self.lost = [one for one in self.lost if not one.startswith((ATTEMPT, _NO_JOURNAL))]
         try:
+            found = (self.folder / ATTEMPT).stat()
+            mark = found.st_ino, found.st_size, found.st_mtime_ns
+            if mark == self._facts_read:  # It is replaced by another file, and never changed.
+                return self.facts
             facts = read_json(self.folder / ATTEMPT)
             if "state" in facts:  # Else it is another file of a run, under this name.
+                self._facts_read = mark
                 return facts
             self.lost.append(f"{ATTEMPT} describes no attempt: model and patterns are unknown")
         except FileNotFoundError:

@@ -84,8 +84,9 @@ class Recording:
         _import_for_closing(measures=about.series is not None)
         writer = AttemptWriter(self.folder, facts, durability=settings.durability)
         self._progress = ProgressWriter(self.folder / PROGRESS)
-        self._rows = RowsFeed(about.series, intake.queue, self.folder)
-        self.worker: Worker = Worker(writer, intake.queue, intake.buffers)
+        self._rows = RowsFeed(about.series, about.ended, intake.queue, self.folder)
+        rows = None if about.ended is None else self._rows
+        self.worker: Worker = Worker(writer, intake.queue, intake.buffers, rows)
 
     def close_step(self, step: int) -> None:
         """Commit a step."""

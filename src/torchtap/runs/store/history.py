@@ -71,7 +71,11 @@ def absences(attempts: Attempts) -> list[Absence]:
 def _unfinished(attempts: Attempts) -> Iterator[str]:
     """Describe what may be missing at the end, as the last attempt goes on or did not end well."""
     last = attempts[max(attempts)]
-    measures = " (statistics every 50 steps)" if last.facts.get("measures") else ""
+    measures = (
+        " (statistics a second after their step, at the latest)"
+        if last.facts.get("measures")
+        else ""
+    )
     if last.is_growing:
         yield f"a process is writing it: run.refresh() reads what it commits{measures}"
         return

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from torchtap.core.record import EVAL, FORWARD
-from torchtap.runs.store.measured_rows import RowsReader
+from torchtap.runs.store.growing_rows import NOT_CLOSED, RowsReader
 from torchtap.runs.store.site_text import site_of
 from torchtap.runs.store.statistics_files import measured_in
 from torchtap.stats.algebra import (
@@ -33,10 +33,6 @@ from torchtap.stats.series import Series
 from torchtap.stats.site_summary import SiteSummary
 from torchtap.stats.statistics import NUM_TENSORS, blank_rows
 
-_NOT_CLOSED = (
-    "an attempt was not closed: of its numbers all steps are there; histograms, sums over samples "
-    "and further statistics are not"
-)
 _SUPERSEDED = (
     "an attempt has further steps, which a later attempt repeats, and it is kept over all of its "
     "steps together"
@@ -169,13 +165,13 @@ class _Joining:
         """Say what is lacking of a site over all steps, and join its sums over samples."""
         parts = self._having(place)
         if self.series.has_histograms and any(self._total(part, place) is None for part in parts):
-            why = _NOT_CLOSED if any(part.series is None for part in parts) else _SUPERSEDED
+            why = NOT_CLOSED if any(part.series is None for part in parts) else _SUPERSEDED
             site.has_total = False
             site.note((f"{_NO_TOTAL}: {why}",))
         own = [part.series.of(site.site) for part in parts if part.series is not None]
         lost = [one.why_no_mean for one in own if one.mean_sum is None]
         if len(own) < len(parts):
-            site.why_no_mean = _NOT_CLOSED
+            site.why_no_mean = NOT_CLOSED
         elif lost:
             site.why_no_mean = lost[0]
         elif any(part.is_cut for part in parts):
@@ -228,7 +224,7 @@ class _Joining:
         """Return the states of the steps of an attempt that count, or why there are none."""
         many, own = len(self.series.statistics), part.series
         if own is None:
-            return [Missing(f"{_NOT_CLOSED}.")] * many
+            return [Missing(f"{NOT_CLOSED}.")] * many
         if not self._has_same_statistics(part):
             return [Missing(f"{_OTHERS}.")] * many
         at = own.known_place(self.series.measured[place].site)

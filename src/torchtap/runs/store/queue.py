@@ -147,11 +147,11 @@ class ByteQueue:
             elif len(self._items) == 1:
                 self._changed.notify_all()
 
-    def get(self) -> list[Item]:
-        """The next items; waits for them."""
+    def get(self, most: float | None = None) -> list[Item]:
+        """The next items; waits for them, and after ``most`` seconds returns none."""
         with self._changed:
-            while not self._items:
-                self._changed.wait()
+            if not self._changed.wait_for(lambda: bool(self._items), most):
+                return []
             if not self._is_urgent and self._pause:
                 self._changed.wait_for(lambda: self._is_urgent, self._pause)
             items, self._is_urgent = list(self._items), False

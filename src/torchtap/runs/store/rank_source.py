@@ -15,6 +15,7 @@ from torchtap.runs.records import Records
 from torchtap.runs.scalars import Scalars
 from torchtap.runs.step_notes import StepNotes
 from torchtap.runs.store.attempt_reader import AttemptReader
+from torchtap.runs.store.commit_facts import CommitFacts
 from torchtap.runs.store.gaps import partial_statistics, unmeasured
 from torchtap.runs.store.history import absences, counted, counts, limits_of
 from torchtap.runs.store.index import CODED, Index, joined
@@ -57,6 +58,7 @@ class RankSource:
         self._files = MappedFiles()
         self._measured: dict[int, MeasuredReader] = {}
         self.attempts: dict[int, AttemptReader] = {}
+        self._told = CommitFacts()
         if not self._find_attempts():
             raise RunError(f"{folder} has no attempt in it, and so nothing was recorded there.")
         self._build()
@@ -141,23 +143,12 @@ class RankSource:
     @cached_property
     def scalars(self) -> Scalars:
         """Numbers that were logged."""
-        found = Scalars()
-        for number, one in self.attempts.items():
-            for commit in one.commits_with("scalars"):
-                if counts(commit.step, self._limits[number]):
-                    found.log(commit.step, commit.scalars)
-        return found
+        return self._told.scalars(self.attempts, self._limits)
 
     @cached_property
     def notes(self) -> StepNotes:
         """Times, ids and labels of the steps."""
-        found = StepNotes()
-        for number, one in self.attempts.items():
-            for commit in one.commits:
-                # The last step of a watch that ends within it is committed, and not closed.
-                if commit.is_closed and counts(commit.step, self._limits[number]):
-                    found.note(commit.step, commit.time, commit.ids, commit.labels)
-        return found
+        return self._told.notes(self.attempts, self._limits)
 
     def _read_measured(self) -> None:
         for number, one in self._measured.items():
@@ -171,6 +162,7 @@ class RankSource:
             (only,) = self._measured.values()
             if only.sealed is not None:
                 return only.sealed
+            return only.rows.series  # It grows with what is read: nothing is joined again.
         if all(one.sealed is None and one.rows.span is None for one in self._measured.values()):
             return _NOTHING_MEASURED
         limits = self._limits

@@ -18,8 +18,9 @@ from torchtap.runs.meta import Meta
 from torchtap.runs.records import Records
 from torchtap.runs.source import HeldSource
 from torchtap.runs.store.checksum import crc32_of_file
+from torchtap.runs.store.growing_rows import RowsReader, described
 from torchtap.runs.store.layout import SEALED_STATISTICS, SERIES, SERIES_DAMAGED, STATISTICS
-from torchtap.runs.store.measured_rows import RowsReader, schema_of
+from torchtap.runs.store.measured_rows import schema_of
 from torchtap.runs.store.site_text import site_text
 from torchtap.stats.algebra import Rows
 from torchtap.stats.catalogue.protocol import Statistic
@@ -38,7 +39,9 @@ if TYPE_CHECKING:
     from torchtap.runs.single_file.file_source import FileSource
 
 EVERY = 50
-"""Steps whose rows are written together."""
+"""Steps whose rows are written together, at most, while a run grows."""
+_TOLD_AGAIN = 64
+"""Batches after which all sites are described again: one that is damaged loses no more."""
 
 
 class Measured(NamedTuple):
@@ -61,15 +64,7 @@ def measured_in(series: Series, phase: str, steps: Sequence[int] | None = None) 
     """Return the rows of a series in all steps, or in some."""
     with series.lock:
         every, rows = series.rows.as_array(steps)
-        sites = {
-            site_text(entry.site): [
-                entry.dtype,
-                None if entry.shape is None else list(entry.shape),
-                entry.itemsize,
-                list(entry.notes),
-            ]
-            for entry in series.measured
-        }
+        sites = {site_text(entry.site): described(entry) for entry in series.measured}
     return Measured(phase, every, rows, sites)
 
 
@@ -97,10 +92,18 @@ class StatisticsWriter:
         self._folder = folder
         schema = owned(schema_of(is_sealed=False), owner)
         self.stream = StreamWriter(folder / STATISTICS, schema)
+        self._told: dict[str, dict[str, Sequence[Any]]] = {}
+        self._num_batches = 0
 
     def append(self, measured: Measured) -> None:
-        """Write the rows of some steps."""
-        info = json.dumps({"sites": measured.sites}).encode("ascii")
+        """Write the rows of some steps; sites are described where anything of them is new."""
+        if self._num_batches % _TOLD_AGAIN == 0:
+            self._told.clear()
+        self._num_batches += 1
+        told = self._told.setdefault(measured.phase, {})
+        new = {site: one for site, one in measured.sites.items() if told.get(site) != one}
+        told |= new
+        info = json.dumps({"sites": new}).encode("ascii")
         self.stream.append(_batch(measured, is_sealed=False), info)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from typing import Any
 
 from torchtap.runs.store.attempt import AttemptWriter, Written
@@ -18,10 +19,13 @@ from torchtap.runs.store.queue import (
     Statistics,
     Values,
 )
+from torchtap.runs.store.rows_feed import RowsFeed
 from torchtap.runs.store.staging import Buffers
 
 _LONGEST_WAIT = 0.02
 """Seconds for which a commit waits for those behind it."""
+LATEST = 1.0
+"""Seconds after which the statistics of a step that has ended are written, at the latest."""
 
 
 class Worker:
@@ -31,18 +35,28 @@ class Worker:
         writer: of the attempt; used by the thread alone.
         queue: of what is to be written.
         buffers: takes the memory back.
+        rows: of statistics, which the thread asks for when a second has passed; it is referred to
+            weakly, as what it asks may lead to a sink.
 
     Attributes:
         failure: what went wrong; nothing is written from then on.
         num_lost: values that were handed over and not written since.
     """
 
-    def __init__(self, writer: AttemptWriter, queue: ByteQueue, buffers: Buffers) -> None:
+    def __init__(
+        self,
+        writer: AttemptWriter,
+        queue: ByteQueue,
+        buffers: Buffers,
+        rows: RowsFeed | None = None,
+    ) -> None:
         self.failure: Exception | None = None
         self.num_lost = 0
         self._writer = writer
         self._queue = queue
         self._buffers = buffers
+        self._rows = None if rows is None else weakref.ref(rows)
+        self._due = time.monotonic() + LATEST
         self._thread = threading.Thread(target=self._run, name="torchtap-disk", daemon=True)
         self._thread.start()
 
@@ -80,7 +94,7 @@ class Worker:
 
     def _run(self) -> None:
         while True:
-            items = self._queue.get()
+            items = self._queue.get(None if self._rows is None else LATEST)
             late = time.monotonic() + _LONGEST_WAIT
             for item in items:
                 self._try(item)
@@ -91,6 +105,19 @@ class Worker:
                 if isinstance(item, Request) and item.what in ("close", "abandon"):
                     return
             self._try(None)
+            self._ask_for_rows()
+
+    def _ask_for_rows(self) -> None:
+        """Have the rows of the steps that have ended handed over, once a second."""
+        now = time.monotonic()
+        rows = None if self._rows is None or now < self._due else self._rows()
+        if rows is None or self.failure is not None:
+            return
+        self._due = now + LATEST
+        try:
+            rows.hand_over_ended()
+        except Exception as error:  # noqa: BLE001 - the training thread raises it
+            self._fail(error)
 
     def _try(self, item: Any) -> None:
         """See to an item, or for ``None`` to what waits to be written."""

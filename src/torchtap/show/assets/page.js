@@ -431,6 +431,7 @@ class ReportPage {
       return;
     }
     this.data = data;
+    document.querySelector("header p").textContent = data.subtitle;
     this.findSteps();
     if (this.slider === undefined) this.prepareCursor();
     else this.slider.max = String(this.steps.length - 1);
@@ -439,11 +440,15 @@ class ReportPage {
   }
 
   async follow(address) {
+    let tag = "";
     for (;;) {
       await new Promise((done) => setTimeout(done, 2000));
       try {
-        const answer = await fetch(address, { cache: "no-cache" });
-        if (answer.status === 200) this.take(await answer.json());
+        const answer = await fetch(address, { cache: "no-store", headers: tag ? { "If-None-Match": tag } : {} });
+        if (answer.status === 200) {
+          tag = answer.headers.get("ETag") ?? "";
+          this.take(await answer.json());
+        }
         document.documentElement.dataset.server = "there";
       } catch {
         document.documentElement.dataset.server = "gone";

@@ -7,6 +7,7 @@ runs beside the training and is waited for only when it is read.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -32,8 +33,23 @@ _LISTED_BINS, _LISTS = 1024, 4
 Rows = NDArray[np.float64]
 Taken = tuple[NDArray[np.int64], Rows, list[StepHistograms]]
 """Places of sites, their rows, and the histograms of their tensors."""
-Unread = list[tuple[int, Callable[[], Taken]]]
-"""Steps, and what reads the copy of each."""
+
+
+class TakenStep(NamedTuple):
+    """Copies of what was measured in a step.
+
+    Attributes:
+        step: its number.
+        read: waits for the copies, and returns them.
+        is_here: whether they are in memory, and no device is asked.
+    """
+
+    step: int
+    read: Callable[[], Taken]
+    is_here: bool
+
+
+Unread = list[TakenStep]
 _BlockTaken = tuple[Rows, list[tuple[NDArray[np.int64], Histograms]]]
 """Rows of a block, and histograms with the row that each of them is of."""
 _UNREAD = 16
@@ -100,8 +116,8 @@ class DeviceTable:
         self._known.append(place)
         return self._blocks[-1], index
 
-    def take(self) -> Callable[[], Taken]:
-        """Copy what was measured, before :meth:`clear`; call the result to have the copy."""
+    def take(self, step: int) -> TakenStep:
+        """Copy what was measured in a step, before :meth:`clear`."""
         take = self._take_here if self.device.type == "cpu" else self._take_there
         reads = []
         num_rows = len(self._known)
@@ -124,7 +140,7 @@ class DeviceTable:
             listed = [StepHistograms(places[at], own) for _, lists in parts for at, own in lists]
             return places, np.concatenate(rows), listed
 
-        return read
+        return TakenStep(step, read, event is None)
 
     def clear(self) -> None:
         """Start again with blank rows."""
@@ -190,7 +206,7 @@ class DeviceTables:
 
     def take(self, step: int) -> Unread:
         """Copy what was measured in a step; nothing is changed before :meth:`start_again`."""
-        return [(step, table.take()) for table in self._tables.values()]
+        return [table.take(step) for table in self._tables.values()]
 
     def start_again(self, taken: Unread) -> None:
         """Keep the copies to be read, and measure into blank rows. A second call does no harm."""
@@ -208,8 +224,16 @@ class DeviceTables:
     def read(self, num_left: int = 0) -> Iterator[tuple[int, Taken]]:
         """Yield what was taken, step by step, but for some at the end."""
         while len(self._unread) > num_left:
-            step, read = self._unread.pop(0)
-            yield step, read()
+            taken = self._unread.pop(0)
+            yield taken.step, taken.read()
+
+    def read_what_is_here(self) -> Iterator[tuple[int, Taken]]:
+        """Yield what was taken, step by step, up to what a device would have to be asked for.
+
+        Another thread may ask: it must not ask a device, as that ends the capture of a CUDA graph.
+        """
+        while self._unread and self._unread[0].is_here:
+            yield from self.read(len(self._unread) - 1)
 
 
 def _is_sample(rows: Rows) -> NDArray[np.bool_]:
