@@ -47,7 +47,7 @@ def shown(path: Path, *words: str) -> tuple[int, str]:
 def poison_input_of_second(step: int, net: nn.Sequential) -> None:
     """From step 12 on a value is NaN that block 2 makes between its own layers."""
     if step == 12:
-        net[2].change = lambda x: torch.where(x == x.max(), torch.nan, x)
+        net[2].change = lambda x: torch.where(x == x.max(), torch.nan, x)  # type: ignore[assignment]
 
 
 # ---------------------------------------------------------------------- not finite
@@ -78,7 +78,7 @@ def test_the_first_bad_site_comes_first_and_the_last_finite_frame_is_kept(tmp_pa
 def test_a_gradient_that_turns_bad_has_its_origin_in_the_backward(tmp_path: Path) -> None:
     def poison(step: int, net: nn.Sequential) -> None:
         if step == 12:
-            net[3].change = PoisonedGradient.apply
+            net[3].change = PoisonedGradient.apply  # type: ignore[assignment]
 
     train(tmp_path / "run", 14, change=poison)
     first = look(tmp_path / "run").origins[0]
@@ -106,7 +106,7 @@ def test_bad_gradients_of_skipped_steps_are_no_alarm(tmp_path: Path) -> None:
     net = blocks()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     sinks = [tt.Disk(tmp_path / "run", values=None), tt.Stats()]
-    with tt.watch(net, "*:output,param_grad", to=sinks) as w:
+    with tt.watch(net, "*:output,param_grad", to=sinks) as w:  # type: ignore[arg-type]
         for step in range(6):
             optimizer.zero_grad()
             (net(torch.ones(4, 4)).mean() * (torch.inf if step == 2 else 1.0)).backward()
@@ -138,7 +138,7 @@ def test_a_mask_of_minus_infinity_comes_after_what_turned_bad(tmp_path: Path) ->
     net: Any = nn.Sequential(Net())
 
     def turn_bad(step: int, net: nn.Sequential) -> None:
-        net[0].is_bad = step >= 5
+        net[0].is_bad = step >= 5  # type: ignore[assignment]
 
     train(tmp_path / "fine", 4, net=net, where="*:input,output")
     frame = look(tmp_path / "fine")
@@ -156,7 +156,7 @@ def test_a_mask_of_minus_infinity_comes_after_what_turned_bad(tmp_path: Path) ->
 def test_sites_that_leave_their_past_come_before_those_that_do_not(tmp_path: Path) -> None:
     def grow(step: int, net: nn.Sequential) -> None:
         if step == 30:
-            net[1].change, net[3].change = (lambda x: 1000 * x), (lambda x: 0 * x)
+            net[1].change, net[3].change = (lambda x: 1000 * x), (lambda x: 0 * x)  # type: ignore[assignment]
 
     train(tmp_path / "run", 31, change=grow, where="*:input,output")
     frame = look(tmp_path / "run")
@@ -172,7 +172,7 @@ def test_sites_that_leave_their_past_come_before_those_that_do_not(tmp_path: Pat
 
 def test_a_site_far_from_its_neighbours_is_named(tmp_path: Path) -> None:
     net = blocks(8)
-    net[4].change = lambda x: 1e-6 * x
+    net[4].change = lambda x: 1e-6 * x  # type: ignore[assignment]
     train(tmp_path / "run", 3, net=net, where="*.second:input")
     (far,) = [one for one in look(tmp_path / "run").entries if one.verdict.reason]
     assert far.text == "4.second:input"
@@ -213,7 +213,7 @@ def test_a_view_reads_what_is_new_and_says_what_changed(tmp_path: Path) -> None:
     view = View(tmp_path / "run")
     view.update()
     assert (view.frame().step, view.frame().num_new) == (11, 0)
-    net[2].change = lambda x: x * torch.nan
+    net[2].change = lambda x: x * torch.nan  # type: ignore[assignment]
     net(torch.ones(2, 4)).sum().backward()
     w.step()
     w.sync()
@@ -228,7 +228,7 @@ def test_a_view_reads_what_is_new_and_says_what_changed(tmp_path: Path) -> None:
     assert view.frame().state.name == "done"
     # An attempt that goes on is followed from then on.
     sinks = [tt.Disk(tmp_path / "run", values=None, resume=True), tt.Stats()]
-    with tt.watch(blocks(), "*:output", to=sinks) as again:
+    with tt.watch(blocks(), "*:output", to=sinks) as again:  # type: ignore[arg-type]
         again.step(13)
         for _ in range(2):
             net(torch.ones(2, 4))

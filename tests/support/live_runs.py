@@ -42,7 +42,7 @@ class PoisonedGradient(torch.autograd.Function):
         return x.clone()
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> Tensor:  # type: ignore[override]  # type: ignore[unused-ignore]
         """Return a gradient with a NaN in it."""
         grad = grad.clone()
         grad[0, 0] = torch.nan
@@ -70,7 +70,7 @@ def train(
     net = blocks() if net is None else net
     to = [tt.Disk(path, values=None), tt.Stats()] if sinks is None else sinks(path)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
-    w = tt.watch(net, where, to=to)
+    w = tt.watch(net, where, to=to)  # type: ignore[arg-type]
     for step in range(steps):
         if change is not None:
             change(step, net)
