@@ -610,9 +610,7 @@ def test_progress_is_for_terminals_and_for_long_work(
 
 def test_a_reader_that_leaves_early_is_no_error(saved: Any) -> None:
     source = str(Path(torchtap.__file__).parent.parent)
-    script = (
-        f"{sys.executable} -m torchtap ls {saved} --json | head -1; echo ${{PIPESTATUS[0]}}"
-    )
+    script = f"{sys.executable} -m torchtap ls {saved} --json | head -1; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(
         ["bash", "-c", script],
         capture_output=True,
