@@ -206,7 +206,7 @@ def _picture(one: Explanation) -> str:
     """Return an explanation as the address of a picture that stands in the page."""
     found, image = one if isinstance(one, tuple) else (one, None)
     target = io.BytesIO()
-    # A photograph under a map takes an eighth of a PNG's bytes, and every browser of today reads it.
+    # A photograph under a map takes an eighth of a PNG's bytes, and every browser reads it.
     found.to_figure(image).savefig(
         target, format="webp", dpi=100, bbox_inches="tight", pil_kwargs={"quality": 80, "method": 6}
     )
