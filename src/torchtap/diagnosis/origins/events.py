@@ -11,6 +11,12 @@ from torchtap.core.tensors import storage_id
 from torchtap.diagnosis.origins.origin import Origin
 from torchtap.diagnosis.origins.values import badness
 
+_VIEWS = frozenset(
+    {"alias", "as_strided", "detach", "expand", "permute", "reshape", "select", "slice", "split"}
+    | {"squeeze", "t", "transpose", "unbind", "unsqueeze", "view", "_unsafe_view"}
+)
+"""Operations that show the same values: a way leaves them out."""
+
 
 @dataclass(eq=False, slots=True)
 class Event:
@@ -21,7 +27,7 @@ class Event:
         origin: where it was made, as far as one operation tells.
         parents: of the values that it took and that were not finite.
         is_meant: whether the program asked for this very value, as for a mask of -Inf.
-        is_new: whether it made what it was not given: a NaN of an Inf, or anything of finite values.
+        is_new: whether it made what it was not given: of finite values, or a NaN of an Inf.
     """
 
     number: int
@@ -63,7 +69,8 @@ class Event:
                     waiting.append(parent)
         way, at = list[str](), root if root.number in ways else None
         while at is not None:
-            way.append(at.origin.operation or at.origin.phase)
+            if at is root or at.origin.operation not in _VIEWS:
+                way.append(at.origin.operation or at.origin.phase)
             at = ways[at.number]
         return tuple(way)
 
@@ -155,5 +162,5 @@ def _overlap(one: Tensor, two: Tensor) -> bool:
 def _range(tensor: Tensor) -> tuple[int, int]:
     sizes = zip(tensor.shape, tensor.stride(), strict=True)
     last = sum((size - 1) * stride for size, stride in sizes)
-    start = tensor.storage_offset() * tensor.element_size()
-    return start, start + (last + 1) * tensor.element_size()
+    start = int(tensor.storage_offset()) * tensor.element_size()
+    return start, start + (int(last) + 1) * tensor.element_size()

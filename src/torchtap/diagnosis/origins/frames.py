@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from types import FrameType
 from typing import Any, NamedTuple
 
 from torchtap.core.source_files import is_of_model, line_text
@@ -30,7 +31,7 @@ def running_line() -> Line | None:
     Inside a backward, that is one of what the backward calls: a custom function or a hook. The line
     that began the backward does not count.
     """
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
         if code.co_name == ENGINE:
@@ -38,7 +39,7 @@ def running_line() -> Line | None:
         if is_of_model(code.co_filename):
             line = frame.f_lineno
             return Line(code.co_filename, line, line_text(code.co_filename, line, frame))
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     return None
 
 

@@ -53,6 +53,7 @@ class ModuleCalls:
         self._follower: CallFollower[_RunningCall] = CallFollower()
         self._numbering = Numbering()
         self._spans: list[_Span] = []
+        self._forward_end = 0
 
     def attach(self) -> None:
         """Put the hooks on."""
@@ -79,6 +80,21 @@ class ModuleCalls:
         end = sequence_number()
         for call in self._follower.running.leave(tap):
             self._spans.append(_Span(call.first, end, call.place))
+
+    def note_node(self, running: Any) -> None:
+        """Note to which call a node belongs that an operation may just have made.
+
+        A reentrant checkpoint makes nodes in a backward: they are of the call that the checkpoint
+        stands in.
+
+        Args:
+            running: the node that runs, if a backward does.
+        """
+        next_number = sequence_number()
+        if running is None:
+            self._forward_end = next_number
+        elif next_number > self._forward_end and (place := self.of_node(running)) is not None:
+            self._spans.append(_Span(next_number - 1, next_number, place))
 
     def running(self) -> Place | None:
         """Return the innermost call that runs in this thread; ``None`` outside of the model."""

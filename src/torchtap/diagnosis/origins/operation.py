@@ -1,4 +1,4 @@
-"""One operation as it is dispatched: what it takes, what it writes, and what it was told to make."""
+"""One operation as it is dispatched: the tensors that it takes, returns and writes into."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ _OVERWRITE = frozenset(
     | {"exponential_", "log_normal_", "cauchy_", "geometric_", "_local_scalar_dense"}
 )
 """Operations whose result does not depend on what the tensor held before."""
+_UNDECLARED = "batch_norm"
+"""Part of the names of operations that write into running statistics without declaring it."""
 _MOST_COPIED = 8
 """Tensors that an operation writes into, and that are copied for the text of an origin."""
 Taken = tuple[Tensor, int]
@@ -125,15 +127,14 @@ def _tensors(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterable[Any]:
     return (one for one in tree_leaves((args, dict(kwargs))) if isinstance(one, Tensor))
 
 
-def _written(
-    function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> Iterator[Tensor]:
+def _written(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Tensor]:
     schema = getattr(function, "_schema", None)
-    if schema is None or not schema.is_mutable:
+    if schema is None or not (schema.is_mutable or _UNDECLARED in schema.name):
         return
     for place, argument in enumerate(schema.arguments):
         alias = argument.alias_info
-        if alias is None or not alias.is_write:
+        is_running = _UNDECLARED in schema.name and argument.name.startswith("running_")
+        if not is_running and (alias is None or not alias.is_write):
             continue
         value = args[place] if place < len(args) else kwargs.get(argument.name)
         yield from (one for one in tree_leaves(value) if isinstance(one, Tensor))

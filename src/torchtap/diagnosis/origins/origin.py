@@ -46,9 +46,10 @@ class Origin:
     Example:
         >>> import torch, torchtap as tt
         >>> model = torch.nn.Linear(2, 1)
+        >>> _ = torch.nn.init.ones_(model.weight)
         >>> origin = tt.locate(model, lambda x: model(x).log().mean(), torch.full((3, 2), -9.0))
-        >>> origin if origin is None else (origin.phase, origin.operation, origin.module)
-        ('forward', 'log', None)
+        >>> origin.phase, origin.operation, origin.module, origin.path
+        ('forward', 'log', None, ('log', 'mean'))
     """
 
     phase: str

@@ -55,7 +55,7 @@ class Memory:
 
 def _copy(tensor: Tensor) -> Any:
     if storage_id(tensor):
-        return tensor.untyped_storage().clone()
+        return tensor.untyped_storage().clone()  # type: ignore[no-untyped-call]
     return tensor.detach().clone()
 
 

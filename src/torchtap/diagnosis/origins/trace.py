@@ -6,6 +6,8 @@ import math
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
+from types import FrameType
 from typing import Any, Self
 
 import torch
@@ -27,7 +29,6 @@ from torchtap.diagnosis.origins.values import (
     first_bad,
     is_mask,
     shown,
-    strided,
     tensors_of,
 )
 from torchtap.hooks.optimizer_hooks import listen_to_optimizers
@@ -47,7 +48,7 @@ _NEAR = 8
 Write = Callable[[Sequence[Tensor]], None]
 
 
-class Trace(TorchDispatchMode):
+class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """A mode under which a step runs.
 
     Args:
@@ -68,7 +69,7 @@ class Trace(TorchDispatchMode):
         before_write: Write = lambda _: None,
         made: Write = lambda _: None,
     ) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.events = Events()
         self.losses: list[Tensor] = []
         self.calls = ModuleCalls(model)
@@ -90,18 +91,21 @@ class Trace(TorchDispatchMode):
                 opened.callback(handle.remove)
             opened.enter_context(torch.autograd.set_detect_anomaly(True, check_nan=False))
             self._begin()
-            super().__enter__()
+            super().__enter__()  # type: ignore[no-untyped-call]
             self._opened = opened.pop_all()
         return self
 
     def __exit__(self, *error: Any) -> None:
         try:
-            super().__exit__(*error)
+            super().__exit__(*error)  # type: ignore[no-untyped-call]
         finally:
             self._opened.close()
 
     def _begin(self) -> None:
-        for kind, named in (("parameter", self._model.named_parameters), ("buffer", self._model.named_buffers)):
+        for kind, named in (
+            ("parameter", self._model.named_parameters),
+            ("buffer", self._model.named_buffers),
+        ):
             for name, tensor in named():
                 path = name.rpartition(".")[0] or "."
                 self.begin_with([(f"{kind} {name}", tensor)], PARAMETER, path)
@@ -168,9 +172,15 @@ class Trace(TorchDispatchMode):
     # ------------------------------------------------------------------ operations
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
+        if torch.is_grad_enabled():
+            self.calls.note_node(current_node())
         operation = Operation(func, args, kwargs)
         if operation.written:
             self._before_write(operation.written)
@@ -229,30 +239,31 @@ class Trace(TorchDispatchMode):
     ) -> Event:
         """What was not finite went on; a pointwise operation may have made more of it."""
         if operation.is_pointwise and all(one.root().is_meant for one in parents):
-            place = _unexplained(result.tensor, [tensor for tensor, level in taken if level], operation)
+            place = _unexplained(
+                result.tensor, [tensor for tensor, level in taken if level], operation
+            )
             if place is not None:
                 origin = self._describe(operation, result.tensor, taken, place)
                 return self.events.add(origin, [*parents, self.events.add(origin)], is_new=False)
-        module, phase, line = self._where()
-        origin = Origin(phase, operation.name, *module, *line)
-        return self.events.add(origin, parents, is_new=False)
+        return self.events.add(self._here(operation), parents, is_new=False)
 
     def _describe(
         self, operation: Operation, tensor: Tensor, taken: list[Taken], place: int | None = None
     ) -> Origin:
-        module, phase, line = self._where()
         index, value = first_bad(tensor)
         if place is not None:
-            index = tuple(int(one) for one in torch.unravel_index(torch.tensor(place), tensor.shape))
+            index = tuple(
+                int(one) for one in torch.unravel_index(torch.tensor(place), tensor.shape)
+            )
             value = tensor.detach().reshape(-1)[place].item()
         there = index if operation.is_pointwise else None
         made_of = [shown(operation.before.get(id(one), one), there) for one, _ in taken[:4]]
         made_of += [f"{one}" for one in operation.numbers()]
         text = ", ".join(made_of) or "no tensor"
-        return Origin(phase, operation.name, *module, *line, index, value, text)
+        return replace(self._here(operation), index=index, value=value, inputs=text)
 
-    def _where(self) -> tuple[tuple[str | None, int], str, tuple[str, int, str]]:
-        """Return module and call, the phase, and the line."""
+    def _here(self, operation: Operation) -> Origin:
+        """Return the origin of what an operation makes now, without what that is."""
         node = current_node() if self._phase != OPTIMIZER else None
         running = self.calls.running()
         if node is None:
@@ -264,8 +275,9 @@ class Trace(TorchDispatchMode):
             phase = FORWARD if is_again else BACKWARD
             place = running or self.calls.of_node(node)
             line = running_line() or line_of_node(node)
-        module = (None, 0) if place is None else (place.module, place.call)
-        return module, phase, line or NOWHERE
+        module, call = (None, 0) if place is None else (place.module, place.call)
+        file, number, code = line or NOWHERE
+        return Origin(phase, operation.name, module, call, file, number, code)
 
     # ------------------------------------------------------------------ what came of it
 
@@ -279,13 +291,13 @@ class Trace(TorchDispatchMode):
 
 
 def _is_called_by(name: str) -> bool:
-    frame = sys._getframe(2)
+    frame: FrameType | None = sys._getframe(2)
     for _ in range(_NEAR):
         if frame is None:
             return False
         if frame.f_code.co_name == name:
             return True
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     return False
 
 

@@ -111,7 +111,7 @@ def shown(tensor: Tensor, index: Index | None = None) -> str:
     finite = flat[torch.isfinite(flat)]
     if not finite.numel():
         return f"{text} nothing finite"
-    least, most = float(finite.min()), float(finite.max())
+    least, most = float(finite.min()) + 0.0, float(finite.max()) + 0.0  # No -0.
     text += f" {least:.4g}" if least == most else f" {least:.4g}..{most:.4g}"
     if finite.numel() < flat.numel():
         text += f" and {flat.numel() - finite.numel()} not finite"
@@ -120,11 +120,16 @@ def shown(tensor: Tensor, index: Index | None = None) -> str:
 
 def _shown_there(tensor: Tensor, index: Index | None) -> str:
     """The element that a pointwise operation took for its element at an index."""
-    if not index or tensor.ndim > len(index) or tensor.layout is not torch.strided or not tensor.ndim:
+    if (
+        not index
+        or tensor.ndim > len(index)
+        or tensor.layout is not torch.strided
+        or not tensor.ndim
+    ):
         return ""
     own = index[len(index) - tensor.ndim :]
     fits = all(at < size or size == 1 for at, size in zip(own, tensor.shape, strict=True))
     if not fits or type(tensor) not in (Tensor, torch.nn.Parameter):
         return ""
     at = tuple(0 if size == 1 else one for one, size in zip(own, tensor.shape, strict=True))
-    return f" (there {tensor.detach()[at].item():.4g})"
+    return f" (there {tensor.detach()[at].item() + 0.0:.4g})"
