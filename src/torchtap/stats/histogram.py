@@ -84,6 +84,17 @@ class Histogram:
         order = np.argsort(_rank(bins), kind="stable")
         return Histogram(bins[order], counts[order], is_sample)
 
+    @staticmethod
+    def of_list(bins: Ints, counts: Ints, *, is_sample: bool = False) -> Histogram:
+        """Make a histogram from bins in the order of their numbers, each at most once."""
+        num_positive = int(bins.searchsorted(_HALF))
+        order = np.concatenate
+        return Histogram(
+            order((bins[: num_positive - len(bins) - 1 : -1], bins[:num_positive])),
+            order((counts[: num_positive - len(bins) - 1 : -1], counts[:num_positive])),
+            is_sample,
+        )
+
     @property
     def num_counted(self) -> int:
         """Elements that were counted."""
