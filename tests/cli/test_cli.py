@@ -200,7 +200,7 @@ def test_there_are_a_thousand_class_names_in_their_order() -> None:
 
 @pytest.mark.slow
 def test_the_demo_prints_classes_and_modules_and_saves_both_files(tmp_path: Path) -> None:
-    done = shell("-m", "torchtap.cli", "demo", "--out", str(tmp_path / "out"))
+    done = shell("-m", "torchtap", "demo", "--out", str(tmp_path / "out"))
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     lines = done.stdout.split("\n")
@@ -576,7 +576,7 @@ def test_a_place_that_cannot_be_written_is_named(call: Callable[..., Any], here:
 
 
 def test_bad_input_in_a_process_of_its_own_exits_2(here: Any) -> None:
-    done = shell("-m", "torchtap.cli", "ls", "nowhere/at_all")
+    done = shell("-m", "torchtap", "ls", "nowhere/at_all")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "torchtap: There is no file nowhere/at_all.\n"
 
@@ -610,9 +610,7 @@ def test_progress_is_for_terminals_and_for_long_work(
 
 def test_a_reader_that_leaves_early_is_no_error(saved: Any) -> None:
     source = str(Path(torchtap.__file__).parent.parent)
-    script = (
-        f"{sys.executable} -m torchtap.cli ls {saved} --json | head -1; echo ${{PIPESTATUS[0]}}"
-    )
+    script = f"{sys.executable} -m torchtap ls {saved} --json | head -1; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(
         ["bash", "-c", script],
         capture_output=True,
@@ -626,7 +624,7 @@ def test_a_reader_that_leaves_early_is_no_error(saved: Any) -> None:
 
 
 def test_a_terminal_without_unicode_gets_escapes_and_no_crash(saved: Any) -> None:
-    done = shell("-m", "torchtap.cli", "ls", str(saved), PYTHONIOENCODING="ascii")
+    done = shell("-m", "torchtap", "ls", str(saved), PYTHONIOENCODING="ascii")
     assert done.returncode == 0, done.stderr
 
 

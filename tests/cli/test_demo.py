@@ -32,7 +32,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """The finished process and its folder."""
     folder = tmp_path_factory.mktemp("demo")
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-m", "torchtap.cli", "demo", "--out", str(folder / "out")],
+        [sys.executable, "-W", "error", "-m", "torchtap", "demo", "--out", str(folder / "out")],
         capture_output=True,
         text=True,
         timeout=300,
