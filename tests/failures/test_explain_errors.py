@@ -23,7 +23,7 @@ from torch import Tensor, nn
 import torchtap as tt
 from torchtap.core.errors import InputError
 from torchtap.failures import explain_errors as door
-from torchtap.failures.explain_errors import HEAD
+from torchtap.failures.added_notes import HEAD
 
 
 class Net(nn.Module):
