@@ -84,17 +84,6 @@ class Histogram:
         order = np.argsort(_rank(bins), kind="stable")
         return Histogram(bins[order], counts[order], is_sample)
 
-    @staticmethod
-    def of_list(bins: Ints, counts: Ints, *, is_sample: bool = False) -> Histogram:
-        """Make a histogram from bins in the order of their numbers, each at most once."""
-        num_positive = int(bins.searchsorted(_HALF))
-        order = np.concatenate
-        return Histogram(
-            order((bins[: num_positive - len(bins) - 1 : -1], bins[:num_positive])),
-            order((counts[: num_positive - len(bins) - 1 : -1], counts[:num_positive])),
-            is_sample,
-        )
-
     @property
     def num_counted(self) -> int:
         """Elements that were counted."""
@@ -260,6 +249,19 @@ def merged_together(parts: Sequence[Histogram]) -> Histogram:
     counts = np.zeros(len(bins), dtype=np.int64)
     np.add.at(counts, place, np.concatenate([one.counts for one in parts]))
     return Histogram.sparse(bins, counts, any(one.is_sample for one in parts))
+
+
+def listed_histogram(bins: Ints, counts: Ints, *, is_sample: bool = False) -> Histogram:
+    """Make a histogram of bins in the order of their numbers, each once, as the kernel lists them.
+
+    Those of negative numbers come last there, the largest magnitude at the very end.
+    """
+    first_negative = int(bins.searchsorted(_HALF))
+    ordered = [
+        np.concatenate((listed[first_negative:][::-1], listed[:first_negative]))
+        for listed in (bins, counts)
+    ]
+    return Histogram(*ordered, is_sample)
 
 
 def _edge(magnitude: Ints) -> Floats:

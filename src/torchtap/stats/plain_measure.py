@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from torchtap.core.torch_private import is_of_transform
-from torchtap.stats.histogram import NUM_BINS, Histogram
+from torchtap.stats.histogram import NUM_BINS, Histogram, listed_histogram
 from torchtap.stats.kernels import native
 from torchtap.stats.statistics import (
     MAX,
@@ -101,7 +101,7 @@ class _Buffers:
         row = self._row.tolist()
         bins, counts = self._lists.read_first()
         is_sample = row[NUM_COUNTED] < row[NUM_FINITE]
-        return row, Histogram.of_list(bins, counts, is_sample=is_sample)
+        return row, listed_histogram(bins, counts, is_sample=is_sample)
 
 
 class _BuffersOfThreads(threading.local):
