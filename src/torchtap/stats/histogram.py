@@ -257,11 +257,11 @@ def listed_histogram(bins: Ints, counts: Ints, *, is_sample: bool = False) -> Hi
     Those of negative numbers come last there, the largest magnitude at the very end.
     """
     first_negative = int(bins.searchsorted(_HALF))
-    ordered = [
-        np.concatenate((listed[first_negative:][::-1], listed[:first_negative]))
-        for listed in (bins, counts)
-    ]
-    return Histogram(*ordered, is_sample)
+
+    def by_value(listed: Ints) -> Ints:
+        return np.concatenate((listed[first_negative:][::-1], listed[:first_negative]))
+
+    return Histogram(by_value(bins), by_value(counts), is_sample)
 
 
 def _edge(magnitude: Ints) -> Floats:
