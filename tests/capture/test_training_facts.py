@@ -36,7 +36,7 @@ def _train(model: nn.Module, optimizer: torch.optim.Optimizer, watch: tt.Watch) 
 def _recorded(folder: Path | None = None) -> tt.Run:
     model = _Net()
     model.drop.eval()
-    model.first.bias.requires_grad_(False)  # noqa: FBT003 - PyTorch's own
+    model.first.bias.requires_grad_(False)
     groups = [
         {"params": [model.first.weight], "lr": 0.5},
         {"params": [model.second.weight, model.second.bias], "weight_decay": 0.125},

@@ -32,7 +32,7 @@ def _codes(run: tt.Run) -> dict[str, str]:
 
 def _missing() -> tt.Run:
     model = _Net()
-    model.frozen.requires_grad_(False)  # noqa: FBT003 - PyTorch's own
+    model.frozen.requires_grad_(False)
     optimizer = torch.optim.SGD(model.used.parameters(), lr=0.1)
     where = "*:output,grad_output,param_grad,update"
     with tt.watch(model, where, to=tt.Stats()) as w:

@@ -77,7 +77,9 @@ class Meta:
         if not self.optimizers:
             return ()
         held = {name for group in self.optimizers for name in group["params"]}
-        return tuple(name for name, needs in self.requires_grad.items() if needs and name not in held)
+        return tuple(
+            name for name, needs in self.requires_grad.items() if needs and name not in held
+        )
 
     def type_name(self, path: str) -> str:
         """Class name of the module at ``path``, or ``""`` where there is none (a mark)."""

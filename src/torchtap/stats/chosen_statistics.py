@@ -41,9 +41,7 @@ class ChosenStatistics:
                 (_checked(text), frozenset(one.name for one in own)) for text, own in wanted.items()
             ]
             every = [one for own in wanted.values() for one in own]
-            self.every = tuple(
-                one for number, one in enumerate(every) if one not in every[:number]
-            )
+            self.every = tuple(one for number, one in enumerate(every) if one not in every[:number])
         check_statistics(self.every)
 
     def know(self, types: Mapping[str, tuple[str, ...]]) -> None:
