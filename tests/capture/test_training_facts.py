@@ -42,7 +42,7 @@ def _recorded(folder: Path | None = None) -> tt.Run:
         {"params": [model.second.weight, model.second.bias], "weight_decay": 0.125},
     ]
     optimizer = torch.optim.SGD(groups, lr=0.25, momentum=0.5)
-    to = tt.Stats() if folder is None else [tt.Disk(folder), tt.Stats()]
+    to: list[tt.Sink] = [tt.Stats()] if folder is None else [tt.Disk(folder), tt.Stats()]
     with tt.watch(model, "*", to=to) as w:
         _train(model, optimizer, w)
     return w.run if folder is None else tt.open(folder)
@@ -103,14 +103,14 @@ def test_optimizers_of_other_models_are_left_out_and_groups_that_come_later_are_
     optimizer = torch.optim.SGD([model.weight], lr=0.5)
     with tt.watch(model) as w:
         _train(other, foreign, w)
-        assert w.run.meta.optimizers == ()
-        assert w.run.meta.unoptimized == ()
+        assert not w.run.meta.optimizers
+        assert not w.run.meta.unoptimized
         _train(model, optimizer, w)
-        assert w.run.meta.unoptimized == ("bias",)
+        assert list(w.run.meta.unoptimized) == ["bias"]
         optimizer.add_param_group({"params": [model.bias], "lr": 2.0})
         _train(model, optimizer, w)
     assert [group["lr"] for group in w.run.meta.optimizers] == [0.5, 2.0]
-    assert w.run.meta.unoptimized == ()
+    assert not w.run.meta.unoptimized
 
 
 def test_ranks_are_merged_with_what_is_known_of_the_training() -> None:
