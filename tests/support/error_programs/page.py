@@ -96,8 +96,8 @@ are its limits:
   unless the function asks for its `locals()`.
 
 In the programs, `import copy, torch`, `import torch.nn.functional as F` and
-`from torch import nn` stand before, in {lines} lines of `train.py`. There are {count} of them, and each
-is run by the tests, with its way out too.
+`from torch import nn` stand before, in {lines} lines of `train.py`. There are {count} of them, and
+each is run by the tests, with its way out too.
 
 ## PyTorch's messages
 
