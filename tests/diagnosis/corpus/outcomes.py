@@ -2,8 +2,8 @@
 
     PYTHONPATH=tests/diagnosis/corpus python tests/diagnosis/corpus/outcomes.py
 
-A broken training is worse than its healthy sibling on unseen data. Where the task survives the fault,
-``worse`` is false, and the fault is one of construction.
+A broken training is worse than its healthy sibling on unseen data. Where the task survives the
+fault, ``worse`` is false, and the fault is one of construction.
 """
 
 from __future__ import annotations
