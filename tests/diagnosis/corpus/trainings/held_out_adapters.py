@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from trainings.data import rows_of, scaled, wine
 from trainings.design import Design as D, adam, broken, draw, healthy, sgd
-from trainings.faults import shuffled, without
+from trainings.faults import filled, shuffled, without
 
 
 class Adapted(nn.Module):
@@ -79,8 +79,7 @@ def _adapters(zero: bool = False) -> nn.Module:
     body = _pretrained().requires_grad_(False)
     body.first, body.second = Adapted(body.first), Adapted(body.second)  # type: ignore[assignment]
     if zero:
-        nn.init.zeros_(body.first.down.weight)
-        nn.init.zeros_(body.second.down.weight)
+        filled(0.0, "first.down", "second.down")(body)
     body.head = nn.Linear(64, 3)
     return body
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from trainings.data import rows_of
 from trainings.design import Design as D, adam, broken, healthy, sgd
-from trainings.faults import everywhere
+from trainings.faults import biased, everywhere
 
 
 @cache
@@ -48,8 +48,8 @@ def _net(
 
 def _below(model: nn.Module) -> None:
     """Biases far below zero in each hidden layer."""
-    for index in (0, 2, 4):
-        nn.init.constant_(model.get_submodule(str(index)).bias, -30.0)
+    for path in ("0", "2", "4"):
+        biased(path, -30.0)(model)
 
 
 def _large(model: nn.Module) -> None:

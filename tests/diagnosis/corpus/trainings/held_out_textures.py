@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from trainings.data import patches
 from trainings.design import Design as D, adam, broken, healthy, sgd
-from trainings.faults import frozen, shuffled, times, without
+from trainings.faults import filled, frozen, shuffled, times, without
 
 NAMES = ("brick", "grass", "gravel")
 
@@ -76,7 +76,7 @@ def _faint(model: nn.Module, step: int) -> Tensor:
 
 def _steady() -> nn.Module:
     model = ViT(0.0)
-    nn.init.zeros_(model.blocks[1].down.weight)
+    filled(0.0, "blocks.1.down")(model)
     return model
 
 
