@@ -138,7 +138,22 @@ def _meta(runs: Sequence[RankRun]) -> Meta:
         rank=None,
         batch_ranks=(),
         stages=(),
+        modes=_union(meta.modes for meta in every),
+        requires_grad=_union(meta.requires_grad for meta in every),
+        settings=_union(meta.settings for meta in every),
+        optimizers=_distinct(one for meta in every for one in meta.optimizers),
+        order=_distinct(path for meta in every for path in meta.order),
+        findings=_distinct(one for meta in every for one in meta.findings),
     )
+
+
+def _distinct(entries: Iterable[T]) -> tuple[T, ...]:
+    """Each entry once; those of a file have no hash."""
+    found: list[T] = []
+    for one in entries:
+        if one not in found:
+            found.append(one)
+    return tuple(found)
 
 
 def _union(tables: Iterable[Mapping[str, T]]) -> dict[str, T]:
