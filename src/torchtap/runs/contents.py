@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from torchtap.core.absence import Absence
 from torchtap.core.errors import InputError, RunError, SiteError
 from torchtap.core.record import EVAL, FORWARD, PHASES, Record, steps_there
 from torchtap.core.site import Site
@@ -41,7 +40,8 @@ class Contents:
         phase: of the records and statistics that are looked up where none is named.
 
     Attributes:
-        columns: the numbers that were measured, over the steps.
+        index: finds the places of records.
+        kept: the records.
     """
 
     def __init__(
@@ -51,7 +51,6 @@ class Contents:
         self.series = series
         self.phase = phase
         self.meta = source.meta
-        self.columns = SeriesColumns(series)
         self.index = RecordIndex(records, phase)
         self.kept = records
         self._revision = series.revision
@@ -87,16 +86,19 @@ class Contents:
         in_order = [site for site in dict.fromkeys(self.source.expected) if site in known]
         known = {**dict.fromkeys(in_order), **known}
         meta = self.meta
-        return Selection(known, meta.modules, meta.aliases, self.absent, watched=meta.where)
-
-    def absent(self) -> Sequence[Absence]:
-        """Return what was selected and not seen, up to now."""
-        return self.source.absent
+        return Selection(
+            known, meta.modules, meta.aliases, lambda: self.source.absent, watched=meta.where
+        )
 
     @property
     def sites(self) -> Sequence[Site]:
         """Sites that were recorded or measured, by module, port and leaf."""
         return self.selection.sites
+
+    @cached_property
+    def columns(self) -> SeriesColumns:
+        """The numbers that were measured, over the steps."""
+        return SeriesColumns(self.series)
 
     @property
     def statistics(self) -> RunStatistics:
@@ -121,6 +123,9 @@ class Contents:
 
     def resolve(self, site: str | Site) -> Site:
         """The one site that is meant."""
+        wanted = Site.parse(site) if isinstance(site, str) else site
+        if isinstance(wanted, Site) and self.index.is_recorded(wanted):
+            return wanted  # Nothing else can be meant, and no list of all sites is made.
         return self.selection.resolve(site)
 
     # ------------------------------------------------------------------ values
@@ -136,12 +141,12 @@ class Contents:
     ) -> Record:
         """See :meth:`Run.record <torchtap.runs.run.Run.record>`."""
         site = self.resolve(site)
-        self._refuse_measured(site)
         found = self.index.filter_places(self.index.places_of(site), phase)
         for name, wanted in (("step", step), ("call", call), ("backward", backward)):
             if wanted is not None:
                 found = found[self.index.column_at(name, found) == wanted]
         if not len(found):
+            self._refuse_measured(site)
             raise SiteError(self.index.no_record_message(site, step, call, backward, phase))
         # Of several backwards the one that came last.
         steps, calls = self.index.column_at("step", found), self.index.column_at("call", found)

@@ -148,7 +148,9 @@ def _module(module: nn.Module) -> Undo:
 
 def _optimizer(optimizer: Optimizer) -> Undo:
     state: Any = optimizer.state
-    states = {key: (one, dict(one) if isinstance(one, dict) else one) for key, one in state.items()}
+    states = {
+        key: (one, _shallow(one) if isinstance(one, dict) else one) for key, one in state.items()
+    }
     groups = [(group, _shallow(group)) for group in optimizer.param_groups]
     attributes = {name: one for name, one in vars(optimizer).items() if isinstance(one, _PLAIN)}
 
@@ -157,11 +159,11 @@ def _optimizer(optimizer: Optimizer) -> Undo:
         state.clear()
         for key, (own, before) in states.items():
             if isinstance(own, dict):
-                _refill(own, before)
+                _refill(own, _shallow(before))
             state[key] = own
         optimizer.param_groups[:] = [group for group, _ in groups]
         for group, before in groups:
-            _refill(group, {name: _copied(one) for name, one in before.items()})
+            _refill(group, _shallow(before))
         vars(optimizer).update(attributes)
 
     return undo
@@ -172,7 +174,7 @@ def _attributes(held: Any) -> Undo:
     before = _shallow(vars(held))
 
     def undo() -> None:
-        _refill(vars(held), {name: _copied(one) for name, one in before.items()})
+        _refill(vars(held), _shallow(before))
 
     return undo
 
