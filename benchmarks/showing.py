@@ -34,9 +34,9 @@ from report import Result, begin, compare, parser, show
 HOW = (
     "Medians over the rounds. Written: seconds that the thread computed. Ready: from the start of "
     "loading until everything works. Sorted, filtered: milliseconds that the page's thread "
-    "computed (script, style, layout and painting), by the browser's own clock. `top` follows a training "
-    "in another process at one frame a second; its share is of one core. The training's steps with "
-    "`top` running are compared with those while it is stopped, in turns."
+    "computed (script, style, layout and painting), by the browser's own clock. `top` follows a "
+    "training in another process at one frame a second; its share is of one core. The training's "
+    "steps with `top` running are compared with those while it is stopped, in turns."
 )
 _FRAMES = 10
 _SORT = "document.querySelector('#sites th[data-column=absmax] button').click()"
