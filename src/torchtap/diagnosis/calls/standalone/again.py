@@ -130,8 +130,25 @@ def _entered(
     for name, tensor in zip(own, copies(list(own.values()), differentiable=True), strict=True):
         memo[id(own[name])] = tensor
         if tensor.requires_grad:
-            tensor.register_hook(functools.partial(gradients.__setitem__, name))  # type: ignore[no-untyped-call]
+            _receive(tensor, name, gradients)
     return copy.deepcopy(arguments, memo), gradients
+
+
+def _receive(tensor: Tensor, name: str, gradients: dict[str, Tensor]) -> None:
+    """Take the gradient of a tensor as it is now.
+
+    A write into a view takes it out of its base's history: then the part of the gradient of the
+    base is that of the view.
+    """
+
+    def of_base(whole: Tensor) -> None:
+        part = whole.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+        gradients.setdefault(name, part)
+
+    base = tensor._base
+    if base is not None and base.grad_fn is not None:
+        base.register_hook(of_base)  # type: ignore[no-untyped-call]
+    tensor.register_hook(functools.partial(gradients.__setitem__, name))  # type: ignore[no-untyped-call]
 
 
 def arguments_by_name(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
