@@ -24,7 +24,7 @@ from torchtap.cli import app as cli, output as saying
 from torchtap.cli.demo import SITES, class_names, run_demo
 from torchtap.core import progress
 from torchtap.core.errors import MissingExtraError
-from torchtap.core.text import breadth
+from torchtap.core.text import breadth, size
 from torchtap.runs.open_run import open_run
 
 SOURCE = """
@@ -209,7 +209,14 @@ def test_the_demo_prints_classes_and_modules_and_saves_both_files(tmp_path: Path
     assert "\x1b" not in done.stdout
     modules = [line for line in lines if line.startswith("    _project_conv")]
     assert len(modules) == 16
-    assert f"wrote {tmp_path / 'out' / 'run.safetensors'}" in lines
+    files = ["run.safetensors", "feature_maps.png", "explained.png", "report.html"]
+    first = lines.index(f"wrote into {tmp_path / 'out'}") + 1
+    assert [line.split()[0] for line in lines[first : first + 4]] == files
+    sizes = [(tmp_path / "out" / name).stat().st_size for name in files]
+    for line, nbytes in zip(lines[first : first + 4], sizes, strict=True):
+        assert line.split()[1:3] == size(nbytes).split()
+    assert lines[first + 4].startswith(f"{size(sum(sizes))} in all")
+    assert sizes[-1] < 1_000_000
     with Image.open(tmp_path / "out" / "feature_maps.png") as image:
         assert image.width > 1500
     run = open_run(tmp_path / "out" / "run.safetensors")

@@ -18,7 +18,7 @@ from torchtap.cli.options import (
     model_options,
     run_option,
 )
-from torchtap.cli.output import complain, print_json, print_page, print_written, print_written_sizes
+from torchtap.cli.output import complain, print_json, print_page, print_written, print_written_into
 from torchtap.cli.parsing import (
     built_model,
     channels_of,
@@ -42,6 +42,12 @@ if TYPE_CHECKING:
     from torchtap.core.planned_size import PlannedSize
 
 _PICTURES = (".png", ".svg", ".pdf", ".jpg", ".jpeg", ".webp")
+_DEMO_FILES = {
+    "run.safetensors": "every output and gradient, which `torchtap ls` lists",
+    "feature_maps.png": "what three places of the model see",
+    "explained.png": "what decided",
+    "report.html": "all of it on one page, for a browser",
+}
 
 
 @click.command()
@@ -56,7 +62,7 @@ def demo(out: str, as_json: bool) -> None:
         from torchtap.cli.demo import SITES, run_demo
         from torchtap.cli.demo_sheet import explain_demo
         from torchtap.plot.maps import feature_maps_overview
-        from torchtap.runs.tables.modules import module_rows
+        from torchtap.runs.tables.module_table import module_rows
         from torchtap.show.report_file import report
 
         found = run_demo()
@@ -69,18 +75,17 @@ def demo(out: str, as_json: bool) -> None:
         maps = explain_demo(found)
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
-            files = [found.run.save(folder / "run.safetensors")]
-            files += [folder / "feature_maps.png", folder / "explained.png"]
-            figure.savefig(files[1])
-            maps.figure.savefig(files[2])
+            found.run.save(folder / "run.safetensors")
+            figure.savefig(folder / "feature_maps.png")
+            maps.figure.savefig(folder / "explained.png")
             explained = [(one, found.picture) for one in (*maps.cams, maps.pixels)]
-            files.append(report(found.run, folder / "report.html", title=title, maps=explained))
+            report(found.run, folder / "report.html", title=title, maps=explained)
     if as_json:
         guesses = [
             {"class": g.index, "name": g.name, "probability": g.probability} for g in found.guesses
         ]
         modules = [row.as_dict() for row in rows]
-        names = [str(path) for path in files]
+        names = [str(folder / name) for name in _DEMO_FILES]
         print_json({"model": found.model, "classes": guesses, "modules": modules, "files": names})
         return
     from torchtap.cli.output import show_guesses
@@ -88,7 +93,7 @@ def demo(out: str, as_json: bool) -> None:
 
     print_page(show_guesses(found.model, found.guesses))
     print_page(show_module_rows(rows))
-    print_written_sizes(files)
+    print_written_into(folder, _DEMO_FILES)
 
 
 @click.command()
@@ -219,15 +224,14 @@ def summary(model: str, depth: int | None, saved: bool, as_json: bool, **options
     """Shapes, parameters, mult-adds and activation bytes of MODEL."""
     found: Any
     with Progress("running the model"):
-        from torchtap.saved.report import saved_report
-        from torchtap.studies.summary import summary as summarize
+        import torchtap as tt
 
         built, batch = model_and_batch(model, options)
         with explained(model, built, batch, options):
             if saved:
-                found = saved_report(built, *batch.args, depth=depth, **batch.kwargs)
+                found = tt.saved_report(built, *batch.args, depth=depth, **batch.kwargs)
             else:
-                found = summarize(built, *batch.args, depth=depth, **batch.kwargs)
+                found = tt.summary(built, *batch.args, depth=depth, **batch.kwargs)
     if as_json:
         print_json(found.as_dict())
         return
@@ -280,7 +284,7 @@ def graph(
 
 
 def _graph_of(source: str, options: dict[str, Any], *, autograd: bool) -> Any:
-    from torchtap.cli.loss import load_loss
+    from torchtap.cli.loss_option import load_loss
     from torchtap.graphs.graph_function import graph as graph_of
 
     if is_run(source):
