@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     )
     from torchtap.core.record import Key as Key, Record as Record, Sink as Sink
     from torchtap.core.site import Pattern as Pattern, Site as Site
+    from torchtap.diagnosis.calls.call import Call as Call
+    from torchtap.diagnosis.calls.record_call import record_call as record_call
+    from torchtap.diagnosis.calls.replay import replay as replay
     from torchtap.diagnosis.origins.locate import locate as locate
     from torchtap.diagnosis.origins.origin import Origin as Origin
     from torchtap.edits.edit import Edit as Edit, edit as edit
@@ -69,6 +72,7 @@ if TYPE_CHECKING:
 # without waiting for torch.
 _HOMES = {
     "Absence": "core.absence",
+    "Call": "diagnosis.calls.call",
     "CaptureError": "core.errors",
     "Check": "explain.checks.result",
     "Disk": "runs.store.disk",
@@ -123,6 +127,8 @@ _HOMES = {
     "open": "runs.open_run",
     "plot": "plot",
     "record": "studies.data_recording",
+    "record_call": "diagnosis.calls.record_call",
+    "replay": "diagnosis.calls.replay",
     "report": "show.report_file",
     "saved_report": "saved.report",
     "selfcheck": "studies.selfcheck",

@@ -16,6 +16,7 @@ import click
 
 from torchtap.cli import (
     commands_check,
+    commands_diagnosis,
     commands_explain,
     commands_live,
     commands_read,
@@ -127,5 +128,6 @@ for command in (
     commands_live.top,
     commands_live.serve,
     commands_check.selfcheck,
+    commands_diagnosis.replay,
 ):
     cli.add_command(command)

@@ -1,9 +1,10 @@
 """The gradients of one call in the run in which it is recorded: what arrives and what leaves.
 
-What arrives at its outputs is recorded by ``tt.watch``. What goes out to its arguments and its
-parameters through this call alone is added up at the edges of the graph by which they enter it,
-part by part as autograd does it, so that other calls of the module and other uses of a tied weight
-do not count, and no bit differs.
+What arrives at its outputs is recorded by ``tt.watch``; what arrives at tensors that it put into an
+argument (a cache, a buffer that it wrote into) by hooks on these. What goes out to its arguments
+and its parameters through this call alone is added up at the edges of the graph by which they enter
+it, part by part as autograd does it, so that other calls of the module and other uses of a tied
+weight do not count, and no bit differs.
 """
 
 from __future__ import annotations
@@ -24,12 +25,18 @@ from torchtap.core.torch_private import sequence_number
 from torchtap.core.tree import leaves
 from torchtap.diagnosis.calls.capture import Captured
 from torchtap.diagnosis.calls.copies import Arguments
-from torchtap.diagnosis.calls.standalone.again import Result, arguments_by_name, tensors_in
+from torchtap.diagnosis.calls.standalone.again import (
+    Result,
+    arguments_by_name,
+    named_arguments,
+    tensors_in,
+)
 from torchtap.hooks.graph_edges import BoundaryEdge, boundary_edges, edge_of, input_edges
 from torchtap.hooks.module_hook import keep_dynamo_out
+from torchtap.hooks.site_state import GradHook
 
 _BY_MEMORY = (
-    "it wrote into an argument, and gradients came into the call by that memory, not by an output; "
+    "it wrote into a view, and gradients came into the call by that memory, not by an output; "
     "so its backward is not repeated"
 )
 _OFTEN = "the backward came several times to its outputs, and is not repeated"
@@ -72,6 +79,8 @@ class CallGradients:
         self._entering: list[_Entering] = []
         self._edges: Any = {}
         self._given: list[tuple[Tensor, int]] = []
+        self._arguments: Arguments = (), {}
+        self._arriving: list[tuple[str, Tensor]] = []
         # Names of outputs that are arguments which the call wrote into; None for other arguments.
         self._written: set[str | None] = set()
 
@@ -80,6 +89,8 @@ class CallGradients:
         self.release()
         self._inputs.clear()
         self._parameters.clear()
+        self._arriving.clear()
+        self._arguments = arguments
         self._first = sequence_number()
         if not torch.is_grad_enabled():
             return
@@ -110,12 +121,30 @@ class CallGradients:
         self._written = {
             known.get(id(one))
             for one, version in self._given
-            if one.requires_grad and one._version != version
+            if one.requires_grad and one._version != version and one._is_view()
         }
+        put = self._put_into_arguments()
+        put = {name: one for name, one in put.items() if id(one) not in known}
         self._given = []
-        for node, slots in boundary_edges(made.values(), self._edges, self._first).items():
+        for name, tensor in put.items():
+            note = GradHook(self._arrive, name)
+            self._handles.append(tensor.register_hook(note))  # type: ignore[no-untyped-call]
+        roots = [*made.values(), *put.values()]
+        for node, slots in boundary_edges(roots, self._edges, self._first).items():
             self._handles.append(node.register_hook(partial(self._add, slots)))
         self._edges = {}
+
+    def _put_into_arguments(self) -> dict[str, Tensor]:
+        """Tensors of this call that its arguments hold now: what was written, or put in."""
+        arguments, self._arguments = self._arguments, ((), {})
+        found = named_arguments(*arguments) if torch.is_grad_enabled() else {}
+        # A view whose base was written into before gets a node of its own when it is looked at.
+        as_given = {id(one) for one, version in self._given if one._version == version}
+        fresh = {name: one for name, one in found.items() if id(one) not in as_given}
+        return {name: one for name, one in fresh.items() if self._is_made_here(one)}
+
+    def _arrive(self, name: str, gradient: Tensor) -> None:
+        self._arriving.append((name, gradient.detach().clone()))
 
     def _is_made_here(self, tensor: Tensor) -> bool:
         if not tensor.requires_grad or tensor.is_leaf:
@@ -145,7 +174,7 @@ class CallGradients:
     def result(self, captured: Captured) -> Result:
         """What the call gave, forward and backward."""
         arriving: dict[str, Tensor] = {}
-        for name, value in self._received():
+        for name, value in [*self._received(), *self._arriving]:
             if name in arriving:
                 self.notes.append(_OFTEN)
                 return _forward_of(captured)
@@ -177,4 +206,4 @@ def accumulated(model: nn.Module) -> Mapping[str, Tensor]:
     return {name: one.detach().clone() for name, one in found.items() if one is not None}
 
 
-keep_dynamo_out(CallGradients._add)
+keep_dynamo_out(CallGradients._add, CallGradients._arrive)

@@ -76,7 +76,7 @@ class FlatTensors:
         if own.is_conj():
             return "conjugate", {}, [own.conj()]
         if own.is_neg():
-            return "negative", {}, [torch._neg_view(own)]
+            return "negative", {}, [-own]
         return "strided", self._strided(own), []
 
     def tensors(self) -> dict[str, Tensor]:
@@ -136,6 +136,7 @@ def _storable(flat: Tensor) -> Tensor:
 
 
 def _quantized(tensor: Tensor) -> Described:
+    """Its numbers, and how they are rounded; quantised again they are the same."""
     traits: dict[str, Any] = {"dtype": str(tensor.dtype).removeprefix("torch."), "axis": None}
     if tensor.qscheme() in (torch.per_tensor_affine, torch.per_tensor_symmetric):
         scales = torch.tensor([tensor.q_scale()], dtype=torch.float64)
@@ -143,4 +144,4 @@ def _quantized(tensor: Tensor) -> Described:
     else:
         scales, zeros = tensor.q_per_channel_scales(), tensor.q_per_channel_zero_points()
         traits["axis"] = tensor.q_per_channel_axis()
-    return "quantized", traits, [tensor.int_repr().contiguous(), scales, zeros]
+    return "quantized", traits, [tensor.dequantize(), scales, zeros]

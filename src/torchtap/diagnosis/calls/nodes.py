@@ -42,6 +42,8 @@ _TABLES = (
 """Tables of a module that a call depends on; those about state dicts are left out."""
 _HOOKS = frozenset(name for name in _TABLES if name.endswith("_hooks"))
 _OF_EVERY_MODULE = frozenset(vars(nn.Module())) - {"training", "_is_full_backward_hook"}
+_CONTAINERS = (tuple, list, dict)
+_MADE_BY_PYTHON = 1 << 9  # Py_TPFLAGS_HEAPTYPE.
 _TORCH = (torch.dtype, torch.layout, torch.memory_format)
 _HOMES = ("torch", "torch.nn.functional", "torch._C._nn", "torch.special", "math", "operator")
 """Where functions of C are found that do not say where they are."""
@@ -90,7 +92,7 @@ class Nodes:
         for kinds, write in _WRITERS:
             if isinstance(value, kinds):
                 return write(self, value)
-        return self._object(value)
+        return self.object(value)
 
     def part(self, value: Any, name: str) -> Node:
         """The node of a part; its name is kept for messages, if it cannot be written."""
@@ -176,25 +178,23 @@ class Nodes:
         pairs = [[name, self.part(one, f".{name}")] for name, one in own.items()]
         return ["dict", self.number(own), pairs]
 
-    def _object(self, value: Any) -> Node:
+    def object(self, value: Any) -> Node:
+        """An object of a class: its items, if it is a container, and its attributes."""
         kind = type(value)
         if isinstance(value, (int, str, float, bytes, set, frozenset, types.ModuleType)):
             raise UnwritableError(f"it is {_named(value)}, a class of its own")
-        if kind.__flags__ & (1 << 9) == 0 and not isinstance(value, (tuple, types.SimpleNamespace)):
-            raise UnwritableError(f"it is {_named(value)}, which is no plain data; {_WAY}")
+        if not isinstance(value, _CONTAINERS) and _hides_state(kind):
+            raise UnwritableError(
+                f"it is {_named(value)}, whose state only pickle could hold; {_WAY}"
+            )
         name = name_of(kind)
-        items: list[Node] = []
-        if isinstance(value, tuple):
-            items = self.parts(value)  # Before its number: a tuple cannot refer to itself.
+        # Of a tuple before its number: it cannot refer to itself.
+        items: list[Node] = self.parts(value) if isinstance(value, tuple) else []
         number = self.number(value)
         if isinstance(value, dict):
             items = self.pairs(value)
         elif isinstance(value, list):
             items = self.parts(value)
-        elif hasattr(kind, "__getstate__") and _hides_state(kind):
-            raise UnwritableError(
-                f"it is {_named(value)}, whose state only pickle could hold; {_WAY}"
-            )
         return ["object", number, name, items, self._attributes(_state(value))]
 
 
@@ -208,15 +208,15 @@ def _state(value: Any) -> dict[str, Any]:
         for name in (slots,) if isinstance(slots, str) else slots:
             if name not in ("__dict__", "__weakref__") and hasattr(value, name):
                 own.setdefault(name, getattr(value, name))
+    if isinstance(value, collections.defaultdict):
+        own["default_factory"] = value.default_factory
     return own
 
 
 def _hides_state(kind: type) -> bool:
-    """Whether a class, or a base of it, is made in C and holds what no attribute shows."""
-    return any(
-        base is not object and base.__flags__ & (1 << 9) == 0 and base not in (dict, list, tuple)
-        for base in kind.__mro__
-    )
+    """Return whether a class, or a base of it, is made in C and holds what no attribute shows."""
+    shown = (object, types.SimpleNamespace)
+    return any(base not in shown and not base.__flags__ & _MADE_BY_PYTHON for base in kind.__mro__)
 
 
 def _named(value: Any) -> str:
@@ -241,9 +241,11 @@ def name_of(value: Any) -> str:
             f"the {what} is of __main__, which no other process can import; move it into a file "
             f"that is imported"
         )
+    own = getattr(value, "__name__", path)  # Of torch.relu, which is said to be of another class.
     for module in dict.fromkeys(one for one in (home, *_HOMES) if one):
-        if _found(module, path) is value:
-            return f"{module}:{path}"
+        for known in dict.fromkeys((path, own)):
+            if _found(module, known) is value:
+                return f"{module}:{known}"
     raise UnwritableError(f"the {what} of {home} cannot be imported by that name")
 
 
@@ -278,24 +280,21 @@ def _dict(nodes: Nodes, value: dict[Any, Any]) -> Node:
 
 def _array(nodes: Nodes, value: Any) -> Node:
     plain = np.asarray(value)
-    if plain.dtype.hasobject or plain.dtype.kind not in "biufcmM":
+    if plain.dtype.hasobject:
         raise UnwritableError(f"it is a numpy array of {plain.dtype}")
-    number = nodes.number(value)
-    words = np.dtype(f"i{min(plain.dtype.itemsize, 8)}")
-    whole = np.ascontiguousarray(plain)
-    raw = whole.reshape(-1).view(words) if plain.dtype.itemsize > 8 else whole.view(words)
-    tensor = torch.from_numpy(
-        raw.reshape(*plain.shape, -1) if plain.dtype.itemsize > 8 else raw.copy()
-    )
+    raw = torch.from_numpy(np.frombuffer(plain.tobytes(), dtype=np.uint8).copy())
     kind = "scalar" if isinstance(value, np.generic) else "array"
-    return [kind, number, plain.dtype.str, nodes.tensor(tensor.reshape(plain.shape or (1,)))]
+    return [kind, nodes.number(value), plain.dtype.str, list(plain.shape), nodes.tensor(raw)]
 
 
 def _numpy_generator(nodes: Nodes, value: Any) -> Node:
-    bits = value.bit_generator if isinstance(value, np.random.Generator) else value._bit_generator
-    state = nodes.node(_plain_state(bits.state))
-    kind = type(value).__name__
-    return ["numpy generator", nodes.number(value), kind, type(bits).__name__, state]
+    if isinstance(value, np.random.RandomState):
+        state: Any = value.get_state(legacy=False)
+        bits = state["bit_generator"]
+    else:
+        state, bits = value.bit_generator.state, type(value.bit_generator).__name__
+    held = nodes.node(_plain_state(state))
+    return ["numpy generator", nodes.number(value), type(value).__name__, bits, held]
 
 
 def _plain_state(state: Any) -> Any:
@@ -348,7 +347,7 @@ _PLAIN: dict[type, Callable[[Nodes, Any], Node]] = {
 def _container(nodes: Nodes, value: Any) -> Node:
     """A dict, list or set; one of an own class is an object with items."""
     write = _PLAIN.get(type(value))
-    return nodes._object(value) if write is None else write(nodes, value)
+    return nodes.object(value) if write is None else write(nodes, value)
 
 
 def _tuple(nodes: Nodes, value: tuple[Any, ...]) -> Node:
@@ -356,7 +355,7 @@ def _tuple(nodes: Nodes, value: tuple[Any, ...]) -> Node:
         return ["size", list(map(int, value))]
     if type(value) is tuple:
         return ["tuple", nodes.parts(value)]
-    return nodes._object(value)
+    return nodes.object(value)
 
 
 _WRITERS: tuple[tuple[Any, Callable[[Nodes, Any], Node]], ...] = (
@@ -366,7 +365,7 @@ _WRITERS: tuple[tuple[Any, Callable[[Nodes, Any], Node]], ...] = (
     (_TORCH, lambda nodes, value: ["torch", str(value).removeprefix("torch.")]),
     (torch.device, lambda nodes, value: ["device", str(value)]),
     ((np.ndarray, np.generic), _array),
-    (np.random.Generator, _numpy_generator),
+    ((np.random.Generator, np.random.RandomState), _numpy_generator),
     (torch.Generator, lambda nodes, value: [
         "generator", nodes.number(value), str(value.device), nodes.tensor(value.get_state())
     ]),

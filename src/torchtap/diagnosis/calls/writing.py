@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -62,17 +62,28 @@ def _every_tensor(call: Call) -> Iterator[Tensor]:
     yield from tensors_in(call.around).values()
 
 
+def _files(path: Path) -> tuple[str, dict[str, Tensor]]:
+    """The text and the flat tensors of a folder, or of an exported script."""
+    if path.suffix in (".py", ".safetensors") and path.is_file():
+        tensors = path.with_suffix(".safetensors")
+        if not tensors.is_file():
+            raise InputError(f"There is no {tensors} beside {path}. Export the call again.")
+        with safe_open(tensors, "pt") as opened:
+            return (opened.metadata() or {}).get("call", ""), load_file(tensors)
+    text, tensors = path / JSON, path / TENSORS
+    if not text.is_file() or not tensors.is_file():
+        raise InputError(f"{path} holds no call: there is no {JSON} with {TENSORS}. {_WAY}")
+    return text.read_text(encoding="utf-8"), load_file(tensors)
+
+
 def load_call(folder: Path) -> Call:
-    """Read a call that was saved.
+    """Read a call that was saved or exported.
 
     Raises:
         InputError: the folder holds none, or names a class that cannot be imported.
     """
-    text, tensors = folder / JSON, folder / TENSORS
-    if not text.is_file() or not tensors.is_file():
-        raise InputError(f"{folder} holds no call: there is no {JSON} with {TENSORS}. {_WAY}")
     try:
-        found = read_call(text.read_text(encoding="utf-8"), load_file(tensors))
+        found = read_call(*_files(folder))
     except (UnreadableError, SafetensorError, UnicodeDecodeError, KeyError) as error:
         raise InputError(f"{folder} cannot be read: {error}. {_WAY}") from error
     return Call(

@@ -22,7 +22,8 @@ class Result:
     Attributes:
         output: what the module returned.
         buffers: name -> value after the call.
-        arriving: name of a tensor in the output -> the gradient that arrived at it.
+        arriving: name of a tensor in the output -> the gradient that arrived at it. Of tensors that
+            the call put into an argument, as into a cache, too: ``argument 1.keys``.
         inputs: name of a tensor among the arguments -> its gradient through this call.
         parameters: name of a parameter -> its gradient by this call.
     """
@@ -104,7 +105,7 @@ def run_again(
         held = held_output(output)
         for param in params.values():
             param.grad = None
-        _backward(tensors_in(output), arriving)
+        _backward({**named_arguments(args, kwargs), **tensors_in(output)}, arriving)
     return Result(
         output=held,
         buffers=buffers,
@@ -154,6 +155,12 @@ def _receive(tensor: Tensor, name: str, gradients: dict[str, Tensor]) -> None:
 def arguments_by_name(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Positions as numbers, and keywords as names."""
     return {**{str(place): one for place, one in enumerate(args)}, **kwargs}
+
+
+def named_arguments(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Tensors among the arguments, under names that those of an output never have."""
+    found = tensors_in(arguments_by_name(args, kwargs))
+    return {f"argument {name}": one for name, one in found.items()}
 
 
 def copies(tensors: Sequence[Tensor], *, differentiable: bool = False) -> list[Tensor]:

@@ -13,6 +13,7 @@ import functools
 import importlib
 import json
 import random
+import warnings
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -22,6 +23,9 @@ from torch import Tensor, nn
 
 FORMAT = "torchtap call 1"
 Node = Any
+
+
+_MADE_BY_PYTHON = 1 << 9  # Py_TPFLAGS_HEAPTYPE.
 
 
 class UnreadableError(Exception):
@@ -130,9 +134,12 @@ class _Reader:
         from torch.nn.utils import parametrize
 
         made = self.module(number, *rest)
-        parametrize._inject_new_class(made)
-        for name in made.parametrizations:
-            parametrize._inject_property(made, name)
+        try:
+            parametrize._inject_new_class(made)
+            for name in made.parametrizations:
+                parametrize._inject_property(made, name)
+        except AttributeError as error:
+            raise UnreadableError(f"this torch cannot make {rest[0]} parametrised again") from error
         return made
 
     def object(self, number: int, name: str, parts: Node, attributes: Node) -> Any:
@@ -141,18 +148,14 @@ class _Reader:
             items = self.all(parts)
             is_native = kind.__module__.startswith("torch.return_types")
             made = self.know(number, kind(items) if is_native else tuple.__new__(kind, items))
-        elif issubclass(kind, dict):
-            made = self.know(number, dict.__new__(kind))
-            made_dict: Any = (
-                collections.OrderedDict if issubclass(kind, collections.OrderedDict) else dict
-            )
-            for key, value in parts:
-                made_dict.__setitem__(made, self.value(key), self.value(value))
-        elif issubclass(kind, list):
-            made = self.know(number, list.__new__(kind))
-            list.extend(made, self.all(parts))
         else:
-            made = self.know(number, object.__new__(kind))
+            native = next(base for base in kind.__mro__ if not base.__flags__ & _MADE_BY_PYTHON)
+            made = self.know(number, native.__new__(kind))
+            if issubclass(kind, dict):
+                for key, value in parts:
+                    native.__setitem__(made, self.value(key), self.value(value))
+            elif issubclass(kind, list):
+                list.extend(made, self.all(parts))
         for key, value in self.value(attributes).items():
             object.__setattr__(made, key, value)
         return made
@@ -176,32 +179,35 @@ def _parameter(tensor: Tensor, traits: dict[str, Any]) -> Tensor:
 def _quantized(reader: _Reader, traits: dict[str, Any], *parts: Node) -> Tensor:
     whole, scales, zeros = reader.all(list(parts))
     dtype = getattr(torch, traits["dtype"])
-    axis = traits["axis"]
-    if axis is None:
-        scale, zero = float(scales[0]), int(zeros[0])
-        made = torch._empty_affine_quantized(whole.shape, scale=scale, zero_point=zero, dtype=dtype)
-    else:
-        made = torch._empty_per_channel_affine_quantized(
-            whole.shape, scales=scales, zero_points=zeros, axis=axis, dtype=dtype
-        )
-    raw = torch.empty(0, dtype=whole.dtype).set_(  # type: ignore[call-overload]
-        whole.contiguous().untyped_storage(), 0, whole.shape
-    )
-    made.untyped_storage().copy_(raw.untyped_storage())
-    return made
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PyTorch is about to drop quantised dtypes.
+        if traits["axis"] is None:
+            return torch.quantize_per_tensor(whole, float(scales[0]), int(zeros[0]), dtype)
+        return torch.quantize_per_channel(whole, scales, zeros, traits["axis"], dtype)
+
+
+def _negative(reader: _Reader, traits: dict[str, Any], part: Node) -> Tensor:
+    """A view that shows memory with the other sign, as the imaginary part of a conjugate is."""
+    held = reader.value(part)
+    return torch.complex(torch.zeros_like(held), held).conj().imag
 
 
 def _compressed(reader: _Reader, traits: dict[str, Any], *parts: Node) -> Tensor:
     compressed, plain, values = reader.all(list(parts))
     return torch.sparse_compressed_tensor(
-        compressed, plain, values, traits["shape"], layout=getattr(torch, traits["layout"])
+        compressed,
+        plain,
+        values,
+        traits["shape"],
+        layout=getattr(torch, traits["layout"]),
+        check_invariants=True,
     )
 
 
 def _coo(reader: _Reader, traits: dict[str, Any], *parts: Node) -> Tensor:
     indices, values = reader.all(list(parts))
     return torch.sparse_coo_tensor(
-        indices, values, traits["shape"], is_coalesced=traits["coalesced"]
+        indices, values, traits["shape"], check_invariants=True, is_coalesced=traits["coalesced"]
     )
 
 
@@ -213,7 +219,7 @@ def _nested(reader: _Reader, traits: dict[str, Any], *parts: Node) -> Tensor:
 _TENSORS: dict[str, Callable[..., Tensor]] = {
     "strided": lambda reader, traits: reader.strided(traits),
     "conjugate": lambda reader, traits, part: reader.value(part).conj(),
-    "negative": lambda reader, traits, part: torch._neg_view(reader.value(part)),
+    "negative": _negative,
     "coo": _coo,
     "compressed": _compressed,
     "nested": _nested,
@@ -254,15 +260,19 @@ def _numpy_generator(reader: _Reader, number: int, name: str, kind: str, state: 
     import numpy
 
     bits = getattr(numpy.random, kind)()
-    bits.state = reader.value(state)
-    return reader.know(number, getattr(numpy.random, name)(bits))
+    made = getattr(numpy.random, name)(bits)
+    if name == "RandomState":
+        made.set_state(reader.value(state))
+    else:
+        bits.state = reader.value(state)
+    return reader.know(number, made)
 
 
-def _array(reader: _Reader, number: int, dtype: str, node: Node) -> Any:
+def _array(reader: _Reader, number: int, dtype: str, shape: list[int], node: Node) -> Any:
     import numpy
 
-    array = reader.value(node).numpy().view(numpy.dtype(dtype))
-    return reader.know(number, array)
+    raw = reader.value(node).numpy().tobytes()
+    return reader.know(number, numpy.frombuffer(raw, numpy.dtype(dtype)).reshape(shape).copy())
 
 
 def _deque(reader: _Reader, number: int, most: int | None, nodes: list[Node]) -> Any:
