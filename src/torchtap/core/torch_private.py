@@ -47,7 +47,6 @@ WATCHING = (
 MOVING = ("tt.offload", "tt.advise_offload", "tt.saved_report")
 """Doors through which hooks go on what autograd saves."""
 DRAWING = ("tt.graph",)
-EXPLAINING = ("tt.explain_errors",)
 
 
 @dataclass(frozen=True, slots=True)
