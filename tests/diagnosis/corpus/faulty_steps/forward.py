@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from planted_faults.planted import Op, Planted, Training, sequence, training
+from faulty_steps.planted import Op, Planted, Training, sequence, training
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from planted_differences import decoder, pictures
-from planted_differences.situation import Situation, Two, wrong
+from differing_models import decoder, pictures
+from differing_models.situation import Situation, Two, wrong
 
 SITUATIONS: list[Situation] = [*decoder.SITUATIONS, *pictures.SITUATIONS]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from planted_differences.situation import Situation, Two
+from differing_models.situation import Situation, Two
 from torch import Tensor, nn
 
 COMPUTED, WEIGHTS = ("computation",), ("weights",)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from planted_faults.planted import Planted, Training, sequence
+from faulty_steps.planted import Planted, Training, sequence
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 

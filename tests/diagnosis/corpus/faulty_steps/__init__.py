@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from planted_faults import backward, forward, outside, state
-from planted_faults.planted import Planted, Training, wrong
+from faulty_steps import backward, forward, outside, state
+from faulty_steps.planted import Planted, Training, wrong
 
 FAULTS: list[Planted] = [*forward.FAULTS, *backward.FAULTS, *state.FAULTS, *outside.FAULTS]
 FINE: list[Planted] = [*forward.FINE, *backward.FINE]

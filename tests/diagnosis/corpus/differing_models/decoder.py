@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from planted_differences.situation import Situation, Two
+from differing_models.situation import Situation, Two
 from torch import Tensor, nn
 
 functional = nn.functional
