@@ -162,7 +162,7 @@ class Renamed(nn.Module):
         self.wte, self.wpe = copy.deepcopy(decoder.embed), copy.deepcopy(decoder.places)
         self.h = nn.ModuleList(copy.deepcopy(layer) for layer in decoder.layers)
         for layer in self.h:
-            layer.attn = Packed(layer.attn, order)  # type: ignore[assignment, arg-type]
+            layer.attn = Packed(layer.attn, order)  # type: ignore[arg-type]
         self.ln_f, self.lm_head = copy.deepcopy(decoder.norm), copy.deepcopy(decoder.head)
 
     def forward(self, words: Tensor) -> Tensor:
@@ -265,7 +265,9 @@ def _renamed(order: tuple[int, int, int] = (0, 1, 2)) -> Two:
 def _renamed_and_eps() -> Two:
     two = _renamed()
     for layer in two.b.get_submodule("h").children():
-        layer.get_submodule("norm2").eps = 0.1
+        norm = layer.get_submodule("norm2")
+        assert isinstance(norm, nn.RMSNorm)
+        norm.eps = 0.1
     return two
 
 

@@ -89,6 +89,12 @@ def _norm_in_train(b: Pictures) -> None:
     b.bn.train()
 
 
+def _channels_last(b: Pictures) -> None:
+    for param in b.parameters():
+        if param.ndim == 4:
+            param.data = param.contiguous(memory_format=torch.channels_last)
+
+
 def _flipped(b: Pictures) -> None:
     b.stem.weight.copy_(b.stem.weight.flip(-1))
 
@@ -101,7 +107,7 @@ SITUATIONS = [
     Situation("pictures_itself", lambda: changed(lambda b: None)),
     Situation(
         "channels_last",
-        lambda: changed(lambda b: b.to(memory_format=torch.channels_last)),
+        lambda: changed(_channels_last),
     ),
     Situation(
         "nearest", lambda: _set("up", lambda: nn.Upsample(scale_factor=2)), ("up",), COMPUTED
