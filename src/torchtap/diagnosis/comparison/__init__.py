@@ -7,5 +7,5 @@
 - Two modules: ``two_modules`` runs both, ``feeding`` gives one the inputs of the other, and
   ``experiments`` finds what makes the difference vanish (``parameter_pairs`` knows whose weights
   are whose).
-- ``first_divergence`` names the row, ``result`` holds what came out and ``show_comparison`` prints it.
+- ``first_divergence`` names the row; ``result`` holds what came out, ``show_comparison`` prints it.
 """

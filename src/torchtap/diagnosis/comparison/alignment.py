@@ -1,4 +1,4 @@
-"""Which call of one side is which of the other: by path, by a mapping, then by what they are like."""
+"""Which call of one side is which of the other: by path, by a mapping, then by likeness."""
 
 from __future__ import annotations
 
@@ -121,14 +121,13 @@ def _aligned(
     return pairs
 
 
-def _scores(
-    ones: Sequence[Call], twos: Sequence[Call], fixed: Sequence[Pair]
-) -> list[list[float]]:
+def _scores(ones: Sequence[Call], twos: Sequence[Call], fixed: Sequence[Pair]) -> list[list[float]]:
     """Return how alike calls are; 0 where their parents are aligned, and not with each other."""
     homes = {id(pair.one): pair.two for pair in fixed}
     partners = {id(pair.two): pair.one for pair in fixed}
-    above_one, above_two = _parents(ones, [*(p.one for p in fixed), *ones]), _parents(
-        twos, [*(p.two for p in fixed), *twos]
+    above_one, above_two = (
+        _parents(ones, [*(p.one for p in fixed), *ones]),
+        _parents(twos, [*(p.two for p in fixed), *twos]),
     )
     likeness = _likeness()
 

@@ -27,9 +27,58 @@ def compare(
     tolerance: float | None = None,
     **kwargs: Any,
 ) -> Comparison:
-    """Say in what two runs, or two modules, differ: which call departs first, and why.
+    r"""Say in what two runs, or two modules, differ: which call departs first, and why.
 
-    TODO
+    **Two runs** (in memory, or paths of saved ones; of other processes, commits, dtypes or names)
+    are compared step by step, up to the first step that differs. Values that were measured and not
+    kept are compared by their statistics, which give a lower bound of the distance.
+
+    **Two modules** are both called with ``inputs``, from the same random state, forward and, where
+    grad mode is on and an output requires grad, backward from a fixed loss over all outputs that
+    both have. What each call *adds* is found by giving the candidate's module the very inputs that
+    the reference was given; the cause is found by experiment: modes, buffers, weights, random state
+    and dtype of the reference are lent to it, and what makes the difference vanish is the cause.
+    Parameters, their ``.grad``, buffers, modes and random states are put back to the bit, also
+    after an exception. Compiled modules run uncompiled; ``notes`` says how far they are as
+    compiled.
+
+    Calls are aligned by path and number, then by ``map``, and what is left by the order of the
+    calls, the parameters, the sizes of outputs, the class and the last name. Rounding is allowed
+    ``4 eps + 4 sqrt(K) min(eps, 2^-23)`` (``eps`` of the coarsest dtype, ``K`` terms of the longest
+    sum), ``sqrt(n)`` times as much after ``n`` calls, and 4 times the distance of two runs of the
+    reference. NaN at the same place in both is equal.
+
+    Args:
+        a: the reference: a run, the path of one, or a module.
+        b: the candidate, likewise.
+        *inputs: what both modules are called with. Floating-point inputs are converted to the dtype
+            of a module that cannot be called with them, which ``notes`` says.
+        map: paths of ``a`` -> paths of ``b``, as a dict or pairs. A path stands for all below it; a
+            name that is no path stands for that part of any path; regular expressions match whole
+            parts, as ``{r"h\.(\d+)": r"layers.\1"}``.
+        tolerance: relative distance that is allowed everywhere, in place of what rounding explains;
+            0 for equality to the bit.
+        **kwargs: keyword arguments of both modules.
+
+    Returns:
+        ``same`` (also ``bool()``), ``rows``, ``first``, ``only_a``, ``only_b`` and ``notes``.
+
+    Raises:
+        CompareError: both have nothing in common, ``map`` fits nothing, or one is a run and the
+            other a module.
+        Exception: what a module raises that is called with the inputs.
+
+    Example:
+        >>> import copy, torch, torchtap as tt
+        >>> from torch import nn
+        >>> model = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 2))
+        >>> port = copy.deepcopy(model)
+        >>> port[1].approximate = "tanh"
+        >>> found = tt.compare(model, port, torch.randn(3, 4))
+        >>> found.same, found.first.path, found.first.cause
+        (False, '1', 'computation')
+        >>> bool(tt.compare(model, model, torch.randn(3, 4)))
+        True
     """
     names = renaming(map)
     if tolerance is not None and not (tolerance >= 0 and math.isfinite(tolerance)):
@@ -44,9 +93,7 @@ def compare(
             "Two runs are compared as they were recorded, and take no inputs; inputs are for two "
             "modules."
         )
-    return compare_runs(
-        runs[0], runs[1], names, tolerance=tolerance, names=_names(a, b)
-    )
+    return compare_runs(runs[0], runs[1], names, tolerance=tolerance, names=_names(a, b))
 
 
 def _run(given: Any, name: str) -> Run:

@@ -80,5 +80,3 @@ def only_of(step: ComparedStep) -> tuple[list[str], list[str]]:
 
 def _calls(pair: Pair) -> tuple[Call, Call]:
     return pair.one, pair.two
-
-

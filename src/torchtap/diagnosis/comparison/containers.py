@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from torchtap.diagnosis.comparison.alignment import Pair
 from torchtap.diagnosis.comparison.run_rows import Compared
@@ -50,7 +51,9 @@ def between(one: Compared, found: Sequence[Compared], alone: Alone) -> tuple[str
     inner = [
         other
         for other in found
-        if other.pair is not None and other.row.port == "output" and one.pair.one.holds(other.pair.one)
+        if other.pair is not None
+        and other.row.port == "output"
+        and one.pair.one.holds(other.pair.one)
     ]
     crossing = _crossing([other.pair for other in inner if other.pair is not None])
     if crossing is not None:
@@ -82,7 +85,7 @@ def _missing(pair: Pair, alone: Alone) -> tuple[Call, bool] | None:
 def _crossing(pairs: Sequence[Pair]) -> tuple[str, str] | None:
     """Two calls that follow each other in the reference, and the other way in the candidate."""
     leaves = [pair for pair in pairs if pair.one.is_leaf]
-    for first, second in zip(leaves, leaves[1:], strict=False):
+    for first, second in pairwise(leaves):
         if second.two.place < first.two.place:
             return first.one.name, second.one.name
     return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -131,13 +130,10 @@ def _worst_buffer(feeder: Feeder) -> str:
 
 
 def _unexplained(feeder: Feeder) -> str:
-    pairs = feeder.differing()
+    pairs = [pair for pair in feeder.differing() if not pair.is_transposed]
     is_known = len(feeder.params) == sum(1 for _ in feeder.module.parameters())
-    same = [] if pairs or not is_known else ["weights"] if feeder.params else []
-    same += ["input", "mode", "buffers"]
-    said = f"with the same {', '.join(same)}"
+    same = ["weights"] if feeder.params and is_known and not pairs else []
+    said = f"the same {', '.join([*same, 'input'])} and mode"
     if pairs:
         said += f"; weights differ too ({_apart(pairs[0]).relative:.2g} at {pairs[0].name})"
     return said
-
-

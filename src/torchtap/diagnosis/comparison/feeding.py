@@ -153,7 +153,7 @@ class Feeder:
                     pair.own.data = value.to(kind, copy=True).contiguous()
             elif lent.dtype:
                 for pair in self.params:
-                    pair.own.data = pair.own.data.to(pair.values[0].dtype)
+                    pair.own.data = pair.unrounded().contiguous()
             yield
         finally:
             for param, data in before:
@@ -199,7 +199,7 @@ def _floating(value: Any) -> dict[str, Tensor]:
 
 
 def _tensor(value: Any) -> Tensor:
-    return value if isinstance(value, Tensor) else value.value  # type: ignore[no-any-return]
+    return value if isinstance(value, Tensor) else value.value
 
 
 def relative(found: Distance | None) -> float:

@@ -36,6 +36,14 @@ class ParameterPair:
         """Return whether the candidate has the value of the reference, as it stands."""
         return same(self.own.detach(), self.values[0].to(self.own.dtype))
 
+    def unrounded(self) -> Tensor:
+        """The value in the dtype of the reference: where that is what it was rounded from."""
+        kind = self.values[0].dtype
+        for value in self.values:
+            if same(self.own.detach(), value.to(self.own.dtype)):
+                return value.clone()
+        return self.own.detach().to(kind, copy=True)
+
     @property
     def is_transposed(self) -> bool:
         """Return whether the candidate has the transposed value of the reference."""
@@ -164,17 +172,17 @@ def _split(value: Tensor, parts: list[Tensor]) -> list[tuple[Tensor, ...]]:
     for way in ways:
         sizes = [part.shape[0] for part in parts]
         if sum(sizes) == way.shape[0] and all(p.shape[1:] == way.shape[1:] for p in parts):
-            found.append(list(way.split(sizes)))
+            found.append(list(torch.split(way, sizes)))
     return [tuple(way[place] for way in found) for place in range(len(parts))] if found else []
 
 
 def _together(parts: list[Tensor], own: Tensor) -> tuple[Tensor, ...]:
     ways = [parts, [part.t() for part in parts]] if parts[0].dim() == 2 else [parts]
-    found = []
+    found: list[Tensor] = []
     for way in ways:
         if all(part.shape[1:] == way[0].shape[1:] for part in way):
             whole = torch.cat(way)
-            found += [one for one in _as(whole, own)[:1]]
+            found += _as(whole, own)[:1]
             if whole.dim() == 2 and whole.t().shape == own.shape:
                 found.append(whole.t())
     return tuple(found)

@@ -17,9 +17,8 @@ _MOST_NEAR = 3
 class Renaming:
     """Paths of the reference -> paths of the candidate.
 
-    A name is of one module and of those below it; the longest that fits counts. What is no plain
-    path is a regular expression over whole parts of a path, and all of them are applied, one after
-    the other.
+    A name is of one module and of those below it; the longest that fits counts. Expressions match
+    whole parts of a path, and all of them are applied, one after the other.
 
     Example:
         >>> Renaming({"wte": "embed"}, ((r"h\\.(\\d+)", r"layers.\\1"),)).of("h.3.attn")
@@ -39,8 +38,8 @@ class Renaming:
             path = re.sub(_whole_parts(expression), instead, path)
         return path
 
-    def check(self, known: Sequence[str], others: Sequence[str]) -> None:
-        """Raise for what fits no path of either side.
+    def fitted(self, known: Sequence[str], others: Sequence[str]) -> Renaming:
+        """The same for two models: a name that is no path of the reference is a part of paths.
 
         Args:
             known: paths of the reference.
@@ -50,22 +49,26 @@ class Renaming:
             CompareError: a name or expression fits nothing in the reference, or all that it gives
                 is missing in the candidate.
         """
-        for name in self.names:
-            if not any(_is_at_or_below(path, name) for path in known):
-                raise CompareError(_unknown(name, "the reference has no module", known))
-            target = self.names[name]
+        whole = {n: o for n, o in self.names.items() if any(_is_at_or_below(p, n) for p in known)}
+        parts = [(re.escape(n), o) for n, o in self.names.items() if n not in whole]
+        made = Renaming(whole, (*self.expressions, *parts))
+        for expression, _ in made.expressions:
+            if not any(re.search(_whole_parts(expression), path) for path in known):
+                raise CompareError(_unknown(expression, known))
+        moved = [path for path in known if made.of(path) != path]
+        if moved and not any(made.of(path) in others for path in moved):
+            given = made.of(moved[-1])
+            raise CompareError(
+                f"map makes {given!r} of {moved[-1]!r}, and the candidate has nothing of what it "
+                f"makes{did_you_mean(given, others)}"
+            )
+        for name, target in whole.items():
             if not any(_is_at_or_below(path, target) for path in others):
-                raise CompareError(_unknown(target, "the candidate has no module", others))
-        for expression, _ in self.expressions:
-            found = [path for path in known if re.search(_whole_parts(expression), path)]
-            if not found:
-                raise CompareError(_unknown(expression, "no path of the reference fits", known))
-            if not any(self.of(path) in others for path in found):
-                given = self.of(found[0])
                 raise CompareError(
-                    f"map makes {given!r} of {found[0]!r}, and the candidate has nothing that it "
-                    f"gives{did_you_mean(given, others)}"
+                    f"map makes {target!r} of {name!r}, and the candidate has no module "
+                    f"{target!r}{did_you_mean(target, others)}"
                 )
+        return made
 
 
 def renaming(given: Map) -> Renaming:
@@ -129,5 +132,6 @@ def _joined(path: str, rest: str) -> str:
     return f"{path}.{rest}" if path and rest else path or rest
 
 
-def _unknown(text: str, what: str, known: Sequence[str]) -> str:
-    return f"map names {text!r}, and {what} {text!r}{did_you_mean(text, known)}"
+def _unknown(text: str, known: Sequence[str]) -> str:
+    plain = text.replace("\\", "")
+    return f"map has {plain!r}, which fits no path of the reference{did_you_mean(plain, known)}"

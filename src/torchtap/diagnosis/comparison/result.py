@@ -68,7 +68,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Comparison(Printed):
-    """The result of ``tt.compare``. ``bool()`` is :attr:`same`; printing it shows a table.
+    """The result of ``tt.compare``. ``bool()`` is ``same``; printing it shows a table.
 
     Attributes:
         same: nothing differs beyond what rounding explains.

@@ -10,7 +10,12 @@ from torchtap.core.ports import BY_NAME
 from torchtap.diagnosis.comparison.containers import Alone, between
 from torchtap.diagnosis.comparison.distance import distance
 from torchtap.diagnosis.comparison.rounding import rounding
-from torchtap.diagnosis.comparison.run_rows import Compared, dtypes_of_pair, num_terms_of
+from torchtap.diagnosis.comparison.run_rows import (
+    Compared,
+    dtypes_of_pair,
+    lacking,
+    num_terms_of,
+)
 from torchtap.diagnosis.comparison.step_calls import is_below
 from torchtap.runs.run import Run
 
@@ -47,6 +52,8 @@ class RunCauses:
         return f"{one.row.name} gets the same and returns something else:"
 
     def _of_state(self, one: Compared) -> tuple[str, str]:
+        if one.states is not None and (lack := lacking(*one.states)):
+            return "missing", f"{one.row.name}: {lack}."
         cause = {"param": "weights", "buffer": "buffers"}.get(one.row.port, "computation")
         said = f"{_said_state(one)}, and no value that flows was seen to differ before."
         if BY_NAME[one.row.port].taken == "optimizer":

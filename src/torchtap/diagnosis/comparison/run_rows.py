@@ -19,8 +19,9 @@ from torchtap.diagnosis.comparison.distance import (
 from torchtap.diagnosis.comparison.renaming import Renaming
 from torchtap.diagnosis.comparison.result import Row
 from torchtap.diagnosis.comparison.rounding import coarsest, epsilon, rounding
-from torchtap.diagnosis.comparison.step_calls import Call, State, StepCalls
+from torchtap.diagnosis.comparison.step_calls import State, StepCalls
 
+_GRADIENT = "param_grad"
 _SHARE = 0.05
 """Gradients below this share of the largest of their kind are allowed its rounding: one that is
 zero but for rounding, as that of the bias of keys, is noise."""
@@ -105,7 +106,7 @@ class _Terms:
         """Return the tolerance at a port."""
         if self._fixed is not None:
             return self._fixed
-        one, two = self._pair.one, self._pair.two
+        one = self._pair.one
         num_calls = one.num_inside if self._num_before is None else self._num_before
         own = rounding(dtypes_of_pair(self._pair), num_terms_of(self._pair), num_calls=num_calls)
         return max(own, 4 * self._noise.get((one.path, port, one.number), 0.0))
@@ -211,20 +212,29 @@ def compared_states(
         what both have, and what only one has.
     """
     known = {(state.path, state.port, state.number): state for state in two.states}
+    have_gradients = all(any(s.port == _GRADIENT for s in each.states) for each in (one, two))
     found, only = [], []
     for state in one.states:
         path = homes.get(state.path, renaming.of(state.path))
         other = known.pop((path, state.port, state.number), None)
+        if other is None and have_gradients and state.port == _GRADIENT and state.path in homes:
+            other = State(path, state.port, state.number, {})
         if other is None:
             only.append(state)
             continue
         found.append(_of_states(state, other, one.step, fixed))
+    back = {home: path for path, home in homes.items()}
+    for key, state in list(known.items()):
+        if have_gradients and state.port == _GRADIENT and state.path in back:
+            own = State(back[state.path], state.port, state.number, {})
+            found.append(_of_states(own, known.pop(key), one.step, fixed))
     found.sort(key=lambda each: ("parameter", "backward", "optimizer").index(each.row.phase))
     return _with_largest(found, fixed), only, list(known.values())
 
 
 def _of_states(one: State, two: State, step: int, fixed: float | None) -> Compared:
-    total = _of_named(one.values, two.values)
+    lack = lacking(one, two)
+    total = Distance(math.inf, 1.0, why=lack) if lack else _of_named(one.values, two.values)
     # Parameters and buffers are what they were set to; their gradients and updates are computed.
     dtypes = [*dtypes_of(one.values), *dtypes_of(two.values)]
     exact = epsilon(coarsest(dtypes) or "int64") if len(set(dtypes)) > 1 else 0.0
@@ -234,6 +244,17 @@ def _of_states(one: State, two: State, step: int, fixed: float | None) -> Compar
     path, other = (str(Site(each.path)).rpartition(":")[0] for each in (one, two))
     row = _row(path, other, one.port, one.number, one.phase, step, total, None, tolerance)
     return Compared(row, None, (one, two), total, None)
+
+
+def lacking(one: State, two: State) -> str:
+    """Say which gradient one side has not got, where the other has one; empty if that is none."""
+    mine, theirs = one.values.keys(), two.values.keys()
+    is_renamed = len(mine) == len(theirs) and not mine & theirs
+    if one.port != _GRADIENT or mine == theirs or is_renamed:
+        return ""
+    lacks = [(name, "candidate") for name in mine - theirs]
+    name, side = (lacks or [(name, "reference") for name in theirs - mine])[0]
+    return f"there is no gradient of {name} in the {side}"
 
 
 def _last(shape: Sequence[int]) -> int:

@@ -19,9 +19,7 @@ def show_comparison(found: Comparison) -> Page:
     parts: list[Part] = [*_verdict(found)]
     if found.rows:
         rows = [row_cells(row, is_first=row is found.first) for row in found.rows]
-        grid = Grid(
-            rows, HEADERS, "llrrrrrl", elastic={0: 24}, limit=_MOST_ROWS, noun="difference"
-        )
+        grid = Grid(rows, HEADERS, "llrrrrrl", elastic={0: 24}, limit=_MOST_ROWS, noun="difference")
         parts += [BLANK, grid]
     parts += [*_only(found.only_a, found.names[0]), *_only(found.only_b, found.names[1])]
     if found.notes:

@@ -18,6 +18,7 @@ from torchtap.stats.statistics import Statistics
 _FLOW = ("input", "output")
 _GRADIENTS = ("grad_output", "grad_input")
 
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Call:
     """One call of a module.
@@ -68,6 +69,7 @@ class Call:
             other.place if other.start is None else other.start
         )
 
+
 @dataclass(frozen=True, slots=True, eq=False)
 class State:
     """Values of one module that are of no call: its parameters, their gradients and updates.
@@ -91,6 +93,7 @@ class State:
             return "optimizer"
         return "backward" if BY_NAME[self.port].is_gradient else "parameter"
 
+
 @dataclass(frozen=True, slots=True, eq=False)
 class StepCalls:
     """All that one side of a comparison has of one step.
@@ -110,6 +113,7 @@ class StepCalls:
     is_ordered: bool = True
     num_lost: int = 0
 
+
 @dataclass(slots=True)
 class _Growing:
     """A call while its records are gathered."""
@@ -118,9 +122,11 @@ class _Growing:
     start: float | None = None
     values: dict[str, dict[str, Value]] = field(default_factory=lambda: defaultdict(dict))
 
+
 def is_below(path: str, above: str) -> bool:
     """Return whether a path is below another one."""
     return path != above and (not above or path.startswith(f"{above}."))
+
 
 def step_calls(run: Run, step: int, known: Mapping[str, Traits] | None = None) -> StepCalls:
     """The calls of one step of a run; of sites that were measured alone, with their statistics.
@@ -151,8 +157,10 @@ def step_calls(run: Run, step: int, known: Mapping[str, Traits] | None = None) -
     found = [State(*key, values) for key, values in states.items()]
     return StepCalls(step, calls, found, is_ordered, num_lost)
 
+
 _Kept = dict[tuple[str, int, str], _Growing]
 _States = dict[tuple[str, str, int], dict[str, Value]]
+
 
 def _kept(run: Run, step: int) -> tuple[_Kept, _States, int]:
     calls: _Kept = defaultdict(_Growing)
@@ -172,14 +180,17 @@ def _kept(run: Run, step: int) -> tuple[_Kept, _States, int]:
                 call.place = place
     return calls, states, num_lost
 
+
 def _records(run: Run, step: int) -> Iterator[Record]:
     for record in run.records(None, steps=step, phase=None):
         if record.phase in (FORWARD, EVAL) and record.site.port != "saved":
             yield record
 
+
 def _leaf(record: Record) -> str:
     again = f"~backward {record.backward}" if record.backward > 0 else ""
     return f"{record.site.leaf}{again}"
+
 
 def _add_measured(run: Run, step: int, calls: _Kept, states: _States) -> None:
     """Add statistics of the sites of which no value was kept in the step."""
@@ -199,6 +210,7 @@ def _add_measured(run: Run, step: int, calls: _Kept, states: _States) -> None:
         if call.place < 0:
             call.place = ends.get(site.path, 0.0)
 
+
 def _ends(paths: Iterable[str]) -> dict[str, float]:
     """Places of modules in the order in which their calls would end: parts before the whole."""
     ends: dict[str, float] = {}
@@ -212,20 +224,21 @@ def _ends(paths: Iterable[str]) -> dict[str, float]:
 def _has(series: Any, site: Site, step: int) -> bool:
     return step in series.steps_of(site)
 
+
 def _traits(run: Run, states: _States, paths: set[str]) -> dict[str, Traits]:
     """Traits of the modules: from their parameters where these were recorded."""
     meta = run.meta
     own: dict[str, list[Value]] = defaultdict(list)
-    for (path, port, _), values in states.items():
+    for (path, port, _), named in states.items():
         if port == "param":
-            own[path] += values.values()
+            own[path] += named.values()
     found = {}
     for path in paths:
-        values = [
-            value for at, some in own.items() if at == path or is_below(at, path) for value in some
-        ]
+        held = [each for at, each in own.items() if at == path or is_below(at, path)]
+        values = [value for each in held for value in each]
         found[path] = _traits_of(meta.type_name(path), values, _counted(run, path))
     return found
+
 
 def _traits_of(type_name: str, values: Sequence[Value], counted: int) -> Traits:
     records = [value.value for value in values if isinstance(value, Record)]
@@ -240,13 +253,13 @@ def _traits_of(type_name: str, values: Sequence[Value], counted: int) -> Traits:
         return Traits(type_name, sizes, None, terms, dtypes)
     return Traits(type_name, (counted,) if counted else ())
 
+
 def _counted(run: Run, path: str) -> int:
     numbers = run.meta.num_parameters
     return sum(count for at, count in numbers.items() if at == path or is_below(at, path))
+
 
 def _above(path: str) -> Iterator[str]:
     while path:
         path = path.rpartition(".")[0]
         yield path
-
-__all__ = ["BACKWARD", "Call", "State", "StepCalls", "is_below", "step_calls"]

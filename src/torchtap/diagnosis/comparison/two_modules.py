@@ -15,7 +15,7 @@ from torchtap.diagnosis.comparison.alignment import Pair, align
 from torchtap.diagnosis.comparison.compared_step import ComparedStep, alone_of, result_of
 from torchtap.diagnosis.comparison.containers import Alone, between
 from torchtap.diagnosis.comparison.distance import distance
-from torchtap.diagnosis.comparison.experiments import experiment
+from torchtap.diagnosis.comparison.experiments import Found, experiment
 from torchtap.diagnosis.comparison.feeding import Feeder, relative
 from torchtap.diagnosis.comparison.first_divergence import first_divergence
 from torchtap.diagnosis.comparison.live_side import LiveSide, Seen, live_side
@@ -28,6 +28,7 @@ from torchtap.diagnosis.comparison.run_rows import (
     Noise,
     compared_calls,
     compared_states,
+    lacking,
 )
 from torchtap.diagnosis.comparison.step_calls import StepCalls, is_below
 
@@ -45,7 +46,7 @@ def compare_modules(
 ) -> Comparison:
     """Run both on the same inputs from the same random state, and compare call by call."""
     sides = live_side(a, args, kwargs), live_side(b, args, kwargs)
-    renaming.check(list(sides[0].modules), list(sides[1].modules))
+    renaming = renaming.fitted(list(sides[0].modules), list(sides[1].modules))
     outputs = sides[0].outputs(), sides[1].outputs()
     wanted = _wanted(*outputs)
     seen = sides[0].see(wanted[0]), sides[1].see(wanted[1])
@@ -59,7 +60,7 @@ def compare_modules(
 def _wanted(
     one: Mapping[str, Tensor], two: Mapping[str, Tensor]
 ) -> tuple[list[str] | None, list[str] | None]:
-    """The outputs that the loss is made of: those that both have, in the same number of elements."""
+    """The outputs that the loss is made of: those that both have, with as many elements."""
     left = {leaf: value for leaf, value in two.items() if value.is_floating_point()}
     mine, theirs = [], []
     for leaf, value in one.items():
@@ -109,9 +110,7 @@ class _Live:
         calls = self.seen[0].calls, self.seen[1].calls
         pairs = align(calls[0].calls, calls[1].calls, self.renaming)
         homes = {pair.one.path: pair.two.path for pair in reversed(pairs)}
-        found = compared_calls(
-            pairs, 0, fixed=self.tolerance, noise=self.noise, is_live=True
-        )
+        found = compared_calls(pairs, 0, fixed=self.tolerance, noise=self.noise, is_live=True)
         found = [self._fed(one, homes) for one in found]
         states, *only = compared_states(
             *self._like(calls, homes), self.renaming, homes, fixed=self.tolerance
@@ -129,14 +128,18 @@ class _Live:
         self, calls: tuple[StepCalls, StepCalls], homes: Mapping[str, str]
     ) -> tuple[StepCalls, StepCalls]:
         """Without the parameters of modules that keep them in another form."""
-        modules = self.sides[0].modules, self.sides[1].modules
-        others = {
-            path
+        ones, twos = self.sides[0].traits, self.sides[1].traits
+        others = [
+            (path, home)
             for path, home in homes.items()
-            if type(modules[0].get(path)) is not type(modules[1].get(home))
-        }
-        states = [one for one in calls[0].states if one.path not in others]
-        return replace(calls[0], states=states), calls[1]
+            if path in ones and home in twos and ones[path].type != twos[home].type
+        ]
+        left_out = [{path for path, _ in others}, {home for _, home in others}]
+        kept = [
+            replace(each, states=[one for one in each.states if one.path not in out])
+            for each, out in zip(calls, left_out, strict=True)
+        ]
+        return kept[0], kept[1]
 
     def feeder(self, pair: Pair, homes: Mapping[str, str]) -> Feeder | None:
         """What gives one pair's inputs to the candidate; ``None`` where they are not held."""
@@ -195,14 +198,26 @@ class _LiveCauses:
         head = f"{name} is given the same and returns something else"
         if shown is not None and shown.cause:
             return shown.cause, f"{head} (by {one.row.added:.2g}): {shown.text}."
+        if one.pair.one.is_leaf:
+            return self._of_leaf(one, one.pair, shown)
         cause, text = between(one, self.found, self.alone)
-        if one.total.why:
-            text = f"{name}:{one.row.port} is {one.total.why}. {text}"
-        said = f" Tried {shown.text}." if shown is not None and one.pair.one.is_leaf else ""
-        return cause, text + said
+        return cause, f"{name}:{one.row.port} is {one.total.why}. {text}" if one.total.why else text
+
+    def _of_leaf(self, one: Compared, pair: Pair, shown: Found | None) -> tuple[str, str]:
+        name = one.row.name
+        head = f"{name}:{one.row.port} is {one.total.why}. " if one.total.why else ""
+        mine, theirs = pair.one.traits, pair.two.traits
+        if mine.type == theirs.type and mine.sizes != theirs.sizes:
+            sizes = (", ".join(map(str, each.sizes)) for each in (mine, theirs))
+            return "weights", f"{head}Its weights have {next(sizes)} elements, and {next(sizes)}."
+        types = f" ({mine.type} against {theirs.type})" if mine.type != theirs.type else ""
+        same = f" from {shown.text}" if shown is not None else ""
+        return "computation", f"{head}{name}{types} computes something else{same}."
 
     def _of_state(self, one: Compared) -> tuple[str, str]:
         leaf, name = one.total.leaf, one.row.name
+        if one.states is not None and (lack := lacking(*one.states)):
+            return "missing", f"{name}: {lack}. It is frozen, or cut off from the output."
         much = one.total.why or f"differs by {one.row.total:.2g}"
         if one.row.port in ("param", "buffer"):
             cause = "weights" if one.row.port == "param" else "buffers"
@@ -239,9 +254,7 @@ def _summary(step: ComparedStep) -> str:
     return f"{said}, and no gradient: nothing that both return requires grad."
 
 
-def _notes(
-    sides: tuple[LiveSide, LiveSide], seen: tuple[Seen, Seen], noise: Noise
-) -> list[str]:
+def _notes(sides: tuple[LiveSide, LiveSide], seen: tuple[Seen, Seen], noise: Noise) -> list[str]:
     found = []
     for side, name in zip(sides, NAMES, strict=True):
         if side.cast:

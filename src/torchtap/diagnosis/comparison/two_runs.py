@@ -35,13 +35,13 @@ def compare_runs(
                 f"Nothing was recorded in {name}. Watch a forward: with tt.watch(model) as w: ..."
             )
     steps, said = _steps(a, b)
-    _check_map(a, b, renaming)
-    number, last = 0, None
-    for number, (one, two) in enumerate(steps, 1):
+    renaming = _fitted(a, b, renaming)
+    number = 0
+    for one, two in steps:
+        number += 1
         last = compare_step(a, b, one, two, renaming, tolerance)
         if last.first is not None:
             break
-    assert last is not None
     if not last.found:
         raise CompareError(_nothing_in_common(a, b, names))
     notes = [*said, *_progress(steps[:number], len(steps), last), *_ranks(a, b), *noted(last)]
@@ -123,9 +123,9 @@ def _ranks(a: Run, b: Run) -> list[str]:
     return [f"The reference is {names[0]}, the candidate {names[1]}."]
 
 
-def _check_map(a: Run, b: Run, renaming: Renaming) -> None:
+def _fitted(a: Run, b: Run, renaming: Renaming) -> Renaming:
     known, others = ([*run.meta.modules, *{site.path for site in run.sites}] for run in (a, b))
-    renaming.check(known, others)
+    return renaming.fitted(known, others)
 
 
 def _nothing_in_common(a: Run, b: Run, names: tuple[str, str]) -> str:
@@ -134,5 +134,3 @@ def _nothing_in_common(a: Run, b: Run, names: tuple[str, str]) -> str:
         f"{names[0]} and {names[1]} have nothing in common: {shown[0]} against {shown[1]}. Say "
         f"which path is which: map={{'path in the first': 'path in the second'}}."
     )
-
-
