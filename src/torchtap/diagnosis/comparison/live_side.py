@@ -22,6 +22,7 @@ from torchtap.diagnosis.calls.capture import Capture, Captured
 from torchtap.diagnosis.comparison.step_calls import State, StepCalls, step_calls
 from torchtap.diagnosis.comparison.traits import Traits, traits_of_modules
 from torchtap.hooks.uncompiled import uncompiled
+from torchtap.runs.meta import Meta
 from torchtap.studies.trial import Trial, default_loss
 
 _WHERE = "*:input,output,grad_input,grad_output,param_grad"
@@ -34,11 +35,13 @@ class Seen:
 
     Attributes:
         calls: of the modules, and parameters and the like.
+        meta: what modules were set to.
         captured: (path, call) -> what the call was given; empty where that could not be held.
         why_not: why not.
     """
 
     calls: StepCalls
+    meta: Meta
     captured: Mapping[tuple[str, int], Captured]
     why_not: str = ""
 
@@ -88,10 +91,10 @@ class LiveSide:
                 return self._see(wanted, capture=True)
             except InputError as error:  # A lock, a generator: the rest can be compared.
                 seen = self._see(wanted, capture=False)
-                return Seen(seen.calls, {}, str(error))
+                return Seen(seen.calls, seen.meta, {}, str(error))
         why_not = "several ranks would have to call it again together" if capture else ""
         seen = self._see(wanted, capture=False)
-        return Seen(seen.calls, {}, why_not)
+        return Seen(seen.calls, seen.meta, {}, why_not)
 
     def _see(self, wanted: Sequence[str] | None, *, capture: bool) -> Seen:
         held = Capture(self.modules, lambda path, call: capture)
@@ -104,7 +107,7 @@ class LiveSide:
                     if loss is not None:
                         loss.backward()  # type: ignore[no-untyped-call]
             calls = step_calls(watching.run, 0, self.traits)
-        return Seen(self._with_states(calls), dict(held.calls))
+        return Seen(self._with_states(calls), watching.run.meta, dict(held.calls))
 
     def _with_states(self, calls: StepCalls) -> StepCalls:
         """Add parameters and buffers, which are at hand."""

@@ -16,6 +16,7 @@ from torchtap.diagnosis.comparison.run_rows import (
     lacking,
     num_terms_of,
 )
+from torchtap.diagnosis.comparison.settings import other_mode, other_settings
 from torchtap.diagnosis.comparison.step_calls import is_below
 from torchtap.runs.run import Run
 
@@ -86,9 +87,13 @@ class RunCauses:
         return max(own, key=lambda other: other.row.total, default=None)
 
     def _mode(self, one: Compared) -> tuple[str, str] | None:
-        """Dropout hands its input on in eval mode; in training mode it draws."""
+        """Modes as they were recorded; dropout also shows its own: in eval mode it does nothing."""
         assert one.pair is not None
         pair = one.pair
+        metas = self.runs[0].meta, self.runs[1].meta
+        said = other_mode(metas, pair.one.path, pair.two.path, pair.one.traits.type)
+        if said:
+            return "mode", f"{self._head(one)} {said}."
         if not all("Drop" in call.traits.type for call in (pair.one, pair.two)):
             return None
         idle = [_hands_on(call.port("input"), call.port("output")) for call in (pair.one, pair.two)]
@@ -97,10 +102,7 @@ class RunCauses:
         if idle[0] == idle[1]:
             return "random", f"{self._head(one)} both draw random numbers, and drew other ones."
         names = ("reference", "candidate") if idle[0] else ("candidate", "reference")
-        return "mode", (
-            f"{self._head(one)} it hands its input on in the {names[0]} (eval mode), and drops a "
-            f"part of it in the {names[1]} (training mode)."
-        )
+        return "mode", f"{self._head(one)} in the {names[0]} it drops nothing, as in eval mode."
 
     def _dtype(self, one: Compared) -> tuple[str, str] | None:
         assert one.pair is not None
@@ -116,6 +118,10 @@ class RunCauses:
     def _rest(self, one: Compared) -> tuple[str, str]:
         assert one.pair is not None
         cause, text = between(one, self.found, self.alone)
+        metas = self.runs[0].meta, self.runs[1].meta
+        settings = other_settings(metas, one.pair.one.path, one.pair.two.path)
+        if settings and cause == "computation":
+            return cause, f"{text.removesuffix('.')} ({settings})."
         unseen = [
             port
             for port in ("input", "param", "buffer")

@@ -197,7 +197,7 @@ def _add_measured(run: Run, step: int, calls: _Kept, states: _States) -> None:
     there = {(path, port) for (path, _, _), one in calls.items() for port in one.values}
     there |= {(path, port) for path, port, _ in states}
     series = run.series
-    ends = _ends(run.meta.modules)
+    ends = _ends(run.meta.order or run.meta.modules)
     for site in series.sites if step in series.steps else ():
         if (site.path, site.port) in there or site.port == "saved" or not _has(series, site, step):
             continue

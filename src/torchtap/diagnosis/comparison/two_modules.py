@@ -30,6 +30,7 @@ from torchtap.diagnosis.comparison.run_rows import (
     compared_states,
     lacking,
 )
+from torchtap.diagnosis.comparison.settings import other_settings
 from torchtap.diagnosis.comparison.step_calls import StepCalls, is_below
 
 NAMES = ("the reference", "the candidate")
@@ -210,9 +211,12 @@ class _LiveCauses:
         if mine.type == theirs.type and mine.sizes != theirs.sizes:
             sizes = (", ".join(map(str, each.sizes)) for each in (mine, theirs))
             return "weights", f"{head}Its weights have {next(sizes)} elements, and {next(sizes)}."
+        metas = self.live.seen[0].meta, self.live.seen[1].meta
+        settings = other_settings(metas, pair.one.path, pair.two.path)
         types = f" ({mine.type} against {theirs.type})" if mine.type != theirs.type else ""
         same = f" from {shown.text}" if shown is not None else ""
-        return "computation", f"{head}{name}{types} computes something else{same}."
+        why = f" ({settings})" if settings and not types else ""
+        return "computation", f"{head}{name}{types} computes something else{same}{why}."
 
     def _of_state(self, one: Compared) -> tuple[str, str]:
         leaf, name = one.total.leaf, one.row.name
