@@ -80,6 +80,12 @@ class Comparison(Printed):
         notes: what was compared, and what could not be seen.
         pairs: how calls were aligned: ``(path, path in the candidate, call)`` each.
         names: of the reference and the candidate, in texts.
+
+    Example:
+        >>> import torch, torchtap as tt
+        >>> one, two = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+        >>> tt.compare(one, two, torch.ones(1, 2)).first.cause
+        'weights'
     """
 
     same: bool
