@@ -1,4 +1,4 @@
-"""The corpora themselves: a broken training is worse, a healthy one learns, a faulty step turns bad."""
+"""The corpora themselves: broken trainings are worse, healthy ones learn, faulty steps turn bad."""
 
 from __future__ import annotations
 
