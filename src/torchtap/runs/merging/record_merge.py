@@ -335,6 +335,7 @@ def _sorted_by(*columns: Column) -> Column:
     sizes = [int(one.max()) + 1 if len(one) else 1 for one in columns]
     if prod(sizes) >= _MOST:
         return np.lexsort(columns[::-1])
+    # Small numbers are put into one, so that one column is sorted in place of four.
     code = np.zeros(len(columns[0]), dtype=np.int64)
     for column, size in zip(columns, sizes, strict=True):
         code *= size

@@ -89,6 +89,7 @@ class Intake:
         self._dropped: dict[str, tuple[int, int]] = {}
         self._clones: list[tuple[int, Any, Tensor]] = []
         self._clone_room = self._credit = 0
+        # Room is taken ahead for many clones, which a budget or a small queue cannot spare.
         self._is_roomy = settings.max_bytes is None and settings.queue_bytes >= 8 * _CREDIT
 
     def take_small(self, record: Record, tensor: Tensor) -> bool:
