@@ -129,7 +129,16 @@ def take_maps(
     low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
     reach = float(numpy.quantile(abs(finite), 1 - clip)) if finite.size else 0.0
     title = f"{record.site}  {_typed(record.value)}  step {record.step} call {record.call}"
-    maps = Maps(array, chosen, value.shape[0], title, tuple(notes), low, high, reach)
+    maps = Maps(
+        values=array,
+        channels=chosen,
+        total=value.shape[0],
+        title=title,
+        notes=tuple(notes),
+        low=low,
+        high=high,
+        reach=reach,
+    )
     return replace(maps, notes=(*notes, *_remarks(maps)))
 
 

@@ -125,7 +125,13 @@ class Disk:
         labels: Mapping[str, str] | None = None,
     ) -> None:
         self._settings = Settings(
-            queue_bytes, max_bytes, num_steps, on_full, durability, on_error, resume
+            queue_bytes=queue_bytes,
+            max_bytes=max_bytes,
+            num_steps=num_steps,
+            on_full=on_full,
+            durability=durability,
+            on_error=on_error,
+            resume=resume,
         )
         self._settings.check()
         self._selection = WriteSelection(values, every, dtype, pick)

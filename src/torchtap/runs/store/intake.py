@@ -181,7 +181,15 @@ class Intake:
             self._hand_gathered()
             dropped, self._dropped = self._dropped, {}
             ids, labels = notes
-            end = EndOfStep(step, time.time(), is_closed, ids, labels, dict(scalars), dropped)
+            end = EndOfStep(
+                step=step,
+                time=time.time(),
+                is_closed=is_closed,
+                ids=ids,
+                labels=labels,
+                scalars=dict(scalars),
+                dropped=dropped,
+            )
             self.queue.put(end, urgent=False)
             done = self.committed
             # A step of which a flush committed a part is one step.
