@@ -18,7 +18,7 @@ from torchtap.explain.maps.map_values import MapValues, resized
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from torchtap.explain.checks.result import Check, Of
+    from torchtap.explain.checks.check_result import Check, Of
     from torchtap.plot.explained import Pane
 
 _MOST_ROWS = 8

@@ -13,9 +13,9 @@ from torch import Tensor
 from torchtap.core.errors import CaptureError
 from torchtap.core.record import Record
 from torchtap.runs.sparse import dtype_of, is_sparse, packed
+from torchtap.runs.store.disk_settings import Settings
 from torchtap.runs.store.layout import MOST_SMALL
 from torchtap.runs.store.queue import ByteQueue, EndOfStep, SmallValues, Staged, Values
-from torchtap.runs.store.settings import Settings
 from torchtap.runs.store.site_text import site_text
 from torchtap.runs.store.staging import Buffers, Stager, rounded
 from torchtap.runs.strided import copyable
