@@ -25,7 +25,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd import graph
 
 TRIED_TORCH = ("2.13.0", "2.14.1", "2.15.0")
@@ -514,6 +514,12 @@ def set_default(config: Any, name: str, value: Any) -> Any:
     return before
 
 
+def is_compiled_module(module: nn.Module) -> bool:
+    """Return whether a module is one of ``torch.compile(model)``, or had ``compile()`` called."""
+    is_wrapper = type(module).__name__ == "OptimizedModule"
+    return is_wrapper or getattr(module, "_compiled_call_impl", None) is not None
+
+
 def is_backward_compiled() -> bool:
     """Return whether compiled autograd is on: it traces backwards of compiled graphs once more."""
     dynamo: Any = sys.modules.get("torch._dynamo")
@@ -830,6 +836,11 @@ ATTRIBUTES: Mapping[str, str] = MappingProxyType(
         "_register_hook_dict": "puts a table of hooks on a tensor, without a handle for each",
         "_input_metadata": "shapes and dtypes of the gradients that a node takes",
         "_forward_cls": "class of a custom function",
+        "_saved_": "begins the name of what an operation keeps",
+        "_raw_saved_": "begins the name of autograd's handle of what an operation keeps",
+        "_saved_dim": "over which dims a reduction goes, or along which an operation",
+        "_saved_dims": "in which order a permute puts the dims",
+        "_saved_rounding_mode": "whether a division rounds, and so has no gradient",
         "_saved_dim0": "which dims a transpose exchanged",
         "_saved_dim1": "which dims a transpose exchanged",
         "_saved_training": "whether a batch norm was in training mode",
@@ -851,12 +862,25 @@ ATTRIBUTES: Mapping[str, str] = MappingProxyType(
         "_backward_pre_hooks": "hooks before the backward of a module",
         "_qkv_same_embed_dim": "whether attention may run as one fused kernel",
         "_orig_mod": "the model inside torch.compile(model)",
-        # The compiler, optimizers, operators.
+        "_compiled_call_impl": "what model.compile() runs in place of a module's call",
+        "_fsdp_wrapped_module": "the model inside FullyShardedDataParallel",
+        "_checkpoint_wrapped_module": "the model inside a checkpoint wrapper",
+        "_ConvNd": "class of all convolutions, by its name",
+        "_BatchNorm": "class of all batch norms, by its name",
+        "_InstanceNorm": "class of all instance norms, by its name",
+        # Parameters of FSDP, and placements of DTensor.
+        "_is_flat_param": "whether a parameter is one of FullyShardedDataParallel's",
+        "_unsharded_param": "the parameter that FSDP2 gathers from a shard",
+        "_sharded_post_forward_param": "the part of it that stays gathered after a forward",
+        "_StridedShard": "class of a shard that is cut by an inner dim of the mesh, by its name",
+        # The compiler, optimizers, loss scalers, operators.
         "_torchdynamo_disable": "lets Dynamo break its graph at a function",
         "_torchdynamo_disable_msg": "what the error of fullgraph=True says then",
         "_dynamo_marked_constant": "lets Dynamo evaluate a function while it traces",
         "_optimizer_step_pre_hooks": "hooks before the step of one optimizer",
         "_optimizer_step_post_hooks": "hooks after the step of one optimizer",
+        "_per_optimizer_states": "whether a GradScaler found values that are not finite",
+        "_growth_tracker": "how many steps in a row a GradScaler did not skip",
         "_opname": "name of an operator without overload",
     }
 )
